@@ -1,0 +1,36 @@
+//! # The classifier: an ordered rule list in, one verdict per packet key out
+//!
+//! **Purpose.** [`Tables::build`] turns an ordered list of [`Rule`]s into an immutable structure that answers, for a
+//! packet's [`Key`], which rule decides. The first rule that matches wins; when none does, the packet is denied.
+//!
+//! **Not its purpose.** No Kubernetes, no packets, no sessions, no clock, no I/O and no threads. A rule carries an
+//! opaque [`OriginId`]; what it stands for (a policy, an isolation, the node's own traffic) is the caller's business.
+//!
+//! ```text
+//!   control plane                                       workers
+//!   Vec<Rule> --Tables::build--> Tables (immutable) <--lookup / lookup_batch-- Key
+//!   src set x dst set x services                       Verdict { action, rule } -> Rule.origin
+//! ```
+//!
+//! **Invariant.** A verdict is a function of the key and the rule list alone: every engine and every batch size gives
+//! the answer of a scan from the first rule to the last. Nothing in here can widen a rule: an empty set matches
+//! nothing, and no match is a deny.
+//!
+//! Rules are products of sets (*source addresses* x *destination addresses* x *services*), not 5-tuples: a policy of
+//! 1,000 address blocks and 20 ports is one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is
+//! the special case where each set has one member.
+
+
+mod addresses;
+mod key;
+mod rule;
+mod services;
+mod tables;
+mod verdict;
+
+pub use addresses::{AddressSet, Addresses};
+pub use key::{Key, protocol};
+pub use rule::{OriginId, Rule};
+pub use services::{PortRange, Service, ServiceSet, Services};
+pub use tables::{BuildError, MAX_RULES, Tables};
+pub use verdict::{Action, Verdict};

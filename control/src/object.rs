@@ -1,0 +1,268 @@
+//! The cluster's objects as the pipeline understands them: validated, and no more of each than policy needs.
+//!
+//! Whoever makes one of these (the file source, later the API watch) has checked it; nothing below checks again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::selector::Selector;
+
+/// Label keys and values.
+pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// The label that the API server puts on every namespace; its value is the namespace's name.
+/// Source: Kubernetes "Well-Known Labels, Annotations and Taints".
+pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// A namespaced object's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name in the namespace.
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    /// The object `name` in `namespace`.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A pod's namespace and name.
+pub type PodName = ObjectName;
+
+/// A policy's namespace and name.
+pub type PolicyName = ObjectName;
+
+/// Where an object was read from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// The file as the user named it, `-` for standard input.
+    pub file: Arc<str>,
+    /// The document's number in the file, from 1.
+    pub document: usize,
+    /// The line on which the object starts, from 1.
+    pub line: usize,
+    /// The object's place in its document: empty, or `items[7]` in a list.
+    pub path: Arc<str>,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A transport protocol that a policy may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Transport {
+    /// TCP, the default where a policy or a container names none.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// The IANA protocol number.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => bulkhead_classifier::protocol::TCP,
+            Self::Udp => bulkhead_classifier::protocol::UDP,
+            Self::Sctp => bulkhead_classifier::protocol::SCTP,
+        }
+    }
+
+    /// The name that Kubernetes uses: `TCP`, `UDP`, `SCTP`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
+    /// The protocol of this name, exactly as Kubernetes writes it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|transport| transport.name() == name)
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its labels, [`NAMESPACE_NAME_LABEL`] always among them.
+    pub labels: Labels,
+}
+
+/// A port that a container declares.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerPort {
+    /// The name that policies may refer to.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub transport: Transport,
+    /// Its number on the pod's address.
+    pub port: u16,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub name: PodName,
+    /// Its labels.
+    pub labels: Labels,
+    /// The node it is bound to, none while it waits for one.
+    pub node: Option<Arc<str>>,
+    /// Its addresses (`status.podIPs`), none before the network is set up. At most one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// The MAC address of its interface where a network annotation tells it.
+    pub mac: Option<[u8; 6]>,
+    /// Whether it shares the node's network; then its address is the node's and policies do not select it.
+    pub host_network: bool,
+    /// Whether it has ended (`Succeeded`, `Failed`): its address may belong to another pod already.
+    pub finished: bool,
+    /// The named ports of its containers and of its restartable init containers ("sidecars").
+    pub ports: Vec<ContainerPort>,
+}
+
+impl Pod {
+    /// Whether policies may select the pod and name it as a peer: it runs, on the pod network, with an address.
+    pub fn is_endpoint(&self) -> bool {
+        !self.host_network && !self.finished && !self.addresses.is_empty()
+    }
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its own addresses (`status.addresses` that are IP addresses).
+    pub addresses: Vec<IpAddr>,
+    /// The blocks that its pods get addresses from (`spec.podCIDRs`).
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+/// A NetworkPolicy (`networking.k8s.io/v1`), with every default filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Namespace and name.
+    pub name: PolicyName,
+    /// The pods of its namespace that it isolates.
+    pub subject: Selector,
+    /// What may come in; none when the policy does not concern ingress. An empty list lets nothing in.
+    pub ingress: Option<Vec<PolicyRule>>,
+    /// What may go out; none when the policy does not concern egress. An empty list lets nothing out.
+    pub egress: Option<Vec<PolicyRule>>,
+    /// Why the policy was not understood, when it was not: it then isolates its subjects and allows nothing.
+    pub fault: Option<Arc<str>>,
+    /// Where it was read.
+    pub position: Option<Position>,
+}
+
+/// One element of a policy's `ingress` or `egress` list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyRule {
+    /// Who; none for everyone (`from`/`to` absent or empty).
+    pub peers: Option<Vec<Peer>>,
+    /// What; none for every protocol and port (`ports` absent or empty).
+    pub ports: Option<Vec<PolicyPort>>,
+}
+
+/// One element of a `from` or `to` list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Pods by label.
+    Pods(PodPeer),
+    /// Addresses by block.
+    Block(IpBlock),
+}
+
+/// Pods that a rule names: those that `pods` selects in the namespaces that `namespaces` selects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodPeer {
+    /// Which namespaces.
+    pub namespaces: NamespaceScope,
+    /// Which pods in them.
+    pub pods: Selector,
+}
+
+/// The namespaces that a pod peer looks in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NamespaceScope {
+    /// The policy's own (no `namespaceSelector`).
+    Own(Arc<str>),
+    /// Those that the `namespaceSelector` selects.
+    Selected(Selector),
+}
+
+/// Addresses of `cidr` that lie in none of `except`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IpBlock {
+    /// The block.
+    pub cidr: IpNet,
+    /// Blocks inside it that this rule does not cover. Not a deny: another rule may.
+    pub except: Vec<IpNet>,
+}
+
+/// One element of a `ports` list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PolicyPort {
+    /// Every port of a protocol.
+    All(Transport),
+    /// Ports `first ..= last` of a protocol; equal without `endPort`.
+    Range {
+        /// The protocol.
+        transport: Transport,
+        /// The lowest port.
+        first: u16,
+        /// The highest port.
+        last: u16,
+    },
+    /// The port that the destination pod's container declares under this name and protocol.
+    Named {
+        /// The protocol.
+        transport: Transport,
+        /// The name.
+        name: Arc<str>,
+    },
+}
+
+/// One of the objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// A namespace.
+    Namespace(Namespace),
+    /// A pod.
+    Pod(Pod),
+    /// A node.
+    Node(Node),
+    /// A NetworkPolicy.
+    Policy(Policy),
+}

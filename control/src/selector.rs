@@ -1,0 +1,161 @@
+//! Label selectors.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::object::{Labels, NAMESPACE_NAME_LABEL};
+
+/// A conjunction of requirements on labels; without any it selects everything.
+///
+/// Requirements are kept sorted and without repeats, so that selectors which mean the same compare equal however they
+/// were written. Source: Kubernetes "Labels and Selectors", `LabelSelector`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Selector {
+    requirements: Vec<Requirement>,
+}
+
+/// One condition on one label key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Requirement {
+    /// The label's key.
+    pub key: Arc<str>,
+    /// The condition.
+    pub condition: Condition,
+}
+
+/// What is asked of a label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Condition {
+    /// The label is there with one of the values (`matchLabels` is this with one value).
+    In(Vec<Arc<str>>),
+    /// The label is not there, or has none of the values.
+    NotIn(Vec<Arc<str>>),
+    /// The label is there.
+    Exists,
+    /// The label is not there.
+    DoesNotExist,
+}
+
+impl Selector {
+    /// The selector that selects everything (`{}`).
+    pub fn everything() -> Self {
+        Self::default()
+    }
+
+    /// The conjunction of the requirements.
+    pub fn new(requirements: impl IntoIterator<Item = Requirement>) -> Self {
+        let mut requirements: Vec<_> = requirements
+            .into_iter()
+            .map(|mut requirement| {
+                if let Condition::In(values) | Condition::NotIn(values) = &mut requirement.condition {
+                    values.sort_unstable();
+                    values.dedup();
+                }
+                requirement
+            })
+            .collect();
+        requirements.sort_unstable();
+        requirements.dedup();
+        Self { requirements }
+    }
+
+    /// The conditions, sorted.
+    pub fn requirements(&self) -> &[Requirement] {
+        &self.requirements
+    }
+
+    /// Whether the labels meet every requirement.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.requirements.iter().all(|requirement| requirement.condition.holds(labels.get(&requirement.key)))
+    }
+
+    /// Whether the selector selects a namespace of which only the name is known.
+    ///
+    /// Every namespace carries [`NAMESPACE_NAME_LABEL`]. About any other label nothing is known, so a requirement on
+    /// one is not met, whatever its operator: a namespace is not let in because its labels are missing from the state.
+    pub fn matches_unknown_namespace(&self, name: &Arc<str>) -> bool {
+        self.requirements
+            .iter()
+            .all(|requirement| &*requirement.key == NAMESPACE_NAME_LABEL && requirement.condition.holds(Some(name)))
+    }
+}
+
+impl Condition {
+    fn holds(&self, value: Option<&Arc<str>>) -> bool {
+        match self {
+            Self::In(values) => value.is_some_and(|value| values.contains(value)),
+            Self::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    /// As `kubectl -l` takes it: `app=web,tier in (a,b),!debug`; `<everything>` when there is no requirement.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.requirements.is_empty() {
+            return f.write_str("<everything>");
+        }
+        for (at, Requirement { key, condition }) in self.requirements.iter().enumerate() {
+            if at > 0 {
+                f.write_str(",")?;
+            }
+            match condition {
+                Condition::In(values) if values.len() == 1 => write!(f, "{key}={}", values[0])?,
+                Condition::In(values) => write!(f, "{key} in ({})", values.join(","))?,
+                Condition::NotIn(values) => write!(f, "{key} notin ({})", values.join(","))?,
+                Condition::Exists => f.write_str(key)?,
+                Condition::DoesNotExist => write!(f, "!{key}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|&(k, v)| (k.into(), v.into())).collect()
+    }
+
+    fn one(key: &str, condition: Condition) -> Selector {
+        Selector::new([Requirement { key: key.into(), condition }])
+    }
+
+    #[test]
+    fn negative_operators_hold_where_the_key_is_absent() {
+        let none = labels(&[]);
+        assert!(one("a", Condition::NotIn(vec!["x".into()])).matches(&none));
+        assert!(one("a", Condition::DoesNotExist).matches(&none));
+        assert!(!one("a", Condition::In(vec!["x".into()])).matches(&none));
+        assert!(!one("a", Condition::Exists).matches(&none));
+    }
+
+    #[test]
+    fn an_empty_value_still_requires_the_key() {
+        let empty = one("a", Condition::In(vec!["".into()]));
+        assert!(!empty.matches(&labels(&[])));
+        assert!(empty.matches(&labels(&[("a", "")])));
+    }
+
+    #[test]
+    fn order_and_repeats_do_not_make_another_selector() {
+        let a = Requirement { key: "a".into(), condition: Condition::In(vec!["2".into(), "1".into(), "2".into()]) };
+        let b = Requirement { key: "b".into(), condition: Condition::Exists };
+        let again = Requirement { key: "a".into(), condition: Condition::In(vec!["1".into(), "2".into()]) };
+        assert_eq!(Selector::new([a, b.clone(), b.clone()]), Selector::new([b, again]));
+    }
+
+    #[test]
+    fn a_namespace_without_an_object_is_known_by_its_name_only() {
+        let name: Arc<str> = "x".into();
+        assert!(Selector::everything().matches_unknown_namespace(&name));
+        assert!(one(NAMESPACE_NAME_LABEL, Condition::In(vec!["x".into()])).matches_unknown_namespace(&name));
+        assert!(!one(NAMESPACE_NAME_LABEL, Condition::NotIn(vec!["x".into()])).matches_unknown_namespace(&name));
+        assert!(!one("team", Condition::NotIn(vec!["red".into()])).matches_unknown_namespace(&name));
+        assert!(!one("team", Condition::DoesNotExist).matches_unknown_namespace(&name));
+    }
+}

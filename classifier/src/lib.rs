@@ -20,7 +20,6 @@
 //! 1,000 address blocks and 20 ports is one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is
 //! the special case where each set has one member.
 
-
 mod addresses;
 mod key;
 mod rule;

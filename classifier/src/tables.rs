@@ -93,7 +93,9 @@ mod tests {
         Rule {
             src: Addresses::prefix(src.parse().unwrap()),
             services: Services::Set(std::sync::Arc::new(
-                [Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) }].into_iter().collect(),
+                [Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) }]
+                    .into_iter()
+                    .collect(),
             )),
             ..Rule::any(action, OriginId(origin))
         }
@@ -101,11 +103,9 @@ mod tests {
 
     #[test]
     fn the_first_matching_rule_wins_and_is_named() {
-        let tables = Tables::build(vec![
-            rule("10.0.0.1/32", 80, Action::Deny, 7),
-            rule("10.0.0.0/24", 80, Action::Allow, 8),
-        ])
-        .unwrap();
+        let tables =
+            Tables::build(vec![rule("10.0.0.1/32", 80, Action::Deny, 7), rule("10.0.0.0/24", 80, Action::Allow, 8)])
+                .unwrap();
         let verdict = tables.lookup(&key("10.0.0.1", 80));
         assert_eq!((verdict.action(), verdict.rule()), (Action::Deny, Some(0)));
         assert_eq!(tables.deciding_rule(verdict).map(|r| r.origin), Some(OriginId(7)));
@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn an_empty_set_matches_nothing() {
-        let nothing = Rule { src: Addresses::from(crate::AddressSet::default()), ..Rule::any(Action::Allow, OriginId(0)) };
+        let nothing =
+            Rule { src: Addresses::from(crate::AddressSet::default()), ..Rule::any(Action::Allow, OriginId(0)) };
         assert!(!Tables::build(vec![nothing]).unwrap().lookup(&key("10.0.0.1", 80)).is_allow());
     }
 }

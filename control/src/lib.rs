@@ -32,3 +32,4 @@ pub mod pipeline;
 pub mod processor;
 pub mod renderer;
 pub mod selector;
+pub mod source;

@@ -54,10 +54,12 @@ pub enum Origin {
     },
     /// No policy isolates the pod in this direction.
     NotIsolated(Direction),
-    /// The pod's own node may always reach it (kubelet probes).
-    /// Source: Kubernetes "Network Policies", "What you can't do with network policies": no blocking of the resident node.
+    /// Traffic between a pod and the node it runs on, either way, is always allowed (kubelet probes, node-local DNS).
+    /// Source: Kubernetes "Network Policies", "The two sorts of pod isolation": "traffic to and from the node where a
+    /// Pod is running is always allowed".
     OwnNode,
-    /// A pod always reaches itself. Source: the same section: no blocking of loopback.
+    /// A pod always reaches itself.
+    /// Source: Kubernetes "Network Policies", "What you can't do with network policies": no blocking of loopback.
     OwnPod,
 }
 

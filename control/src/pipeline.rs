@@ -184,6 +184,11 @@ impl Pipeline {
         self.published.node(node)
     }
 
+    /// The latest tables of all nodes of the scope, by name.
+    pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
+        self.published.all()
+    }
+
     /// What verdicts' origins mean.
     pub fn origins(&self) -> &SharedOrigins {
         &self.origins

@@ -128,6 +128,17 @@ fn the_own_node_reaches_an_isolated_pod_and_another_node_does_not() {
 }
 
 #[test]
+fn an_isolated_pod_reaches_its_own_node_and_not_another() {
+    let nothing_out = policy("default/quiet", "", None, Some(vec![]));
+    let mut objects = redis();
+    objects.extend([nothing_out, node("n2", "192.168.0.2")]);
+    let pipeline = cluster(objects);
+    let own = judge(&pipeline, "n1", &tcp("10.244.1.2", "192.168.0.1", 10250));
+    assert_eq!(own, (Action::Allow, Some(Origin::OwnNode)));
+    assert!(!allowed(&pipeline, "n1", &tcp("10.244.1.2", "192.168.0.2", 10250)));
+}
+
+#[test]
 fn an_address_block_does_not_let_the_other_family_in() {
     let block = Peer::Block(IpBlock { cidr: "0.0.0.0/0".parse().unwrap(), except: vec![] });
     let from_v4 = policy("x/p", "", Some(vec![PolicyRule { peers: Some(vec![block]), ports: None }]), None);

@@ -79,6 +79,11 @@ impl Published {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
     }
 
+    /// The latest tables of all nodes, by name.
+    pub fn all(&self) -> Vec<Arc<NodeTables>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     fn publish(&self, tables: NodeTables) {
         let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         nodes.insert(tables.node.clone(), Arc::new(tables));
@@ -137,7 +142,7 @@ impl AclRenderer {
             };
             compiled.insert(key.clone(), tables);
         }
-        let global = match self.global.as_ref().filter(|_| !changes.global) {
+        let global = match self.global.as_ref().filter(|_| !changes.global && !node_changed) {
             Some(global) => global.clone(),
             None => {
                 let rules = self.cache.global_rules(&mut origins);

@@ -6,11 +6,11 @@
 //!
 //! ```text
 //!  table of pod P                                          node-exit table
-//!  1 own node                         allow                for each class of local sources with the same egress rules:
-//!  2 for each class of local sources: deny what their        sources x peers x services   allow
-//!    egress rules do not allow towards P                     sources                      deny
-//!  3 P's ingress rules                allow                everything else                allow
-//!  4 everything else                  deny
+//!  1 own node                         allow                1 own node                       allow
+//!  2 for each class of local sources: deny what their      2 for each class of local sources with the same
+//!    egress rules do not allow towards P                     egress rules: sources x peers x services
+//!  3 P's ingress rules                allow                                                 allow, rest deny
+//!  4 everything else                  deny                 3 everything else                allow
 //! ```
 //! A pod that no policy isolates has, instead of 1-4, the egress rules of those classes that concern it, then allow.
 //!
@@ -236,6 +236,10 @@ impl RendererCache {
     /// The rules of the node-exit table.
     pub fn global_rules(&self, origins: &mut Origins) -> Vec<Rule> {
         let mut rules = Vec::new();
+        if !self.node_addresses.is_empty() && !self.classes.is_empty() {
+            let dst = Addresses::Set(self.node_addresses.clone());
+            rules.push(Rule { dst, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
+        }
         for class in &self.classes {
             rules.extend(
                 class.list.rules.iter().map(|rule| Rule { dst: rule.peers.clone(), ..from(&class.sources, rule) }),

@@ -228,7 +228,7 @@ fn enforced(pipeline: &Pipeline) -> Vec<(String, Vec<(Rule, Option<Origin>)>)> {
     let mut all = Vec::new();
     for node in ["n1", "n2"] {
         let Some(tables) = pipeline.node_tables(node) else { continue };
-        for interface in &tables.interfaces {
+        for interface in tables.interfaces.iter() {
             if tables.interfaces.len() == 2 {
                 continue; // A node without pods may or may not have been heard of.
             }

@@ -64,7 +64,7 @@ pub struct NodeTables {
     /// Counts the publications, from 1.
     pub generation: u64,
     /// Pods sorted by name, then uplink and host.
-    pub interfaces: Vec<Interface>,
+    pub interfaces: Arc<[Interface]>,
     /// The tables; the last one is the node-exit table.
     pub tables: Vec<AclTable>,
 }
@@ -99,8 +99,14 @@ pub struct AclRenderer {
     cache: RendererCache,
     node_addresses: Vec<IpAddr>,
     compiled: AHashMap<LocalKey, Arc<Tables>>,
+    interfaces: Arc<[Interface]>,
+    local_tables: Vec<AclTable>,
     global: Option<Arc<Tables>>,
     generation: u64,
+    /// What has changed since the last publication.
+    pending: Changes,
+    /// Whether the compiled tables hold node addresses that are no longer the node's.
+    stale: bool,
 }
 
 impl AclRenderer {
@@ -113,8 +119,12 @@ impl AclRenderer {
             cache: RendererCache::default(),
             node_addresses: Vec::new(),
             compiled: AHashMap::new(),
+            interfaces: Arc::default(),
+            local_tables: Vec::new(),
             global: None,
             generation: 0,
+            pending: Changes::default(),
+            stale: false,
         }
     }
 
@@ -124,37 +134,42 @@ impl AclRenderer {
         self.cache.set_node_addresses(self.node_addresses.iter().copied().collect())
     }
 
-    /// Compiles what is new. Answers every pod's table and the node-exit table.
-    fn compile(&mut self, changes: &Changes, node_changed: bool) -> Result<(), RenderError> {
+    /// Compiles the tables that are new and keeps the others.
+    fn compile(&mut self) -> Result<(), RenderError> {
         let mut origins = self.origins.lock();
         let fail = |interface: String| move |source| RenderError::Table { interface, source };
-        let mut compiled = AHashMap::new();
-        for (name, key) in self.cache.keys() {
-            if compiled.contains_key(key) {
-                continue;
-            }
-            let tables = match self.compiled.get(key).filter(|_| !node_changed) {
-                Some(tables) => tables.clone(),
-                None => {
-                    let rules = self.cache.local_rules(&self.cache.pods()[name], key, &mut origins);
-                    Arc::new(Tables::build(rules).map_err(fail(name.to_string()))?)
+        let locals = self.pending.locals.then(|| {
+            let mut compiled: AHashMap<LocalKey, Arc<Tables>> = AHashMap::new();
+            for (name, key) in self.cache.keys() {
+                if compiled.contains_key(key) {
+                    continue;
                 }
-            };
-            compiled.insert(key.clone(), tables);
-        }
-        let global = match self.global.as_ref().filter(|_| !changes.global && !node_changed) {
-            Some(global) => global.clone(),
-            None => {
-                let rules = self.cache.global_rules(&mut origins);
-                Arc::new(Tables::build(rules).map_err(fail("the node's exit".into()))?)
+                let tables = match self.compiled.get(key).filter(|_| !self.stale) {
+                    Some(tables) => tables.clone(),
+                    None => {
+                        let rules = self.cache.local_rules(&self.cache.pods()[name], key, &mut origins);
+                        Arc::new(Tables::build(rules).map_err(fail(name.to_string()))?)
+                    }
+                };
+                compiled.insert(key.clone(), tables);
             }
-        };
+            Ok(compiled)
+        });
+        let locals = locals.transpose()?;
+        if self.pending.global {
+            let rules = self.cache.global_rules(&mut origins);
+            self.global = Some(Arc::new(Tables::build(rules).map_err(fail("the node's exit".into()))?));
+        }
         drop(origins);
-        (self.compiled, self.global) = (compiled, Some(global));
+        if let Some(compiled) = locals {
+            self.compiled = compiled;
+            self.bind();
+        }
         Ok(())
     }
 
-    fn publish(&mut self) {
+    /// Binds the interfaces to the compiled tables.
+    fn bind(&mut self) {
         let hairpin = self.origins.lock().id(Origin::OwnPod);
         let (mut tables, mut interfaces) = (Vec::new(), Vec::new());
         let mut position = AHashMap::new();
@@ -172,16 +187,26 @@ impl AclRenderer {
                 hairpin: Some(hairpin),
             });
         }
-        let Some(global) = self.global.clone() else { return };
         let exit = tables.len();
-        tables.push(AclTable { name: "node-exit".into(), tables: global });
         for (attachment, addresses) in
             [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.node_addresses.clone())]
         {
             interfaces.push(Interface { attachment, addresses, mac: None, table: exit, hairpin: None });
         }
+        (self.interfaces, self.local_tables) = (interfaces.into(), tables);
+    }
+
+    fn publish(&mut self) {
+        let Some(global) = self.global.clone() else { return };
+        let mut tables = self.local_tables.clone();
+        tables.push(AclTable { name: "node-exit".into(), tables: global });
         self.generation += 1;
-        self.published.publish(NodeTables { node: self.node.clone(), generation: self.generation, interfaces, tables });
+        self.published.publish(NodeTables {
+            node: self.node.clone(),
+            generation: self.generation,
+            interfaces: self.interfaces.clone(),
+            tables,
+        });
     }
 }
 
@@ -195,10 +220,16 @@ impl Renderer for AclRenderer {
             nodes: Vec::new(),
         };
         let changes = self.cache.apply(&mine);
-        if changes.is_empty() && !node_changed && self.generation > 0 {
+        // What a failed transaction left undone is done by the next one.
+        self.pending.locals |= changes.locals || node_changed || self.generation == 0;
+        self.pending.global |= changes.global || node_changed || self.generation == 0;
+        self.stale |= node_changed;
+        if self.pending.is_empty() {
             return Ok(());
         }
-        self.compile(&changes, node_changed)?;
+        self.compile()?;
+        self.pending = Changes::default();
+        self.stale = false;
         self.publish();
         Ok(())
     }

@@ -20,13 +20,17 @@
 //! refused. Both mean "the source's list AND the destination's list".
 //!
 //! Pods whose tables would be the same share one.
+//!
+//! **Work follows the change.** What a class allows towards each local address is worked out once per rule list and kept
+//! as a number in a row with one cell per pod. A list that changed for other destinations only gives the same row, and
+//! then no local table is looked at.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{Action, AddressSet, Addresses, PortRange, Rule, ServiceSet, Services};
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule, ServiceSet, Services};
 
 use super::{PodConfig, Transaction};
 use crate::contiv::{ContivRule, RuleList};
@@ -37,22 +41,24 @@ use crate::origin::{Direction, Origin, Origins};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LocalKey {
     ingress: Option<u64>,
-    restrictions: Vec<Restriction>,
+    /// For each class that is restricted towards the pod: its sources, and what they may do.
+    restrictions: Vec<(SourcesId, ReachId)>,
 }
 
-/// What one class of local sources may not do to the pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Restriction {
-    egress: u64,
-    sources: Arc<AddressSet>,
-    reach: Arc<Reach>,
-}
+/// Stands for a set of source addresses. A number is never given to another set.
+type SourcesId = u64;
+
+/// Stands for a [`Reach`]. A number is never given to another one.
+type ReachId = u32;
+
+/// The class may do everything.
+const OPEN: ReachId = 0;
 
 /// What a list of egress rules allows towards one address.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Reach {
-    /// The rules that name the address, by position.
-    rules: Vec<usize>,
+    /// The rules that name the address, in order.
+    rules: Vec<(Services, Action, OriginId)>,
     /// What they allow together.
     allowed: ServiceSet,
 }
@@ -62,15 +68,10 @@ struct Reach {
 struct EgressClass {
     list: Arc<RuleList>,
     sources: Arc<AddressSet>,
-}
-
-/// A table and the pods that share it.
-#[derive(Debug)]
-pub struct LocalTable {
-    /// The rules in order.
-    pub rules: Vec<Rule>,
-    /// The pods, sorted.
-    pub pods: Vec<PodName>,
+    v4: (SourcesId, Arc<AddressSet>),
+    v6: (SourcesId, Arc<AddressSet>),
+    /// What the class may do towards each pod, in the order of the pods, for its IPv4 and its IPv6 address.
+    reach: Arc<[[ReachId; 2]]>,
 }
 
 /// What a transaction changed.
@@ -97,7 +98,51 @@ pub struct RendererCache {
     /// Sorted by each class's first pod.
     classes: Vec<EgressClass>,
     keys: BTreeMap<PodName, LocalKey>,
-    reach: AHashMap<(u64, IpAddr), Arc<Reach>>,
+    reach: Interned<Reach>,
+    sources: AHashMap<Arc<AddressSet>, SourcesId>,
+    sources_given: SourcesId,
+}
+
+/// Numbers for values, from 1; never the same number for two values, also after one was forgotten.
+#[derive(Debug)]
+struct Interned<T> {
+    ids: AHashMap<Arc<T>, u32>,
+    values: AHashMap<u32, Arc<T>>,
+    given: u32,
+    /// How many were live when the rest was last forgotten.
+    live: usize,
+}
+
+/// Below this many values it is not worth looking for those that are not used any more.
+const WORTH_SWEEPING: usize = 1_024;
+
+impl<T> Default for Interned<T> {
+    fn default() -> Self {
+        Self { ids: AHashMap::new(), values: AHashMap::new(), given: 0, live: 0 }
+    }
+}
+
+impl<T: Eq + std::hash::Hash> Interned<T> {
+    fn id(&mut self, value: T) -> u32 {
+        if let Some(&id) = self.ids.get(&value) {
+            return id;
+        }
+        self.given = self.given.checked_add(1).expect("fewer than 2^32 different values");
+        let value = Arc::new(value);
+        self.values.insert(self.given, value.clone());
+        self.ids.insert(value, self.given);
+        self.given
+    }
+
+    /// Forgets values that are not in use, once they are more than those that are.
+    fn sweep(&mut self, used: impl FnOnce() -> ahash::AHashSet<u32>) {
+        if self.values.len() > 2 * self.live + WORTH_SWEEPING {
+            let used = used();
+            self.values.retain(|id, _| used.contains(id));
+            self.ids.retain(|_, id| used.contains(id));
+            self.live = self.values.len();
+        }
+    }
 }
 
 impl RendererCache {
@@ -122,31 +167,32 @@ impl RendererCache {
 
     /// Takes in the pods of a transaction. Answers what changed.
     pub fn apply(&mut self, transaction: &Transaction) -> Changes {
-        let mut pods = if transaction.resync { BTreeMap::new() } else { std::mem::take(&mut self.pods) };
-        let mut locals = false;
+        let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
+        let (mut configs, mut interfaces) = (false, false);
+        let interface = |config: Option<&Arc<PodConfig>>| config.map(|config| (config.addresses.clone(), config.mac));
         for (name, config) in &transaction.pods {
-            let before = match config {
-                Some(config) => pods.insert(name.clone(), config.clone()),
-                None => pods.remove(name),
+            let old = match config {
+                Some(config) => self.pods.insert(name.clone(), config.clone()),
+                None => self.pods.remove(name),
             };
-            locals |= !transaction.resync && before.as_ref() != config.as_ref();
+            configs |= old.as_ref() != config.as_ref();
+            interfaces |= interface(old.as_ref()) != interface(config.as_ref());
         }
         if transaction.resync {
-            locals = pods != self.pods;
+            configs = before != self.pods;
+            interfaces = true;
         }
-        self.pods = pods;
-        if !locals {
+        if !configs {
             return Changes::default();
         }
-        let global = self.rebuild_classes();
-        let keys = self.pods.values().cloned().collect::<Vec<_>>();
-        self.keys = keys.iter().map(|config| (config.pod.clone(), self.local_key(config))).collect();
-        self.sweep();
-        Changes { locals, global }
+        let (rows, global) = self.rebuild_classes(interfaces);
+        let keys = self.rebuild_keys(rows || interfaces, &transaction.pods);
+        Changes { locals: keys || interfaces, global }
     }
 
-    /// Groups the pods by their egress rules. Answers whether any group changed.
-    fn rebuild_classes(&mut self) -> bool {
+    /// Groups the pods by their egress rules. Answers whether what the classes may do towards local pods changed, and
+    /// whether anything about the classes changed.
+    fn rebuild_classes(&mut self, addresses_changed: bool) -> (bool, bool) {
         let mut order: Vec<(Arc<RuleList>, Vec<IpAddr>)> = Vec::new();
         let mut at_revision: AHashMap<u64, usize> = AHashMap::new();
         for config in self.pods.values() {
@@ -157,57 +203,112 @@ impl RendererCache {
             });
             order[at].1.extend(&config.addresses);
         }
-        let class = |(list, addresses): (Arc<RuleList>, Vec<IpAddr>)| EgressClass {
-            list,
-            sources: Arc::new(addresses.into_iter().collect()),
-        };
-        let classes: Vec<_> = order.into_iter().map(class).collect();
-        let same = |(a, b): (&EgressClass, &EgressClass)| a.list.revision == b.list.revision && a.sources == b.sources;
-        let changed = classes.len() != self.classes.len() || !classes.iter().zip(&self.classes).all(same);
-        if changed {
-            self.classes = classes;
+        let mut old: AHashMap<u64, EgressClass> =
+            std::mem::take(&mut self.classes).into_iter().map(|class| (class.list.revision, class)).collect();
+        let old_rows: Vec<_> = old.values().map(|class| (class.v4.0, class.v6.0, class.reach.clone())).collect();
+        let mut changed = order.len() != old.len();
+        for (list, addresses) in order {
+            let sources: AddressSet = addresses.into_iter().collect();
+            let kept = old.remove(&list.revision).filter(|class| *class.sources == sources && !addresses_changed);
+            changed |= kept.is_none();
+            let class = match kept {
+                Some(class) => class,
+                None => self.new_class(list, sources),
+            };
+            self.classes.push(class);
+        }
+        let mut old_rows = old_rows;
+        let mut rows: Vec<_> = self.classes.iter().map(|class| (class.v4.0, class.v6.0, class.reach.clone())).collect();
+        old_rows.sort_unstable();
+        rows.sort_unstable();
+        (rows != old_rows, changed)
+    }
+
+    fn new_class(&mut self, list: Arc<RuleList>, sources: AddressSet) -> EgressClass {
+        let (v4, v6) = (sources.only_v4(), sources.only_v6());
+        let reach: Vec<[ReachId; 2]> = self
+            .pods
+            .values()
+            .map(|pod| {
+                let towards = |v4: bool| pod.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
+                [(!v4.is_empty()).then(|| towards(true)), (!v6.is_empty()).then(|| towards(false))]
+                    .map(|address| address.flatten().map_or(OPEN, |address| reach_id(&mut self.reach, &list, address)))
+            })
+            .collect();
+        let (v4, v6) = (self.sources_id(v4), self.sources_id(v6));
+        EgressClass { list, sources: Arc::new(sources), v4, v6, reach: reach.into() }
+    }
+
+    fn sources_id(&mut self, set: AddressSet) -> (SourcesId, Arc<AddressSet>) {
+        if let Some((set, &id)) = self.sources.get_key_value(&set) {
+            return (id, set.clone());
+        }
+        self.sources_given += 1;
+        let set = Arc::new(set);
+        self.sources.insert(set.clone(), self.sources_given);
+        (self.sources_given, set)
+    }
+
+    /// Works out the keys: of all pods when the classes' rows changed, else of the transaction's pods. Answers whether
+    /// any key changed.
+    fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PodConfig>>)]) -> bool {
+        let mut changed = false;
+        if all {
+            let keys = self.pods.iter().enumerate().map(|(at, (name, config))| (name.clone(), self.key(at, config)));
+            let keys: BTreeMap<_, _> = keys.collect();
+            changed = keys != self.keys;
+            self.keys = keys;
+            self.sweep();
+            return changed;
+        }
+        for (name, _) in of {
+            let ingress = self.pods.get(name).map(|config| config.rules.ingress.as_ref().map(|list| list.revision));
+            match (ingress, self.keys.get_mut(name)) {
+                (Some(ingress), Some(key)) if key.ingress != ingress => {
+                    key.ingress = ingress;
+                    changed = true;
+                }
+                _ => {}
+            }
         }
         changed
     }
 
-    fn local_key(&mut self, pod: &PodConfig) -> LocalKey {
+    fn key(&self, at: usize, config: &PodConfig) -> LocalKey {
         let mut restrictions = Vec::new();
         for class in &self.classes {
-            // A pod has at most one address of each family, and traffic stays within a family.
-            for &address in &pod.addresses {
-                let reach = self
-                    .reach
-                    .entry((class.list.revision, address))
-                    .or_insert_with(|| Arc::new(Reach::of(&class.list.rules, address)));
-                if reach.allowed == ServiceSet::all() {
-                    continue;
-                }
-                let sources = family_of(&class.sources, address);
-                if !sources.is_empty() {
-                    let reach = reach.clone();
-                    restrictions.push(Restriction { egress: class.list.revision, sources: Arc::new(sources), reach });
-                }
-            }
+            let [v4, v6] = class.reach[at];
+            restrictions.extend((v4 != OPEN).then_some((class.v4.0, v4)));
+            restrictions.extend((v6 != OPEN).then_some((class.v6.0, v6)));
         }
-        LocalKey { ingress: pod.rules.ingress.as_ref().map(|list| list.revision), restrictions }
+        LocalKey { ingress: config.rules.ingress.as_ref().map(|list| list.revision), restrictions }
     }
 
+    /// Forgets what no class has any more.
     fn sweep(&mut self) {
-        let live: ahash::AHashSet<u64> = self.classes.iter().map(|class| class.list.revision).collect();
-        let addresses: ahash::AHashSet<IpAddr> = self.pods.values().flat_map(|pod| pod.addresses.clone()).collect();
-        self.reach.retain(|(revision, address), _| live.contains(revision) && addresses.contains(address));
+        let classes = &self.classes;
+        self.reach.sweep(|| classes.iter().flat_map(|class| class.reach.iter().flatten()).copied().collect());
+        self.sources.retain(|_, id| classes.iter().any(|class| class.v4.0 == *id || class.v6.0 == *id));
+    }
+
+    fn restrictions<'a>(&'a self, key: &'a LocalKey) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Reach>)> {
+        key.restrictions.iter().filter_map(|&(sources, reach)| {
+            let sets = self.classes.iter().flat_map(|class| [&class.v4, &class.v6]);
+            let (_, set) = sets.into_iter().find(|(id, _)| *id == sources)?;
+            Some((set, self.reach.values.get(&reach)?))
+        })
     }
 
     /// The rules of a pod's table.
     pub fn local_rules(&self, pod: &PodConfig, key: &LocalKey, origins: &mut Origins) -> Vec<Rule> {
         let mut rules = Vec::new();
-        let list_of =
-            |revision| self.classes.iter().find(|class| class.list.revision == revision).map(|c| &c.list.rules);
         let Some(ingress) = &pod.rules.ingress else {
-            for restriction in &key.restrictions {
-                let list = list_of(restriction.egress).into_iter().flatten().enumerate();
-                let named = list.filter(|(at, _)| restriction.reach.rules.contains(at));
-                rules.extend(named.map(|(_, rule)| from(&restriction.sources, rule)));
+            for (sources, reach) in self.restrictions(key) {
+                rules.extend(reach.rules.iter().map(|(services, action, origin)| Rule {
+                    src: Addresses::Set(sources.clone()),
+                    services: services.clone(),
+                    ..Rule::any(*action, *origin)
+                }));
             }
             rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Ingress))));
             return rules;
@@ -216,19 +317,16 @@ impl RendererCache {
             let src = Addresses::Set(self.node_addresses.clone());
             rules.push(Rule { src, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
         }
-        for restriction in &key.restrictions {
-            let Some(isolation) = list_of(restriction.egress).and_then(|list| list.last()) else { continue };
-            let services = ServiceSet::all().subtract(&restriction.reach.allowed).into();
-            let src = Addresses::Set(restriction.sources.clone());
-            rules.push(Rule { src, services, ..Rule::any(Action::Deny, isolation.origin) });
+        for (sources, reach) in self.restrictions(key) {
+            // The last rule of a list is the one that isolates, and it names every address.
+            let Some((_, _, isolation)) = reach.rules.last() else { continue };
+            let services = ServiceSet::all().subtract(&reach.allowed).into();
+            rules.push(Rule { src: Addresses::Set(sources.clone()), services, ..Rule::any(Action::Deny, *isolation) });
         }
         rules.extend(ingress.rules.iter().map(|rule| Rule {
             src: rule.peers.clone(),
-            dst: Addresses::Any,
-            src_ports: PortRange::ALL,
             services: rule.services.clone(),
-            action: rule.action,
-            origin: rule.origin,
+            ..Rule::any(rule.action, rule.origin)
         }));
         rules
     }
@@ -241,52 +339,46 @@ impl RendererCache {
             rules.push(Rule { dst, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
         }
         for class in &self.classes {
-            rules.extend(
-                class.list.rules.iter().map(|rule| Rule { dst: rule.peers.clone(), ..from(&class.sources, rule) }),
-            );
+            rules.extend(class.list.rules.iter().map(|rule| Rule {
+                src: Addresses::Set(class.sources.clone()),
+                dst: rule.peers.clone(),
+                src_ports: PortRange::ALL,
+                services: rule.services.clone(),
+                action: rule.action,
+                origin: rule.origin,
+            }));
         }
         rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Egress))));
         rules
     }
 }
 
+fn reach_id(interned: &mut Interned<Reach>, list: &RuleList, address: IpAddr) -> ReachId {
+    match Reach::of(&list.rules, address) {
+        Some(reach) => interned.id(reach),
+        None => OPEN,
+    }
+}
+
 impl Reach {
-    fn of(rules: &[ContivRule], address: IpAddr) -> Self {
+    /// None when everything is allowed.
+    fn of(rules: &[ContivRule], address: IpAddr) -> Option<Self> {
         let (mut allowed, mut open) = (ServiceSet::default(), ServiceSet::all());
         let mut naming = Vec::new();
-        for (at, rule) in rules.iter().enumerate() {
-            if !rule.peers.contains(address) {
-                continue;
-            }
-            naming.push(at);
+        for rule in rules.iter().filter(|rule| rule.peers.contains(address)) {
+            naming.push((rule.services.clone(), rule.action, rule.origin));
             let decided = match &rule.services {
-                Services::Any => open.clone(),
-                Services::Set(set) => open.intersect(set),
+                Services::Any => std::mem::take(&mut open),
+                Services::Set(set) => {
+                    let decided = open.intersect(set);
+                    open = open.subtract(&decided);
+                    decided
+                }
             };
-            open = open.subtract(&decided);
             if rule.action == Action::Allow {
                 allowed = allowed.union(&decided);
             }
         }
-        Self { rules: naming, allowed }
-    }
-}
-
-/// A source's egress rule as it stands in the table of one destination.
-fn from(sources: &Arc<AddressSet>, rule: &ContivRule) -> Rule {
-    Rule {
-        src: Addresses::Set(sources.clone()),
-        dst: Addresses::Any,
-        src_ports: PortRange::ALL,
-        services: rule.services.clone(),
-        action: rule.action,
-        origin: rule.origin,
-    }
-}
-
-fn family_of(set: &AddressSet, address: IpAddr) -> AddressSet {
-    match address {
-        IpAddr::V4(_) => set.only_v4(),
-        IpAddr::V6(_) => set.only_v6(),
+        (allowed != ServiceSet::all()).then_some(Self { rules: naming, allowed })
     }
 }

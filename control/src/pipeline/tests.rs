@@ -223,8 +223,11 @@ fn a_pod_whose_namespace_is_missing_from_the_state_is_not_let_in_by_its_labels()
     assert!(!allowed(&pipeline, "n", &key));
 }
 
+/// A table's rules, with what their origins mean.
+type MeaningfulRules = Vec<(Rule, Option<Origin>)>;
+
 /// Everything that is enforced, with meanings in place of numbers that depend on the order of events.
-fn enforced(pipeline: &Pipeline) -> Vec<(String, Vec<(Rule, Option<Origin>)>)> {
+fn enforced(pipeline: &Pipeline) -> Vec<(String, MeaningfulRules)> {
     let mut all = Vec::new();
     for node in ["n1", "n2"] {
         let Some(tables) = pipeline.node_tables(node) else { continue };

@@ -4,7 +4,7 @@
 //! ten teams over the namespaces; the pods of one node spread over many namespaces. A policy selects one app of its
 //! namespace; it lets in another app of the namespace and an app of all namespaces of one team, on one or two ports; every
 //! third policy also restricts egress to an app of its namespace, a team, and a block with an exception.
-#![allow(dead_code, reason = "each bench uses a part of this")]
+#![allow(dead_code, clippy::unwrap_used, reason = "each bench uses a part of this")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -114,6 +114,55 @@ pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
         fault: None,
         position: None,
     }
+}
+
+/// A cluster in which 25 local pods of one namespace let in ten remote pods of another, whatever else there is: the rest
+/// are pods that no policy names. The second answer is one of the ten.
+pub(crate) fn local_shape(pods: u32) -> (Vec<Object>, Pod) {
+    let named = |at: u32, node: u32, namespace: u32, app: &str| {
+        let shape = Shape { pods, namespaces: 1, policies: 0, pods_per_node: 1 };
+        Pod {
+            name: ObjectName::new(namespace_name(namespace), format!("pod-{at}")),
+            labels: labels(&[("app", app.to_owned())]),
+            node: Some(node_name(node)),
+            ..pod(shape, at)
+        }
+    };
+    let mut objects = vec![Object::Namespace(namespace(0, 0)), Object::Namespace(namespace(1, 1))];
+    objects.extend((0..25).map(|at| Object::Pod(named(at, 0, 0, "server"))));
+    objects.extend((25..35).map(|at| Object::Pod(named(at, 1, 1, "client"))));
+    objects.extend((35..pods).map(|at| Object::Pod(named(at, 2 + at / 250, 2 + at % 1_000, "other"))));
+    let namespaces = NamespaceScope::Selected(one("team", "t1"));
+    let peer = Peer::Pods(PodPeer { namespaces, pods: one("app", "client") });
+    let web = PolicyPort::Named { transport: Transport::Tcp, name: "http".into() };
+    objects.push(Object::Policy(Policy {
+        name: ObjectName::new(namespace_name(0), "servers"),
+        subject: one("app", "server"),
+        ingress: Some(vec![PolicyRule { peers: Some(vec![peer.clone()]), ports: Some(vec![web]) }]),
+        egress: Some(vec![PolicyRule { peers: Some(vec![peer]), ports: None }]),
+        fault: None,
+        position: None,
+    }));
+    (objects, named(25, 1, 1, "client"))
+}
+
+/// Contiv's stress policy: for each direction 1,000 blocks with five exceptions and twenty ports, on one pod.
+pub(crate) fn stress() -> Vec<Object> {
+    let shape = Shape { pods: 1, namespaces: 1, policies: 1, pods_per_node: 1 };
+    let block = |at: u32| {
+        let network = 0x2000_0000 + (at << 16);
+        let except =
+            (0..5).map(|hole| ipnet::Ipv4Net::new(Ipv4Addr::from(network + (hole * 37 + 1) * 64), 28).unwrap().into());
+        let cidr = ipnet::Ipv4Net::new(Ipv4Addr::from(network), 16).unwrap().into();
+        Peer::Block(IpBlock { cidr, except: except.collect() })
+    };
+    let ports =
+        (0..20).map(|at| PolicyPort::Range { transport: Transport::Tcp, first: 1_000 + at * 2, last: 1_000 + at * 2 });
+    let rule = PolicyRule { peers: Some((0..1_000).map(block).collect()), ports: Some(ports.collect()) };
+    let mut policy = policy(shape, 0, &mut Random(0));
+    policy.ingress = Some(vec![rule.clone()]);
+    policy.egress = Some(vec![rule]);
+    vec![Object::Namespace(namespace(0, 0)), Object::Pod(pod(shape, 0)), Object::Policy(policy)]
 }
 
 fn one(key: &str, value: &str) -> Selector {

@@ -1,5 +1,10 @@
 //! What several test files share: running the program, finding the known answers.
-#![allow(dead_code, reason = "each test file uses a part of this")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "each test file uses a part of this; tests may panic and print"
+)]
 
 use std::env;
 use std::io::Write;

@@ -39,6 +39,18 @@ pub struct State {
     /// Go on when an object is not understood; such a policy then isolates its pods and allows nothing
     #[arg(long)]
     pub lenient: bool,
+    /// What a namespace does with ingress when its extensions/v1beta1 annotation does not say; v1 policies need no isolation
+    #[arg(long, value_enum, value_name = "ISOLATION", default_value = "open")]
+    pub namespace_default: NamespaceDefault,
+}
+
+/// What namespaces do that do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NamespaceDefault {
+    /// Their pods are open unless a policy isolates them.
+    Open,
+    /// Nothing comes in but what a policy allows.
+    DefaultDeny,
 }
 
 /// The form of the answer.

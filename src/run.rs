@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ObjectName, PodName, Position};
+use bulkhead_control::object::{IngressIsolation, ObjectName, PodName, Position};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -14,7 +14,7 @@ use bulkhead_control::source::{self, Strictness};
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::args::State;
+use crate::args::{NamespaceDefault, State};
 use crate::output;
 
 /// Reads the state and compiles it for the scope. Warnings go to standard error.
@@ -31,7 +31,11 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
         0 => {}
         more => output::warn(&format!("{more} more of such")),
     }
-    let mut pipeline = Pipeline::new(scope);
+    let isolation = match state.namespace_default {
+        NamespaceDefault::Open => IngressIsolation::ClusterDefault,
+        NamespaceDefault::DefaultDeny => IngressIsolation::DefaultDeny,
+    };
+    let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
     pipeline.resync(loaded.objects).context("the state does not compile")?;
     warn_of_missing_namespaces(&pipeline);
     Ok(pipeline)

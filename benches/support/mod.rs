@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bulkhead_control::object::{
-    ContainerPort, IpBlock, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Node, Object, ObjectName, Peer,
-    Pod, PodPeer, Policy, PolicyPort, PolicyRule, Transport,
+    ContainerPort, IngressIsolation, IpBlock, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Node, Object,
+    ObjectName, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule, PolicyVersion, Transport,
 };
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 
@@ -61,7 +61,7 @@ fn namespace_name(at: u32) -> Arc<str> {
 pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     let name = namespace_name(at);
     let labels = labels(&[("team", format!("t{team}")), (NAMESPACE_NAME_LABEL, name.to_string())]);
-    Namespace { name, labels }
+    Namespace { name, labels, terminating: false, isolation: IngressIsolation::ClusterDefault }
 }
 
 /// Pod number `at`: consecutive pods are on one node and in different namespaces.
@@ -111,6 +111,7 @@ pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
         subject: one("app", &format!("a{}", at / shape.namespaces % APPS)),
         ingress: Some(ingress),
         egress: at.is_multiple_of(3).then_some(egress),
+        version: PolicyVersion::V1,
         fault: None,
         position: None,
     }
@@ -140,6 +141,7 @@ pub(crate) fn local_shape(pods: u32) -> (Vec<Object>, Pod) {
         subject: one("app", "server"),
         ingress: Some(vec![PolicyRule { peers: Some(vec![peer.clone()]), ports: Some(vec![web]) }]),
         egress: Some(vec![PolicyRule { peers: Some(vec![peer]), ports: None }]),
+        version: PolicyVersion::V1,
         fault: None,
         position: None,
     }));

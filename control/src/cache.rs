@@ -1,6 +1,13 @@
 //! The cache: the cluster's present state with the indexes that look-ups need, and a notice of each change.
 //!
 //! An event that changes nothing gives no notice, so nothing below it runs.
+//!
+//! Two things are in the state that no object of its own says:
+//!
+//! * A namespace that isolates its pods (`extensions/v1beta1`) stands as a policy that selects them all and lets nothing in.
+//! * A policy that vanishes from a namespace that is being deleted stays until the pods that it selects are gone. The
+//!   namespace's contents are deleted in no particular order, and pods that outlive their policies would be open for as
+//!   long as they take to stop (CVE-2024-7598).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +15,10 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use crate::object::{Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName, PodPeer, Policy, PolicyName};
+use crate::object::{
+    ISOLATION_ANNOTATION, IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName, PodPeer,
+    Policy, PolicyName, PolicyVersion,
+};
 use crate::selector::{Condition, Selector};
 
 /// One event from a source.
@@ -84,11 +94,41 @@ pub struct Cache {
     pods_by_address: AHashMap<IpAddr, BTreeSet<PodKey>>,
     /// Running pods in the network of their node.
     host_network_pods: AHashMap<Arc<str>, BTreeSet<PodKey>>,
+    /// Policies that are deleted and still enforced, by namespace.
+    retained: BTreeMap<Arc<str>, BTreeSet<PolicyName>>,
+    default_isolation: IngressIsolation,
 }
 
 impl Cache {
-    /// Takes in one event; none when the state was so already.
-    pub fn apply(&mut self, event: Event) -> Option<Change> {
+    /// A cache without objects, for a cluster whose namespaces isolate or not when their annotation does not say.
+    pub fn new(default_isolation: IngressIsolation) -> Self {
+        Self { default_isolation, ..Self::default() }
+    }
+
+    /// What namespaces do whose annotation does not say.
+    pub fn default_isolation(&self) -> IngressIsolation {
+        self.default_isolation
+    }
+
+    /// Takes in one event. Answers what it changed: nothing when the state was so already, else the object itself and
+    /// then what follows from it.
+    pub fn apply(&mut self, event: Event) -> Vec<Change> {
+        let namespace = match &event {
+            Event::Apply(Object::Namespace(Namespace { name, .. })) | Event::DeleteNamespace(name) => {
+                Some(name.clone())
+            }
+            Event::Apply(Object::Pod(Pod { name, .. })) | Event::DeletePod(name) => Some(name.namespace.clone()),
+            _ => None,
+        };
+        let mut changes: Vec<Change> = self.take(event).into_iter().collect();
+        if let Some(namespace) = namespace.filter(|_| !changes.is_empty()) {
+            changes.extend(self.isolate(&namespace));
+            changes.extend(self.release(&namespace));
+        }
+        changes
+    }
+
+    fn take(&mut self, event: Event) -> Option<Change> {
         match event {
             Event::Apply(Object::Namespace(namespace)) => {
                 let name = namespace.name.clone();
@@ -121,7 +161,68 @@ impl Cache {
         (!same).then(|| Change::Node { name: name.clone() })
     }
 
+    /// Keeps the policies of `before` that this state lacks and that [the module](self) says to keep.
+    pub fn retain_from(&mut self, before: &Self) {
+        for (name, policy) in &before.policies {
+            if !self.policies.contains_key(name) && policy.version != PolicyVersion::NamespaceIsolation {
+                self.policies.insert(name.clone(), policy.clone());
+                self.set_policy(name.clone(), None);
+            }
+        }
+    }
+
+    /// Makes the namespace's isolation a policy, or removes that.
+    fn isolate(&mut self, namespace: &Arc<str>) -> Option<Change> {
+        let own = self.namespaces.get(namespace).map(|namespace| namespace.isolation).unwrap_or_default();
+        let isolates = match own {
+            IngressIsolation::ClusterDefault => self.default_isolation == IngressIsolation::DefaultDeny,
+            IngressIsolation::DefaultDeny => true,
+        };
+        let name = PolicyName::new(namespace.clone(), ISOLATION_ANNOTATION);
+        if isolates == self.policies.contains_key(&name) {
+            return None;
+        }
+        let policy = isolates.then(|| Policy {
+            name: name.clone(),
+            subject: Selector::everything(),
+            ingress: Some(Vec::new()),
+            egress: None,
+            version: PolicyVersion::NamespaceIsolation,
+            fault: None,
+            position: None,
+        });
+        self.set_policy(name, policy.map(Arc::new))
+    }
+
+    /// Ends the policies that were kept for pods of the namespace and have none left, or a namespace that stays.
+    fn release(&mut self, namespace: &Arc<str>) -> Vec<Change> {
+        let Some(kept) = self.retained.remove(namespace) else { return Vec::new() };
+        let (needed, over): (BTreeSet<_>, BTreeSet<_>) = kept.into_iter().partition(|name| self.is_needed(name));
+        if !needed.is_empty() {
+            self.retained.insert(namespace.clone(), needed);
+        }
+        let ended = over.into_iter().filter_map(|name| {
+            let old = self.policies.remove(&name)?;
+            Some(Change::Policy { name, old: Some(old), new: None })
+        });
+        ended.collect()
+    }
+
+    /// Whether a policy has to outlive its deletion.
+    fn is_needed(&self, name: &PolicyName) -> bool {
+        let Some(policy) = self.policies.get(name) else { return false };
+        self.namespaces.get(&name.namespace).is_some_and(|namespace| namespace.terminating)
+            && self.pods_in(&name.namespace).any(|(_, pod)| pod.is_endpoint() && policy.subject.matches(&pod.labels))
+    }
+
     fn set_policy(&mut self, name: PolicyName, new: Option<Arc<Policy>>) -> Option<Change> {
+        if new.is_none() && self.is_needed(&name) {
+            self.retained.entry(name.namespace.clone()).or_default().insert(name);
+            return None;
+        }
+        if let Some(kept) = self.retained.get_mut(&name.namespace) {
+            kept.remove(&name);
+        }
         let old = replace(&mut self.policies, &name, new.clone());
         (old != new).then_some(Change::Policy { name, old, new })
     }
@@ -306,9 +407,9 @@ mod tests {
     #[test]
     fn an_event_that_changes_nothing_gives_no_notice() {
         let mut cache = Cache::default();
-        assert!(cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a"))).is_some());
-        assert!(cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a"))).is_none());
-        assert!(cache.apply(Event::DeletePod(PodName::new("x", "unknown"))).is_none());
+        assert_eq!(cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a"))).len(), 1);
+        assert!(cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a"))).is_empty());
+        assert!(cache.apply(Event::DeletePod(PodName::new("x", "unknown"))).is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ahash::AHashMap;
 use bulkhead_classifier::{Action, Addresses, ServiceSet, Services};
 
 use crate::contiv::{ContivMatch, ContivPolicy, ContivRule, RuleList, service};
-use crate::object::{Pod, PolicyName, Transport};
+use crate::object::{Pod, PolicyName, PolicyVersion, Transport};
 use crate::origin::{Direction, Origin, Origins};
 
 /// A pod's rules, as renderers get them.
@@ -83,26 +83,32 @@ impl Configurator {
         policies: &[&Arc<ContivPolicy>],
         origins: &mut Origins,
     ) -> Option<Arc<RuleList>> {
-        let isolating: Vec<_> =
-            policies.iter().copied().filter(|policy| matches_of(policy, direction).is_some()).collect();
-        if isolating.is_empty() {
+        let concerned: Vec<_> =
+            policies.iter().copied().filter(|policy| concerns(policy, direction, policies)).collect();
+        if concerned.is_empty() {
             return None;
         }
-        let matches = isolating.iter().flat_map(|policy| matches_of(policy, direction).into_iter().flatten());
+        let matches = concerned.iter().flat_map(|policy| matches_of(policy, direction).into_iter().flatten());
         let key = ListKey {
             direction,
-            policies: isolating.iter().map(|policy| Identity((*policy).clone())).collect(),
+            policies: concerned.iter().map(|policy| Identity((*policy).clone())).collect(),
             numbers: matches.filter(|entry| !entry.named.is_empty()).map(|entry| numbers(entry, pod)).collect(),
         };
         if let Some(list) = self.lists.get(&key) {
             return Some(list.clone());
         }
         self.revisions += 1;
-        let rules = generate(direction, pod, &isolating, origins);
+        let rules = generate(direction, pod, &concerned, origins);
         let list = Arc::new(RuleList { revision: self.revisions, rules });
         self.lists.insert(key, list.clone());
         Some(list)
     }
+}
+
+/// Whether the policy has a say in a direction. One of `extensions/v1beta1` has only where the namespace isolates.
+fn concerns(policy: &ContivPolicy, direction: Direction, all: &[&Arc<ContivPolicy>]) -> bool {
+    let namespace_isolates = || all.iter().any(|policy| policy.version == PolicyVersion::NamespaceIsolation);
+    matches_of(policy, direction).is_some() && (policy.version != PolicyVersion::V1beta1 || namespace_isolates())
 }
 
 fn matches_of(policy: &ContivPolicy, direction: Direction) -> Option<&Vec<ContivMatch>> {
@@ -140,7 +146,8 @@ fn generate(
             }
         }
     }
-    let names: Arc<[PolicyName]> = policies.iter().map(|policy| policy.name.clone()).collect();
+    let isolating = policies.iter().filter(|policy| policy.version != PolicyVersion::V1beta1);
+    let names: Arc<[PolicyName]> = isolating.map(|policy| policy.name.clone()).collect();
     let origin = origins.id(Origin::Isolation { policies: names, direction });
     rules.push(ContivRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin });
     rules
@@ -172,6 +179,7 @@ mod tests {
     fn named_policy() -> Arc<ContivPolicy> {
         Arc::new(ContivPolicy {
             name: fixtures::name("x/p"),
+            version: PolicyVersion::V1,
             ingress: Some(vec![ContivMatch {
                 rule: 0,
                 peers: Addresses::Any,

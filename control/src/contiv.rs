@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bulkhead_classifier::{Action, Addresses, OriginId, PortRange, Rule, Service, Services, protocol};
 use ipnet::IpNet;
 
-use crate::object::{PolicyName, Transport};
+use crate::object::{PolicyName, PolicyVersion, Transport};
 
 /// A policy with selectors resolved to addresses and port names to numbers, as far as they do not depend on the pod
 /// that the policy is applied to.
@@ -18,7 +18,9 @@ use crate::object::{PolicyName, Transport};
 pub struct ContivPolicy {
     /// The policy.
     pub name: PolicyName,
-    /// What may come in; none when the policy does not isolate ingress.
+    /// What selecting a pod means.
+    pub version: PolicyVersion,
+    /// What may come in; none when the policy does not concern ingress.
     pub ingress: Option<Vec<ContivMatch>>,
     /// What may go out; none when the policy does not isolate egress.
     pub egress: Option<Vec<ContivMatch>>,

@@ -41,7 +41,12 @@ pub(crate) fn selector(text: &str) -> Selector {
 pub(crate) fn namespace(name: &str, text: &str) -> Object {
     let mut labels = labels(text);
     labels.insert(NAMESPACE_NAME_LABEL.into(), name.into());
-    Object::Namespace(Namespace { name: name.into(), labels })
+    Object::Namespace(Namespace {
+        name: name.into(),
+        labels,
+        terminating: false,
+        isolation: crate::object::IngressIsolation::ClusterDefault,
+    })
 }
 
 pub(crate) fn node(name: &str, address: &str) -> Object {
@@ -72,6 +77,7 @@ pub(crate) fn policy(
         subject: selector(subject),
         ingress,
         egress,
+        version: crate::object::PolicyVersion::V1,
         fault: None,
         position: None,
     })

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::{Cache, Change, Event, PodKey};
 use crate::configurator::Configurator;
-use crate::object::{Node, Object, Pod};
+use crate::object::{IngressIsolation, Node, Object, Pod};
 use crate::origin::{Origin, Origins};
 use crate::processor::{Processor, Scope};
 use crate::renderer::acl::{AclRenderer, NodeTables, OriginsGuard, Published};
@@ -45,8 +45,14 @@ pub struct Pipeline {
 impl Pipeline {
     /// A pipeline without objects.
     pub fn new(scope: Scope) -> Self {
+        Self::with_default_isolation(scope, IngressIsolation::ClusterDefault)
+    }
+
+    /// A pipeline without objects, for a cluster whose namespaces isolate or not when their `extensions/v1beta1` annotation
+    /// does not say.
+    pub fn with_default_isolation(scope: Scope, isolation: IngressIsolation) -> Self {
         Self {
-            cache: Cache::default(),
+            cache: Cache::new(isolation),
             processor: Processor::new(scope),
             configurator: Configurator::default(),
             origins: SharedOrigins::default(),
@@ -66,10 +72,12 @@ impl Pipeline {
     /// # Errors
     /// [`RenderError`] of the first renderer that could not take it; the others have taken it.
     pub fn resync(&mut self, objects: impl IntoIterator<Item = Object>) -> Result<(), RenderError> {
-        self.cache = Cache::default();
+        let mut cache = Cache::new(self.cache.default_isolation());
         for object in objects {
-            self.cache.apply(Event::Apply(object));
+            cache.apply(Event::Apply(object));
         }
+        cache.retain_from(&self.cache);
+        self.cache = cache;
         self.render_all()
     }
 
@@ -91,22 +99,21 @@ impl Pipeline {
     /// # Errors
     /// As for [`Pipeline::resync`].
     pub fn apply(&mut self, event: Event) -> Result<(), RenderError> {
-        let Some(change) = self.cache.apply(event) else { return Ok(()) };
-        let affected = self.processor.process(&self.cache, &change);
-        let mut nodes = Vec::new();
-        let mut gone = Vec::new();
-        match &change {
-            Change::Node { name } => nodes.push(name.clone()),
-            Change::Pod { old: Some(old), new, .. } => {
-                nodes.extend(host_network_node(Some(old)));
-                nodes.extend(host_network_node(new.as_ref()));
-                let scope = self.processor.scope();
-                if scope.covers(old) && !new.as_ref().is_some_and(|pod| scope.covers(pod)) {
-                    gone.push((old.name.clone(), None));
+        let (mut affected, mut nodes, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for change in self.cache.apply(event) {
+            affected.extend(self.processor.process(&self.cache, &change));
+            match &change {
+                Change::Node { name } => nodes.push(name.clone()),
+                Change::Pod { old, new, .. } => {
+                    nodes.extend(host_network_node(old.as_ref()));
+                    nodes.extend(host_network_node(new.as_ref()));
+                    let scope = self.processor.scope();
+                    let left = old.as_ref().filter(|pod| scope.covers(pod));
+                    let stays = new.as_ref().is_some_and(|pod| scope.covers(pod));
+                    gone.extend(left.filter(|_| !stays).map(|pod| (pod.name.clone(), None)));
                 }
+                Change::Namespace { .. } | Change::Policy { .. } => {}
             }
-            Change::Pod { new, .. } => nodes.extend(host_network_node(new.as_ref())),
-            Change::Namespace { .. } | Change::Policy { .. } => {}
         }
         let mut transaction = self.transaction(&affected, nodes);
         transaction.pods.extend(gone);

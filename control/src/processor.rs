@@ -83,9 +83,15 @@ impl Processor {
 
     /// Starts over from the whole state. Answers all pods of the scope.
     pub fn resync(&mut self, cache: &Cache) -> BTreeSet<PodKey> {
-        *self = Self::new(self.scope.clone());
+        let before = std::mem::replace(self, Self::new(self.scope.clone()));
         for policy in cache.policies().values() {
             self.assign(cache, policy);
+        }
+        // What means the same stays the same object, so that a resync without a change changes nothing below.
+        for (name, assignment) in &mut self.assignments {
+            if let Some(old) = before.assignments.get(name).filter(|old| old.compiled == assignment.compiled) {
+                assignment.compiled = old.compiled.clone();
+            }
         }
         cache.pods().filter(|(_, pod)| self.scope.covers(pod)).map(|(key, _)| key).collect()
     }
@@ -228,6 +234,7 @@ impl Processor {
         };
         ContivPolicy {
             name: policy.name.clone(),
+            version: policy.version,
             ingress: policy.ingress.as_ref().map(ingress),
             egress: policy.egress.as_ref().map(egress),
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fixtures::{deny_all, from_pods, name, namespace, node, pod, policy};
-use crate::object::{IpBlock, NamespaceScope, Peer, PodPeer, PolicyRule};
+use crate::object::{ISOLATION_ANNOTATION, IpBlock, Namespace, NamespaceScope, ObjectName, Peer, PodPeer, PolicyRule};
 use crate::origin::Direction;
 use crate::renderer::acl::Attachment;
 
@@ -221,6 +221,88 @@ fn a_pod_whose_namespace_is_missing_from_the_state_is_not_let_in_by_its_labels()
     assert!(allowed(&pipeline, "n", &key));
     pipeline.apply(Event::Apply(namespace("y", "team=blue"))).unwrap();
     assert!(!allowed(&pipeline, "n", &key));
+}
+
+fn beta(objects: &str) -> Vec<Object> {
+    crate::source::load_text("beta.yaml", objects, crate::source::Strictness::Strict).unwrap().objects
+}
+
+const ISOLATED: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: default
+  annotations:
+    net.beta.kubernetes.io/network-policy: '{"ingress": {"isolation": "DefaultDeny"}}'
+"#;
+
+const BETA_ALLOW: &str = "
+apiVersion: extensions/v1beta1
+kind: NetworkPolicy
+metadata: {name: allow-frontend}
+spec:
+  podSelector: {matchLabels: {role: db}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {role: frontend}}}]
+    ports: [{protocol: TCP, port: 6379}]
+";
+
+#[test]
+fn in_v1beta1_the_namespace_isolates_and_policies_only_allow() {
+    let frontend = tcp("10.244.1.3", "10.244.1.2", 6379);
+    let backend = tcp("10.244.1.4", "10.244.1.2", 6379);
+    let mut pipeline = cluster(redis());
+    pipeline.apply(Event::Apply(beta(BETA_ALLOW).remove(0))).unwrap();
+    assert!(allowed(&pipeline, "n1", &backend), "without isolation a policy has no effect");
+    pipeline.apply(Event::Apply(beta(ISOLATED).remove(0))).unwrap();
+    let direction = Direction::Ingress;
+    let rule = Origin::Policy { policy: name("default/allow-frontend"), direction, rule: 0 };
+    assert_eq!(judge(&pipeline, "n1", &frontend), (Action::Allow, Some(rule)));
+    let policies = [ObjectName::new("default", ISOLATION_ANNOTATION)].into();
+    assert_eq!(judge(&pipeline, "n1", &backend), (Action::Deny, Some(Origin::Isolation { policies, direction })));
+    assert!(!allowed(&pipeline, "n1", &tcp("10.244.1.3", "10.244.1.4", 80)), "every pod of the namespace is isolated");
+    assert!(allowed(&pipeline, "n1", &tcp("192.168.0.1", "10.244.1.4", 80)), "the kubelet gets through");
+    pipeline.apply(Event::Apply(namespace("default", ""))).unwrap();
+    assert!(allowed(&pipeline, "n1", &backend), "isolation ends with the annotation");
+}
+
+#[test]
+fn the_cluster_default_of_v1beta1_isolates_namespaces_that_say_nothing() {
+    let mut pipeline = Pipeline::with_default_isolation(Scope::Cluster, IngressIsolation::DefaultDeny);
+    pipeline.resync(redis().into_iter().chain(beta(BETA_ALLOW))).unwrap();
+    assert!(allowed(&pipeline, "n1", &tcp("10.244.1.3", "10.244.1.2", 6379)));
+    assert!(!allowed(&pipeline, "n1", &tcp("10.244.1.4", "10.244.1.2", 6379)));
+}
+
+fn terminating(text: &str) -> Object {
+    let Object::Namespace(namespace) = namespace(text, "") else { unreachable!() };
+    Object::Namespace(Namespace { terminating: true, ..namespace })
+}
+
+#[test]
+fn cve_2024_7598_a_policy_outlives_its_deletion_while_its_pods_live_on_in_a_terminating_namespace() {
+    let denied = tcp("10.244.1.3", "10.244.1.2", 6379);
+    let mut objects = redis();
+    objects.push(allow_backend());
+    let mut pipeline = cluster(objects.clone());
+    pipeline.apply(Event::Apply(terminating("default"))).unwrap();
+    pipeline.apply(Event::DeletePolicy(name("default/allow-backend"))).unwrap();
+    assert!(!allowed(&pipeline, "n1", &denied), "the pod is still there, and so is its policy");
+    objects.pop();
+    objects[0] = terminating("default");
+    pipeline.resync(objects).unwrap();
+    assert!(!allowed(&pipeline, "n1", &denied), "a list of the cluster no longer has the policy");
+    pipeline.apply(Event::DeletePod(name("default/db"))).unwrap();
+    assert!(pipeline.cache().policies().is_empty(), "the last pod takes the policy with it");
+}
+
+#[test]
+fn a_policy_that_is_deleted_from_a_namespace_that_stays_is_gone_at_once() {
+    let mut objects = redis();
+    objects.push(allow_backend());
+    let mut pipeline = cluster(objects);
+    pipeline.apply(Event::DeletePolicy(name("default/allow-backend"))).unwrap();
+    assert!(allowed(&pipeline, "n1", &tcp("10.244.1.3", "10.244.1.2", 6379)));
 }
 
 /// A table's rules, with what their origins mean.

@@ -5,6 +5,7 @@
 
 pub mod acl;
 pub mod cache;
+pub mod contiv;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -48,6 +49,14 @@ pub enum RenderError {
         interface: String,
         /// What the classifier says.
         source: bulkhead_classifier::BuildError,
+    },
+    /// The rules do not fit into lists of 6-tuples.
+    #[error("6-tuples of node {node}: {source}")]
+    SixTuples {
+        /// The node.
+        node: Arc<str>,
+        /// What is too large.
+        source: contiv::TooManyTuples,
     },
 }
 

@@ -17,7 +17,11 @@ use super::error::{Findings, quoted};
 use super::path::FieldPath;
 use super::policy::{block_of, object_name, plain_name, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
-use crate::object::{ContainerPort, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod};
+use crate::object::{
+    ContainerPort, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Object,
+    ObjectName, Pod, Policy, PolicyVersion,
+};
+use crate::selector::Selector;
 
 /// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
 /// Network Custom Resource Definition De-facto Standard".
@@ -61,8 +65,43 @@ pub(super) fn namespace(value: &Value) -> Read {
             let text = format!("label is {}, but the namespace is {}", quoted(&given), quoted(&name));
             findings.problem(&path, text, "remove the label: every namespace has it, with its own name");
         }
-        Some(Object::Namespace(Namespace { name, labels }))
+        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
+        let isolation =
+            annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_of(text, findings))?;
+        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+        let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
+        Some(Object::Namespace(Namespace { name, labels, terminating, isolation }))
     })
+}
+
+/// What the `extensions/v1beta1` annotation says: `{"ingress": {"isolation": "DefaultDeny"}}`.
+fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIsolation> {
+    let path = FieldPath::of("metadata").key("annotations").key(ISOLATION_ANNOTATION);
+    let parsed = annotation.as_str().and_then(|text| serde_json::from_str::<raw::RawIsolation>(text).ok());
+    let isolation = parsed.map(|isolation| isolation.ingress.and_then(|ingress| ingress.isolation));
+    match isolation.as_ref().map(Option::as_deref) {
+        Some(None) => Some(IngressIsolation::ClusterDefault),
+        Some(Some("DefaultDeny")) => Some(IngressIsolation::DefaultDeny),
+        _ => {
+            let help = r#"write {"ingress": {"isolation": "DefaultDeny"}}, or remove the annotation"#;
+            findings.problem(&path, "the annotation is not understood", help);
+            None
+        }
+    }
+}
+
+/// Stands for a namespace that was not understood, where faults are survived: its pods are isolated, for that may be
+/// what its annotation says.
+fn closed_namespace(name: &str, fault: String) -> Policy {
+    Policy {
+        name: ObjectName::new(name, ISOLATION_ANNOTATION),
+        subject: Selector::everything(),
+        ingress: Some(Vec::new()),
+        egress: None,
+        version: PolicyVersion::NamespaceIsolation,
+        fault: Some(fault.into()),
+        position: None,
+    }
 }
 
 /// Reads a node.
@@ -106,8 +145,11 @@ fn read<T: DeserializeOwned>(
         }
     };
     let (label, key) = identify(kind, namespaced, value);
-    let outcome = match object {
-        Some(object) if findings.problems.is_empty() => Outcome::Object(object),
+    let isolation_fault =
+        findings.problems.iter().find(|problem| problem.path.to_string().contains(ISOLATION_ANNOTATION));
+    let outcome = match (object, isolation_fault, value.pointer("/metadata/name").and_then(Value::as_str)) {
+        (Some(object), _, _) if findings.problems.is_empty() => Outcome::Object(object),
+        (_, Some(fault), Some(name)) => Outcome::Closed(closed_namespace(name, fault.to_string())),
         _ => Outcome::Nothing,
     };
     Read { label, key, outcome, findings }

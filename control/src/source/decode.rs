@@ -9,10 +9,12 @@ use super::error::{Findings, Problem, quoted};
 use super::names;
 use super::path::FieldPath;
 use super::policy;
-use crate::object::{Object, Policy};
+use crate::object::{Object, Policy, PolicyVersion};
 
 /// The apiVersion of the NetworkPolicy that is read.
 pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
+/// The NetworkPolicy of the time when namespaces isolated and policies only allowed.
+const BETA_POLICY_API: &str = "extensions/v1beta1";
 const POLICY_KIND: &str = "NetworkPolicy";
 const POLICY_GROUP: &str = "networking.k8s.io";
 
@@ -109,12 +111,13 @@ pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
         Err(problem) => return Decoded::Unreadable(problem),
     };
     let read = match (api_version, kind) {
-        (POLICY_API, POLICY_KIND) => policy::read(&value, None),
+        (POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1, None),
+        (BETA_POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1beta1, None),
         ("v1", "Pod") => cluster::pod(&value),
         ("v1", "Namespace") => cluster::namespace(&value),
         ("v1", "Node") => cluster::node(&value),
         _ => match meant_as_policy(api_version, kind) {
-            Some(problem) => policy::read(&value, Some(problem)),
+            Some(problem) => policy::read(&value, PolicyVersion::V1, Some(problem)),
             None => {
                 let is_policy = kind.to_lowercase().contains("networkpolic");
                 return Decoded::Skipped { kind: format!("{api_version} {kind}"), is_policy };

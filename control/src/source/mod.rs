@@ -45,6 +45,8 @@ mod read;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_beta;
+#[cfg(test)]
 mod tests_cluster;
 #[cfg(test)]
 mod tests_files;

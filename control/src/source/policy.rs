@@ -15,14 +15,15 @@ use super::names;
 use super::path::FieldPath;
 use super::raw::{self, List, Mapping, PortRef, RawBlock, RawPeer, RawPort, RawSelector, RawSpec};
 use crate::object::{
-    IpBlock, NamespaceScope, Object, Peer, PodPeer, Policy, PolicyName, PolicyPort, PolicyRule, Transport,
+    IpBlock, NamespaceScope, Object, Peer, PodPeer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion,
+    Transport,
 };
 use crate::selector::Selector;
 
 const KIND: &str = "NetworkPolicy";
 
 /// Reads a policy. With a `fault` it is known to be wrong already.
-pub(super) fn read(value: &Value, fault: Option<Problem>) -> Read {
+pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>) -> Read {
     let mut findings = Findings::default();
     let name = match policy_name(value, &mut findings.problems) {
         // With a field of the metadata not understood (`namepsace: prod`) nobody knows which pods are meant.
@@ -31,7 +32,7 @@ pub(super) fn read(value: &Value, fault: Option<Problem>) -> Read {
     };
     findings.problems.extend(fault);
     let spec = read_spec(value, &mut findings);
-    let policy = spec.and_then(|spec| checked(&name, &spec, &mut findings));
+    let policy = spec.and_then(|spec| checked(&name, &spec, version, &mut findings));
     let outcome = match (policy, findings.problems.first()) {
         (Some(policy), None) => Outcome::Object(Object::Policy(policy)),
         (_, first) => {
@@ -64,6 +65,7 @@ fn closed(name: PolicyName, value: &Value, fault: Arc<str>) -> Policy {
         subject: subject.unwrap_or_else(Selector::everything),
         ingress: Some(Vec::new()),
         egress: Some(Vec::new()),
+        version: PolicyVersion::V1,
         fault: Some(fault),
         position: None,
     }
@@ -145,11 +147,14 @@ fn read_spec(value: &Value, findings: &mut Findings) -> Option<RawSpec> {
 }
 
 /// The policy, as far as it was understood; it may be used only when no problem was found.
-fn checked(name: &PolicyName, spec: &RawSpec, findings: &mut Findings) -> Option<Policy> {
+fn checked(name: &PolicyName, spec: &RawSpec, version: PolicyVersion, findings: &mut Findings) -> Option<Policy> {
     let base = FieldPath::of("spec");
     let subject = optional_selector(&spec.pod_selector, &base.key("podSelector"), findings);
+    if version == PolicyVersion::V1beta1 {
+        refuse_later_fields(spec, &base, findings);
+    }
     let (ingress_on, egress_on) = directions(spec, &base, findings);
-    let mut rules = Rules { namespace: &name.namespace, findings };
+    let mut rules = Rules { namespace: &name.namespace, version, findings };
     let ingress = spec.ingress.as_ref().map(|list| {
         let rule = |(at, Mapping(rule)): (usize, &Mapping<raw::RawIngress>)| {
             rules.rule(&rule.from, "from", &rule.ports, &base.key("ingress").index(at))
@@ -167,10 +172,23 @@ fn checked(name: &PolicyName, spec: &RawSpec, findings: &mut Findings) -> Option
         subject: subject?,
         ingress: ingress_on.then(|| ingress.unwrap_or_default()),
         egress: egress_on.then(|| egress.unwrap_or_default()),
+        version,
         fault: None,
         position: None,
     })
 }
+
+/// `extensions/v1beta1` knows ingress from pods only.
+fn refuse_later_fields(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) {
+    for (key, there) in [("egress", spec.egress.is_some()), ("policyTypes", spec.policy_types.is_some())] {
+        if there {
+            findings.problem(&base.key(key), format!("`{key}` is not in extensions/v1beta1"), LATER_FIELD);
+        }
+    }
+}
+
+const LATER_FIELD: &str =
+    "write `apiVersion: networking.k8s.io/v1`, and mind that there the policy itself isolates its pods";
 
 /// Whether the policy concerns ingress, and egress. As the API server fills it in: without `policyTypes` always ingress,
 /// and egress if there are rules for it.
@@ -200,18 +218,21 @@ fn directions(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) -> (boo
 /// The rules of one policy.
 struct Rules<'a> {
     namespace: &'a Arc<str>,
+    version: PolicyVersion,
     findings: &'a mut Findings,
 }
 
 impl Rules<'_> {
     /// What was not understood is left out here, so the rule counts only if no problem was found.
     fn rule(&mut self, peers: &List<RawPeer>, peers_key: &str, ports: &List<RawPort>, base: &FieldPath) -> PolicyRule {
-        let peers = peers.as_ref().filter(|peers| !peers.is_empty()).map(|peers| {
+        // An empty list: everything in v1, nothing in v1beta1.
+        let empty_is_nothing = self.version == PolicyVersion::V1beta1;
+        let peers = peers.as_ref().filter(|peers| empty_is_nothing || !peers.is_empty()).map(|peers| {
             let peer =
                 |(at, Mapping(peer)): (usize, &Mapping<RawPeer>)| self.peer(peer, &base.key(peers_key).index(at));
             peers.iter().enumerate().filter_map(peer).collect()
         });
-        let ports = ports.as_ref().filter(|ports| !ports.is_empty()).map(|ports| {
+        let ports = ports.as_ref().filter(|ports| empty_is_nothing || !ports.is_empty()).map(|ports| {
             let port = |(at, Mapping(port)): (usize, &Mapping<RawPort>)| self.port(port, &base.key("ports").index(at));
             ports.iter().enumerate().filter_map(port).collect()
         });
@@ -219,6 +240,12 @@ impl Rules<'_> {
     }
 
     fn peer(&mut self, peer: &RawPeer, base: &FieldPath) -> Option<Peer> {
+        let both = peer.pod_selector.is_some() && peer.namespace_selector.is_some();
+        if self.version == PolicyVersion::V1beta1 && (both || peer.ip_block.is_some()) {
+            let text = "in extensions/v1beta1 a peer is exactly one of `podSelector` and `namespaceSelector`";
+            self.findings.problem(base, text, LATER_FIELD);
+            return None;
+        }
         match (&peer.pod_selector, &peer.namespace_selector, &peer.ip_block) {
             (None, None, None) => {
                 let help = "write `podSelector: {}` for the policy's own namespace, `namespaceSelector: {}` for every pod, \
@@ -267,6 +294,10 @@ impl Rules<'_> {
     fn port(&mut self, raw: &RawPort, base: &FieldPath) -> Option<PolicyPort> {
         let transport = transport(raw.protocol.as_deref(), &base.key("protocol"), self.findings);
         let end_path = base.key("endPort");
+        if self.version == PolicyVersion::V1beta1 && raw.end_port.is_some() {
+            self.findings.problem(&end_path, "`endPort` is not in extensions/v1beta1", LATER_FIELD);
+            return None;
+        }
         match (&raw.port, raw.end_port) {
             (None, None) => transport.map(PolicyPort::All),
             (None, Some(_)) => {

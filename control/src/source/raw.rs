@@ -181,7 +181,9 @@ impl<'de> Deserialize<'de> for PortRef {
 
 /// What matters of the other kinds' `ObjectMeta`.
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Metadata {
+    pub(super) deletion_timestamp: Option<IgnoredAny>,
     pub(super) name: Option<String>,
     pub(super) namespace: Option<String>,
     pub(super) labels: Option<BTreeMap<String, String>>,
@@ -192,6 +194,27 @@ pub(super) struct Metadata {
 #[derive(Deserialize)]
 pub(super) struct RawNamespace {
     pub(super) metadata: Part<Metadata>,
+    pub(super) status: Part<RawNamespaceStatus>,
+}
+
+/// What matters of a `NamespaceStatus`.
+#[derive(Default, Deserialize)]
+pub(super) struct RawNamespaceStatus {
+    pub(super) phase: Option<String>,
+}
+
+/// The value of the `extensions/v1beta1` annotation of a namespace.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawIsolation {
+    pub(super) ingress: Option<RawIngressIsolation>,
+}
+
+/// `NamespaceIngressPolicy` of `extensions/v1beta1`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawIngressIsolation {
+    pub(super) isolation: Option<String>,
 }
 
 /// What matters of a Pod.

@@ -507,9 +507,9 @@ fn a_policy_as_the_api_server_prints_it_is_accepted() {
 fn a_policy_of_another_api_version_is_never_passed_over() {
     for (api_version, kind, expected) in [
         (
-            "extensions/v1beta1",
+            "extensions/v1beta2",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"extensions/v1beta1\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not read|write `apiVersion: networking.k8s.io/v1`",
         ),
         (
             "networking.k8s.io/v2",

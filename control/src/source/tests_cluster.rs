@@ -168,7 +168,7 @@ fn faults_of_a_pod_are_told() {
 fn a_namespace_always_has_the_label_with_its_name() {
     for labels in ["{}", "{team: red}", "{team: red, kubernetes.io/metadata.name: shop}", "null"] {
         let text = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {labels}}}}}");
-        let Object::Namespace(Namespace { name, labels }) = only(&text) else { panic!("a namespace expected") };
+        let Object::Namespace(Namespace { name, labels, .. }) = only(&text) else { panic!("a namespace expected") };
         assert_eq!((&*name, labels.get(NAMESPACE_NAME_LABEL).map(|value| &**value)), ("shop", Some("shop")), "{text}");
     }
 }

@@ -150,8 +150,8 @@ fn the_items_of_a_typed_list_inherit_their_kind() {
 
 #[test]
 fn an_old_policy_in_a_typed_list_is_not_passed_over() {
-    let errors = errors("{apiVersion: extensions/v1beta1, kind: NetworkPolicyList, items: [{metadata: {name: a}}]}");
-    assert!(errors[0].contains("apiVersion: NetworkPolicy of \"extensions/v1beta1\" is not read"), "{errors:?}");
+    let errors = errors("{apiVersion: extensions/v1beta2, kind: NetworkPolicyList, items: [{metadata: {name: a}}]}");
+    assert!(errors[0].contains("apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not read"), "{errors:?}");
 }
 
 #[test]

@@ -22,12 +22,9 @@ use support::root;
 /// How long each target runs in a plain `cargo test`.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// The targets share the time that was asked for.
-const TARGETS: u32 = 3;
-
 fn duration() -> Duration {
     let seconds = std::env::var("BULKHEAD_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    seconds.map_or(MOMENT, |seconds| Duration::from_secs(seconds) / TARGETS)
+    seconds.map_or(MOMENT, Duration::from_secs)
 }
 
 /// Files of all cases whose name starts so.

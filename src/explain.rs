@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ObjectName, Pod};
+use bulkhead_control::object::ObjectName;
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -98,15 +98,8 @@ fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
             }
             Ok(End::of_pod(pod).collect())
         }
-        EndName::Address(address) => Ok(vec![end_at(pipeline, *address)]),
+        EndName::Address(address) => Ok(vec![End::at(pipeline, *address)]),
     }
-}
-
-/// A pod's own address means the pod.
-fn end_at(pipeline: &Pipeline, address: IpAddr) -> End {
-    let mut pods = pipeline.cache().pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished);
-    let end = |pod: &Arc<Pod>| End::of_pod(pod).find(|end| end.address() == address);
-    pods.find_map(end).unwrap_or(End::External(address))
 }
 
 fn similar(pipeline: &Pipeline, name: &ObjectName) -> String {

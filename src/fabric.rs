@@ -40,6 +40,13 @@ pub enum End {
         /// The address used.
         address: IpAddr,
     },
+    /// A node itself: its kubelet, or anything else on its own network.
+    Node {
+        /// The node.
+        node: Arc<str>,
+        /// The address used.
+        address: IpAddr,
+    },
     /// An address outside the cluster.
     External(IpAddr),
 }
@@ -55,16 +62,28 @@ impl End {
         })
     }
 
+    /// Whose address it is: a pod's, a node's, or nobody's in the cluster.
+    pub fn at(pipeline: &Pipeline, address: IpAddr) -> Self {
+        let cache = pipeline.cache();
+        let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
+        if let Some(node) = node {
+            return Self::Node { node: node.name.clone(), address };
+        }
+        let mut pods = cache.pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished);
+        let end = |pod: &Arc<Pod>| Self::of_pod(pod).find(|end| end.address() == address);
+        pods.find_map(end).unwrap_or(Self::External(address))
+    }
+
     /// Its address.
     pub fn address(&self) -> IpAddr {
         match self {
-            Self::Pod { address, .. } | Self::External(address) => *address,
+            Self::Pod { address, .. } | Self::Node { address, .. } | Self::External(address) => *address,
         }
     }
 
     fn node(&self) -> Option<&Arc<str>> {
         match self {
-            Self::Pod { node, .. } => Some(node),
+            Self::Pod { node, .. } | Self::Node { node, .. } => Some(node),
             Self::External(_) => None,
         }
     }
@@ -74,6 +93,7 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pod { name, .. } => write!(f, "{name}"),
+            Self::Node { node, .. } => write!(f, "node {node}"),
             Self::External(address) => write!(f, "{address}"),
         }
     }
@@ -170,7 +190,7 @@ impl Fabric {
             bail!("{from} and {to} are both outside the cluster: no vswitch is on their way")
         };
         let entry = match from {
-            End::Pod { host_network: true, .. } => PortKind::Host,
+            End::Pod { host_network: true, .. } | End::Node { .. } => PortKind::Host,
             End::Pod { .. } => PortKind::Pod,
             End::External(_) => PortKind::Uplink,
         };

@@ -62,13 +62,11 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
         );
     }
     for &address in external {
-        if let Some((_, pod)) = cache.pods_at(address).next() {
-            bail!(
-                "--external {address} is the address of pod {}\n  help: name addresses outside the cluster",
-                pod.name
-            );
+        let end = End::at(pipeline, address);
+        if let End::Pod { name, .. } = &end {
+            bail!("--external {address} is the address of pod {name}\n  help: name addresses that are no pod's");
         }
-        ends.push(NamedEnd { name: address.to_string(), end: End::External(address) });
+        ends.push(NamedEnd { name: address.to_string(), end });
     }
     Ok(ends)
 }
@@ -76,7 +74,7 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
 /// Whether there is anything to ask between two ends. Two pods on the host network of one node are one address.
 fn askable(from: &NamedEnd, to: &NamedEnd) -> bool {
     let (a, b) = (from.end.address(), to.end.address());
-    let outside = |end: &End| matches!(end, End::External(_));
+    let outside = |end: &End| !matches!(end, End::Pod { .. });
     a != b && a.is_ipv4() == b.is_ipv4() && from.name != to.name && !(outside(&from.end) && outside(&to.end))
 }
 

@@ -56,6 +56,17 @@ fn explain_answers_no_with_1_and_names_policy_file_and_line_and_what_would_help(
 }
 
 #[test]
+fn a_nodes_own_address_is_the_node_and_another_nodes_is_not() {
+    let explain = |from| {
+        let args = ["explain", "--state", "pcaps/node-exit", "--from", from, "--to", "default/web", "--port", "8080"];
+        bulkhead(&args)
+    };
+    let own = stdout(&explain("172.18.0.11"), 0);
+    assert!(own.contains("own node") && own.contains("comes in from host"), "{own}");
+    assert!(stdout(&explain("172.18.0.12"), 1).contains("ingress isolated by default/web-default-deny"));
+}
+
+#[test]
 fn reach_draws_the_matrix_and_counts_each_family_and_external_address() {
     let answer = stdout(&bulkhead(&["reach", "--state", REDIS, "--port", "6379/TCP"]), 0);
     let row = |name: &str| {

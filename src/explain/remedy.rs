@@ -46,7 +46,7 @@ fn write_peer(pipeline: &Pipeline, subject: &End, peer: &End, out: &mut impl Wri
     let cache = pipeline.cache();
     let pod = match peer {
         End::Pod { name, host_network: false, .. } => cache.pod_key(name).and_then(|key| cache.pod(key)),
-        End::Pod { .. } | End::External(_) => None,
+        End::Pod { .. } | End::Node { .. } | End::External(_) => None,
     };
     let Some(pod) = pod else {
         let bits = if peer.address().is_ipv4() { 32 } else { 128 };

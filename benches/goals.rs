@@ -74,10 +74,17 @@ fn timed(events: impl Iterator<Item = Event>, pipeline: &mut Pipeline) -> Vec<Du
 }
 
 fn full_compile() -> Vec<Duration> {
-    let objects = cluster(LARGE);
+    compiles(&cluster(LARGE))
+}
+
+fn stress_policy() -> Vec<Duration> {
+    compiles(&stress())
+}
+
+fn compiles(objects: &[Object]) -> Vec<Duration> {
     (0..5)
         .map(|_| {
-            let objects = objects.clone();
+            let objects = objects.to_vec();
             let started = Instant::now();
             let pipeline = compiled(objects);
             let took = started.elapsed();
@@ -117,17 +124,4 @@ fn namespace_relabelled() -> Vec<Duration> {
     let mut pipeline = compiled(cluster(LARGE));
     let events = (0..EVENTS / 10).map(|at| Event::Apply(Object::Namespace(namespace(500, at % 10))));
     timed(events, &mut pipeline)
-}
-
-fn stress_policy() -> Vec<Duration> {
-    (0..5)
-        .map(|_| {
-            let objects = stress();
-            let started = Instant::now();
-            let pipeline = compiled(objects);
-            let took = started.elapsed();
-            drop(pipeline);
-            took
-        })
-        .collect()
 }

@@ -99,19 +99,33 @@ impl Processor {
     /// Follows one change. Answers the pods whose rules it may have altered; a pod that left the scope is among them.
     pub fn process(&mut self, cache: &Cache, change: &Change) -> BTreeSet<PodKey> {
         match change {
-            Change::Policy { name, new, .. } => {
-                let mut affected = self.unassign(name);
-                if let Some(policy) = new {
-                    affected.extend(self.assign(cache, policy));
-                }
-                affected
-            }
+            Change::Policy { name, new, .. } => self.policy_changed(cache, name, new.as_ref()),
             Change::Pod { key, old, new } => self.pod_changed(cache, *key, old.as_deref(), new.as_deref()),
             Change::Namespace { name, old, new } => {
                 let changed = self.groups.namespace_changed(cache, name, old.as_deref(), new.as_deref());
                 self.recompile(cache, self.users(&changed))
             }
             Change::Node { .. } => BTreeSet::new(),
+        }
+    }
+
+    fn policy_changed(&mut self, cache: &Cache, name: &PolicyName, new: Option<&Arc<Policy>>) -> BTreeSet<PodKey> {
+        let Some(old) = self.detach(name) else {
+            return new.map(|policy| self.assign(cache, policy)).unwrap_or_default();
+        };
+        let subjects = new.map(|policy| self.assign(cache, policy)).unwrap_or_default();
+        // Only now: a group that both versions use is not made anew.
+        let kept = self.assignments.get(name).map(|assignment| assignment.groups.clone()).unwrap_or_default();
+        for &group in old.groups.difference(&kept) {
+            self.groups.release(group, name);
+        }
+        match self.assignments.get_mut(name).filter(|assignment| assignment.compiled == old.compiled) {
+            // Another text with the same meaning concerns those alone that it selects now or did before.
+            Some(assignment) => {
+                assignment.compiled = old.compiled;
+                &subjects ^ &old.subjects
+            }
+            None => &subjects | &old.subjects,
         }
     }
 
@@ -193,19 +207,23 @@ impl Processor {
         self.assignments.insert(name.clone(), Assignment { policy: policy.clone(), subjects, groups, compiled });
     }
 
-    /// Forgets a policy. Answers the pods that it selected.
-    fn unassign(&mut self, name: &PolicyName) -> BTreeSet<PodKey> {
-        let Some(assignment) = self.assignments.remove(name) else { return BTreeSet::new() };
-        for &group in &assignment.groups {
+    /// Forgets a policy.
+    fn unassign(&mut self, name: &PolicyName) {
+        for group in self.detach(name).into_iter().flat_map(|assignment| assignment.groups) {
             self.groups.release(group, name);
         }
+    }
+
+    /// Takes a policy out, but for its groups. Answers what it was.
+    fn detach(&mut self, name: &PolicyName) -> Option<Assignment> {
+        let assignment = self.assignments.remove(name)?;
         self.name_watchers.remove(name);
         for pod in &assignment.subjects {
             if let Some(policies) = self.policies_of.get_mut(pod) {
                 policies.remove(name);
             }
         }
-        assignment.subjects
+        Some(assignment)
     }
 
     /// Compiles the policies anew. Answers the subjects of those whose meaning changed.

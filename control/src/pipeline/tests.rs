@@ -5,7 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fixtures::{deny_all, from_pods, name, namespace, node, pod, policy};
-use crate::object::{ISOLATION_ANNOTATION, IpBlock, Namespace, NamespaceScope, ObjectName, Peer, PodPeer, PolicyRule};
+use crate::object::{
+    ISOLATION_ANNOTATION, IpBlock, Namespace, NamespaceScope, ObjectName, Peer, PodPeer, PolicyRule, Position,
+};
 use crate::origin::Direction;
 use crate::renderer::acl::Attachment;
 
@@ -176,12 +178,17 @@ fn events_that_concern_nobody_publish_nothing() {
     let mut pipeline = cluster(objects);
     let generation = |pipeline: &Pipeline| pipeline.node_tables("n1").unwrap().generation;
     let before = generation(&pipeline);
+    let Object::Policy(mut elsewhere) = allow_backend() else { unreachable!() };
+    let place = Position { file: "moved.yaml".into(), document: 1, line: 9, path: "".into() };
+    elsewhere.position = Some(place);
+    let elsewhere = Object::Policy(elsewhere);
     for event in [
         Event::Apply(allow_backend()),
         Event::Apply(pod("default/other", "10.244.2.77", "n2", "role=other")),
         Event::Apply(pod("default/backend2", "10.244.2.5", "n2", "role=backend,version=2")),
         Event::Apply(namespace("default", "team=red")),
         Event::DeletePolicy(name("default/unknown")),
+        Event::Apply(elsewhere),
     ] {
         pipeline.apply(event).unwrap();
         assert_eq!(generation(&pipeline), before);

@@ -20,11 +20,14 @@
 //! 1,000 address blocks and 20 ports is one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is
 //! the special case where each set has one member.
 
-
 mod addresses;
+pub mod classbench;
+mod engine;
 mod key;
+pub mod linear;
 mod rule;
 mod services;
+mod simd;
 mod tables;
 mod verdict;
 

@@ -3,7 +3,10 @@
 //! Today one engine stands behind the interface: the scan of the list, which is also the truth that every faster
 //! engine is held against. Sets are shared with the list by reference, so building costs nothing per address.
 
-use crate::{Action, Key, Rule, Verdict};
+use crate::engine::address::Address;
+use crate::engine::{BLOCK, Block, Family, Fields, Protocols};
+use crate::simd::{Kernel, Level, Simd};
+use crate::{Action, Key, Rule, Verdict, linear};
 
 /// The most rules that one list may hold.
 ///
@@ -20,13 +23,29 @@ pub enum BuildError {
         /// How many there are.
         rules: usize,
     },
+    /// More rules overlap in every field than the engine may hold.
+    #[error("the rules overlap in too many ways to be compiled in bounded memory; use fewer different ranges or prefixes")]
+    TooComplex,
 }
 
 /// An immutable, shareable answer to "which rule decides".
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Tables {
     rules: Box<[Rule]>,
+    protocols: Protocols,
+    v4: Family<u32>,
+    v6: Family<u128>,
+    level: Level,
 }
+
+impl PartialEq for Tables {
+    /// Tables of equal rules are equal: the compiled form follows from the rules, up to the keys of its hashes.
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules
+    }
+}
+
+impl Eq for Tables {}
 
 impl Tables {
     /// Compiles an ordered list: the first rule that matches a key decides.
@@ -37,17 +56,17 @@ impl Tables {
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
-        Ok(Self { rules: rules.into_boxed_slice() })
+        let protocols = Protocols::new(&rules);
+        let v4 = Family::build(&rules, &protocols)?;
+        let v6 = Family::build(&rules, &protocols)?;
+        Ok(Self { rules: rules.into_boxed_slice(), protocols, v4, v6, level: Level::detect() })
     }
 
     /// The verdict on one key: that of the first matching rule, [`Verdict::NO_MATCH`] (a deny) when there is none.
     pub fn lookup(&self, key: &Key) -> Verdict {
-        for (at, rule) in (0u32..).zip(&self.rules) {
-            if rule.matches(key) {
-                return Verdict::by(rule.action, at);
-            }
-        }
-        Verdict::NO_MATCH
+        let mut verdict = [Verdict::NO_MATCH];
+        self.level.call(Burst::<1> { tables: self, keys: std::slice::from_ref(key), verdicts: &mut verdict });
+        verdict[0]
     }
 
     /// The verdicts on a burst of keys, each the same as [`Tables::lookup`] gives.
@@ -56,9 +75,28 @@ impl Tables {
     /// When the two slices differ in length.
     pub fn lookup_batch(&self, keys: &[Key], verdicts: &mut [Verdict]) {
         assert_eq!(keys.len(), verdicts.len(), "one verdict slot per key");
-        for (key, verdict) in keys.iter().zip(verdicts) {
-            *verdict = self.lookup(key);
+        if keys.len() == 1 {
+            self.level.call(Burst::<1> { tables: self, keys, verdicts });
+        } else {
+            self.level.call(Burst::<BLOCK> { tables: self, keys, verdicts });
         }
+    }
+
+    /// The same tables on another level of the CPU, so that tests hold the levels against each other.
+    #[cfg(test)]
+    pub(crate) fn at(mut self, level: Level) -> Self {
+        self.level = level;
+        self
+    }
+
+    /// Heap bytes of the compiled form, without the rules themselves.
+    pub fn bytes(&self) -> usize {
+        self.v4.bytes() + self.v6.bytes()
+    }
+
+    /// How the lists of both families were compiled, for people.
+    pub fn describe(&self) -> String {
+        format!("IPv4: {}; IPv6: {}; {}", self.v4.describe(), self.v6.describe(), self.level.name())
     }
 
     /// The rules in their order. A verdict's [`Verdict::rule`] is a position in this slice.
@@ -76,6 +114,88 @@ impl Tables {
         match &*self.rules {
             [] => Some(Action::Deny),
             [first, ..] => (*first == Rule::any(first.action, first.origin)).then_some(first.action),
+        }
+    }
+}
+
+/// A burst of keys, in blocks of `N`.
+struct Burst<'a, const N: usize> {
+    tables: &'a Tables,
+    keys: &'a [Key],
+    verdicts: &'a mut [Verdict],
+}
+
+impl<const N: usize> Kernel for Burst<'_, N> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (keys, verdicts) in self.keys.chunks(N).zip(self.verdicts.chunks_mut(N)) {
+            if keys.iter().all(|key| key.is_v6() == Some(false)) {
+                let block = self.tables.block::<u32, N>(keys);
+                let codes = self.tables.v4.decide(simd, &block);
+                for (verdict, code) in verdicts.iter_mut().zip(codes) {
+                    *verdict = Verdict::from_code(code);
+                }
+            } else {
+                self.tables.mixed::<S, N>(simd, keys, verdicts);
+            }
+        }
+    }
+}
+
+impl Tables {
+    /// The keys field by field.
+    #[inline(always)]
+    fn block<A: Address, const N: usize>(&self, keys: &[Key]) -> Block<A, N> {
+        let mut block = Block::new();
+        for key in keys {
+            block.push(self.fields(key));
+        }
+        block
+    }
+
+    #[inline(always)]
+    fn fields<A: Address>(&self, key: &Key) -> Fields<A> {
+        let (src, dst) = key.bits();
+        Fields {
+            src: A::from_halves(src),
+            dst: A::from_halves(dst),
+            service: self.protocols.point(key.protocol(), key.dst_port()),
+            src_port: u32::from(key.src_port()),
+        }
+    }
+
+    /// Keys of both families, and keys that no packet has (two families in one), which only the scan answers.
+    #[inline(always)]
+    fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], verdicts: &mut [Verdict]) {
+        let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
+        let mut odd = false;
+        for key in keys {
+            match key.is_v6() {
+                Some(false) => v4.push(self.fields(key)),
+                Some(true) => v6.push(self.fields(key)),
+                None => odd = true,
+            }
+        }
+        let v4 = self.v4.decide(simd, &v4);
+        let v6 = self.v6.decide(simd, &v6);
+        let (mut v4, mut v6) = (v4.iter(), v6.iter());
+        for (key, verdict) in keys.iter().zip(&mut *verdicts) {
+            let code = match key.is_v6() {
+                Some(false) => v4.next(),
+                Some(true) => v6.next(),
+                None => None,
+            };
+            *verdict = code.map_or(Verdict::NO_MATCH, |&code| Verdict::from_code(code));
+        }
+        if odd {
+            self.scan_odd(keys, verdicts);
+        }
+    }
+
+    #[cold]
+    fn scan_odd(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts).filter(|(key, _)| key.is_v6().is_none()) {
+            *verdict = linear::scan(&self.rules, key);
         }
     }
 }

@@ -1,0 +1,217 @@
+//! The rules behind tuples: one hash probe finds the few that may match.
+//!
+//! ```text
+//!   tuple --mask, hash--> heads[h] .. heads[h + 1] --> entries, best first
+//! ```
+//!
+//! Entries lie in the order of their buckets, so a bucket is two neighbouring numbers and a run of neighbouring
+//! entries: no chain is followed. There is no fingerprint: the rows let a probe through only when it finds something
+//! in more than nine of ten cases (measured on every set), so a filter before the entries would be paid for nothing.
+
+use ahash::RandomState;
+
+use super::address::Address;
+use super::plan::{Entry, MAX_RUN, Shape};
+use crate::simd::prefetch;
+
+/// A rule as it is verified: 32 bytes for IPv4, two to a cache line.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed<A> {
+    src: A,
+    src_mask: A,
+    dst: A,
+    dst_mask: A,
+    service: u32,
+    service_width: u32,
+    src_port: u16,
+    src_port_width: u16,
+    code: u32,
+}
+
+/// What a tuple hashes, and where its buckets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tuple<A> {
+    src_mask: A,
+    dst_mask: A,
+    service_mask: u32,
+    shift: u32,
+    base: u32,
+}
+
+/// The fields of one packet that an entry looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<A> {
+    pub(crate) src: A,
+    pub(crate) dst: A,
+    pub(crate) service: u32,
+    pub(crate) src_port: u32,
+}
+
+/// Every tuple's buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tuples<A> {
+    tuples: Vec<Tuple<A>>,
+    heads: Vec<u32>,
+    entries: Vec<Packed<A>>,
+    seed: u64,
+    longest_runs: Vec<u32>,
+}
+
+impl<A: Address> Tuples<A> {
+    /// Places the entries. Those that did not find room in a bucket of [`MAX_RUN`] come back as an error, as the
+    /// codes of their rules.
+    pub(crate) fn new(shapes: &[Shape], entries: &[Entry<A>]) -> Result<Self, Vec<u32>> {
+        let keyed = RandomState::new();
+        let mut by_tuple = vec![0usize; shapes.len()];
+        entries.iter().for_each(|entry| by_tuple[entry.tuple as usize] += 1);
+        let mut doubling = 1;
+        loop {
+            let placed = Self::place(shapes, &by_tuple, entries, keyed.hash_one(doubling), doubling);
+            let homeless = placed.homeless();
+            if homeless.is_empty() {
+                return Ok(placed);
+            }
+            // A bucket holds keys that differ: more buckets part them. At 8 per bucket and two buckets per entry the
+            // first try fails for about one list in a thousand.
+            doubling *= 2;
+            if doubling > 8 {
+                return Err(homeless);
+            }
+        }
+    }
+
+    fn place(shapes: &[Shape], by_tuple: &[usize], entries: &[Entry<A>], seed: u64, doubling: usize) -> Self {
+        let mut base = 0u32;
+        let mut tuples = Vec::with_capacity(shapes.len());
+        for (shape, &count) in shapes.iter().zip(by_tuple) {
+            let buckets = (count * 2 * doubling).next_power_of_two().max(2);
+            tuples.push(Tuple {
+                src_mask: A::mask(shape.src),
+                dst_mask: A::mask(shape.dst),
+                service_mask: if shape.service { u32::MAX } else { 0 },
+                shift: 64 - buckets.trailing_zeros(),
+                base,
+            });
+            base += u32::try_from(buckets).expect("at most 64 times MAX_RULES");
+        }
+        let mut placed = Self { tuples, heads: vec![0; base as usize + 1], entries: Vec::new(), seed, longest_runs: Vec::new() };
+        let mut order: Vec<(u32, u32, u32)> = (0u32..)
+            .zip(entries)
+            .map(|(at, entry)| {
+                let fields = Fields { src: entry.src.0, dst: entry.dst.0, service: entry.service.0, src_port: 0 };
+                (placed.bucket(entry.tuple, &fields), entry.code, at)
+            })
+            .collect();
+        order.sort_unstable();
+        for &(bucket, ..) in &order {
+            placed.heads[bucket as usize + 1] += 1;
+        }
+        for at in 1..placed.heads.len() {
+            placed.heads[at] += placed.heads[at - 1];
+        }
+        placed.entries = order.iter().map(|&(.., at)| Packed::new(&entries[at as usize])).collect();
+        placed.longest_runs = placed.runs();
+        placed
+    }
+
+    /// The longest run of each tuple.
+    fn runs(&self) -> Vec<u32> {
+        let ends = self.tuples.iter().skip(1).map(|tuple| tuple.base).chain([u32::try_from(self.heads.len() - 1).expect("as built")]);
+        let span = |(tuple, end): (&Tuple<A>, u32)| &self.heads[tuple.base as usize..=end as usize];
+        self.tuples.iter().zip(ends).map(span).map(|heads| heads.windows(2).map(|run| run[1] - run[0]).max().unwrap_or(0)).collect()
+    }
+
+    /// The codes of the entries beyond the bound of their bucket.
+    fn homeless(&self) -> Vec<u32> {
+        let beyond = |run: &[u32]| self.entries[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).map(|entry| entry.code);
+        self.heads.windows(2).flat_map(beyond).collect()
+    }
+
+    /// The bucket of a packet in a tuple: where its run is in `heads`.
+    #[inline(always)]
+    pub(crate) fn bucket(&self, tuple: u32, fields: &Fields<A>) -> u32 {
+        let at = &self.tuples[tuple as usize];
+        let hash = A::mix(
+            fields.src.and(at.src_mask),
+            fields.dst.and(at.dst_mask),
+            fields.service & at.service_mask,
+            self.seed ^ u64::from(at.base),
+        );
+        at.base + (hash >> at.shift) as u32
+    }
+
+    /// Asks for the line that holds the bucket's run.
+    #[inline(always)]
+    pub(crate) fn prefetch_bucket(&self, bucket: u32) {
+        prefetch(&self.heads, bucket as usize);
+    }
+
+    /// The bucket's run of entries.
+    #[inline(always)]
+    pub(crate) fn run(&self, bucket: u32) -> (u32, u32) {
+        let bucket = bucket as usize;
+        (self.heads[bucket], self.heads[bucket + 1])
+    }
+
+    /// Asks for the first line of a run.
+    #[inline(always)]
+    pub(crate) fn prefetch_run(&self, (first, _): (u32, u32)) {
+        prefetch(&self.entries, first as usize);
+    }
+
+    /// The code of the best entry of the run that matches, if that is better than `best`.
+    #[inline(always)]
+    pub(crate) fn verify(&self, (first, end): (u32, u32), fields: &Fields<A>, best: u32) -> u32 {
+        for entry in &self.entries[first as usize..end as usize] {
+            if entry.matches(fields) {
+                return best.min(entry.code);
+            }
+        }
+        best
+    }
+
+    /// The most entries that one packet can make a lookup verify.
+    pub(crate) fn worst_case(&self) -> u32 {
+        self.longest_runs.iter().sum()
+    }
+
+    /// Heap bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.tuples.capacity() * size_of::<Tuple<A>>()
+            + self.heads.capacity() * size_of::<u32>()
+            + self.entries.capacity() * size_of::<Packed<A>>()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tuples.len()
+    }
+}
+
+impl<A: Address> Packed<A> {
+    #[expect(clippy::cast_possible_truncation, reason = "ports are 16 bits")]
+    fn new(entry: &Entry<A>) -> Self {
+        Self {
+            src: entry.src.0,
+            src_mask: A::mask(entry.src.1),
+            dst: entry.dst.0,
+            dst_mask: A::mask(entry.dst.1),
+            service: entry.service.0,
+            service_width: entry.service.1 - entry.service.0,
+            src_port: entry.src_ports.0 as u16,
+            src_port_width: (entry.src_ports.1 - entry.src_ports.0) as u16,
+            code: entry.code,
+        }
+    }
+
+    /// Whether the packet matches, without a branch.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "ports are 16 bits")]
+    fn matches(&self, fields: &Fields<A>) -> bool {
+        let src = fields.src.and(self.src_mask) == self.src;
+        let dst = fields.dst.and(self.dst_mask) == self.dst;
+        let service = fields.service.wrapping_sub(self.service) <= self.service_width;
+        let src_port = (fields.src_port as u16).wrapping_sub(self.src_port) <= self.src_port_width;
+        src & dst & service & src_port
+    }
+}

@@ -1,0 +1,69 @@
+//! AVX2: two registers per cache line.
+
+use std::arch::x86_64::*;
+
+use super::{Chunk, Kernel, Node, Simd};
+
+/// Proof that the CPU has AVX2, BMI1, BMI2, LZCNT and POPCNT.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// The level, none when the CPU lacks it.
+    pub(crate) fn new() -> Option<Self> {
+        let all = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt");
+        all.then_some(Self(()))
+    }
+}
+
+impl Simd for Avx2 {
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) {
+        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+        fn inner<K: Kernel>(simd: Avx2, kernel: K) {
+            kernel.run(simd);
+        }
+        // SAFETY: an Avx2 exists, so the CPU has the features.
+        unsafe { inner(self, kernel) }
+    }
+
+    #[inline(always)]
+    fn rank(self, node: &Node<u32>, point: u32) -> usize {
+        let line = (&raw const node.0).cast::<__m256i>();
+        // SAFETY: an Avx2 exists, so the CPU has the features; a node is 64 readable bytes aligned to 64.
+        unsafe {
+            // AVX2 compares signed numbers only: with the top bit turned, signed order is unsigned order.
+            let turn = _mm256_set1_epi32(i32::MIN);
+            let point = _mm256_xor_si256(_mm256_set1_epi32(point.cast_signed()), turn);
+            let low = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line), turn));
+            let high = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line.add(1)), turn));
+            // Each lane below the point is -1; packing keeps one byte pair per lane.
+            let below = _mm256_movemask_epi8(_mm256_packs_epi32(low, high));
+            below.count_ones() as usize / 2
+        }
+    }
+
+    #[inline(always)]
+    fn intersect(self, [a, b, c, d]: [&Chunk; 4], both: &mut Chunk) -> u8 {
+        let mut occupied = 0;
+        for half in 0..2 {
+            let load = |chunk: &Chunk| {
+                // SAFETY: an Avx2 exists; a chunk is 64 readable bytes aligned to 64, so each half is inside.
+                unsafe { _mm256_load_si256((&raw const chunk.0).cast::<__m256i>().add(half)) }
+            };
+            // SAFETY: an Avx2 exists; the store covers one half of the 64 bytes of `both`.
+            unsafe {
+                let met = _mm256_and_si256(_mm256_and_si256(load(a), load(b)), _mm256_and_si256(load(c), load(d)));
+                _mm256_store_si256((&raw mut both.0).cast::<__m256i>().add(half), met);
+                let empty = _mm256_cmpeq_epi64(met, _mm256_setzero_si256());
+                let empty = _mm256_movemask_pd(_mm256_castsi256_pd(empty));
+                occupied |= (!empty & 0xf) << (4 * half);
+            }
+        }
+        occupied as u8
+    }
+}

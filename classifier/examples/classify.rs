@@ -75,10 +75,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let start = Instant::now();
     let tables = Tables::build(rules)?;
     let build = start.elapsed();
-    let (memory, peak) = (NOW.load(Relaxed) - before, PEAK.load(Relaxed) - before);
+    let (memory, peak) = (tables.bytes(), PEAK.load(Relaxed) - before);
     let mismatches: usize = [1, 8, 32, 256].map(|burst| classbench::mismatches(&tables, &trace, burst)).iter().sum();
     let keys: Vec<Key> = trace.iter().map(|&(key, _)| key).collect();
     let ns = [1, 32, 256].map(|burst| time(&tables, &keys, burst));
+    let mean = |part: fn(&bulkhead_classifier::Cost) -> usize| {
+        keys.iter().map(|key| part(&tables.cost(key))).sum::<usize>() as f64 / keys.len() as f64
+    };
     let report = serde_json::json!({
         "rules": count,
         "packets": trace.len(),
@@ -87,6 +90,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         "memory_bytes": memory,
         "peak_build_bytes": peak,
         "engine": tables.describe(),
+        "probes_per_lookup": mean(|cost| cost.probes),
+        "rules_verified_per_lookup": mean(|cost| cost.entries),
         "ns_per_lookup": { "1": ns[0], "32": ns[1], "256": ns[2] },
         "lookups_per_second": 1e9 / ns[1],
     });

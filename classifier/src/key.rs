@@ -29,9 +29,8 @@ pub struct Key {
     src_port: u16,
     dst_port: u16,
     protocol: u8,
-    /// Whether each address is IPv6. An IPv4-mapped IPv6 address is IPv6.
-    src_v6: bool,
-    dst_v6: bool,
+    /// Bit 0: the source is IPv6; bit 1: the destination is. An IPv4-mapped IPv6 address is IPv6.
+    family: u8,
 }
 
 impl Key {
@@ -39,17 +38,17 @@ impl Key {
     pub const fn new(src: IpAddr, dst: IpAddr, protocol: u8, src_port: u16, dst_port: u16) -> Self {
         let (src, src_v6) = halves(src);
         let (dst, dst_v6) = halves(dst);
-        Self { src, dst, src_port, dst_port, protocol, src_v6, dst_v6 }
+        Self { src, dst, src_port, dst_port, protocol, family: src_v6 as u8 | (dst_v6 as u8) << 1 }
     }
 
     /// The source address.
     pub const fn src(&self) -> IpAddr {
-        address(self.src, self.src_v6)
+        address(self.src, self.family & 1 != 0)
     }
 
     /// The destination address.
     pub const fn dst(&self) -> IpAddr {
-        address(self.dst, self.dst_v6)
+        address(self.dst, self.family & 2 != 0)
     }
 
     /// The IANA protocol number.
@@ -70,11 +69,16 @@ impl Key {
         self.dst_port
     }
 
-    /// The family of both addresses: `Some(true)` for IPv6, none when they differ.
+    /// [`Key::V4`], [`Key::V6`], or another number when the addresses' families differ.
     #[inline]
-    pub(crate) const fn is_v6(&self) -> Option<bool> {
-        if self.src_v6 == self.dst_v6 { Some(self.src_v6) } else { None }
+    pub(crate) const fn family(&self) -> u8 {
+        self.family
     }
+
+    /// Both addresses are IPv4. Zero, so that the families of many keys are checked by one OR.
+    pub(crate) const V4: u8 = 0;
+    /// Both addresses are IPv6.
+    pub(crate) const V6: u8 = 3;
 
     /// Both addresses' bits, high half first, whatever their family.
     #[inline]

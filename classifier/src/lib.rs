@@ -32,6 +32,7 @@ mod tables;
 mod verdict;
 
 pub use addresses::{AddressSet, Addresses};
+pub use engine::Cost;
 pub use key::{Key, protocol};
 pub use rule::{OriginId, Rule};
 pub use services::{PortRange, Service, ServiceSet, Services};

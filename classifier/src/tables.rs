@@ -4,8 +4,8 @@
 //! engine is held against. Sets are shared with the list by reference, so building costs nothing per address.
 
 use crate::engine::address::Address;
-use crate::engine::{BLOCK, Block, Family, Fields, Protocols};
-use crate::simd::{Kernel, Level, Simd};
+use crate::engine::{BLOCK, Block, Cost, Family, Fields, Protocols};
+use crate::simd::{Kernel, Level, Scalar, Simd};
 use crate::{Action, Key, Rule, Verdict, linear};
 
 /// The most rules that one list may hold.
@@ -89,6 +89,14 @@ impl Tables {
         self
     }
 
+    /// What the lookup of this key costs, in counted steps.
+    pub fn cost(&self, key: &Key) -> Cost {
+        match key.family() {
+            Key::V4 => self.v4.cost(Scalar, self.fields(key)),
+            _ => self.v6.cost(Scalar, self.fields(key)),
+        }
+    }
+
     /// Heap bytes of the compiled form, without the rules themselves.
     pub fn bytes(&self) -> usize {
         self.v4.bytes() + self.v6.bytes()
@@ -129,8 +137,13 @@ impl<const N: usize> Kernel for Burst<'_, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for (keys, verdicts) in self.keys.chunks(N).zip(self.verdicts.chunks_mut(N)) {
-            if keys.iter().all(|key| key.is_v6() == Some(false)) {
-                let block = self.tables.block::<u32, N>(keys);
+            let mut block = Block::<u32, N>::new();
+            let mut families = Key::V4;
+            for key in keys {
+                families |= key.family();
+                block.push(self.tables.fields(key));
+            }
+            if families == Key::V4 {
                 let codes = self.tables.v4.decide(simd, &block);
                 for (verdict, code) in verdicts.iter_mut().zip(codes) {
                     *verdict = Verdict::from_code(code);
@@ -143,16 +156,6 @@ impl<const N: usize> Kernel for Burst<'_, N> {
 }
 
 impl Tables {
-    /// The keys field by field.
-    #[inline(always)]
-    fn block<A: Address, const N: usize>(&self, keys: &[Key]) -> Block<A, N> {
-        let mut block = Block::new();
-        for key in keys {
-            block.push(self.fields(key));
-        }
-        block
-    }
-
     #[inline(always)]
     fn fields<A: Address>(&self, key: &Key) -> Fields<A> {
         let (src, dst) = key.bits();
@@ -170,20 +173,20 @@ impl Tables {
         let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
         let mut odd = false;
         for key in keys {
-            match key.is_v6() {
-                Some(false) => v4.push(self.fields(key)),
-                Some(true) => v6.push(self.fields(key)),
-                None => odd = true,
+            match key.family() {
+                Key::V4 => v4.push(self.fields(key)),
+                Key::V6 => v6.push(self.fields(key)),
+                _ => odd = true,
             }
         }
         let v4 = self.v4.decide(simd, &v4);
         let v6 = self.v6.decide(simd, &v6);
         let (mut v4, mut v6) = (v4.iter(), v6.iter());
         for (key, verdict) in keys.iter().zip(&mut *verdicts) {
-            let code = match key.is_v6() {
-                Some(false) => v4.next(),
-                Some(true) => v6.next(),
-                None => None,
+            let code = match key.family() {
+                Key::V4 => v4.next(),
+                Key::V6 => v6.next(),
+                _ => None,
             };
             *verdict = code.map_or(Verdict::NO_MATCH, |&code| Verdict::from_code(code));
         }
@@ -194,7 +197,7 @@ impl Tables {
 
     #[cold]
     fn scan_odd(&self, keys: &[Key], verdicts: &mut [Verdict]) {
-        for (key, verdict) in keys.iter().zip(verdicts).filter(|(key, _)| key.is_v6().is_none()) {
+        for (key, verdict) in keys.iter().zip(verdicts).filter(|(key, _)| !matches!(key.family(), Key::V4 | Key::V6)) {
             *verdict = linear::scan(&self.rules, key);
         }
     }

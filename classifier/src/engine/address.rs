@@ -43,6 +43,22 @@ pub(crate) trait Address: Point + Hash + Debug + Send + Sync + 'static {
 
     /// How many of the ascending separators are below the point.
     fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> usize;
+
+    /// The same for several points.
+    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]);
+
+    /// Whether the packet's fields lie in the four intervals.
+    fn within<S: Simd>(simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool;
+}
+
+/// A number per field: those of one packet, or one end of a rule's intervals.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fields<A> {
+    pub(crate) src: A,
+    pub(crate) dst: A,
+    pub(crate) service: u32,
+    pub(crate) src_port: u32,
 }
 
 /// Multiplies to 128 bits and folds: each input bit reaches every output bit. The construction of wyhash and ahash.
@@ -100,6 +116,17 @@ impl Address for u32 {
     fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> usize {
         simd.rank(node, point)
     }
+
+    #[inline(always)]
+    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]) {
+        simd.rank_all(node, points, ranks);
+    }
+
+    #[inline(always)]
+    fn within<S: Simd>(simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool {
+        let four = |fields: &Fields<Self>| [fields.src, fields.dst, fields.service, fields.src_port];
+        simd.within(four(first), four(width), four(packet))
+    }
 }
 
 impl Address for u128 {
@@ -154,5 +181,20 @@ impl Address for u128 {
             below += if node.0[below + step - 1] < point { step } else { 0 };
         }
         below + usize::from(node.0[below] < point)
+    }
+
+    #[inline(always)]
+    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]) {
+        for (rank, &point) in ranks.iter_mut().zip(points) {
+            *rank = Self::rank(simd, node, point) as u32;
+        }
+    }
+
+    #[inline(always)]
+    fn within<S: Simd>(_simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool {
+        (packet.src.wrapping_sub(first.src) <= width.src)
+            & (packet.dst.wrapping_sub(first.dst) <= width.dst)
+            & (packet.service.wrapping_sub(first.service) <= width.service)
+            & (packet.src_port.wrapping_sub(first.src_port) <= width.src_port)
     }
 }

@@ -17,7 +17,7 @@ use ahash::RandomState;
 use std::collections::HashMap;
 
 use super::address::Address;
-use crate::simd::{NODE, Node, Simd};
+use crate::simd::{Kernel, NODE, Node, Simd};
 
 /// Children of an inner node.
 const FANOUT: usize = NODE + 1;
@@ -135,15 +135,17 @@ struct Sweep {
 
 impl Sweep {
     fn new(row: Vec<u64>, max_classes: usize) -> Self {
-        let (depth, keyed) = (vec![0; row.len() * 64], RandomState::new());
+        let keyed = RandomState::new();
+        // What covers the whole axis has begun before it and never ends.
+        let depth = (0..row.len() * 64).map(|bit| u32::from(row[bit / 64] >> (bit % 64) & 1 == 1)).collect();
         let class_of_hash = HashMap::with_hasher(keyed.clone());
         Self { row, depth, hash: 0, keyed, class_of_hash, current: None, rows: Vec::new(), max_classes }
     }
 
     fn apply(&mut self, bit: u32, begins: bool) {
         let (depth, mask) = (&mut self.depth[bit as usize], 1 << (bit % 64));
-        // Events of one point come in any order, so a count may pass below zero on its way; wrapping keeps it exact.
-        *depth = if begins { depth.wrapping_add(1) } else { depth.wrapping_sub(1) };
+        // Events of one point come in any order, but an interval never ends where it begins: no count passes zero.
+        *depth = if begins { *depth + 1 } else { *depth - 1 };
         let word = &mut self.row[bit as usize / 64];
         let covered = *depth != 0;
         if covered != (*word & mask != 0) {
@@ -214,11 +216,6 @@ impl<A: Address> Axis<A> {
         self.class_of.iter_mut().for_each(|class| *class = number(*class));
     }
 
-    /// Whether the whole axis is one class.
-    pub(crate) fn is_trivial(&self) -> bool {
-        self.depth == 0
-    }
-
     /// How many nodes a search visits.
     pub(crate) fn depth(&self) -> usize {
         self.depth
@@ -228,35 +225,49 @@ impl<A: Address> Axis<A> {
     pub(crate) fn bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node<A>>() + self.class_of.capacity() * size_of::<u32>()
     }
+}
 
-    /// The class of one point.
+/// Finds the class of each point. Level by level, so that the cache misses of one level overlap.
+pub(crate) struct Search<'a, A> {
+    pub(crate) axis: &'a Axis<A>,
+    pub(crate) points: &'a [A],
+    pub(crate) classes: &'a mut [u32],
+}
+
+impl<A: Address> Kernel for Search<'_, A> {
     #[inline(always)]
-    pub(crate) fn class<S: Simd>(&self, simd: S, point: A) -> u32 {
-        let mut at = 0;
-        for level in 0..self.depth {
-            at = self.step(simd, level, at, point);
+    fn run<S: Simd>(self, simd: S) {
+        let Self { axis, points, classes } = self;
+        let Some(root) = axis.nodes.first() else {
+            classes.fill(axis.class_of[0]);
+            return;
+        };
+        if let ([point], [class]) = (points, &mut *classes) {
+            *class = A::rank(simd, root, *point) as u32;
+        } else {
+            A::rank_all(simd, root, points, classes);
         }
-        self.class_of[at]
-    }
-
-    /// The class of each point. Level by level, so that the cache misses of one level overlap.
-    #[inline(always)]
-    pub(crate) fn classes<S: Simd>(&self, simd: S, points: &[A], classes: &mut [u32]) {
-        classes.fill(0);
-        for level in 0..self.depth {
-            for (at, &point) in classes.iter_mut().zip(points) {
-                *at = self.step(simd, level, *at as usize, point) as u32;
+        for level in 1..axis.depth {
+            let nodes = &axis.nodes[axis.levels[level]..];
+            // Two loops, because the factors are then constants: a shift and an addition.
+            if level + 1 < axis.depth {
+                descend::<A, S, FANOUT>(simd, nodes, points, classes);
+            } else {
+                descend::<A, S, NODE>(simd, nodes, points, classes);
             }
         }
+        let class_of = &axis.class_of[..];
         for class in classes {
-            *class = self.class_of[*class as usize];
+            *class = class_of[*class as usize];
         }
     }
+}
 
-    /// From a node of a level to the child that holds the point, or below the last level to the piece.
-    #[inline(always)]
-    fn step<S: Simd>(&self, simd: S, level: usize, at: usize, point: A) -> usize {
-        let children = if level + 1 == self.depth { NODE } else { FANOUT };
-        at * children + A::rank(simd, &self.nodes[self.levels[level] + at], point)
+/// From the nodes of one level to their children (the leaves': pieces) that hold the points.
+#[inline(always)]
+fn descend<A: Address, S: Simd, const CHILDREN: usize>(simd: S, nodes: &[Node<A>], points: &[A], at: &mut [u32]) {
+    for (at, &point) in at.iter_mut().zip(points) {
+        let node = *at as usize;
+        *at = (node * CHILDREN + A::rank(simd, &nodes[node], point)) as u32;
     }
 }

@@ -9,9 +9,9 @@ use super::axis::Rows;
 use super::rules::LiveRules;
 use super::{Axes, Classes, Covers};
 
-/// The most combinations that are written down: half a megabyte of codes, half of the cache nearest to a core (L2,
-/// 1 MiB on the machines that this was measured on).
-const MAX_CELLS: usize = 1 << 17;
+/// The most combinations that are written down: a megabyte of codes, the cache nearest to a core (L2) on
+/// the machine that this was measured on.
+const MAX_CELLS: usize = 1 << 18;
 
 /// Lists that are tried. Each rule is one bit of a row while the table is filled.
 const MAX_RULES: usize = 1 << 14;
@@ -39,14 +39,13 @@ impl Cross {
         }
         let (mut axes, rows) = covers.cut(MAX_CLASSES)?;
         let cells: usize = rows.iter().map(Rows::classes).product();
+        if std::env::var_os("DBG").is_some() { eprintln!("cells {cells} {:?}", rows.each_ref().map(Rows::classes)); }
         if cells > MAX_CELLS {
             return None;
         }
         let codes = fill(&rows, |bit| live.rules[bit].code);
         let [_, dst, service, src_port] = rows.each_ref().map(|rows| u32::try_from(rows.classes()).expect("at most MAX_CLASSES"));
-        axes.src.renumber(|class| class * dst * service * src_port);
-        axes.dst.renumber(|class| class * service * src_port);
-        axes.service.renumber(|class| class * src_port);
+        axes.renumber([dst * service * src_port, service * src_port, src_port, 1].map(|factor| move |class| class * factor));
         Some((axes, Self { codes }))
     }
 

@@ -8,47 +8,45 @@ mod tuples;
 mod vectors;
 
 use address::Address;
-use axis::{Axis, Cover, Rows};
+use axis::{Axis, Cover, Rows, Search};
 use rules::{LiveRules, port_interval};
 pub(crate) use rules::Protocols;
-pub(crate) use tuples::Fields;
+pub(crate) use address::Fields;
 
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 use cross::Cross;
 use vectors::Vectors;
 
 /// Keys that are searched together. 32 is the burst of AF_XDP and DPDK drivers; the misses of 32 keys overlap.
 pub(crate) const BLOCK: usize = 32;
 
-/// Up to `N` keys of one family, field by field.
+/// Up to `N` keys of one family, each whole and field by field.
 #[derive(Clone, Debug)]
 pub(crate) struct Block<A, const N: usize> {
-    pub(crate) len: usize,
-    pub(crate) src: [A; N],
-    pub(crate) dst: [A; N],
-    pub(crate) service: [u32; N],
-    pub(crate) src_port: [u32; N],
+    len: usize,
+    packets: [Fields<A>; N],
+    src: [A; N],
+    dst: [A; N],
+    service: [u32; N],
+    src_port: [u32; N],
 }
 
 impl<A: Address, const N: usize> Block<A, N> {
     #[inline(always)]
     pub(crate) fn new() -> Self {
-        Self { len: 0, src: [A::ZERO; N], dst: [A::ZERO; N], service: [0; N], src_port: [0; N] }
+        let none = Fields { src: A::ZERO, dst: A::ZERO, service: 0, src_port: 0 };
+        Self { len: 0, packets: [none; N], src: [A::ZERO; N], dst: [A::ZERO; N], service: [0; N], src_port: [0; N] }
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, fields: Fields<A>) {
+    pub(crate) fn push(&mut self, packet: Fields<A>) {
         let at = self.len;
-        self.src[at] = fields.src;
-        self.dst[at] = fields.dst;
-        self.service[at] = fields.service;
-        self.src_port[at] = fields.src_port;
+        self.packets[at] = packet;
+        self.src[at] = packet.src;
+        self.dst[at] = packet.dst;
+        self.service[at] = packet.service;
+        self.src_port[at] = packet.src_port;
         self.len = at + 1;
-    }
-
-    #[inline(always)]
-    pub(crate) fn fields(&self, at: usize) -> Fields<A> {
-        Fields { src: self.src[at], dst: self.dst[at], service: self.service[at], src_port: self.src_port[at] }
     }
 }
 
@@ -69,11 +67,20 @@ impl<A: Address> Axes<A> {
     fn classes<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> Classes<N> {
         let mut classes = [[0; N]; 4];
         let n = block.len;
-        self.src.classes(simd, &block.src[..n], &mut classes[0][..n]);
-        self.dst.classes(simd, &block.dst[..n], &mut classes[1][..n]);
-        self.service.classes(simd, &block.service[..n], &mut classes[2][..n]);
-        self.src_port.classes(simd, &block.src_port[..n], &mut classes[3][..n]);
+        let [src, dst, service, src_port] = &mut classes;
+        stage::<S, _, N>(simd, Search { axis: &self.src, points: &block.src[..n], classes: &mut src[..n] });
+        stage::<S, _, N>(simd, Search { axis: &self.dst, points: &block.dst[..n], classes: &mut dst[..n] });
+        stage::<S, _, N>(simd, Search { axis: &self.service, points: &block.service[..n], classes: &mut service[..n] });
+        stage::<S, _, N>(simd, Search { axis: &self.src_port, points: &block.src_port[..n], classes: &mut src_port[..n] });
         classes
+    }
+
+    /// Replaces the classes of each axis by numbers derived from them.
+    fn renumber(&mut self, [src, dst, service, src_port]: [impl Fn(u32) -> u32; 4]) {
+        self.src.renumber(src);
+        self.dst.renumber(dst);
+        self.service.renumber(service);
+        self.src_port.renumber(src_port);
     }
 
     fn bytes(&self) -> usize {
@@ -83,6 +90,12 @@ impl<A: Address> Axes<A> {
     fn depth(&self) -> usize {
         self.src.depth() + self.dst.depth() + self.service.depth() + self.src_port.depth()
     }
+}
+
+/// Runs one stage of a lookup: for a single key in line, because five calls cost more than they save.
+#[inline(always)]
+fn stage<S: Simd, K: Kernel, const N: usize>(simd: S, kernel: K) {
+    if N == 1 { kernel.run(simd) } else { simd.call(kernel) }
 }
 
 /// What candidates cover on the four axes.
@@ -127,6 +140,19 @@ impl<A: Address> Covers<A> {
     }
 }
 
+/// What the lookup of one key costs at most, counted and not timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Search nodes visited on the four axes.
+    pub steps: usize,
+    /// Chunks of 512 candidates intersected.
+    pub chunks: usize,
+    /// Tuples probed.
+    pub probes: usize,
+    /// Rules verified one by one.
+    pub entries: usize,
+}
+
 /// The rules of one family, compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Family<A> {
@@ -157,6 +183,21 @@ impl<A: Address> Family<A> {
         match &self.matcher {
             Matcher::Cross(cross) => cross.decide(&classes, block.len),
             Matcher::Vectors(vectors) => vectors.decide(simd, &classes, block),
+        }
+    }
+
+    /// What one packet costs.
+    pub(crate) fn cost<S: Simd>(&self, simd: S, packet: Fields<A>) -> Cost {
+        let mut block = Block::<A, 1>::new();
+        block.push(packet);
+        let classes = self.axes.classes(simd, &block).map(|[class]| class);
+        let steps = self.axes.depth();
+        match &self.matcher {
+            Matcher::Cross(_) => Cost { steps, chunks: 0, probes: 0, entries: 0 },
+            Matcher::Vectors(vectors) => {
+                let (chunks, probes, entries) = vectors.cost(classes, &packet);
+                Cost { steps, chunks, probes, entries }
+            }
         }
     }
 

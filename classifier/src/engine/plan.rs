@@ -11,7 +11,7 @@
 //! 4. Rules that share one tuple's bucket with too many others move to a tuple that hashes the service too, or become
 //!    direct. So a probe verifies at most [`MAX_RUN`] rules whatever the list: the bound on tuple space explosion.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ahash::RandomState;
 
@@ -25,8 +25,11 @@ pub(crate) const MAX_TUPLES: usize = 64;
 /// Tuples after merging. The rest of the word is for tuples that hash the service, made in the fourth step.
 const MERGED_TUPLES: usize = 40;
 
-/// The most rules that one probe verifies. TupleMerge allows 10 to 40; 8 packed rules are four cache lines.
-pub(crate) const MAX_RUN: usize = 8;
+/// The most rules that one probe verifies. TupleMerge allows 10 to 40; 16 packed rules are eight cache lines.
+pub(crate) const MAX_RUN: usize = 16;
+
+/// The most rules of one key, so that a bucket also has room for keys that collide.
+const MAX_SHARING: usize = 8;
 
 /// Lists up to this length are all direct: two chunks per row. Measured on the 1k sets against tuples of the same
 /// rules: see the engine's doc.
@@ -91,7 +94,8 @@ impl<A: Address> Plan<A> {
     pub(crate) fn make_direct(&mut self, codes: &[u32], live: &LiveRules<'_, A>) {
         let position = |&code: &u32| live.rules.binary_search_by_key(&code, |rule| rule.code).expect("codes are of live rules");
         let moved: Vec<u32> = codes.iter().map(position).map(|at| u32::try_from(at).expect("at most MAX_RULES")).collect();
-        self.entries.retain(|entry| !moved.contains(&entry.rule));
+        let gone: HashSet<u32, RandomState> = moved.iter().copied().collect();
+        self.entries.retain(|entry| !gone.contains(&entry.rule));
         self.direct.extend(moved);
         self.direct.sort_unstable();
         self.direct.dedup();
@@ -149,7 +153,7 @@ impl<A: Address> Plan<A> {
         self.entries = kept;
     }
 
-    /// Empties buckets that hold more than [`MAX_RUN`] entries of one key.
+    /// Empties buckets that hold more than [`MAX_SHARING`] entries of one key.
     fn relieve(&mut self) {
         let mut with_service: HashMap<u32, u32> = HashMap::new();
         for _ in 0..2 {
@@ -170,7 +174,7 @@ impl<A: Address> Plan<A> {
         }
     }
 
-    /// The entries whose key in their tuple is shared by more than [`MAX_RUN`].
+    /// The entries whose key in their tuple is shared by more than [`MAX_SHARING`].
     fn overfull(&self) -> Vec<usize> {
         let key = |entry: &Entry<A>| {
             let shape = self.tuples[entry.tuple as usize];
@@ -181,7 +185,7 @@ impl<A: Address> Plan<A> {
         for entry in &self.entries {
             *sharing.entry(key(entry)).or_default() += 1;
         }
-        (0..self.entries.len()).filter(|&at| sharing[&key(&self.entries[at])] > MAX_RUN).collect()
+        (0..self.entries.len()).filter(|&at| sharing[&key(&self.entries[at])] > MAX_SHARING).collect()
     }
 
     /// Drops tuples that lost all entries and numbers the others by their best rule, so that early bits are good rules.

@@ -10,23 +10,19 @@
 
 use ahash::RandomState;
 
-use super::address::Address;
+use super::address::{Address, Fields};
 use super::plan::{Entry, MAX_RUN, Shape};
-use crate::simd::prefetch;
+use crate::simd::{Simd, prefetch};
 
-/// A rule as it is verified: 32 bytes for IPv4, two to a cache line.
+/// Entries that a probe looks at before it asks how many there are.
+const UNCONDITIONAL: usize = 2;
+
+/// A rule as it is verified: 32 bytes for IPv4, two to a cache line. A prefix is an interval like any other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed<A> {
-    src: A,
-    src_mask: A,
-    dst: A,
-    dst_mask: A,
-    service: u32,
-    service_width: u32,
-    src_port: u16,
-    src_port_width: u16,
-    code: u32,
+    first: Fields<A>,
+    width: Fields<A>,
 }
 
 /// What a tuple hashes, and where its buckets are.
@@ -39,21 +35,14 @@ struct Tuple<A> {
     base: u32,
 }
 
-/// The fields of one packet that an entry looks at.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<A> {
-    pub(crate) src: A,
-    pub(crate) dst: A,
-    pub(crate) service: u32,
-    pub(crate) src_port: u32,
-}
-
 /// Every tuple's buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tuples<A> {
     tuples: Vec<Tuple<A>>,
     heads: Vec<u32>,
     entries: Vec<Packed<A>>,
+    /// The code of each entry.
+    codes: Vec<u32>,
     seed: u64,
     longest_runs: Vec<u32>,
 }
@@ -95,7 +84,7 @@ impl<A: Address> Tuples<A> {
             });
             base += u32::try_from(buckets).expect("at most 64 times MAX_RULES");
         }
-        let mut placed = Self { tuples, heads: vec![0; base as usize + 1], entries: Vec::new(), seed, longest_runs: Vec::new() };
+        let mut placed = Self { tuples, heads: vec![0; base as usize + 1], entries: Vec::new(), codes: Vec::new(), seed, longest_runs: Vec::new() };
         let mut order: Vec<(u32, u32, u32)> = (0u32..)
             .zip(entries)
             .map(|(at, entry)| {
@@ -111,6 +100,12 @@ impl<A: Address> Tuples<A> {
             placed.heads[at] += placed.heads[at - 1];
         }
         placed.entries = order.iter().map(|&(.., at)| Packed::new(&entries[at as usize])).collect();
+        placed.codes = order.iter().map(|&(_, code, _)| code).collect();
+        // What the last runs' unconditional reads find behind the end.
+        for _ in 0..UNCONDITIONAL {
+            placed.entries.push(Packed::NONE);
+            placed.codes.push(u32::MAX);
+        }
         placed.longest_runs = placed.runs();
         placed
     }
@@ -124,7 +119,7 @@ impl<A: Address> Tuples<A> {
 
     /// The codes of the entries beyond the bound of their bucket.
     fn homeless(&self) -> Vec<u32> {
-        let beyond = |run: &[u32]| self.entries[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).map(|entry| entry.code);
+        let beyond = |run: &[u32]| self.codes[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).copied();
         self.heads.windows(2).flat_map(beyond).collect()
     }
 
@@ -162,13 +157,25 @@ impl<A: Address> Tuples<A> {
 
     /// The code of the best entry of the run that matches, if that is better than `best`.
     #[inline(always)]
-    pub(crate) fn verify(&self, (first, end): (u32, u32), fields: &Fields<A>, best: u32) -> u32 {
-        for entry in &self.entries[first as usize..end as usize] {
-            if entry.matches(fields) {
-                return best.min(entry.code);
-            }
+    pub(crate) fn verify<S: Simd>(&self, simd: S, (first, end): (u32, u32), packet: &Fields<A>, mut best: u32) -> u32 {
+        let (first, end) = (first as usize, end as usize);
+        // Most runs are of one or two: these are looked at without asking, which no branch predictor gets wrong. What
+        // lies behind the end of a run is some other bucket's entry; if it matches, its rule does.
+        for at in first..first + UNCONDITIONAL {
+            best = best.min(self.code_if_match(simd, at, packet));
+        }
+        for at in first + UNCONDITIONAL..end {
+            best = best.min(self.code_if_match(simd, at, packet));
         }
         best
+    }
+
+    /// The entry's code, or `u32::MAX` when it does not match. An OR instead of a choice, which would be a branch.
+    #[inline(always)]
+    fn code_if_match<S: Simd>(&self, simd: S, at: usize, packet: &Fields<A>) -> u32 {
+        let entry = &self.entries[at];
+        let matches = A::within(simd, &entry.first, &entry.width, packet);
+        self.codes[at] | u32::from(matches).wrapping_sub(1)
     }
 
     /// The most entries that one packet can make a lookup verify.
@@ -181,37 +188,28 @@ impl<A: Address> Tuples<A> {
         self.tuples.capacity() * size_of::<Tuple<A>>()
             + self.heads.capacity() * size_of::<u32>()
             + self.entries.capacity() * size_of::<Packed<A>>()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.tuples.len()
+            + self.codes.capacity() * size_of::<u32>()
     }
 }
 
 impl<A: Address> Packed<A> {
-    #[expect(clippy::cast_possible_truncation, reason = "ports are 16 bits")]
-    fn new(entry: &Entry<A>) -> Self {
-        Self {
-            src: entry.src.0,
-            src_mask: A::mask(entry.src.1),
-            dst: entry.dst.0,
-            dst_mask: A::mask(entry.dst.1),
-            service: entry.service.0,
-            service_width: entry.service.1 - entry.service.0,
-            src_port: entry.src_ports.0 as u16,
-            src_port_width: (entry.src_ports.1 - entry.src_ports.0) as u16,
-            code: entry.code,
-        }
-    }
+    /// Matches no packet: no port is above 65,535.
+    const NONE: Self = Self {
+        first: Fields { src: A::ZERO, dst: A::ZERO, service: 0, src_port: u32::MAX },
+        width: Fields { src: A::ZERO, dst: A::ZERO, service: 0, src_port: 0 },
+    };
 
-    /// Whether the packet matches, without a branch.
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "ports are 16 bits")]
-    fn matches(&self, fields: &Fields<A>) -> bool {
-        let src = fields.src.and(self.src_mask) == self.src;
-        let dst = fields.dst.and(self.dst_mask) == self.dst;
-        let service = fields.service.wrapping_sub(self.service) <= self.service_width;
-        let src_port = (fields.src_port as u16).wrapping_sub(self.src_port) <= self.src_port_width;
-        src & dst & service & src_port
+    fn new(entry: &Entry<A>) -> Self {
+        let ((src, src_length), (dst, dst_length)) = (entry.src, entry.dst);
+        let ((service, last_service), (src_port, last_src_port)) = (entry.service, entry.src_ports);
+        Self {
+            first: Fields { src, dst, service, src_port },
+            width: Fields {
+                src: A::mask(src_length).not(),
+                dst: A::mask(dst_length).not(),
+                service: last_service - service,
+                src_port: last_src_port - src_port,
+            },
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! Bit vectors: the rows of the four classes are intersected; what is left are direct rules that match and tuples
 //! that may.
 
-use super::address::Address;
+use super::address::{Address, Fields};
 use super::plan::{Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::Tuples;
-use super::{Axes, Block, Classes, Covers};
+use super::{Axes, Block, Classes, Covers, stage};
 use crate::BuildError;
-use crate::simd::{Chunk, Simd};
+use crate::simd::{Chunk, Kernel, NO_BIT, Simd};
 
 /// Bits of a row. More make rows that no cache holds.
 const MAX_BITS: usize = 1 << 14;
@@ -15,37 +15,44 @@ const MAX_BITS: usize = 1 << 14;
 /// The most bytes of rows per axis.
 const MAX_ROW_BYTES: usize = 64 << 20;
 
-/// Probes that wait for their cache lines together.
-const PROBES: usize = 128;
+/// Bits of a chunk.
+const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+
+/// Codes of a chunk: one per bit, and more up to the place that stands for none.
+const CHUNK_CODES: usize = NO_BIT + 1;
+
+/// Probes that wait for their cache lines together: four per key of a block, and room for a key that has 64.
+const PROBES: usize = 192;
 
 /// The rows of one family and what their bits mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vectors<A> {
     rows: Rows,
-    /// The code of each bit; `u32::MAX` for a tuple's.
+    /// The code of each bit, [`CHUNK_CODES`] per chunk; `u32::MAX` for a tuple's and for [`NO_BIT`].
     codes: Vec<u32>,
     /// The tuples' bits, all in the first word.
     tuple_bits: u64,
     tuples: Tuples<A>,
     shapes: Vec<Shape>,
+    direct: usize,
+    classes: [usize; 4],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rows {
     /// One word per class.
-    Words([Vec<u64>; 4]),
+    Words(Vec<u64>),
     /// A number of chunks per class.
-    Chunks { rows: [Vec<Chunk>; 4], each: usize },
+    Chunks { rows: Vec<Chunk>, each: usize },
 }
 
 impl<A: Address> Vectors<A> {
     pub(crate) fn build(live: &LiveRules<'_, A>) -> Result<(Axes<A>, Self), BuildError> {
         let mut plan = Plan::new(live);
-        let tuples = match Tuples::new(&plan.tuples, &plan.entries) {
-            Ok(tuples) => tuples,
-            Err(homeless) => {
-                plan.make_direct(&homeless, live);
-                Tuples::new(&plan.tuples, &plan.entries).map_err(|_| BuildError::TooComplex)?
+        let tuples = loop {
+            match Tuples::new(&plan.tuples, &plan.entries) {
+                Ok(tuples) => break tuples,
+                Err(homeless) => plan.make_direct(&homeless, live),
             }
         };
         let bits = plan.tuples.len() + plan.direct.len();
@@ -61,149 +68,217 @@ impl<A: Address> Vectors<A> {
             codes.push(live.rules[rule as usize].code);
         }
         let (mut axes, rows) = covers.cut(MAX_ROW_BYTES / (words * 8)).ok_or(BuildError::TooComplex)?;
+        // The rows of the four axes lie behind each other, and a class is numbered by where its row begins.
+        let each = words.div_ceil(8);
+        let mut begins = 0;
+        let mut all = Vec::with_capacity(rows.iter().map(|rows| rows.bits.len()).sum());
+        axes.renumber(rows.each_ref().map(|rows| {
+            let begin = begins;
+            begins += u32::try_from(rows.classes() * each).expect("MAX_ROW_BYTES keeps it small");
+            move |class| begin + class * u32::try_from(each).expect("below MAX_BITS / 512")
+        }));
+        rows.iter().for_each(|rows| all.extend_from_slice(&rows.bits));
+        let classes = rows.each_ref().map(super::Rows::classes);
         let rows = if words == 1 {
-            Rows::Words(rows.map(|rows| rows.bits))
+            Rows::Words(all)
         } else {
-            let each = words / 8;
-            let place = |class| class * u32::try_from(each).expect("below MAX_BITS / 512");
-            axes.src.renumber(place);
-            axes.dst.renumber(place);
-            axes.service.renumber(place);
-            axes.src_port.renumber(place);
-            let chunks = |rows: super::Rows| {
-                rows.bits.chunks_exact(8).map(|words| Chunk(words.try_into().expect("chunks of eight"))).collect()
-            };
-            Rows::Chunks { rows: rows.map(chunks), each }
+            let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
+            Rows::Chunks { rows: all.chunks_exact(8).map(chunk).collect(), each }
         };
+        let codes = codes.chunks(CHUNK_BITS).flat_map(|chunk| (0..CHUNK_CODES).map(|at| *chunk.get(at).unwrap_or(&u32::MAX))).collect();
         let tuple_bits = if plan.tuples.len() == 64 { u64::MAX } else { (1 << plan.tuples.len()) - 1 };
-        Ok((axes, Self { rows, codes, tuple_bits, tuples, shapes: plan.tuples }))
+        Ok((axes, Self { rows, codes, classes, direct: plan.direct.len(), tuple_bits, tuples, shapes: plan.tuples }))
     }
 
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, classes: &Classes<N>, block: &Block<A, N>) -> [u32; N] {
         let mut best = [u32::MAX; N];
-        let mut probes = Probes::new();
+        let mut tuples = [0; N];
+        let len = block.len;
         match &self.rows {
-            Rows::Words([a, b, c, d]) => {
-                for at in 0..block.len {
-                    let met = a[classes[0][at] as usize]
-                        & b[classes[1][at] as usize]
-                        & c[classes[2][at] as usize]
-                        & d[classes[3][at] as usize];
-                    let direct = met & !self.tuple_bits;
-                    if direct != 0 {
-                        best[at] = self.codes[direct.trailing_zeros() as usize];
-                    }
-                    self.probe(&mut probes, met & self.tuple_bits, at, block, &mut best);
+            Rows::Words(rows) => {
+                for at in 0..len {
+                    let met = classes.iter().fold(u64::MAX, |met, axis| met & rows[axis[at] as usize]);
+                    best[at] = self.codes[(met & !self.tuple_bits).trailing_zeros() as usize];
+                    tuples[at] = met & self.tuple_bits;
                 }
-                self.verify(&mut probes, block, &mut best);
             }
             Rows::Chunks { rows, each } => {
-                for at in 0..block.len {
-                    let mut met = Chunk([0; 8]);
-                    let mut occupied = simd.intersect(self.chunk(rows, classes, at, 0), &mut met);
-                    let first = met.0[0];
-                    met.0[0] = first & !self.tuple_bits;
-                    occupied = occupied & !1 | u8::from(met.0[0] != 0);
-                    if occupied != 0 {
-                        best[at] = self.code(&met, occupied, 0);
-                    }
-                    self.probe(&mut probes, first & self.tuple_bits, at, block, &mut best);
-                }
-                self.verify(&mut probes, block, &mut best);
-                for at in 0..block.len {
-                    for chunk in 1..*each {
-                        // Bits are in the order of their rules: no later chunk has a better one.
-                        if best[at] < self.codes[chunk * 512] {
-                            break;
-                        }
-                        let mut met = Chunk([0; 8]);
-                        let occupied = simd.intersect(self.chunk(rows, classes, at, chunk), &mut met);
-                        if occupied != 0 {
-                            best[at] = best[at].min(self.code(&met, occupied, chunk));
-                            break;
-                        }
-                    }
+                let (best, tuples) = (&mut best[..len], &mut tuples[..len]);
+                stage::<S, _, N>(simd, Meet { rows, codes: &self.codes, aside: self.tuple_bits, classes, best, tuples });
+                if *each == 2 {
+                    stage::<S, _, N>(simd, MeetSecond { rows, codes: &self.codes[CHUNK_CODES..], classes, best });
                 }
             }
+        }
+        if self.tuple_bits != 0 {
+            stage::<S, _, N>(simd, Probe { tables: &self.tuples, tuples: &tuples[..len], block, best: &mut best });
+        }
+        if let Rows::Chunks { rows, each: each @ 3.. } = &self.rows {
+            stage::<S, _, N>(simd, MeetRest { rows, codes: &self.codes, each: *each, classes, best: &mut best[..len] });
         }
         best
     }
 
-    #[inline(always)]
-    fn chunk<'a, const N: usize>(&self, rows: &'a [Vec<Chunk>; 4], classes: &Classes<N>, at: usize, chunk: usize) -> [&'a Chunk; 4] {
-        std::array::from_fn(|axis| &rows[axis][classes[axis][at] as usize + chunk])
-    }
-
-    /// The code of the first bit of a chunk that is not empty.
-    #[inline(always)]
-    fn code(&self, met: &Chunk, occupied: u8, chunk: usize) -> u32 {
-        let word = occupied.trailing_zeros() as usize;
-        self.codes[chunk * 512 + word * 64 + met.0[word].trailing_zeros() as usize]
-    }
-
-    /// Notes the buckets to look into.
-    #[inline(always)]
-    fn probe<const N: usize>(&self, probes: &mut Probes, mut tuples: u64, at: usize, block: &Block<A, N>, best: &mut [u32; N]) {
-        if probes.len + self.tuples.len() > PROBES {
-            self.verify(probes, block, best);
-        }
-        let fields = block.fields(at);
-        while tuples != 0 {
-            let bucket = self.tuples.bucket(tuples.trailing_zeros(), &fields);
-            self.tuples.prefetch_bucket(bucket);
-            probes.items[probes.len] = (at as u32, bucket);
-            probes.len += 1;
-            tuples &= tuples - 1;
-        }
-    }
-
-    /// Looks into the buckets that were noted.
-    #[inline(always)]
-    fn verify<const N: usize>(&self, probes: &mut Probes, block: &Block<A, N>, best: &mut [u32; N]) {
-        let mut runs = [(0, 0); PROBES];
-        let items = &probes.items[..probes.len];
-        for (run, &(_, bucket)) in runs.iter_mut().zip(items) {
-            *run = self.tuples.run(bucket);
-            self.tuples.prefetch_run(*run);
-        }
-        for (&run, &(at, _)) in runs.iter().zip(items) {
-            let at = at as usize;
-            best[at] = self.tuples.verify(run, &block.fields(at), best[at]);
-        }
-        probes.len = 0;
+    /// What one packet costs: chunks intersected, probes, entries verified.
+    pub(crate) fn cost(&self, classes: [u32; 4], packet: &Fields<A>) -> (usize, usize, usize) {
+        let (first, chunks) = match &self.rows {
+            Rows::Words(rows) => (classes.iter().fold(u64::MAX, |met, &class| met & rows[class as usize]), 1),
+            Rows::Chunks { rows, each } => (classes.iter().fold(u64::MAX, |met, &class| met & rows[class as usize].0[0]), *each),
+        };
+        let tuples = (0..self.shapes.len() as u32).filter(|tuple| first & self.tuple_bits & 1 << tuple != 0);
+        let runs = tuples.map(|tuple| self.tuples.run(self.tuples.bucket(tuple, packet)));
+        let (probes, entries) = runs.fold((0, 0), |(probes, entries), (first, end)| (probes + 1, entries + (end - first) as usize));
+        (chunks, probes, entries)
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let rows: usize = match &self.rows {
-            Rows::Words(rows) => rows.iter().map(|rows| rows.capacity() * 8).sum(),
-            Rows::Chunks { rows, .. } => rows.iter().map(|rows| rows.capacity() * 64).sum(),
+        let rows = match &self.rows {
+            Rows::Words(rows) => size_of_val(&rows[..]),
+            Rows::Chunks { rows, .. } => size_of_val(&rows[..]),
         };
         rows + self.codes.capacity() * 4 + self.tuples.bytes()
     }
 
     pub(crate) fn describe(&self) -> String {
-        let classes = match &self.rows {
-            Rows::Words(rows) => rows.each_ref().map(Vec::len),
-            Rows::Chunks { rows, each } => rows.each_ref().map(|rows| rows.len() / each),
-        };
         format!(
-            "bit vectors of {} direct rules and {} tuples (at most {} verified), classes {classes:?}",
-            self.codes.len() - self.shapes.len(),
+            "bit vectors of {} direct rules and {} tuples (at most {} verified), classes {:?}",
+            self.direct,
             self.shapes.len(),
             self.tuples.worst_case(),
+            self.classes,
         )
     }
 }
 
-struct Probes {
-    items: [(u32, u32); PROBES],
-    len: usize,
+/// Intersects the first chunks of each key: the best direct rule, and the tuples that may have a better one.
+struct Meet<'a, const N: usize> {
+    rows: &'a [Chunk],
+    codes: &'a [u32],
+    aside: u64,
+    classes: &'a Classes<N>,
+    best: &'a mut [u32],
+    tuples: &'a mut [u64],
 }
 
-impl Probes {
+impl<const N: usize> Kernel for Meet<'_, N> {
     #[inline(always)]
-    fn new() -> Self {
-        Self { items: [(0, 0); PROBES], len: 0 }
+    fn run<S: Simd>(self, simd: S) {
+        for (at, (best, tuples)) in self.best.iter_mut().zip(self.tuples).enumerate() {
+            let lines = self.classes.each_ref().map(|axis| &self.rows[axis[at] as usize]);
+            let (first, place) = simd.meet(lines, self.aside);
+            *tuples = first;
+            *best = self.codes[place];
+        }
+    }
+}
+
+/// Intersects the second chunks of each key. Always, because whether the first had a rule is not predictable.
+struct MeetSecond<'a, const N: usize> {
+    rows: &'a [Chunk],
+    codes: &'a [u32],
+    classes: &'a Classes<N>,
+    best: &'a mut [u32],
+}
+
+impl<const N: usize> Kernel for MeetSecond<'_, N> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (at, best) in self.best.iter_mut().enumerate() {
+            let lines = self.classes.each_ref().map(|axis| &self.rows[axis[at] as usize + 1]);
+            *best = self.codes[simd.meet(lines, 0).1].min(*best);
+        }
+    }
+}
+
+/// Intersects the chunks after the first, as long as they can hold a better rule.
+struct MeetRest<'a, const N: usize> {
+    rows: &'a [Chunk],
+    codes: &'a [u32],
+    each: usize,
+    classes: &'a Classes<N>,
+    best: &'a mut [u32],
+}
+
+impl<const N: usize> Kernel for MeetRest<'_, N> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (at, best) in self.best.iter_mut().enumerate() {
+            for chunk in 1..self.each {
+                let codes = &self.codes[chunk * CHUNK_CODES..][..CHUNK_CODES];
+                // Bits are in the order of their rules.
+                if *best < codes[0] {
+                    break;
+                }
+                let lines = self.classes.each_ref().map(|axis| &self.rows[axis[at] as usize + chunk]);
+                *best = codes[simd.meet(lines, 0).1].min(*best);
+            }
+        }
+    }
+}
+
+/// Looks into the buckets of each key's tuples.
+struct Probe<'a, A, const N: usize> {
+    tables: &'a Tuples<A>,
+    tuples: &'a [u64],
+    block: &'a Block<A, N>,
+    best: &'a mut [u32; N],
+}
+
+impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { tables, tuples, block, best } = self;
+        if N == 1 {
+            let (packet, mut left) = (&block.packets[0], tuples[0]);
+            while left != 0 {
+                best[0] = tables.verify(simd, tables.run(tables.bucket(left.trailing_zeros(), packet)), packet, best[0]);
+                left &= left - 1;
+            }
+            return;
+        }
+        let mut probes = [(0, 0); PROBES];
+        let mut len = 0;
+        for (at, &tuples) in (0u32..).zip(tuples) {
+            let mut left = tuples;
+            // Nearly every key has one or two: these are noted without asking.
+            for _ in 0..2 {
+                probes[len] = (at, left.trailing_zeros());
+                len += usize::from(left != 0);
+                left &= left.wrapping_sub(1);
+            }
+            while left != 0 {
+                probes[len] = (at, left.trailing_zeros());
+                len += 1;
+                left &= left - 1;
+            }
+            if len > PROBES - 66 {
+                probe(simd, tables, &mut probes[..len], block, best);
+                len = 0;
+            }
+        }
+        probe(simd, tables, &mut probes[..len], block, best);
+    }
+}
+
+/// Looks into the buckets of (key, tuple) pairs, in three rounds so that the misses of each round overlap.
+#[inline(always)]
+fn probe<A: Address, S: Simd, const N: usize>(
+    simd: S,
+    tables: &Tuples<A>,
+    probes: &mut [(u32, u32)],
+    block: &Block<A, N>,
+    best: &mut [u32; N],
+) {
+    for (at, tuple) in &mut *probes {
+        *tuple = tables.bucket(*tuple, &block.packets[*at as usize]);
+        tables.prefetch_bucket(*tuple);
+    }
+    for &(_, bucket) in &*probes {
+        tables.prefetch_run(tables.run(bucket));
+    }
+    for &(at, bucket) in &*probes {
+        let at = at as usize;
+        best[at] = tables.verify(simd, tables.run(bucket), &block.packets[at], best[at]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Chunk, Kernel, Node, Simd};
+use super::{Chunk, Kernel, NO_BIT, Node, Simd};
 
 /// Proof that the CPU has AVX2, BMI1, BMI2, LZCNT and POPCNT.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,7 @@ impl Avx2 {
 impl Simd for Avx2 {
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) {
+        #[inline(never)]
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
         fn inner<K: Kernel>(simd: Avx2, kernel: K) {
             kernel.run(simd);
@@ -48,22 +49,37 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn intersect(self, [a, b, c, d]: [&Chunk; 4], both: &mut Chunk) -> u8 {
+    fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool {
+        // SAFETY: an Avx2 exists, so the CPU has the features; each array is 16 readable bytes.
+        unsafe {
+            let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
+            let (above, width) = (_mm_sub_epi32(load(&points), load(&first)), load(&width));
+            // Unsigned `above <= width` where the smaller of both is `above`.
+            _mm_movemask_epi8(_mm_cmpeq_epi32(_mm_min_epu32(above, width), above)) == 0xffff
+        }
+    }
+
+    #[inline(always)]
+    fn meet(self, [a, b, c, d]: [&Chunk; 4], aside: u64) -> (u64, usize) {
+        let mut met = [0; 8];
         let mut occupied = 0;
         for half in 0..2 {
             let load = |chunk: &Chunk| {
                 // SAFETY: an Avx2 exists; a chunk is 64 readable bytes aligned to 64, so each half is inside.
                 unsafe { _mm256_load_si256((&raw const chunk.0).cast::<__m256i>().add(half)) }
             };
-            // SAFETY: an Avx2 exists; the store covers one half of the 64 bytes of `both`.
+            // SAFETY: an Avx2 exists; the store covers one half of the 64 bytes of `met`.
             unsafe {
-                let met = _mm256_and_si256(_mm256_and_si256(load(a), load(b)), _mm256_and_si256(load(c), load(d)));
-                _mm256_store_si256((&raw mut both.0).cast::<__m256i>().add(half), met);
-                let empty = _mm256_cmpeq_epi64(met, _mm256_setzero_si256());
-                let empty = _mm256_movemask_pd(_mm256_castsi256_pd(empty));
-                occupied |= (!empty & 0xf) << (4 * half);
+                let both = _mm256_and_si256(_mm256_and_si256(load(a), load(b)), _mm256_and_si256(load(c), load(d)));
+                _mm256_storeu_si256((&raw mut met).cast::<__m256i>().add(half), both);
+                let empty = _mm256_cmpeq_epi64(both, _mm256_setzero_si256());
+                occupied |= (!_mm256_movemask_pd(_mm256_castsi256_pd(empty)) & 0xf) << (4 * half);
             }
         }
-        occupied as u8
+        let first = met[0] & aside;
+        met[0] &= !aside;
+        occupied = occupied & !1 | i32::from(met[0] != 0);
+        let place = |at: usize| at * 64 + met[at].trailing_zeros() as usize;
+        (first, if occupied == 0 { NO_BIT } else { place(occupied.trailing_zeros() as usize) })
     }
 }

@@ -30,6 +30,9 @@ pub(crate) use scalar::Scalar;
 /// How many separators a search node holds: 16 of 32 bits are one cache line and one AVX-512 register.
 pub(crate) const NODE: usize = 16;
 
+/// The place of the first bit of a chunk that has none: all of its eight words are passed, and all 64 bits of a ninth.
+pub(crate) const NO_BIT: usize = 576;
+
 /// 512 bits of a row: one cache line, one AVX-512 register.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +51,27 @@ pub(crate) trait Kernel {
 
 /// The steps that differ between levels.
 pub(crate) trait Simd: Copy {
-    /// Runs the kernel with this level's instructions.
+    /// Runs the kernel with this level's instructions, as a function of its own: stages that are inlined into one
+    /// large function fight for registers (measured: half of the time of a lookup was spills).
     fn call<K: Kernel>(self, kernel: K);
 
     /// How many of the ascending separators are below the point.
     fn rank(self, node: &Node<u32>, point: u32) -> usize;
 
-    /// The intersection of four chunks, and a bit for each word of it that is not zero.
-    fn intersect(self, rows: [&Chunk; 4], both: &mut Chunk) -> u8;
+    /// The same for several points, up to the shorter of the two slices.
+    #[inline(always)]
+    fn rank_all(self, node: &Node<u32>, points: &[u32], ranks: &mut [u32]) {
+        for (rank, &point) in ranks.iter_mut().zip(points) {
+            *rank = self.rank(node, point) as u32;
+        }
+    }
+
+    /// Whether each of four points lies in its interval, given by its first number and its length less one.
+    fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool;
+
+    /// The intersection of four chunks: those of its bits in the first word that `aside` has, and the place of its
+    /// first other bit, [`NO_BIT`] when there is none.
+    fn meet(self, rows: [&Chunk; 4], aside: u64) -> (u64, usize);
 }
 
 /// A level that this CPU has.

@@ -10,14 +10,22 @@ struct Steps<'a> {
     point: u32,
     rows: [&'a Chunk; 4],
     rank: &'a mut usize,
-    met: &'a mut (Chunk, u8),
+    aside: u64,
+    met: &'a mut (u64, usize),
+    points: &'a [u32],
+    ranks: &'a mut [u32],
+    intervals: ([u32; 4], [u32; 4], [u32; 4]),
+    within: &'a mut bool,
 }
 
 impl Kernel for Steps<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         *self.rank = simd.rank(self.node, self.point);
-        self.met.1 = simd.intersect(self.rows, &mut self.met.0);
+        *self.met = simd.meet(self.rows, self.aside);
+        simd.rank_all(self.node, self.points, self.ranks);
+        let (first, width, points) = self.intervals;
+        *self.within = simd.within(first, width, points);
     }
 }
 
@@ -35,19 +43,38 @@ proptest! {
         mut separators in prop::array::uniform16(edgy()),
         point in edgy(),
         rows in prop::array::uniform4(chunk()),
+        aside in prop_oneof![Just(0), Just(0xff), Just(u64::MAX)],
+        points in prop::collection::vec(edgy(), 0..40),
+        first in prop::array::uniform4(edgy()),
+        width in prop::array::uniform4(edgy()),
+        four in prop::array::uniform4(edgy()),
     ) {
         separators.sort_unstable();
         let node = Node(separators);
-        let rank = separators.iter().filter(|&&separator| separator < point).count();
-        let words: Vec<u64> = (0..8).map(|at| rows.iter().fold(u64::MAX, |met, row| met & row.0[at])).collect();
-        let occupied = words.iter().enumerate().fold(0u8, |bits, (at, &word)| bits | u8::from(word != 0) << at);
+        let below = |point| separators.iter().filter(|&&separator| separator < point).count();
+        let inside = (0..4).all(|at| four[at].wrapping_sub(first[at]) <= width[at]);
+        let bit = |at: usize| rows.iter().all(|row| row.0[at / 64] >> (at % 64) & 1 == 1);
+        let first = (0..64).fold(0, |first, at| first | u64::from(bit(at)) << at) & aside;
+        let place = (0..512).find(|&at| bit(at) && (at >= 64 || aside >> at & 1 == 0)).unwrap_or(NO_BIT);
         for level in Level::available() {
-            let (mut got, mut met) = (usize::MAX, (Chunk([0; 8]), 0));
+            let (mut rank, mut met, mut within, mut ranks) = (usize::MAX, (0, 0), !inside, vec![99; points.len()]);
             let [a, b, c, d] = &rows;
-            level.call(Steps { node: &node, point, rows: [a, b, c, d], rank: &mut got, met: &mut met });
-            prop_assert_eq!(got, rank, "{}", level.name());
-            prop_assert_eq!(&met.0.0[..], &words[..], "{}", level.name());
-            prop_assert_eq!(met.1, occupied, "{}", level.name());
+            level.call(Steps {
+                node: &node,
+                point,
+                rows: [a, b, c, d],
+                rank: &mut rank,
+                aside,
+                met: &mut met,
+                points: &points,
+                ranks: &mut ranks,
+                intervals: (first, width, four),
+                within: &mut within,
+            });
+            prop_assert_eq!(rank, below(point), "{}", level.name());
+            prop_assert!(ranks.iter().zip(&points).all(|(&rank, &point)| rank as usize == below(point)), "{}", level.name());
+            prop_assert_eq!(within, inside, "{}", level.name());
+            prop_assert_eq!(met, (first, place), "{}", level.name());
         }
     }
 }

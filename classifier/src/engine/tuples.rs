@@ -14,9 +14,6 @@ use super::address::{Address, Fields};
 use super::plan::{Entry, MAX_RUN, Shape};
 use crate::simd::{Simd, prefetch};
 
-/// Entries that a probe looks at before it asks how many there are.
-const UNCONDITIONAL: usize = 2;
-
 /// A rule as it is verified: 32 bytes for IPv4, two to a cache line. A prefix is an interval like any other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +98,6 @@ impl<A: Address> Tuples<A> {
         }
         placed.entries = order.iter().map(|&(.., at)| Packed::new(&entries[at as usize])).collect();
         placed.codes = order.iter().map(|&(_, code, _)| code).collect();
-        // What the last runs' unconditional reads find behind the end.
-        for _ in 0..UNCONDITIONAL {
-            placed.entries.push(Packed::NONE);
-            placed.codes.push(u32::MAX);
-        }
         placed.longest_runs = placed.runs();
         placed
     }
@@ -149,33 +141,19 @@ impl<A: Address> Tuples<A> {
         (self.heads[bucket], self.heads[bucket + 1])
     }
 
-    /// Asks for the first line of a run.
+    /// Asks for the first and the last line of a run.
     #[inline(always)]
-    pub(crate) fn prefetch_run(&self, (first, _): (u32, u32)) {
+    pub(crate) fn prefetch_run(&self, (first, end): (u32, u32)) {
         prefetch(&self.entries, first as usize);
-    }
-
-    /// The code of the best entry of the run that matches, if that is better than `best`.
-    #[inline(always)]
-    pub(crate) fn verify<S: Simd>(&self, simd: S, (first, end): (u32, u32), packet: &Fields<A>, mut best: u32) -> u32 {
-        let (first, end) = (first as usize, end as usize);
-        // Most runs are of one or two: these are looked at without asking, which no branch predictor gets wrong. What
-        // lies behind the end of a run is some other bucket's entry; if it matches, its rule does.
-        for at in first..first + UNCONDITIONAL {
-            best = best.min(self.code_if_match(simd, at, packet));
-        }
-        for at in first + UNCONDITIONAL..end {
-            best = best.min(self.code_if_match(simd, at, packet));
-        }
-        best
+        prefetch(&self.entries, (end as usize).wrapping_sub(1));
     }
 
     /// The entry's code, or `u32::MAX` when it does not match. An OR instead of a choice, which would be a branch.
     #[inline(always)]
-    fn code_if_match<S: Simd>(&self, simd: S, at: usize, packet: &Fields<A>) -> u32 {
-        let entry = &self.entries[at];
-        let matches = A::within(simd, &entry.first, &entry.width, packet);
-        self.codes[at] | u32::from(matches).wrapping_sub(1)
+    pub(crate) fn verify<S: Simd>(&self, simd: S, entry: u32, packet: &Fields<A>) -> u32 {
+        let Packed { first, width } = &self.entries[entry as usize];
+        let matches = A::within(simd, first, width, packet);
+        self.codes[entry as usize] | u32::from(matches).wrapping_sub(1)
     }
 
     /// The most entries that one packet can make a lookup verify.
@@ -193,12 +171,6 @@ impl<A: Address> Tuples<A> {
 }
 
 impl<A: Address> Packed<A> {
-    /// Matches no packet: no port is above 65,535.
-    const NONE: Self = Self {
-        first: Fields { src: A::ZERO, dst: A::ZERO, service: 0, src_port: u32::MAX },
-        width: Fields { src: A::ZERO, dst: A::ZERO, service: 0, src_port: 0 },
-    };
-
     fn new(entry: &Entry<A>) -> Self {
         let ((src, src_length), (dst, dst_length)) = (entry.src, entry.dst);
         let ((service, last_service), (src_port, last_src_port)) = (entry.service, entry.src_ports);

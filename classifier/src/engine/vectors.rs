@@ -2,7 +2,7 @@
 //! that may.
 
 use super::address::{Address, Fields};
-use super::plan::{Plan, Shape};
+use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::Tuples;
 use super::{Axes, Block, Classes, Covers, stage};
@@ -23,6 +23,9 @@ const CHUNK_CODES: usize = NO_BIT + 1;
 
 /// Probes that wait for their cache lines together: four per key of a block, and room for a key that has 64.
 const PROBES: usize = 192;
+
+/// Entries that are verified together.
+const ENTRIES: usize = 256;
 
 /// The rows of one family and what their bits mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,55 +233,116 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
     fn run<S: Simd>(self, simd: S) {
         let Self { tables, tuples, block, best } = self;
         if N == 1 {
-            let (packet, mut left) = (&block.packets[0], tuples[0]);
-            while left != 0 {
-                best[0] = tables.verify(simd, tables.run(tables.bucket(left.trailing_zeros(), packet)), packet, best[0]);
-                left &= left - 1;
+            let packet = &block.packets[0];
+            for tuple in bits(tuples[0]) {
+                let (first, end) = tables.run(tables.bucket(tuple, packet));
+                best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, packet)));
             }
             return;
         }
-        let mut probes = [(0, 0); PROBES];
-        let mut len = 0;
+        // How many tuples a key has and how many entries a bucket has is what no predictor knows. So both are
+        // written into lists, a few items at once whether they exist or not, and the lists are worked off.
+        let mut probes = List::<PROBES>::new();
         for (at, &tuples) in (0u32..).zip(tuples) {
-            let mut left = tuples;
-            // Nearly every key has one or two: these are noted without asking.
-            for _ in 0..2 {
-                probes[len] = (at, left.trailing_zeros());
-                len += usize::from(left != 0);
-                left &= left.wrapping_sub(1);
+            let two = [tuples.trailing_zeros(), (tuples & tuples.wrapping_sub(1)).trailing_zeros()];
+            probes.push_some(two.map(|tuple| (at, tuple)), tuples.count_ones());
+            for tuple in bits(tuples).skip(2) {
+                probes.push((at, tuple));
             }
-            while left != 0 {
-                probes[len] = (at, left.trailing_zeros());
-                len += 1;
-                left &= left - 1;
-            }
-            if len > PROBES - 66 {
-                probe(simd, tables, &mut probes[..len], block, best);
-                len = 0;
+            if probes.len > PROBES - 66 {
+                probe(simd, tables, &mut probes, block, best);
             }
         }
-        probe(simd, tables, &mut probes[..len], block, best);
+        probe(simd, tables, &mut probes, block, best);
     }
 }
 
-/// Looks into the buckets of (key, tuple) pairs, in three rounds so that the misses of each round overlap.
+/// Looks into the buckets of (key, tuple) pairs, in rounds so that the misses of each round overlap.
 #[inline(always)]
 fn probe<A: Address, S: Simd, const N: usize>(
     simd: S,
     tables: &Tuples<A>,
-    probes: &mut [(u32, u32)],
+    probes: &mut List<PROBES>,
     block: &Block<A, N>,
     best: &mut [u32; N],
 ) {
-    for (at, tuple) in &mut *probes {
+    for (at, tuple) in probes.items() {
         *tuple = tables.bucket(*tuple, &block.packets[*at as usize]);
         tables.prefetch_bucket(*tuple);
     }
-    for &(_, bucket) in &*probes {
+    for &mut (_, bucket) in probes.items() {
         tables.prefetch_run(tables.run(bucket));
     }
-    for &(at, bucket) in &*probes {
-        let at = at as usize;
-        best[at] = tables.verify(simd, tables.run(bucket), &block.packets[at], best[at]);
+    let mut entries = List::<ENTRIES>::new();
+    for &mut (at, bucket) in probes.items() {
+        let (first, end) = tables.run(bucket);
+        entries.push_some([(at, first), (at, first + 1), (at, first + 2), (at, first + 3)], end - first);
+        for entry in first + 4..end {
+            entries.push((at, entry));
+        }
+        if entries.len > ENTRIES - MAX_RUN - 4 {
+            verify(simd, tables, &mut entries, block, best);
+        }
+    }
+    verify(simd, tables, &mut entries, block, best);
+    probes.len = 0;
+}
+
+/// Verifies (key, entry) pairs.
+#[inline(always)]
+fn verify<A: Address, S: Simd, const N: usize>(
+    simd: S,
+    tables: &Tuples<A>,
+    entries: &mut List<ENTRIES>,
+    block: &Block<A, N>,
+    best: &mut [u32; N],
+) {
+    for &mut (at, entry) in entries.items() {
+        let best = &mut best[at as usize % N];
+        *best = tables.verify(simd, entry, &block.packets[at as usize % N]).min(*best);
+    }
+    entries.len = 0;
+}
+
+/// The places of the bits that are set.
+#[inline(always)]
+fn bits(mut left: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let at = left.trailing_zeros();
+        (left != 0).then(|| {
+            left &= left - 1;
+            at
+        })
+    })
+}
+
+/// Pairs of a key's place in its block and something to look at.
+struct List<const CAP: usize> {
+    items: [(u32, u32); CAP],
+    len: usize,
+}
+
+impl<const CAP: usize> List<CAP> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { items: [(0, 0); CAP], len: 0 }
+    }
+
+    #[inline(always)]
+    fn items(&mut self) -> &mut [(u32, u32)] {
+        &mut self.items[..self.len]
+    }
+
+    #[inline(always)]
+    fn push(&mut self, item: (u32, u32)) {
+        self.items[self.len] = item;
+        self.len += 1;
+    }
+
+    /// Appends the first `count` of the items, or all of them if `count` is more. All are written in any case.
+    #[inline(always)]
+    fn push_some<const SOME: usize>(&mut self, some: [(u32, u32); SOME], count: u32) {
+        self.items[self.len..][..SOME].copy_from_slice(&some);
+        self.len += SOME.min(count as usize);
     }
 }

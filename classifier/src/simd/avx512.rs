@@ -45,21 +45,24 @@ impl Simd for Avx512 {
     /// A binary search of 16 points at a time with the node in a register: `vpermd` looks up one separator per lane.
     #[inline(always)]
     fn rank_all(self, node: &Node<u32>, points: &[u32], ranks: &mut [u32]) {
-        // SAFETY: an Avx512 exists; a node is 64 readable bytes aligned to 64; the loads and stores are masked to the
-        // numbers that the slices have.
+        let ((points, points_left), (ranks, ranks_left)) = (points.as_chunks::<16>(), ranks.as_chunks_mut::<16>());
+        // SAFETY: an Avx512 exists; a node is 64 readable bytes aligned to 64; the chunks are 16 numbers each.
         unsafe {
             let separators = _mm512_load_si512((&raw const node.0).cast());
-            for (points, ranks) in points.chunks(16).zip(ranks.chunks_mut(16)) {
-                let lanes = u16::MAX >> (16 - points.len().min(ranks.len()));
-                let point = _mm512_maskz_loadu_epi32(lanes, points.as_ptr().cast());
+            for (points, ranks) in points.iter().zip(ranks) {
+                let point = _mm512_loadu_si512(points.as_ptr().cast());
                 let mut below = _mm512_setzero_si512();
                 for step in [8, 4, 2, 1, 1] {
                     let at = _mm512_add_epi32(below, _mm512_set1_epi32(step - 1));
                     let passed = _mm512_cmplt_epu32_mask(_mm512_permutexvar_epi32(at, separators), point);
                     below = _mm512_mask_add_epi32(below, passed, below, _mm512_set1_epi32(step));
                 }
-                _mm512_mask_storeu_epi32(ranks.as_mut_ptr().cast(), lanes, below);
+                // Not a masked store for the rest: the loads that follow would have to wait for it.
+                _mm512_storeu_si512(ranks.as_mut_ptr().cast(), below);
             }
+        }
+        for (rank, &point) in ranks_left.iter_mut().zip(points_left) {
+            *rank = self.rank(node, point) as u32;
         }
     }
 

@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn one_hole_may_span_two_intervals() {
-        let left = set(&["10.0.0.0/24", "10.0.2.0/24"]).subtract(&set(&["10.0.0.128/25", "10.0.1.0/24", "10.0.2.0/25"]));
+        let left =
+            set(&["10.0.0.0/24", "10.0.2.0/24"]).subtract(&set(&["10.0.0.128/25", "10.0.1.0/24", "10.0.2.0/25"]));
         assert_eq!(shown(&left), ["10.0.0.0/25", "10.0.2.128/25"]);
     }
 
@@ -282,8 +283,10 @@ mod tests {
 
     fn small_prefix() -> impl Strategy<Value = IpNet> {
         prop_oneof![
-            (0u32..64, 26u8..=32).prop_map(|(host, len)| Ipv4Net::new((0x0a00_0000 | host).into(), len).unwrap().into()),
-            (0u128..64, 122u8..=128).prop_map(|(host, len)| Ipv6Net::new((0xfd << 120 | host).into(), len).unwrap().into()),
+            (0u32..64, 26u8..=32)
+                .prop_map(|(host, len)| Ipv4Net::new((0x0a00_0000 | host).into(), len).unwrap().into()),
+            (0u128..64, 122u8..=128)
+                .prop_map(|(host, len)| Ipv6Net::new((0xfd << 120 | host).into(), len).unwrap().into()),
         ]
     }
 

@@ -69,7 +69,11 @@ fn parse_rule(text: &str, sets: &mut Sets) -> Result<Rule, String> {
             return Err("no ':' between ports".to_owned());
         }
         let last = number(next("highest port")?)?;
-        if first > last { Err(format!("ports {first} : {last} are in the wrong order")) } else { Ok(PortRange { first, last }) }
+        if first > last {
+            Err(format!("ports {first} : {last} are in the wrong order"))
+        } else {
+            Ok(PortRange { first, last })
+        }
     };
     let (src_ports, dst_ports) = (ports()?, ports()?);
     let protocol = next("protocol")?;
@@ -85,7 +89,10 @@ fn parse_rule(text: &str, sets: &mut Sets) -> Result<Rule, String> {
         _ => return Err(format!("protocol mask {mask:#04x} is neither 0x00 nor 0xFF")),
     };
     let service = Service { protocols, ports: dst_ports };
-    let services = sets.services.entry(service).or_insert_with(|| Services::from([service].into_iter().collect::<crate::ServiceSet>()));
+    let services = sets
+        .services
+        .entry(service)
+        .or_insert_with(|| Services::from([service].into_iter().collect::<crate::ServiceSet>()));
     Ok(Rule { src, dst, src_ports, services: services.clone(), action: Action::Allow, origin: OriginId(0) })
 }
 
@@ -104,9 +111,8 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 /// # Errors
 /// The first line that is not a packet.
 pub fn parse_trace(text: &str) -> Result<Vec<Answered>, FormatError> {
-    let line = |(line, text): (usize, &str)| {
-        parse_packet(text).map_err(|what| FormatError { line, what, expected: PACKET })
-    };
+    let line =
+        |(line, text): (usize, &str)| parse_packet(text).map_err(|what| FormatError { line, what, expected: PACKET });
     (1..).zip(text.lines()).map(line).collect()
 }
 

@@ -87,6 +87,7 @@ impl Key {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
 const fn halves(address: IpAddr) -> ([u64; 2], bool) {
     match address {
         IpAddr::V4(a) => ([0, a.to_bits() as u64], false),
@@ -97,6 +98,7 @@ const fn halves(address: IpAddr) -> ([u64; 2], bool) {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "an IPv4 address sits in the low 32 bits")]
 const fn address(bits: [u64; 2], v6: bool) -> IpAddr {
     if v6 {
         IpAddr::V6(Ipv6Addr::from_bits((bits[0] as u128) << 64 | bits[1] as u128))

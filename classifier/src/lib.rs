@@ -36,5 +36,5 @@ pub use engine::Cost;
 pub use key::{Key, protocol};
 pub use rule::{OriginId, Rule};
 pub use services::{PortRange, Service, ServiceSet, Services};
-pub use tables::{BuildError, MAX_RULES, Tables};
+pub use tables::{BuildError, BuildOptions, MAX_RULES, Tables};
 pub use verdict::{Action, Verdict};

@@ -6,5 +6,8 @@ use crate::{Key, Rule, Verdict};
 ///
 /// Every engine is held against this one in the tests and the fuzz target; nothing else should call it.
 pub fn scan(rules: &[Rule], key: &Key) -> Verdict {
-    (0u32..).zip(rules).find(|(_, rule)| rule.matches(key)).map_or(Verdict::NO_MATCH, |(at, rule)| Verdict::by(rule.action, at))
+    (0u32..)
+        .zip(rules)
+        .find(|(_, rule)| rule.matches(key))
+        .map_or(Verdict::NO_MATCH, |(at, rule)| Verdict::by(rule.action, at))
 }

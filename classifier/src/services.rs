@@ -59,7 +59,8 @@ impl fmt::Display for Service {
             (protocol::SCTP, _) => f.write_str("SCTP")?,
             (number, _) => write!(f, "protocol {number}")?,
         }
-        let ports_say_something = matches!(self.protocols, (a, b) if a == b && has_ports(a)) || self.ports != PortRange::ALL;
+        let ports_say_something =
+            matches!(self.protocols, (a, b) if a == b && has_ports(a)) || self.ports != PortRange::ALL;
         if ports_say_something { write!(f, ":{}", self.ports) } else { Ok(()) }
     }
 }
@@ -186,7 +187,8 @@ impl ServiceSet {
         let mut merged = Self::default();
         for (at, &first) in starts.iter().enumerate() {
             let last = starts.get(at + 1).map_or(u8::MAX, |next| next - 1);
-            merged.push(Block { protocols: (first, last), ports: combine(self.ports_of(first), other.ports_of(first)) });
+            merged
+                .push(Block { protocols: (first, last), ports: combine(self.ports_of(first), other.ports_of(first)) });
         }
         merged
     }
@@ -243,7 +245,10 @@ mod tests {
 
     #[test]
     fn services_read_as_people_write_them() {
-        let shown: Vec<_> = set(&[(6, 80, 80), (17, 0, 65535), (132, 1, 9), (58, 0, 65535)]).services().map(|s| s.to_string()).collect();
+        let shown: Vec<_> = set(&[(6, 80, 80), (17, 0, 65535), (132, 1, 9), (58, 0, 65535)])
+            .services()
+            .map(|s| s.to_string())
+            .collect();
         assert_eq!(shown, ["TCP:80", "UDP:*", "protocol 58", "SCTP:1-9"]);
     }
 

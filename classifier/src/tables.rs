@@ -4,7 +4,7 @@
 //! engine is held against. Sets are shared with the list by reference, so building costs nothing per address.
 
 use crate::engine::address::Address;
-use crate::engine::{BLOCK, Block, Cost, Family, Fields, Protocols};
+use crate::engine::{BLOCK, Block, Choice, Cost, Family, Fields, Protocols};
 use crate::simd::{Kernel, Level, Scalar, Simd};
 use crate::{Action, Key, Rule, Verdict, linear};
 
@@ -24,8 +24,43 @@ pub enum BuildError {
         rules: usize,
     },
     /// More rules overlap in every field than the engine may hold.
-    #[error("the rules overlap in too many ways to be compiled in bounded memory; use fewer different ranges or prefixes")]
+    #[error(
+        "the rules overlap in too many ways to be compiled in bounded memory; use fewer different ranges or prefixes"
+    )]
     TooComplex,
+    /// The compiled form would be larger than [`BuildOptions::max_bytes`].
+    #[error("the compiled rules take more than the {max_bytes} bytes that are allowed")]
+    TooLarge {
+        /// The bound.
+        max_bytes: usize,
+    },
+    /// [`BuildOptions::cancelled`] said so.
+    #[error("the build was cancelled")]
+    Cancelled,
+}
+
+/// What a build may use.
+#[derive(Clone, Copy)]
+pub struct BuildOptions<'a> {
+    /// The most heap bytes of the compiled form of one address family. While it is built, up to four times as much is
+    /// in use.
+    pub max_bytes: usize,
+    /// Asked now and then; the build gives up when it says true.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Default for BuildOptions<'_> {
+    /// 256 MiB, 20 times what the largest measured list (200,000 rules) takes, and not to be cancelled.
+    fn default() -> Self {
+        Self { max_bytes: 256 << 20, cancelled: &|| false }
+    }
+}
+
+impl BuildOptions<'_> {
+    /// An error when the build should stop.
+    pub(crate) fn proceed(&self) -> Result<(), BuildError> {
+        if (self.cancelled)() { Err(BuildError::Cancelled) } else { Ok(()) }
+    }
 }
 
 /// An immutable, shareable answer to "which rule decides".
@@ -53,12 +88,24 @@ impl Tables {
     /// # Errors
     /// [`BuildError`] when the list does not fit; nothing is dropped from it silently.
     pub fn build(rules: Vec<Rule>) -> Result<Self, BuildError> {
+        Self::build_with(rules, &BuildOptions::default())
+    }
+
+    /// [`Tables::build`] with a bound on memory and a way to stop it.
+    ///
+    /// # Errors
+    /// [`BuildError`] when the list does not fit or the build was cancelled.
+    pub fn build_with(rules: Vec<Rule>, options: &BuildOptions<'_>) -> Result<Self, BuildError> {
+        Self::build_as(rules, options, Choice::default())
+    }
+
+    fn build_as(rules: Vec<Rule>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         let protocols = Protocols::new(&rules);
-        let v4 = Family::build(&rules, &protocols)?;
-        let v6 = Family::build(&rules, &protocols)?;
+        let v4 = Family::build(&rules, &protocols, options, choice)?;
+        let v6 = Family::build(&rules, &protocols, options, choice)?;
         Ok(Self { rules: rules.into_boxed_slice(), protocols, v4, v6, level: Level::detect() })
     }
 
@@ -204,56 +251,4 @@ impl Tables {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Addresses, OriginId, PortRange, Service, Services, protocol};
-
-    fn key(src: &str, port: u16) -> Key {
-        Key::new(src.parse().unwrap(), "10.0.0.9".parse().unwrap(), protocol::TCP, 40_000, port)
-    }
-
-    fn rule(src: &str, port: u16, action: Action, origin: u32) -> Rule {
-        Rule {
-            src: Addresses::prefix(src.parse().unwrap()),
-            services: Services::Set(std::sync::Arc::new(
-                [Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) }].into_iter().collect(),
-            )),
-            ..Rule::any(action, OriginId(origin))
-        }
-    }
-
-    #[test]
-    fn the_first_matching_rule_wins_and_is_named() {
-        let tables = Tables::build(vec![
-            rule("10.0.0.1/32", 80, Action::Deny, 7),
-            rule("10.0.0.0/24", 80, Action::Allow, 8),
-        ])
-        .unwrap();
-        let verdict = tables.lookup(&key("10.0.0.1", 80));
-        assert_eq!((verdict.action(), verdict.rule()), (Action::Deny, Some(0)));
-        assert_eq!(tables.deciding_rule(verdict).map(|r| r.origin), Some(OriginId(7)));
-        assert_eq!(tables.lookup(&key("10.0.0.2", 80)).rule(), Some(1));
-    }
-
-    #[test]
-    fn no_match_is_a_deny_that_names_no_rule() {
-        let tables = Tables::build(vec![rule("10.0.0.0/24", 80, Action::Allow, 1)]).unwrap();
-        assert_eq!(tables.lookup(&key("10.0.1.1", 80)), Verdict::NO_MATCH);
-        assert_eq!(Tables::build(vec![]).unwrap().lookup(&key("10.0.0.1", 80)), Verdict::NO_MATCH);
-    }
-
-    #[test]
-    fn a_burst_gets_the_answers_of_single_lookups() {
-        let tables = Tables::build(vec![rule("10.0.0.0/24", 80, Action::Allow, 1)]).unwrap();
-        let keys = [key("10.0.0.1", 80), key("10.0.0.1", 81), key("10.1.0.1", 80)];
-        let mut verdicts = [Verdict::by(Action::Allow, 0); 3];
-        tables.lookup_batch(&keys, &mut verdicts);
-        assert_eq!(verdicts.map(Verdict::is_allow), [true, false, false]);
-    }
-
-    #[test]
-    fn an_empty_set_matches_nothing() {
-        let nothing = Rule { src: Addresses::from(crate::AddressSet::default()), ..Rule::any(Action::Allow, OriginId(0)) };
-        assert!(!Tables::build(vec![nothing]).unwrap().lookup(&key("10.0.0.1", 80)).is_allow());
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::addresses::{AddressSet, Point};
-use crate::simd::{Node, Simd};
+use crate::simd::{NODE, Node, Simd};
 
 /// An address, or any other field that is searched as a 32-bit number.
 pub(crate) trait Address: Point + Hash + Debug + Send + Sync + 'static {
@@ -42,7 +42,7 @@ pub(crate) trait Address: Point + Hash + Debug + Send + Sync + 'static {
     fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64;
 
     /// How many of the ascending separators are below the point.
-    fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> usize;
+    fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32;
 
     /// The same for several points.
     fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]);
@@ -113,7 +113,7 @@ impl Address for u32 {
     }
 
     #[inline(always)]
-    fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> usize {
+    fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32 {
         simd.rank(node, point)
     }
 
@@ -169,24 +169,26 @@ impl Address for u128 {
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "both halves of each address go in")]
     fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64 {
-        let half = |address: Self, seed: u64| fold((address >> 64) as u64 ^ seed, address as u64 ^ seed.rotate_left(32));
+        let half =
+            |address: Self, seed: u64| fold((address >> 64) as u64 ^ seed, address as u64 ^ seed.rotate_left(32));
         fold(half(src, seed) ^ u64::from(more), half(dst, !seed) ^ seed.rotate_left(16))
     }
 
-    /// Four steps of a binary search: a comparison of 128 bits is two instructions, and no register holds 16.
+    /// A binary search: a comparison of 128 bits is two instructions, and no register holds 16.
     #[inline(always)]
-    fn rank<S: Simd>(_simd: S, node: &Node<Self>, point: Self) -> usize {
-        let mut below = 0;
-        for step in [8, 4, 2, 1] {
-            below += if node.0[below + step - 1] < point { step } else { 0 };
+    fn rank<S: Simd>(_simd: S, node: &Node<Self>, point: Self) -> u32 {
+        let below = |at: u32| node.0[at as usize % NODE] < point;
+        let mut rank = 0;
+        for step in [8, 4, 2, 1, 1] {
+            rank += if below(rank + step - 1) { step } else { 0 };
         }
-        below + usize::from(node.0[below] < point)
+        rank
     }
 
     #[inline(always)]
     fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]) {
         for (rank, &point) in ranks.iter_mut().zip(points) {
-            *rank = Self::rank(simd, node, point) as u32;
+            *rank = Self::rank(simd, node, point);
         }
     }
 

@@ -18,9 +18,15 @@ use std::collections::HashMap;
 
 use super::address::Address;
 use crate::simd::{Kernel, NODE, Node, Simd};
+use crate::{BuildError, BuildOptions};
 
 /// Children of an inner node.
 const FANOUT: usize = NODE + 1;
+
+/// The same and [`NODE`] as the numbers that places are computed with.
+const INNER: u32 = 17;
+const LEAF: u32 = 16;
+const _: () = assert!(INNER as usize == FANOUT && LEAF as usize == NODE);
 
 /// Deep enough for 2^32 pieces: 16 * 17^7 is more.
 const MAX_DEPTH: usize = 8;
@@ -89,11 +95,12 @@ impl<A: Address> Cover<A> {
         }
     }
 
-    /// Cuts the axis; none when it has more than `max_classes` classes.
-    pub(crate) fn cut(mut self, words: usize, max_classes: usize) -> Option<(Axis<A>, Rows)> {
+    /// Cuts the axis; none when it has more classes than it may have.
+    pub(crate) fn cut(mut self, cut: &Cut<'_>) -> Result<Option<(Axis<A>, Rows)>, BuildError> {
+        cut.options.proceed()?;
         self.events.sort_unstable_by_key(|event| event.point);
-        self.always.resize(words, 0);
-        let mut sweep = Sweep::new(self.always, max_classes);
+        self.always.resize(cut.words, 0);
+        let mut sweep = Sweep::new(self.always, cut.max_classes);
         let mut lasts = Vec::new();
         let mut class_of = Vec::new();
         let mut at = 0;
@@ -101,7 +108,7 @@ impl<A: Address> Cover<A> {
             // The piece that ends before the next event.
             let end = self.events.get(at).map(|event| event.point);
             if end != Some(A::ZERO) {
-                let class = sweep.class()?;
+                let Some(class) = sweep.class() else { return Ok(None) };
                 if class_of.last() == Some(&class) {
                     lasts.pop();
                 } else {
@@ -113,11 +120,27 @@ impl<A: Address> Cover<A> {
             while let Some(event) = self.events.get(at).filter(|event| Some(event.point) == end) {
                 sweep.apply(event.bit, event.begins);
                 at += 1;
+                if at % PROCEED_EVERY == 0 {
+                    cut.options.proceed()?;
+                }
             }
         }
-        Some((Axis::new(&lasts, class_of), Rows { words, bits: sweep.rows }))
+        Ok(Some((Axis::new(&lasts, class_of), Rows { words: cut.words, bits: sweep.rows })))
     }
 }
+
+/// How an axis is cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut<'a> {
+    /// Words per row.
+    pub(crate) words: usize,
+    /// The most classes.
+    pub(crate) max_classes: usize,
+    pub(crate) options: &'a BuildOptions<'a>,
+}
+
+/// Events between two looks at whether the build was cancelled: less than a millisecond.
+const PROCEED_EVERY: usize = 4096;
 
 /// The set of candidates at the sweep's point, and the classes met so far.
 struct Sweep {
@@ -243,7 +266,7 @@ impl<A: Address> Kernel for Search<'_, A> {
             return;
         };
         if let ([point], [class]) = (points, &mut *classes) {
-            *class = A::rank(simd, root, *point) as u32;
+            *class = A::rank(simd, root, *point);
         } else {
             A::rank_all(simd, root, points, classes);
         }
@@ -251,9 +274,9 @@ impl<A: Address> Kernel for Search<'_, A> {
             let nodes = &axis.nodes[axis.levels[level]..];
             // Two loops, because the factors are then constants: a shift and an addition.
             if level + 1 < axis.depth {
-                descend::<A, S, FANOUT>(simd, nodes, points, classes);
+                descend::<A, S, INNER>(simd, nodes, points, classes);
             } else {
-                descend::<A, S, NODE>(simd, nodes, points, classes);
+                descend::<A, S, LEAF>(simd, nodes, points, classes);
             }
         }
         let class_of = &axis.class_of[..];
@@ -265,9 +288,8 @@ impl<A: Address> Kernel for Search<'_, A> {
 
 /// From the nodes of one level to their children (the leaves': pieces) that hold the points.
 #[inline(always)]
-fn descend<A: Address, S: Simd, const CHILDREN: usize>(simd: S, nodes: &[Node<A>], points: &[A], at: &mut [u32]) {
+fn descend<A: Address, S: Simd, const CHILDREN: u32>(simd: S, nodes: &[Node<A>], points: &[A], at: &mut [u32]) {
     for (at, &point) in at.iter_mut().zip(points) {
-        let node = *at as usize;
-        *at = (node * CHILDREN + A::rank(simd, &nodes[node], point)) as u32;
+        *at = *at * CHILDREN + A::rank(simd, &nodes[*at as usize], point);
     }
 }

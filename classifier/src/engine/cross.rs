@@ -8,10 +8,11 @@ use super::address::Address;
 use super::axis::Rows;
 use super::rules::LiveRules;
 use super::{Axes, Classes, Covers};
+use crate::{BuildError, BuildOptions};
 
 /// The most combinations that are written down: a megabyte of codes, the cache nearest to a core (L2) on
 /// the machine that this was measured on.
-const MAX_CELLS: usize = 1 << 18;
+pub(crate) const MAX_CELLS: usize = 1 << 18;
 
 /// Lists that are tried. Each rule is one bit of a row while the table is filled.
 const MAX_RULES: usize = 1 << 14;
@@ -27,26 +28,31 @@ pub(crate) struct Cross {
 
 impl Cross {
     /// The axes, whose classes are numbered as addends of the cell's index; none when there are too many cells.
-    pub(crate) fn build<A: Address>(live: &LiveRules<'_, A>) -> Option<(Axes<A>, Self)> {
-        if live.rules.len() > MAX_RULES {
-            return None;
-        }
+    pub(crate) fn build<A: Address>(
+        live: &LiveRules<'_, A>,
+        options: &BuildOptions<'_>,
+        max_cells: usize,
+    ) -> Result<Option<(Axes<A>, Self)>, BuildError> {
         let bits = live.rules.len();
-        let words = bits.div_ceil(64).max(1);
-        let mut covers = Covers::new(bits, words);
+        if bits > MAX_RULES {
+            return Ok(None);
+        }
+        let mut covers = Covers::new(bits, bits.div_ceil(64).max(1));
         for (bit, rule) in (0u32..).zip(0..bits) {
             covers.add_rule(bit, live, rule);
         }
-        let (mut axes, rows) = covers.cut(MAX_CLASSES)?;
+        let Some((mut axes, rows)) = covers.cut(MAX_CLASSES, options)? else { return Ok(None) };
         let cells: usize = rows.iter().map(Rows::classes).product();
-        if std::env::var_os("DBG").is_some() { eprintln!("cells {cells} {:?}", rows.each_ref().map(Rows::classes)); }
-        if cells > MAX_CELLS {
-            return None;
+        if cells > max_cells {
+            return Ok(None);
         }
-        let codes = fill(&rows, |bit| live.rules[bit].code);
-        let [_, dst, service, src_port] = rows.each_ref().map(|rows| u32::try_from(rows.classes()).expect("at most MAX_CLASSES"));
-        axes.renumber([dst * service * src_port, service * src_port, src_port, 1].map(|factor| move |class| class * factor));
-        Some((axes, Self { codes }))
+        let codes = fill(&rows, |bit| live.rules[bit].code, options)?;
+        let [_, dst, service, src_port] =
+            rows.each_ref().map(|rows| u32::try_from(rows.classes()).expect("at most MAX_CLASSES"));
+        axes.renumber(
+            [dst * service * src_port, service * src_port, src_port, 1].map(|factor| move |class| class * factor),
+        );
+        Ok(Some((axes, Self { codes })))
     }
 
     #[inline(always)]
@@ -68,11 +74,16 @@ impl Cross {
 }
 
 /// The code of the first rule in the intersection of the rows, for every combination.
-fn fill([a, b, c, d]: &[Rows; 4], code: impl Fn(usize) -> u32) -> Vec<u32> {
+fn fill(
+    [a, b, c, d]: &[Rows; 4],
+    code: impl Fn(usize) -> u32,
+    options: &BuildOptions<'_>,
+) -> Result<Vec<u32>, BuildError> {
     let mut codes = Vec::with_capacity(a.classes() * b.classes() * c.classes() * d.classes());
     // The words of `a & b` that are not empty, and the bits: most classes are covered by few rules.
     let mut some: Vec<(usize, u64)> = Vec::new();
     for i in 0..a.classes() {
+        options.proceed()?;
         for j in 0..b.classes() {
             let words = a.row(i).iter().zip(b.row(j)).map(|(a, b)| a & b);
             some.clear();
@@ -90,5 +101,5 @@ fn fill([a, b, c, d]: &[Rows; 4], code: impl Fn(usize) -> u32) -> Vec<u32> {
             }
         }
     }
-    codes
+    Ok(codes)
 }

@@ -8,12 +8,13 @@ mod tuples;
 mod vectors;
 
 use address::Address;
-use axis::{Axis, Cover, Rows, Search};
-use rules::{LiveRules, port_interval};
-pub(crate) use rules::Protocols;
 pub(crate) use address::Fields;
+use axis::{Axis, Cover, Cut, Rows, Search};
+pub(crate) use rules::Protocols;
+use rules::{LiveRules, port_interval};
 
 use crate::simd::{Kernel, Simd};
+use crate::{BuildError, BuildOptions, Rule};
 use cross::Cross;
 use vectors::Vectors;
 
@@ -71,7 +72,10 @@ impl<A: Address> Axes<A> {
         stage::<S, _, N>(simd, Search { axis: &self.src, points: &block.src[..n], classes: &mut src[..n] });
         stage::<S, _, N>(simd, Search { axis: &self.dst, points: &block.dst[..n], classes: &mut dst[..n] });
         stage::<S, _, N>(simd, Search { axis: &self.service, points: &block.service[..n], classes: &mut service[..n] });
-        stage::<S, _, N>(simd, Search { axis: &self.src_port, points: &block.src_port[..n], classes: &mut src_port[..n] });
+        stage::<S, _, N>(
+            simd,
+            Search { axis: &self.src_port, points: &block.src_port[..n], classes: &mut src_port[..n] },
+        );
         classes
     }
 
@@ -98,6 +102,9 @@ fn stage<S: Simd, K: Kernel, const N: usize>(simd: S, kernel: K) {
     if N == 1 { kernel.run(simd) } else { simd.call(kernel) }
 }
 
+/// The axes, and the rows of each one's classes.
+type Pieces<A> = (Axes<A>, [Rows; 4]);
+
 /// What candidates cover on the four axes.
 struct Covers<A> {
     src: Cover<A>,
@@ -109,7 +116,13 @@ struct Covers<A> {
 
 impl<A: Address> Covers<A> {
     fn new(bits: usize, words: usize) -> Self {
-        Self { src: Cover::new(bits), dst: Cover::new(bits), service: Cover::new(bits), src_port: Cover::new(bits), words }
+        Self {
+            src: Cover::new(bits),
+            dst: Cover::new(bits),
+            service: Cover::new(bits),
+            src_port: Cover::new(bits),
+            words,
+        }
     }
 
     fn add_rule(&mut self, bit: u32, live: &LiveRules<'_, A>, rule: usize) {
@@ -131,12 +144,13 @@ impl<A: Address> Covers<A> {
     }
 
     /// The axes and their rows; none when an axis has more classes than `max_classes`.
-    fn cut(self, max_classes: usize) -> Option<(Axes<A>, [Rows; 4])> {
-        let (src, a) = self.src.cut(self.words, max_classes)?;
-        let (dst, b) = self.dst.cut(self.words, max_classes)?;
-        let (service, c) = self.service.cut(self.words, max_classes)?;
-        let (src_port, d) = self.src_port.cut(self.words, max_classes)?;
-        Some((Axes { src, dst, service, src_port }, [a, b, c, d]))
+    fn cut(self, max_classes: usize, options: &BuildOptions<'_>) -> Result<Option<Pieces<A>>, BuildError> {
+        let cut = Cut { words: self.words, max_classes, options };
+        let Some((src, a)) = self.src.cut(&cut)? else { return Ok(None) };
+        let Some((dst, b)) = self.dst.cut(&cut)? else { return Ok(None) };
+        let Some((service, c)) = self.service.cut(&cut)? else { return Ok(None) };
+        let Some((src_port, d)) = self.src_port.cut(&cut)? else { return Ok(None) };
+        Ok(Some((Axes { src, dst, service, src_port }, [a, b, c, d])))
     }
 }
 
@@ -161,19 +175,47 @@ pub(crate) struct Family<A> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one per table; a box would cost a load per lookup")]
 enum Matcher<A> {
     Cross(Cross),
     Vectors(Vectors<A>),
 }
 
+/// What the compiler may choose from. Tests forbid structures to see the others work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    /// The most cells of a cross product.
+    pub(crate) cells: usize,
+    /// The longest list whose rules are all direct.
+    pub(crate) all_direct: usize,
+    /// The most bits that small tuples are dissolved into.
+    pub(crate) dissolved: usize,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self { cells: cross::MAX_CELLS, all_direct: plan::ALL_DIRECT, dissolved: plan::DISSOLVED }
+    }
+}
+
 impl<A: Address> Family<A> {
-    pub(crate) fn build(rules: &[crate::Rule], protocols: &Protocols) -> Result<Self, crate::BuildError> {
+    pub(crate) fn build(
+        rules: &[Rule],
+        protocols: &Protocols,
+        options: &BuildOptions<'_>,
+        choice: Choice,
+    ) -> Result<Self, BuildError> {
+        options.proceed()?;
         let live = LiveRules::new(rules, protocols);
-        if let Some((axes, cross)) = Cross::build(&live) {
-            return Ok(Self { axes, matcher: Matcher::Cross(cross) });
-        }
-        let (axes, vectors) = Vectors::build(&live)?;
-        Ok(Self { axes, matcher: Matcher::Vectors(vectors) })
+        let family = match Cross::build(&live, options, choice.cells)? {
+            Some((axes, cross)) => Self { axes, matcher: Matcher::Cross(cross) },
+            None => {
+                let (axes, vectors) = Vectors::build(&live, options, choice)?;
+                Self { axes, matcher: Matcher::Vectors(vectors) }
+            }
+        };
+        let max_bytes = options.max_bytes;
+        if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
     }
 
     /// The verdict codes of a block.

@@ -15,6 +15,7 @@ use std::collections::{HashMap, HashSet};
 
 use ahash::RandomState;
 
+use super::Choice;
 use super::address::Address;
 use super::rules::{LiveRules, prefixes};
 use crate::simd::Chunk;
@@ -33,10 +34,10 @@ const MAX_SHARING: usize = 8;
 
 /// Lists up to this length are all direct: two chunks per row. Measured on the 1k sets against tuples of the same
 /// rules: see the engine's doc.
-const ALL_DIRECT: usize = 1024;
+pub(crate) const ALL_DIRECT: usize = 1024;
 
-/// Bits of a row of one chunk.
-const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+/// Direct rules that small tuples are dissolved into: as many as fit into one chunk beside the tuples.
+pub(crate) const DISSOLVED: usize = size_of::<Chunk>() * 8 - MAX_TUPLES;
 
 /// A rule that is reached through a tuple is copied once per pair of prefixes and service; beyond this it is direct.
 const MAX_ENTRIES: usize = 16;
@@ -72,15 +73,15 @@ pub(crate) struct Plan<A> {
 }
 
 impl<A: Address> Plan<A> {
-    pub(crate) fn new(live: &LiveRules<'_, A>) -> Self {
+    pub(crate) fn new(live: &LiveRules<'_, A>, choice: Choice) -> Self {
         let count = u32::try_from(live.rules.len()).expect("at most MAX_RULES");
-        if live.rules.len() <= ALL_DIRECT {
+        if live.rules.len() <= choice.all_direct {
             return Self { direct: (0..count).collect(), tuples: Vec::new(), entries: Vec::new() };
         }
         let mut plan = Self { direct: Vec::new(), tuples: Vec::new(), entries: Vec::new() };
         plan.expand(live);
         let mut shapes = Shapes::new::<A>(&plan.entries);
-        shapes.dissolve(A::BITS, plan.direct.len());
+        shapes.dissolve(A::BITS, plan.direct.len(), choice.dissolved);
         shapes.merge(MERGED_TUPLES);
         plan.assign(&shapes);
         plan.relieve();
@@ -92,8 +93,10 @@ impl<A: Address> Plan<A> {
 
     /// Makes the rules of these codes direct.
     pub(crate) fn make_direct(&mut self, codes: &[u32], live: &LiveRules<'_, A>) {
-        let position = |&code: &u32| live.rules.binary_search_by_key(&code, |rule| rule.code).expect("codes are of live rules");
-        let moved: Vec<u32> = codes.iter().map(position).map(|at| u32::try_from(at).expect("at most MAX_RULES")).collect();
+        let position =
+            |&code: &u32| live.rules.binary_search_by_key(&code, |rule| rule.code).expect("codes are of live rules");
+        let moved: Vec<u32> =
+            codes.iter().map(position).map(|at| u32::try_from(at).expect("at most MAX_RULES")).collect();
         let gone: HashSet<u32, RandomState> = moved.iter().copied().collect();
         self.entries.retain(|entry| !gone.contains(&entry.rule));
         self.direct.extend(moved);
@@ -181,7 +184,8 @@ impl<A: Address> Plan<A> {
             let service = if shape.service { entry.service.0 } else { 0 };
             (entry.tuple, entry.src.0.and(A::mask(shape.src)), entry.dst.0.and(A::mask(shape.dst)), service)
         };
-        let mut sharing: HashMap<_, usize, _> = HashMap::with_capacity_and_hasher(self.entries.len(), RandomState::new());
+        let mut sharing: HashMap<_, usize, _> =
+            HashMap::with_capacity_and_hasher(self.entries.len(), RandomState::new());
         for entry in &self.entries {
             *sharing.entry(key(entry)).or_default() += 1;
         }
@@ -222,12 +226,12 @@ impl Shapes {
     }
 
     /// Turns shapes into direct rules: those of short prefixes up to two chunks, then the smallest up to one.
-    fn dissolve(&mut self, bits: u8, mut direct: usize) {
+    fn dissolve(&mut self, bits: u8, mut direct: usize, most: usize) {
         let mut shapes: Vec<_> = self.population.iter().map(|(&shape, &count)| (shape, count)).collect();
         shapes.sort_unstable_by_key(|&((src, dst), count)| (u16::from(src) + u16::from(dst), count));
         let short = u16::from(bits) * 3 / 8;
         for &((src, dst), count) in &shapes {
-            if u16::from(src) + u16::from(dst) < short {
+            if u16::from(src) + u16::from(dst) < short && most > 0 {
                 direct += count;
                 self.population.remove(&(src, dst));
                 self.moved.insert((src, dst), None);
@@ -235,7 +239,7 @@ impl Shapes {
         }
         shapes.sort_unstable_by_key(|&(shape, count)| (count, shape));
         for ((src, dst), count) in shapes {
-            if direct + count <= CHUNK_BITS - MAX_TUPLES && self.population.remove(&(src, dst)).is_some() {
+            if direct + count <= most && self.population.remove(&(src, dst)).is_some() {
                 direct += count;
                 self.moved.insert((src, dst), None);
             }

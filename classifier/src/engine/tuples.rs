@@ -81,7 +81,14 @@ impl<A: Address> Tuples<A> {
             });
             base += u32::try_from(buckets).expect("at most 64 times MAX_RULES");
         }
-        let mut placed = Self { tuples, heads: vec![0; base as usize + 1], entries: Vec::new(), codes: Vec::new(), seed, longest_runs: Vec::new() };
+        let mut placed = Self {
+            tuples,
+            heads: vec![0; base as usize + 1],
+            entries: Vec::new(),
+            codes: Vec::new(),
+            seed,
+            longest_runs: Vec::new(),
+        };
         let mut order: Vec<(u32, u32, u32)> = (0u32..)
             .zip(entries)
             .map(|(at, entry)| {
@@ -104,9 +111,19 @@ impl<A: Address> Tuples<A> {
 
     /// The longest run of each tuple.
     fn runs(&self) -> Vec<u32> {
-        let ends = self.tuples.iter().skip(1).map(|tuple| tuple.base).chain([u32::try_from(self.heads.len() - 1).expect("as built")]);
+        let ends = self
+            .tuples
+            .iter()
+            .skip(1)
+            .map(|tuple| tuple.base)
+            .chain([u32::try_from(self.heads.len() - 1).expect("as built")]);
         let span = |(tuple, end): (&Tuple<A>, u32)| &self.heads[tuple.base as usize..=end as usize];
-        self.tuples.iter().zip(ends).map(span).map(|heads| heads.windows(2).map(|run| run[1] - run[0]).max().unwrap_or(0)).collect()
+        self.tuples
+            .iter()
+            .zip(ends)
+            .map(span)
+            .map(|heads| heads.windows(2).map(|run| run[1] - run[0]).max().unwrap_or(0))
+            .collect()
     }
 
     /// The codes of the entries beyond the bound of their bucket.
@@ -117,6 +134,7 @@ impl<A: Address> Tuples<A> {
 
     /// The bucket of a packet in a tuple: where its run is in `heads`.
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the shift leaves as many bits as the tuple has buckets")]
     pub(crate) fn bucket(&self, tuple: u32, fields: &Fields<A>) -> u32 {
         let at = &self.tuples[tuple as usize];
         let hash = A::mix(

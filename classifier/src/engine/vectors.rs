@@ -5,15 +5,12 @@ use super::address::{Address, Fields};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::Tuples;
-use super::{Axes, Block, Classes, Covers, stage};
-use crate::BuildError;
+use super::{Axes, Block, Choice, Classes, Covers, stage};
 use crate::simd::{Chunk, Kernel, NO_BIT, Simd};
+use crate::{BuildError, BuildOptions};
 
 /// Bits of a row. More make rows that no cache holds.
 const MAX_BITS: usize = 1 << 14;
-
-/// The most bytes of rows per axis.
-const MAX_ROW_BYTES: usize = 64 << 20;
 
 /// Bits of a chunk.
 const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
@@ -50,9 +47,14 @@ enum Rows {
 }
 
 impl<A: Address> Vectors<A> {
-    pub(crate) fn build(live: &LiveRules<'_, A>) -> Result<(Axes<A>, Self), BuildError> {
-        let mut plan = Plan::new(live);
+    pub(crate) fn build(
+        live: &LiveRules<'_, A>,
+        options: &BuildOptions<'_>,
+        choice: Choice,
+    ) -> Result<(Axes<A>, Self), BuildError> {
+        let mut plan = Plan::new(live, choice);
         let tuples = loop {
+            options.proceed()?;
             match Tuples::new(&plan.tuples, &plan.entries) {
                 Ok(tuples) => break tuples,
                 Err(homeless) => plan.make_direct(&homeless, live),
@@ -70,14 +72,15 @@ impl<A: Address> Vectors<A> {
             covers.add_rule(u32::try_from(codes.len()).expect("below MAX_BITS"), live, rule as usize);
             codes.push(live.rules[rule as usize].code);
         }
-        let (mut axes, rows) = covers.cut(MAX_ROW_BYTES / (words * 8)).ok_or(BuildError::TooComplex)?;
+        let too_large = BuildError::TooLarge { max_bytes: options.max_bytes };
+        let (mut axes, rows) = covers.cut(options.max_bytes / (words * 8), options)?.ok_or(too_large)?;
         // The rows of the four axes lie behind each other, and a class is numbered by where its row begins.
         let each = words.div_ceil(8);
         let mut begins = 0;
         let mut all = Vec::with_capacity(rows.iter().map(|rows| rows.bits.len()).sum());
         axes.renumber(rows.each_ref().map(|rows| {
             let begin = begins;
-            begins += u32::try_from(rows.classes() * each).expect("MAX_ROW_BYTES keeps it small");
+            begins += u32::try_from(rows.classes() * each).expect("max_bytes keeps it small");
             move |class| begin + class * u32::try_from(each).expect("below MAX_BITS / 512")
         }));
         rows.iter().for_each(|rows| all.extend_from_slice(&rows.bits));
@@ -88,13 +91,20 @@ impl<A: Address> Vectors<A> {
             let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
             Rows::Chunks { rows: all.chunks_exact(8).map(chunk).collect(), each }
         };
-        let codes = codes.chunks(CHUNK_BITS).flat_map(|chunk| (0..CHUNK_CODES).map(|at| *chunk.get(at).unwrap_or(&u32::MAX))).collect();
+        let code = |chunk: usize, at: usize| (at < CHUNK_BITS).then(|| codes.get(chunk * CHUNK_BITS + at)).flatten();
+        let codes =
+            (0..each).flat_map(|chunk| (0..CHUNK_CODES).map(move |at| *code(chunk, at).unwrap_or(&u32::MAX))).collect();
         let tuple_bits = if plan.tuples.len() == 64 { u64::MAX } else { (1 << plan.tuples.len()) - 1 };
         Ok((axes, Self { rows, codes, classes, direct: plan.direct.len(), tuple_bits, tuples, shapes: plan.tuples }))
     }
 
     #[inline(always)]
-    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, classes: &Classes<N>, block: &Block<A, N>) -> [u32; N] {
+    pub(crate) fn decide<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        classes: &Classes<N>,
+        block: &Block<A, N>,
+    ) -> [u32; N] {
         let mut best = [u32::MAX; N];
         let mut tuples = [0; N];
         let len = block.len;
@@ -108,7 +118,10 @@ impl<A: Address> Vectors<A> {
             }
             Rows::Chunks { rows, each } => {
                 let (best, tuples) = (&mut best[..len], &mut tuples[..len]);
-                stage::<S, _, N>(simd, Meet { rows, codes: &self.codes, aside: self.tuple_bits, classes, best, tuples });
+                stage::<S, _, N>(
+                    simd,
+                    Meet { rows, codes: &self.codes, aside: self.tuple_bits, classes, best, tuples },
+                );
                 if *each == 2 {
                     stage::<S, _, N>(simd, MeetSecond { rows, codes: &self.codes[CHUNK_CODES..], classes, best });
                 }
@@ -127,11 +140,13 @@ impl<A: Address> Vectors<A> {
     pub(crate) fn cost(&self, classes: [u32; 4], packet: &Fields<A>) -> (usize, usize, usize) {
         let (first, chunks) = match &self.rows {
             Rows::Words(rows) => (classes.iter().fold(u64::MAX, |met, &class| met & rows[class as usize]), 1),
-            Rows::Chunks { rows, each } => (classes.iter().fold(u64::MAX, |met, &class| met & rows[class as usize].0[0]), *each),
+            Rows::Chunks { rows, each } => {
+                (classes.iter().fold(u64::MAX, |met, &class| met & rows[class as usize].0[0]), *each)
+            }
         };
-        let tuples = (0..self.shapes.len() as u32).filter(|tuple| first & self.tuple_bits & 1 << tuple != 0);
-        let runs = tuples.map(|tuple| self.tuples.run(self.tuples.bucket(tuple, packet)));
-        let (probes, entries) = runs.fold((0, 0), |(probes, entries), (first, end)| (probes + 1, entries + (end - first) as usize));
+        let runs = bits(first & self.tuple_bits).map(|tuple| self.tuples.run(self.tuples.bucket(tuple, packet)));
+        let (probes, entries) =
+            runs.fold((0, 0), |(probes, entries), (first, end)| (probes + 1, entries + (end - first) as usize));
         (chunks, probes, entries)
     }
 
@@ -234,7 +249,7 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
         let Self { tables, tuples, block, best } = self;
         if N == 1 {
             let packet = &block.packets[0];
-            for tuple in bits(tuples[0]) {
+            for tuple in tuples.iter().flat_map(|&tuples| bits(tuples)) {
                 let (first, end) = tables.run(tables.bucket(tuple, packet));
                 best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, packet)));
             }
@@ -244,9 +259,9 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
         // written into lists, a few items at once whether they exist or not, and the lists are worked off.
         let mut probes = List::<PROBES>::new();
         for (at, &tuples) in (0u32..).zip(tuples) {
-            let two = [tuples.trailing_zeros(), (tuples & tuples.wrapping_sub(1)).trailing_zeros()];
-            probes.push_some(two.map(|tuple| (at, tuple)), tuples.count_ones());
-            for tuple in bits(tuples).skip(2) {
+            let left = tuples & tuples.wrapping_sub(1);
+            probes.push_some([(at, tuples.trailing_zeros()), (at, left.trailing_zeros())], tuples.count_ones());
+            for tuple in bits(left & left.wrapping_sub(1)) {
                 probes.push((at, tuple));
             }
             if probes.len > PROBES - 66 {

@@ -33,7 +33,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn rank(self, node: &Node<u32>, point: u32) -> usize {
+    fn rank(self, node: &Node<u32>, point: u32) -> u32 {
         let line = (&raw const node.0).cast::<__m256i>();
         // SAFETY: an Avx2 exists, so the CPU has the features; a node is 64 readable bytes aligned to 64.
         unsafe {
@@ -44,7 +44,7 @@ impl Simd for Avx2 {
             let high = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line.add(1)), turn));
             // Each lane below the point is -1; packing keeps one byte pair per lane.
             let below = _mm256_movemask_epi8(_mm256_packs_epi32(low, high));
-            below.count_ones() as usize / 2
+            below.count_ones() / 2
         }
     }
 

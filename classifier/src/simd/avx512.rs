@@ -33,12 +33,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn rank(self, node: &Node<u32>, point: u32) -> usize {
+    fn rank(self, node: &Node<u32>, point: u32) -> u32 {
         // SAFETY: an Avx512 exists, so the CPU has the features; a node is 64 readable bytes aligned to 64.
         unsafe {
             let separators = _mm512_load_si512((&raw const node.0).cast());
             let below = _mm512_cmplt_epu32_mask(separators, _mm512_set1_epi32(point.cast_signed()));
-            below.count_ones() as usize
+            below.count_ones()
         }
     }
 
@@ -62,7 +62,7 @@ impl Simd for Avx512 {
             }
         }
         for (rank, &point) in ranks_left.iter_mut().zip(points_left) {
-            *rank = self.rank(node, point) as u32;
+            *rank = self.rank(node, point);
         }
     }
 

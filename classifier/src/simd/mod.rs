@@ -56,13 +56,13 @@ pub(crate) trait Simd: Copy {
     fn call<K: Kernel>(self, kernel: K);
 
     /// How many of the ascending separators are below the point.
-    fn rank(self, node: &Node<u32>, point: u32) -> usize;
+    fn rank(self, node: &Node<u32>, point: u32) -> u32;
 
     /// The same for several points, up to the shorter of the two slices.
     #[inline(always)]
     fn rank_all(self, node: &Node<u32>, points: &[u32], ranks: &mut [u32]) {
         for (rank, &point) in ranks.iter_mut().zip(points) {
-            *rank = self.rank(node, point) as u32;
+            *rank = self.rank(node, point);
         }
     }
 

@@ -13,8 +13,8 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn rank(self, node: &Node<u32>, point: u32) -> usize {
-        node.0.iter().map(|&separator| u32::from(separator < point)).sum::<u32>() as usize
+    fn rank(self, node: &Node<u32>, point: u32) -> u32 {
+        node.0.iter().map(|&separator| u32::from(separator < point)).sum()
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ struct Steps<'a> {
     node: &'a Node<u32>,
     point: u32,
     rows: [&'a Chunk; 4],
-    rank: &'a mut usize,
+    rank: &'a mut u32,
     aside: u64,
     met: &'a mut (u64, usize),
     points: &'a [u32],
@@ -51,13 +51,13 @@ proptest! {
     ) {
         separators.sort_unstable();
         let node = Node(separators);
-        let below = |point| separators.iter().filter(|&&separator| separator < point).count();
+        let below = |point| separators.iter().map(|&separator| u32::from(separator < point)).sum::<u32>();
         let inside = (0..4).all(|at| four[at].wrapping_sub(first[at]) <= width[at]);
         let bit = |at: usize| rows.iter().all(|row| row.0[at / 64] >> (at % 64) & 1 == 1);
-        let first = (0..64).fold(0, |first, at| first | u64::from(bit(at)) << at) & aside;
+        let tuples = (0..64).fold(0, |all, at| all | u64::from(bit(at)) << at) & aside;
         let place = (0..512).find(|&at| bit(at) && (at >= 64 || aside >> at & 1 == 0)).unwrap_or(NO_BIT);
         for level in Level::available() {
-            let (mut rank, mut met, mut within, mut ranks) = (usize::MAX, (0, 0), !inside, vec![99; points.len()]);
+            let (mut rank, mut met, mut within, mut ranks) = (u32::MAX, (0, 0), !inside, vec![99; points.len()]);
             let [a, b, c, d] = &rows;
             level.call(Steps {
                 node: &node,
@@ -72,9 +72,9 @@ proptest! {
                 within: &mut within,
             });
             prop_assert_eq!(rank, below(point), "{}", level.name());
-            prop_assert!(ranks.iter().zip(&points).all(|(&rank, &point)| rank as usize == below(point)), "{}", level.name());
+            prop_assert!(ranks.iter().zip(&points).all(|(&rank, &point)| rank == below(point)), "{}", level.name());
             prop_assert_eq!(within, inside, "{}", level.name());
-            prop_assert_eq!(met, (first, place), "{}", level.name());
+            prop_assert_eq!(met, (tuples, place), "{}", level.name());
         }
     }
 }

@@ -6,7 +6,7 @@ use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::Tuples;
 use super::{Axes, Block, Choice, Classes, Covers, stage};
-use crate::simd::{Chunk, Kernel, NO_BIT, Simd};
+use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
 /// Bits of a row. More make rows that no cache holds.
@@ -169,6 +169,13 @@ impl<A: Address> Vectors<A> {
     }
 }
 
+/// One chunk of the rows of a key's four classes. Spelled out, because `map` on an array is not always inlined.
+#[inline(always)]
+fn lines<'a, const N: usize>(rows: &'a [Chunk], classes: &Classes<N>, at: usize, chunk: usize) -> [&'a Chunk; 4] {
+    let line = |axis: usize| &rows[classes[axis][at] as usize + chunk];
+    [line(0), line(1), line(2), line(3)]
+}
+
 /// Intersects the first chunks of each key: the best direct rule, and the tuples that may have a better one.
 struct Meet<'a, const N: usize> {
     rows: &'a [Chunk],
@@ -183,7 +190,7 @@ impl<const N: usize> Kernel for Meet<'_, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for (at, (best, tuples)) in self.best.iter_mut().zip(self.tuples).enumerate() {
-            let lines = self.classes.each_ref().map(|axis| &self.rows[axis[at] as usize]);
+            let lines = lines(self.rows, self.classes, at, 0);
             let (first, place) = simd.meet(lines, self.aside);
             *tuples = first;
             *best = self.codes[place];
@@ -203,7 +210,7 @@ impl<const N: usize> Kernel for MeetSecond<'_, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for (at, best) in self.best.iter_mut().enumerate() {
-            let lines = self.classes.each_ref().map(|axis| &self.rows[axis[at] as usize + 1]);
+            let lines = lines(self.rows, self.classes, at, 1);
             *best = self.codes[simd.meet(lines, 0).1].min(*best);
         }
     }
@@ -228,7 +235,7 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
                 if *best < codes[0] {
                     break;
                 }
-                let lines = self.classes.each_ref().map(|axis| &self.rows[axis[at] as usize + chunk]);
+                let lines = lines(self.rows, self.classes, at, chunk);
                 *best = codes[simd.meet(lines, 0).1].min(*best);
             }
         }
@@ -264,7 +271,7 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
             for tuple in bits(left & left.wrapping_sub(1)) {
                 probes.push((at, tuple));
             }
-            if probes.len > PROBES - 66 {
+            if probes.len() > PROBES - 66 {
                 probe(simd, tables, &mut probes, block, best);
             }
         }
@@ -295,12 +302,12 @@ fn probe<A: Address, S: Simd, const N: usize>(
         for entry in first + 4..end {
             entries.push((at, entry));
         }
-        if entries.len > ENTRIES - MAX_RUN - 4 {
+        if entries.len() > ENTRIES - MAX_RUN - 4 {
             verify(simd, tables, &mut entries, block, best);
         }
     }
     verify(simd, tables, &mut entries, block, best);
-    probes.len = 0;
+    probes.clear();
 }
 
 /// Verifies (key, entry) pairs.
@@ -316,7 +323,7 @@ fn verify<A: Address, S: Simd, const N: usize>(
         let best = &mut best[at as usize % N];
         *best = tables.verify(simd, entry, &block.packets[at as usize % N]).min(*best);
     }
-    entries.len = 0;
+    entries.clear();
 }
 
 /// The places of the bits that are set.
@@ -329,35 +336,4 @@ fn bits(mut left: u64) -> impl Iterator<Item = u32> {
             at
         })
     })
-}
-
-/// Pairs of a key's place in its block and something to look at.
-struct List<const CAP: usize> {
-    items: [(u32, u32); CAP],
-    len: usize,
-}
-
-impl<const CAP: usize> List<CAP> {
-    #[inline(always)]
-    fn new() -> Self {
-        Self { items: [(0, 0); CAP], len: 0 }
-    }
-
-    #[inline(always)]
-    fn items(&mut self) -> &mut [(u32, u32)] {
-        &mut self.items[..self.len]
-    }
-
-    #[inline(always)]
-    fn push(&mut self, item: (u32, u32)) {
-        self.items[self.len] = item;
-        self.len += 1;
-    }
-
-    /// Appends the first `count` of the items, or all of them if `count` is more. All are written in any case.
-    #[inline(always)]
-    fn push_some<const SOME: usize>(&mut self, some: [(u32, u32); SOME], count: u32) {
-        self.items[self.len..][..SOME].copy_from_slice(&some);
-        self.len += SOME.min(count as usize);
-    }
 }

@@ -17,6 +17,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod list;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ mod tests;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+pub(crate) use list::List;
 pub(crate) use scalar::Scalar;
 
 /// How many separators a search node holds: 16 of 32 bits are one cache line and one AVX-512 register.

@@ -289,7 +289,15 @@ impl<A: Address> Kernel for Search<'_, A> {
 /// From the nodes of one level to their children (the leaves': pieces) that hold the points.
 #[inline(always)]
 fn descend<A: Address, S: Simd, const CHILDREN: u32>(simd: S, nodes: &[Node<A>], points: &[A], at: &mut [u32]) {
-    for (at, &point) in at.iter_mut().zip(points) {
-        *at = *at * CHILDREN + A::rank(simd, &nodes[*at as usize], point);
+    let step = |at: &mut u32, point| *at = *at * CHILDREN + A::rank(simd, &nodes[*at as usize], point);
+    // Eight at a time: the loop's own instructions were a fifth of it.
+    let ((points, points_left), (eights, left)) = (points.as_chunks::<8>(), at.as_chunks_mut::<8>());
+    for (eight, points) in eights.iter_mut().zip(points) {
+        for lane in 0..8 {
+            step(&mut eight[lane], points[lane]);
+        }
+    }
+    for (at, &point) in left.iter_mut().zip(points_left) {
+        step(at, point);
     }
 }

@@ -10,9 +10,9 @@ use super::rules::LiveRules;
 use super::{Axes, Classes, Covers};
 use crate::{BuildError, BuildOptions};
 
-/// The most combinations that are written down: a megabyte of codes, the cache nearest to a core (L2) on
-/// the machine that this was measured on.
-pub(crate) const MAX_CELLS: usize = 1 << 18;
+/// The most combinations that are written down: a megabyte of 16-bit numbers, the cache nearest to a core (L2) on the
+/// machine that this was measured on, and the bound on one pod's table.
+pub(crate) const MAX_CELLS: usize = 1 << 19;
 
 /// Lists that are tried. Each rule is one bit of a row while the table is filled.
 const MAX_RULES: usize = 1 << 14;
@@ -20,9 +20,12 @@ const MAX_RULES: usize = 1 << 14;
 /// Classes per axis that are tried: with [`MAX_RULES`] a bound of 16 MiB on the rows.
 const MAX_CLASSES: usize = 1 << 13;
 
-/// The codes of every combination.
+/// The first rule of every combination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cross {
+    /// Positions in `codes`: half the size of the codes themselves, which are few and stay in the L1 cache.
+    cells: Vec<u16>,
+    /// One per rule, and one for "no rule".
     codes: Vec<u32>,
 }
 
@@ -46,40 +49,38 @@ impl Cross {
         if cells > max_cells {
             return Ok(None);
         }
-        let codes = fill(&rows, |bit| live.rules[bit].code, options)?;
+        let cells = fill(&rows, bits, options)?;
+        let codes = live.rules.iter().map(|rule| rule.code).chain([u32::MAX]).collect();
         let [_, dst, service, src_port] =
             rows.each_ref().map(|rows| u32::try_from(rows.classes()).expect("at most MAX_CLASSES"));
         axes.renumber(
             [dst * service * src_port, service * src_port, src_port, 1].map(|factor| move |class| class * factor),
         );
-        Ok(Some((axes, Self { codes })))
+        Ok(Some((axes, Self { cells, codes })))
     }
 
     #[inline(always)]
     pub(crate) fn decide<const N: usize>(&self, classes: &Classes<N>, len: usize) -> [u32; N] {
         let mut codes = [u32::MAX; N];
         for (at, code) in codes.iter_mut().enumerate().take(len) {
-            *code = self.codes[classes.iter().map(|axis| axis[at]).sum::<u32>() as usize];
+            let cell = classes[0][at] + classes[1][at] + classes[2][at] + classes[3][at];
+            *code = self.codes[usize::from(self.cells[cell as usize])];
         }
         codes
     }
 
     pub(crate) fn cells(&self) -> usize {
-        self.codes.len()
+        self.cells.len()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.codes.capacity() * size_of::<u32>()
+        self.cells.capacity() * size_of::<u16>() + self.codes.capacity() * size_of::<u32>()
     }
 }
 
-/// The code of the first rule in the intersection of the rows, for every combination.
-fn fill(
-    [a, b, c, d]: &[Rows; 4],
-    code: impl Fn(usize) -> u32,
-    options: &BuildOptions<'_>,
-) -> Result<Vec<u32>, BuildError> {
-    let mut codes = Vec::with_capacity(a.classes() * b.classes() * c.classes() * d.classes());
+/// The first bit in the intersection of the rows, or `none`, for every combination.
+fn fill([a, b, c, d]: &[Rows; 4], none: usize, options: &BuildOptions<'_>) -> Result<Vec<u16>, BuildError> {
+    let mut cells = Vec::with_capacity(a.classes() * b.classes() * c.classes() * d.classes());
     // The words of `a & b` that are not empty, and the bits: most classes are covered by few rules.
     let mut some: Vec<(usize, u64)> = Vec::new();
     for i in 0..a.classes() {
@@ -96,10 +97,10 @@ fn fill(
                         let met = word & c[at] & d[at];
                         (met != 0).then(|| at * 64 + met.trailing_zeros() as usize)
                     });
-                    codes.push(first.map_or(u32::MAX, &code));
+                    cells.push(u16::try_from(first.unwrap_or(none)).expect("MAX_RULES is below 2^16"));
                 }
             }
         }
     }
-    Ok(codes)
+    Ok(cells)
 }

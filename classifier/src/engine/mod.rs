@@ -21,11 +21,11 @@ use vectors::Vectors;
 /// Keys that are searched together. 32 is the burst of AF_XDP and DPDK drivers; the misses of 32 keys overlap.
 pub(crate) const BLOCK: usize = 32;
 
-/// Up to `N` keys of one family, each whole and field by field.
+/// Up to `N` keys of one family, field by field and as the tuples verify them.
 #[derive(Clone, Debug)]
 pub(crate) struct Block<A, const N: usize> {
     len: usize,
-    packets: [Fields<A>; N],
+    lanes: [Fields<A>; N],
     src: [A; N],
     dst: [A; N],
     service: [u32; N],
@@ -36,18 +36,23 @@ impl<A: Address, const N: usize> Block<A, N> {
     #[inline(always)]
     pub(crate) fn new() -> Self {
         let none = Fields { src: A::ZERO, dst: A::ZERO, service: 0, src_port: 0 };
-        Self { len: 0, packets: [none; N], src: [A::ZERO; N], dst: [A::ZERO; N], service: [0; N], src_port: [0; N] }
+        Self { len: 0, lanes: [none; N], src: [A::ZERO; N], dst: [A::ZERO; N], service: [0; N], src_port: [0; N] }
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, packet: Fields<A>) {
         let at = self.len;
-        self.packets[at] = packet;
+        self.lanes[at] = tuples::lanes(packet);
         self.src[at] = packet.src;
         self.dst[at] = packet.dst;
         self.service[at] = packet.service;
         self.src_port[at] = packet.src_port;
         self.len = at + 1;
+    }
+
+    #[inline(always)]
+    fn packet(&self, at: usize) -> Fields<A> {
+        Fields { src: self.src[at], dst: self.dst[at], service: self.service[at], src_port: self.src_port[at] }
     }
 }
 

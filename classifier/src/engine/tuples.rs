@@ -15,11 +15,34 @@ use super::plan::{Entry, MAX_RUN, Shape};
 use crate::simd::{Simd, prefetch};
 
 /// A rule as it is verified: 32 bytes for IPv4, two to a cache line. A prefix is an interval like any other.
+///
+/// The service and the source port are in the high bits of their lanes. The low bits of `first` hold the rule's code,
+/// which costs no further line that way; as the packet's low bits are ones, they do not change a comparison.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed<A> {
     first: Fields<A>,
     width: Fields<A>,
+}
+
+/// Half of the buckets and more stay empty, so that few keys share one: a bucket is 4 bytes, an entry in vain is more
+/// work than the bucket's cache line.
+const BUCKETS_PER_ENTRY: usize = 4;
+
+/// Bits below the service and the source port: what 32 leave beside 24 and 16.
+const SERVICE_SHIFT: u32 = 8;
+const PORT_SHIFT: u32 = 16;
+
+/// Ones in the low bits.
+const fn low_ones(bits: u32) -> u32 {
+    (1 << bits) - 1
+}
+
+/// A packet's fields as [`Tuples::verify`] wants them.
+#[inline(always)]
+pub(crate) fn lanes<A: Address>(packet: Fields<A>) -> Fields<A> {
+    let service = packet.service << SERVICE_SHIFT | low_ones(SERVICE_SHIFT);
+    Fields { service, src_port: packet.src_port << PORT_SHIFT | low_ones(PORT_SHIFT), ..packet }
 }
 
 /// What a tuple hashes, and where its buckets are.
@@ -38,8 +61,6 @@ pub(crate) struct Tuples<A> {
     tuples: Vec<Tuple<A>>,
     heads: Vec<u32>,
     entries: Vec<Packed<A>>,
-    /// The code of each entry.
-    codes: Vec<u32>,
     seed: u64,
     longest_runs: Vec<u32>,
 }
@@ -71,7 +92,7 @@ impl<A: Address> Tuples<A> {
         let mut base = 0u32;
         let mut tuples = Vec::with_capacity(shapes.len());
         for (shape, &count) in shapes.iter().zip(by_tuple) {
-            let buckets = (count * 2 * doubling).next_power_of_two().max(2);
+            let buckets = (count * BUCKETS_PER_ENTRY * doubling).next_power_of_two().max(2);
             tuples.push(Tuple {
                 src_mask: A::mask(shape.src),
                 dst_mask: A::mask(shape.dst),
@@ -85,7 +106,6 @@ impl<A: Address> Tuples<A> {
             tuples,
             heads: vec![0; base as usize + 1],
             entries: Vec::new(),
-            codes: Vec::new(),
             seed,
             longest_runs: Vec::new(),
         };
@@ -104,7 +124,6 @@ impl<A: Address> Tuples<A> {
             placed.heads[at] += placed.heads[at - 1];
         }
         placed.entries = order.iter().map(|&(.., at)| Packed::new(&entries[at as usize])).collect();
-        placed.codes = order.iter().map(|&(_, code, _)| code).collect();
         placed.longest_runs = placed.runs();
         placed
     }
@@ -128,7 +147,7 @@ impl<A: Address> Tuples<A> {
 
     /// The codes of the entries beyond the bound of their bucket.
     fn homeless(&self) -> Vec<u32> {
-        let beyond = |run: &[u32]| self.codes[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).copied();
+        let beyond = |run: &[u32]| self.entries[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).map(Packed::code);
         self.heads.windows(2).flat_map(beyond).collect()
     }
 
@@ -168,10 +187,9 @@ impl<A: Address> Tuples<A> {
 
     /// The entry's code, or `u32::MAX` when it does not match. An OR instead of a choice, which would be a branch.
     #[inline(always)]
-    pub(crate) fn verify<S: Simd>(&self, simd: S, entry: u32, packet: &Fields<A>) -> u32 {
-        let Packed { first, width } = &self.entries[entry as usize];
-        let matches = A::within(simd, first, width, packet);
-        self.codes[entry as usize] | u32::from(matches).wrapping_sub(1)
+    pub(crate) fn verify<S: Simd>(&self, simd: S, entry: u32, lanes: &Fields<A>) -> u32 {
+        let entry = &self.entries[entry as usize];
+        entry.code() | u32::from(A::within(simd, &entry.first, &entry.width, lanes)).wrapping_sub(1)
     }
 
     /// The most entries that one packet can make a lookup verify.
@@ -184,22 +202,36 @@ impl<A: Address> Tuples<A> {
         self.tuples.capacity() * size_of::<Tuple<A>>()
             + self.heads.capacity() * size_of::<u32>()
             + self.entries.capacity() * size_of::<Packed<A>>()
-            + self.codes.capacity() * size_of::<u32>()
+
     }
 }
 
 impl<A: Address> Packed<A> {
     fn new(entry: &Entry<A>) -> Self {
         let ((src, src_length), (dst, dst_length)) = (entry.src, entry.dst);
-        let ((service, last_service), (src_port, last_src_port)) = (entry.service, entry.src_ports);
+        let (service, last_service) = entry.service;
+        let (src_port, last_src_port) = entry.src_ports;
+        let raised = |service: u32, src_port: u32| (service << SERVICE_SHIFT, src_port << PORT_SHIFT);
+        let (width_service, width_src_port) = raised(last_service - service, last_src_port - src_port);
+        let (service, src_port) = raised(service, src_port);
         Self {
-            first: Fields { src, dst, service, src_port },
+            first: Fields {
+                src,
+                dst,
+                service: service | entry.code >> PORT_SHIFT,
+                src_port: src_port | entry.code & low_ones(PORT_SHIFT),
+            },
             width: Fields {
                 src: A::mask(src_length).not(),
                 dst: A::mask(dst_length).not(),
-                service: last_service - service,
-                src_port: last_src_port - src_port,
+                service: width_service | low_ones(SERVICE_SHIFT),
+                src_port: width_src_port | low_ones(PORT_SHIFT),
             },
         }
+    }
+
+    #[inline(always)]
+    fn code(&self) -> u32 {
+        (self.first.service & low_ones(SERVICE_SHIFT)) << PORT_SHIFT | self.first.src_port & low_ones(PORT_SHIFT)
     }
 }

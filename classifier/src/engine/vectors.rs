@@ -118,12 +118,11 @@ impl<A: Address> Vectors<A> {
             }
             Rows::Chunks { rows, each } => {
                 let (best, tuples) = (&mut best[..len], &mut tuples[..len]);
-                stage::<S, _, N>(
-                    simd,
-                    Meet { rows, codes: &self.codes, aside: self.tuple_bits, classes, best, tuples },
-                );
+                let codes = &self.codes[..];
                 if *each == 2 {
-                    stage::<S, _, N>(simd, MeetSecond { rows, codes: &self.codes[CHUNK_CODES..], classes, best });
+                    stage::<S, _, N>(simd, Meet::<N, 2> { rows, codes, aside: self.tuple_bits, classes, best, tuples });
+                } else {
+                    stage::<S, _, N>(simd, Meet::<N, 1> { rows, codes, aside: self.tuple_bits, classes, best, tuples });
                 }
             }
         }
@@ -176,8 +175,9 @@ fn lines<'a, const N: usize>(rows: &'a [Chunk], classes: &Classes<N>, at: usize,
     [line(0), line(1), line(2), line(3)]
 }
 
-/// Intersects the first chunks of each key: the best direct rule, and the tuples that may have a better one.
-struct Meet<'a, const N: usize> {
+/// Intersects the first `CHUNKS` (1 or 2) chunks of each key: the best direct rule, and the tuples that may have a
+/// better one. Both chunks always, because whether the first has a rule is not predictable.
+struct Meet<'a, const N: usize, const CHUNKS: usize> {
     rows: &'a [Chunk],
     codes: &'a [u32],
     aside: u64,
@@ -186,32 +186,21 @@ struct Meet<'a, const N: usize> {
     tuples: &'a mut [u64],
 }
 
-impl<const N: usize> Kernel for Meet<'_, N> {
+impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        for (at, (best, tuples)) in self.best.iter_mut().zip(self.tuples).enumerate() {
-            let lines = lines(self.rows, self.classes, at, 0);
-            let (first, place) = simd.meet(lines, self.aside);
+        let second = if CHUNKS == 2 { &self.codes[CHUNK_CODES..] } else { &[] };
+        let [a, b, c, d] = self.classes;
+        let keys = a.iter().zip(b).zip(c.iter().zip(d));
+        for ((((&a, &b), (&c, &d)), best), tuples) in keys.zip(self.best).zip(self.tuples) {
+            let row = |class: u32| &self.rows[class as usize..][..CHUNKS];
+            let [a, b, c, d] = [row(a), row(b), row(c), row(d)];
+            let (first, place) = simd.meet([&a[0], &b[0], &c[0], &d[0]], self.aside);
             *tuples = first;
             *best = self.codes[place];
-        }
-    }
-}
-
-/// Intersects the second chunks of each key. Always, because whether the first had a rule is not predictable.
-struct MeetSecond<'a, const N: usize> {
-    rows: &'a [Chunk],
-    codes: &'a [u32],
-    classes: &'a Classes<N>,
-    best: &'a mut [u32],
-}
-
-impl<const N: usize> Kernel for MeetSecond<'_, N> {
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        for (at, best) in self.best.iter_mut().enumerate() {
-            let lines = lines(self.rows, self.classes, at, 1);
-            *best = self.codes[simd.meet(lines, 0).1].min(*best);
+            if CHUNKS == 2 {
+                *best = second[simd.meet([&a[1], &b[1], &c[1], &d[1]], 0).1].min(*best);
+            }
         }
     }
 }
@@ -255,10 +244,10 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
     fn run<S: Simd>(self, simd: S) {
         let Self { tables, tuples, block, best } = self;
         if N == 1 {
-            let packet = &block.packets[0];
+            let (packet, lanes) = (&block.packet(0), &block.lanes[0]);
             for tuple in tuples.iter().flat_map(|&tuples| bits(tuples)) {
                 let (first, end) = tables.run(tables.bucket(tuple, packet));
-                best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, packet)));
+                best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, lanes)));
             }
             return;
         }
@@ -289,15 +278,13 @@ fn probe<A: Address, S: Simd, const N: usize>(
     best: &mut [u32; N],
 ) {
     for (at, tuple) in probes.items() {
-        *tuple = tables.bucket(*tuple, &block.packets[*at as usize]);
+        *tuple = tables.bucket(*tuple, &block.packet(*at as usize % N));
         tables.prefetch_bucket(*tuple);
-    }
-    for &mut (_, bucket) in probes.items() {
-        tables.prefetch_run(tables.run(bucket));
     }
     let mut entries = List::<ENTRIES>::new();
     for &mut (at, bucket) in probes.items() {
         let (first, end) = tables.run(bucket);
+        tables.prefetch_run((first, end));
         entries.push_some([(at, first), (at, first + 1), (at, first + 2), (at, first + 3)], end - first);
         for entry in first + 4..end {
             entries.push((at, entry));
@@ -321,7 +308,7 @@ fn verify<A: Address, S: Simd, const N: usize>(
 ) {
     for &mut (at, entry) in entries.items() {
         let best = &mut best[at as usize % N];
-        *best = tables.verify(simd, entry, &block.packets[at as usize % N]).min(*best);
+        *best = tables.verify(simd, entry, &block.lanes[at as usize % N]).min(*best);
     }
     entries.clear();
 }

@@ -37,7 +37,13 @@ const MAX_SHARING: usize = 8;
 pub(crate) const ALL_DIRECT: usize = 1024;
 
 /// Direct rules that small tuples are dissolved into: as many as fit into one chunk beside the tuples.
-pub(crate) const DISSOLVED: usize = size_of::<Chunk>() * 8 - MAX_TUPLES;
+pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
+
+/// Bits of a row of one chunk.
+const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+
+/// Room for what a second choice changes beside the number of dissolved rules: a few tuples.
+const SLACK: usize = 16;
 
 /// A rule that is reached through a tuple is copied once per pair of prefixes and service; beyond this it is direct.
 const MAX_ENTRIES: usize = 16;
@@ -78,17 +84,35 @@ impl<A: Address> Plan<A> {
         if live.rules.len() <= choice.all_direct {
             return Self { direct: (0..count).collect(), tuples: Vec::new(), entries: Vec::new() };
         }
-        let mut plan = Self { direct: Vec::new(), tuples: Vec::new(), entries: Vec::new() };
-        plan.expand(live);
-        let mut shapes = Shapes::new::<A>(&plan.entries);
-        shapes.dissolve(A::BITS, plan.direct.len(), choice.dissolved);
+        let mut expanded = Self { direct: Vec::new(), tuples: Vec::new(), entries: Vec::new() };
+        expanded.expand(live);
+        let plan = expanded.clone().choose(choice.dissolved);
+        // How many rules the buckets cannot take is known at the end only. If they make rows of a second chunk, which
+        // doubles what is fetched per key, as many less are dissolved.
+        let beyond = plan.bits().saturating_sub(CHUNK_BITS);
+        if beyond == 0 || beyond + SLACK >= choice.dissolved {
+            return plan;
+        }
+        let smaller = expanded.choose(choice.dissolved - beyond - SLACK);
+        if smaller.bits() <= CHUNK_BITS { smaller } else { plan }
+    }
+
+    /// Parts the expanded rules into direct ones and tuples.
+    fn choose(mut self, dissolved: usize) -> Self {
+        let mut shapes = Shapes::new::<A>(&self.entries);
+        shapes.dissolve(A::BITS, self.direct.len(), dissolved);
         shapes.merge(MERGED_TUPLES);
-        plan.assign(&shapes);
-        plan.relieve();
-        plan.direct.sort_unstable();
-        plan.direct.dedup();
-        plan.number();
-        plan
+        self.assign(&shapes);
+        self.relieve();
+        self.direct.sort_unstable();
+        self.direct.dedup();
+        self.number();
+        self
+    }
+
+    /// Bits of a row.
+    fn bits(&self) -> usize {
+        self.direct.len() + self.tuples.len()
     }
 
     /// Makes the rules of these codes direct.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use bulkhead_classifier::{Key, Tables, Verdict, classbench};
+use bulkhead_classifier::{BuildOptions, Change, Key, Tables, Verdict, classbench};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -63,6 +63,20 @@ fn time(tables: &Tables, keys: &[Key], burst: usize) -> f64 {
     best.as_secs_f64() * 1e9 / keys.len() as f64
 }
 
+/// Updates of one rule per second: the middle rule is taken out of a table and put back in by turns.
+fn updates(tables: &Tables) -> Result<f64, Box<dyn Error>> {
+    let at = tables.rules().len() / 2;
+    let Some(rule) = tables.rules().get(at).cloned() else { return Ok(0.0) };
+    let (options, start, mut count) = (BuildOptions::default(), Instant::now(), 0);
+    while count < 2 || start.elapsed() < Duration::from_millis(200) && count < 1000 {
+        let without = tables.update(&[Change::Remove { at }], &options)?;
+        let back = without.update(&[Change::Insert { at, rule: rule.clone() }], &options)?;
+        std::hint::black_box(back);
+        count += 2;
+    }
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+}
+
 #[expect(clippy::print_stdout, reason = "the report is what the program is for")]
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -94,6 +108,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         "rules_verified_per_lookup": mean(|cost| cost.entries),
         "ns_per_lookup": { "1": ns[0], "32": ns[1], "256": ns[2] },
         "lookups_per_second": 1e9 / ns[1],
+        "updates_per_second": updates(&tables)?,
     });
     println!("{report}");
     Ok(if mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

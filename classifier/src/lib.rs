@@ -22,10 +22,13 @@
 
 mod addresses;
 pub mod classbench;
+mod compiled;
+mod delta;
 mod engine;
 mod key;
 pub mod linear;
 mod rule;
+mod rule_list;
 mod services;
 mod simd;
 mod tables;
@@ -35,6 +38,7 @@ pub use addresses::{AddressSet, Addresses};
 pub use engine::Cost;
 pub use key::{Key, protocol};
 pub use rule::{OriginId, Rule};
+pub use rule_list::RuleList;
 pub use services::{PortRange, Service, ServiceSet, Services};
-pub use tables::{BuildError, BuildOptions, MAX_RULES, Tables};
+pub use tables::{BuildError, BuildOptions, Change, MAX_RULES, Tables};
 pub use verdict::{Action, Verdict};

@@ -15,7 +15,7 @@ use crate::{BuildError, BuildOptions};
 pub(crate) const MAX_CELLS: usize = 1 << 19;
 
 /// Lists that are tried. Each rule is one bit of a row while the table is filled.
-const MAX_RULES: usize = 1 << 14;
+pub(crate) const MAX_RULES: usize = 1 << 14;
 
 /// Classes per axis that are tried: with [`MAX_RULES`] a bound of 16 MiB on the rows.
 const MAX_CLASSES: usize = 1 << 13;
@@ -67,6 +67,11 @@ impl Cross {
             *code = self.codes[usize::from(self.cells[cell as usize])];
         }
         codes
+    }
+
+    /// Whether a rule of this code is in the table.
+    pub(crate) fn holds(&self, code: u32) -> bool {
+        self.codes.binary_search(&code).is_ok()
     }
 
     pub(crate) fn cells(&self) -> usize {

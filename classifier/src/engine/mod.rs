@@ -7,13 +7,15 @@ mod rules;
 mod tuples;
 mod vectors;
 
-use address::Address;
-pub(crate) use address::Fields;
+use std::ops::Add;
+use std::sync::Arc;
+
+use address::{Address, Fields};
 use axis::{Axis, Cover, Cut, Rows, Search};
 pub(crate) use rules::Protocols;
 use rules::{LiveRules, port_interval};
 
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Chunk, Kernel, Simd};
 use crate::{BuildError, BuildOptions, Rule};
 use cross::Cross;
 use vectors::Vectors;
@@ -172,15 +174,42 @@ pub struct Cost {
     pub entries: usize,
 }
 
-/// The rules of one family, compiled.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            steps: self.steps + other.steps,
+            chunks: self.chunks + other.chunks,
+            probes: self.probes + other.probes,
+            entries: self.entries + other.entries,
+        }
+    }
+}
+
+/// The rules of one family, compiled. A copy shares everything but what was taken out since.
+#[derive(Clone, Debug)]
 pub(crate) struct Family<A> {
+    shared: Arc<Shared<A>>,
+    retracted: Retracted,
+}
+
+#[derive(Debug)]
+struct Shared<A> {
     axes: Axes<A>,
     matcher: Matcher<A>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "there is one per table; a box would cost a load per lookup")]
+/// Rules that were taken out after the build.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Retracted {
+    /// The bits of the candidates that are left, chunk by chunk.
+    live: Vec<Chunk>,
+    /// The codes that no longer count, ascending.
+    codes: Vec<u32>,
+}
+
+#[derive(Debug)]
 enum Matcher<A> {
     Cross(Cross),
     Vectors(Vectors<A>),
@@ -195,6 +224,11 @@ pub(crate) struct Choice {
     pub(crate) all_direct: usize,
     /// The most bits that small tuples are dissolved into.
     pub(crate) dissolved: usize,
+}
+
+impl Choice {
+    /// One bit for each of at most 64 rules.
+    pub(crate) const BITS: Self = Self { cells: 0, all_direct: 64, dissolved: 0 };
 }
 
 impl Default for Choice {
@@ -212,24 +246,44 @@ impl<A: Address> Family<A> {
     ) -> Result<Self, BuildError> {
         options.proceed()?;
         let live = LiveRules::new(rules, protocols);
-        let family = match Cross::build(&live, options, choice.cells)? {
-            Some((axes, cross)) => Self { axes, matcher: Matcher::Cross(cross) },
+        // A family of few rules in a long list is no cross product, so that it can change with the list.
+        let cross = if rules.len() > cross::MAX_RULES { None } else { Cross::build(&live, options, choice.cells)? };
+        let (shared, live) = match cross {
+            Some((axes, cross)) => (Shared { axes, matcher: Matcher::Cross(cross) }, Vec::new()),
             None => {
                 let (axes, vectors) = Vectors::build(&live, options, choice)?;
-                Self { axes, matcher: Matcher::Vectors(vectors) }
+                let live = vec![Chunk([u64::MAX; 8]); vectors.chunks()];
+                (Shared { axes, matcher: Matcher::Vectors(vectors) }, live)
             }
         };
+        let family = Self { shared: Arc::new(shared), retracted: Retracted { live, codes: Vec::new() } };
         let max_bytes = options.max_bytes;
         if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
+    }
+
+    /// The same rules without that of this code; none when only another build can do that.
+    pub(crate) fn without(&self, code: u32) -> Option<Self> {
+        let mut family = self.clone();
+        let vectors = match &self.shared.matcher {
+            Matcher::Vectors(vectors) => vectors,
+            Matcher::Cross(cross) => return (!cross.holds(code)).then_some(family),
+        };
+        if let Some((chunk, at)) = vectors.place(code) {
+            family.retracted.live[chunk].0[at / 64] &= !(1 << (at % 64));
+        }
+        let codes = &mut family.retracted.codes;
+        codes.insert(codes.partition_point(|&gone| gone < code), code);
+        Some(family)
     }
 
     /// The verdict codes of a block.
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> [u32; N] {
-        let classes = self.axes.classes(simd, block);
-        match &self.matcher {
+        let Shared { axes, matcher } = &*self.shared;
+        let classes = axes.classes(simd, block);
+        match matcher {
             Matcher::Cross(cross) => cross.decide(&classes, block.len),
-            Matcher::Vectors(vectors) => vectors.decide(simd, &classes, block),
+            Matcher::Vectors(vectors) => vectors.decide(simd, &classes, block, &self.retracted),
         }
     }
 
@@ -237,28 +291,35 @@ impl<A: Address> Family<A> {
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: Fields<A>) -> Cost {
         let mut block = Block::<A, 1>::new();
         block.push(packet);
-        let classes = self.axes.classes(simd, &block).map(|[class]| class);
-        let steps = self.axes.depth();
-        match &self.matcher {
-            Matcher::Cross(_) => Cost { steps, chunks: 0, probes: 0, entries: 0 },
-            Matcher::Vectors(vectors) => {
-                let (chunks, probes, entries) = vectors.cost(classes, &packet);
-                Cost { steps, chunks, probes, entries }
-            }
+        let Shared { axes, matcher } = &*self.shared;
+        let classes = axes.classes(simd, &block).map(|[class]| class);
+        let steps = axes.depth();
+        match matcher {
+            Matcher::Cross(_) => Cost { steps, ..Cost::default() },
+            Matcher::Vectors(vectors) => Cost { steps, ..vectors.cost(classes, &packet) },
+        }
+    }
+
+    /// The most that a packet costs.
+    pub(crate) fn worst_case(&self) -> Cost {
+        let steps = self.shared.axes.depth();
+        match &self.shared.matcher {
+            Matcher::Cross(_) => Cost { steps, ..Cost::default() },
+            Matcher::Vectors(vectors) => Cost { steps, ..vectors.worst_case() },
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.axes.bytes()
-            + match &self.matcher {
+        self.shared.axes.bytes()
+            + match &self.shared.matcher {
                 Matcher::Cross(cross) => cross.bytes(),
                 Matcher::Vectors(vectors) => vectors.bytes(),
             }
     }
 
     pub(crate) fn describe(&self) -> String {
-        let depth = self.axes.depth();
-        match &self.matcher {
+        let depth = self.shared.axes.depth();
+        match &self.shared.matcher {
             Matcher::Cross(cross) => format!("cross product of {} cells, {depth} search steps", cross.cells()),
             Matcher::Vectors(vectors) => format!("{}, {depth} search steps", vectors.describe()),
         }

@@ -102,13 +102,8 @@ impl<A: Address> Tuples<A> {
             });
             base += u32::try_from(buckets).expect("at most 64 times MAX_RULES");
         }
-        let mut placed = Self {
-            tuples,
-            heads: vec![0; base as usize + 1],
-            entries: Vec::new(),
-            seed,
-            longest_runs: Vec::new(),
-        };
+        let mut placed =
+            Self { tuples, heads: vec![0; base as usize + 1], entries: Vec::new(), seed, longest_runs: Vec::new() };
         let mut order: Vec<(u32, u32, u32)> = (0u32..)
             .zip(entries)
             .map(|(at, entry)| {
@@ -147,7 +142,8 @@ impl<A: Address> Tuples<A> {
 
     /// The codes of the entries beyond the bound of their bucket.
     fn homeless(&self) -> Vec<u32> {
-        let beyond = |run: &[u32]| self.entries[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).map(Packed::code);
+        let beyond =
+            |run: &[u32]| self.entries[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).map(Packed::code);
         self.heads.windows(2).flat_map(beyond).collect()
     }
 
@@ -185,11 +181,12 @@ impl<A: Address> Tuples<A> {
         prefetch(&self.entries, (end as usize).wrapping_sub(1));
     }
 
-    /// The entry's code, or `u32::MAX` when it does not match. An OR instead of a choice, which would be a branch.
+    /// The entry's code, or `u32::MAX` when it does not match or is gone. An OR instead of a choice, which would be a branch.
     #[inline(always)]
-    pub(crate) fn verify<S: Simd>(&self, simd: S, entry: u32, lanes: &Fields<A>) -> u32 {
+    pub(crate) fn verify<S: Simd>(&self, simd: S, entry: u32, lanes: &Fields<A>, gone: &[u32]) -> u32 {
         let entry = &self.entries[entry as usize];
-        entry.code() | u32::from(A::within(simd, &entry.first, &entry.width, lanes)).wrapping_sub(1)
+        let code = entry.code() | u32::from(A::within(simd, &entry.first, &entry.width, lanes)).wrapping_sub(1);
+        if !gone.is_empty() && gone.binary_search(&code).is_ok() { u32::MAX } else { code }
     }
 
     /// The most entries that one packet can make a lookup verify.
@@ -202,7 +199,6 @@ impl<A: Address> Tuples<A> {
         self.tuples.capacity() * size_of::<Tuple<A>>()
             + self.heads.capacity() * size_of::<u32>()
             + self.entries.capacity() * size_of::<Packed<A>>()
-
     }
 }
 

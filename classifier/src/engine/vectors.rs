@@ -5,7 +5,7 @@ use super::address::{Address, Fields};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::Tuples;
-use super::{Axes, Block, Choice, Classes, Covers, stage};
+use super::{Axes, Block, Choice, Classes, Cost, Covers, Retracted, stage};
 use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
@@ -104,14 +104,16 @@ impl<A: Address> Vectors<A> {
         simd: S,
         classes: &Classes<N>,
         block: &Block<A, N>,
+        retracted: &Retracted,
     ) -> [u32; N] {
+        let live = &retracted.live[..];
         let mut best = [u32::MAX; N];
         let mut tuples = [0; N];
         let len = block.len;
         match &self.rows {
             Rows::Words(rows) => {
                 for at in 0..len {
-                    let met = classes.iter().fold(u64::MAX, |met, axis| met & rows[axis[at] as usize]);
+                    let met = classes.iter().fold(live[0].0[0], |met, axis| met & rows[axis[at] as usize]);
                     best[at] = self.codes[(met & !self.tuple_bits).trailing_zeros() as usize];
                     tuples[at] = met & self.tuple_bits;
                 }
@@ -120,33 +122,63 @@ impl<A: Address> Vectors<A> {
                 let (best, tuples) = (&mut best[..len], &mut tuples[..len]);
                 let codes = &self.codes[..];
                 if *each == 2 {
-                    stage::<S, _, N>(simd, Meet::<N, 2> { rows, codes, aside: self.tuple_bits, classes, best, tuples });
+                    stage::<S, _, N>(
+                        simd,
+                        Meet::<N, 2> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples },
+                    );
                 } else {
-                    stage::<S, _, N>(simd, Meet::<N, 1> { rows, codes, aside: self.tuple_bits, classes, best, tuples });
+                    stage::<S, _, N>(
+                        simd,
+                        Meet::<N, 1> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples },
+                    );
                 }
             }
         }
         if self.tuple_bits != 0 {
-            stage::<S, _, N>(simd, Probe { tables: &self.tuples, tuples: &tuples[..len], block, best: &mut best });
+            stage::<S, _, N>(
+                simd,
+                Probe { tables: &self.tuples, gone: &retracted.codes, tuples: &tuples[..len], block, best: &mut best },
+            );
         }
         if let Rows::Chunks { rows, each: each @ 3.. } = &self.rows {
-            stage::<S, _, N>(simd, MeetRest { rows, codes: &self.codes, each: *each, classes, best: &mut best[..len] });
+            stage::<S, _, N>(
+                simd,
+                MeetRest { rows, live, codes: &self.codes, each: *each, classes, best: &mut best[..len] },
+            );
         }
         best
     }
 
-    /// What one packet costs: chunks intersected, probes, entries verified.
-    pub(crate) fn cost(&self, classes: [u32; 4], packet: &Fields<A>) -> (usize, usize, usize) {
-        let (first, chunks) = match &self.rows {
-            Rows::Words(rows) => (classes.iter().fold(u64::MAX, |met, &class| met & rows[class as usize]), 1),
-            Rows::Chunks { rows, each } => {
-                (classes.iter().fold(u64::MAX, |met, &class| met & rows[class as usize].0[0]), *each)
-            }
+    /// What one packet costs beside the search.
+    pub(crate) fn cost(&self, classes: [u32; 4], packet: &Fields<A>) -> Cost {
+        let row = |class: u32| match &self.rows {
+            Rows::Words(rows) => rows[class as usize],
+            Rows::Chunks { rows, .. } => rows[class as usize].0[0],
         };
-        let runs = bits(first & self.tuple_bits).map(|tuple| self.tuples.run(self.tuples.bucket(tuple, packet)));
-        let (probes, entries) =
-            runs.fold((0, 0), |(probes, entries), (first, end)| (probes + 1, entries + (end - first) as usize));
-        (chunks, probes, entries)
+        let tuples = classes.iter().fold(self.tuple_bits, |met, &class| met & row(class));
+        let runs = bits(tuples).map(|tuple| self.tuples.run(self.tuples.bucket(tuple, packet)));
+        let entries = runs.map(|(first, end)| (end - first) as usize).sum();
+        Cost { steps: 0, chunks: self.chunks(), probes: tuples.count_ones() as usize, entries }
+    }
+
+    /// The most that a packet costs beside the search.
+    pub(crate) fn worst_case(&self) -> Cost {
+        let entries = self.tuples.worst_case() as usize;
+        Cost { steps: 0, chunks: self.chunks(), probes: self.shapes.len(), entries }
+    }
+
+    /// Chunks per row; a row of one word counts as one.
+    pub(crate) fn chunks(&self) -> usize {
+        match &self.rows {
+            Rows::Words(_) => 1,
+            Rows::Chunks { each, .. } => *each,
+        }
+    }
+
+    /// Where the bit of a direct rule is: its chunk and its place in that.
+    pub(crate) fn place(&self, code: u32) -> Option<(usize, usize)> {
+        let at = self.codes.iter().position(|&direct| direct == code)?;
+        Some((at / CHUNK_CODES, at % CHUNK_CODES))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -168,17 +200,11 @@ impl<A: Address> Vectors<A> {
     }
 }
 
-/// One chunk of the rows of a key's four classes. Spelled out, because `map` on an array is not always inlined.
-#[inline(always)]
-fn lines<'a, const N: usize>(rows: &'a [Chunk], classes: &Classes<N>, at: usize, chunk: usize) -> [&'a Chunk; 4] {
-    let line = |axis: usize| &rows[classes[axis][at] as usize + chunk];
-    [line(0), line(1), line(2), line(3)]
-}
-
 /// Intersects the first `CHUNKS` (1 or 2) chunks of each key: the best direct rule, and the tuples that may have a
 /// better one. Both chunks always, because whether the first has a rule is not predictable.
 struct Meet<'a, const N: usize, const CHUNKS: usize> {
     rows: &'a [Chunk],
+    live: &'a [Chunk],
     codes: &'a [u32],
     aside: u64,
     classes: &'a Classes<N>,
@@ -190,16 +216,17 @@ impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let second = if CHUNKS == 2 { &self.codes[CHUNK_CODES..] } else { &[] };
+        let live = &self.live[..CHUNKS];
         let [a, b, c, d] = self.classes;
         let keys = a.iter().zip(b).zip(c.iter().zip(d));
         for ((((&a, &b), (&c, &d)), best), tuples) in keys.zip(self.best).zip(self.tuples) {
             let row = |class: u32| &self.rows[class as usize..][..CHUNKS];
             let [a, b, c, d] = [row(a), row(b), row(c), row(d)];
-            let (first, place) = simd.meet([&a[0], &b[0], &c[0], &d[0]], self.aside);
+            let (first, place) = simd.meet([&a[0], &b[0], &c[0], &d[0], &live[0]], self.aside);
             *tuples = first;
             *best = self.codes[place];
             if CHUNKS == 2 {
-                *best = second[simd.meet([&a[1], &b[1], &c[1], &d[1]], 0).1].min(*best);
+                *best = second[simd.meet([&a[1], &b[1], &c[1], &d[1], &live[1]], 0).1].min(*best);
             }
         }
     }
@@ -208,6 +235,7 @@ impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {
 /// Intersects the chunks after the first, as long as they can hold a better rule.
 struct MeetRest<'a, const N: usize> {
     rows: &'a [Chunk],
+    live: &'a [Chunk],
     codes: &'a [u32],
     each: usize,
     classes: &'a Classes<N>,
@@ -224,7 +252,8 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
                 if *best < codes[0] {
                     break;
                 }
-                let lines = lines(self.rows, self.classes, at, chunk);
+                let row = |axis: usize| &self.rows[self.classes[axis][at] as usize + chunk];
+                let lines = [row(0), row(1), row(2), row(3), &self.live[chunk]];
                 *best = codes[simd.meet(lines, 0).1].min(*best);
             }
         }
@@ -234,6 +263,7 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
 /// Looks into the buckets of each key's tuples.
 struct Probe<'a, A, const N: usize> {
     tables: &'a Tuples<A>,
+    gone: &'a [u32],
     tuples: &'a [u64],
     block: &'a Block<A, N>,
     best: &'a mut [u32; N],
@@ -242,12 +272,12 @@ struct Probe<'a, A, const N: usize> {
 impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { tables, tuples, block, best } = self;
+        let Self { tables, gone, tuples, block, best } = self;
         if N == 1 {
             let (packet, lanes) = (&block.packet(0), &block.lanes[0]);
             for tuple in tuples.iter().flat_map(|&tuples| bits(tuples)) {
                 let (first, end) = tables.run(tables.bucket(tuple, packet));
-                best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, lanes)));
+                best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, lanes, gone)));
             }
             return;
         }
@@ -261,10 +291,10 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
                 probes.push((at, tuple));
             }
             if probes.len() > PROBES - 66 {
-                probe(simd, tables, &mut probes, block, best);
+                probe(simd, tables, gone, &mut probes, block, best);
             }
         }
-        probe(simd, tables, &mut probes, block, best);
+        probe(simd, tables, gone, &mut probes, block, best);
     }
 }
 
@@ -273,6 +303,7 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
 fn probe<A: Address, S: Simd, const N: usize>(
     simd: S,
     tables: &Tuples<A>,
+    gone: &[u32],
     probes: &mut List<PROBES>,
     block: &Block<A, N>,
     best: &mut [u32; N],
@@ -290,10 +321,10 @@ fn probe<A: Address, S: Simd, const N: usize>(
             entries.push((at, entry));
         }
         if entries.len() > ENTRIES - MAX_RUN - 4 {
-            verify(simd, tables, &mut entries, block, best);
+            verify(simd, tables, gone, &mut entries, block, best);
         }
     }
-    verify(simd, tables, &mut entries, block, best);
+    verify(simd, tables, gone, &mut entries, block, best);
     probes.clear();
 }
 
@@ -302,13 +333,14 @@ fn probe<A: Address, S: Simd, const N: usize>(
 fn verify<A: Address, S: Simd, const N: usize>(
     simd: S,
     tables: &Tuples<A>,
+    gone: &[u32],
     entries: &mut List<ENTRIES>,
     block: &Block<A, N>,
     best: &mut [u32; N],
 ) {
     for &mut (at, entry) in entries.items() {
         let best = &mut best[at as usize % N];
-        *best = tables.verify(simd, entry, &block.lanes[at as usize % N]).min(*best);
+        *best = tables.verify(simd, entry, &block.lanes[at as usize % N], gone).min(*best);
     }
     entries.clear();
 }

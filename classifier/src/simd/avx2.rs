@@ -60,7 +60,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn meet(self, [a, b, c, d]: [&Chunk; 4], aside: u64) -> (u64, usize) {
+    fn meet(self, [a, b, c, d, e]: [&Chunk; 5], aside: u64) -> (u64, usize) {
         let mut met = [0; 8];
         let mut occupied = 0;
         for half in 0..2 {
@@ -71,6 +71,7 @@ impl Simd for Avx2 {
             // SAFETY: an Avx2 exists; the store covers one half of the 64 bytes of `met`.
             unsafe {
                 let both = _mm256_and_si256(_mm256_and_si256(load(a), load(b)), _mm256_and_si256(load(c), load(d)));
+                let both = _mm256_and_si256(both, load(e));
                 _mm256_storeu_si256((&raw mut met).cast::<__m256i>().add(half), both);
                 let empty = _mm256_cmpeq_epi64(both, _mm256_setzero_si256());
                 occupied |= (!_mm256_movemask_pd(_mm256_castsi256_pd(empty)) & 0xf) << (4 * half);

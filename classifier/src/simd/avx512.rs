@@ -78,11 +78,12 @@ impl Simd for Avx512 {
     /// The first word that is not empty comes out of a register by compression; through memory, as on AVX2, it would
     /// have to wait for the store.
     #[inline(always)]
-    fn meet(self, [a, b, c, d]: [&Chunk; 4], aside: u64) -> (u64, usize) {
+    fn meet(self, [a, b, c, d, e]: [&Chunk; 5], aside: u64) -> (u64, usize) {
         // SAFETY: an Avx512 exists; chunks are 64 readable bytes aligned to 64.
         unsafe {
             let load = |chunk: &Chunk| _mm512_load_si512((&raw const chunk.0).cast());
             let met = _mm512_and_si512(_mm512_and_si512(load(a), load(b)), _mm512_and_si512(load(c), load(d)));
+            let met = _mm512_and_si512(met, load(e));
             let first = _mm_cvtsi128_si64(_mm512_castsi512_si128(met)).cast_unsigned() & aside;
             let rest = _mm512_andnot_si512(_mm512_maskz_set1_epi64(1, aside.cast_signed()), met);
             let occupied = _mm512_test_epi64_mask(rest, rest);

@@ -71,9 +71,9 @@ pub(crate) trait Simd: Copy {
     /// Whether each of four points lies in its interval, given by its first number and its length less one.
     fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool;
 
-    /// The intersection of four chunks: those of its bits in the first word that `aside` has, and the place of its
+    /// The intersection of five chunks: those of its bits in the first word that `aside` has, and the place of its
     /// first other bit, [`NO_BIT`] when there is none.
-    fn meet(self, rows: [&Chunk; 4], aside: u64) -> (u64, usize);
+    fn meet(self, rows: [&Chunk; 5], aside: u64) -> (u64, usize);
 }
 
 /// A level that this CPU has.

@@ -24,8 +24,8 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn meet(self, [a, b, c, d]: [&Chunk; 4], aside: u64) -> (u64, usize) {
-        let mut met: [u64; 8] = std::array::from_fn(|at| a.0[at] & b.0[at] & c.0[at] & d.0[at]);
+    fn meet(self, [a, b, c, d, e]: [&Chunk; 5], aside: u64) -> (u64, usize) {
+        let mut met: [u64; 8] = std::array::from_fn(|at| a.0[at] & b.0[at] & c.0[at] & d.0[at] & e.0[at]);
         let first = met[0] & aside;
         met[0] &= !aside;
         let word = met.iter().position(|&word| word != 0);

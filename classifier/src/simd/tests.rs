@@ -8,7 +8,7 @@ use super::*;
 struct Steps<'a> {
     node: &'a Node<u32>,
     point: u32,
-    rows: [&'a Chunk; 4],
+    rows: [&'a Chunk; 5],
     rank: &'a mut u32,
     aside: u64,
     met: &'a mut (u64, usize),
@@ -42,7 +42,7 @@ proptest! {
     fn every_level_ranks_and_intersects_like_plain_loops(
         mut separators in prop::array::uniform16(edgy()),
         point in edgy(),
-        rows in prop::array::uniform4(chunk()),
+        rows in prop::array::uniform5(chunk()),
         aside in prop_oneof![Just(0), Just(0xff), Just(u64::MAX)],
         points in prop::collection::vec(edgy(), 0..40),
         first in prop::array::uniform4(edgy()),
@@ -58,11 +58,11 @@ proptest! {
         let place = (0..512).find(|&at| bit(at) && (at >= 64 || aside >> at & 1 == 0)).unwrap_or(NO_BIT);
         for level in Level::available() {
             let (mut rank, mut met, mut within, mut ranks) = (u32::MAX, (0, 0), !inside, vec![99; points.len()]);
-            let [a, b, c, d] = &rows;
+            let [a, b, c, d, e] = &rows;
             level.call(Steps {
                 node: &node,
                 point,
-                rows: [a, b, c, d],
+                rows: [a, b, c, d, e],
                 rank: &mut rank,
                 aside,
                 met: &mut met,

@@ -10,7 +10,7 @@ fn key(src: &str, port: u16) -> Key {
 fn rule(src: &str, port: u16, action: Action, origin: u32) -> Rule {
     Rule {
         src: Addresses::prefix(src.parse().unwrap()),
-        services: Services::Set(std::sync::Arc::new(
+        services: Services::Set(Arc::new(
             [Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) }].into_iter().collect(),
         )),
         ..Rule::any(action, OriginId(origin))
@@ -208,6 +208,46 @@ fn every_structure_level_and_burst_answers_like_the_scan() {
 }
 
 proptest! {
+    /// Whatever was inserted and removed, one by one or together, the tables are those of the present list.
+    #[test]
+    fn changed_tables_answer_like_the_changed_list(
+        rules in random::rules(),
+        changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), random::rule()), 1..12),
+        together in 1usize..4,
+        keys in prop::collection::vec(random::key(), 1..40),
+    ) {
+        for choice in &choices()[1..] {
+            let mut list = rules.clone();
+            let mut tables = Tables::build_as(rules.clone(), &BuildOptions::default(), *choice).unwrap();
+            for changes in changes.chunks(together) {
+                let mut list_changes = Vec::new();
+                for (insert, at, rule) in changes {
+                    if *insert || list.is_empty() {
+                        let at = at.index(list.len() + 1);
+                        list.insert(at, rule.clone());
+                        list_changes.push(Change::Insert { at, rule: rule.clone() });
+                    } else {
+                        let at = at.index(list.len());
+                        list.remove(at);
+                        list_changes.push(Change::Remove { at });
+                    }
+                }
+                tables = tables.update_as(&list_changes, &BuildOptions::default(), 0).unwrap();
+                prop_assert!(tables.delta.is_some(), "nothing was shared");
+                prop_assert!(*tables.rules() == *list);
+                for level in Level::available() {
+                    let tables = tables.clone().at(level);
+                    let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
+                    tables.lookup_batch(&keys, &mut verdicts);
+                    for (key, verdict) in keys.iter().zip(verdicts) {
+                        prop_assert_eq!(verdict, linear::scan(&list, key), "{:?} {}", key, tables.describe());
+                        prop_assert_eq!(tables.lookup(key), verdict);
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_shadowed_rule_changes_nothing(rules in random::rules(), at in any::<prop::sample::Index>(), keys in prop::collection::vec(random::key(), 1..40)) {
         prop_assume!(!rules.is_empty());

@@ -23,11 +23,10 @@ use vectors::Vectors;
 /// Keys that are searched together. 32 is the burst of AF_XDP and DPDK drivers; the misses of 32 keys overlap.
 pub(crate) const BLOCK: usize = 32;
 
-/// Up to `N` keys of one family, field by field and as the tuples verify them.
+/// Up to `N` keys of one family, field by field.
 #[derive(Clone, Debug)]
 pub(crate) struct Block<A, const N: usize> {
     len: usize,
-    lanes: [Fields<A>; N],
     src: [A; N],
     dst: [A; N],
     service: [u32; N],
@@ -37,14 +36,12 @@ pub(crate) struct Block<A, const N: usize> {
 impl<A: Address, const N: usize> Block<A, N> {
     #[inline(always)]
     pub(crate) fn new() -> Self {
-        let none = Fields { src: A::ZERO, dst: A::ZERO, service: 0, src_port: 0 };
-        Self { len: 0, lanes: [none; N], src: [A::ZERO; N], dst: [A::ZERO; N], service: [0; N], src_port: [0; N] }
+        Self { len: 0, src: [A::ZERO; N], dst: [A::ZERO; N], service: [0; N], src_port: [0; N] }
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, packet: Fields<A>) {
         let at = self.len;
-        self.lanes[at] = tuples::lanes(packet);
         self.src[at] = packet.src;
         self.dst[at] = packet.dst;
         self.service[at] = packet.service;

@@ -4,7 +4,7 @@
 use super::address::{Address, Fields};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
-use super::tuples::Tuples;
+use super::tuples::{Tuples, lanes};
 use super::{Axes, Block, Choice, Classes, Cost, Covers, Retracted, stage};
 use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
@@ -274,7 +274,8 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
     fn run<S: Simd>(self, simd: S) {
         let Self { tables, gone, tuples, block, best } = self;
         if N == 1 {
-            let (packet, lanes) = (&block.packet(0), &block.lanes[0]);
+            let packet = &block.packet(0);
+            let lanes = &lanes(*packet);
             for tuple in tuples.iter().flat_map(|&tuples| bits(tuples)) {
                 let (first, end) = tables.run(tables.bucket(tuple, packet));
                 best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, lanes, gone)));
@@ -283,18 +284,20 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
         }
         // How many tuples a key has and how many entries a bucket has is what no predictor knows. So both are
         // written into lists, a few items at once whether they exist or not, and the lists are worked off.
+        let mut keys = [lanes(block.packet(0)); N];
         let mut probes = List::<PROBES>::new();
         for (at, &tuples) in (0u32..).zip(tuples) {
+            keys[at as usize % N] = lanes(block.packet(at as usize % N));
             let left = tuples & tuples.wrapping_sub(1);
             probes.push_some([(at, tuples.trailing_zeros()), (at, left.trailing_zeros())], tuples.count_ones());
             for tuple in bits(left & left.wrapping_sub(1)) {
                 probes.push((at, tuple));
             }
             if probes.len() > PROBES - 66 {
-                probe(simd, tables, gone, &mut probes, block, best);
+                probe(simd, tables, gone, &mut probes, block, &keys, best);
             }
         }
-        probe(simd, tables, gone, &mut probes, block, best);
+        probe(simd, tables, gone, &mut probes, block, &keys, best);
     }
 }
 
@@ -306,6 +309,7 @@ fn probe<A: Address, S: Simd, const N: usize>(
     gone: &[u32],
     probes: &mut List<PROBES>,
     block: &Block<A, N>,
+    keys: &[Fields<A>; N],
     best: &mut [u32; N],
 ) {
     for (at, tuple) in probes.items() {
@@ -321,10 +325,10 @@ fn probe<A: Address, S: Simd, const N: usize>(
             entries.push((at, entry));
         }
         if entries.len() > ENTRIES - MAX_RUN - 4 {
-            verify(simd, tables, gone, &mut entries, block, best);
+            verify(simd, tables, gone, &mut entries, keys, best);
         }
     }
-    verify(simd, tables, gone, &mut entries, block, best);
+    verify(simd, tables, gone, &mut entries, keys, best);
     probes.clear();
 }
 
@@ -335,12 +339,12 @@ fn verify<A: Address, S: Simd, const N: usize>(
     tables: &Tuples<A>,
     gone: &[u32],
     entries: &mut List<ENTRIES>,
-    block: &Block<A, N>,
+    keys: &[Fields<A>; N],
     best: &mut [u32; N],
 ) {
     for &mut (at, entry) in entries.items() {
         let best = &mut best[at as usize % N];
-        *best = tables.verify(simd, entry, &block.lanes[at as usize % N], gone).min(*best);
+        *best = tables.verify(simd, entry, &keys[at as usize % N], gone).min(*best);
     }
     entries.clear();
 }

@@ -16,6 +16,10 @@
 //! the answer of a scan from the first rule to the last. Nothing in here can widen a rule: an empty set matches
 //! nothing, and no match is a deny.
 //!
+//! Four modules make a table: `engine` compiles a list (its text says which structure is taken when, and what lost),
+//! `simd` holds the instructions of the CPU's level, [`Tables`] is both families' compiled lists and their changes, and
+//! [`linear`] is the scan that everything is held against. [`classbench`] reads rule sets and traces.
+//!
 //! Rules are products of sets (*source addresses* x *destination addresses* x *services*), not 5-tuples: a policy of
 //! 1,000 address blocks and 20 ports is one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is
 //! the special case where each set has one member.

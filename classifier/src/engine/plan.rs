@@ -6,11 +6,13 @@
 //! the number of tuples matters only through the width of a row; merging is what fits them into one word.
 //!
 //! 1. Short lists are direct throughout.
-//! 2. Tuples of short prefixes are dissolved into direct bits: they would be probed by every packet.
+//! 2. Tuples of short prefixes are dissolved into direct bits: they would be probed by every packet. So are those that
+//!    spare the most probes per bit, tried on sampled packets, as long as a row stays one chunk.
 //! 3. The smallest tuples are merged into their nearest neighbours until [`MERGED_TUPLES`] are left.
 //! 4. Rules that share one tuple's bucket with too many others move to a tuple that hashes the service too, or become
 //!    direct. So a probe verifies at most [`MAX_RUN`] rules whatever the list: the bound on tuple space explosion.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use ahash::RandomState;
@@ -38,6 +40,13 @@ pub(crate) const ALL_DIRECT: usize = 1024;
 
 /// Direct rules that small tuples are dissolved into: as many as fit into one chunk beside the tuples.
 pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
+
+/// No larger shape is ever dissolved.
+const MAX_DISSOLVED: usize = DISSOLVED;
+
+/// Packets that the choice is tried on. It decides which rules are quick, not what is right; a hundred tell a shape
+/// that every tenth packet reaches from one that none does.
+const SAMPLES: usize = 128;
 
 /// Bits of a row of one chunk.
 const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
@@ -234,9 +243,33 @@ impl<A: Address> Plan<A> {
     }
 }
 
+/// How many of [`SAMPLES`] packets, one inside each of as many rules, are in the reach of each small shape: a prefix
+/// of the shape holds the source, and one the destination.
+fn reached<A: Address>(entries: &[Entry<A>], population: &HashMap<(u8, u8), usize>) -> HashMap<(u8, u8), usize> {
+    let small = |shape: &(u8, u8)| population[shape] <= MAX_DISSOLVED;
+    let mut prefixes: HashSet<((u8, u8), bool, A), RandomState> = HashSet::default();
+    for entry in entries.iter().filter(|entry| small(&(entry.src.1, entry.dst.1))) {
+        let shape = (entry.src.1, entry.dst.1);
+        prefixes.insert((shape, false, entry.src.0));
+        prefixes.insert((shape, true, entry.dst.0));
+    }
+    let mut reached = HashMap::new();
+    for packet in entries.iter().step_by((entries.len() / SAMPLES).max(1)).take(SAMPLES) {
+        for &shape in population.keys().filter(|shape| small(shape)) {
+            let (src, dst) = (packet.src.0.and(A::mask(shape.0)), packet.dst.0.and(A::mask(shape.1)));
+            if prefixes.contains(&(shape, false, src)) && prefixes.contains(&(shape, true, dst)) {
+                *reached.entry(shape).or_insert(0) += 1;
+            }
+        }
+    }
+    reached
+}
+
 /// The pairs of prefix lengths that occur, how many entries each has, and where they end up.
 struct Shapes {
     population: HashMap<(u8, u8), usize>,
+    /// How many of the sampled packets have to look into a shape; of shapes that are small enough to be dissolved.
+    reached: HashMap<(u8, u8), usize>,
     moved: HashMap<(u8, u8), Option<(u8, u8)>>,
 }
 
@@ -246,7 +279,8 @@ impl Shapes {
         for entry in entries {
             *population.entry((entry.src.1, entry.dst.1)).or_insert(0) += 1;
         }
-        Self { population, moved: HashMap::new() }
+        let reached = reached(entries, &population);
+        Self { population, reached, moved: HashMap::new() }
     }
 
     /// Turns shapes into direct rules: those of short prefixes up to two chunks, then the smallest up to one.
@@ -261,7 +295,9 @@ impl Shapes {
                 self.moved.insert((src, dst), None);
             }
         }
-        shapes.sort_unstable_by_key(|&(shape, count)| (count, shape));
+        // Then what spares the most probes per bit: a pod's own "deny the rest" is in the reach of all its packets.
+        let value = |shape, count| (self.reached.get(&shape).unwrap_or(&0) + 1) * SAMPLES * MAX_DISSOLVED / count;
+        shapes.sort_unstable_by_key(|&(shape, count)| (Reverse(value(shape, count)), shape));
         for ((src, dst), count) in shapes {
             if direct + count <= most && self.population.remove(&(src, dst)).is_some() {
                 direct += count;

@@ -98,7 +98,8 @@ impl<A: Address> Cover<A> {
     /// Cuts the axis; none when it has more classes than it may have.
     pub(crate) fn cut(mut self, cut: &Cut<'_>) -> Result<Option<(Axis<A>, Rows)>, BuildError> {
         cut.options.proceed()?;
-        self.events.sort_unstable_by_key(|event| event.point);
+        // The stable sort, because it merges what is in order already: the intervals of each set are.
+        self.events.sort_by_key(|event| event.point);
         self.always.resize(cut.words, 0);
         let mut sweep = Sweep::new(self.always, cut.max_classes);
         let mut lasts = Vec::new();
@@ -142,6 +143,9 @@ pub(crate) struct Cut<'a> {
 /// Events between two looks at whether the build was cancelled: less than a millisecond.
 const PROCEED_EVERY: usize = 4096;
 
+/// Rows that are remembered beside the map of all: enough for the combinations of a few sets.
+const RECENT: usize = 64;
+
 /// The set of candidates at the sweep's point, and the classes met so far.
 struct Sweep {
     row: Vec<u64>,
@@ -149,8 +153,10 @@ struct Sweep {
     depth: Vec<u32>,
     /// XOR of the keyed hashes of the bits of `row`: changing one bit costs one step however long rows are.
     hash: u64,
-    keyed: RandomState,
+    hash_of: Vec<u64>,
     class_of_hash: HashMap<u64, u32, RandomState>,
+    /// Classes of rows seen last, by their hash: a set of many addresses turns the same few bits on and off.
+    recent: [(u64, u32); RECENT],
     current: Option<u32>,
     rows: Vec<u64>,
     max_classes: usize,
@@ -161,8 +167,9 @@ impl Sweep {
         let keyed = RandomState::new();
         // What covers the whole axis has begun before it and never ends.
         let depth = (0..row.len() * 64).map(|bit| u32::from(row[bit / 64] >> (bit % 64) & 1 == 1)).collect();
-        let class_of_hash = HashMap::with_hasher(keyed.clone());
-        Self { row, depth, hash: 0, keyed, class_of_hash, current: None, rows: Vec::new(), max_classes }
+        let hash_of = (0..row.len() * 64).map(|bit| keyed.hash_one(bit)).collect();
+        let class_of_hash = HashMap::with_hasher(keyed);
+        Self { row, depth, hash: 0, hash_of, class_of_hash, recent: [(0, u32::MAX); RECENT], current: None, rows: Vec::new(), max_classes }
     }
 
     fn apply(&mut self, bit: u32, begins: bool) {
@@ -173,7 +180,7 @@ impl Sweep {
         let covered = *depth != 0;
         if covered != (*word & mask != 0) {
             *word ^= mask;
-            self.hash ^= self.keyed.hash_one(bit);
+            self.hash ^= self.hash_of[bit as usize];
             self.current = None;
         }
     }
@@ -185,7 +192,9 @@ impl Sweep {
         }
         let words = self.row.len();
         let classes = self.rows.len() / words;
-        let known = self.class_of_hash.get(&self.hash).copied();
+        let recent = self.hash as usize % RECENT;
+        let (hash, class) = self.recent[recent];
+        let known = if hash == self.hash && class != u32::MAX { Some(class) } else { self.class_of_hash.get(&self.hash).copied() };
         // Two rows of the same hash cost a class that is not shared, never a wrong one.
         let class = match known.filter(|&class| self.rows[class as usize * words..][..words] == *self.row) {
             Some(class) => class,
@@ -197,6 +206,7 @@ impl Sweep {
                 class
             }
         };
+        self.recent[recent] = (self.hash, class);
         self.current = Some(class);
         Some(class)
     }

@@ -44,6 +44,16 @@ impl Compiled {
         self.mixed::<S, N>(simd, keys, codes)
     }
 
+    /// The code of one key, `u32::MAX` for "no rule" and for a key of two families.
+    #[inline(always)]
+    pub(crate) fn decide_one<S: Simd>(&self, simd: S, key: &Key) -> u32 {
+        match key.family() {
+            Key::V4 => self.v4.decide_one(simd, &self.fields(key)),
+            Key::V6 => self.v6.decide_one(simd, &self.fields(key)),
+            _ => u32::MAX,
+        }
+    }
+
     /// Keys of both families.
     #[inline(always)]
     fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
@@ -83,8 +93,8 @@ impl Compiled {
     /// What the lookup of this key costs.
     pub(crate) fn cost(&self, key: &Key) -> Cost {
         match key.family() {
-            Key::V4 => self.v4.cost(Scalar, self.fields(key)),
-            _ => self.v6.cost(Scalar, self.fields(key)),
+            Key::V4 => self.v4.cost(Scalar, &self.fields(key)),
+            _ => self.v6.cost(Scalar, &self.fields(key)),
         }
     }
 

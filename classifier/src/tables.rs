@@ -174,9 +174,9 @@ impl Tables {
 
     /// The verdict on one key: that of the first matching rule, [`Verdict::NO_MATCH`] (a deny) when there is none.
     pub fn lookup(&self, key: &Key) -> Verdict {
-        let mut verdict = [Verdict::NO_MATCH];
-        self.level.call(Burst::<1> { tables: self, keys: std::slice::from_ref(key), verdicts: &mut verdict });
-        verdict[0]
+        let mut verdict = Verdict::NO_MATCH;
+        self.level.call(Single { tables: self, key, verdict: &mut verdict });
+        verdict
     }
 
     /// The verdicts on a burst of keys, each the same as [`Tables::lookup`] gives.
@@ -185,10 +185,10 @@ impl Tables {
     /// When the two slices differ in length.
     pub fn lookup_batch(&self, keys: &[Key], verdicts: &mut [Verdict]) {
         assert_eq!(keys.len(), verdicts.len(), "one verdict slot per key");
-        if keys.len() == 1 {
-            self.level.call(Burst::<1> { tables: self, keys, verdicts });
+        if let ([key], [verdict]) = (keys, &mut *verdicts) {
+            self.level.call(Single { tables: self, key, verdict });
         } else {
-            self.level.call(Burst::<BLOCK> { tables: self, keys, verdicts });
+            self.level.call(Burst { tables: self, keys, verdicts });
         }
     }
 
@@ -244,19 +244,44 @@ impl Tables {
     }
 }
 
-/// A burst of keys, in blocks of `N`.
-struct Burst<'a, const N: usize> {
+/// One key.
+struct Single<'a> {
+    tables: &'a Tables,
+    key: &'a Key,
+    verdict: &'a mut Verdict,
+}
+
+impl Kernel for Single<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { tables, key, verdict } = self;
+        let mut code = tables.compiled.decide_one(simd, key);
+        if let Some(delta) = &tables.delta {
+            code = delta.move_base(code);
+            if let Some(added) = delta.compiled() {
+                code = code.min(delta.move_added(added.decide_one(simd, key)));
+            }
+        }
+        *verdict = Verdict::from_code(code);
+        if !matches!(key.family(), Key::V4 | Key::V6) {
+            tables.scan_odd(std::slice::from_ref(key), std::slice::from_mut(verdict));
+        }
+    }
+}
+
+/// A burst of keys, in blocks.
+struct Burst<'a> {
     tables: &'a Tables,
     keys: &'a [Key],
     verdicts: &'a mut [Verdict],
 }
 
-impl<const N: usize> Kernel for Burst<'_, N> {
+impl Kernel for Burst<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let mut odd = false;
-        for (keys, verdicts) in self.keys.chunks(N).zip(self.verdicts.chunks_mut(N)) {
-            let mut codes = [u32::MAX; N];
+        for (keys, verdicts) in self.keys.chunks(BLOCK).zip(self.verdicts.chunks_mut(BLOCK)) {
+            let mut codes = [u32::MAX; BLOCK];
             odd |= self.tables.compiled.decide(simd, keys, &mut codes);
             if let Some(delta) = &self.tables.delta {
                 combine(simd, delta, keys, &mut codes);

@@ -169,7 +169,17 @@ impl Sweep {
         let depth = (0..row.len() * 64).map(|bit| u32::from(row[bit / 64] >> (bit % 64) & 1 == 1)).collect();
         let hash_of = (0..row.len() * 64).map(|bit| keyed.hash_one(bit)).collect();
         let class_of_hash = HashMap::with_hasher(keyed);
-        Self { row, depth, hash: 0, hash_of, class_of_hash, recent: [(0, u32::MAX); RECENT], current: None, rows: Vec::new(), max_classes }
+        Self {
+            row,
+            depth,
+            hash: 0,
+            hash_of,
+            class_of_hash,
+            recent: [(0, u32::MAX); RECENT],
+            current: None,
+            rows: Vec::new(),
+            max_classes,
+        }
     }
 
     fn apply(&mut self, bit: u32, begins: bool) {
@@ -194,7 +204,11 @@ impl Sweep {
         let classes = self.rows.len() / words;
         let recent = self.hash as usize % RECENT;
         let (hash, class) = self.recent[recent];
-        let known = if hash == self.hash && class != u32::MAX { Some(class) } else { self.class_of_hash.get(&self.hash).copied() };
+        let known = if hash == self.hash && class != u32::MAX {
+            Some(class)
+        } else {
+            self.class_of_hash.get(&self.hash).copied()
+        };
         // Two rows of the same hash cost a class that is not shared, never a wrong one.
         let class = match known.filter(|&class| self.rows[class as usize * words..][..words] == *self.row) {
             Some(class) => class,
@@ -249,6 +263,17 @@ impl<A: Address> Axis<A> {
         self.class_of.iter_mut().for_each(|class| *class = number(*class));
     }
 
+    /// The class of one point.
+    #[inline(always)]
+    pub(crate) fn class<S: Simd>(&self, simd: S, point: A) -> u32 {
+        let mut at = 0;
+        for level in 0..self.depth {
+            let children = if level + 1 < self.depth { INNER } else { LEAF };
+            at = at * children + A::rank(simd, &self.nodes[self.levels[level] + at as usize], point);
+        }
+        self.class_of[at as usize]
+    }
+
     /// How many nodes a search visits.
     pub(crate) fn depth(&self) -> usize {
         self.depth
@@ -275,11 +300,7 @@ impl<A: Address> Kernel for Search<'_, A> {
             classes.fill(axis.class_of[0]);
             return;
         };
-        if let ([point], [class]) = (points, &mut *classes) {
-            *class = A::rank(simd, root, *point);
-        } else {
-            A::rank_all(simd, root, points, classes);
-        }
+        A::rank_all(simd, root, points, classes);
         for level in 1..axis.depth {
             let nodes = &axis.nodes[axis.levels[level]..];
             // Two loops, because the factors are then constants: a shift and an addition.

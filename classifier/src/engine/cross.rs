@@ -69,6 +69,11 @@ impl Cross {
         codes
     }
 
+    #[inline(always)]
+    pub(crate) fn decide_one(&self, [a, b, c, d]: [u32; 4]) -> u32 {
+        self.codes[usize::from(self.cells[(a + b + c + d) as usize])]
+    }
+
     /// Whether a rule of this code is in the table.
     pub(crate) fn holds(&self, code: u32) -> bool {
         self.codes.binary_search(&code).is_ok()

@@ -56,7 +56,7 @@ use axis::{Axis, Cover, Cut, Rows, Search};
 pub(crate) use rules::Protocols;
 use rules::{LiveRules, port_interval};
 
-use crate::simd::{Chunk, Kernel, Simd};
+use crate::simd::{Chunk, Simd};
 use crate::{BuildError, BuildOptions, Rule};
 use cross::Cross;
 use vectors::Vectors;
@@ -109,18 +109,27 @@ pub(crate) struct Axes<A> {
 pub(crate) type Classes<const N: usize> = [[u32; N]; 4];
 
 impl<A: Address> Axes<A> {
+    /// The classes of one packet.
+    #[inline(always)]
+    fn classes_of<S: Simd>(&self, simd: S, packet: &Fields<A>) -> [u32; 4] {
+        [
+            self.src.class(simd, packet.src),
+            self.dst.class(simd, packet.dst),
+            self.service.class(simd, packet.service),
+            self.src_port.class(simd, packet.src_port),
+        ]
+    }
+
+    /// The classes of each packet of a block.
     #[inline(always)]
     fn classes<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> Classes<N> {
         let mut classes = [[0; N]; 4];
         let n = block.len;
         let [src, dst, service, src_port] = &mut classes;
-        stage::<S, _, N>(simd, Search { axis: &self.src, points: &block.src[..n], classes: &mut src[..n] });
-        stage::<S, _, N>(simd, Search { axis: &self.dst, points: &block.dst[..n], classes: &mut dst[..n] });
-        stage::<S, _, N>(simd, Search { axis: &self.service, points: &block.service[..n], classes: &mut service[..n] });
-        stage::<S, _, N>(
-            simd,
-            Search { axis: &self.src_port, points: &block.src_port[..n], classes: &mut src_port[..n] },
-        );
+        simd.call(Search { axis: &self.src, points: &block.src[..n], classes: &mut src[..n] });
+        simd.call(Search { axis: &self.dst, points: &block.dst[..n], classes: &mut dst[..n] });
+        simd.call(Search { axis: &self.service, points: &block.service[..n], classes: &mut service[..n] });
+        simd.call(Search { axis: &self.src_port, points: &block.src_port[..n], classes: &mut src_port[..n] });
         classes
     }
 
@@ -139,12 +148,6 @@ impl<A: Address> Axes<A> {
     fn depth(&self) -> usize {
         self.src.depth() + self.dst.depth() + self.service.depth() + self.src_port.depth()
     }
-}
-
-/// Runs one stage of a lookup: for a single key in line, because five calls cost more than they save.
-#[inline(always)]
-fn stage<S: Simd, K: Kernel, const N: usize>(simd: S, kernel: K) {
-    if N == 1 { kernel.run(simd) } else { simd.call(kernel) }
 }
 
 /// The axes, and the rows of each one's classes.
@@ -325,16 +328,25 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// What one packet costs.
-    pub(crate) fn cost<S: Simd>(&self, simd: S, packet: Fields<A>) -> Cost {
-        let mut block = Block::<A, 1>::new();
-        block.push(packet);
+    /// The verdict code of one packet. Not a block of one: what goes through an array in memory has to be stored before
+    /// it is loaded, which took half of the time.
+    #[inline(always)]
+    pub(crate) fn decide_one<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
         let Shared { axes, matcher } = &*self.shared;
-        let classes = axes.classes(simd, &block).map(|[class]| class);
+        let classes = axes.classes_of(simd, packet);
+        match matcher {
+            Matcher::Cross(cross) => cross.decide_one(classes),
+            Matcher::Vectors(vectors) => vectors.decide_one(simd, classes, packet, &self.retracted),
+        }
+    }
+
+    /// What one packet costs.
+    pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
+        let Shared { axes, matcher } = &*self.shared;
         let steps = axes.depth();
         match matcher {
             Matcher::Cross(_) => Cost { steps, ..Cost::default() },
-            Matcher::Vectors(vectors) => Cost { steps, ..vectors.cost(classes, &packet) },
+            Matcher::Vectors(vectors) => Cost { steps, ..vectors.cost(axes.classes_of(simd, packet), packet) },
         }
     }
 

@@ -5,7 +5,7 @@ use super::address::{Address, Fields};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::{Tuples, lanes};
-use super::{Axes, Block, Choice, Classes, Cost, Covers, Retracted, stage};
+use super::{Axes, Block, Choice, Classes, Cost, Covers, Retracted};
 use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
@@ -122,29 +122,68 @@ impl<A: Address> Vectors<A> {
                 let (best, tuples) = (&mut best[..len], &mut tuples[..len]);
                 let codes = &self.codes[..];
                 if *each == 2 {
-                    stage::<S, _, N>(
-                        simd,
-                        Meet::<N, 2> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples },
-                    );
+                    simd.call(Meet::<N, 2> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples });
                 } else {
-                    stage::<S, _, N>(
-                        simd,
-                        Meet::<N, 1> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples },
-                    );
+                    simd.call(Meet::<N, 1> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples });
                 }
             }
         }
         if self.tuple_bits != 0 {
-            stage::<S, _, N>(
-                simd,
-                Probe { tables: &self.tuples, gone: &retracted.codes, tuples: &tuples[..len], block, best: &mut best },
-            );
+            simd.call(Probe {
+                tables: &self.tuples,
+                gone: &retracted.codes,
+                tuples: &tuples[..len],
+                block,
+                best: &mut best,
+            });
         }
         if let Rows::Chunks { rows, each: each @ 3.. } = &self.rows {
-            stage::<S, _, N>(
-                simd,
-                MeetRest { rows, live, codes: &self.codes, each: *each, classes, best: &mut best[..len] },
-            );
+            simd.call(MeetRest { rows, live, codes: &self.codes, each: *each, classes, best: &mut best[..len] });
+        }
+        best
+    }
+
+    /// The code of one packet.
+    #[inline(always)]
+    pub(crate) fn decide_one<S: Simd>(
+        &self,
+        simd: S,
+        [a, b, c, d]: [u32; 4],
+        packet: &Fields<A>,
+        retracted: &Retracted,
+    ) -> u32 {
+        let live = &retracted.live[..];
+        let (mut best, tuples) = match &self.rows {
+            Rows::Words(rows) => {
+                let row = |class: u32| rows[class as usize];
+                let met = row(a) & row(b) & row(c) & row(d) & live[0].0[0];
+                (self.codes[(met & !self.tuple_bits).trailing_zeros() as usize], met & self.tuple_bits)
+            }
+            Rows::Chunks { rows, .. } => {
+                let row = |class: u32| &rows[class as usize];
+                let (tuples, place) = simd.meet([row(a), row(b), row(c), row(d), &live[0]], self.tuple_bits);
+                (self.codes[place], tuples)
+            }
+        };
+        if tuples != 0 {
+            let lanes = lanes(*packet);
+            for tuple in bits(tuples) {
+                let (first, end) = self.tuples.run(self.tuples.bucket(tuple, packet));
+                for entry in first..end {
+                    best = best.min(self.tuples.verify(simd, entry, &lanes, &retracted.codes));
+                }
+            }
+        }
+        if let Rows::Chunks { rows, each } = &self.rows {
+            for chunk in 1..*each {
+                // Bits are in the order of their rules. A second chunk alone is cheaper than a guess whether it counts.
+                if *each > 2 && best < self.codes[chunk * CHUNK_CODES] {
+                    break;
+                }
+                let row = |class: u32| &rows[class as usize + chunk];
+                let place = simd.meet([row(a), row(b), row(c), row(d), &live[chunk]], 0).1;
+                best = best.min(self.codes[chunk * CHUNK_CODES + place]);
+            }
         }
         best
     }
@@ -273,15 +312,6 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { tables, gone, tuples, block, best } = self;
-        if N == 1 {
-            let packet = &block.packet(0);
-            let lanes = &lanes(*packet);
-            for tuple in tuples.iter().flat_map(|&tuples| bits(tuples)) {
-                let (first, end) = tables.run(tables.bucket(tuple, packet));
-                best[0] = (first..end).fold(best[0], |best, entry| best.min(tables.verify(simd, entry, lanes, gone)));
-            }
-            return;
-        }
         // How many tuples a key has and how many entries a bucket has is what no predictor knows. So both are
         // written into lists, a few items at once whether they exist or not, and the lists are worked off.
         let mut keys = [lanes(block.packet(0)); N];

@@ -202,7 +202,7 @@ impl Sweep {
         }
         let words = self.row.len();
         let classes = self.rows.len() / words;
-        let recent = self.hash as usize % RECENT;
+        let recent = usize::try_from(self.hash % RECENT as u64).expect("below RECENT");
         let (hash, class) = self.recent[recent];
         let known = if hash == self.hash && class != u32::MAX {
             Some(class)

@@ -1,1 +1,7 @@
-fn main(){}
+//! The `bulkhead` program. Everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    bulkhead::main()
+}

@@ -20,5 +20,16 @@
 //! pod. Contiv's documents speak from the vswitch's side; only the names `ContivPolicy` and `ContivRule` are kept.
 #![forbid(unsafe_code)]
 
+pub mod cache;
+pub mod configurator;
+pub mod contiv;
+#[cfg(test)]
+mod fixtures;
+mod group;
 pub mod object;
+pub mod origin;
+pub mod pipeline;
+pub mod processor;
+pub mod renderer;
 pub mod selector;
+pub mod source;

@@ -18,6 +18,11 @@ pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
 /// Source: Kubernetes "Well-Known Labels, Annotations and Taints".
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// The annotation of `extensions/v1beta1` by which a namespace isolates its pods. Also the name under which that isolation is
+/// reported; no policy can have it, because names have no `/`.
+/// Source: Kubernetes proposal "NetworkPolicy" (2016), "Namespace changes".
+pub const ISOLATION_ANNOTATION: &str = "net.beta.kubernetes.io/network-policy";
+
 /// A namespaced object's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectName {
@@ -117,6 +122,21 @@ pub struct Namespace {
     pub name: Arc<str>,
     /// Its labels, [`NAMESPACE_NAME_LABEL`] always among them.
     pub labels: Labels,
+    /// Whether it is being deleted, with everything in it.
+    pub terminating: bool,
+    /// What its `extensions/v1beta1` annotation says.
+    pub isolation: IngressIsolation,
+}
+
+/// Whether the pods of a namespace are isolated without any policy that selects them: the `extensions/v1beta1` model, in
+/// which the namespace isolates and policies only allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum IngressIsolation {
+    /// As the whole cluster.
+    #[default]
+    ClusterDefault,
+    /// Nothing comes in but what a policy allows.
+    DefaultDeny,
 }
 
 /// A port that a container declares.
@@ -169,7 +189,19 @@ pub struct Node {
     pub pod_cidrs: Vec<IpNet>,
 }
 
-/// A NetworkPolicy (`networking.k8s.io/v1`), with every default filled in.
+/// What selecting a pod does to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PolicyVersion {
+    /// `networking.k8s.io/v1`: isolates it in the directions that the policy concerns.
+    #[default]
+    V1,
+    /// `extensions/v1beta1`: allows ingress where the namespace isolates; without that it has no effect.
+    V1beta1,
+    /// No object of its own: a namespace's `extensions/v1beta1` isolation, which lets nothing in.
+    NamespaceIsolation,
+}
+
+/// A NetworkPolicy, with every default filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Namespace and name.
@@ -180,6 +212,8 @@ pub struct Policy {
     pub ingress: Option<Vec<PolicyRule>>,
     /// What may go out; none when the policy does not concern egress. An empty list lets nothing out.
     pub egress: Option<Vec<PolicyRule>>,
+    /// What selecting a pod means.
+    pub version: PolicyVersion,
     /// Why the policy was not understood, when it was not: it then isolates its subjects and allows nothing.
     pub fault: Option<Arc<str>>,
     /// Where it was read.

@@ -1,1 +1,56 @@
-//! x
+//! # The dataplane: packets in, verdicts out
+//!
+//! **Purpose.** [`Worker::process`] judges bursts of packets by a [`Snapshot`]: it parses them, refuses what is
+//! malformed or spoofed, lets pass what belongs to a session, asks the tables about the rest, and says for every
+//! packet where it goes or why it is dropped, and which rule decided.
+//!
+//! **Not its purpose.** No Kubernetes: a policy is an opaque [`OriginId`](bulkhead_classifier::OriginId) on a
+//! classifier's rule, and every default is a rule in a table, never an `if` in here. No clock: time is what the
+//! packets say. No threads: a worker belongs to whoever calls it.
+//!
+//! ```text
+//!   control plane --Snapshot--> Publisher ~~swapped lock-free~~> Reader
+//!                                                                  | once per burst
+//!   rx burst -> parse -> session --hit, same generation------------v---------> forward -> tx
+//!      ^          |          `- miss or stale -> classify the batch -> remember -^
+//!      |          `-> drop(reason) <- deny ----------'
+//!   captures ([`io`]), probes ([`probe`]); live ports later
+//! ```
+//!
+//! **Invariant.** A packet passes only if every stage says so: the verdict starts as a drop, and an unknown port, a
+//! missing table and a header that is not understood are drops with a reason of their own. What was received is what
+//! was forwarded plus what was dropped, per reason ([`Counters`]). A packet never allocates, locks or calls upward.
+//!
+//! Directions in here are the packet's: it comes *in* on a port and leaves *out* through another. The *egress* table
+//! of a port ([`PortConfig::egress`]) is seen from the vswitch, as in Contiv: it is what packets pass on their way
+//! out to the pod. Users are only shown directions from the pod's point of view.
+
+mod address_map;
+mod counters;
+mod drop;
+mod fragment;
+pub mod io;
+mod outcome;
+mod packet;
+mod port;
+pub mod probe;
+mod replay;
+mod route;
+mod session;
+mod snapshot;
+mod worker;
+
+pub use counters::{Counters, PortCounters, SessionCounters};
+pub use drop::DropReason;
+pub use fragment::FragmentConfig;
+pub use outcome::{Decision, Flow, Outcome, Packet, SessionState, Verdict};
+pub use packet::LinkType;
+pub use port::{PortConfig, PortId, PortKind, TableId};
+pub use replay::replay;
+pub use route::{RouteError, Routes};
+pub use session::{SessionConfig, Timeouts};
+pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
+pub use worker::{BURST, Worker, WorkerConfig};
+
+#[cfg(test)]
+mod testbed;

@@ -1,1 +1,139 @@
-fn main(){}
+//! The project's verbs. `cargo xtask VERB`; CI runs `cargo xtask check` and nothing else.
+//!
+//! A small program instead of a justfile: a newcomer has cargo already, so nothing needs to be installed first.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to the terminal")]
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+const USAGE: &str = "\
+cargo xtask VERB
+
+  check          everything that CI checks, in its order
+  fmt            formatting, changes nothing
+  clippy         lints, warnings are errors
+  doc            documentation, warnings are errors
+  deny           licences, sources and banned crates (needs cargo-deny)
+  test           unit, property, golden, conformance and command-line tests
+  golden         compares every case of pcaps/ with its expectations
+  golden bless   rewrites the expectations and shows what changed
+  fuzz [SECONDS] captures and packets that nobody would send (default 30)
+  bench          the benchmarks";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["check"] => check(),
+        ["fmt"] => fmt(),
+        ["clippy"] => clippy(),
+        ["doc"] => doc(),
+        ["deny"] => deny(),
+        ["test"] => test(),
+        ["golden"] => cargo(&["test", "--test", "golden"]).run(),
+        ["golden", "bless"] => bless(),
+        ["fuzz"] => fuzz("30"),
+        ["fuzz", seconds] => fuzz(seconds),
+        ["bench"] => cargo(&["bench", "--workspace"]).run(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn check() -> bool {
+    let started = Instant::now();
+    let done = fmt() && clippy() && doc() && deny() && test() && fuzz("30");
+    println!("check: {} in {} s", if done { "passed" } else { "FAILED" }, started.elapsed().as_secs());
+    done
+}
+
+fn fmt() -> bool {
+    cargo(&["fmt", "--all", "--check"]).run()
+}
+
+fn clippy() -> bool {
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()
+}
+
+fn doc() -> bool {
+    cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings").run()
+}
+
+/// Optional for a newcomer, required under CI.
+fn deny() -> bool {
+    let installed = Command::new("cargo").args(["deny", "--version"]).output().is_ok_and(|out| out.status.success());
+    match (installed, env::var_os("CI").is_some()) {
+        (true, _) => cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]).run(),
+        (false, false) => {
+            println!("deny: skipped, cargo-deny is not installed (cargo install --locked cargo-deny)");
+            true
+        }
+        (false, true) => {
+            eprintln!("deny: cargo-deny is required under CI; .ci/run installs it");
+            false
+        }
+    }
+}
+
+fn test() -> bool {
+    cargo(&["test", "--workspace"]).run()
+}
+
+fn bless() -> bool {
+    let blessed = cargo(&["test", "--test", "golden"]).env("BULKHEAD_BLESS", "1").run();
+    blessed && Step::new("git", &["--no-pager", "diff", "--stat", "--patch", "--", "pcaps"]).run()
+}
+
+/// The fuzz targets are tests that run for this time instead of a moment. In the profile of the other tests: it is built
+/// already, and it checks arithmetic.
+fn fuzz(seconds: &str) -> bool {
+    let Ok(seconds) = seconds.parse::<u64>() else {
+        eprintln!("fuzz: `{seconds}` is not a number of seconds");
+        return false;
+    };
+    cargo(&["test", "--test", "fuzz"]).env("BULKHEAD_FUZZ_SECONDS", &seconds.to_string()).run()
+}
+
+/// One command, run from the project's root.
+struct Step(Command, String);
+
+fn cargo(args: &[&str]) -> Step {
+    Step::new("cargo", args)
+}
+
+impl Step {
+    fn new(program: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(root());
+        Self(command, format!("{program} {}", args.join(" ")))
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    fn run(mut self) -> bool {
+        println!("+ {}", self.1);
+        match self.0.status() {
+            Ok(status) if status.success() => true,
+            Ok(status) => {
+                eprintln!("failed ({status}): {}", self.1);
+                false
+            }
+            Err(error) => {
+                eprintln!("cannot run {}: {error}", self.1);
+                false
+            }
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}

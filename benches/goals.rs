@@ -1,0 +1,127 @@
+//! The control plane's promises, one line each: time (median and 99th percentile) and peak memory.
+//!
+//! `cargo bench --bench goals`. Each line is measured in a process of its own, so that its peak memory is its own.
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
+
+mod support;
+
+use std::env;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::Object;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use support::{Random, Shape, cluster, local_shape, namespace, node_name, pod, policy, stress};
+
+const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250 };
+const SMALL: Shape = Shape { pods: 1_000, namespaces: 10, policies: 50, pods_per_node: 250 };
+
+/// Events per line: enough that the 99th percentile has ten events above it.
+const EVENTS: u32 = 1_000;
+
+type Line = (&'static str, &'static str, fn() -> Vec<Duration>);
+
+const LINES: &[Line] = &[
+    ("full compile, 100,000 pods, 5,000 policies", "<= 2 s, <= 1 GiB", full_compile),
+    ("one remote pod goes or comes, 100,000 pods", "<= 1 ms, p99 <= 5 ms", || remote_pod(LARGE)),
+    ("one remote pod goes or comes, 1,000 pods", "flat", || remote_pod(SMALL)),
+    ("the same pod, 1,000 pods around it", "flat within 2x of the next", || same_affected(1_000)),
+    ("the same pod, 100,000 pods around it", "flat within 2x of the last", || same_affected(100_000)),
+    ("one policy changes, 100,000 pods", "p99 <= 10 ms", || policy_changes(LARGE)),
+    ("one namespace relabelled, named by 660 policies", "<= 100 ms", namespace_relabelled),
+    ("Contiv's stress policy", "<= 1 s, <= 512 MiB", stress_policy),
+];
+
+fn main() {
+    if let Ok(at) = env::var("BULKHEAD_GOAL") {
+        let (_, _, run) = LINES[at.parse::<usize>().unwrap()];
+        return report(run());
+    }
+    println!("{:<50} {:>10} {:>10} {:>10}  goal", "work", "median", "p99", "peak");
+    for (at, (name, goal, _)) in LINES.iter().enumerate() {
+        let output = Command::new(env::current_exe().unwrap()).env("BULKHEAD_GOAL", at.to_string()).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        println!("{name:<50} {}  {goal}", String::from_utf8(output.stdout).unwrap().trim_end());
+    }
+}
+
+fn report(mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).map_or("?", |text| text.trim());
+    println!("{:>10} {:>10} {:>10}", format!("{:.2?}", at(50)), format!("{:.2?}", at(99)), peak);
+}
+
+fn compiled(objects: Vec<Object>) -> Pipeline {
+    let mut pipeline = Pipeline::new(Scope::Node(node_name(0)));
+    pipeline.resync(objects).unwrap();
+    let tables = pipeline.node_tables(&node_name(0)).unwrap();
+    assert!(tables.tables.iter().any(|table| table.tables.rules().len() >= 3), "the node's pods are isolated");
+    pipeline
+}
+
+fn timed(events: impl Iterator<Item = Event>, pipeline: &mut Pipeline) -> Vec<Duration> {
+    events
+        .map(|event| {
+            let started = Instant::now();
+            pipeline.apply(event).unwrap();
+            started.elapsed()
+        })
+        .collect()
+}
+
+fn full_compile() -> Vec<Duration> {
+    compiles(&cluster(LARGE))
+}
+
+fn stress_policy() -> Vec<Duration> {
+    compiles(&stress())
+}
+
+fn compiles(objects: &[Object]) -> Vec<Duration> {
+    (0..5)
+        .map(|_| {
+            let objects = objects.to_vec();
+            let started = Instant::now();
+            let pipeline = compiled(objects);
+            let took = started.elapsed();
+            drop(pipeline);
+            took
+        })
+        .collect()
+}
+
+/// Pods of other nodes, spread over all namespaces and apps, go and come.
+fn remote_pod(shape: Shape) -> Vec<Duration> {
+    let mut pipeline = compiled(cluster(shape));
+    let remote = (0..EVENTS).map(|at| pod(shape, shape.pods - 1 - at % (shape.pods - shape.pods_per_node)));
+    let events = remote.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(Object::Pod(pod))]);
+    timed(events, &mut pipeline)
+}
+
+/// One pod that a fixed number of local pods let in, in a small and in a large cluster.
+fn same_affected(pods: u32) -> Vec<Duration> {
+    let (objects, remote) = local_shape(pods);
+    let mut pipeline = compiled(objects);
+    let events =
+        (0..EVENTS).flat_map(|_| [Event::DeletePod(remote.name.clone()), Event::Apply(Object::Pod(remote.clone()))]);
+    timed(events, &mut pipeline)
+}
+
+fn policy_changes(shape: Shape) -> Vec<Duration> {
+    let mut pipeline = compiled(cluster(shape));
+    let mut random = Random(7);
+    let events =
+        (0..EVENTS).map(|at| Event::Apply(Object::Policy(policy(shape, at * 7 % shape.policies, &mut random))));
+    timed(events.collect::<Vec<_>>().into_iter(), &mut pipeline)
+}
+
+/// A namespace changes its team; some 660 of the 5,000 policies name each team.
+fn namespace_relabelled() -> Vec<Duration> {
+    let mut pipeline = compiled(cluster(LARGE));
+    let events = (0..EVENTS / 10).map(|at| Event::Apply(Object::Namespace(namespace(500, at % 10))));
+    timed(events, &mut pipeline)
+}

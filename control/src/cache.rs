@@ -1,0 +1,398 @@
+//! The cache: the cluster's present state with the indexes that look-ups need, and a notice of each change.
+//!
+//! An event that changes nothing gives no notice, so nothing below it runs.
+
+mod derived;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use crate::object::{
+    IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName, PodPeer, Policy, PolicyName,
+};
+use crate::selector::{Condition, Selector};
+
+/// One event from a source.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The object is there, new or changed.
+    Apply(Object),
+    /// The namespace is gone.
+    DeleteNamespace(Arc<str>),
+    /// The pod is gone.
+    DeletePod(PodName),
+    /// The node is gone.
+    DeleteNode(Arc<str>),
+    /// The policy is gone.
+    DeletePolicy(PolicyName),
+}
+
+/// What an event changed: the object before and after, none where it was or is absent.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A namespace.
+    Namespace {
+        /// Its name.
+        name: Arc<str>,
+        /// Before.
+        old: Option<Arc<Namespace>>,
+        /// After.
+        new: Option<Arc<Namespace>>,
+    },
+    /// A pod.
+    Pod {
+        /// Its key, which stays the same as long as the name is in use.
+        key: PodKey,
+        /// Before.
+        old: Option<Arc<Pod>>,
+        /// After.
+        new: Option<Arc<Pod>>,
+    },
+    /// A node.
+    Node {
+        /// Its name.
+        name: Arc<str>,
+    },
+    /// A policy.
+    Policy {
+        /// Its name.
+        name: PolicyName,
+        /// Before.
+        old: Option<Arc<Policy>>,
+        /// After.
+        new: Option<Arc<Policy>>,
+    },
+}
+
+/// A short stand-in for a pod's name inside the pipeline. Given once per name and never to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodKey(u32);
+
+type LabelPair = (Arc<str>, Arc<str>);
+
+/// The state and its indexes.
+#[derive(Debug, Default)]
+pub struct Cache {
+    namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
+    nodes: BTreeMap<Arc<str>, Arc<Node>>,
+    policies: BTreeMap<PolicyName, Arc<Policy>>,
+    pod_keys: AHashMap<PodName, PodKey>,
+    /// By key; none where the pod is gone.
+    pods: Vec<Option<Arc<Pod>>>,
+    pods_by_namespace: AHashMap<Arc<str>, BTreeSet<PodKey>>,
+    pods_by_label: AHashMap<LabelPair, BTreeSet<PodKey>>,
+    /// Usually one pod an address; two while an address passes from an ended pod to the next.
+    pods_by_address: AHashMap<IpAddr, BTreeSet<PodKey>>,
+    /// Running pods in the network of their node.
+    host_network_pods: AHashMap<Arc<str>, BTreeSet<PodKey>>,
+    /// Policies that are deleted and still enforced, by namespace.
+    retained: BTreeMap<Arc<str>, BTreeSet<PolicyName>>,
+    default_isolation: IngressIsolation,
+}
+
+impl Cache {
+    /// A cache without objects, for a cluster whose namespaces isolate or not when their annotation does not say.
+    pub fn new(default_isolation: IngressIsolation) -> Self {
+        Self { default_isolation, ..Self::default() }
+    }
+
+    /// What namespaces do whose annotation does not say.
+    pub fn default_isolation(&self) -> IngressIsolation {
+        self.default_isolation
+    }
+
+    /// Takes in one event. Answers what it changed: nothing when the state was so already, else the object itself and
+    /// then what follows from it.
+    pub fn apply(&mut self, event: Event) -> Vec<Change> {
+        let namespace = match &event {
+            Event::Apply(Object::Namespace(Namespace { name, .. })) | Event::DeleteNamespace(name) => {
+                Some(name.clone())
+            }
+            Event::Apply(Object::Pod(Pod { name, .. })) | Event::DeletePod(name) => Some(name.namespace.clone()),
+            _ => None,
+        };
+        let mut changes: Vec<Change> = self.take(event).into_iter().collect();
+        if let Some(namespace) = namespace.filter(|_| !changes.is_empty()) {
+            changes.extend(self.isolate(&namespace));
+            changes.extend(self.release(&namespace));
+        }
+        changes
+    }
+
+    fn take(&mut self, event: Event) -> Option<Change> {
+        match event {
+            Event::Apply(Object::Namespace(namespace)) => {
+                let name = namespace.name.clone();
+                self.set_namespace(name, Some(Arc::new(namespace)))
+            }
+            Event::Apply(Object::Pod(pod)) => self.set_pod(&pod.name.clone(), Some(Arc::new(pod))),
+            Event::Apply(Object::Node(node)) => {
+                let name = node.name.clone();
+                self.set_node(&name, Some(Arc::new(node)))
+            }
+            Event::Apply(Object::Policy(policy)) => {
+                let name = policy.name.clone();
+                self.set_policy(name, Some(Arc::new(policy)))
+            }
+            Event::DeleteNamespace(name) => self.set_namespace(name, None),
+            Event::DeletePod(name) => self.set_pod(&name, None),
+            Event::DeleteNode(name) => self.set_node(&name, None),
+            Event::DeletePolicy(name) => self.set_policy(name, None),
+        }
+    }
+
+    fn set_namespace(&mut self, name: Arc<str>, new: Option<Arc<Namespace>>) -> Option<Change> {
+        let old = replace(&mut self.namespaces, &name, new.clone());
+        (old != new).then_some(Change::Namespace { name, old, new })
+    }
+
+    fn set_node(&mut self, name: &Arc<str>, new: Option<Arc<Node>>) -> Option<Change> {
+        let same = self.nodes.get(name) == new.as_ref();
+        replace(&mut self.nodes, name, new);
+        (!same).then(|| Change::Node { name: name.clone() })
+    }
+
+    fn set_policy(&mut self, name: PolicyName, new: Option<Arc<Policy>>) -> Option<Change> {
+        if new.is_none() && self.is_needed(&name) {
+            self.retained.entry(name.namespace.clone()).or_default().insert(name);
+            return None;
+        }
+        if let Some(kept) = self.retained.get_mut(&name.namespace) {
+            kept.remove(&name);
+        }
+        let old = replace(&mut self.policies, &name, new.clone());
+        (old != new).then_some(Change::Policy { name, old, new })
+    }
+
+    fn set_pod(&mut self, name: &PodName, new: Option<Arc<Pod>>) -> Option<Change> {
+        if new.is_none() && !self.pod_keys.contains_key(name) {
+            return None;
+        }
+        let next = PodKey(u32::try_from(self.pods.len()).expect("fewer than 2^32 pod names"));
+        let key = *self.pod_keys.entry(name.clone()).or_insert(next);
+        if key == next {
+            self.pods.push(None);
+        }
+        let old = std::mem::replace(&mut self.pods[key.0 as usize], new.clone());
+        if old == new {
+            return None;
+        }
+        self.reindex(key, old.as_deref(), new.as_deref());
+        Some(Change::Pod { key, old, new })
+    }
+
+    fn reindex(&mut self, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) {
+        if let Some(pod) = old {
+            remove_from(&mut self.pods_by_namespace, &pod.name.namespace, key);
+            for (label, value) in &pod.labels {
+                remove_from(&mut self.pods_by_label, &(label.clone(), value.clone()), key);
+            }
+            for address in &pod.addresses {
+                remove_from(&mut self.pods_by_address, address, key);
+            }
+            if let Some(node) = host_of(pod) {
+                remove_from(&mut self.host_network_pods, node, key);
+            }
+        }
+        if let Some(pod) = new {
+            self.pods_by_namespace.entry(pod.name.namespace.clone()).or_default().insert(key);
+            for (label, value) in &pod.labels {
+                self.pods_by_label.entry((label.clone(), value.clone())).or_default().insert(key);
+            }
+            for &address in &pod.addresses {
+                self.pods_by_address.entry(address).or_default().insert(key);
+            }
+            if let Some(node) = host_of(pod) {
+                self.host_network_pods.entry(node.clone()).or_default().insert(key);
+            }
+        }
+    }
+
+    /// The pod of this key, none when it is gone.
+    pub fn pod(&self, key: PodKey) -> Option<&Arc<Pod>> {
+        self.pods[key.0 as usize].as_ref()
+    }
+
+    /// The key of the pod of this name, none when no such pod was ever seen.
+    pub fn pod_key(&self, name: &PodName) -> Option<PodKey> {
+        self.pod_keys.get(name).copied()
+    }
+
+    /// All pods, in no particular order.
+    pub fn pods(&self) -> impl Iterator<Item = (PodKey, &Arc<Pod>)> {
+        (0u32..).zip(&self.pods).filter_map(|(at, pod)| Some((PodKey(at), pod.as_ref()?)))
+    }
+
+    /// The pods of a namespace.
+    pub fn pods_in(&self, namespace: &str) -> impl Iterator<Item = (PodKey, &Arc<Pod>)> {
+        let keys = self.pods_by_namespace.get(namespace).into_iter().flatten();
+        keys.filter_map(|&key| Some((key, self.pod(key)?)))
+    }
+
+    /// The running host-network pods of a node: their addresses are the node's.
+    pub fn host_network_pods<'a>(&'a self, node: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Pod>> {
+        let keys = self.host_network_pods.get(node).into_iter().flatten();
+        keys.filter_map(|&key| self.pod(key))
+    }
+
+    /// The pods that have this address.
+    pub fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = (PodKey, &Arc<Pod>)> {
+        let keys = self.pods_by_address.get(&address).into_iter().flatten();
+        keys.filter_map(|&key| Some((key, self.pod(key)?)))
+    }
+
+    /// All nodes by name.
+    pub fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
+        &self.nodes
+    }
+
+    /// All namespaces by name.
+    pub fn namespaces(&self) -> &BTreeMap<Arc<str>, Arc<Namespace>> {
+        &self.namespaces
+    }
+
+    /// All policies by name.
+    pub fn policies(&self) -> &BTreeMap<PolicyName, Arc<Policy>> {
+        &self.policies
+    }
+
+    /// The policies of a namespace.
+    pub fn policies_in<'a>(&'a self, namespace: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Policy>> {
+        let first = PolicyName { namespace: namespace.clone(), name: "".into() };
+        self.policies.range(first..).take_while(move |(name, _)| name.namespace == *namespace).map(|(_, policy)| policy)
+    }
+
+    /// Whether the scope covers the namespace; one without an object is known by its name only.
+    pub fn scope_covers(&self, scope: &NamespaceScope, namespace: &Arc<str>) -> bool {
+        scope_covers(scope, namespace, self.namespaces.get(namespace).map(|namespace| &namespace.labels))
+    }
+
+    /// The endpoints that a peer names.
+    pub fn pods_of_peer(&self, peer: &PodPeer) -> BTreeSet<PodKey> {
+        let selected = |key: &PodKey| {
+            self.pod(*key).is_some_and(|pod| {
+                pod.is_endpoint()
+                    && peer.pods.matches(&pod.labels)
+                    && self.scope_covers(&peer.namespaces, &pod.name.namespace)
+            })
+        };
+        if let NamespaceScope::Own(namespace) = &peer.namespaces {
+            return self.pods_by_namespace.get(namespace).into_iter().flatten().copied().filter(selected).collect();
+        }
+        match self.candidates(&peer.pods) {
+            Some(candidates) => candidates.filter(selected).collect(),
+            None => self.pods().map(|(key, _)| key).filter(selected).collect(),
+        }
+    }
+
+    /// A superset of the pods that the selector selects, from the requirement with the fewest pods; none when no
+    /// requirement is indexed.
+    fn candidates<'a>(&'a self, selector: &'a Selector) -> Option<impl Iterator<Item = PodKey> + 'a> {
+        let postings = |key: &Arc<str>, values: &'a [Arc<str>]| {
+            let key = key.clone();
+            values.iter().filter_map(move |value| self.pods_by_label.get(&(key.clone(), value.clone())))
+        };
+        let (key, values) = selector
+            .requirements()
+            .iter()
+            .filter_map(|requirement| match &requirement.condition {
+                Condition::In(values) => Some((&requirement.key, values.as_slice())),
+                _ => None,
+            })
+            .min_by_key(|(key, values)| postings(key, values).map(BTreeSet::len).sum::<usize>())?;
+        Some(postings(key, values).flatten().copied())
+    }
+}
+
+/// Whether the scope covers a namespace with these labels, none when the namespace has no object.
+pub fn scope_covers(scope: &NamespaceScope, namespace: &Arc<str>, labels: Option<&Labels>) -> bool {
+    match scope {
+        NamespaceScope::Own(own) => own == namespace,
+        NamespaceScope::Selected(selector) => match labels {
+            Some(labels) => selector.matches(labels),
+            None => selector.matches_unknown_namespace(namespace),
+        },
+    }
+}
+
+/// The node that a host-network pod shares the network of.
+fn host_of(pod: &Pod) -> Option<&Arc<str>> {
+    pod.node.as_ref().filter(|_| pod.host_network && !pod.finished)
+}
+
+fn replace<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, key: &K, new: Option<V>) -> Option<V> {
+    match new {
+        Some(value) => map.insert(key.clone(), value),
+        None => map.remove(key),
+    }
+}
+
+fn remove_from<K: std::hash::Hash + Eq>(index: &mut AHashMap<K, BTreeSet<PodKey>>, at: &K, key: PodKey) {
+    if let Some(keys) = index.get_mut(at) {
+        keys.remove(&key);
+        if keys.is_empty() {
+            index.remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{namespace, pod};
+
+    #[test]
+    fn an_event_that_changes_nothing_gives_no_notice() {
+        let mut cache = Cache::default();
+        assert_eq!(cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a"))).len(), 1);
+        assert!(cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a"))).is_empty());
+        assert!(cache.apply(Event::DeletePod(PodName::new("x", "unknown"))).is_empty());
+    }
+
+    #[test]
+    fn a_recreated_pod_keeps_its_key_and_leaves_no_trace_of_its_old_labels() {
+        let mut cache = Cache::default();
+        cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a")));
+        let key = cache.pod_key(&PodName::new("x", "a")).unwrap();
+        cache.apply(Event::DeletePod(PodName::new("x", "a")));
+        cache.apply(Event::Apply(pod("x/a", "10.0.0.2", "n", "app=b")));
+        assert_eq!(cache.pod_key(&PodName::new("x", "a")), Some(key));
+        assert_eq!(cache.pods_by_label.len(), 1);
+        assert_eq!(cache.pods_in("x").count(), 1);
+    }
+
+    #[test]
+    fn the_label_index_and_the_scan_find_the_same_pods() {
+        let mut cache = Cache::default();
+        cache.apply(Event::Apply(namespace("x", "team=red")));
+        cache.apply(Event::Apply(namespace("y", "team=blue")));
+        for (at, ns) in ["x", "y", "x", "y"].into_iter().enumerate() {
+            cache.apply(Event::Apply(pod(
+                &format!("{ns}/p{at}"),
+                &format!("10.0.0.{at}"),
+                "n",
+                &format!("app=a{}", at / 2),
+            )));
+        }
+        let everywhere = NamespaceScope::Selected(Selector::everything());
+        let selector = |text: &str| crate::fixtures::selector(text);
+        let count = |pods: &str, namespaces| cache.pods_of_peer(&PodPeer { namespaces, pods: selector(pods) }).len();
+        assert_eq!(count("app=a0", everywhere.clone()), 2);
+        assert_eq!(count("app in (a0,a1)", everywhere.clone()), 4);
+        assert_eq!(count("app!=a0", everywhere), 2);
+        assert_eq!(count("app=a1", NamespaceScope::Selected(selector("team=red"))), 1);
+        assert_eq!(count("", NamespaceScope::Own("y".into())), 2);
+    }
+
+    #[test]
+    fn policies_of_a_namespace_are_not_those_of_one_whose_name_continues_it() {
+        let mut cache = Cache::default();
+        cache.apply(Event::Apply(crate::fixtures::deny_all("a/p")));
+        cache.apply(Event::Apply(crate::fixtures::deny_all("ab/p")));
+        cache.apply(Event::Apply(crate::fixtures::deny_all("a-b/p")));
+        assert_eq!(cache.policies_in(&"a".into()).count(), 1);
+    }
+}

@@ -1,0 +1,384 @@
+//! The renderer cache: pods' two rule lists in, one table per interface out, and which of them a transaction changed.
+//!
+//! A packet is judged once, where it leaves the vswitch: at the destination pod's interface, or at the node's exit. So
+//! what the *source's* egress policies forbid has to stand in the destination's table (Contiv: `CombineRules`) and, for
+//! destinations outside the node, in the node-exit table (`BuildGlobalTable`):
+//!
+//! ```text
+//!  table of pod P                                          node-exit table
+//!  1 own node                         allow                1 own node                       allow
+//!  2 for each class of local sources: deny what their      2 for each class of local sources with the same
+//!    egress rules do not allow towards P                     egress rules: sources x peers x services
+//!  3 P's ingress rules                allow                                                 allow, rest deny
+//!  4 everything else                  deny                 3 everything else                allow
+//! ```
+//! A pod that no policy isolates has, instead of 1-4, the egress rules of those classes that concern it, then allow.
+//!
+//! **Why not Contiv's algorithm.** It visits every pair of pods and writes, for each pair whose lists differ, the
+//! intersection of their ports: O(pods^2 x rules), and neither list can be named as the reason any more. Here sources
+//! with the same egress rules are one class, a class adds one deny of the complement, and the verdict says which side
+//! refused. Both mean "the source's list AND the destination's list".
+//!
+//! Pods whose tables would be the same share one.
+//!
+//! **Work follows the change.** What a class allows towards each local address is worked out once per rule list and kept
+//! as a number in a row with one cell per pod. A list that changed for other destinations only gives the same row, and
+//! then no local table is looked at.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule, ServiceSet, Services};
+
+use super::{PodConfig, Transaction};
+use crate::contiv::{ContivRule, RuleList};
+use crate::object::PodName;
+use crate::origin::{Direction, Origin, Origins};
+
+/// What decides a pod's table. Equal keys, equal tables.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LocalKey {
+    ingress: Option<u64>,
+    /// For each class that is restricted towards the pod: its sources, and what they may do.
+    restrictions: Vec<(SourcesId, ReachId)>,
+}
+
+/// Stands for a set of source addresses. A number is never given to another set.
+type SourcesId = u64;
+
+/// Stands for a [`Reach`]. A number is never given to another one.
+type ReachId = u32;
+
+/// The class may do everything.
+const OPEN: ReachId = 0;
+
+/// What a list of egress rules allows towards one address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Reach {
+    /// The rules that name the address, in order.
+    rules: Vec<(Services, Action, OriginId)>,
+    /// What they allow together.
+    allowed: ServiceSet,
+}
+
+/// Local pods with the same egress rules.
+#[derive(Debug)]
+struct EgressClass {
+    list: Arc<RuleList>,
+    sources: Arc<AddressSet>,
+    v4: (SourcesId, Arc<AddressSet>),
+    v6: (SourcesId, Arc<AddressSet>),
+    /// What the class may do towards each pod, in the order of the pods, for its IPv4 and its IPv6 address.
+    reach: Arc<[[ReachId; 2]]>,
+}
+
+/// What a transaction changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Whether any pod came, went or has another table now, or a pod's addresses changed.
+    pub locals: bool,
+    /// Whether the node-exit table changed.
+    pub global: bool,
+}
+
+impl Changes {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct RendererCache {
+    node_addresses: Arc<AddressSet>,
+    pods: BTreeMap<PodName, Arc<PodConfig>>,
+    /// Sorted by each class's first pod.
+    classes: Vec<EgressClass>,
+    keys: BTreeMap<PodName, LocalKey>,
+    reach: Interned<Reach>,
+    sources: AHashMap<Arc<AddressSet>, SourcesId>,
+    sources_given: SourcesId,
+}
+
+/// Numbers for values, from 1; never the same number for two values, also after one was forgotten.
+#[derive(Debug)]
+struct Interned<T> {
+    ids: AHashMap<Arc<T>, u32>,
+    values: AHashMap<u32, Arc<T>>,
+    given: u32,
+    /// How many were live when the rest was last forgotten.
+    live: usize,
+}
+
+/// Below this many values it is not worth looking for those that are not used any more.
+const WORTH_SWEEPING: usize = 1_024;
+
+impl<T> Default for Interned<T> {
+    fn default() -> Self {
+        Self { ids: AHashMap::new(), values: AHashMap::new(), given: 0, live: 0 }
+    }
+}
+
+impl<T: Eq + std::hash::Hash> Interned<T> {
+    fn id(&mut self, value: T) -> u32 {
+        if let Some(&id) = self.ids.get(&value) {
+            return id;
+        }
+        self.given = self.given.checked_add(1).expect("fewer than 2^32 different values");
+        let value = Arc::new(value);
+        self.values.insert(self.given, value.clone());
+        self.ids.insert(value, self.given);
+        self.given
+    }
+
+    /// Forgets values that are not in use, once they are more than those that are.
+    fn sweep(&mut self, used: impl FnOnce() -> ahash::AHashSet<u32>) {
+        if self.values.len() > 2 * self.live + WORTH_SWEEPING {
+            let used = used();
+            self.values.retain(|id, _| used.contains(id));
+            self.ids.retain(|_, id| used.contains(id));
+            self.live = self.values.len();
+        }
+    }
+}
+
+impl RendererCache {
+    /// The pods with their configuration, sorted.
+    pub fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
+        &self.pods
+    }
+
+    /// What decides each pod's table, sorted by pod.
+    pub fn keys(&self) -> &BTreeMap<PodName, LocalKey> {
+        &self.keys
+    }
+
+    /// Sets the addresses that are the node's own. Answers whether they changed.
+    pub fn set_node_addresses(&mut self, addresses: AddressSet) -> bool {
+        let changed = *self.node_addresses != addresses;
+        if changed {
+            self.node_addresses = Arc::new(addresses);
+        }
+        changed
+    }
+
+    /// Takes in the pods of a transaction. Answers what changed.
+    pub fn apply(&mut self, transaction: &Transaction) -> Changes {
+        let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
+        let (mut configs, mut interfaces) = (false, false);
+        let interface = |config: Option<&Arc<PodConfig>>| config.map(|config| (config.addresses.clone(), config.mac));
+        for (name, config) in &transaction.pods {
+            let old = match config {
+                Some(config) => self.pods.insert(name.clone(), config.clone()),
+                None => self.pods.remove(name),
+            };
+            configs |= old.as_ref() != config.as_ref();
+            interfaces |= interface(old.as_ref()) != interface(config.as_ref());
+        }
+        if transaction.resync {
+            configs = before != self.pods;
+            interfaces = true;
+        }
+        if !configs {
+            return Changes::default();
+        }
+        let (rows, global) = self.rebuild_classes(interfaces);
+        let keys = self.rebuild_keys(rows || interfaces, &transaction.pods);
+        Changes { locals: keys || interfaces, global }
+    }
+
+    /// Groups the pods by their egress rules. Answers whether what the classes may do towards local pods changed, and
+    /// whether anything about the classes changed.
+    fn rebuild_classes(&mut self, addresses_changed: bool) -> (bool, bool) {
+        let mut order: Vec<(Arc<RuleList>, Vec<IpAddr>)> = Vec::new();
+        let mut at_revision: AHashMap<u64, usize> = AHashMap::new();
+        for config in self.pods.values() {
+            let Some(list) = &config.rules.egress else { continue };
+            let at = *at_revision.entry(list.revision).or_insert_with(|| {
+                order.push((list.clone(), Vec::new()));
+                order.len() - 1
+            });
+            order[at].1.extend(&config.addresses);
+        }
+        let mut old: AHashMap<u64, EgressClass> =
+            std::mem::take(&mut self.classes).into_iter().map(|class| (class.list.revision, class)).collect();
+        let old_rows: Vec<_> = old.values().map(|class| (class.v4.0, class.v6.0, class.reach.clone())).collect();
+        let mut changed = order.len() != old.len();
+        for (list, addresses) in order {
+            let sources: AddressSet = addresses.into_iter().collect();
+            let kept = old.remove(&list.revision).filter(|class| *class.sources == sources && !addresses_changed);
+            changed |= kept.is_none();
+            let class = match kept {
+                Some(class) => class,
+                None => self.new_class(list, sources),
+            };
+            self.classes.push(class);
+        }
+        let mut old_rows = old_rows;
+        let mut rows: Vec<_> = self.classes.iter().map(|class| (class.v4.0, class.v6.0, class.reach.clone())).collect();
+        old_rows.sort_unstable();
+        rows.sort_unstable();
+        (rows != old_rows, changed)
+    }
+
+    fn new_class(&mut self, list: Arc<RuleList>, sources: AddressSet) -> EgressClass {
+        let (v4, v6) = (sources.only_v4(), sources.only_v6());
+        let reach: Vec<[ReachId; 2]> = self
+            .pods
+            .values()
+            .map(|pod| {
+                let towards = |v4: bool| pod.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
+                [(!v4.is_empty()).then(|| towards(true)), (!v6.is_empty()).then(|| towards(false))]
+                    .map(|address| address.flatten().map_or(OPEN, |address| reach_id(&mut self.reach, &list, address)))
+            })
+            .collect();
+        let (v4, v6) = (self.sources_id(v4), self.sources_id(v6));
+        EgressClass { list, sources: Arc::new(sources), v4, v6, reach: reach.into() }
+    }
+
+    fn sources_id(&mut self, set: AddressSet) -> (SourcesId, Arc<AddressSet>) {
+        if let Some((set, &id)) = self.sources.get_key_value(&set) {
+            return (id, set.clone());
+        }
+        self.sources_given += 1;
+        let set = Arc::new(set);
+        self.sources.insert(set.clone(), self.sources_given);
+        (self.sources_given, set)
+    }
+
+    /// Works out the keys: of all pods when the classes' rows changed, else of the transaction's pods. Answers whether
+    /// any key changed.
+    fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PodConfig>>)]) -> bool {
+        let mut changed = false;
+        if all {
+            let keys = self.pods.iter().enumerate().map(|(at, (name, config))| (name.clone(), self.key(at, config)));
+            let keys: BTreeMap<_, _> = keys.collect();
+            changed = keys != self.keys;
+            self.keys = keys;
+            self.sweep();
+            return changed;
+        }
+        for (name, _) in of {
+            let ingress = self.pods.get(name).map(|config| config.rules.ingress.as_ref().map(|list| list.revision));
+            match (ingress, self.keys.get_mut(name)) {
+                (Some(ingress), Some(key)) if key.ingress != ingress => {
+                    key.ingress = ingress;
+                    changed = true;
+                }
+                _ => {}
+            }
+        }
+        changed
+    }
+
+    fn key(&self, at: usize, config: &PodConfig) -> LocalKey {
+        let mut restrictions = Vec::new();
+        for class in &self.classes {
+            let [v4, v6] = class.reach[at];
+            restrictions.extend((v4 != OPEN).then_some((class.v4.0, v4)));
+            restrictions.extend((v6 != OPEN).then_some((class.v6.0, v6)));
+        }
+        LocalKey { ingress: config.rules.ingress.as_ref().map(|list| list.revision), restrictions }
+    }
+
+    /// Forgets what no class has any more.
+    fn sweep(&mut self) {
+        let classes = &self.classes;
+        self.reach.sweep(|| classes.iter().flat_map(|class| class.reach.iter().flatten()).copied().collect());
+        self.sources.retain(|_, id| classes.iter().any(|class| class.v4.0 == *id || class.v6.0 == *id));
+    }
+
+    fn restrictions<'a>(&'a self, key: &'a LocalKey) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Reach>)> {
+        key.restrictions.iter().filter_map(|&(sources, reach)| {
+            let sets = self.classes.iter().flat_map(|class| [&class.v4, &class.v6]);
+            let (_, set) = sets.into_iter().find(|(id, _)| *id == sources)?;
+            Some((set, self.reach.values.get(&reach)?))
+        })
+    }
+
+    /// The rules of a pod's table.
+    pub fn local_rules(&self, pod: &PodConfig, key: &LocalKey, origins: &mut Origins) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        let Some(ingress) = &pod.rules.ingress else {
+            for (sources, reach) in self.restrictions(key) {
+                rules.extend(reach.rules.iter().map(|(services, action, origin)| Rule {
+                    src: Addresses::Set(sources.clone()),
+                    services: services.clone(),
+                    ..Rule::any(*action, *origin)
+                }));
+            }
+            rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Ingress))));
+            return rules;
+        };
+        if !self.node_addresses.is_empty() {
+            let src = Addresses::Set(self.node_addresses.clone());
+            rules.push(Rule { src, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
+        }
+        for (sources, reach) in self.restrictions(key) {
+            // The last rule of a list is the one that isolates, and it names every address.
+            let Some((_, _, isolation)) = reach.rules.last() else { continue };
+            let services = ServiceSet::all().subtract(&reach.allowed).into();
+            rules.push(Rule { src: Addresses::Set(sources.clone()), services, ..Rule::any(Action::Deny, *isolation) });
+        }
+        rules.extend(ingress.rules.iter().map(|rule| Rule {
+            src: rule.peers.clone(),
+            services: rule.services.clone(),
+            ..Rule::any(rule.action, rule.origin)
+        }));
+        rules
+    }
+
+    /// The rules of the node-exit table.
+    pub fn global_rules(&self, origins: &mut Origins) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if !self.node_addresses.is_empty() && !self.classes.is_empty() {
+            let dst = Addresses::Set(self.node_addresses.clone());
+            rules.push(Rule { dst, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
+        }
+        for class in &self.classes {
+            rules.extend(class.list.rules.iter().map(|rule| Rule {
+                src: Addresses::Set(class.sources.clone()),
+                dst: rule.peers.clone(),
+                src_ports: PortRange::ALL,
+                services: rule.services.clone(),
+                action: rule.action,
+                origin: rule.origin,
+            }));
+        }
+        rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Egress))));
+        rules
+    }
+}
+
+fn reach_id(interned: &mut Interned<Reach>, list: &RuleList, address: IpAddr) -> ReachId {
+    match Reach::of(&list.rules, address) {
+        Some(reach) => interned.id(reach),
+        None => OPEN,
+    }
+}
+
+impl Reach {
+    /// None when everything is allowed.
+    fn of(rules: &[ContivRule], address: IpAddr) -> Option<Self> {
+        let (mut allowed, mut open) = (ServiceSet::default(), ServiceSet::all());
+        let mut naming = Vec::new();
+        for rule in rules.iter().filter(|rule| rule.peers.contains(address)) {
+            naming.push((rule.services.clone(), rule.action, rule.origin));
+            let decided = match &rule.services {
+                Services::Any => std::mem::take(&mut open),
+                Services::Set(set) => {
+                    let decided = open.intersect(set);
+                    open = open.subtract(&decided);
+                    decided
+                }
+            };
+            if rule.action == Action::Allow {
+                allowed = allowed.union(&decided);
+            }
+        }
+        (allowed != ServiceSet::all()).then_some(Self { rules: naming, allowed })
+    }
+}

@@ -1,0 +1,133 @@
+//! `CombineRules` for one pair of pods, and the table that results from all pairs.
+//!
+//! *Owner* is the pod whose table it is, *other* the pod at the far end. The owner's own list is about traffic that the
+//! table sees anyway; the other's list is about the same traffic, but no table of the other sees it:
+//!
+//! ```text
+//!  orientation   owner is   own list        other is     other's list
+//!  Egress        receiver   its ingress     sender       its egress
+//!  Ingress       sender     its egress      receiver     its ingress
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::{Action, Service};
+use ipnet::IpNet;
+
+use super::Orientation;
+use super::list::{PeerList, PeerRule};
+use super::reach::Reach;
+use crate::contiv::SixTuple;
+
+/// What replaces the owner's own rules for single addresses of others: the allowed ports, then a deny.
+pub(super) type Overlay = BTreeMap<IpAddr, Arc<[PeerRule]>>;
+
+/// The rules for one address of another pod, of which `own` is what the owner's list allows with it. None when the
+/// owner's own rules stay as they are: the other's list allows everything, or the owner's is at least as strict.
+pub(super) fn pair(
+    own: &Reach,
+    address: IpAddr,
+    other: &PeerList,
+    owner: &BTreeSet<IpAddr>,
+) -> Option<Arc<[PeerRule]>> {
+    if own.is_nothing() {
+        return None;
+    }
+    // At most one address is of the family. Were there more, a rule without the owner's address must hold for all.
+    let of_family = owner.iter().filter(|own| own.is_ipv4() == address.is_ipv4());
+    let theirs = of_family.map(|&own| other.reach(own)).reduce(|a, b| a.intersect(&b))?;
+    if own.is_subset(&theirs) {
+        return None;
+    }
+    let peer = Some(IpNet::from(address));
+    let both = own.intersect(&theirs);
+    let allow = |service: Service| PeerRule { peer, service: Some(service), action: Action::Allow };
+    Some(both.services().map(allow).chain([PeerRule { peer, ..PeerRule::DENY_THE_REST }]).collect())
+}
+
+/// All pairs of one owner.
+///
+/// Only others that the own list allows something with can meet it: they are found by range, not by going through all.
+pub(super) fn overlay(own: &PeerList, owner: &BTreeSet<IpAddr>, others: &BTreeMap<IpAddr, Arc<PeerList>>) -> Overlay {
+    let combine = |(&address, other): (&IpAddr, &Arc<PeerList>)| {
+        other.is_closed().then(|| Some((address, pair(&own.reach(address), address, other, owner)?)))?
+    };
+    let mut blocks = Vec::new();
+    if own.is_closed() {
+        for network in own.networks() {
+            blocks.extend(network);
+            if network.is_none() || blocks.len() >= others.len() {
+                return others.iter().filter_map(combine).collect();
+            }
+        }
+        return blocks
+            .iter()
+            .flat_map(|block| others.range(block.network()..=block.broadcast()))
+            .filter_map(combine)
+            .collect();
+    }
+    others.iter().filter_map(combine).collect()
+}
+
+/// How many rules [`local_rules`] makes at most.
+pub(super) fn size(own: &PeerList, overlay: &Overlay) -> usize {
+    own.rules().len() + overlay.values().map(|rules| rules.len()).sum::<usize>() + 1
+}
+
+/// The owner's table: its own rules, those of the overlay in place of what it says about these addresses alone, and an
+/// allow of the rest where nothing else decides it. Rules of wider blocks stay: host rules sort before them.
+pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Overlay) -> Vec<SixTuple> {
+    let replaced = |rule: &&PeerRule| {
+        let host = rule.peer.filter(|net| net.prefix_len() == net.max_prefix_len());
+        host.is_none_or(|net| !overlay.contains_key(&net.addr()))
+    };
+    let rules = own.rules().iter().filter(replaced).chain(overlay.values().flat_map(|rules| rules.iter()));
+    let mut rules: Vec<_> = rules.map(|rule| own_side(orientation, rule)).collect();
+    // Two sorted runs, which the stable sort merges.
+    rules.sort();
+    close(&mut rules);
+    rules
+}
+
+/// Appends the allow of the rest to a table that has rules, but none for everything.
+pub(super) fn close(rules: &mut Vec<SixTuple>) {
+    if let Some(last) = rules.last()
+        && *last != SixTuple::any(last.action)
+    {
+        rules.push(SixTuple::any(Action::Allow));
+    }
+}
+
+/// A rule as it stands in the pod's own table: the pod's side is not written.
+fn own_side(orientation: Orientation, rule: &PeerRule) -> SixTuple {
+    let PeerRule { peer, service, action } = *rule;
+    match orientation {
+        Orientation::Egress => SixTuple { src: peer, dst: None, service, action },
+        Orientation::Ingress => SixTuple { src: None, dst: peer, service, action },
+    }
+}
+
+/// The rules of one address as they stand in the global table. Rules for the other family would match nothing there.
+pub(super) fn global_rules(
+    orientation: Orientation,
+    address: IpAddr,
+    list: &PeerList,
+) -> impl Iterator<Item = SixTuple> + '_ {
+    let pod = Some(IpNet::from(address));
+    let family = move |rule: &&PeerRule| rule.peer.is_none_or(|net| net.addr().is_ipv4() == address.is_ipv4());
+    list.rules().iter().filter(family).map(move |&PeerRule { peer, service, action }| match orientation {
+        Orientation::Egress => SixTuple { src: pod, dst: peer, service, action },
+        Orientation::Ingress => SixTuple { src: peer, dst: pod, service, action },
+    })
+}
+
+/// The address that [`global_rules`] made the rule for; none for the allow of the rest.
+pub(super) fn pod_of(orientation: Orientation, rule: &SixTuple) -> Option<IpAddr> {
+    match orientation {
+        Orientation::Egress => rule.src,
+        Orientation::Ingress => rule.dst,
+    }
+    .map(|net| net.addr())
+}

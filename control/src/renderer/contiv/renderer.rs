@@ -1,0 +1,199 @@
+//! The renderer of 6-tuple tables: one node's pods in, tables for a stack that takes plain lists out.
+//!
+//! It keeps what it was told and could not render (too many tuples): the next transaction tries it again, so that the
+//! tables follow as soon as they fit. Until then the last good ones stay, whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ahash::{AHashMap, AHashSet};
+
+use super::cache::{InTwoTables, RendererCache};
+use super::expand::expand;
+use super::list::{PeerList, PodLists};
+use super::table::{Change, Table};
+use super::{MAX_TUPLES, Orientation, TooManyTuples};
+use crate::contiv::{RuleList, SixTuple};
+use crate::object::PodName;
+use crate::origin::Direction;
+use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
+
+/// One node's tables, whole and immutable.
+#[derive(Clone, Debug)]
+pub struct TupleTables {
+    /// The node.
+    pub node: Arc<str>,
+    /// Where they are to be applied.
+    pub orientation: Orientation,
+    /// Counts the publications, from 1.
+    pub generation: u64,
+    /// Each pod's table; pods that are not in here are open.
+    pub locals: BTreeMap<PodName, Arc<Table>>,
+    /// The table of the node's exit (egress) or entrance (ingress orientation); without rules it is not applied.
+    pub global: Arc<Table>,
+    /// What leads here from the generation before. Whoever missed a generation compares the tables.
+    pub changes: Vec<Change>,
+}
+
+/// Where the renderer puts what it published and whoever loads it into a stack finds it.
+#[derive(Clone, Debug, Default)]
+pub struct PublishedTuples(Arc<Mutex<Option<Arc<TupleTables>>>>);
+
+impl PublishedTuples {
+    /// The latest tables, none before the first transaction.
+    pub fn latest(&self) -> Option<Arc<TupleTables>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn publish(&self, tables: TupleTables) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(tables));
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ContivRenderer {
+    node: Arc<str>,
+    orientation: Orientation,
+    limit: usize,
+    published: PublishedTuples,
+    generation: u64,
+    node_addresses: Vec<IpAddr>,
+    /// The node's pods as last heard of.
+    pods: BTreeMap<PodName, Arc<PodConfig>>,
+    /// Pods that came, changed or went since the last transaction that was rendered.
+    pending: BTreeSet<PodName>,
+    /// By the list's revision. They depend on the node's addresses.
+    expanded: AHashMap<u64, Arc<PeerList>>,
+    open: Arc<PeerList>,
+    cache: RendererCache,
+}
+
+impl ContivRenderer {
+    /// A renderer of the pods of `node`.
+    pub fn new(node: Arc<str>, orientation: Orientation, published: PublishedTuples) -> Self {
+        Self::with_limit(node, orientation, published, MAX_TUPLES)
+    }
+
+    /// A renderer that refuses what makes more than `limit` tuples, see [`MAX_TUPLES`].
+    pub fn with_limit(node: Arc<str>, orientation: Orientation, published: PublishedTuples, limit: usize) -> Self {
+        Self {
+            node,
+            orientation,
+            limit,
+            published,
+            generation: 0,
+            node_addresses: Vec::new(),
+            pods: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            expanded: AHashMap::new(),
+            open: Arc::default(),
+            cache: RendererCache::new(orientation, limit),
+        }
+    }
+
+    /// Resumes from tables that the stack was found with: the next transaction, which has to be a resync, publishes
+    /// only what differs from them.
+    ///
+    /// # Errors
+    /// [`InTwoTables`]; then nothing is resumed from.
+    pub fn recover(
+        &mut self,
+        locals: impl IntoIterator<Item = (Vec<SixTuple>, BTreeSet<PodName>)>,
+        global: Vec<SixTuple>,
+    ) -> Result<(), InTwoTables> {
+        self.pending.extend(self.pods.keys().cloned());
+        self.cache.recover(locals, global)
+    }
+
+    fn take_in(&mut self, transaction: &Transaction) {
+        if transaction.resync {
+            self.pending.extend(std::mem::take(&mut self.pods).into_keys());
+        }
+        for (name, config) in &transaction.pods {
+            let known = match config.as_ref().filter(|config| config.node == self.node) {
+                Some(config) => {
+                    self.pods.insert(name.clone(), config.clone());
+                    true
+                }
+                // A pod that moved to another node is gone from here.
+                None => self.pods.remove(name).is_some(),
+            };
+            if known {
+                self.pending.insert(name.clone());
+            }
+        }
+        let Some((_, node)) = transaction.nodes.iter().rev().find(|(name, _)| *name == self.node) else { return };
+        let addresses = node.as_ref().map(|node| node.addresses.clone()).unwrap_or_default();
+        if addresses != self.node_addresses {
+            self.node_addresses = addresses;
+            self.expanded.clear();
+            self.pending.extend(self.pods.keys().cloned());
+        }
+    }
+
+    fn updates(&mut self) -> Result<Vec<(PodName, Option<PodLists>)>, TooManyTuples> {
+        let lists = |config: &Arc<PodConfig>| [config.rules.ingress.clone(), config.rules.egress.clone()];
+        let live: AHashSet<u64> = self.pods.values().flat_map(lists).flatten().map(|list| list.revision).collect();
+        self.expanded.retain(|revision, _| live.contains(revision));
+        let mut updates = Vec::with_capacity(self.pending.len());
+        for name in self.pending.clone() {
+            let lists = match self.pods.get(&name).cloned() {
+                Some(config) => Some(PodLists {
+                    addresses: config.addresses.clone(),
+                    ingress: self.list(&name, Direction::Ingress, config.rules.ingress.as_deref())?,
+                    egress: self.list(&name, Direction::Egress, config.rules.egress.as_deref())?,
+                }),
+                None => None,
+            };
+            updates.push((name, lists));
+        }
+        Ok(updates)
+    }
+
+    fn list(
+        &mut self,
+        pod: &PodName,
+        direction: Direction,
+        list: Option<&RuleList>,
+    ) -> Result<Arc<PeerList>, TooManyTuples> {
+        let Some(list) = list else { return Ok(self.open.clone()) };
+        if let Some(expanded) = self.expanded.get(&list.revision) {
+            return Ok(expanded.clone());
+        }
+        let others: usize = self.expanded.values().map(|list| list.rules().len()).sum();
+        let expanded = expand(list, &self.node_addresses, self.limit - others).map_err(|tuples| TooManyTuples {
+            what: format!("the {direction} list of pod {pod} (with all others)"),
+            tuples: tuples.saturating_add(others),
+            limit: self.limit,
+        })?;
+        let expanded = Arc::new(expanded);
+        self.expanded.insert(list.revision, expanded.clone());
+        Ok(expanded)
+    }
+}
+
+impl Renderer for ContivRenderer {
+    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
+        self.take_in(transaction);
+        let node = self.node.clone();
+        let rendered = self.updates().and_then(|updates| Ok(self.cache.stage(false, updates)?.commit()));
+        let changes = rendered.map_err(|source| RenderError::SixTuples { node, source })?;
+        self.pending.clear();
+        if changes.is_empty() && self.generation > 0 {
+            return Ok(());
+        }
+        self.generation += 1;
+        let snapshot = self.cache.snapshot();
+        self.published.publish(TupleTables {
+            node: self.node.clone(),
+            orientation: self.orientation,
+            generation: self.generation,
+            locals: snapshot.locals().clone(),
+            global: snapshot.global().clone(),
+            changes,
+        });
+        Ok(())
+    }
+}

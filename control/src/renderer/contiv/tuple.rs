@@ -1,0 +1,205 @@
+//! The order of 6-tuples, and what the first match of a sorted list says.
+//!
+//! Contiv's total order, with SCTP, other protocols and port ranges added such that on what Contiv knows it is
+//! Contiv's. The guarantee: a rule whose traffic lies inside another's sorts before it (for networks without host
+//! bits), so a sorted list serves both a linear scan and a longest-prefix match.
+
+use std::cmp::{Ordering, Reverse};
+
+use bulkhead_classifier::{Action, Key, Service, protocol};
+use ipnet::IpNet;
+
+use crate::contiv::SixTuple;
+
+/// Family (IPv4, IPv6, any), then the longer prefix first, then the address. 0.0.0.0/0 is not "any" and sorts before it.
+pub(super) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {
+    match network {
+        Some(IpNet::V4(net)) => (0, Reverse(net.prefix_len()), u32::from(net.addr()).into()),
+        Some(IpNet::V6(net)) => (1, Reverse(net.prefix_len()), net.addr().into()),
+        None => (2, Reverse(0), 0),
+    }
+}
+
+/// Fewer protocols first: TCP, UDP, SCTP, the others by number, ranges of numbers, at last "any". Then fewer ports
+/// first: single ports ascending, ranges, at last all ports.
+pub(super) fn service_key(service: Option<Service>) -> (u16, u8, u8, u16, u16) {
+    let Some(Service { protocols: (first, last), ports }) = service else {
+        return (u16::MAX, 0, 0, 0, 0);
+    };
+    let rank = match first {
+        _ if first != last => 0,
+        protocol::TCP => 0,
+        protocol::UDP => 1,
+        protocol::SCTP => 2,
+        _ => 3,
+    };
+    (u16::from(last - first), rank, first, ports.last - ports.first, ports.first)
+}
+
+/// Deny sorts before allow.
+pub(super) const fn action_key(action: Action) -> bool {
+    matches!(action, Action::Allow)
+}
+
+impl Ord for SixTuple {
+    /// Contiv's order: source, destination, protocol, port, action.
+    fn cmp(&self, other: &Self) -> Ordering {
+        network_key(self.src)
+            .cmp(&network_key(other.src))
+            .then_with(|| network_key(self.dst).cmp(&network_key(other.dst)))
+            .then_with(|| service_key(self.service).cmp(&service_key(other.service)))
+            .then_with(|| action_key(self.action).cmp(&action_key(other.action)))
+    }
+}
+
+impl PartialOrd for SixTuple {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl SixTuple {
+    /// The rule that matches everything.
+    pub const fn any(action: Action) -> Self {
+        Self { src: None, dst: None, service: None, action }
+    }
+
+    /// Whether the packet is one of the rule's.
+    pub fn matches(&self, key: &Key) -> bool {
+        self.src.is_none_or(|net| net.contains(&key.src()))
+            && self.dst.is_none_or(|net| net.contains(&key.dst()))
+            && self.service.is_none_or(|service| {
+                let (first, last) = service.protocols;
+                (first..=last).contains(&key.protocol()) && service.ports.contains(key.dst_port())
+            })
+    }
+}
+
+/// What a table says of a packet. A table without rules is not applied, so it allows; in one with rules, what no rule
+/// matches is denied, as in an ACL (tables that the cache makes end with a rule that matches everything).
+pub fn first_match(rules: &[SixTuple], key: &Key) -> Action {
+    if rules.is_empty() {
+        return Action::Allow;
+    }
+    rules.iter().find(|rule| rule.matches(key)).map_or(Action::Deny, |rule| rule.action)
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_classifier::PortRange;
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+
+    use super::*;
+
+    fn service(number: u8, first: u16, last: u16) -> Option<Service> {
+        Some(Service { protocols: (number, number), ports: PortRange { first, last } })
+    }
+
+    fn tuple(src: &str, dst: &str, service: Option<Service>, action: Action) -> SixTuple {
+        SixTuple { src: src.parse().ok(), dst: dst.parse().ok(), service, action }
+    }
+
+    #[test]
+    fn the_order_is_contivs_where_contiv_has_one() {
+        let (tcp, udp) = (protocol::TCP, protocol::UDP);
+        let sorted = [
+            tuple("10.0.0.1/32", "", service(tcp, 80, 80), Action::Allow),
+            tuple("10.0.0.1/32", "", service(tcp, 443, 443), Action::Allow),
+            tuple("10.0.0.1/32", "", service(tcp, 0, 65535), Action::Allow),
+            tuple("10.0.0.1/32", "", service(udp, 53, 53), Action::Allow),
+            tuple("10.0.0.1/32", "", None, Action::Deny),
+            tuple("10.0.0.1/32", "", None, Action::Allow),
+            tuple("10.0.0.2/32", "", service(tcp, 80, 80), Action::Allow),
+            tuple("192.168.0.0/16", "", None, Action::Allow),
+            tuple("10.0.0.0/8", "", None, Action::Allow),
+            tuple("0.0.0.0/0", "", None, Action::Allow),
+            tuple("fd00::/64", "", None, Action::Allow),
+            tuple("fd00::/16", "", None, Action::Allow),
+            tuple("", "10.0.0.0/8", None, Action::Allow),
+            tuple("", "", service(udp, 0, 65535), Action::Allow),
+            tuple("", "", None, Action::Deny),
+            tuple("", "", None, Action::Allow),
+        ];
+        assert!(sorted.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn sctp_other_protocols_and_ranges_sort_between_contivs_rules() {
+        let of = |service| tuple("", "", service, Action::Allow);
+        let block = Some(Service { protocols: (133, 255), ports: PortRange::ALL });
+        let sorted = [
+            of(service(protocol::TCP, 443, 443)),
+            of(service(protocol::TCP, 80, 81)),
+            of(service(protocol::TCP, 0, 65535)),
+            of(service(protocol::UDP, 1, 1)),
+            of(service(protocol::SCTP, 1, 1)),
+            of(service(protocol::ICMP, 0, 65535)),
+            of(block),
+            of(None),
+        ];
+        assert!(sorted.is_sorted_by(|a, b| a < b));
+    }
+
+    fn any_tuple() -> impl Strategy<Value = SixTuple> {
+        let net = || {
+            prop_oneof![
+                Just(None),
+                (0u32..8, 28u8..=32)
+                    .prop_map(|(host, len)| Some(IpNet::new(std::net::Ipv4Addr::from(host).into(), len).unwrap())),
+                (0u128..8, 124u8..=128)
+                    .prop_map(|(host, len)| Some(IpNet::new(std::net::Ipv6Addr::from(host).into(), len).unwrap())),
+            ]
+            .prop_map(|net| net.map(|net| net.trunc()))
+        };
+        let service = prop_oneof![
+            Just(None),
+            (prop_oneof![Just((6, 6)), Just((17, 17)), Just((132, 132)), Just((1, 1)), Just((0, 255)), Just((1, 6))])
+                .prop_flat_map(|protocols| (Just(protocols), 0u16..4, 0u16..4))
+                .prop_map(|(protocols, first, more)| {
+                    let ports = if more == 3 { PortRange::ALL } else { PortRange { first, last: first + more } };
+                    Some(Service { protocols, ports })
+                }),
+        ];
+        (net(), net(), service, any::<bool>()).prop_map(|(src, dst, service, allow)| SixTuple {
+            src,
+            dst,
+            service,
+            action: if allow { Action::Allow } else { Action::Deny },
+        })
+    }
+
+    fn inside(a: &SixTuple, b: &SixTuple) -> bool {
+        let net = |a: Option<IpNet>, b: Option<IpNet>| b.is_none_or(|b| a.is_some_and(|a| b.contains(&a)));
+        let service = b.service.is_none_or(|b| {
+            a.service.is_some_and(|a| {
+                b.protocols.0 <= a.protocols.0
+                    && a.protocols.1 <= b.protocols.1
+                    && b.ports.first <= a.ports.first
+                    && a.ports.last <= b.ports.last
+            })
+        });
+        net(a.src, b.src) && net(a.dst, b.dst) && service
+    }
+
+    #[test]
+    fn what_lies_inside_another_rule_sorts_before_it_and_the_order_is_total() {
+        let mut inner = 0;
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let cases = proptest::collection::vec(any_tuple(), 3);
+        for _ in 0..3_000 {
+            let rules = cases.new_tree(&mut runner).unwrap().current();
+            for (a, b) in rules.iter().flat_map(|a| rules.iter().map(move |b| (a, b))) {
+                assert_eq!(a.cmp(b), b.cmp(a).reverse());
+                assert_eq!(a.cmp(b) == Ordering::Equal, a == b);
+                if a.action == b.action && a != b && inside(a, b) {
+                    inner += 1;
+                    assert!(a < b, "{a} lies in {b}");
+                }
+            }
+            let [a, b, c] = &rules[..] else { unreachable!() };
+            assert!(!(a <= b && b <= c) || a <= c);
+        }
+        assert!(inner > 100, "nested pairs were reached: {inner}");
+    }
+}

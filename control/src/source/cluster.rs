@@ -1,0 +1,245 @@
+//! Pods, namespaces and nodes: the few fields that policy needs.
+//!
+//! Unknown fields are passed over, for they vary with the version of Kubernetes and none of them can widen a policy. Most of
+//! these objects come from an API server, which has checked the rest.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::address::{AddressFault, parse_address};
+use super::decode::{ObjectKey, Outcome, Read};
+use super::error::{Findings, quoted};
+use super::path::FieldPath;
+use super::policy::{block_of, object_name, plain_name, port_number, transport};
+use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
+use crate::object::{
+    ContainerPort, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Object,
+    ObjectName, Pod, Policy, PolicyVersion,
+};
+use crate::selector::Selector;
+
+/// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
+/// Network Custom Resource Definition De-facto Standard".
+const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+
+/// Reads a pod.
+pub(super) fn pod(value: &Value) -> Read {
+    read("Pod", true, value, |raw: raw::RawPod, findings| {
+        let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+        let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
+        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+        let mac = metadata.annotations.as_ref().and_then(|all| mac_of(all.get(NETWORK_STATUS)?.as_str()?));
+        let name = object_name(metadata.name, metadata.namespace, &mut findings.problems);
+        let mut ports = container_ports(&spec.containers, "containers", |_| true, findings);
+        // Init containers that run on beside the others ("sidecars") serve their ports for the life of the pod.
+        let runs_on = |container: &RawContainer| container.restart_policy.as_deref() == Some("Always");
+        ports.extend(container_ports(&spec.init_containers, "initContainers", runs_on, findings));
+        let addresses = pod_addresses(&status, findings);
+        Some(Object::Pod(Pod {
+            name: name?,
+            labels: labels_of(metadata.labels),
+            node: spec.node_name.filter(|node| !node.is_empty()).map(Arc::from),
+            addresses,
+            mac,
+            host_network: spec.host_network.unwrap_or(false),
+            finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            ports,
+        }))
+    })
+}
+
+/// Reads a namespace.
+pub(super) fn namespace(value: &Value) -> Read {
+    read("Namespace", false, value, |raw: raw::RawNamespace, findings| {
+        let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+        let name: Arc<str> = plain_name(metadata.name, &mut findings.problems)?.into();
+        let mut labels = labels_of(metadata.labels);
+        let given = labels.insert(NAMESPACE_NAME_LABEL.into(), Arc::clone(&name));
+        if let Some(given) = given.filter(|given| *given != name) {
+            let path = FieldPath::of("metadata").key("labels").key(NAMESPACE_NAME_LABEL);
+            let text = format!("label is {}, but the namespace is {}", quoted(&given), quoted(&name));
+            findings.problem(&path, text, "remove the label: every namespace has it, with its own name");
+        }
+        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
+        let isolation =
+            annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_of(text, findings))?;
+        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+        let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
+        Some(Object::Namespace(Namespace { name, labels, terminating, isolation }))
+    })
+}
+
+/// What the `extensions/v1beta1` annotation says: `{"ingress": {"isolation": "DefaultDeny"}}`.
+fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIsolation> {
+    let path = FieldPath::of("metadata").key("annotations").key(ISOLATION_ANNOTATION);
+    let parsed = annotation.as_str().and_then(|text| serde_json::from_str::<raw::RawIsolation>(text).ok());
+    let isolation = parsed.map(|isolation| isolation.ingress.and_then(|ingress| ingress.isolation));
+    match isolation.as_ref().map(Option::as_deref) {
+        Some(None) => Some(IngressIsolation::ClusterDefault),
+        Some(Some("DefaultDeny")) => Some(IngressIsolation::DefaultDeny),
+        _ => {
+            let help = r#"write {"ingress": {"isolation": "DefaultDeny"}}, or remove the annotation"#;
+            findings.problem(&path, "the annotation is not understood", help);
+            None
+        }
+    }
+}
+
+/// Stands for a namespace that was not understood, where faults are survived: its pods are isolated, for that may be
+/// what its annotation says.
+fn closed_namespace(name: &str, fault: String) -> Policy {
+    Policy {
+        name: ObjectName::new(name, ISOLATION_ANNOTATION),
+        subject: Selector::everything(),
+        ingress: Some(Vec::new()),
+        egress: None,
+        version: PolicyVersion::NamespaceIsolation,
+        fault: Some(fault.into()),
+        position: None,
+    }
+}
+
+/// Reads a node.
+pub(super) fn node(value: &Value) -> Read {
+    read("Node", false, value, |raw: raw::RawNode, findings| {
+        let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+        let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
+        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+        let name = plain_name(metadata.name, &mut findings.problems);
+        let mut addresses = Vec::new();
+        for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
+            let path = FieldPath::of("status").key("addresses").index(at).key("address");
+            if matches!(entry.kind.as_str(), "InternalIP" | "ExternalIP") {
+                addresses.extend(address_of(&entry.address, &path, findings));
+            }
+        }
+        let base = FieldPath::of("spec");
+        let many = spec.pod_cidrs.iter().flatten().enumerate().map(|(at, text)| (base.key("podCIDRs").index(at), text));
+        let mut blocks: Vec<_> = many.collect();
+        if blocks.is_empty() {
+            blocks.extend(spec.pod_cidr.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podCIDR"), text)));
+        }
+        let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
+        Some(Object::Node(Node { name: name?.into(), addresses, pod_cidrs }))
+    })
+}
+
+/// Reads an object of one kind: its shape, then what `build` makes of it.
+fn read<T: DeserializeOwned>(
+    kind: &'static str,
+    namespaced: bool,
+    value: &Value,
+    build: impl FnOnce(T, &mut Findings) -> Option<Object>,
+) -> Read {
+    let mut findings = Findings::default();
+    let object = match raw::typed::<T>(value, &FieldPath::default()) {
+        Ok(raw) => build(raw, &mut findings),
+        Err(problem) => {
+            findings.problems.push(problem);
+            None
+        }
+    };
+    let (label, key) = identify(kind, namespaced, value);
+    let isolation_fault =
+        findings.problems.iter().find(|problem| problem.path.to_string().contains(ISOLATION_ANNOTATION));
+    let outcome = match (object, isolation_fault, value.pointer("/metadata/name").and_then(Value::as_str)) {
+        (Some(object), _, _) if findings.problems.is_empty() => Outcome::Object(object),
+        (_, Some(fault), Some(name)) => Outcome::Closed(closed_namespace(name, fault.to_string())),
+        _ => Outcome::Nothing,
+    };
+    Read { label, key, outcome, findings }
+}
+
+fn identify(kind: &'static str, namespaced: bool, value: &Value) -> (String, Option<ObjectKey>) {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
+    let own = || text("/metadata/namespace").filter(|namespace| !namespace.is_empty());
+    let namespace = if namespaced { own().unwrap_or("default") } else { "" };
+    let Some(name) = text("/metadata/name") else { return (kind.to_owned(), None) };
+    let label = if namespaced { format!("{kind} {namespace}/{name}") } else { format!("{kind} {name}") };
+    (label, Some(ObjectKey { kind, namespace: namespace.into(), name: name.into() }))
+}
+
+fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {
+    labels.into_iter().flatten().map(|(key, value)| (key.into(), value.into())).collect()
+}
+
+fn address_of(text: &str, path: &FieldPath, findings: &mut Findings) -> Option<IpAddr> {
+    match parse_address(text) {
+        Ok(address) => Some(address),
+        Err(AddressFault { text, help }) => {
+            findings.problem(path, text, help);
+            None
+        }
+    }
+}
+
+/// The addresses of a pod, at most one of each family.
+fn pod_addresses(status: &RawPodStatus, findings: &mut Findings) -> Vec<IpAddr> {
+    let base = FieldPath::of("status");
+    let many = status.pod_ips.iter().flatten().enumerate();
+    let mut texts: Vec<_> =
+        many.map(|(at, Mapping(entry))| (base.key("podIPs").index(at).key("ip"), &entry.ip)).collect();
+    if texts.is_empty() {
+        texts.extend(status.pod_ip.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podIP"), text)));
+    }
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for (path, text) in texts {
+        let Some(address) = address_of(text, &path, findings) else { continue };
+        match addresses.iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
+            None => addresses.push(address),
+            Some(other) => {
+                let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+                let text = format!("a second {family} address {address}, after {other}");
+                findings.problem(&path, text, "a pod has at most one address of each family: remove one");
+            }
+        }
+    }
+    addresses
+}
+
+/// The named ports of the containers that serve them.
+fn container_ports(
+    containers: &List<RawContainer>,
+    key: &str,
+    serves: impl Fn(&RawContainer) -> bool,
+    findings: &mut Findings,
+) -> Vec<ContainerPort> {
+    let mut ports = Vec::new();
+    for (at, Mapping(container)) in containers.iter().flatten().enumerate() {
+        for (port_at, Mapping(raw)) in container.ports.iter().flatten().enumerate() {
+            let Some(name) = raw.name.as_deref().filter(|name| !name.is_empty()) else { continue };
+            let path = FieldPath::of("spec").key(key).index(at).key("ports").index(port_at);
+            let transport = transport(raw.protocol.as_deref(), &path.key("protocol"), findings);
+            let port = port_number(raw.container_port, &path.key("containerPort"), findings);
+            if let (Some(transport), Some(port), true) = (transport, port, serves(container)) {
+                ports.push(ContainerPort { name: name.into(), transport, port });
+            }
+        }
+    }
+    ports
+}
+
+/// The MAC address of a pod's default interface. The annotation is free text of a third party: what does not parse is
+/// nothing, and no error, since policy does not depend on it.
+fn mac_of(annotation: &str) -> Option<[u8; 6]> {
+    #[derive(Deserialize)]
+    struct Status {
+        #[serde(default)]
+        default: bool,
+        mac: Option<String>,
+    }
+    let all: Vec<Status> = serde_json::from_str(annotation).ok()?;
+    let text = all.into_iter().find(|status| status.default)?.mac?;
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}

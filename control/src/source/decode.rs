@@ -1,0 +1,149 @@
+//! Which kind of object a value is, and whose turn it is to read it.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::cluster;
+use super::error::{Findings, Problem, quoted};
+use super::names;
+use super::path::FieldPath;
+use super::policy;
+use crate::object::{Object, Policy, PolicyVersion};
+
+/// The apiVersion of the NetworkPolicy that is read.
+pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
+/// The NetworkPolicy of the time when namespaces isolated and policies only allowed.
+const BETA_POLICY_API: &str = "extensions/v1beta1";
+const POLICY_KIND: &str = "NetworkPolicy";
+const POLICY_GROUP: &str = "networking.k8s.io";
+
+/// How far a group may be from that of NetworkPolicy and still be a typo of it, in letters. Other products have a
+/// NetworkPolicy of their own, but none in a group that is as near.
+const GROUP_TYPO: usize = 4;
+
+/// What became of a value.
+pub(super) enum Decoded {
+    /// An object of a kind that is not read.
+    Skipped {
+        /// `apps/v1 Deployment`.
+        kind: String,
+        /// Whether it is some other product's network policy, which deserves a warning.
+        is_policy: bool,
+    },
+    /// It cannot be known what this is, so it may be a policy.
+    Unreadable(Problem),
+    /// An object of a kind that is read.
+    Read(Box<Read>),
+}
+
+/// An object of a kind that is read, understood or not.
+pub(super) struct Read {
+    /// Its kind, namespace and name as far as they are known.
+    pub(super) label: String,
+    /// What no other object may share; none when the name is not known.
+    pub(super) key: Option<ObjectKey>,
+    pub(super) outcome: Outcome,
+    pub(super) findings: Findings,
+}
+
+/// What an object stands for. It is [`Outcome::Object`] exactly when there is no problem among the findings.
+pub(super) enum Outcome {
+    /// Itself.
+    Object(Object),
+    /// A policy that was not understood: this one, which allows nothing, where faults are survived.
+    Closed(Policy),
+    /// Nothing, where faults are survived: without the object less is allowed, not more.
+    Nothing,
+    /// It may not be left out, and nothing can stand for it.
+    Unreadable,
+}
+
+/// What identifies an object in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ObjectKey {
+    pub(super) kind: &'static str,
+    /// Empty for kinds without a namespace.
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
+}
+
+/// What the items of a typed list (`PodList`) do not repeat.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inherited(Option<(String, String)>);
+
+impl Inherited {
+    pub(super) fn new(api_version: &str, kind: &str) -> Self {
+        Self(Some((api_version.to_owned(), kind.to_owned())))
+    }
+
+    /// Adds what the value does not say itself.
+    pub(super) fn fill(&self, value: &mut Value) {
+        let (Some((api_version, kind)), Some(fields)) = (&self.0, value.as_object_mut()) else { return };
+        for (key, text) in [("apiVersion", api_version), ("kind", kind)] {
+            fields.entry(key).or_insert_with(|| Value::from(text.as_str()));
+        }
+    }
+}
+
+/// The value's apiVersion and kind.
+pub(super) fn identity(fields: &Map<String, Value>) -> Result<(&str, &str), Problem> {
+    let text = |key: &str, example: &str| {
+        let help = format!("write `{key}: {example}` or whatever it is; without it this may be a policy");
+        match fields.get(key) {
+            Some(Value::String(text)) if !text.is_empty() => Ok(text.as_str()),
+            Some(_) => Err(Problem::new(&FieldPath::of(key), format!("`{key}` is not a name"), help)),
+            None => Err(Problem::new(&FieldPath::default(), format!("the object has no `{key}`"), help)),
+        }
+    };
+    Ok((text("apiVersion", POLICY_API)?, text("kind", POLICY_KIND)?))
+}
+
+/// Reads an object.
+pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
+    inherited.fill(&mut value);
+    let Some(fields) = value.as_object() else {
+        let help = "write an object with apiVersion and kind";
+        return Decoded::Unreadable(Problem::new(&FieldPath::default(), "not an object", help));
+    };
+    let (api_version, kind) = match identity(fields) {
+        Ok(identity) => identity,
+        Err(problem) => return Decoded::Unreadable(problem),
+    };
+    let read = match (api_version, kind) {
+        (POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1, None),
+        (BETA_POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1beta1, None),
+        ("v1", "Pod") => cluster::pod(&value),
+        ("v1", "Namespace") => cluster::namespace(&value),
+        ("v1", "Node") => cluster::node(&value),
+        _ => match meant_as_policy(api_version, kind) {
+            Some(problem) => policy::read(&value, PolicyVersion::V1, Some(problem)),
+            None => {
+                let is_policy = kind.to_lowercase().contains("networkpolic");
+                return Decoded::Skipped { kind: format!("{api_version} {kind}"), is_policy };
+            }
+        },
+    };
+    Decoded::Read(Box::new(read))
+}
+
+/// What is wrong with an object that was meant as a NetworkPolicy, but does not say so as it must: an older apiVersion, or
+/// a typo. Passed over it would protect nothing.
+fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
+    let group = api_version.split('/').next().unwrap_or_default();
+    let near_group = names::nearest(group, [POLICY_GROUP]).is_some()
+        && strsim::osa_distance(&group.to_lowercase(), POLICY_GROUP) <= GROUP_TYPO;
+    // Groups without a dot are Kubernetes' own: nobody else's policies are there.
+    let own_group = near_group || !group.contains('.');
+    let near_kind = strsim::osa_distance(&kind.to_lowercase(), &POLICY_KIND.to_lowercase()) <= 3;
+    if !(own_group && near_kind && kind.len() <= POLICY_KIND.len() + 3) {
+        return None;
+    }
+    Some(if kind == POLICY_KIND {
+        let text = format!("NetworkPolicy of {} is not read", quoted(api_version));
+        Problem::new(&FieldPath::of("apiVersion"), text, format!("write `apiVersion: {POLICY_API}`"))
+    } else {
+        let text = format!("unknown kind {}", quoted(kind));
+        Problem::new(&FieldPath::of("kind"), text, format!("did you mean `{POLICY_KIND}`?"))
+    })
+}

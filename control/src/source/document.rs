@@ -1,0 +1,204 @@
+//! Documents, and the items of lists.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::decode::{Decoded, Inherited, decode, identity};
+use super::error::{Problem, quoted};
+use super::parse::{Element, Entry, GIVEN_TWICE, Tree, insert_once, scalars};
+use super::path::FieldPath;
+
+/// The lists whose items are read, whatever their apiVersion. They must have items and nothing unknown: one with `item:`
+/// would else be empty without a word.
+const MUST_BE_LISTS: [&str; 5] = ["List", "NamespaceList", "PodList", "NodeList", "NetworkPolicyList"];
+
+/// A document of which the elements of `items` are decoded already where they tell their own kind.
+pub(super) struct Document<L> {
+    fields: Option<Map<String, Value>>,
+    items: Option<Items<L>>,
+}
+
+enum Items<L> {
+    List(Vec<(Item, usize)>, PhantomData<L>),
+    Null,
+    Other,
+}
+
+enum Item {
+    Decoded(Decoded),
+    /// It lacks its kind, or is a list of its own: what to do with it depends on the list that it is in.
+    Undecoded(Value),
+}
+
+impl Item {
+    fn new(value: Value) -> Self {
+        let has = |key: &str| value.get(key).is_some_and(Value::is_string);
+        let nested = value.get("items").is_some();
+        if has("apiVersion") && has("kind") && !nested {
+            Self::Decoded(decode(value, &Inherited::default()))
+        } else {
+            Self::Undecoded(value)
+        }
+    }
+}
+
+impl<'de, L: Element> Deserialize<'de> for Document<L> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DocumentVisitor(PhantomData))
+    }
+}
+
+struct DocumentVisitor<L>(PhantomData<L>);
+
+impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
+    type Value = Document<L>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    scalars!(|_| Document { fields: None, items: None });
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        while access.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Document { fields: None, items: None })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let (mut fields, mut items) = (Map::new(), None);
+        while let Some(key) = access.next_key::<String>()? {
+            if key != "items" {
+                let Tree(value) = access.next_value()?;
+                insert_once(&mut fields, key, value)?;
+            } else if items.is_some() {
+                return Err(A::Error::custom(format_args!("key \"items\"{GIVEN_TWICE}")));
+            } else {
+                items = Some(access.next_value::<Items<L>>()?);
+            }
+        }
+        Ok(Document { fields: Some(fields), items })
+    }
+}
+
+impl<'de, L: Element> Deserialize<'de> for Items<L> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ItemsVisitor(PhantomData))
+    }
+}
+
+struct ItemsVisitor<L>(PhantomData<L>);
+
+impl<'de, L: Element> Visitor<'de> for ItemsVisitor<L> {
+    type Value = Items<L>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    scalars!(|value: Value| if value.is_null() { Items::Null } else { Items::Other });
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(element) = access.next_element::<L>()? {
+            let (value, line) = element.into_parts();
+            items.push((Item::new(value), line));
+        }
+        Ok(Items::List(items, PhantomData))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        while access.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Items::Other)
+    }
+}
+
+impl<L> Document<L> {
+    /// Adds the document's objects to the entries. `item_lines` are the lines of its items where the parser told none.
+    pub(super) fn finish(self, document: usize, line: usize, item_lines: &[usize], entries: &mut Vec<Entry>) {
+        let mut add = |line, path, decoded| entries.push(Entry { document, line, path, decoded });
+        let root = FieldPath::default();
+        let Some(mut fields) = self.fields else {
+            let problem =
+                Problem::new(&root, "not an object", "write one object with apiVersion and kind in each document");
+            return add(line, root, Decoded::Unreadable(problem));
+        };
+        let items_are_list = self.items.as_ref().map(|items| !matches!(items, Items::Other));
+        let inherited = match list_kind(&fields, items_are_list) {
+            Err(problem) => return add(line, root, Decoded::Unreadable(problem)),
+            Ok(inherited) => inherited,
+        };
+        match (inherited, self.items) {
+            (Some(inherited), Some(Items::List(items, _))) => {
+                for (at, (item, own_line)) in items.into_iter().enumerate() {
+                    let line = if own_line > 0 { own_line } else { item_lines.get(at).copied().unwrap_or(line) };
+                    let path = FieldPath::of("items").index(at);
+                    match item {
+                        Item::Decoded(decoded) => add(line, path, decoded),
+                        Item::Undecoded(value) => expand(value, &inherited, line, path, &mut add),
+                    }
+                }
+            }
+            (Some(_), _) => {}
+            (None, items) => {
+                // The key matters to kinds that are strict about what they hold; its value does not.
+                if items.is_some() {
+                    fields.insert("items".to_owned(), Value::Null);
+                }
+                add(line, root, decode(Value::Object(fields), &Inherited::default()));
+            }
+        }
+    }
+}
+
+/// Adds the object, or the objects of the list, that an item is. The parsers bound how deep lists nest.
+fn expand(
+    mut value: Value,
+    inherited: &Inherited,
+    line: usize,
+    path: FieldPath,
+    add: &mut impl FnMut(usize, FieldPath, Decoded),
+) {
+    inherited.fill(&mut value);
+    let items_are_list = value.get("items").map(|items| items.is_array() || items.is_null());
+    let own = match value.as_object().map(|fields| list_kind(fields, items_are_list)) {
+        Some(Err(problem)) => return add(line, path, Decoded::Unreadable(problem)),
+        Some(Ok(own)) => own,
+        None => None,
+    };
+    let Some(own) = own else { return add(line, path, decode(value, &Inherited::default())) };
+    if let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) {
+        for (at, item) in items.into_iter().enumerate() {
+            expand(item, &own, line, path.key("items").index(at), add);
+        }
+    }
+}
+
+/// What the items inherit when the object is a list; none when it is not one. `items_are_list` is none without `items`.
+fn list_kind(fields: &Map<String, Value>, items_are_list: Option<bool>) -> Result<Option<Inherited>, Problem> {
+    let root = FieldPath::default();
+    let (api_version, kind) = identity(fields)?;
+    let Some(item_kind) = kind.strip_suffix("List") else { return Ok(None) };
+    if items_are_list == Some(false) {
+        return Err(Problem::new(&root.key("items"), "not a list", "write `items: []` for an empty list"));
+    }
+    if MUST_BE_LISTS.contains(&kind) {
+        let known = ["apiVersion", "kind", "metadata", "items"];
+        if let Some(key) = fields.keys().find(|key| !known.contains(&key.as_str())) {
+            let text = format!("unknown field {}, expected apiVersion, kind, metadata or items", quoted(key));
+            return Err(Problem::new(&root.key(key), text, "a list holds its objects in `items`"));
+        }
+        if items_are_list.is_none() {
+            return Err(Problem::new(&root, "the list has no `items`", "write `items: []` for an empty list"));
+        }
+    }
+    Ok(match item_kind {
+        // Without items it is an object of a kind whose name ends as that of a list does.
+        _ if items_are_list.is_none() => None,
+        "" => Some(Inherited::default()),
+        kind => Some(Inherited::new(api_version, kind)),
+    })
+}

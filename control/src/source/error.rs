@@ -1,0 +1,181 @@
+//! What is wrong with an input, and where.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use super::path::FieldPath;
+
+/// How many errors, and how many warnings, are kept in full; of the rest only the number is kept. More than a screen
+/// of them helps nobody, and a hostile file must not fill the memory with messages.
+pub const MAX_SHOWN: usize = 50;
+
+/// The longest piece of input that a message repeats, in characters: enough for every valid name but the longest.
+const MAX_QUOTED: usize = 120;
+
+/// One thing that is wrong (or, among warnings, odd) in an input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct SourceError {
+    /// The file as the user named it, `-` for standard input.
+    pub file: Arc<str>,
+    /// The document's number in the file, from 1, empty documents not counted; 0 when the file as a whole is meant.
+    pub document: usize,
+    /// The line, from 1; none when the file as a whole is meant.
+    pub line: Option<usize>,
+    /// The object's kind, namespace and name as far as they are known: `NetworkPolicy default/web`.
+    pub object: Option<String>,
+    /// The field in the object, such as `spec.ingress[0].from`; empty when the object as a whole is meant.
+    pub path: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do about it.
+    pub help: String,
+}
+
+impl fmt::Display for SourceError {
+    /// Two lines: place and problem, then the remedy. Control characters of the input are escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&self.file))?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if let Some(object) = &self.object {
+            write!(f, ": {}", printable(object))?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", printable(&self.path))?;
+        }
+        write!(f, ": {}\n  help: {}", printable(&self.problem), printable(&self.help))
+    }
+}
+
+/// A list of errors or warnings that stops growing: the first [`MAX_SHOWN`], and how many there were.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+pub struct SourceErrors {
+    shown: Vec<SourceError>,
+    total: usize,
+}
+
+impl SourceErrors {
+    /// Those that were kept, in the order of the input.
+    pub fn shown(&self) -> &[SourceError] {
+        &self.shown
+    }
+
+    /// How many there were.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Whether there were none.
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.shown.len() < MAX_SHOWN
+    }
+
+    /// Adds one; its index where it was kept.
+    pub(super) fn push(&mut self, error: SourceError) -> Option<usize> {
+        self.total += 1;
+        self.has_room().then(|| {
+            self.shown.push(error);
+            self.shown.len() - 1
+        })
+    }
+
+    pub(super) fn set_line(&mut self, index: usize, line: usize) {
+        self.shown[index].line = Some(line);
+    }
+
+    /// Counts one that is not kept.
+    pub(super) fn count(&mut self) {
+        self.total += 1;
+    }
+}
+
+impl fmt::Display for SourceErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, error) in self.shown.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{error}")?;
+        }
+        match self.total - self.shown.len() {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+/// Something wrong in an object, before it is known where the object lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) path: FieldPath,
+    pub(super) text: String,
+    pub(super) help: String,
+}
+
+impl Problem {
+    pub(super) fn new(path: &FieldPath, text: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { path: path.clone(), text: text.into(), help: help.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    /// One line without the remedy, for [`crate::object::Policy::fault`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.to_string();
+        if !path.is_empty() {
+            write!(f, "{}: ", printable(&path))?;
+        }
+        f.write_str(&printable(&self.text))
+    }
+}
+
+/// The problems and the oddities that were found in one object.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) problems: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
+}
+
+impl Findings {
+    pub(super) fn problem(&mut self, path: &FieldPath, text: impl Into<String>, help: impl Into<String>) {
+        self.problems.push(Problem::new(path, text, help));
+    }
+
+    pub(super) fn warning(&mut self, path: &FieldPath, text: impl Into<String>, help: impl Into<String>) {
+        self.warnings.push(Problem::new(path, text, help));
+    }
+}
+
+/// A piece of input between quotes, cut when it is long.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTED) {
+        None => format!("\"{text}\""),
+        Some((end, _)) => format!("\"{}...\"", &text[..end]),
+    }
+}
+
+/// The text with everything escaped that could move a terminal's cursor, colour it, or reorder what is read.
+pub(super) fn printable(text: &str) -> Cow<'_, str> {
+    let harmful = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if !text.contains(harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if harmful(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}

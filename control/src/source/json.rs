@@ -1,0 +1,131 @@
+//! The places of JSON values: `serde_json` tells the line of an error only, so this walks over text that it has accepted.
+
+use std::borrow::Cow;
+
+use super::locate::{Shape, Token};
+
+/// The tokens of JSON text, with their lines. On text that is no JSON the tokens mean nothing, but they end.
+pub(super) struct JsonTokens<'a> {
+    text: &'a str,
+    at: usize,
+    line: usize,
+}
+
+impl<'a> JsonTokens<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, at: 0, line: 1 }
+    }
+
+    /// The end of the string that starts at `start`, behind its closing quote.
+    fn string_end(&self, start: usize) -> usize {
+        let bytes = self.text.as_bytes();
+        let mut at = start + 1;
+        while let Some(&byte) = bytes.get(at) {
+            match byte {
+                b'"' => return at + 1,
+                b'\\' => at += 2,
+                _ => at += 1,
+            }
+        }
+        bytes.len()
+    }
+}
+
+impl<'a> Iterator for JsonTokens<'a> {
+    type Item = (Token<'a>, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let bytes = self.text.as_bytes();
+        while let Some(&byte) = bytes.get(self.at) {
+            let start = self.at;
+            self.at += 1;
+            let token = match byte {
+                b'\n' => {
+                    self.line += 1;
+                    continue;
+                }
+                b' ' | b'\t' | b'\r' | b',' | b':' => continue,
+                b'{' => Token::Open(Shape::Mapping),
+                b'[' => Token::Open(Shape::Sequence),
+                b'}' | b']' => Token::Close,
+                b'"' => {
+                    self.at = self.string_end(start);
+                    let raw = self.text.get(start..self.at).unwrap_or_default();
+                    Token::Scalar { text: unescaped(raw), null: false }
+                }
+                _ => {
+                    let is_end = |byte: &u8| b" \t\r\n,:{}[]\"".contains(byte);
+                    self.at = bytes[start..].iter().position(is_end).map_or(bytes.len(), |length| start + length);
+                    let raw = self.text.get(start..self.at).unwrap_or_default();
+                    Token::Scalar { text: Cow::Borrowed(raw), null: raw == "null" }
+                }
+            };
+            return Some((token, self.line));
+        }
+        None
+    }
+}
+
+fn unescaped(raw: &str) -> Cow<'_, str> {
+    let inner = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"'));
+    match inner {
+        Some(inner) if !inner.contains('\\') => Cow::Borrowed(inner),
+        _ => Cow::Owned(serde_json::from_str(raw).unwrap_or_default()),
+    }
+}
+
+/// The line of a document, and the lines of the elements of its `items`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Outline {
+    pub(super) line: usize,
+    pub(super) items: Vec<usize>,
+}
+
+/// The outlines of all documents that are not `null`.
+pub(super) fn outlines(text: &str) -> Vec<Outline> {
+    let mut outlines: Vec<Outline> = Vec::new();
+    let mut depth = 0_usize;
+    // In the outer mapping: whether a key comes next, and whether the last key was `items`.
+    let (mut key_next, mut in_items) = (false, false);
+    for (token, line) in JsonTokens::new(text) {
+        if matches!(token, Token::Close) {
+            depth = depth.saturating_sub(1);
+            continue;
+        }
+        match (depth, &token) {
+            (0, Token::Scalar { null: true, .. }) => {}
+            (0, _) => {
+                outlines.push(Outline { line, items: Vec::new() });
+                (key_next, in_items) = (true, false);
+            }
+            (1, key) if key_next => {
+                in_items = matches!(key, Token::Scalar { text, .. } if text == "items");
+                key_next = false;
+            }
+            (1, _) => key_next = true,
+            (2, _) if in_items => outlines.last_mut().into_iter().for_each(|outline| outline.items.push(line)),
+            _ => {}
+        }
+        depth += usize::from(matches!(token, Token::Open(_)));
+    }
+    outlines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_and_items_have_their_lines() {
+        let text = "null {\n\"items\" : [\n{\"items\": [1, 2]},\n[{}], 3,\n\"x\\\"{\" ],\n \"a\": \"items\", \"b\": [7]}\n{}\n\n5";
+        let outline = |line, items: &[usize]| Outline { line, items: items.to_vec() };
+        assert_eq!(outlines(text), [outline(1, &[3, 4, 4, 5]), outline(7, &[]), outline(9, &[])]);
+    }
+
+    #[test]
+    fn text_that_is_no_json_ends() {
+        for text in ["\"", "\"\\", "{\"\\u00e9", "}}}]", "\u{e9}\u{e9}", "\"\\\u{e9}\""] {
+            let _ = outlines(text);
+        }
+    }
+}

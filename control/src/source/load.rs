@@ -1,0 +1,209 @@
+//! From entries to the answer: what a fault does, and objects that are given twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::decode::{Decoded, ObjectKey, Outcome};
+use super::error::{Problem, SourceError, SourceErrors, printable};
+use super::locate::{Wanted, lines};
+use super::parse::{Entry, parse};
+use super::path::FieldPath;
+use super::{Loaded, Strictness};
+use crate::object::{Object, Policy, Position};
+use crate::selector::Selector;
+
+/// Collects objects and faults over all inputs.
+pub(super) struct Loader {
+    strictness: Strictness,
+    /// In the order of the inputs; an object that turned out not to count leaves its place empty.
+    slots: Vec<Slot>,
+    seen: HashMap<ObjectKey, usize>,
+    /// All but the objects.
+    loaded: Loaded,
+    errors: SourceErrors,
+}
+
+struct Slot {
+    object: Option<Object>,
+    file: Arc<str>,
+    line: usize,
+}
+
+/// Where a fault is to be reported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Severity {
+    Error,
+    Warning,
+}
+
+/// The place of an entry, and the faults of its text whose lines are yet to be found.
+struct Context<'a> {
+    file: &'a Arc<str>,
+    document: usize,
+    line: usize,
+    path: &'a FieldPath,
+    unlocated: &'a mut Vec<(Severity, usize, Wanted)>,
+}
+
+impl Loader {
+    pub(super) fn new(strictness: Strictness) -> Self {
+        Self {
+            strictness,
+            slots: Vec::new(),
+            seen: HashMap::new(),
+            loaded: Loaded::default(),
+            errors: SourceErrors::default(),
+        }
+    }
+
+    /// Everything that was read, or everything that is wrong with it.
+    pub(super) fn finish(self) -> Result<Loaded, SourceErrors> {
+        if !self.errors.is_empty() {
+            return Err(self.errors);
+        }
+        Ok(Loaded { objects: self.slots.into_iter().filter_map(|slot| slot.object).collect(), ..self.loaded })
+    }
+
+    /// Reports what concerns a file as a whole.
+    pub(super) fn refuse(&mut self, file: &Arc<str>, line: Option<usize>, problem: String, help: String) {
+        let (file, object, path) = (Arc::clone(file), None, String::new());
+        self.errors.push(SourceError { file, document: 0, line, object, path, problem, help });
+    }
+
+    /// Reads a text.
+    pub(super) fn read_text(&mut self, file: &Arc<str>, text: &str) {
+        self.loaded.files += 1;
+        let (entries, syntax) = match parse(text) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.refuse(file, error.line, error.text, error.help),
+        };
+        if entries.is_empty() {
+            let problem = "the file holds no object".to_owned();
+            let help = "nothing of it is enforced; was it cut off, or is it the wrong file?".to_owned();
+            let (file, object, path) = (Arc::clone(file), None, String::new());
+            self.loaded.warnings.push(SourceError { file, document: 0, line: None, object, path, problem, help });
+        }
+        let mut unlocated = Vec::new();
+        for Entry { document, line, path, decoded } in entries {
+            let mut context = Context { file, document, line, path: &path, unlocated: &mut unlocated };
+            self.settle(decoded, &mut context);
+        }
+        if unlocated.is_empty() {
+            return;
+        }
+        let wanted: Vec<_> = unlocated.iter().map(|(_, _, wanted)| wanted.clone()).collect();
+        for ((severity, at, _), line) in unlocated.iter().zip(lines(text, syntax, &wanted)) {
+            if let Some(line) = line {
+                self.reports(*severity).set_line(*at, line);
+            }
+        }
+    }
+
+    fn reports(&mut self, severity: Severity) -> &mut SourceErrors {
+        match severity {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.loaded.warnings,
+        }
+    }
+
+    fn report(&mut self, severity: Severity, context: &mut Context<'_>, object: Option<&str>, problem: Problem) {
+        let reports = self.reports(severity);
+        if !reports.has_room() {
+            return reports.count();
+        }
+        let at = reports.push(SourceError {
+            file: Arc::clone(context.file),
+            document: context.document,
+            line: Some(context.line),
+            object: object.map(str::to_owned),
+            path: problem.path.to_string(),
+            problem: problem.text,
+            help: problem.help,
+        });
+        let wanted = Wanted { document: context.document, path: context.path.join(&problem.path) };
+        context.unlocated.extend(at.map(|at| (severity, at, wanted)));
+    }
+
+    fn settle(&mut self, decoded: Decoded, context: &mut Context<'_>) {
+        let read = match decoded {
+            Decoded::Skipped { kind, is_policy } => return self.skip(&kind, is_policy, context),
+            Decoded::Unreadable(problem) => return self.report(Severity::Error, context, None, problem),
+            Decoded::Read(read) => *read,
+        };
+        let survives = self.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
+        let severity = if survives { Severity::Warning } else { Severity::Error };
+        let consequence = match read.outcome {
+            _ if !survives => "",
+            Outcome::Closed(_) => "; until then it isolates its pods and allows nothing",
+            _ => "; until then the object is left out",
+        };
+        for mut problem in read.findings.problems {
+            problem.help.push_str(consequence);
+            self.report(severity, context, Some(&read.label), problem);
+        }
+        for warning in read.findings.warnings {
+            self.report(Severity::Warning, context, Some(&read.label), warning);
+        }
+        let mut object = match read.outcome {
+            Outcome::Object(object) => Some(object),
+            Outcome::Closed(policy) if survives => Some(Object::Policy(policy)),
+            Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
+        };
+        if let Some(Object::Policy(policy)) = &mut object {
+            policy.position = Some(Position {
+                file: Arc::clone(context.file),
+                document: context.document,
+                line: context.line,
+                path: context.path.to_string().into(),
+            });
+        }
+        let Some(key) = read.key else { return };
+        match self.seen.get(&key) {
+            Some(&first) => self.repeat(first, object, &read.label, context),
+            None => {
+                self.seen.insert(key, self.slots.len());
+                self.slots.push(Slot { object, file: Arc::clone(context.file), line: context.line });
+            }
+        }
+    }
+
+    fn skip(&mut self, kind: &str, is_policy: bool, context: &mut Context<'_>) {
+        let count = self.loaded.skipped.entry(printable(kind).into_owned()).or_insert(0);
+        *count += 1;
+        // Once for each kind: a cluster may hold hundreds.
+        if is_policy && *count == 1 {
+            let text = format!("policies of kind {kind} are not read, and so not enforced");
+            let help = "only networking.k8s.io/v1 NetworkPolicy is read";
+            self.report(Severity::Warning, context, None, Problem::new(&FieldPath::default(), text, help));
+        }
+    }
+
+    /// Settles an object that was given before. Which of the two counts is not known: where faults are survived, a policy
+    /// isolates what either selects, and anything else is left out, unless both are the same.
+    fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
+        let slot = &mut self.slots[first];
+        let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
+        let severity = match self.strictness {
+            Strictness::Strict => Severity::Error,
+            Strictness::Lenient => Severity::Warning,
+        };
+        slot.object = match (slot.object.take(), object) {
+            (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
+            (Some(one), Some(other)) if one == other => Some(one),
+            _ => None,
+        };
+        let problem = Problem::new(&FieldPath::default(), text, "remove one of the two");
+        self.report(severity, context, Some(label), problem);
+    }
+}
+
+/// A policy that is no wider than either of two of the same name.
+fn either(one: Policy, mut other: Policy, fault: &str) -> Policy {
+    other.position.clone_from(&one.position);
+    if one == other {
+        return one;
+    }
+    let subject = if one.subject == other.subject { one.subject } else { Selector::everything() };
+    let fault = Some(printable(fault).into());
+    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), fault, ..other }
+}

@@ -1,0 +1,185 @@
+//! Lines of fields, found afterwards: only what is wrong or explained needs them, so reading does not pay for them.
+
+use std::borrow::Cow;
+
+use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::json::JsonTokens;
+use super::path::{FieldPath, Step};
+
+/// The two notations. JSON is YAML too, but `serde_json` is several times as fast, and takes several documents in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Syntax {
+    Yaml,
+    Json,
+}
+
+/// A field whose line is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// The document, from 1, empty ones not counted.
+    pub(super) document: usize,
+    /// The field's path from the document's root.
+    pub(super) path: FieldPath,
+}
+
+/// What a text consists of, for both notations.
+#[derive(Debug)]
+pub(super) enum Token<'a> {
+    Open(Shape),
+    Close,
+    Scalar {
+        text: Cow<'a, str>,
+        /// Whether it would, as a whole document, be an empty one.
+        null: bool,
+    },
+}
+
+/// What a token opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Mapping,
+    Sequence,
+}
+
+/// The lines, from 1, of the wanted fields in the same order, by one walk over the text; where a field is not written
+/// (it is missing, or came through an alias or a merge key) the line of the nearest field around it.
+pub(super) fn lines(text: &str, syntax: Syntax, wanted: &[Wanted]) -> Vec<Option<usize>> {
+    let mut roots: Vec<(usize, Place)> = Vec::new();
+    for Wanted { document, path } in wanted {
+        let root = match roots.iter().position(|(number, _)| number == document) {
+            Some(at) => at,
+            None => {
+                roots.push((*document, Place::default()));
+                roots.len() - 1
+            }
+        };
+        roots[root].1.want(path.steps());
+    }
+    match syntax {
+        Syntax::Json => walk_documents(&mut JsonTokens::new(text), &mut roots),
+        Syntax::Yaml => walk_documents(&mut YamlTokens(Parser::new_from_str(text)), &mut roots),
+    }
+    wanted
+        .iter()
+        .map(|Wanted { document, path }| {
+            let (_, place) = roots.iter().find(|(number, _)| number == document)?;
+            place.line_of(path.steps())
+        })
+        .collect()
+}
+
+/// A node of the tree of wanted paths.
+#[derive(Default)]
+struct Place {
+    line: Option<usize>,
+    children: Vec<(Step, Place)>,
+}
+
+impl Place {
+    fn want(&mut self, steps: &[Step]) {
+        let Some((first, rest)) = steps.split_first() else { return };
+        let at = self.children.iter().position(|(step, _)| step == first).unwrap_or_else(|| {
+            self.children.push((first.clone(), Self::default()));
+            self.children.len() - 1
+        });
+        self.children[at].1.want(rest);
+    }
+
+    fn find(&mut self, is_it: impl Fn(&Step) -> bool) -> Option<&mut Self> {
+        self.children.iter_mut().find(|(step, _)| is_it(step)).map(|(_, child)| child)
+    }
+
+    fn element(&mut self, index: usize) -> Option<&mut Self> {
+        self.find(|step| *step == Step::Index(index))
+    }
+
+    fn field(&mut self, key: &str) -> Option<&mut Self> {
+        self.find(|step| matches!(step, Step::Key(own) if own == key))
+    }
+
+    fn line_of(&self, steps: &[Step]) -> Option<usize> {
+        let deeper = steps.split_first().and_then(|(first, rest)| {
+            let (_, child) = self.children.iter().find(|(own, _)| own == first)?;
+            child.line_of(rest)
+        });
+        deeper.or(self.line)
+    }
+}
+
+fn walk_documents<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, roots: &mut [(usize, Place)]) {
+    let last = roots.iter().map(|&(document, _)| document).max().unwrap_or(0);
+    let mut document = 0;
+    while document < last
+        && let Some((token, line)) = tokens.next()
+    {
+        if matches!(token, Token::Scalar { null: true, .. }) {
+            continue;
+        }
+        document += 1;
+        let mut root = roots.iter_mut().find(|&&mut (number, _)| number == document).map(|(_, place)| place);
+        if let Some(place) = &mut root {
+            place.line = Some(line);
+        }
+        walk(tokens, &token, root);
+    }
+}
+
+/// Walks over one value. The parsers bound how deep values nest, and so this recursion.
+fn walk<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, first: &Token<'a>, mut place: Option<&mut Place>) {
+    let Token::Open(shape) = *first else { return };
+    let mut index = 0;
+    while let Some((token, line)) = tokens.next() {
+        let mut child = match (shape, &token) {
+            (_, Token::Close) => return,
+            (Shape::Sequence, _) => {
+                index += 1;
+                place.as_mut().and_then(|place| place.element(index - 1))
+            }
+            (Shape::Mapping, Token::Scalar { text, .. }) => place.as_mut().and_then(|place| place.field(text)),
+            (Shape::Mapping, key) => {
+                walk(tokens, key, None);
+                None
+            }
+        };
+        if let Some(child) = &mut child {
+            child.line = Some(line);
+        }
+        if shape == Shape::Sequence {
+            walk(tokens, &token, child);
+        } else if let Some((value, _)) = tokens.next() {
+            walk(tokens, &value, child);
+        }
+    }
+}
+
+/// The tokens of YAML text up to its first error.
+struct YamlTokens<'a, P>(P)
+where
+    P: Iterator<Item = Result<(Event<'a>, Span), serde_saphyr::granit_parser::ScanError>>;
+
+impl<'a, P> Iterator for YamlTokens<'a, P>
+where
+    P: Iterator<Item = Result<(Event<'a>, Span), serde_saphyr::granit_parser::ScanError>>,
+{
+    type Item = (Token<'a>, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (event, span) = self.0.next()?.ok()?;
+            let token = match event {
+                Event::MappingStart(..) => Token::Open(Shape::Mapping),
+                Event::SequenceStart(..) => Token::Open(Shape::Sequence),
+                Event::MappingEnd | Event::SequenceEnd => Token::Close,
+                Event::Scalar(text, style, _, _) => {
+                    let null = style == ScalarStyle::Plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
+                    Token::Scalar { text, null }
+                }
+                // What an alias stands for is written elsewhere: here it is a value without fields.
+                Event::Alias(_) => Token::Scalar { text: Cow::Borrowed("*"), null: false },
+                _ => continue,
+            };
+            return Some((token, span.start.line()));
+        }
+    }
+}

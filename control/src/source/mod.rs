@@ -1,0 +1,126 @@
+//! # Objects from files: YAML and JSON in, checked objects out
+//!
+//! **Purpose.** Reads any mix of files, directories and standard input (manifests, or what `kubectl get -o yaml|json`
+//! prints) into [`Object`]s, and names file, line, object, field and remedy for everything it does not understand.
+//!
+//! **Not its purpose.** It asks no API server, and decides nothing about traffic: semantics begin at the cache.
+//!
+//! ```text
+//!  paths --read--> text --parse--> documents, list items --decode--> kind
+//!                   |                                                 |-- NetworkPolicy --policy--.
+//!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
+//!                   |                                                 `-- any other: counted       |
+//!                   `------------------------locate: lines of -----------------------> errors, warnings
+//! ```
+//!
+//! **Invariant.** Nothing that is not understood widens what is allowed. In [`Strictness::Strict`] any fault refuses the
+//! whole input. In [`Strictness::Lenient`] a faulty policy isolates its subjects and allows nothing, a faulty pod,
+//! namespace or node is left out (it then has no address and matches nothing), and what may hide a policy (a
+//! syntax error, an object without a kind, a policy whose name cannot be read) still refuses the input.
+//!
+//! **Choices.** The structs are our own: those of `k8s-openapi` drop unknown fields, so the typo `ingres:` would silently
+//! become a policy that denies everything, and a typo inside a peer one that allows everything. Text becomes an untyped
+//! `serde_json::Value` first: parsing straight into a type turns `version: 1.10` into a string where `kubectl` refuses it.
+//! Lists are decoded item by item while they are parsed, since the untyped tree of a large cluster is several times
+//! as large as its text.
+//!
+//! A missing `metadata.namespace` is `default`. (`kubectl apply` would take the namespace of its context, which a file
+//! does not tell.)
+
+mod address;
+mod cluster;
+mod decode;
+mod document;
+mod error;
+mod json;
+mod labels;
+mod load;
+mod locate;
+mod names;
+mod parse;
+mod path;
+mod policy;
+mod raw;
+mod read;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_beta;
+#[cfg(test)]
+mod tests_cluster;
+#[cfg(test)]
+mod tests_files;
+#[cfg(test)]
+mod tests_properties;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+pub use error::{MAX_SHOWN, SourceError, SourceErrors};
+
+use crate::object::{Object, Position};
+
+/// What the inputs held.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The objects, in the order of the inputs.
+    pub objects: Vec<Object>,
+    /// How many objects of each other kind were passed over, by `apiVersion kind` (`apps/v1 Deployment`).
+    pub skipped: BTreeMap<String, usize>,
+    /// What is accepted but deserves a look; in [`Strictness::Lenient`] also every fault that was survived.
+    pub warnings: SourceErrors,
+    /// How many files were read, standard input among them.
+    pub files: usize,
+}
+
+/// What a faulty object does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// It refuses the whole input.
+    Strict,
+    /// It fails closed, with a warning.
+    Lenient,
+}
+
+/// Reads the files, in the order given; of a directory those that end in `.yaml`, `.yml` or `.json`, sorted, with all
+/// directories below. A file that is named itself is read whatever its name; `-` is standard input.
+///
+/// # Errors
+/// Everything that is wrong with the input, the first [`MAX_SHOWN`] in full: files that cannot be read or parsed, objects
+/// that are repeated, and in [`Strictness::Strict`] every faulty object.
+pub fn load(paths: &[PathBuf], strictness: Strictness) -> Result<Loaded, SourceErrors> {
+    let mut loader = load::Loader::new(strictness);
+    for path in paths {
+        loader.read_path(path);
+    }
+    loader.finish()
+}
+
+/// Reads one text as if it were the contents of the file `file_name`.
+///
+/// # Errors
+/// As [`load()`].
+pub fn load_text(file_name: &str, text: &str, strictness: Strictness) -> Result<Loaded, SourceErrors> {
+    let mut loader = load::Loader::new(strictness);
+    loader.read_text(&file_name.into(), text.strip_prefix('\u{feff}').unwrap_or(text));
+    loader.finish()
+}
+
+/// The line, from 1, of a field such as `spec.ingress[0]` of the object at `position`; of the nearest field around it where
+/// the object does not write it. Reads the file again.
+///
+/// None when the file cannot be read any more (standard input never can) or no longer holds such an object.
+pub fn line_of(position: &Position, sub_path: &str) -> Option<usize> {
+    if &*position.file == read::STDIN {
+        return None;
+    }
+    let text = read::file_text(position.file.as_ref().as_ref()).ok()?;
+    line_in(&text, position, sub_path)
+}
+
+/// [`line_of`] in a text that is at hand.
+fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
+    let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
+    let wanted = locate::Wanted { document: position.document, path };
+    locate::lines(text, parse::syntax_of(text), &[wanted]).pop().flatten()
+}

@@ -1,0 +1,253 @@
+//! Text to decoded objects: documents, and the items of lists.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use serde_saphyr::Spanned;
+
+use super::decode::Decoded;
+use super::document::Document;
+use super::error::quoted;
+use super::json;
+pub(super) use super::locate::Syntax;
+use super::path::FieldPath;
+
+/// What aliases may add to a text's scalars, in bytes. Without a bound a small file could fill the memory ("billion laughs").
+const MAX_ALIASED_BYTES: usize = 64 << 20;
+
+/// How the message about a repeated key ends, and its remedy.
+pub(super) const GIVEN_TWICE: &str = " is given twice in one mapping";
+const REPEATED_HELP: &str = "remove one of the two: which of them counts is not defined";
+
+/// An object of a text.
+pub(super) struct Entry {
+    /// Its document, from 1, empty ones not counted.
+    pub(super) document: usize,
+    /// The line on which it starts, from 1.
+    pub(super) line: usize,
+    /// Its path in the document: empty, or `items[7]`.
+    pub(super) path: FieldPath,
+    pub(super) decoded: Decoded,
+}
+
+/// Why a text is neither YAML nor JSON.
+pub(super) struct SyntaxError {
+    pub(super) line: Option<usize>,
+    column: usize,
+    pub(super) text: String,
+    pub(super) help: String,
+}
+
+/// The objects of a text, in order, and the notation that it turned out to have.
+pub(super) fn parse(text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
+    if !starts_like_json(text) {
+        return parse_yaml(text).map(|entries| (entries, Syntax::Yaml));
+    }
+    // A YAML document may start with a brace as well.
+    let json = match parse_json(text) {
+        Ok(entries) => return Ok((entries, Syntax::Json)),
+        Err(error) => error,
+    };
+    match parse_yaml(text) {
+        Ok(entries) => Ok((entries, Syntax::Yaml)),
+        // The parser that came further understands the text better.
+        Err(yaml) if (yaml.line, yaml.column) > (json.line, json.column) => Err(yaml),
+        Err(_) => Err(json),
+    }
+}
+
+fn starts_like_json(text: &str) -> bool {
+    text.trim_start_matches([' ', '\t', '\r', '\n']).starts_with('{')
+}
+
+/// The notation of a text that [`parse`] has accepted.
+pub(super) fn syntax_of(text: &str) -> Syntax {
+    let is_json = || serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>().all(|value| value.is_ok());
+    if starts_like_json(text) && is_json() { Syntax::Json } else { Syntax::Yaml }
+}
+
+fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
+    let documents = serde_json::Deserializer::from_str(text).into_iter::<Option<Document<Tree>>>();
+    let documents: Vec<_> = documents.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(|error| {
+        // serde_json adds the place, which stands in front of the message already.
+        let message = error.to_string();
+        let text = message.split(" at line ").next().unwrap_or_default().to_owned();
+        let help = match error.classify() {
+            serde_json::error::Category::Eof => "the text ends too early: was it cut off?",
+            _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
+            _ => "correct the JSON; nothing of this file was read",
+        };
+        SyntaxError { line: Some(error.line()), column: error.column(), text, help: help.to_owned() }
+    })?;
+    let outlines = json::outlines(text);
+    let mut entries = Vec::new();
+    for (at, (document, outline)) in documents.into_iter().zip(&outlines).enumerate() {
+        document.finish(at + 1, outline.line, &outline.items, &mut entries);
+    }
+    Ok(entries)
+}
+
+fn parse_yaml(text: &str) -> Result<Vec<Entry>, SyntaxError> {
+    let documents: Vec<Spanned<Document<Spanned<Tree>>>> =
+        serde_saphyr::from_multiple_with_options(text, yaml_options(text)).map_err(|error| yaml_error(text, &error))?;
+    let mut entries = Vec::new();
+    for (at, document) in documents.into_iter().enumerate() {
+        let line = line_number(&document);
+        document.value.finish(at + 1, line, &[], &mut entries);
+    }
+    Ok(entries)
+}
+
+/// Every node, document and merge key costs at least a byte of the text, so the text's own length bounds them and the
+/// parser's fixed limits (a fraction of a real cluster) are lifted. Only aliases make more of a text than it holds: the
+/// limits on those stay, and so does the one on the depth of nesting, which bounds the recursion.
+fn yaml_options(text: &str) -> serde_saphyr::Options {
+    let size = text.len();
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_documents: usize::MAX,
+            max_total_scalar_bytes: size.saturating_add(MAX_ALIASED_BYTES),
+            // One set of labels that a thousand pods refer to is no attack.
+            enforce_alias_anchor_ratio: false,
+        },
+        // As `kubectl`: 017 is fifteen.
+        legacy_octal_numbers: true,
+        // A tag asks for a meaning that is not known here.
+        reject_unsupported_tags: true,
+        // Both default to on and cost time for nothing.
+        with_snippet: false,
+        emit_comments: false,
+    }
+}
+
+fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
+    let location = error.location();
+    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let mut help = "correct the YAML; nothing of this file was read";
+    let text = match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            help = REPEATED_HELP;
+            format!("key {}{GIVEN_TWICE}", quoted(key))
+        }
+        other => {
+            let message = other.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+            message.split(" at line ").next().unwrap_or_default().lines().next().unwrap_or_default().to_owned()
+        }
+    };
+    let line = location.map(|place| number(place.line()));
+    let written = line.and_then(|line| source.lines().nth(line.checked_sub(1)?));
+    if written.is_some_and(|written| written.contains("{{")) {
+        help = "this looks like a template: render it first (`helm template`)";
+    }
+    SyntaxError { line, column: location.map_or(0, |place| number(place.column())), text, help: help.to_owned() }
+}
+
+fn line_number<T>(spanned: &Spanned<T>) -> usize {
+    usize::try_from(spanned.referenced.line()).unwrap_or(usize::MAX)
+}
+
+/// An untyped value in which no mapping repeats a key. (`serde_json` would keep the last.)
+pub(super) struct Tree(pub(super) Value);
+
+/// What the elements of `items` are read as: with their line where the parser tells it.
+pub(super) trait Element: DeserializeOwned {
+    /// The value, and its line; 0 when it is not known.
+    fn into_parts(self) -> (Value, usize);
+}
+
+impl Element for Tree {
+    fn into_parts(self) -> (Value, usize) {
+        (self.0, 0)
+    }
+}
+
+impl Element for Spanned<Tree> {
+    fn into_parts(self) -> (Value, usize) {
+        let line = line_number(&self);
+        (self.value.0, line)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor).map(Tree)
+    }
+}
+
+/// The methods of a visitor that takes every scalar.
+macro_rules! scalars {
+    ($scalar:expr) => {
+        fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+            Ok($scalar(Value::from(value)))
+        }
+        fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+            Ok($scalar(Value::from(value)))
+        }
+        fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+            Ok($scalar(Value::from(value)))
+        }
+        fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+            Ok($scalar(Value::from(value)))
+        }
+        fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+            Ok($scalar(Value::from(value)))
+        }
+        fn visit_string<E>(self, value: String) -> Result<Self::Value, E> {
+            Ok($scalar(Value::from(value)))
+        }
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok($scalar(Value::Null))
+        }
+    };
+}
+
+pub(super) use scalars;
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    scalars!(|value| value);
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(Tree(element)) = access.next_element()? {
+            elements.push(element);
+        }
+        Ok(Value::Array(elements))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            let Tree(value) = access.next_value()?;
+            insert_once(&mut fields, key, value)?;
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+pub(super) fn insert_once<E: serde::de::Error>(
+    fields: &mut Map<String, Value>,
+    key: String,
+    value: Value,
+) -> Result<(), E> {
+    match fields.entry(key) {
+        serde_json::map::Entry::Vacant(entry) => {
+            entry.insert(value);
+            Ok(())
+        }
+        serde_json::map::Entry::Occupied(entry) => {
+            Err(E::custom(format_args!("key {}{GIVEN_TWICE}", quoted(entry.key()))))
+        }
+    }
+}

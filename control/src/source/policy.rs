@@ -1,0 +1,378 @@
+//! NetworkPolicy: the rules of the Kubernetes API, without the API server that would otherwise enforce them.
+//!
+//! Source: the API reference of `networking.k8s.io/v1` and the validation that Kubernetes describes there.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::address::{AddressFault, parse_block};
+use super::decode::{ObjectKey, Outcome, Read};
+use super::error::{Findings, Problem, quoted};
+use super::labels::{optional_selector, selector};
+use super::names;
+use super::path::FieldPath;
+use super::raw::{self, List, Mapping, PortRef, RawBlock, RawPeer, RawPort, RawSelector, RawSpec};
+use crate::object::{
+    IpBlock, NamespaceScope, Object, Peer, PodPeer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion,
+    Transport,
+};
+use crate::selector::Selector;
+
+const KIND: &str = "NetworkPolicy";
+
+/// Reads a policy. With a `fault` it is known to be wrong already.
+pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>) -> Read {
+    let mut findings = Findings::default();
+    let name = match policy_name(value, &mut findings.problems) {
+        // With a field of the metadata not understood (`namepsace: prod`) nobody knows which pods are meant.
+        Some(name) if findings.problems.is_empty() => name,
+        _ => return Read { label: label_of(value), key: None, outcome: Outcome::Unreadable, findings },
+    };
+    findings.problems.extend(fault);
+    let spec = read_spec(value, &mut findings);
+    let policy = spec.and_then(|spec| checked(&name, &spec, version, &mut findings));
+    let outcome = match (policy, findings.problems.first()) {
+        (Some(policy), None) => Outcome::Object(Object::Policy(policy)),
+        (_, first) => {
+            let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
+            Outcome::Closed(closed(name.clone(), value, fault.into()))
+        }
+    };
+    Read {
+        label: format!("{KIND} {name}"),
+        key: Some(ObjectKey { kind: KIND, namespace: name.namespace, name: name.name }),
+        outcome,
+        findings,
+    }
+}
+
+/// The policy that isolates the subjects and allows nothing; everything in the namespace when they are not known.
+fn closed(name: PolicyName, value: &Value, fault: Arc<str>) -> Policy {
+    let base = FieldPath::of("spec").key("podSelector");
+    let subject = match value.pointer("/spec/podSelector") {
+        None | Some(Value::Null) => None,
+        Some(subject) => {
+            let mut findings = Findings::default();
+            let subject = raw::typed::<RawSelector>(subject, &base).ok().map(Mapping);
+            let subject = subject.and_then(|subject| selector(&subject.0, &base, &mut findings));
+            subject.filter(|_| findings.problems.is_empty())
+        }
+    };
+    Policy {
+        name,
+        subject: subject.unwrap_or_else(Selector::everything),
+        ingress: Some(Vec::new()),
+        egress: Some(Vec::new()),
+        version: PolicyVersion::V1,
+        fault: Some(fault),
+        position: None,
+    }
+}
+
+/// What to call a policy whose metadata is not understood.
+fn label_of(value: &Value) -> String {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
+    match (text("/metadata/namespace"), text("/metadata/name")) {
+        (Some(namespace), Some(name)) => format!("{KIND} {namespace}/{name}"),
+        (None, Some(name)) => format!("{KIND} {name}"),
+        _ => KIND.to_owned(),
+    }
+}
+
+fn policy_name(value: &Value, problems: &mut Vec<Problem>) -> Option<PolicyName> {
+    let base = FieldPath::of("metadata");
+    let Some(metadata) = value.get("metadata") else {
+        problems.push(Problem::new(&FieldPath::default(), "missing field `metadata`", "add `metadata` with a `name`"));
+        return None;
+    };
+    match raw::typed::<raw::StrictMetadata>(metadata, &base) {
+        Ok(metadata) => object_name(metadata.name, metadata.namespace, problems),
+        Err(problem) => {
+            problems.push(problem);
+            None
+        }
+    }
+}
+
+/// The name of a namespaced object, checked.
+pub(super) fn object_name(
+    name: Option<String>,
+    namespace: Option<String>,
+    problems: &mut Vec<Problem>,
+) -> Option<PolicyName> {
+    let base = FieldPath::of("metadata");
+    let name = plain_name(name, problems);
+    // As the API server: an empty namespace is an absent one.
+    let namespace = namespace.filter(|namespace| !namespace.is_empty()).unwrap_or_else(|| "default".to_owned());
+    if !names::is_dns_label(&namespace) {
+        let help = "write up to 63 lower-case letters, digits and `-`";
+        problems.push(Problem::new(&base.key("namespace"), format!("invalid namespace {}", quoted(&namespace)), help));
+        return None;
+    }
+    Some(PolicyName::new(namespace, name?))
+}
+
+/// The name of an object, checked.
+pub(super) fn plain_name(name: Option<String>, problems: &mut Vec<Problem>) -> Option<String> {
+    let base = FieldPath::of("metadata");
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
+        problems.push(Problem::new(&base, "missing field `name`", "add `name`"));
+        return None;
+    };
+    if !names::is_dns_subdomain(&name) {
+        let help = "write lower-case letters, digits, `-` and `.`, a letter or digit first and last";
+        problems.push(Problem::new(&base.key("name"), format!("invalid name {}", quoted(&name)), help));
+        return None;
+    }
+    Some(name)
+}
+
+fn read_spec(value: &Value, findings: &mut Findings) -> Option<RawSpec> {
+    match raw::typed::<raw::RawPolicy>(value, &FieldPath::default()) {
+        Ok(policy) => Some(match policy.spec {
+            Some(Mapping(spec)) => spec,
+            None => {
+                let text = "the policy has no spec: it selects every pod of its namespace and lets nothing in";
+                findings.warning(&FieldPath::default(), text, "write `spec: {podSelector: {}}` if that is meant");
+                RawSpec { pod_selector: None, ingress: None, egress: None, policy_types: None }
+            }
+        }),
+        Err(problem) => {
+            findings.problems.push(problem);
+            None
+        }
+    }
+}
+
+/// The policy, as far as it was understood; it may be used only when no problem was found.
+fn checked(name: &PolicyName, spec: &RawSpec, version: PolicyVersion, findings: &mut Findings) -> Option<Policy> {
+    let base = FieldPath::of("spec");
+    let subject = optional_selector(&spec.pod_selector, &base.key("podSelector"), findings);
+    if version == PolicyVersion::V1beta1 {
+        refuse_later_fields(spec, &base, findings);
+    }
+    let (ingress_on, egress_on) = directions(spec, &base, findings);
+    let mut rules = Rules { namespace: &name.namespace, version, findings };
+    let ingress = spec.ingress.as_ref().map(|list| {
+        let rule = |(at, Mapping(rule)): (usize, &Mapping<raw::RawIngress>)| {
+            rules.rule(&rule.from, "from", &rule.ports, &base.key("ingress").index(at))
+        };
+        list.iter().enumerate().map(rule).collect::<Vec<_>>()
+    });
+    let egress = spec.egress.as_ref().map(|list| {
+        let rule = |(at, Mapping(rule)): (usize, &Mapping<raw::RawEgress>)| {
+            rules.rule(&rule.to, "to", &rule.ports, &base.key("egress").index(at))
+        };
+        list.iter().enumerate().map(rule).collect::<Vec<_>>()
+    });
+    Some(Policy {
+        name: name.clone(),
+        subject: subject?,
+        ingress: ingress_on.then(|| ingress.unwrap_or_default()),
+        egress: egress_on.then(|| egress.unwrap_or_default()),
+        version,
+        fault: None,
+        position: None,
+    })
+}
+
+/// `extensions/v1beta1` knows ingress from pods only.
+fn refuse_later_fields(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) {
+    for (key, there) in [("egress", spec.egress.is_some()), ("policyTypes", spec.policy_types.is_some())] {
+        if there {
+            findings.problem(&base.key(key), format!("`{key}` is not in extensions/v1beta1"), LATER_FIELD);
+        }
+    }
+}
+
+const LATER_FIELD: &str =
+    "write `apiVersion: networking.k8s.io/v1`, and mind that there the policy itself isolates its pods";
+
+/// Whether the policy concerns ingress, and egress. As the API server fills it in: without `policyTypes` always ingress,
+/// and egress if there are rules for it.
+fn directions(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) -> (bool, bool) {
+    let has_ingress = spec.ingress.as_ref().is_some_and(|rules| !rules.is_empty());
+    let has_egress = spec.egress.as_ref().is_some_and(|rules| !rules.is_empty());
+    let types = match spec.policy_types.as_deref() {
+        None | Some([]) => return (true, has_egress),
+        Some(types) => types,
+    };
+    for (at, kind) in types.iter().enumerate() {
+        if !matches!(kind.as_str(), "Ingress" | "Egress") {
+            let path = base.key("policyTypes").index(at);
+            findings.problem(&path, format!("unknown policy type {}", quoted(kind)), "write Ingress or Egress");
+        }
+    }
+    let listed = |word: &str| types.iter().any(|kind| kind == word);
+    for (key, word, has_rules) in [("ingress", "Ingress", has_ingress), ("egress", "Egress", has_egress)] {
+        if has_rules && !listed(word) {
+            let text = format!("these rules have no effect: policyTypes does not list {word}");
+            findings.warning(&base.key(key), text, format!("add {word} to policyTypes, or remove the rules"));
+        }
+    }
+    (listed("Ingress"), listed("Egress"))
+}
+
+/// The rules of one policy.
+struct Rules<'a> {
+    namespace: &'a Arc<str>,
+    version: PolicyVersion,
+    findings: &'a mut Findings,
+}
+
+impl Rules<'_> {
+    /// What was not understood is left out here, so the rule counts only if no problem was found.
+    fn rule(&mut self, peers: &List<RawPeer>, peers_key: &str, ports: &List<RawPort>, base: &FieldPath) -> PolicyRule {
+        // An empty list: everything in v1, nothing in v1beta1.
+        let empty_is_nothing = self.version == PolicyVersion::V1beta1;
+        let peers = peers.as_ref().filter(|peers| empty_is_nothing || !peers.is_empty()).map(|peers| {
+            let peer =
+                |(at, Mapping(peer)): (usize, &Mapping<RawPeer>)| self.peer(peer, &base.key(peers_key).index(at));
+            peers.iter().enumerate().filter_map(peer).collect()
+        });
+        let ports = ports.as_ref().filter(|ports| empty_is_nothing || !ports.is_empty()).map(|ports| {
+            let port = |(at, Mapping(port)): (usize, &Mapping<RawPort>)| self.port(port, &base.key("ports").index(at));
+            ports.iter().enumerate().filter_map(port).collect()
+        });
+        PolicyRule { peers, ports }
+    }
+
+    fn peer(&mut self, peer: &RawPeer, base: &FieldPath) -> Option<Peer> {
+        let both = peer.pod_selector.is_some() && peer.namespace_selector.is_some();
+        if self.version == PolicyVersion::V1beta1 && (both || peer.ip_block.is_some()) {
+            let text = "in extensions/v1beta1 a peer is exactly one of `podSelector` and `namespaceSelector`";
+            self.findings.problem(base, text, LATER_FIELD);
+            return None;
+        }
+        match (&peer.pod_selector, &peer.namespace_selector, &peer.ip_block) {
+            (None, None, None) => {
+                let help = "write `podSelector: {}` for the policy's own namespace, `namespaceSelector: {}` for every pod, \
+                            or leave out the list for everyone";
+                self.findings.problem(base, "the peer names nobody", help);
+                None
+            }
+            (None, None, Some(Mapping(block))) => self.block(block, &base.key("ipBlock")).map(Peer::Block),
+            (_, _, Some(_)) => {
+                let text = "`ipBlock` stands together with a selector";
+                self.findings.problem(&base.key("ipBlock"), text, "write two peers, each after a `- `");
+                None
+            }
+            (pods, namespaces, None) => {
+                let pods = optional_selector(pods, &base.key("podSelector"), self.findings);
+                let namespaces = match namespaces {
+                    None => Some(NamespaceScope::Own(Arc::clone(self.namespace))),
+                    Some(Mapping(raw)) => {
+                        let path = base.key("namespaceSelector");
+                        selector(raw, &path, self.findings).map(NamespaceScope::Selected)
+                    }
+                };
+                Some(Peer::Pods(PodPeer { namespaces: namespaces?, pods: pods? }))
+            }
+        }
+    }
+
+    fn block(&mut self, block: &RawBlock, base: &FieldPath) -> Option<IpBlock> {
+        let cidr = block_of(&block.cidr, &base.key("cidr"), self.findings);
+        let mut except = Vec::new();
+        for (at, text) in block.except.iter().flatten().enumerate() {
+            let path = base.key("except").index(at);
+            let Some(inner) = block_of(text, &path, self.findings) else { continue };
+            let Some(cidr) = cidr else { continue };
+            // `contains` is false across families.
+            if cidr.contains(&inner) && inner.prefix_len() > cidr.prefix_len() {
+                except.push(inner);
+            } else {
+                let text = format!("{} is not strictly inside cidr {}", quoted(text), quoted(&block.cidr));
+                self.findings.problem(&path, text, "write a smaller block of the cidr, of the same address family");
+            }
+        }
+        Some(IpBlock { cidr: cidr?, except })
+    }
+
+    fn port(&mut self, raw: &RawPort, base: &FieldPath) -> Option<PolicyPort> {
+        let transport = transport(raw.protocol.as_deref(), &base.key("protocol"), self.findings);
+        let end_path = base.key("endPort");
+        if self.version == PolicyVersion::V1beta1 && raw.end_port.is_some() {
+            self.findings.problem(&end_path, "`endPort` is not in extensions/v1beta1", LATER_FIELD);
+            return None;
+        }
+        match (&raw.port, raw.end_port) {
+            (None, None) => transport.map(PolicyPort::All),
+            (None, Some(_)) => {
+                self.findings.problem(&end_path, "`endPort` stands without `port`", "add the first port of the range");
+                None
+            }
+            (Some(PortRef::Name(_)), Some(_)) => {
+                let help = "write the first port of the range as a number, or remove `endPort`";
+                self.findings.problem(&end_path, "`endPort` stands with a named port", help);
+                None
+            }
+            (Some(PortRef::Name(name)), None) => {
+                let name = self.port_name(name, &base.key("port"))?;
+                Some(PolicyPort::Named { transport: transport?, name })
+            }
+            (Some(PortRef::Number(first)), end) => {
+                let first = port_number(*first, &base.key("port"), self.findings);
+                let last = end.map_or(first, |end| port_number(end, &end_path, self.findings));
+                let (first, last) = (first?, last?);
+                if last < first {
+                    let text = format!("endPort {last} is less than port {first}");
+                    self.findings.problem(&end_path, text, format!("write a port from {first} to 65535"));
+                    return None;
+                }
+                Some(PolicyPort::Range { transport: transport?, first, last })
+            }
+        }
+    }
+
+    fn port_name(&mut self, name: &str, path: &FieldPath) -> Option<Arc<str>> {
+        if names::is_port_name(name) {
+            return Some(name.into());
+        }
+        let help = if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+            format!("write {} without quotes", quoted(name).trim_matches('"'))
+        } else {
+            "write up to 15 lower-case letters, digits and single hyphens, at least one letter".to_owned()
+        };
+        self.findings.problem(path, format!("invalid port name {}", quoted(name)), help);
+        None
+    }
+}
+
+/// A block of which the host bits do not matter, as for the API server; it warns as well.
+pub(super) fn block_of(text: &str, path: &FieldPath, findings: &mut Findings) -> Option<IpNet> {
+    match parse_block(text) {
+        Ok((block, host_bits)) => {
+            if host_bits {
+                let problem = format!("{} has bits set behind its prefix length; read as {block}", quoted(text));
+                findings.warning(path, problem, format!("write {block}"));
+            }
+            Some(block)
+        }
+        Err(AddressFault { text, help }) => {
+            findings.problem(path, text, help);
+            None
+        }
+    }
+}
+
+/// A port's number.
+pub(super) fn port_number(number: i64, path: &FieldPath, findings: &mut Findings) -> Option<u16> {
+    let port = u16::try_from(number).ok().filter(|&port| port > 0);
+    if port.is_none() {
+        findings.problem(path, format!("port {number} does not exist"), "write a number from 1 to 65535");
+    }
+    port
+}
+
+/// A protocol, TCP when it is not given.
+pub(super) fn transport(name: Option<&str>, path: &FieldPath, findings: &mut Findings) -> Option<Transport> {
+    let Some(name) = name else { return Some(Transport::Tcp) };
+    let transport = Transport::from_name(name);
+    if transport.is_none() {
+        findings.problem(path, format!("unknown protocol {}", quoted(name)), "write TCP, UDP or SCTP");
+    }
+    transport
+}

@@ -1,0 +1,358 @@
+//! The shape of objects in files. What is missing here is refused in a NetworkPolicy, and of no interest in the others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::error::Problem;
+use super::names;
+use super::path::{FieldPath, Step};
+
+/// A struct that is written as a mapping and nothing else. A derived struct by itself also takes a list of its fields'
+/// values, so that `namespaceSelector: []` would select every namespace.
+pub(super) struct Mapping<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Mapping<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MappingVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for MappingVisitor<T> {
+            type Value = Mapping<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(access)).map(Mapping)
+            }
+        }
+        deserializer.deserialize_map(MappingVisitor(PhantomData))
+    }
+}
+
+/// A list that is absent, null (which Kubernetes takes for absent) or there.
+pub(super) type List<T> = Option<Vec<Mapping<T>>>;
+/// A struct that is absent, null or there.
+pub(super) type Part<T> = Option<Mapping<T>>;
+
+/// The parts of a NetworkPolicy.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "the other fields are named so that they are known")]
+pub(super) struct RawPolicy {
+    api_version: IgnoredAny,
+    kind: IgnoredAny,
+    #[serde(default)]
+    metadata: IgnoredAny,
+    #[serde(default)]
+    status: IgnoredAny,
+    pub(super) spec: Part<RawSpec>,
+}
+
+/// Every field of `ObjectMeta`, of which the unnamed ones do not matter.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "the other fields are named so that they are known")]
+pub(super) struct StrictMetadata {
+    pub(super) name: Option<String>,
+    pub(super) namespace: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    generate_name: Option<IgnoredAny>,
+    self_link: Option<IgnoredAny>,
+    uid: Option<IgnoredAny>,
+    resource_version: Option<IgnoredAny>,
+    generation: Option<IgnoredAny>,
+    creation_timestamp: Option<IgnoredAny>,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<IgnoredAny>,
+    owner_references: Option<IgnoredAny>,
+    finalizers: Option<IgnoredAny>,
+    managed_fields: Option<IgnoredAny>,
+}
+
+/// `NetworkPolicySpec`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawSpec {
+    pub(super) pod_selector: Part<RawSelector>,
+    pub(super) ingress: List<RawIngress>,
+    pub(super) egress: List<RawEgress>,
+    pub(super) policy_types: Option<Vec<String>>,
+}
+
+/// `NetworkPolicyIngressRule`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawIngress {
+    pub(super) from: List<RawPeer>,
+    pub(super) ports: List<RawPort>,
+}
+
+/// `NetworkPolicyEgressRule`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawEgress {
+    pub(super) to: List<RawPeer>,
+    pub(super) ports: List<RawPort>,
+}
+
+/// `NetworkPolicyPeer`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawPeer {
+    pub(super) pod_selector: Part<RawSelector>,
+    pub(super) namespace_selector: Part<RawSelector>,
+    pub(super) ip_block: Part<RawBlock>,
+}
+
+/// `IPBlock`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawBlock {
+    pub(super) cidr: String,
+    pub(super) except: Option<Vec<String>>,
+}
+
+/// `NetworkPolicyPort`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawPort {
+    pub(super) protocol: Option<String>,
+    pub(super) port: Option<PortRef>,
+    pub(super) end_port: Option<i64>,
+}
+
+/// `LabelSelector`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawSelector {
+    pub(super) match_labels: Option<BTreeMap<String, String>>,
+    pub(super) match_expressions: List<RawExpression>,
+}
+
+/// `LabelSelectorRequirement`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawExpression {
+    pub(super) key: String,
+    pub(super) operator: String,
+    pub(super) values: Option<Vec<String>>,
+}
+
+/// `IntOrString`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PortRef {
+    Number(i64),
+    Name(String),
+}
+
+impl<'de> Deserialize<'de> for PortRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PortVisitor;
+        impl Visitor<'_> for PortVisitor {
+            type Value = PortRef;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a port number or a port name")
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<PortRef, E> {
+                Ok(PortRef::Number(number))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<PortRef, E> {
+                // No port is as large as that either way.
+                Ok(PortRef::Number(i64::try_from(number).unwrap_or(i64::MAX)))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<PortRef, E> {
+                Ok(PortRef::Name(name.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(PortVisitor)
+    }
+}
+
+/// What matters of the other kinds' `ObjectMeta`.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Metadata {
+    pub(super) deletion_timestamp: Option<IgnoredAny>,
+    pub(super) name: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) labels: Option<BTreeMap<String, String>>,
+    pub(super) annotations: Option<BTreeMap<String, Value>>,
+}
+
+/// What matters of a Namespace.
+#[derive(Deserialize)]
+pub(super) struct RawNamespace {
+    pub(super) metadata: Part<Metadata>,
+    pub(super) status: Part<RawNamespaceStatus>,
+}
+
+/// What matters of a `NamespaceStatus`.
+#[derive(Default, Deserialize)]
+pub(super) struct RawNamespaceStatus {
+    pub(super) phase: Option<String>,
+}
+
+/// The value of the `extensions/v1beta1` annotation of a namespace.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawIsolation {
+    pub(super) ingress: Option<RawIngressIsolation>,
+}
+
+/// `NamespaceIngressPolicy` of `extensions/v1beta1`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawIngressIsolation {
+    pub(super) isolation: Option<String>,
+}
+
+/// What matters of a Pod.
+#[derive(Deserialize)]
+pub(super) struct RawPod {
+    pub(super) metadata: Part<Metadata>,
+    pub(super) spec: Part<RawPodSpec>,
+    pub(super) status: Part<RawPodStatus>,
+}
+
+/// What matters of a `PodSpec`.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RawPodSpec {
+    pub(super) node_name: Option<String>,
+    pub(super) host_network: Option<bool>,
+    pub(super) containers: List<RawContainer>,
+    pub(super) init_containers: List<RawContainer>,
+}
+
+/// What matters of a `Container`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RawContainer {
+    pub(super) restart_policy: Option<String>,
+    pub(super) ports: List<RawContainerPort>,
+}
+
+/// What matters of a `ContainerPort`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RawContainerPort {
+    pub(super) name: Option<String>,
+    pub(super) protocol: Option<String>,
+    pub(super) container_port: i64,
+}
+
+/// What matters of a `PodStatus`.
+#[derive(Default, Deserialize)]
+pub(super) struct RawPodStatus {
+    pub(super) phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pub(super) pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pub(super) pod_ips: List<RawPodIp>,
+}
+
+/// `PodIP`.
+#[derive(Deserialize)]
+pub(super) struct RawPodIp {
+    pub(super) ip: String,
+}
+
+/// What matters of a Node.
+#[derive(Deserialize)]
+pub(super) struct RawNode {
+    pub(super) metadata: Part<Metadata>,
+    pub(super) spec: Part<RawNodeSpec>,
+    pub(super) status: Part<RawNodeStatus>,
+}
+
+/// What matters of a `NodeSpec`.
+#[derive(Default, Deserialize)]
+pub(super) struct RawNodeSpec {
+    #[serde(rename = "podCIDR")]
+    pub(super) pod_cidr: Option<String>,
+    #[serde(rename = "podCIDRs")]
+    pub(super) pod_cidrs: Option<Vec<String>>,
+}
+
+/// What matters of a `NodeStatus`.
+#[derive(Default, Deserialize)]
+pub(super) struct RawNodeStatus {
+    pub(super) addresses: List<RawNodeAddress>,
+}
+
+/// `NodeAddress`.
+#[derive(Deserialize)]
+pub(super) struct RawNodeAddress {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) address: String,
+}
+
+/// The value as a `T`, or where and why it is none. `base` is the value's own path in its object.
+pub(super) fn typed<T: DeserializeOwned>(value: &Value, base: &FieldPath) -> Result<T, Problem> {
+    // Keeping track of the path costs as much again, so only values with a fault pay for it.
+    if let Ok(Mapping(typed)) = Mapping::<T>::deserialize(value) {
+        return Ok(typed);
+    }
+    serde_path_to_error::deserialize::<_, Mapping<T>>(value)
+        .map(|Mapping(typed)| typed)
+        .map_err(|error| problem_of(&error, base))
+}
+
+fn problem_of(error: &serde_path_to_error::Error<serde_json::Error>, base: &FieldPath) -> Problem {
+    let steps = error.path().iter().filter_map(|segment| match segment {
+        serde_path_to_error::Segment::Seq { index } => Some(Step::Index(*index)),
+        serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
+        serde_path_to_error::Segment::Enum { variant } => Some(Step::Key(variant.clone())),
+        serde_path_to_error::Segment::Unknown => None,
+    });
+    let path = base.join(&FieldPath::from_steps(steps.collect()));
+    let text = error.inner().to_string();
+    let (text, help) = explained(&text, &path);
+    Problem { path, text, help }
+}
+
+/// Serde's message with its remedy. The wording of the messages that are told apart here is held by tests.
+fn explained(message: &str, path: &FieldPath) -> (String, String) {
+    if message.starts_with("unknown field ") {
+        let written = path.steps().iter().rev().find_map(|step| match step {
+            Step::Key(key) => Some(key.as_str()),
+            Step::Index(_) => None,
+        });
+        // Odd pieces between backticks are words; the first is the unknown field itself, and may hold anything.
+        let known = message.rsplit_once("expected ").map_or("", |(_, known)| known);
+        let help = match written.and_then(|written| names::nearest(written, known.split('`').skip(1).step_by(2))) {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => "remove it; a field that is not understood could change what the policy means".to_owned(),
+        };
+        (message.to_owned(), help)
+    } else if let Some(field) = message.strip_prefix("missing field ") {
+        (format!("missing field {field}"), format!("add {field}"))
+    } else {
+        let help = match message.rsplit_once("expected ").map(|(_, expected)| expected) {
+            Some("a string") if message.contains("null") => "write a value, \"\" for an empty one",
+            Some("a string") if message.contains("sequence") || message.contains("map,") => "write a single value",
+            Some("a string") => "put the value in quotes",
+            Some("a mapping") if message.contains("null") => "write `{}` if an empty one is meant",
+            Some("a mapping") => "write `key: value` pairs, or `{}` for none",
+            Some("a sequence") => "write a list, each element after a `- `",
+            Some("a map") => "write `key: value` pairs, or `{}` for none",
+            Some("a boolean") => "write true or false, without quotes",
+            Some("i64") => "write a whole number, without quotes",
+            Some("a port number or a port name") => "write a whole number from 1 to 65535, or the name of a port",
+            _ => "write what the Kubernetes API defines for this field",
+        };
+        (message.to_owned(), help.to_owned())
+    }
+}

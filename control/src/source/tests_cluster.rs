@@ -1,0 +1,227 @@
+//! Pods, namespaces and nodes.
+
+use super::tests::{errors, lenient, messages, strict};
+use super::*;
+use crate::object::{ContainerPort, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Transport};
+
+fn only(text: &str) -> Object {
+    let loaded = strict(text).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(loaded.warnings.is_empty(), "{}", loaded.warnings);
+    match <[Object; 1]>::try_from(loaded.objects) {
+        Ok([object]) => object,
+        Err(objects) => panic!("one object expected: {objects:?}"),
+    }
+}
+
+fn pod(rest: &str) -> Pod {
+    match only(&pod_text(rest)) {
+        Object::Pod(pod) => pod,
+        other => panic!("a pod expected: {other:?}"),
+    }
+}
+
+fn pod_text(rest: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\n{}\n",
+        if rest.contains("metadata:") { rest.to_owned() } else { format!("metadata: {{name: a}}\n{rest}") }
+    )
+}
+
+fn one_error(text: &str) -> String {
+    let errors = errors(text);
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    errors[0].clone()
+}
+
+#[test]
+fn a_pod_keeps_what_policy_needs() {
+    let text = r#"
+metadata:
+  name: web-1
+  namespace: shop
+  labels: {app: web, empty: ""}
+  annotations:
+    k8s.v1.cni.cncf.io/network-status: '[{"name": "x", "mac": "00:00:00:00:00:01"}, {"default": true, "mac": "02:0A:00:00:00:ff"}]'
+spec:
+  nodeName: node-1
+  hostNetwork: true
+  someFieldOfTomorrow: {a: 1}
+  containers:
+  - name: a
+    ports: [{containerPort: 80, name: http}, {containerPort: 81}, {containerPort: 53, name: dns, protocol: UDP}]
+  - name: b
+status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}
+"#;
+    let port = |name: &str, transport, port| ContainerPort { name: name.into(), transport, port };
+    let expected = Pod {
+        name: PodName::new("shop", "web-1"),
+        labels: [("app".into(), "web".into()), ("empty".into(), "".into())].into(),
+        node: Some("node-1".into()),
+        addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+        mac: Some([2, 10, 0, 0, 0, 255]),
+        host_network: true,
+        finished: false,
+        ports: vec![port("http", Transport::Tcp, 80), port("dns", Transport::Udp, 53)],
+    };
+    assert_eq!(pod(text), expected);
+}
+
+#[test]
+fn a_pod_that_waits_has_no_node_and_no_address() {
+    for rest in ["", "spec: {}", "spec: {nodeName: ''}\nstatus: {podIP: '', podIPs: []}", "spec:\nstatus:"] {
+        let pod = pod(rest);
+        assert_eq!((pod.name.to_string().as_str(), &pod.node, pod.addresses.len()), ("default/a", &None, 0), "{rest}");
+    }
+}
+
+#[test]
+fn an_old_pod_tells_its_one_address_in_another_field() {
+    assert_eq!(pod("status: {podIP: 10.0.0.9}").addresses, ["10.0.0.9".parse::<std::net::IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_pod_that_succeeded_or_failed_is_finished() {
+    for (phase, finished) in
+        [("Succeeded", true), ("Failed", true), ("Running", false), ("Pending", false), ("Unknown", false)]
+    {
+        assert_eq!(pod(&format!("status: {{phase: {phase}}}")).finished, finished, "{phase}");
+    }
+}
+
+#[test]
+fn sidecars_serve_ports_and_other_init_containers_do_not() {
+    let pod = pod(
+        "spec:\n  initContainers:\n  - {restartPolicy: Always, ports: [{name: mesh, containerPort: 15000}]}\n  - {ports: [{name: init, containerPort: 1}]}",
+    );
+    let names: Vec<_> = pod.ports.iter().map(|port| &*port.name).collect();
+    assert_eq!(names, ["mesh"]);
+}
+
+#[test]
+fn a_network_annotation_that_does_not_parse_is_no_error() {
+    for status in [
+        "x",
+        "[]",
+        "{}",
+        r#"[{"default": true}]"#,
+        r#"[{"default": true, "mac": "0:0:0:0:0:1"}]"#,
+        r#"[{"default": true, "mac": "00:00:00:00:00:00:00"}]"#,
+        r#"[{"default": true, "mac": "+0:00:00:00:00:00"}]"#,
+    ] {
+        let text = format!("metadata:\n  name: a\n  annotations:\n    k8s.v1.cni.cncf.io/network-status: '{status}'");
+        assert_eq!(pod(&text).mac, None, "{status}");
+    }
+    assert_eq!(pod("metadata: {name: a, annotations: {k8s.v1.cni.cncf.io/network-status: 7}}").mac, None);
+}
+
+#[test]
+fn faults_of_a_pod_are_told() {
+    for (rest, expected) in [
+        ("metadata: {labels: {}}", "t.yaml:3: Pod: metadata: missing field `name`|add `name`"),
+        ("metadata: {generateName: a-}", "t.yaml:3: Pod: metadata: missing field `name`|add `name`"),
+        (
+            "metadata: {name: a, labels: {v: 1.10}}",
+            "t.yaml:3: Pod default/a: metadata.labels.v: invalid type: floating point `1.1`, expected a string|put the value in quotes",
+        ),
+        (
+            "metadata: {name: a, labels: {v: on}}",
+            "t.yaml:3: Pod default/a: metadata.labels.v: invalid type: boolean `true`, expected a string|put the value in quotes",
+        ),
+        (
+            "spec: []",
+            "t.yaml:4: Pod default/a: spec: invalid type: sequence, expected a mapping|write `key: value` pairs, or `{}` for none",
+        ),
+        (
+            "spec: {hostNetwork: 'true'}",
+            "t.yaml:4: Pod default/a: spec.hostNetwork: invalid type: string \"true\", expected a boolean|write true or false, without quotes",
+        ),
+        (
+            "status:\n  podIPs:\n  - ip: 10.0.0.256",
+            "t.yaml:6: Pod default/a: status.podIPs[0].ip: invalid address \"10.0.0.256\"|write an IPv4 address such as 10.0.0.1 or an IPv6 address such as fd00::1",
+        ),
+        (
+            "status: {podIP: 10.0.0.010}",
+            "t.yaml:4: Pod default/a: status.podIP: invalid address \"10.0.0.010\"|remove the leading zeros",
+        ),
+        (
+            "status: {podIP: '::ffff:10.0.0.1'}",
+            "t.yaml:4: Pod default/a: status.podIP: \"::ffff:10.0.0.1\" is an IPv4 address mapped into IPv6|write 10.0.0.1",
+        ),
+        (
+            "status:\n  podIPs:\n  - ip: 10.0.0.1\n  - ip: 10.0.0.2",
+            "t.yaml:7: Pod default/a: status.podIPs[1].ip: a second IPv4 address 10.0.0.2, after 10.0.0.1|a pod has at most one address of each family: remove one",
+        ),
+        (
+            "spec:\n  containers:\n  - ports:\n    - {name: x, containerPort: 0}",
+            "t.yaml:7: Pod default/a: spec.containers[0].ports[0].containerPort: port 0 does not exist|write a number from 1 to 65535",
+        ),
+        (
+            "spec: {containers: [{ports: [{name: x, containerPort: 1, protocol: tcp}]}]}",
+            "t.yaml:4: Pod default/a: spec.containers[0].ports[0].protocol: unknown protocol \"tcp\"|write TCP, UDP or SCTP",
+        ),
+    ] {
+        assert_eq!(one_error(&pod_text(rest)), expected.replace('|', "\n  help: "), "{rest}");
+    }
+}
+
+#[test]
+fn a_namespace_always_has_the_label_with_its_name() {
+    for labels in ["{}", "{team: red}", "{team: red, kubernetes.io/metadata.name: shop}", "null"] {
+        let text = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: shop, labels: {labels}}}}}");
+        let Object::Namespace(Namespace { name, labels, .. }) = only(&text) else { panic!("a namespace expected") };
+        assert_eq!((&*name, labels.get(NAMESPACE_NAME_LABEL).map(|value| &**value)), ("shop", Some("shop")), "{text}");
+    }
+}
+
+#[test]
+fn a_namespace_with_the_name_of_another_in_its_label_is_an_error() {
+    let text =
+        "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels:\n    kubernetes.io/metadata.name: bank\n";
+    let expected = "t.yaml:6: Namespace shop: metadata.labels[\"kubernetes.io/metadata.name\"]: label is \"bank\", but the \
+                    namespace is \"shop\"\n  help: remove the label: every namespace has it, with its own name";
+    assert_eq!(one_error(text), expected);
+}
+
+#[test]
+fn a_node_keeps_its_addresses_and_blocks() {
+    let text = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24, podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}, \
+                status: {addresses: [{type: InternalIP, address: 192.168.0.1}, {type: Hostname, address: n1}, \
+                {type: ExternalIP, address: 'fd01::1'}, {type: InternalDNS, address: n1.x}]}}";
+    let expected = Node {
+        name: "n1".into(),
+        addresses: vec!["192.168.0.1".parse().unwrap(), "fd01::1".parse().unwrap()],
+        pod_cidrs: vec!["10.1.0.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
+    };
+    assert_eq!(only(text), Object::Node(expected));
+    let Object::Node(old) = only("{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}}")
+    else {
+        panic!("a node expected")
+    };
+    assert_eq!(old.pod_cidrs, ["10.1.0.0/24".parse().unwrap()]);
+}
+
+#[test]
+fn faults_of_a_node_are_told() {
+    let text = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec:\n  podCIDRs:\n  - 10.1.0.0\nstatus:\n  addresses:\n  - {type: InternalIP, address: x}\n";
+    assert_eq!(
+        errors(text),
+        [
+            "t.yaml:9: Node n1: status.addresses[0].address: invalid address \"x\"\n  help: write an IPv4 address such as 10.0.0.1 \
+             or an IPv6 address such as fd00::1",
+            "t.yaml:6: Node n1: spec.podCIDRs[0]: block \"10.1.0.0\" has no prefix length\n  help: write 10.1.0.0/32 for this one \
+             address",
+        ]
+    );
+}
+
+#[test]
+fn faulty_pods_namespaces_and_nodes_are_left_out_where_faults_are_survived() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: x}}\n---\n\
+                {apiVersion: v1, kind: Namespace, metadata: {}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: N}}\n---\n\
+                {apiVersion: v1, kind: Pod, metadata: {name: b}}\n";
+    let loaded = lenient(text);
+    assert_eq!(loaded.objects.len(), 1);
+    let help: Vec<_> = messages(&loaded.warnings);
+    assert_eq!(help.len(), 3);
+    assert!(help.iter().all(|message| message.ends_with("; until then the object is left out")), "{help:#?}");
+}

@@ -1,0 +1,417 @@
+//! Files, documents, lists, lines and repeated objects.
+
+use std::fs;
+use std::path::Path;
+
+use super::tests::{errors, lenient, messages, policies, policy_text, strict};
+use super::*;
+use crate::object::Policy;
+use crate::selector::Selector;
+
+/// A directory of its own for a test, gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bulkhead-source-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pod(name: &str) -> String {
+    format!("{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"name\": \"{name}\"}}}}")
+}
+
+fn names(loaded: &Loaded) -> Vec<String> {
+    let name = |object: &Object| match object {
+        Object::Pod(pod) => pod.name.to_string(),
+        Object::Namespace(namespace) => namespace.name.to_string(),
+        Object::Node(node) => node.name.to_string(),
+        Object::Policy(Policy { name, .. }) => name.to_string(),
+    };
+    loaded.objects.iter().map(name).collect()
+}
+
+#[test]
+fn a_directory_is_read_with_all_below_it_sorted_and_by_ending() {
+    let scratch = Scratch::new("directory");
+    for (name, pod_name) in [("b.yaml", "b"), ("a/z.json", "az"), ("a/b.yml", "ab"), ("c.YAML", "c")] {
+        scratch.file(name, pod(pod_name));
+    }
+    scratch.file("notes.txt", "no");
+    scratch.file("..data/b.yaml", pod("b"));
+    let loaded = load(std::slice::from_ref(&scratch.0), Strictness::Strict).unwrap();
+    assert_eq!(
+        (names(&loaded), loaded.files),
+        (["default/ab", "default/az", "default/b", "default/c"].map(str::to_owned).to_vec(), 4)
+    );
+}
+
+#[test]
+fn a_file_that_is_named_is_read_whatever_its_ending() {
+    let scratch = Scratch::new("named");
+    let file = scratch.file("dump.txt", pod("a"));
+    assert_eq!(names(&load(&[file], Strictness::Strict).unwrap()), ["default/a"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error_in_both_modes() {
+    let scratch = Scratch::new("unreadable");
+    let inputs = [
+        (scratch.0.join("none.yaml"), "cannot read: ", "check the path"),
+        (
+            scratch.0.clone(),
+            "the directory holds no file that ends in .yaml, .yml or .json",
+            "check the path; a single file may have any name",
+        ),
+        (scratch.file("latin.txt", b"a\n\xe9"), "line 2 is not UTF-8", "convert the file to UTF-8"),
+    ];
+    for (path, problem, help) in inputs {
+        for strictness in [Strictness::Strict, Strictness::Lenient] {
+            let errors = load(std::slice::from_ref(&path), strictness).unwrap_err();
+            let error = &errors.shown()[0];
+            assert_eq!(&*error.file, path.to_str().unwrap());
+            assert!(error.problem.starts_with(problem), "{error}");
+            assert_eq!(error.help, help);
+            if path.is_dir() {
+                fs::write(path.join("keep.txt"), "").unwrap();
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_directory_above_ends_in_an_error() {
+    let scratch = Scratch::new("loop");
+    scratch.file("a/b.yaml", pod("a"));
+    std::os::unix::fs::symlink(&scratch.0, scratch.0.join("a/up")).unwrap();
+    let errors = load(std::slice::from_ref(&scratch.0), Strictness::Lenient).unwrap_err();
+    assert!(errors.to_string().contains("more than 32 directories deep"), "{errors}");
+}
+
+#[test]
+fn a_file_without_objects_is_warned_about() {
+    for text in ["", "# nothing\n---\n---\n", "null", "~\n---\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
+        let loaded = strict(text).unwrap();
+        let expected = "t.yaml: the file holds no object\n  help: nothing of it is enforced; was it cut off, or is it the wrong file?";
+        assert_eq!(messages(&loaded.warnings), [expected], "{text:?}");
+    }
+}
+
+#[test]
+fn yaml_and_json_come_in_many_documents() {
+    let three = ["default/a", "default/b", "default/c"];
+    let (a, b, c) = (pod("a"), pod("b"), pod("c"));
+    for text in [
+        format!("---\n{a}\n---\n# empty\n---\n{b}\n...\n---\n{c}\n"),
+        format!("{a}\n{b}\n{c}\n"),
+        format!("{a}{b} null {c}"),
+        format!("\u{feff}{a}\n{b}\n{c}"),
+        format!("\u{feff}---\n{a}\n---\n{b}\n---\n{c}"),
+        format!("{{\"kind\": \"List\", \"apiVersion\": \"v1\",\n\t\"items\": [{a},\n\t{b}, {c}]}}"),
+        format!("apiVersion: v1\r\nkind: List\r\nitems:\r\n- {a}\r\n- {b}\r\n- {c}\r\n"),
+    ] {
+        assert_eq!(names(&strict(&text).unwrap()), three, "{text}");
+    }
+}
+
+#[test]
+fn the_items_of_a_typed_list_inherit_their_kind() {
+    for text in [
+        "{apiVersion: v1, kind: PodList, metadata: {resourceVersion: '1'}, items: [{metadata: {name: a}}]}",
+        "{items: [{metadata: {name: a}}], kind: PodList, apiVersion: v1}",
+        "{\"items\": [{\"metadata\": {\"name\": \"a\"}}], \"kind\": \"PodList\", \"apiVersion\": \"v1\"}",
+        "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: [{metadata: {name: a}, spec: {podSelector: {}}}]}",
+        "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: PodList, items: [{metadata: {name: a}}]}]}",
+    ] {
+        assert_eq!(names(&strict(text).unwrap()), ["default/a"], "{text}");
+    }
+    let loaded =
+        strict("{apiVersion: apps/v1, kind: DeploymentList, items: [{metadata: {name: a}}, {metadata: {name: b}}]}")
+            .unwrap();
+    assert_eq!(loaded.skipped, [("apps/v1 Deployment".to_owned(), 2)].into());
+}
+
+#[test]
+fn an_old_policy_in_a_typed_list_is_not_passed_over() {
+    let errors = errors("{apiVersion: extensions/v1beta2, kind: NetworkPolicyList, items: [{metadata: {name: a}}]}");
+    assert!(errors[0].contains("apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not read"), "{errors:?}");
+}
+
+#[test]
+fn a_list_that_could_hide_objects_is_an_error_in_both_modes() {
+    for (text, expected) in [
+        (
+            "{apiVersion: v1, kind: List, item: []}",
+            "t.yaml:1: item: unknown field \"item\", expected apiVersion, kind, metadata or items",
+        ),
+        ("{apiVersion: v1, kind: List}", "t.yaml:1: the list has no `items`"),
+        ("{apiVersion: v1, kind: PodList, items: {}}", "t.yaml:1: items: not a list"),
+        ("{apiVersion: x/v1, kind: ThingList, items: 7}", "t.yaml:1: items: not a list"),
+        ("{apiVersion: v1, kind: List, items: [7]}", "t.yaml:1: items[0]: not an object"),
+        (
+            "{apiVersion: v1, kind: List, items: [{metadata: {name: a}}]}",
+            "t.yaml:1: items[0]: the object has no `apiVersion`",
+        ),
+    ] {
+        for strictness in [Strictness::Strict, Strictness::Lenient] {
+            let errors = load_text("t.yaml", text, strictness).unwrap_err();
+            let message = errors.to_string();
+            assert!(message.starts_with(&expected.replace("items[0]: ", "")), "{message}");
+        }
+    }
+}
+
+#[test]
+fn other_kinds_are_counted_and_skipped() {
+    let text = "{apiVersion: apps/v1, kind: Deployment}\n---\n{apiVersion: v1, kind: Service, items: [1]}\n---\n{apiVersion: apps/v1, kind: Deployment}";
+    let loaded = strict(text).unwrap();
+    assert_eq!(loaded.skipped, [("apps/v1 Deployment".to_owned(), 2), ("v1 Service".to_owned(), 1)].into());
+    assert!(loaded.objects.is_empty() && loaded.warnings.is_empty());
+}
+
+#[test]
+fn what_has_no_kind_may_be_a_policy_and_is_an_error_in_both_modes() {
+    for (text, problem) in [
+        ("{apiVersion: v1, metadata: {name: a}}", "the object has no `kind`"),
+        ("{kind: Pod}", "the object has no `apiVersion`"),
+        ("{apiVersion: v1, kind: [Pod]}", "kind: `kind` is not a name"),
+        ("[1]", "not an object"),
+        ("word", "not an object"),
+    ] {
+        for strictness in [Strictness::Strict, Strictness::Lenient] {
+            let errors = load_text("t.yaml", text, strictness).unwrap_err();
+            assert!(errors.to_string().starts_with(&format!("t.yaml:1: {problem}\n")), "{errors}");
+        }
+    }
+}
+
+#[test]
+fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
+    for (text, expected) in [
+        ("a: 1\nb: [", "t.yaml:2: unclosed bracket '['|correct the YAML; nothing of this file was read"),
+        (
+            "a: 1\na: 2\n",
+            "t.yaml:2: key \"a\" is given twice in one mapping|remove one of the two: which of them counts is not defined",
+        ),
+        (
+            "{\"a\": 1,\n\"b\": {\"c\": 1, \"c\": 2}}",
+            "t.yaml:2: key \"c\" is given twice in one mapping|remove one of the two: which of them counts is not defined",
+        ),
+        (
+            "{\"items\": [],\n\"items\": []}",
+            "t.yaml:2: key \"items\" is given twice in one mapping|remove one of the two: which of them counts is not defined",
+        ),
+        ("{\"a\": 1,\n\"b\" 2}", "t.yaml:2: expected `:`|correct the JSON; nothing of this file was read"),
+        ("{\"a\": {\n", "t.yaml:2: EOF while parsing an object|the text ends too early: was it cut off?"),
+        (
+            "a:\n  b: {{ .Values.b }}\n",
+            "t.yaml:2: expected string scalar|this looks like a template: render it first (`helm template`)",
+        ),
+        ("a: !secret b", "t.yaml:1: unsupported tag `!secret`|correct the YAML; nothing of this file was read"),
+        ("a: *b", "t.yaml:1: reference to unknown value|correct the YAML; nothing of this file was read"),
+    ] {
+        for strictness in [Strictness::Strict, Strictness::Lenient] {
+            let errors = load_text("t.yaml", text, strictness).unwrap_err();
+            assert_eq!(errors.to_string(), expected.replace('|', "\n  help: "), "{text}");
+        }
+    }
+}
+
+#[test]
+fn anchors_and_merge_keys_are_expanded_and_never_empty() {
+    // serde_yaml_ng read such a selector as an empty one: every namespace.
+    let spec = "podSelector:\n  matchLabels: &labels {team: red}\ningress:\n- from:\n  - namespaceSelector: {matchLabels: {<<: *labels, tier: a}}\n  - podSelector: {matchLabels: *labels}";
+    let loaded = strict(&policy_text(spec)).unwrap();
+    let peers = policies(&loaded)[0].ingress.as_ref().unwrap()[0].peers.as_ref().unwrap();
+    let shown = format!("{peers:?}");
+    assert_eq!(shown.matches("\"red\"").count(), 2, "{shown}");
+    assert_eq!(shown.matches("\"tier\"").count(), 1, "{shown}");
+    let spec = "podSelector: &all {matchLabels: {a: b}}\ningress:\n- from:\n  - namespaceSelector: {<<: *all}";
+    let loaded = strict(&policy_text(spec)).unwrap();
+    let shown = format!("{:?}", policies(&loaded)[0].ingress);
+    assert!(shown.contains("\"a\""), "{shown}");
+}
+
+#[test]
+fn aliases_cannot_fill_the_memory() {
+    let mut bomb = format!("a0: &a0 {}\n", "x".repeat(1000));
+    for level in 1..10 {
+        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+        bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+    }
+    let errors = errors(&bomb);
+    assert!(errors[0].contains("budget") || errors[0].contains("limit"), "{errors:?}");
+}
+
+#[test]
+fn values_that_nest_without_end_are_refused() {
+    for text in ["[".repeat(100_000), "{\"a\":".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(300)] {
+        assert!(strict(&text).is_err());
+    }
+}
+
+#[test]
+fn thousands_of_documents_and_nodes_pass_the_parsers_limits() {
+    let many: String = (0..3000)
+        .map(|number| {
+            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, labels: {{a: '1', b: '2'}}}}\n---\n")
+        })
+        .collect();
+    assert_eq!(strict(&many).unwrap().objects.len(), 3000);
+    let items: String =
+        (0..30_000).map(|number| format!("- metadata: {{name: p{number}, labels: {{a: '1', b: '2'}}}}\n")).collect();
+    let list = format!("apiVersion: v1\nkind: PodList\nitems:\n{items}");
+    assert_eq!(strict(&list).unwrap().objects.len(), 30_000);
+}
+
+#[test]
+fn legacy_octal_numbers_are_read_as_kubectl_does() {
+    let loaded = strict(&policy_text("ingress: [{ports: [{port: 017}]}]")).unwrap();
+    assert!(format!("{:?}", policies(&loaded)[0].ingress).contains("first: 15"));
+}
+
+#[test]
+fn an_object_that_is_given_twice_names_both_places() {
+    let text = format!("{}\n---\n{}\n", pod("a"), pod("a"));
+    let expected =
+        "t.yaml:3: Pod default/a: the object is given twice, first at t.yaml:1\n  help: remove one of the two";
+    assert_eq!(errors(&text), [expected]);
+    let scratch = Scratch::new("twice");
+    let (one, two) = (scratch.file("1.yaml", pod("a")), scratch.file("2.yaml", pod("a")));
+    let errors = load(&[one.clone(), two], Strictness::Strict).unwrap_err();
+    assert!(errors.to_string().contains(&format!("first at {}:1", one.display())), "{errors}");
+}
+
+#[test]
+fn the_same_name_in_another_namespace_or_kind_is_another_object() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: b}}\n---\n\
+                {apiVersion: v1, kind: Namespace, metadata: {name: a}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: a}}";
+    assert_eq!(strict(text).unwrap().objects.len(), 4);
+}
+
+#[test]
+fn a_repeated_policy_fails_closed_where_faults_are_survived() {
+    let (open, other) =
+        (policy_text("{podSelector: {}, ingress: [{}]}"), policy_text("{podSelector: {matchLabels: {a: b}}}"));
+    let loaded = lenient(&format!("{open}---\n{other}"));
+    let policy = policies(&loaded)[0];
+    assert_eq!(loaded.objects.len(), 1);
+    assert_eq!(
+        (&policy.subject, &policy.ingress, &policy.egress),
+        (&Selector::everything(), &Some(vec![]), &Some(vec![]))
+    );
+    assert_eq!(policy.fault.as_deref(), Some("the object is given twice, first at t.yaml:1"));
+    let loaded = lenient(&format!("{open}---\n{open}"));
+    assert_eq!((policies(&loaded)[0].fault.as_deref(), loaded.warnings.total()), (None, 1));
+}
+
+#[test]
+fn a_repeated_pod_counts_only_if_both_are_the_same_where_faults_are_survived() {
+    let one = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}";
+    let other = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.2}}";
+    assert_eq!(lenient(&format!("{one}\n---\n{one}")).objects.len(), 1);
+    assert_eq!(lenient(&format!("{one}\n---\n{other}")).objects.len(), 0);
+    assert_eq!(lenient(&format!("{one}\n---\n{other}\n---\n{one}")).objects.len(), 0);
+}
+
+#[test]
+fn errors_are_bounded_and_counted() {
+    let text: String =
+        (0..70).map(|number| format!("{{apiVersion: v1, kind: Pod, metadata: {{name: P{number}}}}}\n---\n")).collect();
+    let errors = strict(&text).unwrap_err();
+    assert_eq!((errors.shown().len(), errors.total()), (MAX_SHOWN, 70));
+    assert!(errors.to_string().ends_with("\nand 20 more"));
+    assert_eq!(errors.shown()[49].line, Some(99));
+}
+
+#[test]
+fn control_characters_of_the_input_do_not_reach_the_terminal() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: \"a\\e[2J\\n\\u202eb\"}}";
+    let message = &errors(text)[0];
+    assert!(message.contains(r#"invalid name "a\u{1b}[2J\n\u{202e}b""#), "{message}");
+    assert_eq!(message.lines().count(), 2);
+    let loaded = strict("{apiVersion: \"a\\e/v1\", kind: \"X\\e[0m\"}").unwrap();
+    assert_eq!(loaded.skipped.keys().next().map(String::as_str), Some(r"a\u{1b}/v1 X\u{1b}[0m"));
+    let loaded = lenient(&policy_text("ingress: [{ports: [{protocol: \"\\e\"}]}]"));
+    assert!(!policies(&loaded)[0].fault.as_deref().unwrap().contains('\u{1b}'));
+    let long = errors_of_long_name();
+    assert!(long.len() < 500, "{long}");
+}
+
+fn errors_of_long_name() -> String {
+    let text = policy_text(&format!("policyTypes: [{}]", "x".repeat(100_000)));
+    errors(&text)[0].clone()
+}
+
+#[test]
+fn a_policys_position_leads_to_the_lines_of_its_fields() {
+    let yaml = "# c\n---\n---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: p}}\n\
+                - apiVersion: networking.k8s.io/v1\n  kind: NetworkPolicy\n  metadata: {name: a}\n  spec:\n    ingress:\n    - from:\n      \
+                - podSelector:\n          matchLabels:\n            x.y/z: w\n    - {}\n";
+    let json = "{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"n\"}}\n{\"apiVersion\": \"v1\",\"kind\": \"List\",\n\t\"items\": [\n\t{\"apiVersion\": \"v1\", \"kind\": \"Namespace\",\n\t\"metadata\": {\"name\": \"n\"}},\n\
+                \t{\n\"apiVersion\": \"networking.k8s.io/v1\", \"kind\": \"NetworkPolicy\", \"metadata\": {\"name\": \"a\"},\n\"spec\": \
+                {\n\"ingress\": [\n{\"from\": [\n{\"podSelector\": {\n\"matchLabels\": {\n\"x.y\\/z\": \"w\"}}}]},\n{}]}}]}";
+    for (text, document, lines) in [(yaml, 1, [8, 12, 13, 14, 16, 17]), (json, 2, [6, 9, 10, 11, 13, 14])] {
+        let loaded = strict(text).unwrap();
+        let position = policies(&loaded)[0].position.clone().unwrap();
+        assert_eq!((position.document, position.line, &*position.path), (document, lines[0], "items[1]"));
+        let line = |path: &str| line_in(text, &position, path);
+        let found = [
+            "",
+            "spec.ingress",
+            "spec.ingress[0]",
+            "spec.ingress[0].from[0]",
+            "spec.ingress[0].from[0].podSelector.matchLabels[\"x.y/z\"]",
+            "spec.ingress[1]",
+        ]
+        .map(line);
+        assert_eq!(found, lines.map(Some), "{text}");
+        // What is not written is found where it would be.
+        assert_eq!(line("spec.ingress[1].ports[3]"), Some(lines[5]));
+        assert_eq!(line("not a path["), None);
+    }
+}
+
+#[test]
+fn the_lines_of_a_file_are_found_again_and_of_standard_input_never() {
+    let scratch = Scratch::new("lines");
+    let file = scratch.file("a.yaml", policy_text("ingress:\n- {}"));
+    let loaded = load(&[file], Strictness::Strict).unwrap();
+    let mut position = policies(&loaded)[0].position.clone().unwrap();
+    assert_eq!(line_of(&position, "spec.ingress[0]"), Some(6));
+    position.document = 2;
+    assert_eq!(line_of(&position, "spec"), None);
+    position.file = read::STDIN.into();
+    assert_eq!(line_of(&position, "spec"), None);
+    position.file = "no/such/file".into();
+    assert_eq!(line_of(&position, "spec"), None);
+    assert!(!Path::new("no/such/file").exists());
+}
+
+#[test]
+fn a_value_that_came_through_an_alias_is_placed_where_the_alias_stands() {
+    let text = policy_text(
+        "podSelector: {matchLabels: &l {a: b}}\ningress:\n- from:\n  - podSelector:\n      matchLabels: *l\n  - podSelector:\n      matchLabels: {<<: *l}",
+    );
+    let loaded = strict(&text).unwrap();
+    let position = policies(&loaded)[0].position.clone().unwrap();
+    assert_eq!(line_in(&text, &position, "spec.ingress[0].from[0].podSelector.matchLabels.a"), Some(9));
+    assert_eq!(line_in(&text, &position, "spec.ingress[0].from[1].podSelector.matchLabels.a"), Some(11));
+}

@@ -1,0 +1,329 @@
+//! NetworkPolicy v1 read straight from the objects: the truth that the pipeline's tables are held against.
+//!
+//! **Purpose.** [`State::judge`] answers for one first packet whether the cluster lets it through, and which policies
+//! say so. It is slow, short, and written from the specification.
+//!
+//! **Not its purpose.** No replies (sessions pass them), no routing, no tables. A pod's way to itself is always open and
+//! is not asked.
+//!
+//! ```text
+//!  flow --who has these addresses?--> pod, node or nobody
+//!          source pod:      policies that select it, egress  --> no list: open; a rule that matches: open; else shut
+//!          destination pod: policies that select it, ingress --> the same
+//!  passes = own node, or both sides open
+//! ```
+//!
+//! **Invariant.** Only the object types of the crate are used, none of its logic: selectors, blocks, ports and the
+//! question who is an endpoint are all decided here a second time.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{
+    IpBlock, Labels, Namespace, NamespaceScope, Node, Object, Peer, Pod, PodName, Policy, PolicyName, PolicyPort,
+    PolicyRule, Transport,
+};
+use bulkhead_control::origin::Direction;
+use bulkhead_control::selector::{Condition, Selector};
+use ipnet::IpNet;
+
+/// The first packet of a connection. For protocols without ports `port` is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Flow {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) port: u16,
+}
+
+/// Who has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Owner<'a> {
+    Pod(&'a Pod),
+    Node(Arc<str>),
+    /// Nobody that the state knows: an external address.
+    Nobody,
+    /// More than one; what happens to its traffic is not defined.
+    Several,
+}
+
+/// What one end's policies say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The end is no pod, or no policy isolates the pod in this direction.
+    NotIsolated,
+    /// These rules allow it.
+    Allowed(Vec<(PolicyName, usize)>),
+    /// These policies isolate the pod, and none of their rules allows it.
+    Denied(Vec<PolicyName>),
+}
+
+/// The answer for one flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    /// Traffic between a pod and its own node, which nothing forbids.
+    pub(crate) own_node: bool,
+    pub(crate) egress: Side,
+    pub(crate) ingress: Side,
+    /// A port name decided that a rule matches.
+    pub(crate) by_name: bool,
+    /// An `except` decided that a block does not match.
+    pub(crate) by_except: bool,
+}
+
+impl Judgement {
+    /// Whether the flow gets through.
+    pub(crate) fn passes(&self) -> bool {
+        let open = |side: &Side| !matches!(side, Side::Denied(_));
+        self.own_node || (open(&self.egress) && open(&self.ingress))
+    }
+
+    /// What the policies of the end that `direction` concerns say.
+    pub(crate) fn side(&self, direction: Direction) -> &Side {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+}
+
+/// The objects of a cluster, each the latest of its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) namespaces: BTreeMap<Arc<str>, Namespace>,
+    pub(crate) pods: BTreeMap<PodName, Pod>,
+    pub(crate) nodes: BTreeMap<Arc<str>, Node>,
+    pub(crate) policies: BTreeMap<PolicyName, Policy>,
+}
+
+impl State {
+    /// The state that these objects make.
+    pub(crate) fn of(objects: &[Object]) -> Self {
+        let mut state = Self::default();
+        for object in objects {
+            state.apply(&Event::Apply(object.clone()));
+        }
+        state
+    }
+
+    /// Follows one event.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        match event.clone() {
+            Event::Apply(Object::Namespace(namespace)) => {
+                self.namespaces.insert(namespace.name.clone(), namespace);
+            }
+            Event::Apply(Object::Pod(pod)) => {
+                self.pods.insert(pod.name.clone(), pod);
+            }
+            Event::Apply(Object::Node(node)) => {
+                self.nodes.insert(node.name.clone(), node);
+            }
+            Event::Apply(Object::Policy(policy)) => {
+                self.policies.insert(policy.name.clone(), policy);
+            }
+            Event::DeleteNamespace(name) => drop(self.namespaces.remove(&name)),
+            Event::DeletePod(name) => drop(self.pods.remove(&name)),
+            Event::DeleteNode(name) => drop(self.nodes.remove(&name)),
+            Event::DeletePolicy(name) => drop(self.policies.remove(&name)),
+        }
+    }
+
+    /// All objects, by kind and name.
+    pub(crate) fn objects(&self) -> Vec<Object> {
+        let namespaces = self.namespaces.values().cloned().map(Object::Namespace);
+        let nodes = self.nodes.values().cloned().map(Object::Node);
+        let pods = self.pods.values().cloned().map(Object::Pod);
+        let policies = self.policies.values().cloned().map(Object::Policy);
+        namespaces.chain(nodes).chain(pods).chain(policies).collect()
+    }
+
+    /// Who has the address: a running pod, the node whose own it is or whose network a running pod shares, or nobody.
+    pub(crate) fn owner(&self, address: IpAddr) -> Owner<'_> {
+        let mut found = Owner::Nobody;
+        let mut add = |owner| match &found {
+            Owner::Nobody => found = owner,
+            other if *other == owner => {}
+            _ => found = Owner::Several,
+        };
+        for node in self.nodes.values().filter(|node| node.addresses.contains(&address)) {
+            add(Owner::Node(node.name.clone()));
+        }
+        for pod in self.pods.values().filter(|pod| !pod.finished && pod.addresses.contains(&address)) {
+            match (pod.host_network, &pod.node) {
+                (false, _) => add(Owner::Pod(pod)),
+                (true, Some(node)) => add(Owner::Node(node.clone())),
+                (true, None) => {}
+            }
+        }
+        found
+    }
+
+    /// Whether the cluster lets the flow through.
+    pub(crate) fn allowed(&self, flow: &Flow) -> bool {
+        self.judge(flow).passes()
+    }
+
+    /// What the cluster says to the flow.
+    ///
+    /// # Panics
+    /// When an address has several owners, or both ends are one: what happens then is not the policies' business.
+    pub(crate) fn judge(&self, flow: &Flow) -> Judgement {
+        let (src, dst) = (self.owner(flow.src), self.owner(flow.dst));
+        assert!(src != Owner::Several && dst != Owner::Several && flow.src != flow.dst, "not to be asked: {flow:?}");
+        let own_node = match (&src, &dst) {
+            (Owner::Pod(pod), Owner::Node(node)) | (Owner::Node(node), Owner::Pod(pod)) => {
+                pod.node.as_ref() == Some(node)
+            }
+            _ => false,
+        };
+        let pod = |owner: &Owner<'_>| match owner {
+            Owner::Pod(pod) => Some(self.pods.get(&pod.name).unwrap()),
+            _ => None,
+        };
+        let mut asked = Asked { state: self, flow, src: pod(&src), dst: pod(&dst), by_name: false, by_except: false };
+        let egress = asked.side(Direction::Egress);
+        let ingress = asked.side(Direction::Ingress);
+        Judgement { own_node, egress, ingress, by_name: asked.by_name, by_except: asked.by_except }
+    }
+
+    /// Whether the scope covers a namespace. Of one without an object only the name is known.
+    fn covers(&self, scope: &NamespaceScope, namespace: &Arc<str>) -> bool {
+        match scope {
+            NamespaceScope::Own(own) => own == namespace,
+            NamespaceScope::Selected(selector) => match self.namespaces.get(namespace) {
+                Some(object) => selects(selector, &object.labels),
+                None => {
+                    let known = Labels::from([("kubernetes.io/metadata.name".into(), namespace.clone())]);
+                    let about_the_name = |key: &str| key == "kubernetes.io/metadata.name";
+                    selector.requirements().iter().all(|requirement| about_the_name(&requirement.key))
+                        && selects(selector, &known)
+                }
+            },
+        }
+    }
+}
+
+/// A flow with its ends looked up, while it is judged.
+struct Asked<'a> {
+    state: &'a State,
+    flow: &'a Flow,
+    src: Option<&'a Pod>,
+    dst: Option<&'a Pod>,
+    by_name: bool,
+    by_except: bool,
+}
+
+impl Asked<'_> {
+    fn side(&mut self, direction: Direction) -> Side {
+        let subject = match direction {
+            Direction::Ingress => self.dst,
+            Direction::Egress => self.src,
+        };
+        let Some(subject) = subject else { return Side::NotIsolated };
+        let (mut isolating, mut allowing) = (Vec::new(), Vec::new());
+        for policy in self.state.policies.values() {
+            if policy.name.namespace != subject.name.namespace || !selects(&policy.subject, &subject.labels) {
+                continue;
+            }
+            let Some(rules) = list(policy, direction) else { continue };
+            isolating.push(policy.name.clone());
+            for (at, rule) in rules.iter().enumerate() {
+                if self.matches(rule, direction) {
+                    allowing.push((policy.name.clone(), at));
+                }
+            }
+        }
+        match (isolating.is_empty(), allowing.is_empty()) {
+            (true, _) => Side::NotIsolated,
+            (false, false) => Side::Allowed(allowing),
+            (false, true) => Side::Denied(isolating),
+        }
+    }
+
+    fn matches(&mut self, rule: &PolicyRule, direction: Direction) -> bool {
+        let (address, pod) = match direction {
+            Direction::Ingress => (self.flow.src, self.src),
+            Direction::Egress => (self.flow.dst, self.dst),
+        };
+        let peers = match &rule.peers {
+            None => true,
+            Some(peers) => peers.iter().any(|peer| match peer {
+                Peer::Pods(peer) => pod.is_some_and(|pod| {
+                    self.state.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
+                }),
+                Peer::Block(block) => {
+                    let (inside, excepted) = in_block(block, address);
+                    self.by_except |= inside && excepted;
+                    inside && !excepted
+                }
+            }),
+        };
+        let Some(ports) = &rule.ports else { return peers };
+        peers && ports.iter().any(|port| self.port(port))
+    }
+
+    fn port(&mut self, port: &PolicyPort) -> bool {
+        let Flow { protocol, port: number, .. } = *self.flow;
+        match port {
+            PolicyPort::All(transport) => number_of(*transport) == protocol,
+            PolicyPort::Range { transport, first, last } => {
+                number_of(*transport) == protocol && (*first..=*last).contains(&number)
+            }
+            PolicyPort::Named { transport, name } => {
+                let declares = self.dst.is_some_and(|pod| {
+                    let mut ports = pod.ports.iter();
+                    ports.any(|p| p.name == *name && p.transport == *transport && p.port == number)
+                });
+                let hit = declares && number_of(*transport) == protocol;
+                self.by_name |= hit;
+                hit
+            }
+        }
+    }
+}
+
+fn list(policy: &Policy, direction: Direction) -> Option<&Vec<PolicyRule>> {
+    match direction {
+        Direction::Ingress => policy.ingress.as_ref(),
+        Direction::Egress => policy.egress.as_ref(),
+    }
+}
+
+fn selects(selector: &Selector, labels: &Labels) -> bool {
+    selector.requirements().iter().all(|requirement| {
+        let value = labels.get(&requirement.key);
+        match (&requirement.condition, value) {
+            (Condition::In(values), Some(value)) => values.iter().any(|one| one == value),
+            (Condition::NotIn(values), Some(value)) => values.iter().all(|one| one != value),
+            (Condition::Exists, Some(_)) | (Condition::NotIn(_) | Condition::DoesNotExist, None) => true,
+            (Condition::In(_) | Condition::Exists, None) | (Condition::DoesNotExist, Some(_)) => false,
+        }
+    })
+}
+
+/// Whether the address lies in the block's `cidr`, and whether in one of its `except`.
+fn in_block(block: &IpBlock, address: IpAddr) -> (bool, bool) {
+    (in_prefix(&block.cidr, address), block.except.iter().any(|except| in_prefix(except, address)))
+}
+
+fn in_prefix(prefix: &IpNet, address: IpAddr) -> bool {
+    let (network, address, width) = match (prefix.addr(), address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => (u128::from(network.to_bits()), address.to_bits().into(), 32),
+        (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits(), address.to_bits(), 128),
+        _ => return false,
+    };
+    let free = width - u32::from(prefix.prefix_len());
+    free == 128 || network >> free == address >> free
+}
+
+/// Source: IANA "Assigned Internet Protocol Numbers".
+pub(crate) fn number_of(transport: Transport) -> u8 {
+    match transport {
+        Transport::Tcp => 6,
+        Transport::Udp => 17,
+        Transport::Sctp => 132,
+    }
+}

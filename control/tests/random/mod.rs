@@ -1,0 +1,248 @@
+//! Random clusters and what happens to them, small enough that everything meets everything: few names, few labels, few
+//! addresses, so that selectors select, blocks nest, addresses pass from pod to pod and port names collide.
+//!
+//! Seeded: the same number gives the same history.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+pub(crate) mod objects;
+pub(crate) mod shrink;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{Object, PodName};
+
+use crate::oracle::{Flow, Owner, State, number_of};
+
+/// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014): enough for tests, and the
+/// same on every machine and in every version.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap()
+    }
+
+    /// True in `percent` of a hundred cases.
+    pub(crate) fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, all: &mut [T]) {
+        for at in (1..all.len()).rev() {
+            all.swap(at, self.below(at + 1));
+        }
+    }
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// An event of the source.
+    Event(Event),
+    /// The source starts over and gives its whole state, in the order of this seed.
+    Resync(u64),
+}
+
+/// A history: first the objects of a cluster in any order, then changes. `initial` is the number of the first.
+pub(crate) struct History {
+    pub(crate) initial: usize,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A random history.
+pub(crate) fn history(rng: &mut Rng) -> History {
+    let mut first = Vec::new();
+    for name in objects::NAMESPACES.into_iter().filter(|name| *name != objects::UNKNOWN_NAMESPACE) {
+        if rng.chance(85) {
+            first.push(objects::namespace(rng, name));
+        }
+    }
+    for at in 0..objects::NODES.len() {
+        if rng.chance(85) {
+            first.push(objects::node(rng, at));
+        }
+    }
+    for _ in 0..6 + rng.below(8) {
+        let name = objects::pod_name(rng);
+        first.push(Object::Pod(objects::pod(rng, &name)));
+    }
+    for _ in 0..1 + rng.below(7) {
+        first.push(Object::Policy(objects::policy(rng)));
+    }
+    rng.shuffle(&mut first);
+    let mut steps: Vec<Step> = first.into_iter().map(|object| Step::Event(Event::Apply(object))).collect();
+    let initial = steps.len();
+    let mut state = State::default();
+    for step in &steps {
+        follow(&mut state, step);
+    }
+    for _ in 0..10 + rng.below(30) {
+        for step in change(rng, &state, &steps) {
+            follow(&mut state, &step);
+            steps.push(step);
+        }
+    }
+    History { initial, steps }
+}
+
+fn follow(state: &mut State, step: &Step) {
+    if let Step::Event(event) = step {
+        state.apply(event);
+    }
+}
+
+fn change(rng: &mut Rng, state: &State, past: &[Step]) -> Vec<Step> {
+    let names: Vec<&PodName> = state.pods.keys().collect();
+    let apply = |object| vec![Step::Event(Event::Apply(object))];
+    match rng.below(100) {
+        0..30 if !names.is_empty() => {
+            let name = (rng.pick(&names)).clone();
+            apply(Object::Pod(objects::changed_pod(rng, &state.pods[&name])))
+        }
+        0..38 => {
+            let name = objects::pod_name(rng);
+            apply(Object::Pod(objects::pod(rng, &name)))
+        }
+        38..44 => vec![Step::Event(Event::DeletePod(objects::pod_name(rng)))],
+        44..52 if !names.is_empty() => {
+            let name = (rng.pick(&names)).clone();
+            hand_over(rng, state, &name)
+        }
+        44..68 => apply(Object::Policy(objects::policy(rng))),
+        68..74 => vec![Step::Event(Event::DeletePolicy(objects::policy_name(rng)))],
+        74..82 => {
+            let name = rng.pick(&objects::NAMESPACES);
+            let known = name != objects::UNKNOWN_NAMESPACE;
+            if known { apply(objects::namespace(rng, name)) } else { Vec::new() }
+        }
+        82..85 => vec![Step::Event(Event::DeleteNamespace((rng.pick(&objects::NAMESPACES)).into()))],
+        85..89 => {
+            let at = rng.below(objects::NODES.len());
+            apply(objects::node(rng, at))
+        }
+        89..91 => vec![Step::Event(Event::DeleteNode((rng.pick(&objects::NODES)).into()))],
+        91..96 => vec![past[rng.below(past.len())].clone()],
+        _ => vec![Step::Resync(rng.next())],
+    }
+}
+
+/// A pod ends or goes, and another takes its addresses, in either order.
+fn hand_over(rng: &mut Rng, state: &State, from: &PodName) -> Vec<Step> {
+    let old = state.pods[from].clone();
+    let to = objects::pod_name(rng);
+    if to == *from {
+        return Vec::new();
+    }
+    let mut new = objects::pod(rng, &to);
+    (new.host_network, new.finished) = (false, false);
+    new.addresses.clone_from(&old.addresses);
+    if old.host_network {
+        return Vec::new();
+    }
+    let end = if rng.chance(50) {
+        let mut ended = old;
+        ended.finished = true;
+        Event::Apply(Object::Pod(ended))
+    } else {
+        Event::DeletePod(from.clone())
+    };
+    let mut steps = vec![Step::Event(end), Step::Event(Event::Apply(Object::Pod(new)))];
+    rng.shuffle(&mut steps);
+    steps
+}
+
+/// The ends of flows in a state, and the services worth asking for.
+pub(crate) struct Probes {
+    pods: [Vec<IpAddr>; 2],
+    all: [Vec<IpAddr>; 2],
+    /// What the pods declare, by address.
+    declared: BTreeMap<IpAddr, Vec<(u8, u16)>>,
+}
+
+/// Protocols of flows: TCP most often, then UDP and SCTP, and some without ports: ICMP or ICMPv6 (0 stands for them), GRE,
+/// and the highest number.
+const PROTOCOLS: [u8; 12] = [6, 6, 6, 6, 17, 17, 17, 132, 132, 0, 47, 255];
+
+impl Probes {
+    /// Every address that somebody has or that begins, ends or borders a block, unless it has several owners. Without
+    /// `unbound`, pods on no node are left out: nobody looks after them.
+    pub(crate) fn of(state: &State, unbound: bool) -> Self {
+        let mut probes = Self { pods: Default::default(), all: Default::default(), declared: BTreeMap::new() };
+        let mut seen = BTreeSet::new();
+        let held = state.pods.values().flat_map(|pod| pod.addresses.iter().copied());
+        let nodes = state.nodes.values().flat_map(|node| node.addresses.iter().copied());
+        for address in held.chain(nodes).chain(objects::externals()).chain(objects::borders(state)) {
+            if !seen.insert(address) {
+                continue;
+            }
+            let family = usize::from(address.is_ipv6());
+            match state.owner(address) {
+                Owner::Several => continue,
+                Owner::Pod(pod) if pod.node.is_none() && !unbound => continue,
+                Owner::Pod(pod) => {
+                    probes.pods[family].push(address);
+                    let ports = pod.ports.iter().map(|port| (number_of(port.transport), port.port));
+                    probes.declared.insert(address, ports.collect());
+                }
+                Owner::Node(_) | Owner::Nobody => {}
+            }
+            probes.all[family].push(address);
+        }
+        probes
+    }
+
+    /// A random flow with a pod at one end at least, none when the state has no two ends.
+    pub(crate) fn flow(&self, rng: &mut Rng) -> Option<Flow> {
+        let family = usize::from(rng.chance(40));
+        let (pods, all) = (&self.pods[family], &self.all[family]);
+        if pods.is_empty() || all.len() < 2 {
+            return None;
+        }
+        let pod = rng.pick(pods);
+        // Half the flows are between two pods.
+        let other = if rng.chance(50) { rng.pick(pods) } else { rng.pick(all) };
+        let (src, dst) = if rng.chance(50) { (pod, other) } else { (other, pod) };
+        let declared = self.declared.get(&dst).filter(|ports| !ports.is_empty());
+        if let Some(ports) = declared.filter(|_| rng.chance(40)) {
+            let (protocol, port) = rng.pick(ports);
+            return (src != dst).then_some(Flow { src, dst, protocol, port });
+        }
+        let (protocol, port) = match rng.pick(&PROTOCOLS) {
+            0 => (if family == 0 { 1 } else { 58 }, 0),
+            protocol @ (6 | 17 | 132) => (protocol, rng.pick(&objects::PORTS)),
+            protocol => (protocol, 0),
+        };
+        (src != dst).then_some(Flow { src, dst, protocol, port })
+    }
+}
+
+/// Objects in a random order.
+pub(crate) fn shuffled(mut objects: Vec<Object>, seed: u64) -> Vec<Object> {
+    Rng::new(seed).shuffle(&mut objects);
+    objects
+}
+
+/// A name as the objects keep it.
+pub(crate) fn text(text: &str) -> Arc<str> {
+    text.into()
+}

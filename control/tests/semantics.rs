@@ -1,0 +1,414 @@
+//! The pipeline's tables against the oracle: random clusters, random histories, random flows, no difference.
+//!
+//! `BULKHEAD_FLOW_CHECKS=100000000` asks for more flows than the million and a bit of a normal run.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod oracle;
+mod random;
+mod vswitch;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bulkhead_classifier::Action;
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{Object, Policy, PolicyName, PolicyRule};
+use bulkhead_control::origin::{Direction, Origin};
+use oracle::{Flow, Judgement, Owner, Side, State};
+use random::shrink::{show, shrink};
+use random::{History, Probes, Rng, Step, history, objects, shuffled};
+use vswitch::{Hop, Vswitches};
+
+/// Flows of a normal run: what CI is to check, and a quarter more.
+const FLOWS: u64 = 1_250_000;
+/// Flows at one point of a history. More find little new in clusters this small.
+const FLOWS_PER_STATE: usize = 400;
+/// Every how many changes a history is looked at.
+const STEPS_PER_STATE: usize = 5;
+
+/// How often each situation was met.
+type Reached = BTreeMap<&'static str, u64>;
+
+/// Every situation that a run must meet, each this often at least in the normal run.
+const MUST_REACH: [(&str, u64); 27] = [
+    ("ingress allowed by policy", 20_000),
+    ("egress allowed by policy", 20_000),
+    ("ingress denied by default", 50_000),
+    ("egress denied by default", 50_000),
+    ("not isolated", 50_000),
+    ("both sides isolated and allowed", 500),
+    ("allowed by egress, denied by ingress", 5_000),
+    ("allowed by ingress, denied by egress", 5_000),
+    ("own node reaches an isolated pod", 200),
+    ("isolated pod reaches its own node", 200),
+    ("other node is only an address", 500),
+    ("port name hit", 2_000),
+    ("except hit", 5_000),
+    ("IPv4", 100_000),
+    ("IPv6", 100_000),
+    ("TCP", 100_000),
+    ("UDP", 100_000),
+    ("SCTP", 50_000),
+    ("other protocol allowed by policy", 1_000),
+    ("other protocol denied", 10_000),
+    ("same node", 50_000),
+    ("across nodes", 50_000),
+    ("leaves the cluster", 50_000),
+    ("comes from outside", 50_000),
+    ("pod of an unknown namespace", 20_000),
+    ("pod on no node", 1_000),
+    ("after a resync", 20_000),
+];
+
+/// One pipeline for the cluster, or one a node.
+fn fresh(per_node: bool) -> Vswitches {
+    if per_node { Vswitches::nodes(&objects::NODES) } else { Vswitches::cluster() }
+}
+
+fn take(step: &Step, state: &mut State, vswitches: &mut Vswitches) {
+    match step {
+        Step::Event(event) => {
+            state.apply(event);
+            vswitches.apply(event);
+        }
+        Step::Resync(seed) => vswitches.resync(&shuffled(state.objects(), *seed)),
+    }
+}
+
+fn fits(state: &State, flow: &Flow, unbound: bool) -> bool {
+    [flow.src, flow.dst].iter().all(|&end| match state.owner(end) {
+        Owner::Several => false,
+        Owner::Pod(pod) => unbound || pod.node.is_some(),
+        _ => true,
+    })
+}
+
+/// Whether the tables say to the flow what the oracle says, and name the reason that the oracle knows. What is wrong
+/// otherwise.
+fn difference(state: &State, vswitches: &Vswitches, flow: &Flow, origins: bool) -> Result<Judgement, String> {
+    let judged = state.judge(flow);
+    let hops = vswitches.hops(state, flow, origins);
+    let passes = hops.iter().all(|hop| hop.action == Action::Allow);
+    if passes != judged.passes() {
+        return Err(format!("the oracle says {judged:?}\nthe tables say {:?}", vswitches.hops(state, flow, true)));
+    }
+    match hops.iter().find(|hop| origins && !names_the_reason(state, flow, &judged, hop)) {
+        Some(hop) => Err(format!("the oracle says {judged:?}\nthe reason given is {hop:?}")),
+        None => Ok(judged),
+    }
+}
+
+fn names_the_reason(state: &State, flow: &Flow, judged: &Judgement, hop: &Hop) -> bool {
+    let here =
+        matches!(state.owner(flow.src), Owner::Pod(pod) if pod.node.as_deref().unwrap_or_default() == &*hop.node);
+    match (&hop.origin, hop.action) {
+        // A node judges no sources of other nodes on their way out to itself.
+        (Some(Origin::OwnNode | Origin::NotIsolated(Direction::Egress)), Action::Allow) if hop.exit && !here => true,
+        (Some(Origin::OwnNode), Action::Allow) => judged.own_node,
+        (Some(Origin::NotIsolated(direction)), Action::Allow) => *judged.side(*direction) == Side::NotIsolated,
+        (Some(Origin::Policy { policy, direction, rule }), Action::Allow) => match judged.side(*direction) {
+            Side::Allowed(rules) => rules.contains(&(policy.clone(), *rule)),
+            _ => false,
+        },
+        (Some(Origin::Isolation { policies, direction }), Action::Deny) => match judged.side(*direction) {
+            Side::Denied(isolating) => **policies == **isolating,
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) {
+    let mut add = |what, holds: bool| *reached.entry(what).or_default() += u64::from(holds);
+    let allowed = |side: &Side| matches!(side, Side::Allowed(_));
+    let denied = |side: &Side| matches!(side, Side::Denied(_));
+    let isolated = |side: &Side| *side != Side::NotIsolated;
+    let Judgement { egress, ingress, own_node, .. } = judged;
+    add("ingress allowed by policy", allowed(ingress));
+    add("egress allowed by policy", allowed(egress));
+    add("ingress denied by default", denied(ingress));
+    add("egress denied by default", denied(egress));
+    add("not isolated", !isolated(ingress) && !isolated(egress));
+    add("both sides isolated and allowed", allowed(ingress) && allowed(egress));
+    add("allowed by egress, denied by ingress", allowed(egress) && denied(ingress));
+    add("allowed by ingress, denied by egress", allowed(ingress) && denied(egress));
+    add("own node reaches an isolated pod", *own_node && denied(ingress));
+    add("isolated pod reaches its own node", *own_node && denied(egress));
+    add("port name hit", judged.by_name);
+    add("except hit", judged.by_except);
+    add("IPv4", flow.src.is_ipv4());
+    add("IPv6", flow.src.is_ipv6());
+    add("TCP", flow.protocol == 6);
+    add("UDP", flow.protocol == 17);
+    add("SCTP", flow.protocol == 132);
+    let other = !matches!(flow.protocol, 6 | 17 | 132);
+    add("other protocol allowed by policy", other && (allowed(ingress) || allowed(egress)) && judged.passes());
+    add("other protocol denied", other && !judged.passes());
+    let (src, dst) = (state.owner(flow.src), state.owner(flow.dst));
+    let unknown =
+        |owner: &Owner<'_>| matches!(owner, Owner::Pod(p) if !state.namespaces.contains_key(&p.name.namespace));
+    let unbound = |owner: &Owner<'_>| matches!(owner, Owner::Pod(pod) if pod.node.is_none());
+    add("pod of an unknown namespace", unknown(&src) || unknown(&dst));
+    add("pod on no node", unbound(&src) || unbound(&dst));
+    let node = |owner: &Owner<'_>| matches!(owner, Owner::Node(_));
+    add(
+        "other node is only an address",
+        !own_node && (isolated(egress) || isolated(ingress)) && (node(&src) || node(&dst)),
+    );
+    if let (Owner::Pod(src), Owner::Pod(dst)) = (&src, &dst) {
+        add(if src.node == dst.node { "same node" } else { "across nodes" }, true);
+    }
+    add("leaves the cluster", dst == Owner::Nobody);
+    add("comes from outside", src == Owner::Nobody);
+}
+
+/// Runs one history. Answers how many flows were checked.
+///
+/// # Panics
+/// On the first difference, with a small history that leads to it.
+fn check_history(seed: u64, reached: &mut Reached) -> u64 {
+    let mut rng = Rng::new(seed);
+    let History { initial, steps } = history(&mut rng);
+    let per_node = rng.chance(40);
+    let (mut state, mut vswitches) = (State::default(), fresh(per_node));
+    let mut checked = 0;
+    for (at, step) in steps.iter().enumerate() {
+        take(step, &mut state, &mut vswitches);
+        let last = at + 1 == steps.len();
+        if !(last || at + 1 == initial || (at > initial && (at - initial) % STEPS_PER_STATE == 0)) {
+            continue;
+        }
+        let probes = Probes::of(&state, vswitches.know_the_unbound());
+        for at_flow in 0..FLOWS_PER_STATE {
+            let Some(flow) = probes.flow(&mut rng) else { continue };
+            // Looking the reasons up costs as much as the rest; every eighth is enough.
+            match difference(&state, &vswitches, &flow, at_flow % 8 == 0) {
+                Ok(judged) => count(reached, &state, &flow, &judged),
+                Err(what) => panic!("{}", report(seed, per_node, &steps[..=at], &flow, &what)),
+            }
+            *reached.entry("after a resync").or_default() += u64::from(matches!(step, Step::Resync(_)));
+            checked += 1;
+        }
+    }
+    checked
+}
+
+fn report(seed: u64, per_node: bool, steps: &[Step], flow: &Flow, what: &str) -> String {
+    let fault = |steps: &[Step]| {
+        let (mut state, mut vswitches) = (State::default(), fresh(per_node));
+        steps.iter().for_each(|step| take(step, &mut state, &mut vswitches));
+        if !fits(&state, flow, vswitches.know_the_unbound()) {
+            return None;
+        }
+        difference(&state, &vswitches, flow, true).err()
+    };
+    let small = shrink(steps.to_vec(), |steps| fault(steps).is_some());
+    let what = fault(&small).unwrap_or_else(|| what.to_owned());
+    format!("history {seed}, {flow:?}\n{what}\nafter (a pipeline per node: {per_node})\n{}", show(&small))
+}
+
+/// Runs histories on all cores until `flows` are checked. Answers how many were, and what they met.
+fn check_many(flows: u64) -> (u64, Reached) {
+    let (next, checked) = (AtomicU64::new(1), AtomicU64::new(0));
+    let worker = || {
+        let mut reached = Reached::new();
+        while checked.load(Ordering::Relaxed) < flows {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            checked.fetch_add(check_history(seed, &mut reached), Ordering::Relaxed);
+        }
+        reached
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut all = Reached::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(worker)).collect();
+        for worker in workers {
+            match worker.join() {
+                Ok(reached) => reached.into_iter().for_each(|(what, n)| *all.entry(what).or_default() += n),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    (checked.into_inner(), all)
+}
+
+#[test]
+fn after_every_history_the_tables_say_to_every_flow_what_the_objects_say() {
+    let asked = env::var("BULKHEAD_FLOW_CHECKS").ok().map(|text| text.parse().expect("a number of flows"));
+    let flows: u64 = asked.unwrap_or(FLOWS);
+    let (checked, reached) = check_many(flows);
+    let mut table = String::new();
+    for (what, least) in MUST_REACH {
+        writeln!(table, "{:>10} {what} (at least {least})", reached.get(what).copied().unwrap_or(0)).unwrap();
+    }
+    println!("{checked} flows, 0 differences\n{table}");
+    assert!(checked >= flows);
+    let missed = MUST_REACH.iter().filter(|(what, least)| reached.get(what).copied().unwrap_or(0) < *least);
+    assert!(flows < FLOWS || missed.count() == 0, "not everything was met:\n{table}");
+    assert!(reached.keys().all(|what| MUST_REACH.iter().any(|(must, _)| must == what)));
+}
+
+/// The state and the tables after a whole history.
+fn played(seed: u64) -> (Rng, State, Vswitches) {
+    let mut rng = Rng::new(seed);
+    let (mut state, mut vswitches) = (State::default(), fresh(seed.is_multiple_of(2)));
+    for step in &history(&mut rng).steps {
+        take(step, &mut state, &mut vswitches);
+    }
+    (rng, state, vswitches)
+}
+
+/// Histories for each of the tests below.
+const HISTORIES: u64 = 150;
+
+#[test]
+fn the_order_of_events_changes_nothing() {
+    for seed in 0..HISTORIES {
+        let (mut rng, state, vswitches) = played(seed);
+        let enforced = vswitches.enforced();
+        for _ in 0..2 {
+            let mut again = fresh(seed.is_multiple_of(2));
+            let objects = shuffled(state.objects(), rng.below(usize::MAX) as u64);
+            objects.into_iter().for_each(|object| again.apply(&Event::Apply(object)));
+            assert_eq!(again.enforced(), enforced, "history {seed}, events in another order");
+        }
+        let mut from_scratch = fresh(seed.is_multiple_of(2));
+        from_scratch.resync(&state.objects());
+        assert_eq!(from_scratch.enforced(), enforced, "history {seed}, from scratch");
+    }
+}
+
+#[test]
+fn an_event_that_comes_again_publishes_nothing() {
+    let mut repeated = 0;
+    for seed in 0..HISTORIES {
+        let mut rng = Rng::new(seed);
+        let (mut state, mut vswitches) = (State::default(), fresh(seed.is_multiple_of(2)));
+        for step in &history(&mut rng).steps {
+            take(step, &mut state, &mut vswitches);
+            let before = vswitches.generations();
+            if let Step::Event(event) = step {
+                vswitches.apply(event);
+            }
+            state.objects().into_iter().for_each(|object| vswitches.apply(&Event::Apply(object)));
+            assert_eq!(vswitches.generations(), before, "history {seed} after {step:?}");
+            repeated += 1;
+        }
+    }
+    assert!(repeated > 3_000, "only {repeated} events were repeated");
+}
+
+#[test]
+fn a_resync_with_the_same_state_publishes_nothing() {
+    for seed in 0..HISTORIES {
+        let (_, state, mut vswitches) = played(seed);
+        let before = vswitches.generations();
+        vswitches.resync(&shuffled(state.objects(), seed));
+        assert_eq!(vswitches.generations(), before, "history {seed}");
+    }
+}
+
+/// Compares the verdicts of two sets of tables over the flows of `state`, each with its own objects.
+fn same_verdicts(rng: &mut Rng, state: &State, one: &Vswitches, other: (&State, &Vswitches), context: &str) -> usize {
+    let probes = Probes::of(state, one.know_the_unbound());
+    let mut compared = 0;
+    for flow in (0..300).filter_map(|_| probes.flow(rng)) {
+        assert_eq!(one.allow(state, &flow), other.1.allow(other.0, &flow), "{context}: {flow:?}");
+        compared += 1;
+    }
+    compared
+}
+
+/// Rules that allow one peer and one port each, together what `rule` allows.
+fn split(rule: &PolicyRule) -> Vec<PolicyRule> {
+    let peers: Vec<_> = match &rule.peers {
+        None => vec![None],
+        Some(peers) => peers.iter().map(|peer| Some(vec![peer.clone()])).collect(),
+    };
+    let ports: Vec<_> = match &rule.ports {
+        None => vec![None],
+        Some(ports) => ports.iter().map(|port| Some(vec![port.clone()])).collect(),
+    };
+    let pairs = peers.iter().flat_map(|peers| ports.iter().map(move |ports| (peers.clone(), ports.clone())));
+    pairs.map(|(peers, ports)| PolicyRule { peers, ports }).collect()
+}
+
+/// The policy with every rule split, last rule first.
+fn split_rules(policy: &Policy) -> Policy {
+    let all = |rules: &Vec<PolicyRule>| rules.iter().rev().flat_map(split).collect();
+    Policy { ingress: policy.ingress.as_ref().map(all), egress: policy.egress.as_ref().map(all), ..policy.clone() }
+}
+
+/// A policy for each rule of the policy and each direction, in names that sort the other way.
+fn split_policy(policy: &Policy) -> Vec<Policy> {
+    let mut parts = Vec::new();
+    for direction in [Direction::Ingress, Direction::Egress] {
+        let rules = if direction == Direction::Ingress { &policy.ingress } else { &policy.egress };
+        let Some(rules) = rules else { continue };
+        // Without a rule it still isolates.
+        let lists: Vec<Vec<_>> = match rules.as_slice() {
+            [] => vec![vec![]],
+            rules => rules.iter().map(|rule| vec![rule.clone()]).collect(),
+        };
+        for (at, list) in lists.into_iter().enumerate() {
+            let flipped = u8::MAX - policy.name.name.as_bytes()[0];
+            let name = PolicyName::new(policy.name.namespace.clone(), format!("{flipped:03}-{direction}-{}", 9 - at));
+            let (ingress, egress) = match direction {
+                Direction::Ingress => (Some(list), None),
+                Direction::Egress => (None, Some(list)),
+            };
+            parts.push(Policy { name, ingress, egress, ..policy.clone() });
+        }
+    }
+    parts
+}
+
+fn with_policies(state: &State, change: impl Fn(&Policy) -> Vec<Policy>) -> State {
+    let mut changed = State { policies: BTreeMap::new(), ..state.clone() };
+    for policy in state.policies.values().flat_map(change) {
+        changed.apply(&Event::Apply(Object::Policy(policy)));
+    }
+    changed
+}
+
+#[test]
+fn split_rules_and_split_or_reordered_policies_change_no_verdict() {
+    let mut compared = 0;
+    for seed in 0..HISTORIES {
+        let (mut rng, state, vswitches) = played(seed);
+        let rules_split = with_policies(&state, |policy| vec![split_rules(policy)]);
+        let policies_split = with_policies(&state, split_policy);
+        for (what, other) in [("rules split", rules_split), ("policies split", policies_split)] {
+            let mut tables = fresh(seed.is_multiple_of(2));
+            tables.resync(&shuffled(other.objects(), seed));
+            let context = format!("history {seed}, {what}");
+            compared += same_verdicts(&mut rng, &state, &vswitches, (&other, &tables), &context);
+        }
+    }
+    assert!(compared > 50_000, "only {compared} flows were compared");
+}
+
+#[test]
+fn a_pod_that_comes_or_goes_changes_no_verdict_between_others() {
+    let mut compared = 0;
+    for seed in 0..HISTORIES {
+        let (mut rng, state, mut vswitches) = played(seed);
+        let (mut more, mut before) = (state.clone(), fresh(seed.is_multiple_of(2)));
+        before.resync(&state.objects());
+        let name = objects::pod_name(&mut rng);
+        let mut stranger = objects::pod(&mut rng, &name);
+        stranger.name.name = "stranger".into();
+        stranger.addresses = vec!["10.77.0.1".parse().unwrap(), "fd77::1".parse().unwrap()];
+        stranger.host_network = false;
+        let goes = Event::DeletePod(stranger.name.clone());
+        let comes = Event::Apply(Object::Pod(stranger));
+        more.apply(&comes);
+        vswitches.apply(&comes);
+        compared += same_verdicts(&mut rng, &state, &before, (&more, &vswitches), &format!("history {seed}, comes"));
+        vswitches.apply(&goes);
+        assert_eq!(vswitches.enforced(), before.enforced(), "history {seed}: a pod that came and went left a trace");
+    }
+    assert!(compared > 30_000, "only {compared} flows were compared");
+}

@@ -1,0 +1,146 @@
+//! What the vswitches of a cluster do with a flow, by the tables that the pipeline published.
+//!
+//! ```text
+//!  source pod or node --> its node's vswitch: the interface that has the destination, else the uplink
+//!                              | other node                                 `- local: one table, done
+//!                              v
+//!                         the destination's node: the interface that has the destination
+//! ```
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bulkhead_classifier::{Action, Key, OriginId, Rule};
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::Object;
+use bulkhead_control::origin::Origin;
+use bulkhead_control::pipeline::{Pipeline, UNBOUND};
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::acl::{Attachment, Interface};
+
+use crate::oracle::{Flow, Owner, State};
+
+/// The pipelines of a cluster: one for all nodes, or one a node as in production.
+pub(crate) struct Vswitches {
+    pipelines: BTreeMap<Arc<str>, Pipeline>,
+}
+
+/// The key of the pipeline that looks after all nodes; no node has this name.
+const ALL: &str = "*";
+
+/// What one table said to a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub(crate) node: Arc<str>,
+    pub(crate) exit: bool,
+    pub(crate) action: Action,
+    pub(crate) origin: Option<Origin>,
+}
+
+/// One interface: node, attachment and addresses, and its rules with what their origins mean.
+pub(crate) type Enforced = (String, Vec<(Rule, Option<Origin>)>);
+
+impl Vswitches {
+    /// One pipeline in [`Scope::Cluster`].
+    pub(crate) fn cluster() -> Self {
+        Self { pipelines: [(ALL.into(), Pipeline::new(Scope::Cluster))].into() }
+    }
+
+    /// A pipeline for each of the nodes.
+    pub(crate) fn nodes(names: &[&str]) -> Self {
+        let pipeline = |name: &&str| ((*name).into(), Pipeline::new(Scope::Node((*name).into())));
+        Self { pipelines: names.iter().map(pipeline).collect() }
+    }
+
+    /// Whether a pod without a node is looked after.
+    pub(crate) fn know_the_unbound(&self) -> bool {
+        self.pipelines.contains_key(ALL)
+    }
+
+    /// Takes in one event, everywhere.
+    pub(crate) fn apply(&mut self, event: &Event) {
+        for pipeline in self.pipelines.values_mut() {
+            pipeline.apply(event.clone()).unwrap();
+        }
+    }
+
+    /// Makes the objects the whole state, everywhere.
+    pub(crate) fn resync(&mut self, objects: &[Object]) {
+        for pipeline in self.pipelines.values_mut() {
+            pipeline.resync(objects.to_vec()).unwrap();
+        }
+    }
+
+    fn pipeline(&self, node: &str) -> &Pipeline {
+        self.pipelines.get(node).or_else(|| self.pipelines.get(ALL)).expect("the node is in the scope")
+    }
+
+    /// How often each node's tables were published.
+    pub(crate) fn generations(&self) -> Vec<(Arc<str>, u64)> {
+        let all = self.pipelines.values().flat_map(Pipeline::all_node_tables);
+        all.map(|tables| (tables.node.clone(), tables.generation)).collect()
+    }
+
+    /// The tables that the flow meets, in order, up to the first that denies it.
+    pub(crate) fn hops(&self, state: &State, flow: &Flow, origins: bool) -> Vec<Hop> {
+        let node_of = |owner: Owner<'_>| match owner {
+            Owner::Pod(pod) => Some(pod.node.clone().unwrap_or_else(|| UNBOUND.into())),
+            Owner::Node(node) => Some(node),
+            Owner::Nobody | Owner::Several => None,
+        };
+        let (from, to) = (node_of(state.owner(flow.src)), node_of(state.owner(flow.dst)));
+        let mut hops: Vec<Hop> = from.iter().filter_map(|node| self.hop(node, flow, origins)).collect();
+        let through = hops.iter().all(|hop| hop.action == Action::Allow);
+        if let Some(to) = to.filter(|_| through).filter(|to| Some(to) != from.as_ref()) {
+            hops.extend(self.hop(&to, flow, origins));
+        }
+        hops
+    }
+
+    /// None when nothing was ever published for the node: it then has no pods and nothing to say.
+    fn hop(&self, node: &Arc<str>, flow: &Flow, origins: bool) -> Option<Hop> {
+        let pipeline = self.pipeline(node);
+        let tables = pipeline.node_tables(node)?;
+        let has = |interface: &&Interface| interface.addresses.contains(&flow.dst);
+        let uplink = |interface: &&Interface| interface.attachment == Attachment::Uplink;
+        let owner = tables.interfaces.iter().find(has).or_else(|| tables.interfaces.iter().find(uplink));
+        let interface = owner.expect("every node has an uplink");
+        let table = &tables.tables[interface.table].tables;
+        // The source port must not matter: an arbitrary one that follows from the flow.
+        let src_port = flow.port.wrapping_mul(40_503) ^ u16::from(flow.protocol);
+        let verdict = table.lookup(&Key::new(flow.src, flow.dst, flow.protocol, src_port, flow.port));
+        let origin = match origins {
+            true => table.deciding_rule(verdict).and_then(|rule| pipeline.origins().get(rule.origin)),
+            false => None,
+        };
+        let exit = !matches!(interface.attachment, Attachment::Pod(_));
+        Some(Hop { node: node.clone(), exit, action: verdict.action(), origin })
+    }
+
+    /// Whether every table that the flow meets lets it through.
+    pub(crate) fn allow(&self, state: &State, flow: &Flow) -> bool {
+        self.hops(state, flow, false).iter().all(|hop| hop.action == Action::Allow)
+    }
+
+    /// All that is enforced, with meanings in place of numbers that depend on the history. A node without pods is left
+    /// out, for whether it was ever heard of depends on the history too.
+    pub(crate) fn enforced(&self) -> Vec<Enforced> {
+        let mut all = Vec::new();
+        for pipeline in self.pipelines.values() {
+            for tables in pipeline.all_node_tables() {
+                if !tables.interfaces.iter().any(|interface| matches!(interface.attachment, Attachment::Pod(_))) {
+                    continue;
+                }
+                all.extend(tables.interfaces.iter().map(|interface| {
+                    let meaning = |rule: &Rule| {
+                        (Rule { origin: OriginId(0), ..rule.clone() }, pipeline.origins().get(rule.origin))
+                    };
+                    let rules = tables.tables[interface.table].tables.rules().iter().map(meaning).collect();
+                    (format!("{} {:?} {:?}", tables.node, interface.attachment, interface.addresses), rules)
+                }));
+            }
+        }
+        all
+    }
+}

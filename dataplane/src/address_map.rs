@@ -1,0 +1,57 @@
+//! Exact addresses to ports, for the two questions that every packet asks: whose address is this, where does it lead.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use ahash::RandomState;
+
+use crate::PortId;
+
+/// A map from single addresses to ports. Packets choose what is looked up, so the hashes are keyed.
+///
+/// One map per family: hashing an `IpAddr` takes a tag, a length and the bytes one after the other; hashing the
+/// number takes one step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AddressMap {
+    v4: HashMap<u32, PortId, RandomState>,
+    v6: HashMap<u128, PortId, RandomState>,
+}
+
+impl AddressMap {
+    /// Maps an address to a port; returns the port that it led to before.
+    pub(crate) fn insert(&mut self, address: IpAddr, port: PortId) -> Option<PortId> {
+        match address {
+            IpAddr::V4(a) => self.v4.insert(a.into(), port),
+            IpAddr::V6(a) => self.v6.insert(a.into(), port),
+        }
+    }
+
+    /// The port of an address.
+    pub(crate) fn get(&self, address: IpAddr) -> Option<PortId> {
+        match address {
+            IpAddr::V4(a) => self.v4.get(&a.into()).copied(),
+            IpAddr::V6(a) => self.v6.get(&a.into()).copied(),
+        }
+    }
+
+    /// The ports of all addresses, with repetitions.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
+        self.v4.values().chain(self.v6.values()).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_and_the_ipv6_address_with_its_number_are_two() {
+        let mut map = AddressMap::default();
+        let (four, six) = (IpAddr::from([10, 0, 0, 1]), "::10.0.0.1".parse().unwrap());
+        assert_eq!(map.insert(four, PortId(1)), None);
+        assert_eq!((map.get(four), map.get(six)), (Some(PortId(1)), None));
+        assert_eq!(map.insert(four, PortId(2)), Some(PortId(1)));
+        assert_eq!(map.insert(six, PortId(3)), None);
+        assert_eq!(map.ports().count(), 2);
+    }
+}

@@ -1,0 +1,230 @@
+//! Fragments: the first one is judged, the others share its fate.
+//!
+//! Only the first fragment of a datagram holds the transport header, so only it can be judged; what became of it is
+//! remembered under what all fragments of the datagram share. A fragment whose first one was not seen, and one that
+//! overlaps another, is dropped: passing it would let a packet through that nobody has judged (RFC 1858, RFC 3128,
+//! RFC 5722). Nothing is held back and nothing is put together.
+//!
+//! Holding later fragments until the first one comes was not taken: senders emit them in order, networks that reorder
+//! them within one flow are rare, and a buffer of unjudged packets is memory that a stranger fills.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+use ahash::RandomState;
+
+use crate::packet::{Fragment, Ip};
+use crate::{Decision, DropReason, Outcome, PortId, Verdict};
+
+/// How many fragments of one datagram are remembered. 64 fragments of an Ethernet frame each hold a whole 64 KiB
+/// datagram with a third to spare; smaller ones are made to hurt.
+const MAX_PARTS: usize = 64;
+
+/// How fragmented datagrams are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentConfig {
+    /// The most datagrams at a time. A new one beyond that is dropped.
+    pub capacity: usize,
+    /// Nanoseconds from a datagram's first fragment until it is forgotten.
+    pub lifetime: u64,
+}
+
+impl Default for FragmentConfig {
+    /// 4,096 datagrams of at most 0.6 KiB each are 2.5 MiB, more than a node has under way unless it is attacked.
+    /// 30 s is Linux's reassembly timeout: after that the receiver cannot use the rest anyway.
+    fn default() -> Self {
+        Self { capacity: 4096, lifetime: 30_000_000_000 }
+    }
+}
+
+/// What the fragments of one datagram share. IPv6 has no protocol here: there only the first fragment's counts
+/// (RFC 8200 §4.5), and the others may say anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DatagramKey {
+    src: IpAddr,
+    dst: IpAddr,
+    id: u32,
+    protocol: Option<u8>,
+    in_port: PortId,
+}
+
+impl DatagramKey {
+    pub(crate) fn of(ip: &Ip, part: Fragment, in_port: PortId) -> Self {
+        let protocol = ip.flow.src.is_ipv4().then_some(ip.flow.protocol);
+        Self { src: ip.flow.src, dst: ip.flow.dst, id: part.id, protocol, in_port }
+    }
+}
+
+/// What became of a datagram's first fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fate {
+    pub(crate) verdict: Verdict,
+    pub(crate) decision: Option<Decision>,
+    /// A later generation may route and decide otherwise, and may number its ports otherwise.
+    pub(crate) generation: u64,
+    /// Source and destination port of the transport header, for display.
+    pub(crate) transport_ports: (u16, u16),
+}
+
+#[derive(Clone, Debug)]
+struct Datagram {
+    fate: Fate,
+    /// Tells it from an earlier datagram with the same key.
+    number: u64,
+    /// The parts seen, in order of arrival. They do not overlap.
+    parts: Vec<(u32, u32)>,
+    /// Where the last fragment ended, once it was seen.
+    end: Option<u32>,
+    /// Set when an overlap was seen: nothing of the datagram passes any more.
+    poisoned: bool,
+}
+
+/// When a datagram began.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    key: DatagramKey,
+    number: u64,
+    at: u64,
+}
+
+/// The datagrams that are under way.
+#[derive(Debug)]
+pub(crate) struct FragmentTable {
+    datagrams: HashMap<DatagramKey, Datagram, RandomState>,
+    /// In the order in which they began. May hold some that are complete, which are no longer in `datagrams`.
+    begun: VecDeque<Begun>,
+    next_number: u64,
+    /// Emptied lists of parts, for the next datagram.
+    spare: Vec<Vec<(u32, u32)>>,
+    config: FragmentConfig,
+}
+
+impl FragmentTable {
+    pub(crate) fn new(config: FragmentConfig, hasher: RandomState) -> Self {
+        Self {
+            datagrams: HashMap::with_hasher(hasher),
+            begun: VecDeque::new(),
+            next_number: 0,
+            spare: Vec::new(),
+            config,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.datagrams.clear();
+        self.begun.clear();
+    }
+
+    /// A first fragment has come: remembers the datagram, for now with the fate that it passes nowhere.
+    ///
+    /// # Errors
+    /// The reason to drop it: it overlaps, or the table is full.
+    pub(crate) fn begin(&mut self, key: DatagramKey, part: Fragment, now: u64) -> Result<(), DropReason> {
+        self.forget_old(now);
+        if let Some(datagram) = self.datagrams.get_mut(&key) {
+            return Err(datagram.refuse(part));
+        }
+        if self.datagrams.len() >= self.config.capacity {
+            return Err(DropReason::FragmentTableFull);
+        }
+        let mut parts = self.spare.pop().unwrap_or_default();
+        parts.push((part.start, part.end));
+        let fate = Fate { verdict: Outcome::UNJUDGED.verdict, decision: None, generation: 0, transport_ports: (0, 0) };
+        let end = (!part.more).then_some(part.end);
+        let number = self.next_number;
+        self.next_number += 1;
+        self.datagrams.insert(key, Datagram { fate, number, parts, end, poisoned: false });
+        self.begun.push_back(Begun { key, number, at: now });
+        Ok(())
+    }
+
+    /// The first fragment was judged.
+    pub(crate) fn settle(&mut self, key: &DatagramKey, fate: Fate) {
+        if let Some(datagram) = self.datagrams.get_mut(key) {
+            datagram.fate = fate;
+        }
+    }
+
+    /// A later fragment has come: what became of the first one.
+    ///
+    /// # Errors
+    /// The reason to drop this one whatever became of the first.
+    pub(crate) fn inherit(&mut self, key: &DatagramKey, part: Fragment, now: u64) -> Result<Fate, DropReason> {
+        self.forget_old(now);
+        let datagram = self.datagrams.get_mut(key).ok_or(DropReason::FragmentWithoutFirst)?;
+        datagram.add(part)?;
+        let fate = datagram.fate;
+        if datagram.is_complete() {
+            // Now, not at the end of its lifetime: IPv4 senders use an identification again after 65,536 packets.
+            self.forget(key);
+        }
+        Ok(fate)
+    }
+
+    /// Forgets the datagrams whose time is up.
+    fn forget_old(&mut self, now: u64) {
+        let Self { datagrams, begun, .. } = self;
+        // Complete ones make up half of the queue at most: each is removed once, so this costs little per fragment.
+        if begun.len() > 2 * self.config.capacity {
+            begun.retain(|begun| datagrams.get(&begun.key).is_some_and(|datagram| datagram.number == begun.number));
+        }
+        while let Some(&Begun { key, number, at }) = self.begun.front() {
+            if now < at.saturating_add(self.config.lifetime) {
+                break;
+            }
+            self.begun.pop_front();
+            if self.datagrams.get(&key).is_some_and(|datagram| datagram.number == number) {
+                self.forget(&key);
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &DatagramKey) {
+        if let Some(mut datagram) = self.datagrams.remove(key) {
+            datagram.parts.clear();
+            self.spare.push(datagram.parts);
+        }
+    }
+}
+
+impl Datagram {
+    /// Takes a part in, if it neither overlaps nor lies beyond the end.
+    fn add(&mut self, part: Fragment) -> Result<(), DropReason> {
+        let overlaps = self.parts.iter().any(|&(start, end)| part.start < end && start < part.end);
+        if self.poisoned || overlaps {
+            return Err(self.refuse(part));
+        }
+        let last = self.parts.iter().map(|&(_, end)| end).max().unwrap_or(0);
+        let beyond = self.end.is_some_and(|end| part.end > end || !part.more);
+        if beyond || (!part.more && part.end < last) {
+            self.poisoned = true;
+            return Err(DropReason::FragmentMalformed);
+        }
+        if self.parts.len() >= MAX_PARTS {
+            self.poisoned = true;
+            return Err(DropReason::FragmentLimit);
+        }
+        self.parts.push((part.start, part.end));
+        if !part.more {
+            self.end = Some(part.end);
+        }
+        Ok(())
+    }
+
+    /// A part overlaps. The same part again is what a network that duplicates packets makes: it is dropped alone
+    /// (RFC 8200 §4.5 allows that). Anything else spoils the datagram.
+    fn refuse(&mut self, part: Fragment) -> DropReason {
+        if !self.parts.contains(&(part.start, part.end)) {
+            self.poisoned = true;
+        }
+        DropReason::FragmentOverlap
+    }
+
+    fn is_complete(&self) -> bool {
+        // Parts do not overlap, so their lengths add up to the end when none is missing.
+        self.end.is_some_and(|end| self.parts.iter().map(|&(start, end)| end - start).sum::<u32>() == end)
+    }
+}
+
+#[cfg(test)]
+mod tests;

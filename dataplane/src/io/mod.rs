@@ -1,0 +1,59 @@
+//! Captures: packets from files and to files.
+//!
+//! ```text
+//!   any Read -> CaptureReader -> CapturedPacket -> PortFinder -> (Worker) -> CaptureWriter -> any Write
+//!               pcap, pcapng                        which port?               pcapng with verdicts
+//! ```
+//!
+//! **Invariant.** A file is a stranger's input: whatever is in it, the reader gives packets or an error that says
+//! where, uses bounded memory and does not panic. What was before a fault is delivered before the fault is told.
+//!
+//! Live ports get a trait here when they come; a file has no queues, so the two share packets, not a trait.
+
+mod capture_error;
+mod capture_reader;
+mod capture_writer;
+mod pcap;
+mod pcapng;
+mod port_finder;
+mod source;
+
+use std::sync::Arc;
+
+pub use capture_error::CaptureError;
+pub use capture_reader::CaptureReader;
+pub use capture_writer::CaptureWriter;
+pub use port_finder::PortFinder;
+
+use crate::LinkType;
+
+/// Which way a packet went through the interface that it was captured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Into the machine that captured it.
+    Inbound,
+    /// Out of it.
+    Outbound,
+}
+
+/// One packet of a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct CapturedPacket<'a> {
+    /// Its position in the file, counted from 1 as Wireshark does.
+    pub number: u64,
+    /// Nanoseconds since 1970-01-01 UTC. Times before that are 0; the last one is in the year 2554.
+    pub time: u64,
+    /// How the frame begins.
+    pub link: LinkType,
+    /// The name of the interface that captured it, where the file tells.
+    pub interface: Option<&'a Arc<str>>,
+    /// Which way it went, where the file tells.
+    pub direction: Option<Direction>,
+    /// The bytes that were captured.
+    pub data: &'a [u8],
+    /// How long the frame was on the wire, never less than what was captured.
+    pub original_len: usize,
+}
+
+#[cfg(test)]
+mod tests;

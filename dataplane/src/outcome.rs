@@ -1,0 +1,141 @@
+//! What goes into the pipeline and what comes out of it.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use bulkhead_classifier::OriginId;
+
+use crate::packet::LinkType;
+use crate::{DropReason, PortId, TableId};
+
+/// One frame on its way in.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// The bytes, beginning with the link header. May be cut short by a capture's snap length.
+    pub frame: &'a [u8],
+    /// How long the frame was on the wire, in bytes. A value below `frame.len()` counts as `frame.len()`.
+    pub wire_len: usize,
+    /// How the frame begins.
+    pub link: LinkType,
+    /// The port that it came in on.
+    pub in_port: PortId,
+    /// When it came in, in nanoseconds since 1970-01-01 UTC.
+    pub time: u64,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Out through this port.
+    Forward(PortId),
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+impl Verdict {
+    /// The reason when the packet is dropped.
+    pub const fn drop_reason(self) -> Option<DropReason> {
+        match self {
+            Self::Drop(reason) => Some(reason),
+            Self::Forward(_) => None,
+        }
+    }
+
+    /// The port when the packet is forwarded.
+    pub const fn out_port(self) -> Option<PortId> {
+        match self {
+            Self::Forward(port) => Some(port),
+            Self::Drop(_) => None,
+        }
+    }
+}
+
+/// Which policy decided. A session remembers the decision that created it, and its hits report that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Decision {
+    /// The table that was asked; none for a hairpin, which no table decides.
+    pub table: Option<TableId>,
+    /// The position of the deciding rule in the table; none when no rule matched.
+    pub rule: Option<u32>,
+    /// What the control plane wrote on the rule (or on the hairpin); none when no rule matched.
+    pub origin: Option<OriginId>,
+}
+
+/// What a packet had to do with the session table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SessionState {
+    /// The packet started a session.
+    New,
+    /// The packet belongs to a session: in its direction, in the reply direction, as an ICMP error about one of its
+    /// packets, or as a later fragment of a packet that passed.
+    Hit,
+}
+
+/// Who talks to whom, as parsed, for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// IANA protocol number; for IPv6 that of the first header that is not an extension header.
+    pub protocol: u8,
+    /// Source port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
+    /// not seen.
+    pub sport: u16,
+    /// Destination port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
+    /// not seen.
+    pub dport: u16,
+    /// ICMP type and code.
+    pub icmp: Option<(u8, u8)>,
+}
+
+impl fmt::Display for Flow {
+    /// `10.0.0.1:4000 > 10.0.0.2:80 protocol 6`, `[fd00::1]:53 > …`, `10.0.0.1 > 10.0.0.2 protocol 1 type 8 code 0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { src, dst, protocol, sport, dport, icmp } = *self;
+        if sport == 0 && dport == 0 {
+            write!(f, "{src} > {dst}")?;
+        } else {
+            let (src, dst) = (std::net::SocketAddr::new(src, sport), std::net::SocketAddr::new(dst, dport));
+            write!(f, "{src} > {dst}")?;
+        }
+        write!(f, " protocol {protocol}")?;
+        match icmp {
+            Some((kind, code)) => write!(f, " type {kind} code {code}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What became of one packet, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The port that the packet came in on.
+    pub in_port: PortId,
+    /// Where it goes.
+    pub verdict: Verdict,
+    /// The policy decision; none when no policy was asked (a malformed packet, ARP, neighbour discovery).
+    pub decision: Option<Decision>,
+    /// What it had to do with the session table.
+    pub session: Option<SessionState>,
+    /// Who talks to whom, as far as the packet could be parsed.
+    pub flow: Option<Flow>,
+}
+
+impl Outcome {
+    /// What every packet starts with: dropped until a stage says otherwise.
+    pub const UNJUDGED: Self = Self {
+        in_port: PortId(0),
+        verdict: Verdict::Drop(DropReason::Unjudged),
+        decision: None,
+        session: None,
+        flow: None,
+    };
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self::UNJUDGED
+    }
+}

@@ -1,0 +1,59 @@
+//! Ethernet II (IEEE 802.3 with a type field).
+
+use super::Network;
+use crate::DropReason;
+
+/// Destination, source, type.
+pub(super) const HEADER_LEN: usize = 14;
+
+mod field {
+    use std::ops::Range;
+
+    pub(super) const SOURCE: Range<usize> = 6..12;
+    pub(super) const TYPE: Range<usize> = 12..14;
+}
+
+/// Reads the type and the source address. The destination does not matter: the vswitch routes, so it is the only
+/// receiver on a port, and tools that craft packets often leave the broadcast address in it.
+pub(super) fn parse(frame: &[u8], source_mac: &mut Option<[u8; 6]>) -> Result<Network, DropReason> {
+    let header = frame.first_chunk::<HEADER_LEN>().ok_or(DropReason::LinkTruncated)?;
+    *source_mac = header[field::SOURCE].try_into().ok();
+    Network::from_ethertype(u16::from_be_bytes([header[field::TYPE.start], header[field::TYPE.start + 1]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(ethertype: u16) -> [u8; HEADER_LEN] {
+        let [high, low] = ethertype.to_be_bytes();
+        [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, high, low]
+    }
+
+    #[test]
+    fn the_type_and_the_source_are_read() {
+        let mut mac = None;
+        assert_eq!(parse(&frame(0x0800), &mut mac), Ok(Network::Ipv4));
+        assert_eq!(mac, Some([2, 0, 0, 0, 0, 1]));
+        assert_eq!(parse(&frame(0x86dd), &mut mac), Ok(Network::Ipv6));
+        assert_eq!(parse(&frame(0x0806), &mut mac), Ok(Network::Arp));
+    }
+
+    #[test]
+    fn tags_and_other_types_have_their_own_reasons() {
+        for tag in [0x8100, 0x88a8, 0x9100] {
+            assert_eq!(parse(&frame(tag), &mut None), Err(DropReason::VlanTagged));
+        }
+        // MPLS, PPPoE, LLC length, nothing.
+        for other in [0x8847, 0x8864, 0x0026, 0] {
+            assert_eq!(parse(&frame(other), &mut None), Err(DropReason::UnknownEthertype));
+        }
+    }
+
+    #[test]
+    fn a_short_header_is_truncated() {
+        for len in 0..HEADER_LEN {
+            assert_eq!(parse(&frame(0x0800)[..len], &mut None), Err(DropReason::LinkTruncated));
+        }
+    }
+}

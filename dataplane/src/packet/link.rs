@@ -1,0 +1,76 @@
+//! How a frame begins.
+
+use std::fmt;
+
+/// The link layers that are understood, by their LINKTYPE registry entries.
+/// Source: tcpdump.org "Link-layer header types".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LinkType {
+    /// LINKTYPE_NULL (0): BSD loopback, the address family in the byte order of the capturing host.
+    Null,
+    /// LINKTYPE_ETHERNET (1).
+    Ethernet,
+    /// LINKTYPE_RAW (101; 12 and 14 in older files): IPv4 or IPv6, told by the version field.
+    Raw,
+    /// LINKTYPE_LOOP (108): OpenBSD loopback, the address family in network byte order.
+    Loop,
+    /// LINKTYPE_LINUX_SLL (113): `tcpdump -i any`.
+    LinuxSll,
+    /// LINKTYPE_IPV4 (228).
+    Ipv4,
+    /// LINKTYPE_IPV6 (229).
+    Ipv6,
+    /// LINKTYPE_LINUX_SLL2 (276): `tcpdump -i any`, newer.
+    LinuxSll2,
+}
+
+impl LinkType {
+    /// Every link type.
+    pub const ALL: [Self; 8] =
+        [Self::Null, Self::Ethernet, Self::Raw, Self::Loop, Self::LinuxSll, Self::Ipv4, Self::Ipv6, Self::LinuxSll2];
+
+    /// The link type with this registry number, none when it is not understood.
+    pub const fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            0 => Self::Null,
+            1 => Self::Ethernet,
+            // 12 and 14 are what DLT_RAW was on BSD systems before it got a number of its own.
+            12 | 14 | 101 => Self::Raw,
+            108 => Self::Loop,
+            113 => Self::LinuxSll,
+            228 => Self::Ipv4,
+            229 => Self::Ipv6,
+            276 => Self::LinuxSll2,
+            _ => return None,
+        })
+    }
+
+    /// The registry number.
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::Null => 0,
+            Self::Ethernet => 1,
+            Self::Raw => 101,
+            Self::Loop => 108,
+            Self::LinuxSll => 113,
+            Self::Ipv4 => 228,
+            Self::Ipv6 => 229,
+            Self::LinuxSll2 => 276,
+        }
+    }
+}
+
+impl fmt::Display for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Null => "BSD loopback",
+            Self::Ethernet => "Ethernet",
+            Self::Raw => "raw IP",
+            Self::Loop => "OpenBSD loopback",
+            Self::LinuxSll => "Linux cooked",
+            Self::Ipv4 => "raw IPv4",
+            Self::Ipv6 => "raw IPv6",
+            Self::LinuxSll2 => "Linux cooked v2",
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! Ports: what the vswitch forwards between.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::OriginId;
+
+/// A port's position in [`Snapshot::ports`](crate::Snapshot::ports).
+///
+/// A port should keep its id as long as it lives. Nothing unsafe happens when it does not: sessions check their ports
+/// again after every change of generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub u16);
+
+impl PortId {
+    /// The id as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A table's position in [`Snapshot::tables`](crate::Snapshot::tables).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableId(pub u32);
+
+impl TableId {
+    /// The id as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What is on the other side of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PortKind {
+    /// One pod.
+    Pod,
+    /// The rest of the cluster and the world.
+    Uplink,
+    /// The node itself: kubelet and pods on the host network.
+    Host,
+}
+
+/// A port as the control plane describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// `namespace/pod`, `uplink` or `host`; unique in a snapshot.
+    pub name: Arc<str>,
+    /// What is on the other side.
+    pub kind: PortKind,
+    /// The addresses of the pod or of the node. A packet from a pod's port must have one of them as its source.
+    pub addresses: Vec<IpAddr>,
+    /// The MAC address on the other side, where it is known. A frame from a pod's port must have it as its source.
+    pub mac: Option<[u8; 6]>,
+    /// The table that packets must pass which leave the vswitch through this port. None drops them all
+    /// ([`DropReason::TableMissing`](crate::DropReason::TableMissing)): a port whose policy is not there yet is closed.
+    pub egress: Option<TableId>,
+    /// A packet from the port's own address to the port's own address is allowed with this origin ("a pod always
+    /// reaches itself"). None sends it through the egress table like any other.
+    pub hairpin: Option<OriginId>,
+}

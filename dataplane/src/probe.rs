@@ -1,0 +1,269 @@
+//! First packets of conversations, for asking "what if".
+//!
+//! A question about reachability is answered by sending the packet that would be sent through the same pipeline that
+//! judges real ones, instead of by a second implementation of the pipeline that could answer differently. A probe is
+//! a raw IP packet ([`LinkType::Raw`](crate::LinkType::Raw)): no Ethernet header, so no MAC address to know.
+
+use std::net::IpAddr;
+
+use bulkhead_classifier::protocol;
+
+use crate::packet::TcpFlags;
+use crate::packet::checksum;
+
+/// What every system but Windows begins with (RFC 1700 "IP time to live parameter").
+const HOP_LIMIT: u8 = 64;
+
+/// How a conversation begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProbeKind {
+    /// SYN, answered by SYN and ACK.
+    Tcp,
+    /// A datagram without data, answered by another.
+    Udp,
+    /// INIT, answered by INIT ACK.
+    Sctp,
+    /// An echo request, answered by an echo reply. The ICMP is that of the addresses' family.
+    IcmpEcho,
+}
+
+/// A conversation to be tried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Probe {
+    /// Who begins it.
+    pub src: IpAddr,
+    /// Whom it is with.
+    pub dst: IpAddr,
+    /// How it begins.
+    pub kind: ProbeKind,
+    /// The source port; for an echo its identifier.
+    pub sport: u16,
+    /// The destination port; an echo has none.
+    pub dport: u16,
+}
+
+/// The two addresses cannot be in one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{src} and {dst} are of different families; name two IPv4 or two IPv6 addresses")]
+pub struct ProbeError {
+    /// The source.
+    pub src: IpAddr,
+    /// The destination.
+    pub dst: IpAddr,
+}
+
+impl Probe {
+    /// The first packet.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the addresses are of two families.
+    pub fn request(&self) -> Result<Vec<u8>, ProbeError> {
+        self.packet(false)
+    }
+
+    /// What the other side answers if it can.
+    ///
+    /// # Errors
+    /// [`ProbeError`] when the addresses are of two families.
+    pub fn reply(&self) -> Result<Vec<u8>, ProbeError> {
+        let Self { src, dst, kind, sport, dport } = *self;
+        Self { src: dst, dst: src, kind, sport: dport, dport: sport }.packet(true).map_err(|_| ProbeError { src, dst })
+    }
+
+    /// The IANA protocol number of the packets.
+    pub const fn protocol(&self) -> u8 {
+        match self.kind {
+            ProbeKind::Tcp => protocol::TCP,
+            ProbeKind::Udp => protocol::UDP,
+            ProbeKind::Sctp => protocol::SCTP,
+            ProbeKind::IcmpEcho if self.src.is_ipv4() => protocol::ICMP,
+            ProbeKind::IcmpEcho => protocol::ICMPV6,
+        }
+    }
+
+    fn packet(&self, is_reply: bool) -> Result<Vec<u8>, ProbeError> {
+        let mut payload = match self.kind {
+            ProbeKind::Tcp => self.tcp(is_reply),
+            ProbeKind::Udp => self.udp(),
+            ProbeKind::Sctp => self.sctp(is_reply),
+            ProbeKind::IcmpEcho => self.echo(is_reply),
+        };
+        let len = u16::try_from(payload.len()).expect("a few dozen bytes");
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let (src, dst) = (src.octets(), dst.octets());
+                let pseudo = [&src[..], &dst, &[0, self.protocol()], &len.to_be_bytes()].concat();
+                self.fill_checksum(&mut payload, &pseudo);
+                let total = (20 + len).to_be_bytes();
+                // Do not fragment, identification 0: what Linux sends.
+                let mut packet = vec![0x45, 0, total[0], total[1], 0, 0, 0x40, 0, HOP_LIMIT, self.protocol(), 0, 0];
+                packet.extend(src.iter().chain(&dst));
+                let sum = checksum::internet(&[&packet]).to_be_bytes();
+                packet[10..12].copy_from_slice(&sum);
+                packet.extend(payload);
+                Ok(packet)
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let (src, dst) = (src.octets(), dst.octets());
+                let [high, low] = len.to_be_bytes();
+                let pseudo = [&src[..], &dst, &[0, 0, high, low, 0, 0, 0, self.protocol()]].concat();
+                self.fill_checksum(&mut payload, &pseudo);
+                let mut packet = vec![0x60, 0, 0, 0, high, low, self.protocol(), HOP_LIMIT];
+                packet.extend(src.iter().chain(&dst));
+                packet.extend(payload);
+                Ok(packet)
+            }
+            (src, dst) => Err(ProbeError { src, dst }),
+        }
+    }
+
+    /// Writes the transport checksum over a payload whose checksum field is zero.
+    fn fill_checksum(&self, payload: &mut [u8], pseudo_header: &[u8]) {
+        let (at, sum) = match self.kind {
+            ProbeKind::Tcp => (16, checksum::internet(&[pseudo_header, payload])),
+            // RFC 768: a sum of zero is sent as all ones, as zero says that there is none.
+            ProbeKind::Udp => (
+                6,
+                match checksum::internet(&[pseudo_header, payload]) {
+                    0 => u16::MAX,
+                    sum => sum,
+                },
+            ),
+            // ICMP for IPv4 has no pseudo header.
+            ProbeKind::IcmpEcho if self.src.is_ipv4() => (2, checksum::internet(&[payload])),
+            ProbeKind::IcmpEcho => (2, checksum::internet(&[pseudo_header, payload])),
+            ProbeKind::Sctp => {
+                let sum = checksum::crc32c(payload).to_le_bytes();
+                payload[8..12].copy_from_slice(&sum);
+                return;
+            }
+        };
+        payload[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// The two ports, as every transport header begins.
+    fn ports(&self) -> Vec<u8> {
+        [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat()
+    }
+
+    fn tcp(&self, is_reply: bool) -> Vec<u8> {
+        let (acknowledged, flags) = if is_reply { (2u32, TcpFlags::SYN | TcpFlags::ACK) } else { (0, TcpFlags::SYN) };
+        let mut segment = self.ports();
+        segment.extend(1u32.to_be_bytes());
+        segment.extend(acknowledged.to_be_bytes());
+        // Data offset 5 words, the largest window without scaling, no checksum yet, no urgent data.
+        segment.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        segment
+    }
+
+    fn udp(&self) -> Vec<u8> {
+        [&self.ports()[..], &[0, 8, 0, 0]].concat()
+    }
+
+    /// The common header and an INIT or INIT ACK chunk (RFC 9260 §3.3.2, §3.3.3).
+    fn sctp(&self, is_reply: bool) -> Vec<u8> {
+        const INIT: u8 = 1;
+        const INIT_ACK: u8 = 2;
+        const TAG: [u8; 4] = [0, 0, 0, 1];
+        // The state cookie parameter (7), which an INIT ACK must have, with 4 bytes in it.
+        const COOKIE: [u8; 8] = [0, 7, 0, 8, 0, 0, 0, 1];
+        let mut packet = self.ports();
+        // An INIT is sent with tag 0, its answer with the tag that the INIT brought.
+        packet.extend(if is_reply { TAG } else { [0; 4] });
+        packet.extend([0; 4]);
+        packet.extend(if is_reply { [INIT_ACK, 0, 0, 28] } else { [INIT, 0, 0, 20] });
+        // Initiate tag, receive window, 1 stream out, 1 stream in, first sequence number.
+        packet.extend(TAG);
+        packet.extend([0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1]);
+        if is_reply {
+            packet.extend(COOKIE);
+        }
+        packet
+    }
+
+    fn echo(&self, is_reply: bool) -> Vec<u8> {
+        let kind = match (self.src.is_ipv4(), is_reply) {
+            (true, false) => 8,
+            (true, true) => 0,
+            (false, false) => 128,
+            (false, true) => 129,
+        };
+        // The identifier is the request's source port, which the reply has as its destination.
+        let [high, low] = if is_reply { self.dport } else { self.sport }.to_be_bytes();
+        vec![kind, 0, 0, 0, high, low, 0, 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
+
+    const KINDS: [ProbeKind; 4] = [ProbeKind::Tcp, ProbeKind::Udp, ProbeKind::Sctp, ProbeKind::IcmpEcho];
+
+    fn probes() -> impl Iterator<Item = Probe> {
+        let pairs = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")];
+        pairs.into_iter().flat_map(|(src, dst)| {
+            KINDS.map(|kind| Probe {
+                src: src.parse().unwrap(),
+                dst: dst.parse().unwrap(),
+                kind,
+                sport: 40_000,
+                dport: 80,
+            })
+        })
+    }
+
+    fn check_sums(packet: &[u8]) {
+        let parsed = PacketHeaders::from_ip_slice(packet).unwrap();
+        let payload = parsed.payload.slice();
+        match (parsed.net.as_ref().unwrap(), &parsed.transport) {
+            (NetHeaders::Ipv4(ip, _), transport) => {
+                assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+                match transport {
+                    Some(TransportHeader::Tcp(h)) => assert_eq!(h.checksum, h.calc_checksum_ipv4(ip, payload).unwrap()),
+                    Some(TransportHeader::Udp(h)) => assert_eq!(h.checksum, h.calc_checksum_ipv4(ip, payload).unwrap()),
+                    Some(TransportHeader::Icmpv4(h)) => assert_eq!(h.checksum, h.icmp_type.calc_checksum(payload)),
+                    other => assert!(other.is_none(), "SCTP is not known to etherparse"),
+                }
+            }
+            (NetHeaders::Ipv6(ip, _), transport) => match transport {
+                Some(TransportHeader::Tcp(h)) => assert_eq!(h.checksum, h.calc_checksum_ipv6(ip, payload).unwrap()),
+                Some(TransportHeader::Udp(h)) => assert_eq!(h.checksum, h.calc_checksum_ipv6(ip, payload).unwrap()),
+                Some(TransportHeader::Icmpv6(h)) => {
+                    assert_eq!(h.checksum, h.icmp_type.calc_checksum(ip.source, ip.destination, payload).unwrap());
+                }
+                other => assert!(other.is_none(), "SCTP is not known to etherparse"),
+            },
+            _ => panic!("no IP"),
+        }
+    }
+
+    #[test]
+    fn requests_and_replies_are_packets_with_right_checksums() {
+        for probe in probes() {
+            check_sums(&probe.request().unwrap());
+            check_sums(&probe.reply().unwrap());
+        }
+    }
+
+    #[test]
+    fn an_sctp_packet_has_the_checksum_of_itself_with_a_zero_in_its_place() {
+        for probe in probes().filter(|probe| probe.kind == ProbeKind::Sctp) {
+            for packet in [probe.request().unwrap(), probe.reply().unwrap()] {
+                let header_len = if probe.src.is_ipv4() { 20 } else { 40 };
+                let mut sctp = packet[header_len..].to_vec();
+                let sum: [u8; 4] = sctp[8..12].try_into().unwrap();
+                sctp[8..12].fill(0);
+                assert_eq!(u32::from_le_bytes(sum), checksum::crc32c(&sctp));
+            }
+        }
+    }
+
+    #[test]
+    fn two_families_make_no_packet() {
+        let probe = Probe { dst: "fd00::2".parse().unwrap(), ..probes().next().unwrap() };
+        assert!(probe.request().is_err());
+        assert_eq!(probe.reply().unwrap_err().src, probe.src);
+    }
+}

@@ -1,0 +1,144 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::session::Timeouts;
+
+const CONFIG: SessionConfig = SessionConfig {
+    capacity: 6,
+    timeouts: Timeouts { idle: 600, tcp_established: 2000, tcp_transient: 120, icmp_echo: 60 },
+    tcp_pickup: false,
+};
+
+fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
+    let (protocol, flags) = if tcp { (6, Some(TcpFlags(TcpFlags::SYN))) } else { (17, None) };
+    let ports = Ports::Pair(number, 80);
+    let (key, from_low) = Key::of(IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]), protocol, ports);
+    let decision = Decision { table: None, rule: None, origin: None };
+    let (in_port, out_port) = (PortId(1), PortId(2));
+    NewSession {
+        key,
+        hash: table.hash(&key),
+        from_low,
+        protocol,
+        ports,
+        flags,
+        generation: 1,
+        decision,
+        in_port,
+        out_port,
+    }
+}
+
+fn at(time: u64) -> Moment {
+    Moment { time, number: time }
+}
+
+fn table() -> SessionTable {
+    SessionTable::new(CONFIG, RandomState::with_seeds(1, 2, 3, 4))
+}
+
+/// Every entry of the index is in exactly one list, its class's, and every list is whole in both directions.
+fn check(table: &SessionTable) {
+    let mut in_lists = 0;
+    for class in Class::ALL {
+        let (mut slot, mut previous) = (table.lists[class as usize].first, NONE);
+        while slot != NONE {
+            let entry = table.entry(slot);
+            assert_eq!((entry.class, entry.previous), (class, previous));
+            assert_eq!(table.index.get(&entry.hash), Some(&slot));
+            (previous, slot) = (slot, entry.next);
+            in_lists += 1;
+        }
+        assert_eq!(table.lists[class as usize].last, previous);
+    }
+    assert_eq!(in_lists, table.index.len());
+    assert_eq!(table.slab.len(), table.index.len() + table.free.len());
+    assert!(table.len() <= CONFIG.capacity);
+}
+
+#[test]
+fn two_keys_with_one_hash_take_each_others_place_and_are_never_mixed_up() {
+    let mut table = table();
+    let first = session(&table, 1, false);
+    let second = NewSession { hash: first.hash, ..session(&table, 2, false) };
+    table.create(&first, at(0)).unwrap();
+    assert_eq!(table.find(first.hash, &second.key, 0), None);
+    table.create(&second, at(0)).unwrap();
+    assert_eq!(table.find(first.hash, &first.key, 0), None);
+    assert!(table.find(first.hash, &second.key, 0).is_some());
+    check(&table);
+}
+
+#[test]
+fn hashes_differ_from_table_to_table() {
+    let (one, other) = (SessionTable::new(CONFIG, RandomState::new()), SessionTable::new(CONFIG, RandomState::new()));
+    assert_ne!(session(&one, 1, true).hash, session(&other, 1, true).hash);
+}
+
+proptest! {
+    /// Against a map that knows nothing but keys, classes and times.
+    #[test]
+    fn the_table_agrees_with_a_plain_map(
+        steps in proptest::collection::vec((0u16..10, any::<bool>(), any::<bool>(), 0u8..4, 0u64..90), 1..200),
+    ) {
+        let mut table = table();
+        let mut model: BTreeMap<(u16, bool), (u64, u8, u8)> = BTreeMap::new();
+        let mut now = 0;
+        for (number, tcp, reply, flags, wait) in steps {
+            now += wait;
+            let timeout = |tcp: bool, up: u8, down: u8| match (tcp, up & down) {
+                (false, _) => 600,
+                (true, both) if both & TcpFlags::ACK != 0 && both & TcpFlags::FIN == 0 => 2000,
+                (true, _) => 120,
+            };
+            model.retain(|&(_, tcp), &mut (seen, up, down)| now < seen + timeout(tcp, up, down));
+            if wait % 3 == 0 {
+                table.sweep(now, 2);
+            }
+            let new = session(&table, number, tcp);
+            let flags = [TcpFlags::SYN, TcpFlags::ACK, TcpFlags::ACK | TcpFlags::FIN, TcpFlags::ACK][usize::from(flags)];
+            let found = table.find(new.hash, &new.key, now);
+            prop_assert_eq!(found.is_some(), model.contains_key(&(number, tcp)));
+            match found {
+                Some(slot) => {
+                    let direction = if reply { Direction::Reply } else { Direction::Forward };
+                    table.touch(slot, direction, tcp.then_some(TcpFlags(flags)), at(now));
+                    let (seen, up, down) = model.get_mut(&(number, tcp)).unwrap();
+                    *seen = now;
+                    *(if reply { down } else { up }) |= flags;
+                }
+                None => {
+                    // An expired session may be swept a little late, so the table may be full before the model is.
+                    let has_room = table.room() > 0;
+                    prop_assert!(has_room || table.len() == CONFIG.capacity);
+                    let transient = model.iter().any(|(&(_, tcp), &(_, up, down))| timeout(tcp, up, down) == 120);
+                    let created = table.create(&new, at(now)).is_some();
+                    prop_assert!(created || (!has_room && !transient));
+                    // Which one was recycled is the table's choice: the model learns it from there.
+                    model.retain(|&(number, tcp), _| {
+                        let old = session(&table, number, tcp);
+                        table.find(old.hash, &old.key, now).is_some()
+                    });
+                    if created {
+                        model.insert((number, tcp), (now, TcpFlags::SYN, 0));
+                    }
+                }
+            }
+            check(&table);
+        }
+    }
+}
+
+#[test]
+fn a_session_that_waited_for_the_classifier_takes_the_place_that_it_would_have_had() {
+    let mut table = table();
+    for (number, time) in [(1, 5), (3, 200), (2, 7)] {
+        table.create(&session(&table, number, true), at(time)).unwrap();
+        check(&table);
+    }
+    table.sweep(320, 10);
+    assert_eq!((table.len(), table.counts.expired), (0, 3));
+}

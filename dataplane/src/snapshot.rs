@@ -1,0 +1,277 @@
+//! The snapshot: everything that the control plane tells the workers, swapped in one step.
+//!
+//! This is the one place where control and dataplane meet. A worker reads it once per burst, so a packet, and even a
+//! whole burst, sees exactly one generation.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use arc_swap::{ArcSwap, Cache};
+use bulkhead_classifier::Tables;
+
+use crate::address_map::AddressMap;
+use crate::{PortConfig, PortId, PortKind, Routes, TableId};
+
+/// Ports, tables and routes of one generation. Immutable, so that what was checked stays true.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    generation: u64,
+    ports: Vec<PortConfig>,
+    tables: Vec<Arc<Tables>>,
+    routes: Routes,
+    /// Which pod or host port owns an address.
+    owners: AddressMap,
+    host: Option<PortId>,
+    uplink: Option<PortId>,
+}
+
+/// Why a snapshot was refused. The one in use stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// A port id would not fit.
+    #[error("{ports} ports; a snapshot holds at most 65536")]
+    TooManyPorts {
+        /// How many there are.
+        ports: usize,
+    },
+    /// Two ports have one name.
+    #[error("two ports have the name {name:?}; every port needs a name of its own")]
+    DuplicateName {
+        /// The name.
+        name: Arc<str>,
+    },
+    /// Two pods, or a pod and the node, claim one address.
+    #[error("ports {first:?} and {second:?} both claim {address}; leave out the one that no longer runs")]
+    DuplicateAddress {
+        /// The address.
+        address: IpAddr,
+        /// The first port's name.
+        first: Arc<str>,
+        /// The second port's name.
+        second: Arc<str>,
+    },
+    /// A second port of a kind that a node has once.
+    #[error("ports {first:?} and {second:?} are both of kind {kind:?}; a node has one of them")]
+    DuplicateKind {
+        /// The kind.
+        kind: PortKind,
+        /// The first port's name.
+        first: Arc<str>,
+        /// The second port's name.
+        second: Arc<str>,
+    },
+    /// A port names a table that is not in the snapshot.
+    #[error("port {port:?} names table {table:?}, but the snapshot has {tables} tables")]
+    UnknownTable {
+        /// The port's name.
+        port: Arc<str>,
+        /// The table that it names.
+        table: TableId,
+        /// How many tables there are.
+        tables: usize,
+    },
+    /// A route leads to a port that is not in the snapshot.
+    #[error("a route leads to port {port:?}, but the snapshot has {ports} ports")]
+    UnknownPort {
+        /// The port that it names.
+        port: PortId,
+        /// How many ports there are.
+        ports: usize,
+    },
+}
+
+impl Snapshot {
+    /// Checks the parts against each other and prepares the lookups.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the parts contradict each other.
+    pub fn new(
+        generation: u64,
+        ports: Vec<PortConfig>,
+        tables: Vec<Arc<Tables>>,
+        routes: Routes,
+    ) -> Result<Self, SnapshotError> {
+        if ports.len() > usize::from(u16::MAX) + 1 {
+            return Err(SnapshotError::TooManyPorts { ports: ports.len() });
+        }
+        let mut snapshot =
+            Self { generation, ports, tables, routes, owners: AddressMap::default(), host: None, uplink: None };
+        snapshot.check_references()?;
+        snapshot.find_owners()?;
+        snapshot.host = snapshot.only(PortKind::Host)?;
+        snapshot.uplink = snapshot.only(PortKind::Uplink)?;
+        Ok(snapshot)
+    }
+
+    /// Generation 0 without ports: what a worker has before the first publish. It drops everything.
+    pub fn empty() -> Self {
+        Self::new(0, Vec::new(), Vec::new(), Routes::default()).expect("nothing in it can contradict anything")
+    }
+
+    /// The number of this snapshot; each publish has a higher one.
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The ports; a [`PortId`] is a position in here.
+    pub fn ports(&self) -> &[PortConfig] {
+        &self.ports
+    }
+
+    /// The tables; a [`TableId`] is a position in here.
+    pub fn tables(&self) -> &[Arc<Tables>] {
+        &self.tables
+    }
+
+    /// The routes.
+    pub const fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// The port with this id.
+    pub fn port(&self, id: PortId) -> Option<&PortConfig> {
+        self.ports.get(id.index())
+    }
+
+    /// The table with this id.
+    pub fn table(&self, id: TableId) -> Option<&Tables> {
+        self.tables.get(id.index()).map(Arc::as_ref)
+    }
+
+    /// The port with this name. Walks all ports: for start-up and captures, not for packets.
+    pub fn port_named(&self, name: &str) -> Option<PortId> {
+        self.ids().find(|id| &*self.ports[id.index()].name == name)
+    }
+
+    /// The pod or host port that has this address as its own.
+    pub fn owner(&self, address: IpAddr) -> Option<PortId> {
+        self.owners.get(address)
+    }
+
+    /// The node's own port.
+    pub const fn host(&self) -> Option<PortId> {
+        self.host
+    }
+
+    /// The port towards everything that is not on this node.
+    pub const fn uplink(&self) -> Option<PortId> {
+        self.uplink
+    }
+
+    /// All port ids in order.
+    pub fn ids(&self) -> impl Iterator<Item = PortId> + use<> {
+        (0..self.ports.len()).map(|at| PortId(u16::try_from(at).expect("checked in Snapshot::new")))
+    }
+
+    fn check_references(&self) -> Result<(), SnapshotError> {
+        let mut names = HashSet::new();
+        for port in &self.ports {
+            if !names.insert(&port.name) {
+                return Err(SnapshotError::DuplicateName { name: port.name.clone() });
+            }
+            if let Some(table) = port.egress.filter(|table| table.index() >= self.tables.len()) {
+                let tables = self.tables.len();
+                return Err(SnapshotError::UnknownTable { port: port.name.clone(), table, tables });
+            }
+        }
+        match self.routes.ports().find(|port| port.index() >= self.ports.len()) {
+            Some(port) => Err(SnapshotError::UnknownPort { port, ports: self.ports.len() }),
+            None => Ok(()),
+        }
+    }
+
+    fn find_owners(&mut self) -> Result<(), SnapshotError> {
+        for id in self.ids() {
+            let port = &self.ports[id.index()];
+            if port.kind == PortKind::Uplink {
+                continue;
+            }
+            for &address in &port.addresses {
+                if let Some(other) = self.owners.insert(address, id).filter(|&other| other != id) {
+                    let first = self.ports[other.index()].name.clone();
+                    return Err(SnapshotError::DuplicateAddress { address, first, second: port.name.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn only(&self, kind: PortKind) -> Result<Option<PortId>, SnapshotError> {
+        let mut found = self.ids().filter(|id| self.ports[id.index()].kind == kind);
+        let first = found.next();
+        match (first, found.next()) {
+            (Some(first), Some(second)) => Err(SnapshotError::DuplicateKind {
+                kind,
+                first: self.ports[first.index()].name.clone(),
+                second: self.ports[second.index()].name.clone(),
+            }),
+            _ => Ok(first),
+        }
+    }
+}
+
+/// A publish that would go back in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("generation {offered} was published after generation {current}; each publish needs a higher number")]
+pub struct PublishError {
+    /// The generation in use.
+    pub current: u64,
+    /// The generation that was refused.
+    pub offered: u64,
+}
+
+/// The control plane's end: swaps snapshots without a lock in any worker's way.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    shared: Arc<ArcSwap<Snapshot>>,
+    /// Publishers exclude each other, so that the highest generation stays; readers never take it.
+    publishing: Arc<Mutex<()>>,
+}
+
+impl Publisher {
+    /// Starts with this snapshot.
+    pub fn new(first: Snapshot) -> Self {
+        Self { shared: Arc::new(ArcSwap::from_pointee(first)), publishing: Arc::default() }
+    }
+
+    /// Makes the snapshot the current one, whole and at once.
+    ///
+    /// # Errors
+    /// [`PublishError`] when its generation is not higher than the current one.
+    pub fn publish(&self, next: Snapshot) -> Result<(), PublishError> {
+        let _one_at_a_time = self.publishing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let current = self.shared.load().generation;
+        if next.generation <= current {
+            return Err(PublishError { current, offered: next.generation });
+        }
+        self.shared.store(Arc::new(next));
+        Ok(())
+    }
+
+    /// The snapshot in use.
+    pub fn current(&self) -> Arc<Snapshot> {
+        self.shared.load_full()
+    }
+
+    /// A worker's end.
+    pub fn reader(&self) -> Reader {
+        Reader { cache: Cache::new(Arc::clone(&self.shared)) }
+    }
+}
+
+/// A worker's end: one atomic read per burst, no reference count touched while nothing changes.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    cache: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
+}
+
+impl Reader {
+    /// The current snapshot. To be called once per burst: what it returns is what the whole burst is judged by.
+    pub fn load(&mut self) -> &Snapshot {
+        self.cache.load()
+    }
+}
+
+#[cfg(test)]
+mod tests;

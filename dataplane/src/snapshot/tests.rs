@@ -1,0 +1,83 @@
+use super::*;
+use crate::testbed::{A, B, HOST, UPLINK, ip, ports, routes, snapshot, snapshot_of};
+
+fn build(ports: Vec<PortConfig>, routes: Routes) -> Result<Snapshot, SnapshotError> {
+    let tables = snapshot().tables().to_vec();
+    Snapshot::new(1, ports, tables, routes)
+}
+
+#[test]
+fn ports_are_found_by_name_address_and_kind() {
+    let snapshot = snapshot();
+    assert_eq!(snapshot.port_named("ns/b"), Some(B));
+    assert_eq!(snapshot.port_named("ns/c"), None);
+    assert_eq!(snapshot.owner(ip("fd00::1")), Some(A));
+    assert_eq!(snapshot.owner(ip("192.168.0.1")), Some(HOST));
+    assert_eq!(snapshot.owner(ip("8.8.8.8")), None);
+    assert_eq!((snapshot.host(), snapshot.uplink()), (Some(HOST), Some(UPLINK)));
+}
+
+#[test]
+fn contradictions_are_refused_and_named() {
+    let edited = |edit: fn(&mut Vec<PortConfig>)| {
+        let mut ports = ports();
+        edit(&mut ports);
+        build(ports, Routes::default()).unwrap_err().to_string()
+    };
+    assert!(edited(|ports| ports[3].name = "ns/a".into()).contains("\"ns/a\""));
+    assert!(
+        edited(|ports| ports[3].addresses.push(ip("10.0.0.1"))).contains("\"ns/a\" and \"ns/b\" both claim 10.0.0.1")
+    );
+    assert!(edited(|ports| ports[3].addresses.push(ip("192.168.0.1"))).contains("\"host\" and \"ns/b\""));
+    assert!(edited(|ports| ports[3].kind = PortKind::Uplink).contains("Uplink"));
+    assert!(edited(|ports| ports[3].egress = Some(TableId(3))).contains("TableId(3)"));
+    let beyond = Routes::new([("10.0.0.0/8".parse().unwrap(), PortId(4))]).unwrap();
+    assert!(matches!(build(ports(), beyond), Err(SnapshotError::UnknownPort { port: PortId(4), ports: 4 })));
+    assert!(build(ports(), routes(&ports())).is_ok());
+}
+
+#[test]
+fn one_address_twice_on_one_port_is_no_contradiction() {
+    let mut ports = ports();
+    ports[2].addresses.push(ip("10.0.0.1"));
+    assert!(build(ports, Routes::default()).is_ok());
+}
+
+#[test]
+fn a_reader_sees_what_was_published_last_and_generations_only_rise() {
+    let publisher = Publisher::new(Snapshot::empty());
+    let mut reader = publisher.reader();
+    assert_eq!(reader.load().generation(), 0);
+    publisher.publish(snapshot()).unwrap();
+    assert_eq!((reader.load().generation(), reader.load().ports().len()), (1, 4));
+    let error = publisher.publish(snapshot()).unwrap_err();
+    assert_eq!(error, PublishError { current: 1, offered: 1 });
+    assert_eq!(publisher.current().generation(), 1);
+}
+
+#[test]
+fn readers_never_see_half_a_snapshot_nor_an_older_one() {
+    let publisher = Publisher::new(snapshot_of(1, ports()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let mut reader = publisher.reader();
+            scope.spawn(move || {
+                let mut last = 0;
+                while last < 200 {
+                    let snapshot = reader.load();
+                    // Each generation has its number on all of its ports.
+                    let origin = bulkhead_classifier::OriginId(u32::try_from(snapshot.generation()).unwrap());
+                    let whole =
+                        snapshot.generation() == 1 || snapshot.ports().iter().all(|p| p.hairpin == Some(origin));
+                    assert!(whole && snapshot.generation() >= last);
+                    last = snapshot.generation();
+                }
+            });
+        }
+        for generation in 2..=200u32 {
+            let mut ports = ports();
+            ports.iter_mut().for_each(|port| port.hairpin = Some(bulkhead_classifier::OriginId(generation)));
+            publisher.publish(snapshot_of(generation.into(), ports)).unwrap();
+        }
+    });
+}

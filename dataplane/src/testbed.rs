@@ -1,0 +1,243 @@
+//! A small node for tests: two pods, the uplink, the host, and packets between them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::{
+    Action, Addresses, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, protocol,
+};
+
+use crate::packet::TcpFlags;
+use crate::probe::{Probe, ProbeKind};
+use crate::*;
+
+pub(crate) const UPLINK: PortId = PortId(0);
+pub(crate) const HOST: PortId = PortId(1);
+/// 10.0.0.1 and fd00::1: everything may reach it.
+pub(crate) const A: PortId = PortId(2);
+/// 10.0.0.2 and fd00::2: only TCP, UDP and SCTP port 80 and echoes from A may reach it.
+pub(crate) const B: PortId = PortId(3);
+
+pub(crate) const A_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+pub(crate) const OPEN: TableId = TableId(0);
+pub(crate) const CLOSED: TableId = TableId(1);
+pub(crate) const STRICT: TableId = TableId(2);
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn open_table() -> Tables {
+    Tables::build(vec![Rule::any(Action::Allow, OriginId(1))]).unwrap()
+}
+
+pub(crate) fn strict_table() -> Tables {
+    let service = |protocol, ports| Service { protocols: (protocol, protocol), ports };
+    let set: ServiceSet = [
+        service(protocol::TCP, PortRange::one(80)),
+        service(protocol::UDP, PortRange::one(80)),
+        service(protocol::SCTP, PortRange::one(80)),
+        service(protocol::ICMP, PortRange::ALL),
+        service(protocol::ICMPV6, PortRange::ALL),
+    ]
+    .into_iter()
+    .collect();
+    let allow = |source: &str| Rule {
+        src: Addresses::prefix(source.parse().unwrap()),
+        services: Services::from(set.clone()),
+        ..Rule::any(Action::Allow, OriginId(7))
+    };
+    Tables::build(vec![allow("10.0.0.1/32"), allow("fd00::1/128"), Rule::any(Action::Deny, OriginId(8))]).unwrap()
+}
+
+fn port(name: &str, kind: PortKind, addresses: &[&str], egress: TableId) -> PortConfig {
+    PortConfig {
+        name: name.into(),
+        kind,
+        addresses: addresses.iter().map(|a| ip(a)).collect(),
+        mac: None,
+        egress: Some(egress),
+        hairpin: (kind == PortKind::Pod).then_some(OriginId(9)),
+    }
+}
+
+pub(crate) fn ports() -> Vec<PortConfig> {
+    vec![
+        port("uplink", PortKind::Uplink, &[], OPEN),
+        port("host", PortKind::Host, &["192.168.0.1", "fd00:1::1"], OPEN),
+        PortConfig { mac: Some(A_MAC), ..port("ns/a", PortKind::Pod, &["10.0.0.1", "fd00::1"], OPEN) },
+        port("ns/b", PortKind::Pod, &["10.0.0.2", "fd00::2"], STRICT),
+    ]
+}
+
+pub(crate) fn routes(ports: &[PortConfig]) -> Routes {
+    let own = (0u16..).zip(ports).flat_map(|(id, port)| port.addresses.iter().map(move |&a| (a.into(), PortId(id))));
+    let defaults = [("0.0.0.0/0".parse().unwrap(), UPLINK), ("::/0".parse().unwrap(), UPLINK)];
+    Routes::new(own.chain(defaults)).unwrap()
+}
+
+pub(crate) fn snapshot_of(generation: u64, ports: Vec<PortConfig>) -> Snapshot {
+    let closed = Tables::build(vec![]).unwrap();
+    let tables = vec![Arc::new(open_table()), Arc::new(closed), Arc::new(strict_table())];
+    let routes = routes(&ports);
+    Snapshot::new(generation, ports, tables, routes).unwrap()
+}
+
+pub(crate) fn snapshot() -> Snapshot {
+    snapshot_of(1, ports())
+}
+
+/// The next generation, in which a port has another table.
+pub(crate) fn snapshot_with(generation: u64, id: PortId, egress: Option<TableId>) -> Snapshot {
+    let mut ports = ports();
+    ports[id.index()].egress = egress;
+    snapshot_of(generation, ports)
+}
+
+/// A worker with its snapshot and a clock.
+pub(crate) struct Bed {
+    pub(crate) worker: Worker,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) now: u64,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self::with(SessionConfig::default())
+    }
+
+    pub(crate) fn with(sessions: SessionConfig) -> Self {
+        let worker = Worker::with_fixed_seed(WorkerConfig { sessions, ..WorkerConfig::default() });
+        Self { worker, snapshot: snapshot(), now: 1000 * SECOND }
+    }
+
+    pub(crate) fn send_link(&mut self, in_port: PortId, link: LinkType, frame: &[u8]) -> Outcome {
+        let packet = Packet { frame, wire_len: frame.len(), link, in_port, time: self.now };
+        let mut outcomes = [Outcome::UNJUDGED];
+        self.worker.process(&self.snapshot, &[packet], &mut outcomes);
+        let counters = self.worker.counters();
+        assert_eq!(counters.received(), counters.forwarded() + counters.dropped_in_all());
+        assert_eq!(counters.dropped(DropReason::Unjudged), 0);
+        outcomes[0]
+    }
+
+    pub(crate) fn send(&mut self, in_port: PortId, packet: &[u8]) -> Outcome {
+        self.send_link(in_port, LinkType::Raw, packet)
+    }
+
+    /// The verdict alone.
+    pub(crate) fn verdict(&mut self, in_port: PortId, packet: &[u8]) -> Verdict {
+        self.send(in_port, packet).verdict
+    }
+
+    pub(crate) fn wait(&mut self, seconds: u64) {
+        self.now += seconds * SECOND;
+    }
+}
+
+pub(crate) fn probe(kind: ProbeKind, src: &str, dst: &str, dport: u16) -> Probe {
+    Probe { src: ip(src), dst: ip(dst), kind, sport: 40_000, dport }
+}
+
+pub(crate) fn udp(src: &str, dst: &str, dport: u16) -> Vec<u8> {
+    probe(ProbeKind::Udp, src, dst, dport).request().unwrap()
+}
+
+/// A TCP segment from port 40000, or back to it.
+pub(crate) fn tcp(src: &str, dst: &str, sport: u16, dport: u16, flags: u8) -> Vec<u8> {
+    let mut packet = Probe { sport, ..probe(ProbeKind::Tcp, src, dst, dport) }.request().unwrap();
+    let at = packet.len() - 7;
+    packet[at] = flags;
+    packet
+}
+
+/// A→B port 80.
+pub(crate) fn a_to_b(flags: u8) -> Vec<u8> {
+    tcp("10.0.0.1", "10.0.0.2", 40_000, 80, flags)
+}
+
+/// The other way.
+pub(crate) fn b_to_a(flags: u8) -> Vec<u8> {
+    tcp("10.0.0.2", "10.0.0.1", 80, 40_000, flags)
+}
+
+pub(crate) const SYN: u8 = TcpFlags::SYN;
+pub(crate) const ACK: u8 = TcpFlags::ACK;
+pub(crate) const FIN: u8 = TcpFlags::FIN;
+pub(crate) const RST: u8 = TcpFlags::RST;
+
+/// An Ethernet frame around a payload.
+pub(crate) fn ethernet(source: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    [&[2, 0, 0, 0, 0, 0xff][..], &source, &ethertype.to_be_bytes(), payload].concat()
+}
+
+/// An ICMP error from a router about a packet, to a destination.
+pub(crate) fn error_about(packet: &[u8], router: &str, dst: &str) -> Vec<u8> {
+    let (src, dst) = (ip(router), ip(dst));
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let inner = &packet[..28.min(packet.len())];
+            let total = u16::try_from(28 + inner.len()).unwrap().to_be_bytes();
+            let mut error = vec![0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, 1, 0, 0];
+            error.extend(src.octets());
+            error.extend(dst.octets());
+            error.extend([3, 4, 0, 0, 0, 0, 5, 0xdc]);
+            error.extend(inner);
+            error
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let len = u16::try_from(8 + packet.len()).unwrap().to_be_bytes();
+            let mut error = vec![0x60, 0, 0, 0, len[0], len[1], 58, 64];
+            error.extend(src.octets());
+            error.extend(dst.octets());
+            error.extend([2, 0, 0, 0, 0, 0, 5, 0xdc]);
+            error.extend(packet);
+            error
+        }
+        _ => panic!("two families"),
+    }
+}
+
+/// The packet cut into fragments of `size` bytes of payload (a multiple of 8), IPv4 only.
+pub(crate) fn fragments_v4(packet: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> {
+    let payload = &packet[20..];
+    let count = payload.len().div_ceil(size);
+    payload
+        .chunks(size)
+        .enumerate()
+        .map(|(at, part)| {
+            let mut fragment = [&packet[..20], part].concat();
+            let more = if at + 1 < count { 0x2000 } else { 0 };
+            let offset = u16::try_from(at * size / 8).unwrap() | more;
+            let total = u16::try_from(fragment.len()).unwrap();
+            fragment[2..4].copy_from_slice(&total.to_be_bytes());
+            fragment[4..6].copy_from_slice(&id.to_be_bytes());
+            fragment[6..8].copy_from_slice(&offset.to_be_bytes());
+            fragment
+        })
+        .collect()
+}
+
+/// An IPv6 packet around a payload.
+pub(crate) fn v6(src: &str, dst: &str, next_header: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut packet = vec![0x60, 0, 0, 0, len[0], len[1], next_header, hop_limit];
+    for address in [src, dst] {
+        packet.extend(address.parse::<std::net::Ipv6Addr>().unwrap().octets());
+    }
+    packet.extend(payload);
+    packet
+}
+
+/// An IPv4 packet around a payload.
+pub(crate) fn v4(src: &str, dst: &str, protocol: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
+    let total = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
+    let mut packet = vec![0x45, 0, total[0], total[1], 0, 0, 0, 0, ttl, protocol, 0, 0];
+    for address in [src, dst] {
+        packet.extend(address.parse::<std::net::Ipv4Addr>().unwrap().octets());
+    }
+    packet.extend(payload);
+    packet
+}

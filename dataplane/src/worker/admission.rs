@@ -1,0 +1,105 @@
+//! Who may say what on a port, before any policy is asked.
+//!
+//! Policy and sessions are on addresses. They mean nothing if a pod can send with another pod's address, so a
+//! packet's source is checked against the port that it came in on first.
+
+use std::net::IpAddr;
+
+use crate::{DropReason, Flow, PortConfig, PortId, PortKind, Snapshot};
+
+/// A packet's port of entry, in its snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) id: PortId,
+    pub(super) port: &'a PortConfig,
+}
+
+impl<'a> Arrival<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot, id: PortId) -> Result<Self, DropReason> {
+        let port = snapshot.port(id).ok_or(DropReason::UnknownPort)?;
+        Ok(Self { snapshot, id, port })
+    }
+
+    pub(super) fn is_pod(&self) -> bool {
+        self.port.kind == PortKind::Pod
+    }
+
+    /// Whether an address may be used by whoever is on the other side of the port: a pod has its own and no others;
+    /// the uplink and the node have every one that is not somebody else's on this node.
+    ///
+    /// The node's own addresses are somebody else's on the uplink: the node may reach every pod, so a stranger with
+    /// its address would too.
+    pub(super) fn may_use(&self, address: IpAddr) -> bool {
+        match self.snapshot.owner(address) {
+            Some(owner) => owner == self.id,
+            None => !self.is_pod(),
+        }
+    }
+
+    /// A pod's frames carry its own MAC address, where both are known.
+    pub(super) fn check_mac(&self, source: Option<[u8; 6]>) -> Result<(), DropReason> {
+        match (self.port.kind, self.port.mac, source) {
+            (PortKind::Pod, Some(own), Some(source)) if own != source => Err(DropReason::SpoofedSource),
+            _ => Ok(()),
+        }
+    }
+
+    /// The addresses of a packet that is to be routed. Multicast comes first: every IPv6 pod reports its groups from its
+    /// link-local address or from none, and "spoofed" or "martian" would be a false alarm.
+    pub(super) fn check_addresses(&self, flow: &Flow) -> Result<(), DropReason> {
+        if is_group(flow.dst) {
+            return Err(DropReason::Multicast);
+        }
+        if is_martian_source(flow.src) {
+            return Err(DropReason::MartianSource);
+        }
+        if is_martian_destination(flow.dst) {
+            return Err(DropReason::MartianDestination);
+        }
+        if self.may_use(flow.src) { Ok(()) } else { Err(DropReason::SpoofedSource) }
+    }
+}
+
+/// Multicast, or the limited broadcast.
+pub(super) fn is_group(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a.is_multicast() || a.is_broadcast(),
+        IpAddr::V6(a) => a.is_multicast(),
+    }
+}
+
+/// RFC 1812 §5.3.7 and RFC 4291 §2.5: what no router forwards from. 240.0.0.0/4 is not among them: clusters use it.
+fn is_martian_source(address: IpAddr) -> bool {
+    is_group(address) || is_martian_destination(address)
+}
+
+/// "This network", loopback, unspecified; and IPv4-mapped IPv6, which must not be on a wire (RFC 4942 §2.2) and would
+/// be an IPv4 address that IPv4 rules do not see.
+fn is_martian_destination(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a.octets()[0] == 0 || a.is_loopback(),
+        IpAddr::V6(a) => a.is_unspecified() || a.is_loopback() || a.to_ipv4_mapped().is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn martians_are_what_never_travels() {
+        for address in ["0.0.0.0", "0.1.2.3", "127.0.0.1", "::", "::1", "::ffff:10.0.0.1"] {
+            assert!(is_martian_source(address.parse().unwrap()), "{address}");
+            assert!(is_martian_destination(address.parse().unwrap()), "{address}");
+        }
+        for address in ["224.0.0.1", "255.255.255.255", "ff02::1"] {
+            assert!(is_martian_source(address.parse().unwrap()), "{address}");
+            assert!(is_group(address.parse().unwrap()), "{address}");
+        }
+        for address in ["10.0.0.1", "169.254.169.254", "240.1.2.3", "fe80::1", "2001:db8::1"] {
+            let address = address.parse().unwrap();
+            assert!(!is_martian_source(address) && !is_martian_destination(address) && !is_group(address), "{address}");
+        }
+    }
+}

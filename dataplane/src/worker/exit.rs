@@ -1,0 +1,61 @@
+//! Where a packet leaves, and what it must pass there.
+
+use std::net::IpAddr;
+
+use bulkhead_classifier::OriginId;
+
+use crate::{DropReason, PortId, PortKind, Snapshot, TableId};
+
+/// The way out of the vswitch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) port: PortId,
+    pub(super) gate: Gate,
+}
+
+/// What decides about a packet on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// The egress table of the port.
+    Table(TableId),
+    /// Nothing: it goes from a port's own address to the port's own address, and the control plane allows that.
+    Hairpin(OriginId),
+}
+
+/// Finds the way out for a packet that came in on `in_port`.
+pub(super) fn find(snapshot: &Snapshot, in_port: PortId, src: IpAddr, dst: IpAddr) -> Result<Exit, DropReason> {
+    let out = route(snapshot, in_port, dst).ok_or(DropReason::NoRoute)?;
+    let port = snapshot.port(out).ok_or(DropReason::NoRoute)?;
+    if out == in_port {
+        if port.kind != PortKind::Pod {
+            return Err(DropReason::BackToSender);
+        }
+        let own = |address| snapshot.owner(address) == Some(out);
+        if let Some(origin) = port.hairpin.filter(|_| own(src) && own(dst)) {
+            return Ok(Exit { port: out, gate: Gate::Hairpin(origin) });
+        }
+    }
+    let table = port.egress.ok_or(DropReason::TableMissing)?;
+    Ok(Exit { port: out, gate: Gate::Table(table) })
+}
+
+/// The port that leads to the destination. Link-local addresses mean something on one link only (RFC 4291 §2.5.6), so
+/// the routes have no say in them: they go to the port that owns them, or between node and uplink, which share one.
+fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<PortId> {
+    let IpAddr::V6(v6) = dst else { return snapshot.routes().lookup(dst) };
+    if !v6.is_unicast_link_local() {
+        return snapshot.routes().lookup(dst);
+    }
+    match snapshot.port(in_port)?.kind {
+        _ if snapshot.owner(dst).is_some() => snapshot.owner(dst),
+        PortKind::Pod => None,
+        PortKind::Host => snapshot.uplink(),
+        PortKind::Uplink => snapshot.host(),
+    }
+}
+
+/// A packet that goes on to another machine or pod needs a hop more. The node itself is where it ends.
+pub(super) fn check_hop_limit(snapshot: &Snapshot, hop_limit: u8, out: PortId) -> Result<(), DropReason> {
+    let to_the_node = snapshot.host() == Some(out);
+    if hop_limit > 1 || to_the_node { Ok(()) } else { Err(DropReason::TtlExpired) }
+}

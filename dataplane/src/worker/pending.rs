@@ -1,0 +1,193 @@
+//! Packets that wait for the classifier.
+//!
+//! A miss costs a table lookup, and lookups are cheaper many at a time. So misses are put aside while the burst goes
+//! on and are classified together, one batch per table. What makes that safe: [`Pending::may_hold`] tells when a
+//! packet comes whose session may be among them; then they are settled first.
+
+use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
+
+use super::BURST;
+use crate::packet::TcpFlags;
+use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
+use crate::{Decision, DropReason, Outcome, PortId, SessionState, Snapshot, TableId, Verdict};
+
+/// Bits of the filter: 16 per packet of a burst, so that fewer than one packet in 16 settles a burst for nothing.
+const FILTER_BITS: usize = 16 * BURST;
+
+/// What to do when policy says yes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wish {
+    /// Start a session. The decision in it is filled in.
+    Start(NewSession),
+    /// Keep a session of an older generation.
+    Keep(Renewal),
+}
+
+/// A session of an older generation, and the packet that asks for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Renewal {
+    pub(super) key: Key,
+    pub(super) hash: u64,
+    /// The new generation.
+    pub(super) generation: u64,
+    /// The session's ports in the new generation, in its forward direction.
+    pub(super) ports: (PortId, PortId),
+    pub(super) direction: Direction,
+    pub(super) flags: Option<TcpFlags>,
+    /// An ICMP error about the session does not keep it alive.
+    pub(super) is_error: bool,
+}
+
+impl Renewal {
+    /// The new generation allows the session.
+    pub(super) fn apply(&self, sessions: &mut SessionTable, slot: Slot, decision: Decision, now: Moment) {
+        sessions.renew(slot, self.generation, decision, self.ports);
+        if !self.is_error {
+            sessions.touch(slot, self.direction, self.flags, now);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// The packet's place in the burst.
+    at: usize,
+    table: TableId,
+    out: PortId,
+    /// When the packet came.
+    now: Moment,
+    wish: Wish,
+}
+
+/// The packets that wait, side by side with their keys.
+#[derive(Debug)]
+pub(super) struct Pending {
+    waiting: Vec<Waiting>,
+    keys: Vec<PolicyKey>,
+    verdicts: Vec<PolicyVerdict>,
+    /// Keys and verdicts of one table, when the burst has packets for several.
+    gathered: Vec<PolicyKey>,
+    answers: Vec<PolicyVerdict>,
+    filter: Box<[u64; FILTER_BITS / 64]>,
+}
+
+impl Pending {
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: Vec::with_capacity(BURST),
+            keys: Vec::with_capacity(BURST),
+            verdicts: Vec::with_capacity(BURST),
+            gathered: Vec::with_capacity(BURST),
+            answers: Vec::with_capacity(BURST),
+            filter: Box::new([0; FILTER_BITS / 64]),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether a session with this hash may be waiting. May say yes by mistake, never no.
+    pub(super) fn may_hold(&self, hash: u64) -> bool {
+        let (word, bit) = filter_bit(hash);
+        self.filter[word] & bit != 0
+    }
+
+    pub(super) fn push(&mut self, at: usize, table: TableId, key: PolicyKey, out: PortId, now: Moment, wish: Wish) {
+        let hash = match &wish {
+            Wish::Start(new) => new.hash,
+            Wish::Keep(renewal) => renewal.hash,
+        };
+        let (word, bit) = filter_bit(hash);
+        self.filter[word] |= bit;
+        self.waiting.push(Waiting { at, table, out, now, wish });
+        self.keys.push(key);
+    }
+
+    /// Classifies all and acts on the answers in the order of the packets.
+    pub(super) fn settle(&mut self, snapshot: &Snapshot, sessions: &mut SessionTable, outcomes: &mut [Outcome]) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.classify(snapshot);
+        for (waiting, verdict) in self.waiting.iter().zip(&self.verdicts) {
+            let decision = decision(snapshot, waiting.table, *verdict);
+            let outcome = &mut outcomes[waiting.at];
+            outcome.decision = Some(decision);
+            outcome.verdict = match waiting.act(sessions, decision, verdict.is_allow()) {
+                Ok(state) => {
+                    outcome.session = Some(state);
+                    Verdict::Forward(waiting.out)
+                }
+                Err(reason) => Verdict::Drop(reason),
+            };
+        }
+        self.waiting.clear();
+        self.keys.clear();
+        self.filter.fill(0);
+    }
+
+    /// One batch per table that occurs.
+    fn classify(&mut self, snapshot: &Snapshot) {
+        let Self { waiting, keys, verdicts, gathered, answers, .. } = self;
+        verdicts.clear();
+        verdicts.resize(keys.len(), PolicyVerdict::NO_MATCH);
+        let first = waiting[0].table;
+        if waiting.iter().all(|packet| packet.table == first) {
+            if let Some(table) = snapshot.table(first) {
+                table.lookup_batch(keys, verdicts);
+            }
+            return;
+        }
+        for (at, packet) in waiting.iter().enumerate() {
+            let is_first_of_its_table = !waiting[..at].iter().any(|earlier| earlier.table == packet.table);
+            let Some(table) = snapshot.table(packet.table).filter(|_| is_first_of_its_table) else { continue };
+            let same = || (at..waiting.len()).filter(|&other| waiting[other].table == packet.table);
+            gathered.clear();
+            gathered.extend(same().map(|other| keys[other]));
+            answers.clear();
+            answers.resize(gathered.len(), PolicyVerdict::NO_MATCH);
+            table.lookup_batch(gathered, answers);
+            for (other, answer) in same().zip(answers.iter()) {
+                verdicts[other] = *answer;
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// Creates, renews or ends the session.
+    fn act(&self, sessions: &mut SessionTable, decision: Decision, allowed: bool) -> Result<SessionState, DropReason> {
+        match &self.wish {
+            Wish::Start(_) if !allowed => Err(DropReason::PolicyDenied),
+            Wish::Start(new) => {
+                let new = NewSession { decision, ..*new };
+                sessions.create(&new, self.now).map(|_| SessionState::New).ok_or(DropReason::SessionTableFull)
+            }
+            Wish::Keep(renewal) => {
+                // Found again by its key: a slot may have changed hands since.
+                let slot = sessions.find(renewal.hash, &renewal.key, self.now.time);
+                if !allowed {
+                    slot.into_iter().for_each(|slot| sessions.revoke(slot));
+                    return Err(DropReason::PolicyDenied);
+                }
+                let slot = slot.ok_or(DropReason::SessionTableFull)?;
+                renewal.apply(sessions, slot, decision, self.now);
+                Ok(SessionState::Hit)
+            }
+        }
+    }
+}
+
+fn filter_bit(hash: u64) -> (usize, u64) {
+    // The index uses the hash's low and highest bits; the filter takes some from between.
+    let bit = (hash >> 20) as usize % FILTER_BITS;
+    (bit / 64, 1 << (bit % 64))
+}
+
+/// What a table's answer means to the outside.
+fn decision(snapshot: &Snapshot, table: TableId, verdict: PolicyVerdict) -> Decision {
+    let origin = snapshot.table(table).and_then(|tables| tables.deciding_rule(verdict)).map(|rule| rule.origin);
+    let rule = verdict.rule().and_then(|rule| u32::try_from(rule).ok());
+    Decision { table: Some(table), rule, origin }
+}

@@ -1,0 +1,232 @@
+//! What the user typed, checked as far as it can be without reading anything.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use bulkhead_control::object::{PodName, Transport};
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
+#[derive(Debug, Parser)]
+#[command(name = "bulkhead", version, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 ok, 1 the answer is \"no\", 2 an error.")]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Judge every packet of a capture by a node's tables
+    Replay(Replay),
+    /// Show who can reach whom: the truth table of a cluster
+    Reach(Reach),
+    /// Walk one connection through every table and name the rule that decides
+    Explain(Explain),
+    /// Print a node's compiled tables
+    Compile(Compile),
+}
+
+/// Where the cluster's state comes from.
+#[derive(Debug, clap::Args)]
+pub struct State {
+    /// Files or folders of Kubernetes objects: YAML, JSON, or what `kubectl get -o yaml|json` printed; `-` for standard input
+    #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
+    pub paths: Vec<PathBuf>,
+    /// Go on when an object is not understood; such a policy then isolates its pods and allows nothing
+    #[arg(long)]
+    pub lenient: bool,
+    /// What a namespace does with ingress when its extensions/v1beta1 annotation does not say; v1 policies need no isolation
+    #[arg(long, value_enum, value_name = "ISOLATION", default_value = "open")]
+    pub namespace_default: NamespaceDefault,
+}
+
+/// What namespaces do that do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NamespaceDefault {
+    /// Their pods are open unless a policy isolates them.
+    Open,
+    /// Nothing comes in but what a policy allows.
+    DefaultDeny,
+}
+
+/// The form of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// `bulkhead replay`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  bulkhead replay --state pcaps/redis-policy --node node-1 pcaps/redis-policy/in.pcapng\n\n\
+    The port that a packet came in on is the capture's interface where that is named after a port (`namespace/pod`,\n\
+    `uplink`, `host`), else the local pod that has the packet's source address or MAC, else the uplink."
+)]
+pub struct Replay {
+    /// Where the cluster's state comes from.
+    #[command(flatten)]
+    pub state: State,
+    /// The node whose vswitch judges the packets
+    #[arg(long)]
+    pub node: String,
+    /// Write the packets with their verdicts as comments, for Wireshark
+    #[arg(long, value_name = "OUT.pcapng")]
+    pub write: Option<PathBuf>,
+    /// Judge a TCP connection that began before the capture by its first packet in it, as if its sender were the client;
+    /// without this only a SYN starts one
+    #[arg(long)]
+    pub tcp_pickup: bool,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+    /// Captures: pcap or pcapng; `-` for standard input
+    #[arg(required = true, value_name = "CAPTURE")]
+    pub captures: Vec<PathBuf>,
+}
+
+/// `bulkhead reach`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  bulkhead reach --state pcaps/redis-policy --port 6379/TCP --port 53/UDP --external 192.0.2.1\n\n\
+    Each answer comes from a first packet and its reply that are pushed through the tables of every node on the way."
+)]
+pub struct Reach {
+    /// Where the cluster's state comes from.
+    #[command(flatten)]
+    pub state: State,
+    /// The destination port and protocol to ask about, e.g. 80/TCP; may be repeated
+    #[arg(long = "port", value_name = "PORT/PROTOCOL", required = true)]
+    pub ports: Vec<PortProtocol>,
+    /// An address outside the cluster to ask about too; may be repeated
+    #[arg(long = "external", value_name = "IP")]
+    pub external: Vec<IpAddr>,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+}
+
+/// `bulkhead explain`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  bulkhead explain --state pcaps/redis-policy --from default/frontend --to default/db --port 6379\n\n\
+    Exit code 0 when the connection is allowed, 1 when it is denied."
+)]
+pub struct Explain {
+    /// Where the cluster's state comes from.
+    #[command(flatten)]
+    pub state: State,
+    /// Who connects: namespace/pod, or an address outside the cluster
+    #[arg(long, value_name = "NAMESPACE/POD|IP")]
+    pub from: EndName,
+    /// To whom: namespace/pod, or an address outside the cluster
+    #[arg(long, value_name = "NAMESPACE/POD|IP")]
+    pub to: EndName,
+    /// The destination port and protocol, e.g. 80/TCP
+    #[arg(long, value_name = "PORT/PROTOCOL")]
+    pub port: PortProtocol,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+}
+
+/// `bulkhead compile`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead compile --state pcaps/redis-policy --node node-1")]
+pub struct Compile {
+    /// Where the cluster's state comes from.
+    #[command(flatten)]
+    pub state: State,
+    /// The node whose tables to print
+    #[arg(long)]
+    pub node: String,
+    /// Print single (source, destination, protocol, port) rules instead of sets
+    #[arg(long)]
+    pub six_tuples: bool,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+}
+
+/// A destination port and its protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortProtocol {
+    /// The port, 1 to 65535.
+    pub port: u16,
+    /// The protocol.
+    pub transport: Transport,
+}
+
+impl FromStr for PortProtocol {
+    type Err = String;
+
+    /// `80/TCP`, `80/tcp`; `80` is TCP.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (port, protocol) = text.split_once('/').unwrap_or((text, "TCP"));
+        let port = port.parse().ok().filter(|&port: &u16| port > 0);
+        let port = port.ok_or_else(|| format!("`{text}` has no port from 1 to 65535; write for example 80/TCP"))?;
+        let transport = Transport::from_name(&protocol.to_ascii_uppercase());
+        let transport = transport.ok_or_else(|| format!("unknown protocol `{protocol}`; write TCP, UDP or SCTP"))?;
+        Ok(Self { port, transport })
+    }
+}
+
+/// One end of a connection as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndName {
+    /// A pod.
+    Pod(PodName),
+    /// An address outside the cluster, or a pod's own.
+    Address(IpAddr),
+}
+
+impl FromStr for EndName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+                Ok(Self::Pod(PodName::new(namespace, name)))
+            }
+            _ => Err(format!("`{text}` is neither namespace/pod nor an IP address")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn ports_are_taken_as_people_write_them() {
+        let tcp80 = PortProtocol { port: 80, transport: Transport::Tcp };
+        assert_eq!("80".parse(), Ok(tcp80));
+        assert_eq!("80/tcp".parse(), Ok(tcp80));
+        assert_eq!("9/SCTP".parse(), Ok(PortProtocol { port: 9, transport: Transport::Sctp }));
+        for wrong in ["0/TCP", "65536/TCP", "http/TCP", "80/ICMP", "/TCP", ""] {
+            assert!(wrong.parse::<PortProtocol>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_a_pod_or_an_address() {
+        assert_eq!("x/a".parse(), Ok(EndName::Pod(PodName::new("x", "a"))));
+        assert_eq!("fd00::1".parse(), Ok(EndName::Address("fd00::1".parse().unwrap())));
+        assert!("a".parse::<EndName>().is_err() && "/a".parse::<EndName>().is_err());
+    }
+}

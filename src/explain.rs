@@ -1,0 +1,269 @@
+//! `bulkhead explain`: one connection through every table that is consulted, the rule that decides, where the policy
+//! stands, and what would have to change.
+
+mod remedy;
+
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use bulkhead_control::object::ObjectName;
+use bulkhead_control::origin::Origin;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::source;
+use bulkhead_dataplane::{Decision, Verdict};
+use serde::Serialize;
+
+use crate::args::{EndName, Explain, Format};
+use crate::compile::{shown_addresses, shown_services};
+use crate::fabric::{End, Fabric, Hop};
+use crate::output::printable;
+use crate::run::{self, Attribution};
+
+pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
+    let pipeline = run::load(&args.state, Scope::Cluster)?;
+    let mut fabric = Fabric::new(&pipeline)?;
+    let pairs = pairs(&pipeline, &args.from, &args.to)?;
+    let mut walks = Vec::with_capacity(pairs.len());
+    for (from, to) in &pairs {
+        let hops = fabric.walk(from, to, args.port)?;
+        walks.push(Walk::new(&pipeline, &fabric, from, to, &hops));
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.output {
+        Format::Json => {
+            serde_json::to_writer_pretty(
+                &mut out,
+                &Answer { protocol: args.port.transport.name(), port: args.port.port, walks: &walks },
+            )?;
+            writeln!(out)?;
+        }
+        Format::Text => {
+            for (at, (walk, (from, to))) in walks.iter().zip(&pairs).enumerate() {
+                if at > 0 {
+                    writeln!(out)?;
+                }
+                write_walk(walk, &format!("{} {}", args.port.transport, args.port.port), &mut out)?;
+                if let Some(origin) = &walk.denied_by {
+                    remedy::write(&pipeline, from, to, args.port, origin, &mut out)?;
+                }
+            }
+        }
+    }
+    out.flush()?;
+    let allowed = walks.iter().all(|walk| walk.verdict == "allow");
+    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The pairs of addresses to ask about: one for each family that both ends have.
+fn pairs(pipeline: &Pipeline, from: &EndName, to: &EndName) -> anyhow::Result<Vec<(End, End)>> {
+    let (sources, destinations) = (ends(pipeline, from)?, ends(pipeline, to)?);
+    let mut pairs = Vec::new();
+    for source in &sources {
+        for destination in &destinations {
+            if source.address().is_ipv4() == destination.address().is_ipv4() {
+                pairs.push((source.clone(), destination.clone()));
+            }
+        }
+    }
+    match pairs.first() {
+        None => {
+            bail!("the two ends have no address family in common\n  help: give an address of the other end's family")
+        }
+        Some((a, b)) if a.address() == b.address() => {
+            bail!(
+                "{} is both ends: such traffic never leaves the pod or node, and no policy can forbid it",
+                a.address()
+            )
+        }
+        Some(_) => Ok(pairs),
+    }
+}
+
+fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
+    match name {
+        EndName::Pod(name) => {
+            let cache = pipeline.cache();
+            let pod = cache.pod_key(name).and_then(|key| cache.pod(key));
+            let pod =
+                pod.with_context(|| format!("no pod {name} in the state\n  help: {}", similar(pipeline, name)))?;
+            if pod.finished {
+                bail!("pod {name} has ended: its address may belong to another pod");
+            }
+            if pod.addresses.is_empty() {
+                bail!("pod {name} has no address yet\n  help: status.podIPs is empty in the state");
+            }
+            Ok(End::of_pod(pod).collect())
+        }
+        EndName::Address(address) => Ok(vec![End::at(pipeline, *address)]),
+    }
+}
+
+fn similar(pipeline: &Pipeline, name: &ObjectName) -> String {
+    let mut names: Vec<String> = pipeline
+        .cache()
+        .pods()
+        .map(|(_, pod)| &pod.name)
+        .filter(|other| other.namespace == name.namespace || other.name == name.name)
+        .map(ToString::to_string)
+        .collect();
+    names.sort_unstable();
+    match names.as_slice() {
+        [] => format!("it has no pod in namespace {} and none named {}", name.namespace, name.name),
+        names => format!("it has {}", crate::output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), 8)),
+    }
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    protocol: &'static str,
+    port: u16,
+    walks: &'a [Walk],
+}
+
+/// One connection's way.
+#[derive(Serialize)]
+struct Walk {
+    from: String,
+    from_address: IpAddr,
+    to: String,
+    to_address: IpAddr,
+    verdict: &'static str,
+    steps: Vec<Step>,
+    #[serde(skip)]
+    denied_by: Option<Origin>,
+}
+
+/// One pass through a vswitch.
+#[derive(Serialize)]
+struct Step {
+    node: Arc<str>,
+    packet: &'static str,
+    #[serde(rename = "in")]
+    in_port: Option<Arc<str>>,
+    out: Option<Arc<str>>,
+    verdict: &'static str,
+    reason: Option<&'static str>,
+    session: Option<&'static str>,
+    table: Option<Arc<str>>,
+    rule: Option<u32>,
+    rules: Option<usize>,
+    match_text: Option<String>,
+    #[serde(flatten)]
+    attribution: Attribution,
+    origin: Option<String>,
+    at: Vec<String>,
+}
+
+impl Walk {
+    fn new(pipeline: &Pipeline, fabric: &Fabric, from: &End, to: &End, hops: &[Hop]) -> Self {
+        let allowed = hops.last().is_some_and(|hop| hop.reply && hop.outcome.verdict.drop_reason().is_none());
+        let last = hops.last().and_then(|hop| hop.outcome.decision);
+        Self {
+            from: from.to_string(),
+            from_address: from.address(),
+            to: to.to_string(),
+            to_address: to.address(),
+            verdict: if allowed { "allow" } else { "deny" },
+            steps: hops.iter().map(|hop| Step::new(pipeline, fabric, hop)).collect(),
+            denied_by: if allowed { None } else { run::origin(pipeline, last) },
+        }
+    }
+}
+
+impl Step {
+    fn new(pipeline: &Pipeline, fabric: &Fabric, hop: &Hop) -> Self {
+        let outcome = &hop.outcome;
+        let origin = run::origin(pipeline, outcome.decision);
+        let tables = fabric.tables(&hop.node);
+        let table =
+            outcome.decision.and_then(|decision| decision.table).and_then(|table| tables?.tables.get(table.index()));
+        let rule = outcome.decision.and_then(|Decision { rule, .. }| rule);
+        let decided = table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize));
+        let port = |port| fabric.port_name(&hop.node, port);
+        Self {
+            node: hop.node.clone(),
+            packet: if hop.reply { "reply" } else { "first" },
+            in_port: port(outcome.in_port),
+            out: outcome.verdict.out_port().and_then(port),
+            verdict: if matches!(outcome.verdict, Verdict::Forward(_)) { "forward" } else { "drop" },
+            reason: outcome.verdict.drop_reason().map(|reason| reason.name()),
+            session: outcome.session.map(|session| match session {
+                bulkhead_dataplane::SessionState::New => "new",
+                bulkhead_dataplane::SessionState::Hit => "hit",
+            }),
+            table: table.map(|table| table.name.clone()),
+            rule,
+            rules: table.map(|table| table.tables.rules().len()),
+            match_text: decided.map(|rule| {
+                let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
+                format!("{} {src} -> {dst} {}", rule.action, shown_services(&rule.services))
+            }),
+            attribution: run::attribution(origin.as_ref()),
+            at: positions(pipeline, origin.as_ref()),
+            origin: origin.map(|origin| origin.to_string()),
+        }
+    }
+}
+
+/// Where the policies behind an origin stand: `web.yaml:14`.
+fn positions(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<String> {
+    let place = |policy: &ObjectName, path: &str| {
+        let position = run::position(pipeline, policy)?;
+        let line = source::line_of(position, path).unwrap_or(position.line);
+        Some(format!("{policy} at {}:{line}", position.file))
+    };
+    match origin {
+        Some(Origin::Policy { policy, direction, rule }) => {
+            place(policy, &format!("spec.{}[{rule}]", direction.name())).into_iter().collect()
+        }
+        Some(Origin::Isolation { policies, .. }) => policies.iter().filter_map(|policy| place(policy, "")).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn write_walk(walk: &Walk, service: &str, out: &mut impl Write) -> io::Result<()> {
+    let verdict = walk.verdict.to_uppercase();
+    let (from, to) = (end_text(&walk.from, walk.from_address), end_text(&walk.to, walk.to_address));
+    writeln!(out, "{from} -> {to} {service}: {verdict}")?;
+    for (at, step) in walk.steps.iter().enumerate() {
+        write_step(at + 1, step, out)?;
+    }
+    Ok(())
+}
+
+/// `x/a (10.0.0.1)`; an external end is its address once.
+fn end_text(name: &str, address: IpAddr) -> String {
+    let text = address.to_string();
+    if name == text { text } else { format!("{} ({text})", printable(name)) }
+}
+
+fn write_step(number: usize, step: &Step, out: &mut impl Write) -> io::Result<()> {
+    let name = |port: &Option<Arc<str>>| port.as_deref().map_or_else(|| "nowhere".into(), printable);
+    let node = if step.node.is_empty() { "unbound pods".into() } else { format!("node {}", printable(&step.node)) };
+    let what = if step.packet == "reply" { "the reply" } else { "the first packet" };
+    write!(out, "\n{number}. {node}: {what} comes in from {}", name(&step.in_port))?;
+    match step.reason {
+        None => writeln!(out, " and leaves to {}", name(&step.out))?,
+        Some(reason) => writeln!(out, " and is dropped: {reason}")?,
+    }
+    if step.session == Some("hit") {
+        return writeln!(out, "   it belongs to the session of the first packet; no table is consulted");
+    }
+    if let (Some(table), Some(rule), Some(rules)) = (&step.table, step.rule, step.rules) {
+        writeln!(out, "   table {}, rule {rule} (counted from 0) of {rules}", printable(table))?;
+    }
+    if let Some(text) = &step.match_text {
+        writeln!(out, "   {text}")?;
+    }
+    if let Some(origin) = &step.origin {
+        writeln!(out, "   because: {}", printable(origin))?;
+    }
+    for place in &step.at {
+        writeln!(out, "     {}", printable(place))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! What would have to change for a denied connection to be allowed.
+
+use std::io::{self, Write};
+
+use bulkhead_control::object::{Labels, NAMESPACE_NAME_LABEL};
+use bulkhead_control::origin::{Direction, Origin};
+use bulkhead_control::pipeline::Pipeline;
+
+use crate::args::PortProtocol;
+use crate::fabric::End;
+use crate::output::printable;
+
+/// Writes the advice for a connection that `origin` denies.
+pub(super) fn write(
+    pipeline: &Pipeline,
+    from: &End,
+    to: &End,
+    port: PortProtocol,
+    origin: &Origin,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let Origin::Isolation { policies, direction } = origin else { return Ok(()) };
+    let cache = pipeline.cache();
+    for policy in policies.iter().filter_map(|name| cache.policies().get(name)) {
+        if let Some(fault) = &policy.fault {
+            let (name, fault) = (&policy.name, printable(fault));
+            writeln!(out, "\n{name} was not understood, so it isolates its pods and allows nothing: {fault}")?;
+        }
+    }
+    let (subject, peer, list, word) = match direction {
+        Direction::Ingress => (to, from, "ingress", "from"),
+        Direction::Egress => (from, to, "egress", "to"),
+    };
+    writeln!(out, "\nWhat would have to change: a policy that selects {subject} needs this {list} rule:")?;
+    writeln!(out, "    - {word}:")?;
+    write_peer(pipeline, subject, peer, out)?;
+    writeln!(out, "      ports:")?;
+    writeln!(out, "      - {{protocol: {}, port: {}}}", port.transport, port.port)?;
+    if *direction == Direction::Egress && matches!(to, End::Pod { .. }) {
+        writeln!(out, "Policies for the ingress of {to} are looked at after that; explain again.")?;
+    }
+    Ok(())
+}
+
+fn write_peer(pipeline: &Pipeline, subject: &End, peer: &End, out: &mut impl Write) -> io::Result<()> {
+    let cache = pipeline.cache();
+    let pod = match peer {
+        End::Pod { name, host_network: false, .. } => cache.pod_key(name).and_then(|key| cache.pod(key)),
+        End::Pod { .. } | End::Node { .. } | End::External(_) => None,
+    };
+    let Some(pod) = pod else {
+        let bits = if peer.address().is_ipv4() { 32 } else { 128 };
+        return writeln!(out, "      - ipBlock: {{cidr: {}/{bits}}}", peer.address());
+    };
+    let own = matches!(subject, End::Pod { name, .. } if name.namespace == pod.name.namespace);
+    if own {
+        return writeln!(out, "      - podSelector: {}", selector(&pod.labels));
+    }
+    let namespace: Labels = [(NAMESPACE_NAME_LABEL.into(), pod.name.namespace.clone())].into();
+    writeln!(out, "      - namespaceSelector: {}", selector(&namespace))?;
+    writeln!(out, "        podSelector: {}", selector(&pod.labels))
+}
+
+/// The labels as a selector in YAML flow form.
+fn selector(labels: &Labels) -> String {
+    if labels.is_empty() {
+        return "{}".into();
+    }
+    // JSON strings are YAML strings: quotes, so that `"1"` and `"true"` stay strings.
+    let quote = |text: &str| serde_json::Value::from(text).to_string();
+    let pairs: Vec<_> = labels.iter().map(|(key, value)| format!("{key}: {}", quote(value))).collect();
+    format!("{{matchLabels: {{{}}}}}", pairs.join(", "))
+}

@@ -1,0 +1,46 @@
+//! # Bulkhead: a Kubernetes node's vswitch in user space
+//!
+//! **Purpose.** The command line, and the wiring of the three crates that do the work: `control` turns Kubernetes objects
+//! into tables, `classifier` answers which rule decides, `dataplane` judges and forwards packets.
+//!
+//! **Not its purpose.** No policy, table or packet logic lives here. A subcommand reads its input, calls the crates and
+//! shows the answer.
+//!
+//! ```text
+//!  files --control--> tables --run--> snapshot --dataplane--> outcome of every packet
+//!                                                   ^
+//!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
+//! ```
+//!
+//! **Invariant.** Every subcommand asks the same engine. What `reach` and `explain` say is what the vswitch does.
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod compile;
+mod explain;
+pub mod fabric;
+mod output;
+mod reach;
+mod replay;
+pub mod run;
+
+use std::process::ExitCode;
+
+/// Runs the program as the user typed it. Answers the exit code: 0 ok, 1 the answer is "no", 2 an error.
+pub fn main() -> ExitCode {
+    let args = <args::Args as clap::Parser>::parse();
+    let outcome = match &args.command {
+        args::Command::Replay(replay) => replay::run(replay),
+        args::Command::Reach(reach) => reach::run(reach),
+        args::Command::Explain(explain) => explain::run(explain),
+        args::Command::Compile(compile) => compile::run(compile),
+    };
+    match outcome {
+        Ok(answer) => answer,
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::report(&error);
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What the user sees on the terminal besides the answer itself: warnings, errors and plain tables.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Prints a warning to standard error.
+pub(crate) fn warn(warning: &(impl Display + ?Sized)) {
+    // When standard error is gone there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "warning: {warning}");
+}
+
+/// Prints a remark to standard error.
+pub(crate) fn note(remark: &str) {
+    let _ = writeln!(io::stderr().lock(), "{remark}");
+}
+
+/// Prints an error and what led to it to standard error.
+pub(crate) fn report(error: &anyhow::Error) {
+    let _ = writeln!(io::stderr().lock(), "error: {error:#}");
+}
+
+/// Whether the error is that the reader of our output went away (`bulkhead ... | head`), which is no failure.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        kind.or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// The first few of a list as text, and how many more there are.
+pub(crate) fn some_of(names: &[&str], most: usize) -> String {
+    let shown = names.iter().take(most).copied().map(printable).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(most) {
+        Some(more) if more > 0 => format!("{shown} and {more} more"),
+        _ => shown,
+    }
+}
+
+/// The text with control characters escaped: names come from files and captures, and a terminal obeys what it is sent.
+pub(crate) fn printable(text: &str) -> String {
+    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
+}
+
+/// Rows of cells in columns as wide as their widest cell. Numbers go to the right.
+#[derive(Debug, Default)]
+pub(crate) struct Columns {
+    rows: Vec<Vec<String>>,
+}
+
+impl Columns {
+    /// A table with these headings.
+    pub(crate) fn new(headings: &[&str]) -> Self {
+        Self { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
+    }
+
+    /// Writes the table; cells of the last column are not padded.
+    pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |at: usize| self.rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+        let numeric = |at: usize| {
+            let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(at));
+            self.rows.len() > 1 && cells.all(|cell| !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit()))
+        };
+        let shape: Vec<_> = (0..columns).map(|at| (width(at).unwrap_or(0), numeric(at))).collect();
+        for row in &self.rows {
+            for (at, (cell, &(width, numeric))) in row.iter().zip(&shape).enumerate() {
+                let gap = if at > 0 { "  " } else { "" };
+                match (numeric, at + 1 == row.len()) {
+                    (true, _) => write!(out, "{gap}{cell:>width$}")?,
+                    (false, false) => write!(out, "{gap}{cell:<width$}")?,
+                    (false, true) => write!(out, "{gap}{cell}")?,
+                }
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_numbers_stand_to_the_right() {
+        let mut table = Columns::new(&["NAME", "PACKETS", "WHY"]);
+        table.row(["a".into(), "5".into(), "x".into()]);
+        table.row(["longer".into(), "1234".into(), "long reason".into()]);
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        let expected = "NAME    PACKETS  WHY\na             5  x\nlonger     1234  long reason\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_hostile_name_cannot_command_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(printable("web-1"), "web-1");
+    }
+}

@@ -1,0 +1,150 @@
+//! `bulkhead reach`: the truth table between all pods and the given external addresses.
+
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use bulkhead_control::processor::Scope;
+use serde::Serialize;
+
+use crate::args::{Format, PortProtocol, Reach};
+use crate::fabric::{End, Fabric};
+use crate::{output, run};
+
+/// Blanks between the columns of the matrix.
+const LABEL_GAP: usize = 1;
+
+#[derive(Serialize)]
+struct ProbeLine<'a> {
+    from: &'a str,
+    to: &'a str,
+    family: &'static str,
+    protocol: &'static str,
+    port: u16,
+    verdict: &'static str,
+}
+
+pub(crate) fn run(args: &Reach) -> anyhow::Result<ExitCode> {
+    let pipeline = run::load(&args.state, Scope::Cluster)?;
+    let ends = ends(&pipeline, &args.external)?;
+    let mut fabric = Fabric::new(&pipeline)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.output {
+        Format::Json => json(&mut fabric, &ends, &args.ports, &mut out)?,
+        Format::Text => text(&mut fabric, &ends, &args.ports, &mut out)?,
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An end and its name, one for each family.
+struct NamedEnd {
+    name: String,
+    end: End,
+}
+
+fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) -> anyhow::Result<Vec<NamedEnd>> {
+    let cache = pipeline.cache();
+    let mut pods: Vec<_> = cache.pods().map(|(_, pod)| pod).filter(|pod| !pod.finished).collect();
+    pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let waiting: Vec<String> =
+        pods.iter().filter(|pod| pod.addresses.is_empty()).map(|pod| pod.name.to_string()).collect();
+    if !waiting.is_empty() {
+        let names: Vec<&str> = waiting.iter().map(String::as_str).collect();
+        output::warn(&format!("left out, because they have no address: {}", output::some_of(&names, 5)));
+    }
+    let mut ends: Vec<NamedEnd> =
+        pods.into_iter().flat_map(|pod| End::of_pod(pod)).map(|end| NamedEnd { name: end.to_string(), end }).collect();
+    if ends.is_empty() {
+        bail!(
+            "no pod with an address in the state\n  help: add the output of `kubectl get pods -A -o yaml` to --state"
+        );
+    }
+    for &address in external {
+        let end = End::at(pipeline, address);
+        if let End::Pod { name, .. } = &end {
+            bail!("--external {address} is the address of pod {name}\n  help: name addresses that are no pod's");
+        }
+        ends.push(NamedEnd { name: address.to_string(), end });
+    }
+    Ok(ends)
+}
+
+/// Whether there is anything to ask between two ends. Two pods on the host network of one node are one address.
+fn askable(from: &NamedEnd, to: &NamedEnd) -> bool {
+    let (a, b) = (from.end.address(), to.end.address());
+    let outside = |end: &End| !matches!(end, End::Pod { .. });
+    a != b && a.is_ipv4() == b.is_ipv4() && from.name != to.name && !(outside(&from.end) && outside(&to.end))
+}
+
+fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+fn json(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mut impl Write) -> anyhow::Result<()> {
+    // Written line by line: the table of a large cluster does not have to fit in memory.
+    write!(out, "{{\"probes\":[")?;
+    let mut first = true;
+    for &port in ports {
+        for from in ends {
+            for to in ends.iter().filter(|to| askable(from, to)) {
+                let verdict = if fabric.allowed(&from.end, &to.end, port)? { "allow" } else { "deny" };
+                let line = ProbeLine {
+                    from: &from.name,
+                    to: &to.name,
+                    family: family(to.end.address()),
+                    protocol: port.transport.name(),
+                    port: port.port,
+                    verdict,
+                };
+                writeln!(out, "{}", if first { "" } else { "," })?;
+                serde_json::to_writer(&mut *out, &line)?;
+                first = false;
+            }
+        }
+    }
+    writeln!(out, "\n]}}")?;
+    Ok(())
+}
+
+fn text(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mut impl Write) -> anyhow::Result<()> {
+    for (at, &port) in ports.iter().enumerate() {
+        for v4 in [true, false] {
+            let shown: Vec<&NamedEnd> = ends.iter().filter(|end| end.end.address().is_ipv4() == v4).collect();
+            if !shown.is_empty() {
+                if at > 0 || !v4 {
+                    writeln!(out)?;
+                }
+                let family = family(shown[0].end.address());
+                writeln!(out, "{} {} over {family}: rows connect to columns", port.transport, port.port)?;
+                matrix(fabric, &shown, port, out)?;
+            }
+        }
+    }
+    writeln!(out, "\n. allowed   X denied   # the same end")?;
+    Ok(())
+}
+
+fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut impl Write) -> anyhow::Result<()> {
+    let names: Vec<String> = ends.iter().map(|end| output::printable(&end.name)).collect();
+    let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    write!(out, "{:label$}", "")?;
+    for name in &names {
+        write!(out, "{:LABEL_GAP$}{name}", "")?;
+    }
+    writeln!(out)?;
+    for (from, name) in ends.iter().zip(&names) {
+        write!(out, "{name:<label$}")?;
+        for (to, column) in ends.iter().zip(&names) {
+            let cell = match askable(from, to) {
+                false => '#',
+                true if fabric.allowed(&from.end, &to.end, port)? => '.',
+                true => 'X',
+            };
+            write!(out, "{:LABEL_GAP$}{cell:^width$}", "", width = column.chars().count())?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! The flow table of the text form: who talked to whom, what became of it and why.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use bulkhead_classifier::{OriginId, protocol};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_dataplane::{DropReason, Flow, Outcome, PortId, SessionState, Snapshot};
+
+use crate::output::Columns;
+
+/// The most rows that are kept. More than a person reads; what does not fit is counted in one line below the table.
+const MAX_ROWS: usize = 1_000;
+
+/// Conversations: packets of both directions of a session count for the row of its first packet.
+#[derive(Default)]
+pub(super) struct Flows {
+    rows: Vec<(Row, u64)>,
+    index: HashMap<Row, usize>,
+    others: u64,
+}
+
+/// What packets of one row have in common. Client ports are left out, so that a thousand requests are one row.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Row {
+    ends: Ends,
+    reason: Option<DropReason>,
+    origin: Option<OriginId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Ends {
+    Flow {
+        src: IpAddr,
+        dst: IpAddr,
+        service: Service,
+    },
+    /// Not IP, or too broken to have addresses.
+    Port {
+        from: PortId,
+        to: Option<PortId>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Service {
+    protocol: u8,
+    port: u16,
+    icmp: Option<(u8, u8)>,
+}
+
+impl Flows {
+    pub(super) fn count(&mut self, outcome: &Outcome) {
+        let reason = outcome.verdict.drop_reason();
+        let origin = outcome.decision.and_then(|decision| decision.origin);
+        let row = |ends| Row { ends, reason, origin };
+        let Some(flow) = outcome.flow else {
+            return self.add(row(Ends::Port { from: outcome.in_port, to: outcome.verdict.out_port() }));
+        };
+        let forth = row(ends(&flow));
+        if outcome.session == Some(SessionState::Hit) && !self.index.contains_key(&forth) {
+            let back = row(ends(&reversed(&flow)));
+            if self.index.contains_key(&back) {
+                return self.add(back);
+            }
+        }
+        self.add(forth);
+    }
+
+    fn add(&mut self, row: Row) {
+        if let Some(&at) = self.index.get(&row) {
+            self.rows[at].1 += 1;
+        } else if self.rows.len() < MAX_ROWS {
+            self.index.insert(row, self.rows.len());
+            self.rows.push((row, 1));
+        } else {
+            self.others += 1;
+        }
+    }
+
+    pub(super) fn write(&self, pipeline: &Pipeline, snapshot: &Snapshot, out: &mut impl Write) -> io::Result<()> {
+        let mut table = Columns::new(&["PACKETS", "FROM", "TO", "SERVICE", "VERDICT", "WHY"]);
+        for (row, packets) in &self.rows {
+            let (from, to, service) = names(row.ends, snapshot);
+            let verdict = if row.reason.is_some() { "drop" } else { "forward" };
+            let origin = row.origin.and_then(|id| pipeline.origins().get(id)).map(|origin| origin.to_string());
+            let why = match (row.reason, origin) {
+                (Some(DropReason::PolicyDenied), Some(origin)) | (None, Some(origin)) => origin,
+                (Some(reason), _) => reason.describe().to_owned(),
+                (None, None) => String::new(),
+            };
+            table.row([packets.to_string(), from, to, service, verdict.into(), why]);
+        }
+        table.write(out)?;
+        match self.others {
+            0 => Ok(()),
+            others => writeln!(out, "... and {others} packets of conversations beyond the first {MAX_ROWS}"),
+        }
+    }
+}
+
+fn ends(flow: &Flow) -> Ends {
+    let service = Service { protocol: flow.protocol, port: flow.dport, icmp: flow.icmp.map(request_of) };
+    // The port fields of an echo hold its identifier, which differs from one ping to the next.
+    let service = if flow.icmp.is_some() { Service { port: 0, ..service } } else { service };
+    Ends::Flow { src: flow.src, dst: flow.dst, service }
+}
+
+fn reversed(flow: &Flow) -> Flow {
+    Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
+}
+
+/// An echo reply belongs to the row of its request (RFC 792: 0 answers 8; RFC 4443: 129 answers 128).
+fn request_of((kind, code): (u8, u8)) -> (u8, u8) {
+    match kind {
+        0 => (8, code),
+        129 => (128, code),
+        _ => (kind, code),
+    }
+}
+
+fn names(ends: Ends, snapshot: &Snapshot) -> (String, String, String) {
+    match ends {
+        Ends::Flow { src, dst, service } => {
+            (address_name(src, snapshot), address_name(dst, snapshot), service_name(service))
+        }
+        Ends::Port { from, to } => {
+            let name = |port: PortId| snapshot.port(port).map_or_else(String::new, |port| port.name.to_string());
+            (name(from), to.map(name).unwrap_or_default(), if to.is_some() { "ARP" } else { "not IP" }.into())
+        }
+    }
+}
+
+fn address_name(address: IpAddr, snapshot: &Snapshot) -> String {
+    match snapshot.owner(address).and_then(|port| snapshot.port(port)) {
+        Some(port) => port.name.to_string(),
+        None => address.to_string(),
+    }
+}
+
+fn service_name(service: Service) -> String {
+    match (service.protocol, service.icmp) {
+        (protocol::ICMP, Some((kind, code))) => icmp_name(kind, code),
+        (_, Some((kind, code))) => icmpv6_name(kind, code),
+        (protocol::TCP, _) => format!("TCP {}", service.port),
+        (protocol::UDP, _) => format!("UDP {}", service.port),
+        (protocol::SCTP, _) => format!("SCTP {}", service.port),
+        (number, _) => format!("protocol {number}"),
+    }
+}
+
+/// Source: IANA "ICMP Type Numbers".
+fn icmp_name(kind: u8, code: u8) -> String {
+    match kind {
+        3 => format!("ICMP unreachable, code {code}"),
+        8 => "ICMP echo".into(),
+        11 => "ICMP time exceeded".into(),
+        _ => format!("ICMP type {kind} code {code}"),
+    }
+}
+
+/// Source: IANA "ICMPv6 type Numbers".
+fn icmpv6_name(kind: u8, code: u8) -> String {
+    match kind {
+        1 => format!("ICMPv6 unreachable, code {code}"),
+        2 => "ICMPv6 packet too big".into(),
+        3 => "ICMPv6 time exceeded".into(),
+        128 => "ICMPv6 echo".into(),
+        130 | 131 | 132 | 143 => "multicast listeners".into(),
+        133 => "router solicitation".into(),
+        134 => "router advertisement".into(),
+        135 => "neighbour solicitation".into(),
+        136 => "neighbour advertisement".into(),
+        _ => format!("ICMPv6 type {kind} code {code}"),
+    }
+}

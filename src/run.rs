@@ -1,0 +1,204 @@
+//! The wiring: the only place that sees all three crates.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use bulkhead_control::object::{IngressIsolation, ObjectName, PodName, Position};
+use bulkhead_control::origin::Origin;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::acl::{Attachment, NodeTables};
+use bulkhead_control::source::{self, Strictness};
+use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::args::{NamespaceDefault, State};
+use crate::output;
+
+/// Reads the state and compiles it for the scope. Warnings go to standard error.
+///
+/// # Errors
+/// Everything that is wrong with the files, or a table that does not fit.
+pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
+    let strictness = if state.lenient { Strictness::Lenient } else { Strictness::Strict };
+    let loaded = source::load(&state.paths, strictness)?;
+    for warning in loaded.warnings.shown() {
+        output::warn(warning);
+    }
+    match loaded.warnings.total() - loaded.warnings.shown().len() {
+        0 => {}
+        more => output::warn(&format!("{more} more of such")),
+    }
+    let isolation = match state.namespace_default {
+        NamespaceDefault::Open => IngressIsolation::ClusterDefault,
+        NamespaceDefault::DefaultDeny => IngressIsolation::DefaultDeny,
+    };
+    let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
+    pipeline.resync(loaded.objects).context("the state does not compile")?;
+    warn_of_missing_namespaces(&pipeline);
+    Ok(pipeline)
+}
+
+/// Pods of a namespace without an object match no namespace selector but one for everything or by name.
+fn warn_of_missing_namespaces(pipeline: &Pipeline) {
+    let cache = pipeline.cache();
+    let used: BTreeSet<_> = cache.pods().map(|(_, pod)| &pod.name.namespace).collect();
+    let missing: Vec<&str> =
+        used.into_iter().filter(|name| !cache.namespaces().contains_key(*name)).map(|name| &**name).collect();
+    if !missing.is_empty() && !cache.policies().is_empty() {
+        let names = output::some_of(&missing, 5);
+        output::warn(&format!(
+            "no Namespace object for {names}: a namespaceSelector by label does not match their pods\n  \
+             help: add the output of `kubectl get namespaces -o yaml` to --state"
+        ));
+    }
+}
+
+/// The tables of one node.
+///
+/// # Errors
+/// When the state has no such node; the message names those that it has.
+pub fn node_tables(pipeline: &Pipeline, node: &str) -> anyhow::Result<Arc<NodeTables>> {
+    let known = known_nodes(pipeline);
+    match pipeline.node_tables(node).filter(|_| known.contains(node)) {
+        Some(tables) => Ok(tables),
+        None if known.is_empty() => bail!(
+            "no node `{node}`: the state has no Node and no pod with spec.nodeName\n  \
+             help: add the output of `kubectl get nodes,pods -A -o yaml` to --state"
+        ),
+        None => {
+            let names: Vec<&str> = known.iter().map(String::as_str).collect();
+            bail!("no node `{node}` in the state\n  help: it has {}", output::some_of(&names, 10))
+        }
+    }
+}
+
+fn known_nodes(pipeline: &Pipeline) -> BTreeSet<String> {
+    let cache = pipeline.cache();
+    let objects = cache.nodes().keys().map(ToString::to_string);
+    let hosting = cache.pods().filter_map(|(_, pod)| pod.node.as_ref()).map(ToString::to_string);
+    objects.chain(hosting).collect()
+}
+
+/// What a port is called everywhere: `namespace/pod`, `uplink`, `host`.
+pub fn port_name(attachment: &Attachment) -> Arc<str> {
+    match attachment {
+        Attachment::Pod(pod) => pod.to_string().into(),
+        Attachment::Uplink => "uplink".into(),
+        Attachment::Host => "host".into(),
+    }
+}
+
+/// The dataplane's view of a node's tables: the one place where the two meet.
+///
+/// # Errors
+/// When two pods, or a pod and the node, have the same address.
+pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
+    check_addresses(tables)?;
+    let mut ports = Vec::with_capacity(tables.interfaces.len());
+    let mut routes: Vec<(IpNet, PortId)> = Vec::new();
+    for (id, interface) in (0u16..).zip(tables.interfaces.iter()) {
+        let kind = match interface.attachment {
+            Attachment::Pod(_) => PortKind::Pod,
+            Attachment::Uplink => PortKind::Uplink,
+            Attachment::Host => PortKind::Host,
+        };
+        routes.extend(interface.addresses.iter().map(|&address| (IpNet::from(address), PortId(id))));
+        if kind == PortKind::Uplink {
+            routes.push((Ipv4Net::default().into(), PortId(id)));
+            routes.push((Ipv6Net::default().into(), PortId(id)));
+        }
+        ports.push(PortConfig {
+            name: port_name(&interface.attachment),
+            kind,
+            addresses: interface.addresses.clone(),
+            mac: interface.mac,
+            egress: Some(TableId(u32::try_from(interface.table)?)),
+            hairpin: interface.hairpin,
+        });
+    }
+    let compiled = tables.tables.iter().map(|table| table.tables.clone()).collect();
+    Ok(Snapshot::new(tables.generation, ports, compiled, Routes::new(routes)?)?)
+}
+
+fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
+    let mut owners: BTreeMap<IpAddr, Arc<str>> = BTreeMap::new();
+    for interface in tables.interfaces.iter() {
+        let name = port_name(&interface.attachment);
+        for &address in &interface.addresses {
+            if let Some(other) = owners.insert(address, name.clone()) {
+                bail!(
+                    "node {}: both {other} and {name} have the address {address}\n  \
+                     help: an address belongs to one pod; remove the pod that has ended from the state",
+                    tables.node
+                );
+            }
+        }
+    }
+    if tables.interfaces.len() > usize::from(u16::MAX) {
+        bail!("node {}: {} interfaces; a node can have {} at most", tables.node, tables.interfaces.len(), u16::MAX);
+    }
+    Ok(())
+}
+
+/// What a verdict rests on, in the user's terms.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Attribution {
+    /// The policy rule that decided.
+    pub policy: Option<PolicyRef>,
+    /// For a default deny: the policies that isolate the pod.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub isolated_by: Vec<PolicyRef>,
+    /// For traffic that no policy may forbid: `own_node`, `own_pod`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exempt: Option<&'static str>,
+}
+
+/// A policy, or one of its rules.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PolicyRef {
+    /// The policy's namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which of its lists.
+    pub direction: &'static str,
+    /// The rule's position in that list, from 0; none where the whole policy is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<usize>,
+}
+
+impl PolicyRef {
+    fn new(policy: &ObjectName, direction: &'static str, rule: Option<usize>) -> Self {
+        Self { namespace: policy.namespace.clone(), name: policy.name.clone(), direction, rule }
+    }
+}
+
+/// What the origin of a decision means to the user.
+pub fn attribution(origin: Option<&Origin>) -> Attribution {
+    match origin {
+        Some(Origin::Policy { policy, direction, rule }) => Attribution {
+            policy: Some(PolicyRef::new(policy, direction.name(), Some(*rule))),
+            ..Attribution::default()
+        },
+        Some(Origin::Isolation { policies, direction }) => Attribution {
+            isolated_by: policies.iter().map(|policy| PolicyRef::new(policy, direction.name(), None)).collect(),
+            ..Attribution::default()
+        },
+        Some(Origin::OwnNode) => Attribution { exempt: Some("own_node"), ..Attribution::default() },
+        Some(Origin::OwnPod) => Attribution { exempt: Some("own_pod"), ..Attribution::default() },
+        Some(Origin::NotIsolated(_)) | None => Attribution::default(),
+    }
+}
+
+/// The origin of a decision, none when no rule took part in it.
+pub fn origin(pipeline: &Pipeline, decision: Option<Decision>) -> Option<Origin> {
+    pipeline.origins().get(decision?.origin?)
+}
+
+/// Where a policy was read, none when it is gone or came from elsewhere.
+pub fn position<'a>(pipeline: &'a Pipeline, policy: &PodName) -> Option<&'a Position> {
+    pipeline.cache().policies().get(policy)?.position.as_ref()
+}

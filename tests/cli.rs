@@ -1,0 +1,183 @@
+//! The command line as people and scripts use it: answers, exit codes and messages.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use support::{bulkhead, bulkhead_with_input, root, stdout};
+
+const REDIS: &str = "pcaps/redis-policy/state.yaml";
+
+fn stderr(args: &[&str], code: i32) -> String {
+    let output = bulkhead(args);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text
+}
+
+fn scratch(name: &str, contents: &[u8]) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, contents).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_readme_command_tells_who_was_stopped_and_by_which_policy() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let command = readme.lines().find_map(|line| line.strip_prefix("cargo run --release -- ")).unwrap();
+    let answer = stdout(&bulkhead(&command.split_whitespace().collect::<Vec<_>>()), 0);
+    assert!(answer.contains("default/frontend") && answer.contains("drop"), "{answer}");
+    assert!(answer.contains("default/network-policy-allow-backend"), "{answer}");
+}
+
+#[test]
+fn every_example_of_a_help_text_runs() {
+    for subcommand in ["replay", "reach", "explain", "compile"] {
+        let help = stdout(&bulkhead(&[subcommand, "--help"]), 0);
+        let example = help.lines().find_map(|line| line.strip_prefix("  bulkhead ")).unwrap();
+        let code = bulkhead(&example.split_whitespace().collect::<Vec<_>>()).status.code();
+        assert_eq!(code, Some(i32::from(subcommand == "explain")), "{example}");
+    }
+}
+
+#[test]
+fn explain_answers_no_with_1_and_names_policy_file_and_line_and_what_would_help() {
+    let args = ["explain", "--state", REDIS, "--from", "default/frontend", "--to", "default/db", "--port", "6379/TCP"];
+    let answer = stdout(&bulkhead(&args), 1);
+    for part in ["DENY", "network-policy-allow-backend", REDIS, "What would have to change", "role: \"frontend\""] {
+        assert!(answer.contains(part), "{part} is not in:\n{answer}");
+    }
+    let args = ["explain", "--state", REDIS, "--from", "default/backend1", "--to", "default/db", "--port", "6379/TCP"];
+    let answer = stdout(&bulkhead(&args), 0);
+    assert!(answer.contains("ALLOW") && answer.contains("ingress[0]"), "{answer}");
+}
+
+#[test]
+fn a_nodes_own_address_is_the_node_and_another_nodes_is_not() {
+    let explain = |from| {
+        let args = ["explain", "--state", "pcaps/node-exit", "--from", from, "--to", "default/web", "--port", "8080"];
+        bulkhead(&args)
+    };
+    let own = stdout(&explain("172.18.0.11"), 0);
+    assert!(own.contains("own node") && own.contains("comes in from host"), "{own}");
+    assert!(stdout(&explain("172.18.0.12"), 1).contains("ingress isolated by default/web-default-deny"));
+}
+
+#[test]
+fn reach_draws_the_matrix_and_counts_each_family_and_external_address() {
+    let answer = stdout(&bulkhead(&["reach", "--state", REDIS, "--port", "6379/TCP"]), 0);
+    let row = |name: &str| {
+        answer.lines().find(|line| line.starts_with(name)).unwrap().split_whitespace().skip(1).collect::<String>()
+    };
+    // Columns in the order backend1, backend2, db, frontend.
+    assert_eq!((row("default/frontend"), row("default/backend1")), ("..X#".into(), "#...".into()), "{answer}");
+    let args = [
+        "reach",
+        "-o",
+        "json",
+        "--state",
+        "pcaps/ipv6",
+        "--port",
+        "80/TCP",
+        "--external",
+        "192.0.2.1",
+        "--external",
+        "2001:db8::1",
+    ];
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap();
+    let probes = answer["probes"].as_array().unwrap();
+    for family in ["IPv4", "IPv6"] {
+        assert!(probes.iter().any(|probe| probe["family"] == family));
+    }
+    assert!(
+        probes.iter().any(|probe| probe["from"] == "192.0.2.1")
+            && probes.iter().any(|probe| probe["to"] == "2001:db8::1")
+    );
+    assert!(probes.iter().all(|probe| probe["from"] != probe["to"]), "a pod's way to itself is left out");
+}
+
+#[test]
+fn wrong_input_is_an_error_with_its_place_and_a_remedy() {
+    let no_node = stderr(&["compile", "--state", REDIS, "--node", "node-7"], 2);
+    assert!(no_node.contains("no node `node-7`") && no_node.contains("node-1"), "{no_node}");
+    let no_file = stderr(&["compile", "--state", "absent.yaml", "--node", "n"], 2);
+    assert!(no_file.contains("absent.yaml"), "{no_file}");
+    let no_pod =
+        stderr(&["explain", "--state", REDIS, "--from", "default/dbb", "--to", "default/db", "--port", "80"], 2);
+    assert!(no_pod.contains("default/dbb") && no_pod.contains("default/db"), "{no_pod}");
+    let no_port = stderr(&["reach", "--state", REDIS, "--port", "80/ICMP"], 2);
+    assert!(no_port.contains("TCP, UDP or SCTP"), "{no_port}");
+    let typo = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec:\n  podSelector: {}\n  ingres: []\n";
+    let output = bulkhead_with_input(&["compile", "--state", "-", "--node", "n"], typo);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        message.contains("-:6") && message.contains("ingres") && message.contains("did you mean `ingress`"),
+        "{message}"
+    );
+}
+
+#[test]
+fn with_lenient_a_policy_with_a_typo_isolates_its_pods_and_the_answer_says_so() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap().replace("  ingress:", "  ingres:");
+    let path = scratch("typo.yaml", state.as_bytes());
+    let args = [
+        "explain",
+        "--lenient",
+        "--state",
+        &path,
+        "--from",
+        "default/backend1",
+        "--to",
+        "default/db",
+        "--port",
+        "6379",
+    ];
+    let answer = stdout(&bulkhead(&args), 1);
+    assert!(answer.contains("was not understood") && answer.contains("ingres"), "{answer}");
+    assert_eq!(bulkhead(&args[..1].iter().chain(&args[2..]).copied().collect::<Vec<_>>()).status.code(), Some(2));
+}
+
+#[test]
+fn damaged_captures_are_told_from_empty_ones() {
+    let good = fs::read(root().join("pcaps/redis-no-policy/in.pcap")).unwrap();
+    let replay = |name: &str, contents: &[u8]| {
+        let path = scratch(name, contents);
+        let output = bulkhead(&["replay", "-o", "json", "--state", REDIS, "--node", "node-1", &path]);
+        let lines = String::from_utf8(output.stdout).unwrap().lines().count();
+        (output.status.code(), lines, String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, whole, _) = replay("whole.pcap", &good);
+    assert_eq!(code, Some(0));
+    let (code, lines, message) = replay("cut.pcap", &good[..good.len() - 7]);
+    assert_eq!((code, lines), (Some(2), whole - 1), "what came before the damage is judged: {message}");
+    assert!(message.contains("cut.pcap"), "{message}");
+    let (code, lines, _) = replay("header.pcap", &good[..24]);
+    assert_eq!((code, lines), (Some(0), 1), "a capture without packets has a summary");
+    let (code, _, message) = replay("empty.pcap", b"");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("empty.pcap"), "{message}");
+    let (code, _, message) = replay("text.pcap", b"this is not a capture at all, but it is long enough");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("text.pcap"), "{message}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    use std::io::Read;
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_bulkhead"))
+        .args(["replay", "-o", "json", "--state", "pcaps/http/state.yaml", "--node", "node-1"])
+        .args(vec!["pcaps/http/in.pcapng"; 40])
+        .current_dir(root())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut few = [0; 100];
+    child.stdout.take().unwrap().read_exact(&mut few).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}

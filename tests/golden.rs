@@ -1,0 +1,133 @@
+//! Every case of `pcaps/`: the program's output on it equals the expectation beside it, byte for byte, and no packet is
+//! lost on the way. `cargo xtask golden bless` rewrites the expectations and shows the difference.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bulkhead_dataplane::io::CaptureReader;
+use serde_json::Value;
+use support::{bulkhead, root, stdout};
+
+struct Case {
+    folder: PathBuf,
+    node: String,
+    captures: Vec<String>,
+}
+
+impl Case {
+    fn load(folder: PathBuf) -> Self {
+        let node = fs::read_to_string(folder.join("node")).unwrap().trim().to_owned();
+        let mut captures: Vec<String> = files(&folder)
+            .into_iter()
+            .filter(|path| {
+                let name = path.file_name().unwrap().to_str().unwrap();
+                name.starts_with("in.") || name.starts_with("in-")
+            })
+            .map(|path| relative(&path))
+            .collect();
+        captures.sort();
+        assert!(!captures.is_empty(), "{} has no capture", folder.display());
+        Self { folder, node, captures }
+    }
+
+    /// Runs `replay` in one form, with the annotated capture written to `annotated`.
+    fn replay(&self, form: &str, annotated: &Path) -> String {
+        let state = relative(&self.folder.join("state.yaml"));
+        let annotated = annotated.to_str().unwrap();
+        let mut args = vec!["replay", "--state", &state, "--node", &self.node, "-o", form, "--write", annotated];
+        args.extend(self.captures.iter().map(String::as_str));
+        stdout(&bulkhead(&args), 0)
+    }
+
+    fn compile(&self) -> String {
+        let state = relative(&self.folder.join("state.yaml"));
+        stdout(&bulkhead(&["compile", "--state", &state, "--node", &self.node]), 0)
+    }
+}
+
+fn relative(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).to_str().unwrap().to_owned()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+fn all_cases() -> Vec<Case> {
+    let mut folders: Vec<_> =
+        files(&root().join("pcaps")).into_iter().filter(|path| path.join("node").is_file()).collect();
+    folders.sort();
+    folders.into_iter().map(Case::load).collect()
+}
+
+/// Compares with the expectation, or rewrites it when asked to.
+fn expect(path: &Path, got: &[u8], wrong: &mut Vec<String>) {
+    if std::env::var_os("BULKHEAD_BLESS").is_some() {
+        fs::write(path, got).unwrap();
+        return;
+    }
+    let expected = fs::read(path).unwrap_or_default();
+    if expected != got {
+        let (a, b) = (String::from_utf8_lossy(&expected).into_owned(), String::from_utf8_lossy(got).into_owned());
+        let first = a.lines().zip(b.lines()).find(|(a, b)| a != b);
+        let first = first
+            .map_or_else(|| format!("{} and {} bytes", expected.len(), got.len()), |(a, b)| format!("- {a}\n  + {b}"));
+        wrong.push(format!("{}:\n  {first}", relative(path)));
+    }
+}
+
+fn packets_in(path: &Path) -> u64 {
+    let mut reader = CaptureReader::new(&relative(path), fs::File::open(path).unwrap()).unwrap();
+    let mut packets = 0;
+    while reader.next_packet().unwrap().is_some() {
+        packets += 1;
+    }
+    packets
+}
+
+/// Every packet that came in is a line, a packet of the annotated capture, and counted as forwarded or dropped once.
+fn assert_conservation(case: &Case, lines: &str, annotated: &Path) {
+    let name = case.folder.display();
+    let mut lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let summary = lines.pop().unwrap()["summary"].clone();
+    let received: u64 = case.captures.iter().map(|capture| packets_in(&root().join(capture))).sum();
+    let dropped: u64 = summary["dropped"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(summary["packets"].as_u64(), Some(received), "{name}");
+    assert_eq!(summary["forwarded"].as_u64().unwrap() + dropped, received, "{name}: rx = tx + sum(drops)");
+    assert_eq!(lines.len() as u64, received, "{name}: one line per packet");
+    assert_eq!(packets_in(annotated), received, "{name}: the annotated capture holds every packet");
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for (at, line) in lines.iter().enumerate() {
+        assert_eq!(line["packet"].as_u64(), Some(at as u64), "{name}");
+        match (line["verdict"].as_str().unwrap(), line["reason"].as_str()) {
+            ("forward", None) => {}
+            ("drop", Some(reason)) => *reasons.entry(reason).or_default() += 1,
+            other => panic!("{name}: packet {at}: {other:?}"),
+        }
+    }
+    let counted: BTreeMap<&str, u64> =
+        summary["dropped"].as_object().unwrap().iter().map(|(k, n)| (k.as_str(), n.as_u64().unwrap())).collect();
+    assert_eq!(reasons, counted, "{name}: the counters are the packets' reasons");
+}
+
+#[test]
+fn every_case_gives_its_expected_output_and_loses_no_packet() {
+    let cases = all_cases();
+    assert!(cases.len() >= 6, "only {} cases", cases.len());
+    let scratch = root().join(env!("CARGO_TARGET_TMPDIR"));
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let annotated = scratch.join(format!("{}.pcapng", case.folder.file_name().unwrap().to_str().unwrap()));
+        let lines = case.replay("json", &annotated);
+        assert_conservation(case, &lines, &annotated);
+        expect(&case.folder.join("expected.jsonl"), lines.as_bytes(), &mut wrong);
+        expect(&case.folder.join("expected.pcapng"), &fs::read(&annotated).unwrap(), &mut wrong);
+        expect(&case.folder.join("expected.txt"), case.replay("text", &annotated).as_bytes(), &mut wrong);
+        expect(&case.folder.join("expected.tables.txt"), case.compile().as_bytes(), &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}\n\nIf this is what you meant: cargo xtask golden bless", wrong.join("\n"));
+}

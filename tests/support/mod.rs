@@ -1,0 +1,63 @@
+//! What several test files share: running the program, finding the known answers.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "each test file uses a part of this; tests may panic and print"
+)]
+
+use std::env;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The project's root.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs the program with these arguments in the project's root.
+pub(crate) fn bulkhead(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bulkhead")).args(args).current_dir(root()).output().unwrap()
+}
+
+/// Runs the program with `input` on its standard input.
+pub(crate) fn bulkhead_with_input(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_bulkhead"))
+        .args(args)
+        .current_dir(root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    // A program that refuses its arguments may end without reading.
+    let _ = writer.join().unwrap();
+    output
+}
+
+/// What the program printed, after checking its exit code.
+pub(crate) fn stdout(output: &Output, code: i32) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "standard error: {errors}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The folder of the known answers, none (with a printed reason) where it is absent. Under CI its absence fails.
+pub(crate) fn cases() -> Option<PathBuf> {
+    folder("BULKHEAD_CASES", "../shared/cases")
+}
+
+fn folder(variable: &str, beside: &str) -> Option<PathBuf> {
+    let path = env::var_os(variable).map_or_else(|| root().join(beside), PathBuf::from);
+    if path.is_dir() {
+        return Some(path);
+    }
+    assert!(env::var_os("CI").is_none(), "{} is absent and CI must run this test", path.display());
+    println!("skipped: {} is absent; set {variable}", path.display());
+    None
+}

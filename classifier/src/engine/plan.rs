@@ -21,6 +21,7 @@ use super::Choice;
 use super::address::Address;
 use super::rules::{LiveRules, prefixes};
 use crate::simd::Chunk;
+use crate::{BuildError, BuildOptions};
 
 /// Tuples of a table; their bits fill the first word of a row.
 pub(crate) const MAX_TUPLES: usize = 64;
@@ -57,6 +58,9 @@ const SLACK: usize = 16;
 /// A rule that is reached through a tuple is copied once per pair of prefixes and service; beyond this it is direct.
 const MAX_ENTRIES: usize = 16;
 
+/// About what a copy takes in the end: itself and its buckets.
+const ENTRY_BYTES: usize = 48;
+
 /// One copy of a rule behind a tuple.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<A> {
@@ -88,22 +92,22 @@ pub(crate) struct Plan<A> {
 }
 
 impl<A: Address> Plan<A> {
-    pub(crate) fn new(live: &LiveRules<'_, A>, choice: Choice) -> Self {
+    pub(crate) fn new(live: &LiveRules<'_, A>, choice: Choice, options: &BuildOptions<'_>) -> Result<Self, BuildError> {
         let count = u32::try_from(live.rules.len()).expect("at most MAX_RULES");
         if live.rules.len() <= choice.all_direct {
-            return Self { direct: (0..count).collect(), tuples: Vec::new(), entries: Vec::new() };
+            return Ok(Self { direct: (0..count).collect(), tuples: Vec::new(), entries: Vec::new() });
         }
         let mut expanded = Self { direct: Vec::new(), tuples: Vec::new(), entries: Vec::new() };
-        expanded.expand(live);
+        expanded.expand(live, options)?;
         let plan = expanded.clone().choose(choice.dissolved);
         // How many rules the buckets cannot take is known at the end only. If they make rows of a second chunk, which
         // doubles what is fetched per key, as many less are dissolved.
         let beyond = plan.bits().saturating_sub(CHUNK_BITS);
         if beyond == 0 || beyond + SLACK >= choice.dissolved {
-            return plan;
+            return Ok(plan);
         }
         let smaller = expanded.choose(choice.dissolved - beyond - SLACK);
-        if smaller.bits() <= CHUNK_BITS { smaller } else { plan }
+        Ok(if smaller.bits() <= CHUNK_BITS { smaller } else { plan })
     }
 
     /// Parts the expanded rules into direct ones and tuples.
@@ -138,8 +142,14 @@ impl<A: Address> Plan<A> {
     }
 
     /// Copies every rule per pair of prefixes and service; a rule of too many copies is direct.
-    fn expand(&mut self, live: &LiveRules<'_, A>) {
+    fn expand(&mut self, live: &LiveRules<'_, A>, options: &BuildOptions<'_>) -> Result<(), BuildError> {
         for (at, rule) in (0u32..).zip(&live.rules) {
+            if self.entries.len() > options.max_bytes / ENTRY_BYTES {
+                return Err(BuildError::TooLarge { max_bytes: options.max_bytes });
+            }
+            if at % 4096 == 0 {
+                options.proceed()?;
+            }
             let services = live.services(rule);
             let most = MAX_ENTRIES / services.len().max(1);
             let from = self.entries.len();
@@ -167,6 +177,7 @@ impl<A: Address> Plan<A> {
                 self.direct.push(at);
             }
         }
+        Ok(())
     }
 
     /// Gives each entry its tuple; entries of dissolved shapes become direct rules.

@@ -52,7 +52,7 @@ impl<A: Address> Vectors<A> {
         options: &BuildOptions<'_>,
         choice: Choice,
     ) -> Result<(Axes<A>, Self), BuildError> {
-        let mut plan = Plan::new(live, choice);
+        let mut plan = Plan::new(live, choice, options)?;
         let tuples = loop {
             options.proceed()?;
             match Tuples::new(&plan.tuples, &plan.entries) {

@@ -286,6 +286,19 @@ fn a_cancelled_build_stops() {
 }
 
 #[test]
+fn a_long_list_is_given_up_before_it_is_copied_out() {
+    let rules: Vec<Rule> = (0..3000u32)
+        .map(|at| Rule {
+            src: Addresses::prefix(std::net::IpAddr::from(at.to_be_bytes()).into()),
+            ..rule("::/0", 1, Action::Allow, at)
+        })
+        .collect();
+    let options = BuildOptions { max_bytes: 20_000, ..BuildOptions::default() };
+    let built = Tables::build_as(rules, &options, choices()[2]);
+    assert_eq!(built.err(), Some(BuildError::TooLarge { max_bytes: 20_000 }));
+}
+
+#[test]
 fn a_list_that_takes_more_than_it_may_is_an_error() {
     let options = BuildOptions { max_bytes: 8, ..BuildOptions::default() };
     let built = Tables::build_with(vec![rule("10.0.0.0/8", 80, Action::Allow, 1)], &options);

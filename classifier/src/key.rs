@@ -1,6 +1,7 @@
 //! The fields of a packet that a rule may look at.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// IANA protocol numbers that the project names.
 /// Source: IANA "Assigned Internet Protocol Numbers".
@@ -20,43 +21,100 @@ pub mod protocol {
 /// One packet as the classifier sees it: addresses, protocol number and ports in host byte order.
 ///
 /// A packet whose protocol has no ports carries zeros; for ICMP the two port fields have room for type and code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    src: IpAddr,
-    dst: IpAddr,
+    /// The address as a number, high half first; an IPv4 address sits in the low 32 bits.
+    src: [u64; 2],
+    dst: [u64; 2],
     src_port: u16,
     dst_port: u16,
     protocol: u8,
+    /// Bit 0: the source is IPv6; bit 1: the destination is. An IPv4-mapped IPv6 address is IPv6.
+    family: u8,
 }
 
 impl Key {
     /// A key of its five fields. Ports are in host byte order, 0 where the protocol has none.
     pub const fn new(src: IpAddr, dst: IpAddr, protocol: u8, src_port: u16, dst_port: u16) -> Self {
-        Self { src, dst, src_port, dst_port, protocol }
+        let (src, src_v6) = halves(src);
+        let (dst, dst_v6) = halves(dst);
+        Self { src, dst, src_port, dst_port, protocol, family: src_v6 as u8 | (dst_v6 as u8) << 1 }
     }
 
     /// The source address.
     pub const fn src(&self) -> IpAddr {
-        self.src
+        address(self.src, self.family & 1 != 0)
     }
 
     /// The destination address.
     pub const fn dst(&self) -> IpAddr {
-        self.dst
+        address(self.dst, self.family & 2 != 0)
     }
 
     /// The IANA protocol number.
+    #[inline]
     pub const fn protocol(&self) -> u8 {
         self.protocol
     }
 
     /// The source port, 0 where the protocol has none.
+    #[inline]
     pub const fn src_port(&self) -> u16 {
         self.src_port
     }
 
     /// The destination port, 0 where the protocol has none.
+    #[inline]
     pub const fn dst_port(&self) -> u16 {
         self.dst_port
+    }
+
+    /// [`Key::V4`], [`Key::V6`], or another number when the addresses' families differ.
+    #[inline]
+    pub(crate) const fn family(&self) -> u8 {
+        self.family
+    }
+
+    /// Both addresses are IPv4. Zero, so that the families of many keys are checked by one OR.
+    pub(crate) const V4: u8 = 0;
+    /// Both addresses are IPv6.
+    pub(crate) const V6: u8 = 3;
+
+    /// Both addresses' bits, high half first, whatever their family.
+    #[inline]
+    pub(crate) const fn bits(&self) -> ([u64; 2], [u64; 2]) {
+        (self.src, self.dst)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
+const fn halves(address: IpAddr) -> ([u64; 2], bool) {
+    match address {
+        IpAddr::V4(a) => ([0, a.to_bits() as u64], false),
+        IpAddr::V6(a) => {
+            let bits = a.to_bits();
+            ([(bits >> 64) as u64, bits as u64], true)
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "an IPv4 address sits in the low 32 bits")]
+const fn address(bits: [u64; 2], v6: bool) -> IpAddr {
+    if v6 {
+        IpAddr::V6(Ipv6Addr::from_bits((bits[0] as u128) << 64 | bits[1] as u128))
+    } else {
+        IpAddr::V4(Ipv4Addr::from_bits(bits[1] as u32))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("src", &self.src())
+            .field("dst", &self.dst())
+            .field("protocol", &self.protocol)
+            .field("src_port", &self.src_port)
+            .field("dst_port", &self.dst_port)
+            .finish()
     }
 }

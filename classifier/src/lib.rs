@@ -16,20 +16,33 @@
 //! the answer of a scan from the first rule to the last. Nothing in here can widen a rule: an empty set matches
 //! nothing, and no match is a deny.
 //!
+//! Four modules make a table: `engine` compiles a list (its text says which structure is taken when, and what lost),
+//! `simd` holds the instructions of the CPU's level, [`Tables`] is both families' compiled lists and their changes, and
+//! [`linear`] is the scan that everything is held against. [`classbench`] reads rule sets and traces.
+//!
 //! Rules are products of sets (*source addresses* x *destination addresses* x *services*), not 5-tuples: a policy of
 //! 1,000 address blocks and 20 ports is one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is
 //! the special case where each set has one member.
 
 mod addresses;
+pub mod classbench;
+mod compiled;
+mod delta;
+mod engine;
 mod key;
+pub mod linear;
 mod rule;
+mod rule_list;
 mod services;
+mod simd;
 mod tables;
 mod verdict;
 
 pub use addresses::{AddressSet, Addresses};
+pub use engine::Cost;
 pub use key::{Key, protocol};
 pub use rule::{OriginId, Rule};
+pub use rule_list::RuleList;
 pub use services::{PortRange, Service, ServiceSet, Services};
-pub use tables::{BuildError, MAX_RULES, Tables};
+pub use tables::{BuildError, BuildOptions, Change, MAX_RULES, Tables};
 pub use verdict::{Action, Verdict};

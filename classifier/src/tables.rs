@@ -1,15 +1,21 @@
-//! The compiled form of one ordered rule list.
-//!
-//! Today one engine stands behind the interface: the scan of the list, which is also the truth that every faster
-//! engine is held against. Sets are shared with the list by reference, so building costs nothing per address.
+//! The compiled form of one ordered rule list, and how it follows the list's changes.
 
-use crate::{Action, Key, Rule, Verdict};
+use std::sync::Arc;
+
+use crate::compiled::Compiled;
+use crate::delta::Delta;
+use crate::engine::{BLOCK, Choice, Cost};
+use crate::simd::{Kernel, Level, Simd};
+use crate::{Action, Key, Rule, RuleList, Verdict, linear};
 
 /// The most rules that one list may hold.
 ///
-/// A position is kept in 32 bits with the last value for "none". 2^24 is 80 times the largest list that is measured
-/// (200,000 rules) and keeps any structure with a few words per rule below a gigabyte.
-pub const MAX_RULES: usize = 1 << 24;
+/// A position and an action are kept in 24 bits, so that a rule to be verified is half a cache line with its verdict.
+/// 2^23 is 40 times the largest list that is measured (200,000 rules).
+pub const MAX_RULES: usize = 1 << 23;
+
+/// Shorter lists are compiled anew when they change: that takes less than a millisecond, and lookups stay single.
+const MIN_SHARED: usize = 1 << 10;
 
 /// Why a list could not be compiled. The tables in use stay as they are.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,13 +26,80 @@ pub enum BuildError {
         /// How many there are.
         rules: usize,
     },
+    /// More rules overlap in every field than the engine may hold.
+    #[error(
+        "the rules overlap in too many ways to be compiled in bounded memory; use fewer different ranges or prefixes"
+    )]
+    TooComplex,
+    /// The compiled form would be larger than [`BuildOptions::max_bytes`].
+    #[error("the compiled rules take more than the {max_bytes} bytes that are allowed")]
+    TooLarge {
+        /// The bound.
+        max_bytes: usize,
+    },
+    /// [`BuildOptions::cancelled`] said so.
+    #[error("the build was cancelled")]
+    Cancelled,
 }
 
-/// An immutable, shareable answer to "which rule decides".
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tables {
-    rules: Box<[Rule]>,
+/// What a build may use.
+#[derive(Clone, Copy)]
+pub struct BuildOptions<'a> {
+    /// The most heap bytes of the compiled form of one address family. While it is built, up to four times as much is
+    /// in use.
+    pub max_bytes: usize,
+    /// Asked now and then; the build gives up when it says true.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
 }
+
+impl Default for BuildOptions<'_> {
+    /// 256 MiB, 20 times what the largest measured list (200,000 rules) takes, and not to be cancelled.
+    fn default() -> Self {
+        Self { max_bytes: 256 << 20, cancelled: &|| false }
+    }
+}
+
+impl BuildOptions<'_> {
+    /// An error when the build should stop.
+    pub(crate) fn proceed(&self) -> Result<(), BuildError> {
+        if (self.cancelled)() { Err(BuildError::Cancelled) } else { Ok(()) }
+    }
+}
+
+/// One change of a list. Positions count in the list as the changes before this one have left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Puts a rule at a position up to the list's length; the rules from there on move one further.
+    Insert {
+        /// The position that the rule will have.
+        at: usize,
+        /// The rule.
+        rule: Rule,
+    },
+    /// Takes the rule at a position out.
+    Remove {
+        /// Its position.
+        at: usize,
+    },
+}
+
+/// An immutable, shareable answer to "which rule decides". A copy shares everything.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    rules: RuleList,
+    compiled: Compiled,
+    delta: Option<Arc<Delta>>,
+    level: Level,
+}
+
+impl PartialEq for Tables {
+    /// Tables of equal rules are equal: the compiled form follows from the rules, up to the keys of its hashes.
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules
+    }
+}
+
+impl Eq for Tables {}
 
 impl Tables {
     /// Compiles an ordered list: the first rule that matches a key decides.
@@ -34,20 +107,76 @@ impl Tables {
     /// # Errors
     /// [`BuildError`] when the list does not fit; nothing is dropped from it silently.
     pub fn build(rules: Vec<Rule>) -> Result<Self, BuildError> {
+        Self::build_with(rules, &BuildOptions::default())
+    }
+
+    /// [`Tables::build`] with a bound on memory and a way to stop it.
+    ///
+    /// # Errors
+    /// [`BuildError`] when the list does not fit or the build was cancelled.
+    pub fn build_with(rules: Vec<Rule>, options: &BuildOptions<'_>) -> Result<Self, BuildError> {
+        Self::build_as(rules, options, Choice::default())
+    }
+
+    fn build_as(rules: Vec<Rule>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
-        Ok(Self { rules: rules.into_boxed_slice() })
+        let compiled = Compiled::build(&rules, options, choice)?;
+        Ok(Self { rules: rules.into(), compiled, delta: None, level: Level::detect() })
+    }
+
+    /// The tables of the changed list. These tables stay as they are and share what did not change.
+    ///
+    /// In a long list a change costs some tens of microseconds, and lookups in the result cost one small lookup more.
+    /// Short lists are compiled anew, and so are long ones after 64 insertions or removals, and those whose removed
+    /// rule is in a cross product (up to 16,384 rules, some milliseconds).
+    ///
+    /// # Errors
+    /// [`BuildError`] as for [`Tables::build_with`].
+    ///
+    /// # Panics
+    /// When a change names a position that the list does not have.
+    pub fn update(&self, changes: &[Change], options: &BuildOptions<'_>) -> Result<Self, BuildError> {
+        self.update_as(changes, options, MIN_SHARED)
+    }
+
+    fn update_as(&self, changes: &[Change], options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
+        let mut rules = self.rules.clone();
+        let mut delta = self.delta.as_deref().cloned().unwrap_or_else(Delta::new);
+        let mut compiled = Some(self.compiled.clone());
+        let position = |at: usize| u32::try_from(at).expect("lists are shorter than MAX_RULES");
+        for change in changes {
+            match change {
+                Change::Insert { at, rule } => {
+                    assert!(*at <= rules.len(), "an insertion at {at} of a list of {}", rules.len());
+                    rules.insert(*at, rule.clone());
+                    delta.insert(position(*at));
+                }
+                Change::Remove { at } => {
+                    let action = rules[*at].action;
+                    rules.remove(*at);
+                    if let Some(base) = delta.remove(position(*at)) {
+                        compiled = compiled.and_then(|compiled| compiled.without(Verdict::by(action, base).code()));
+                    }
+                }
+            }
+        }
+        if rules.len() > MAX_RULES {
+            return Err(BuildError::TooManyRules { rules: rules.len() });
+        }
+        let Some(compiled) = compiled.filter(|_| self.rules.len() >= min_shared && !delta.is_full()) else {
+            return Self::build_with(rules.iter().cloned().collect(), options);
+        };
+        delta.finish(|at| &rules[at as usize], options)?;
+        Ok(Self { rules, compiled, delta: Some(Arc::new(delta)), level: self.level })
     }
 
     /// The verdict on one key: that of the first matching rule, [`Verdict::NO_MATCH`] (a deny) when there is none.
     pub fn lookup(&self, key: &Key) -> Verdict {
-        for (at, rule) in (0u32..).zip(&self.rules) {
-            if rule.matches(key) {
-                return Verdict::by(rule.action, at);
-            }
-        }
-        Verdict::NO_MATCH
+        let mut verdict = Verdict::NO_MATCH;
+        self.level.call(Single { tables: self, key, verdict: &mut verdict });
+        verdict
     }
 
     /// The verdicts on a burst of keys, each the same as [`Tables::lookup`] gives.
@@ -56,13 +185,48 @@ impl Tables {
     /// When the two slices differ in length.
     pub fn lookup_batch(&self, keys: &[Key], verdicts: &mut [Verdict]) {
         assert_eq!(keys.len(), verdicts.len(), "one verdict slot per key");
-        for (key, verdict) in keys.iter().zip(verdicts) {
-            *verdict = self.lookup(key);
+        if let ([key], [verdict]) = (keys, &mut *verdicts) {
+            self.level.call(Single { tables: self, key, verdict });
+        } else {
+            self.level.call(Burst { tables: self, keys, verdicts });
         }
     }
 
-    /// The rules in their order. A verdict's [`Verdict::rule`] is a position in this slice.
-    pub fn rules(&self) -> &[Rule] {
+    /// The same tables on another level of the CPU, so that tests hold the levels against each other.
+    #[cfg(test)]
+    pub(crate) fn at(mut self, level: Level) -> Self {
+        self.level = level;
+        self
+    }
+
+    /// What the lookup of this key costs, in counted steps.
+    pub fn cost(&self, key: &Key) -> Cost {
+        let added = self.added().map(|added| added.cost(key)).unwrap_or_default();
+        self.compiled.cost(key) + added
+    }
+
+    /// The most that the lookup of any key costs: what whoever writes the rules can make a packet cost.
+    pub fn worst_case(&self) -> Cost {
+        self.compiled.worst_case() + self.added().map(Compiled::worst_case).unwrap_or_default()
+    }
+
+    /// Heap bytes of the compiled form, without the rules themselves.
+    pub fn bytes(&self) -> usize {
+        self.compiled.bytes() + self.added().map_or(0, Compiled::bytes)
+    }
+
+    /// How the lists of both families were compiled, for people.
+    pub fn describe(&self) -> String {
+        let added = if self.delta.is_some() { ", changed since" } else { "" };
+        format!("{}; {}{added}", self.compiled.describe(), self.level.name())
+    }
+
+    fn added(&self) -> Option<&Compiled> {
+        self.delta.as_deref().and_then(Delta::compiled)
+    }
+
+    /// The rules in their order. A verdict's [`Verdict::rule`] is a position in this list.
+    pub fn rules(&self) -> &RuleList {
         &self.rules
     }
 
@@ -73,65 +237,85 @@ impl Tables {
 
     /// Whether every packet gets the same action from these tables, and which.
     pub fn constant_action(&self) -> Option<Action> {
-        match &*self.rules {
-            [] => Some(Action::Deny),
-            [first, ..] => (*first == Rule::any(first.action, first.origin)).then_some(first.action),
+        match self.rules.first() {
+            None => Some(Action::Deny),
+            Some(first) => (*first == Rule::any(first.action, first.origin)).then_some(first.action),
+        }
+    }
+}
+
+/// One key.
+struct Single<'a> {
+    tables: &'a Tables,
+    key: &'a Key,
+    verdict: &'a mut Verdict,
+}
+
+impl Kernel for Single<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { tables, key, verdict } = self;
+        let mut code = tables.compiled.decide_one(simd, key);
+        if let Some(delta) = &tables.delta {
+            code = delta.move_base(code);
+            if let Some(added) = delta.compiled() {
+                code = code.min(delta.move_added(added.decide_one(simd, key)));
+            }
+        }
+        *verdict = Verdict::from_code(code);
+        if !matches!(key.family(), Key::V4 | Key::V6) {
+            tables.scan_odd(std::slice::from_ref(key), std::slice::from_mut(verdict));
+        }
+    }
+}
+
+/// A burst of keys, in blocks.
+struct Burst<'a> {
+    tables: &'a Tables,
+    keys: &'a [Key],
+    verdicts: &'a mut [Verdict],
+}
+
+impl Kernel for Burst<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let mut odd = false;
+        for (keys, verdicts) in self.keys.chunks(BLOCK).zip(self.verdicts.chunks_mut(BLOCK)) {
+            let mut codes = [u32::MAX; BLOCK];
+            odd |= self.tables.compiled.decide(simd, keys, &mut codes);
+            if let Some(delta) = &self.tables.delta {
+                combine(simd, delta, keys, &mut codes);
+            }
+            for (verdict, code) in verdicts.iter_mut().zip(codes) {
+                *verdict = Verdict::from_code(code);
+            }
+        }
+        if odd {
+            self.tables.scan_odd(self.keys, self.verdicts);
+        }
+    }
+}
+
+/// The better of the base's codes and those of the added rules, both at their present positions.
+#[inline(always)]
+fn combine<S: Simd, const N: usize>(simd: S, delta: &Delta, keys: &[Key], codes: &mut [u32; N]) {
+    codes.iter_mut().for_each(|code| *code = delta.move_base(*code));
+    if let Some(added) = delta.compiled() {
+        let mut better = [u32::MAX; N];
+        added.decide(simd, keys, &mut better);
+        codes.iter_mut().zip(better).for_each(|(code, added)| *code = delta.move_added(added).min(*code));
+    }
+}
+
+impl Tables {
+    /// Keys of two families in one, which no packet has: only the scan answers them.
+    #[cold]
+    fn scan_odd(&self, keys: &[Key], verdicts: &mut [Verdict]) {
+        for (key, verdict) in keys.iter().zip(verdicts).filter(|(key, _)| !matches!(key.family(), Key::V4 | Key::V6)) {
+            *verdict = linear::scan(self.rules.iter(), key);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Addresses, OriginId, PortRange, Service, Services, protocol};
-
-    fn key(src: &str, port: u16) -> Key {
-        Key::new(src.parse().unwrap(), "10.0.0.9".parse().unwrap(), protocol::TCP, 40_000, port)
-    }
-
-    fn rule(src: &str, port: u16, action: Action, origin: u32) -> Rule {
-        Rule {
-            src: Addresses::prefix(src.parse().unwrap()),
-            services: Services::Set(std::sync::Arc::new(
-                [Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) }]
-                    .into_iter()
-                    .collect(),
-            )),
-            ..Rule::any(action, OriginId(origin))
-        }
-    }
-
-    #[test]
-    fn the_first_matching_rule_wins_and_is_named() {
-        let tables =
-            Tables::build(vec![rule("10.0.0.1/32", 80, Action::Deny, 7), rule("10.0.0.0/24", 80, Action::Allow, 8)])
-                .unwrap();
-        let verdict = tables.lookup(&key("10.0.0.1", 80));
-        assert_eq!((verdict.action(), verdict.rule()), (Action::Deny, Some(0)));
-        assert_eq!(tables.deciding_rule(verdict).map(|r| r.origin), Some(OriginId(7)));
-        assert_eq!(tables.lookup(&key("10.0.0.2", 80)).rule(), Some(1));
-    }
-
-    #[test]
-    fn no_match_is_a_deny_that_names_no_rule() {
-        let tables = Tables::build(vec![rule("10.0.0.0/24", 80, Action::Allow, 1)]).unwrap();
-        assert_eq!(tables.lookup(&key("10.0.1.1", 80)), Verdict::NO_MATCH);
-        assert_eq!(Tables::build(vec![]).unwrap().lookup(&key("10.0.0.1", 80)), Verdict::NO_MATCH);
-    }
-
-    #[test]
-    fn a_burst_gets_the_answers_of_single_lookups() {
-        let tables = Tables::build(vec![rule("10.0.0.0/24", 80, Action::Allow, 1)]).unwrap();
-        let keys = [key("10.0.0.1", 80), key("10.0.0.1", 81), key("10.1.0.1", 80)];
-        let mut verdicts = [Verdict::by(Action::Allow, 0); 3];
-        tables.lookup_batch(&keys, &mut verdicts);
-        assert_eq!(verdicts.map(Verdict::is_allow), [true, false, false]);
-    }
-
-    #[test]
-    fn an_empty_set_matches_nothing() {
-        let nothing =
-            Rule { src: Addresses::from(crate::AddressSet::default()), ..Rule::any(Action::Allow, OriginId(0)) };
-        assert!(!Tables::build(vec![nothing]).unwrap().lookup(&key("10.0.0.1", 80)).is_allow());
-    }
-}
+mod tests;

@@ -21,33 +21,51 @@ impl fmt::Display for Action {
 }
 
 /// The answer for one key: the action, and the position of the rule that decided (none when no rule matched).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Verdict {
-    action: Action,
-    rule: u32,
-}
+///
+/// One number, `2 * position + (1 if deny)`, so that the first of several matching rules is the smallest number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Verdict(u32);
 
 impl Verdict {
     /// The verdict when no rule matches: deny. Also what a batch's slots hold before they are answered.
-    pub const NO_MATCH: Self = Self { action: Action::Deny, rule: u32::MAX };
+    pub const NO_MATCH: Self = Self(u32::MAX);
 
     /// The verdict of the rule at `rule` in the list.
     pub(crate) const fn by(action: Action, rule: u32) -> Self {
-        Self { action, rule }
+        Self(rule << 1 | matches!(action, Action::Deny) as u32)
+    }
+
+    /// The verdict as a number; the earlier the rule the smaller.
+    pub(crate) const fn code(self) -> u32 {
+        self.0
+    }
+
+    /// The verdict that [`Verdict::code`] gave.
+    pub(crate) const fn from_code(code: u32) -> Self {
+        Self(code)
     }
 
     /// What to do with the packet.
     pub const fn action(self) -> Action {
-        self.action
+        if self.is_allow() { Action::Allow } else { Action::Deny }
     }
 
     /// Whether the packet may pass.
     pub const fn is_allow(self) -> bool {
-        matches!(self.action, Action::Allow)
+        self.0 & 1 == 0
     }
 
     /// The deciding rule's position in the list that the tables were built from.
     pub const fn rule(self) -> Option<usize> {
-        if self.rule == u32::MAX { None } else { Some(self.rule as usize) }
+        if self.0 == u32::MAX { None } else { Some((self.0 >> 1) as usize) }
+    }
+}
+
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rule() {
+            Some(rule) => write!(f, "{} by rule {rule}", self.action()),
+            None => f.write_str("no match"),
+        }
     }
 }

@@ -1,0 +1,215 @@
+//! This project's classifier and DPDK's rte_acl on the same rules and traces, in one process, pass by pass in turn.
+//!
+//! `cargo run --release -- FOLDER SET...` where FOLDER holds `SET.rules.gz` and `SET.rnd.trace.gz`.
+//!
+//! The two are timed in turn on the same trace, by the thread's CPU time, so that other work on the machine and its
+//! clock hit both alike. A figure is the median over the passes; every answer of both is checked before.
+
+use std::error::Error;
+use std::ffi::{c_int, c_void};
+use std::io::Read;
+use std::path::Path;
+
+use bulkhead_classifier::{Key, Tables, Verdict, classbench};
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AclKey {
+    protocol: u8,
+    pad: [u8; 3],
+    src: u32,
+    dst: u32,
+    src_port: u16,
+    dst_port: u16,
+}
+
+#[repr(C)]
+struct AclRule {
+    src: u32,
+    dst: u32,
+    src_ports: [u16; 2],
+    dst_ports: [u16; 2],
+    src_length: u8,
+    dst_length: u8,
+    protocol: u8,
+    protocol_mask: u8,
+}
+
+unsafe extern "C" {
+    fn bench_acl_start() -> c_int;
+    fn bench_acl_build(rules: *const AclRule, count: u32, max_size: u64) -> *mut c_void;
+    fn bench_acl_algorithm(acl: *mut c_void, algorithm: c_int) -> c_int;
+    fn bench_acl_classify(acl: *mut c_void, keys: *mut *const u8, results: *mut u32, count: u32);
+    fn bench_acl_free(acl: *mut c_void);
+}
+
+fn read(path: &Path) -> Result<String, Box<dyn Error>> {
+    let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut text = String::new();
+    flate2::read::MultiGzDecoder::new(&bytes[..]).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The CPU time of this thread in nanoseconds.
+fn cpu_time() -> f64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+}
+
+fn acl_rules(text: &str) -> Vec<AclRule> {
+    text.lines()
+        .map(|line| {
+            let mut numbers = line.trim_start_matches('@').split(|c: char| !c.is_ascii_hexdigit() && c != 'x').filter(|word| !word.is_empty());
+            let mut next = || {
+                let word = numbers.next().expect("checked by the parser before");
+                match word.strip_prefix("0x") {
+                    Some(hex) => u32::from_str_radix(hex, 16),
+                    None => word.parse(),
+                }
+                .expect("checked by the parser before")
+            };
+            let mut address = || (0..4).fold(0, |all, _| all << 8 | next());
+            let src = address();
+            let src_length = next();
+            let mut address = || (0..4).fold(0, |all, _| all << 8 | next());
+            let dst = address();
+            let dst_length = next();
+            AclRule {
+                src,
+                dst,
+                src_length: src_length as u8,
+                dst_length: dst_length as u8,
+                src_ports: [next() as u16, next() as u16],
+                dst_ports: [next() as u16, next() as u16],
+                protocol: next() as u8,
+                protocol_mask: next() as u8,
+            }
+        })
+        .collect()
+}
+
+struct Acl(*mut c_void);
+
+impl Acl {
+    fn classify(&self, keys: &mut [*const u8], results: &mut [u32], burst: usize) {
+        for (keys, results) in keys.chunks_mut(burst).zip(results.chunks_mut(burst)) {
+            // SAFETY: each pointer is to a key that lives, and there is a result per key.
+            unsafe { bench_acl_classify(self.0, keys.as_mut_ptr(), results.as_mut_ptr(), keys.len() as u32) };
+        }
+    }
+
+    fn algorithm(&self, algorithm: c_int) -> bool {
+        // SAFETY: the context lives.
+        unsafe { bench_acl_algorithm(self.0, algorithm) == 0 }
+    }
+}
+
+fn ours(tables: &Tables, keys: &[Key], verdicts: &mut [Verdict], burst: usize) {
+    for (keys, verdicts) in keys.chunks(burst).zip(verdicts.chunks_mut(burst)) {
+        tables.lookup_batch(keys, verdicts);
+    }
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// Nanoseconds per lookup of ours and of theirs, in turn.
+fn pair(mut a: impl FnMut(), mut b: impl FnMut(), keys: usize) -> (f64, f64, f64) {
+    let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let start = cpu_time();
+    a();
+    b();
+    while ratios.len() < 15 || cpu_time() - start < 0.25e9 && ratios.len() < 200 {
+        let t0 = cpu_time();
+        a();
+        let t1 = cpu_time();
+        b();
+        let t2 = cpu_time();
+        ours.push((t1 - t0) / keys as f64);
+        theirs.push((t2 - t1) / keys as f64);
+        ratios.push((t2 - t1) / (t1 - t0));
+    }
+    (median(&mut ours), median(&mut theirs), median(&mut ratios))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (folder, sets) = args.split_first().ok_or("usage: classifier-rte-acl FOLDER SET...")?;
+    // SAFETY: called once, before anything else of DPDK.
+    if unsafe { bench_acl_start() } < 0 {
+        return Err("DPDK's environment does not start".into());
+    }
+    println!("ns per lookup: ours / rte_acl's best algorithm (ratio of medians pair by pair); build seconds; bytes of ours");
+    for set in sets {
+        let text = read(&Path::new(folder).join(format!("{set}.rules.gz")))?;
+        let trace = classbench::parse_trace(&read(&Path::new(folder).join(format!("{set}.rnd.trace.gz")))?)?;
+        let rules = classbench::parse_rules(&text)?;
+        let t0 = cpu_time();
+        let tables = Tables::build(rules)?;
+        let t1 = cpu_time();
+        let acl_rules = acl_rules(&text);
+        // SAFETY: the rules live through the call.
+        let acl = Acl(unsafe { bench_acl_build(acl_rules.as_ptr(), acl_rules.len() as u32, 0) });
+        let t2 = cpu_time();
+        if acl.0.is_null() {
+            return Err(format!("{set}: rte_acl does not build").into());
+        }
+        let keys: Vec<Key> = trace.iter().map(|&(key, _)| key).collect();
+        let acl_keys: Vec<AclKey> = trace
+            .iter()
+            .map(|(key, _)| {
+                let bits = |address| match address {
+                    std::net::IpAddr::V4(address) => std::net::Ipv4Addr::to_bits(address).to_be(),
+                    std::net::IpAddr::V6(_) => unreachable!("traces are IPv4"),
+                };
+                AclKey {
+                    protocol: key.protocol(),
+                    pad: [0; 3],
+                    src: bits(key.src()),
+                    dst: bits(key.dst()),
+                    src_port: key.src_port().to_be(),
+                    dst_port: key.dst_port().to_be(),
+                }
+            })
+            .collect();
+        let mut pointers: Vec<*const u8> = acl_keys.iter().map(|key| (&raw const *key).cast()).collect();
+        let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
+        let mut results = vec![0; keys.len()];
+        let mut cells = Vec::new();
+        for burst in [1, 32, 256] {
+            let mut best: Option<(f64, f64, f64)> = None;
+            // At burst 1 the vector algorithms fall back to narrower ones; the scalar one wins there.
+            let algorithms: &[c_int] = if burst == 1 { &[0, 3] } else { &[2, 3] };
+            for &algorithm in algorithms {
+                if !acl.algorithm(algorithm) {
+                    continue;
+                }
+                acl.classify(&mut pointers, &mut results, burst);
+                ours(&tables, &keys, &mut verdicts, burst);
+                for ((verdict, &result), &(key, answer)) in verdicts.iter().zip(&results).zip(&trace) {
+                    assert_eq!(verdict.rule(), answer, "{set}: ours on {key:?}");
+                    assert_eq!((result as usize).checked_sub(1), answer, "{set}: rte_acl on {key:?}");
+                }
+                let cell = pair(
+                    || ours(&tables, &keys, &mut verdicts, burst),
+                    || acl.classify(&mut pointers, &mut results, burst),
+                    keys.len(),
+                );
+                if best.is_none_or(|best| cell.1 < best.1) {
+                    best = Some(cell);
+                }
+            }
+            let (ours, theirs, ratio) = best.ok_or("no algorithm of rte_acl runs here")?;
+            cells.push(format!("b{burst} {ours:5.1}/{theirs:5.1} ({ratio:.2}x)"));
+        }
+        let (build, acl_build) = ((t1 - t0) / 1e9, (t2 - t1) / 1e9);
+        println!("{set:16} {} build {build:.4}/{acl_build:.4} ({:.0}x) {} kB", cells.join("  "), acl_build / build, tables.bytes() / 1000);
+        // SAFETY: not used after this.
+        unsafe { bench_acl_free(acl.0) };
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! A list compiled for both address families.
+
+use std::sync::Arc;
+
+use crate::engine::address::{Address, Fields};
+use crate::engine::{Block, Choice, Cost, Family, Protocols};
+use crate::simd::{Scalar, Simd};
+use crate::{BuildError, BuildOptions, Key, Rule};
+
+/// A list compiled for both address families. A copy shares everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Compiled {
+    protocols: Arc<Protocols>,
+    v4: Family<u32>,
+    v6: Family<u128>,
+}
+
+impl Compiled {
+    pub(crate) fn build(rules: &[Rule], options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
+        let protocols = Protocols::new(rules);
+        let v4 = Family::build(rules, &protocols, options, choice)?;
+        let v6 = Family::build(rules, &protocols, options, choice)?;
+        Ok(Self { protocols: Arc::new(protocols), v4, v6 })
+    }
+
+    /// The same list without the rule of this code; none when only another build can do that.
+    pub(crate) fn without(&self, code: u32) -> Option<Self> {
+        Some(Self { protocols: self.protocols.clone(), v4: self.v4.without(code)?, v6: self.v6.without(code)? })
+    }
+
+    /// The codes of up to `N` keys, `u32::MAX` for "no rule" and for keys of two families. Whether there were such.
+    #[inline(always)]
+    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
+        let mut block = Block::<u32, N>::new();
+        let mut families = Key::V4;
+        for key in keys {
+            families |= key.family();
+            block.push(self.fields(key));
+        }
+        if families == Key::V4 {
+            *codes = self.v4.decide(simd, &block);
+            return false;
+        }
+        self.mixed::<S, N>(simd, keys, codes)
+    }
+
+    /// The code of one key, `u32::MAX` for "no rule" and for a key of two families.
+    #[inline(always)]
+    pub(crate) fn decide_one<S: Simd>(&self, simd: S, key: &Key) -> u32 {
+        match key.family() {
+            Key::V4 => self.v4.decide_one(simd, &self.fields(key)),
+            Key::V6 => self.v6.decide_one(simd, &self.fields(key)),
+            _ => u32::MAX,
+        }
+    }
+
+    /// Keys of both families.
+    #[inline(always)]
+    fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
+        let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
+        for key in keys {
+            match key.family() {
+                Key::V4 => v4.push(self.fields(key)),
+                Key::V6 => v6.push(self.fields(key)),
+                _ => {}
+            }
+        }
+        let (v4, v6) = (self.v4.decide(simd, &v4), self.v6.decide(simd, &v6));
+        let (mut v4, mut v6, mut odd) = (v4.iter(), v6.iter(), false);
+        for (key, code) in keys.iter().zip(codes) {
+            let decided = match key.family() {
+                Key::V4 => v4.next(),
+                Key::V6 => v6.next(),
+                _ => None,
+            };
+            odd |= decided.is_none();
+            *code = decided.copied().unwrap_or(u32::MAX);
+        }
+        odd
+    }
+
+    #[inline(always)]
+    fn fields<A: Address>(&self, key: &Key) -> Fields<A> {
+        let (src, dst) = key.bits();
+        Fields {
+            src: A::from_halves(src),
+            dst: A::from_halves(dst),
+            service: self.protocols.point(key.protocol(), key.dst_port()),
+            src_port: u32::from(key.src_port()),
+        }
+    }
+
+    /// What the lookup of this key costs.
+    pub(crate) fn cost(&self, key: &Key) -> Cost {
+        match key.family() {
+            Key::V4 => self.v4.cost(Scalar, &self.fields(key)),
+            _ => self.v6.cost(Scalar, &self.fields(key)),
+        }
+    }
+
+    /// The most that the lookup of any key costs.
+    pub(crate) fn worst_case(&self) -> Cost {
+        let (a, b) = (self.v4.worst_case(), self.v6.worst_case());
+        Cost {
+            steps: a.steps.max(b.steps),
+            chunks: a.chunks.max(b.chunks),
+            probes: a.probes.max(b.probes),
+            entries: a.entries.max(b.entries),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.v4.bytes() + self.v6.bytes() + size_of::<Protocols>()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!("IPv4: {}; IPv6: {}", self.v4.describe(), self.v6.describe())
+    }
+}

@@ -1,0 +1,112 @@
+//! What changed since a list was compiled.
+//!
+//! ```text
+//!   base (shared, 100,000 rules) --without the removed--> code --moved to its present position--.
+//!   added (some rules, compiled anew for each change) ----> code --moved to its present position--+--> the smaller
+//! ```
+//!
+//! A change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
+//! a list of at most [`MAX_ADDED`]. The alternative, copying and changing the base's own structures, has to move
+//! every later position by one in every structure, or to give rules numbers with gaps that run out.
+
+use crate::compiled::Compiled;
+use crate::engine::Choice;
+use crate::{BuildError, BuildOptions, Rule};
+
+/// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
+pub(crate) const MAX_ADDED: usize = 64;
+
+/// Changes on top of a compiled list.
+#[derive(Clone, Debug)]
+pub(crate) struct Delta {
+    /// Positions in the base that are gone, ascending.
+    removed: Vec<u32>,
+    /// Present positions of the added rules, ascending.
+    added: Vec<u32>,
+    /// From this position of the base on, until the next step, a rule is so much further (around zero).
+    steps: Vec<(u32, u32)>,
+    compiled: Option<Compiled>,
+}
+
+impl Delta {
+    pub(crate) fn new() -> Self {
+        Self { removed: Vec::new(), added: Vec::new(), steps: vec![(0, 0)], compiled: None }
+    }
+
+    /// A rule was put at this position.
+    pub(crate) fn insert(&mut self, at: u32) {
+        let place = self.added.partition_point(|&added| added < at);
+        self.added[place..].iter_mut().for_each(|added| *added += 1);
+        self.added.insert(place, at);
+    }
+
+    /// The rule at this position was taken out. Its position in the base, none if it was an added one.
+    pub(crate) fn remove(&mut self, at: u32) -> Option<u32> {
+        let place = self.added.partition_point(|&added| added < at);
+        let own = self.added.get(place) == Some(&at);
+        let base = (!own).then(|| self.in_base(at - u32::try_from(place).expect("at most MAX_ADDED")));
+        if own {
+            self.added.remove(place);
+        }
+        self.added[place..].iter_mut().for_each(|added| *added -= 1);
+        if let Some(base) = base {
+            self.removed.insert(self.removed.partition_point(|&removed| removed < base), base);
+        }
+        base
+    }
+
+    /// The position in the base of the rule that has so many of the remaining ones before it.
+    fn in_base(&self, remaining: u32) -> u32 {
+        self.removed.iter().fold(remaining, |base, &removed| if removed <= base { base + 1 } else { base })
+    }
+
+    /// The present position of a remaining rule of the base.
+    fn present(&self, base: u32) -> u32 {
+        let before = u32::try_from(self.removed.partition_point(|&removed| removed < base)).expect("at most MAX_ADDED");
+        self.added.iter().fold(base - before, |at, &added| if added <= at { at + 1 } else { at })
+    }
+
+    /// Whether there is more than a delta should hold.
+    pub(crate) fn is_full(&self) -> bool {
+        self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED
+    }
+
+    /// Computes what lookups need. `rule` gives the rule at a present position.
+    pub(crate) fn finish<'a>(
+        &mut self,
+        rule: impl Fn(u32) -> &'a Rule,
+        options: &BuildOptions<'_>,
+    ) -> Result<(), BuildError> {
+        let first_after = |(before, &at): (u32, &u32)| self.in_base(at - before);
+        let added = (0u32..).zip(&self.added).map(first_after);
+        let mut begins: Vec<u32> = self.removed.iter().map(|removed| removed + 1).chain(added).chain([0]).collect();
+        begins.sort_unstable();
+        begins.dedup();
+        self.steps = begins.iter().map(|&base| (base, self.present(base).wrapping_sub(base))).collect();
+        let rules: Vec<Rule> = self.added.iter().map(|&at| rule(at).clone()).collect();
+        self.compiled = if rules.is_empty() { None } else { Some(Compiled::build(&rules, options, Choice::BITS)?) };
+        Ok(())
+    }
+
+    /// The added rules, compiled; none when there are none.
+    #[inline]
+    pub(crate) fn compiled(&self) -> Option<&Compiled> {
+        self.compiled.as_ref()
+    }
+
+    /// The code of a rule of the base at its present position.
+    #[inline]
+    pub(crate) fn move_base(&self, code: u32) -> u32 {
+        if code == u32::MAX {
+            return code;
+        }
+        let step = self.steps.partition_point(|&(begin, _)| begin <= code >> 1) - 1;
+        code.wrapping_add(self.steps[step].1 << 1)
+    }
+
+    /// The code of an added rule at its present position.
+    #[inline]
+    pub(crate) fn move_added(&self, code: u32) -> u32 {
+        if code == u32::MAX { code } else { self.added[(code >> 1) as usize] << 1 | code & 1 }
+    }
+}

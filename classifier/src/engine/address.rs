@@ -1,0 +1,202 @@
+//! What the engine needs of a number that stands for an address: IPv4 as `u32`, IPv6 as `u128`.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::addresses::{AddressSet, Point};
+use crate::simd::{NODE, Node, Simd};
+
+/// An address, or any other field that is searched as a 32-bit number.
+pub(crate) trait Address: Point + Hash + Debug + Send + Sync + 'static {
+    /// The lowest.
+    const ZERO: Self;
+    /// The highest.
+    const LAST: Self;
+    /// The length of the longest prefix.
+    const BITS: u8;
+    /// One interval of every address.
+    const EVERY: &'static [(Self, Self)];
+
+    /// From a key's two halves, high half first.
+    fn from_halves(halves: [u64; 2]) -> Self;
+
+    /// The members of this family.
+    fn intervals(set: &AddressSet) -> &[(Self, Self)];
+
+    /// The mask of a prefix length up to [`Address::BITS`].
+    fn mask(length: u8) -> Self;
+
+    /// The bits that both have.
+    fn and(self, mask: Self) -> Self;
+
+    /// Bitwise complement.
+    fn not(self) -> Self;
+
+    /// Bitwise difference.
+    fn xor(self, other: Self) -> Self;
+
+    /// How many zero bits the number ends with.
+    fn trailing_zeros(self) -> u32;
+
+    /// A hash of two addresses and a number, good in its high bits.
+    fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64;
+
+    /// How many of the ascending separators are below the point.
+    fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32;
+
+    /// The same for several points.
+    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]);
+
+    /// Whether the packet's fields lie in the four intervals.
+    fn within<S: Simd>(simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool;
+}
+
+/// A number per field: those of one packet, or one end of a rule's intervals.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fields<A> {
+    pub(crate) src: A,
+    pub(crate) dst: A,
+    pub(crate) service: u32,
+    pub(crate) src_port: u32,
+}
+
+/// Multiplies to 128 bits and folds: each input bit reaches every output bit. The construction of wyhash and ahash.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of the product")]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
+}
+
+impl Address for u32 {
+    const ZERO: Self = 0;
+    const LAST: Self = Self::MAX;
+    const BITS: u8 = 32;
+    const EVERY: &'static [(Self, Self)] = &[(0, Self::MAX)];
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "an IPv4 address sits in the low 32 bits")]
+    fn from_halves(halves: [u64; 2]) -> Self {
+        halves[1] as Self
+    }
+
+    fn intervals(set: &AddressSet) -> &[(Self, Self)] {
+        set.v4_intervals()
+    }
+
+    fn mask(length: u8) -> Self {
+        Self::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn and(self, mask: Self) -> Self {
+        self & mask
+    }
+
+    fn not(self) -> Self {
+        !self
+    }
+
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        self ^ other
+    }
+
+    fn trailing_zeros(self) -> u32 {
+        Self::trailing_zeros(self)
+    }
+
+    #[inline(always)]
+    fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64 {
+        fold((u64::from(src) << 32 | u64::from(dst)) ^ seed, u64::from(more) ^ seed.rotate_left(32) | 1)
+    }
+
+    #[inline(always)]
+    fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32 {
+        simd.rank(node, point)
+    }
+
+    #[inline(always)]
+    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]) {
+        simd.rank_all(node, points, ranks);
+    }
+
+    #[inline(always)]
+    fn within<S: Simd>(simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool {
+        let four = |fields: &Fields<Self>| [fields.src, fields.dst, fields.service, fields.src_port];
+        simd.within(four(first), four(width), four(packet))
+    }
+}
+
+impl Address for u128 {
+    const ZERO: Self = 0;
+    const LAST: Self = Self::MAX;
+    const BITS: u8 = 128;
+    const EVERY: &'static [(Self, Self)] = &[(0, Self::MAX)];
+
+    #[inline(always)]
+    fn from_halves([high, low]: [u64; 2]) -> Self {
+        Self::from(high) << 64 | Self::from(low)
+    }
+
+    fn intervals(set: &AddressSet) -> &[(Self, Self)] {
+        set.v6_intervals()
+    }
+
+    fn mask(length: u8) -> Self {
+        Self::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn and(self, mask: Self) -> Self {
+        self & mask
+    }
+
+    fn not(self) -> Self {
+        !self
+    }
+
+    #[inline(always)]
+    fn xor(self, other: Self) -> Self {
+        self ^ other
+    }
+
+    fn trailing_zeros(self) -> u32 {
+        Self::trailing_zeros(self)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "both halves of each address go in")]
+    fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64 {
+        let half =
+            |address: Self, seed: u64| fold((address >> 64) as u64 ^ seed, address as u64 ^ seed.rotate_left(32));
+        fold(half(src, seed) ^ u64::from(more), half(dst, !seed) ^ seed.rotate_left(16))
+    }
+
+    /// A binary search: a comparison of 128 bits is two instructions, and no register holds 16.
+    #[inline(always)]
+    fn rank<S: Simd>(_simd: S, node: &Node<Self>, point: Self) -> u32 {
+        let below = |at: u32| node.0[at as usize % NODE] < point;
+        let mut rank = 0;
+        for step in [8, 4, 2, 1, 1] {
+            rank += if below(rank + step - 1) { step } else { 0 };
+        }
+        rank
+    }
+
+    #[inline(always)]
+    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]) {
+        for (rank, &point) in ranks.iter_mut().zip(points) {
+            *rank = Self::rank(simd, node, point);
+        }
+    }
+
+    #[inline(always)]
+    fn within<S: Simd>(_simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool {
+        (packet.src.wrapping_sub(first.src) <= width.src)
+            & (packet.dst.wrapping_sub(first.dst) <= width.dst)
+            & (packet.service.wrapping_sub(first.service) <= width.service)
+            & (packet.src_port.wrapping_sub(first.src_port) <= width.src_port)
+    }
+}

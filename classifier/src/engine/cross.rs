@@ -1,0 +1,116 @@
+//! The answer to every combination of classes, written down.
+//!
+//! Where the classes of the four axes multiply to few combinations (one pod's table: sources times services), the
+//! table of all of them is the fastest structure there is: one load after the four searches. It also is the answer to
+//! tuple space explosion by nested prefixes and ranges: 8,193 rules of 8,192 masks have 9,537 combinations.
+
+use super::address::Address;
+use super::axis::Rows;
+use super::rules::LiveRules;
+use super::{Axes, Classes, Covers};
+use crate::{BuildError, BuildOptions};
+
+/// The most combinations that are written down: a megabyte of 16-bit numbers, the cache nearest to a core (L2) on the
+/// machine that this was measured on, and the bound on one pod's table.
+pub(crate) const MAX_CELLS: usize = 1 << 19;
+
+/// Lists that are tried. Each rule is one bit of a row while the table is filled.
+pub(crate) const MAX_RULES: usize = 1 << 14;
+
+/// Classes per axis that are tried: with [`MAX_RULES`] a bound of 16 MiB on the rows.
+const MAX_CLASSES: usize = 1 << 13;
+
+/// The first rule of every combination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cross {
+    /// Positions in `codes`: half the size of the codes themselves, which are few and stay in the L1 cache.
+    cells: Vec<u16>,
+    /// One per rule, and one for "no rule".
+    codes: Vec<u32>,
+}
+
+impl Cross {
+    /// The axes, whose classes are numbered as addends of the cell's index; none when there are too many cells.
+    pub(crate) fn build<A: Address>(
+        live: &LiveRules<'_, A>,
+        options: &BuildOptions<'_>,
+        max_cells: usize,
+    ) -> Result<Option<(Axes<A>, Self)>, BuildError> {
+        let bits = live.rules.len();
+        if bits > MAX_RULES {
+            return Ok(None);
+        }
+        let mut covers = Covers::new(bits, bits.div_ceil(64).max(1));
+        for (bit, rule) in (0u32..).zip(0..bits) {
+            covers.add_rule(bit, live, rule);
+        }
+        let Some((mut axes, rows)) = covers.cut(MAX_CLASSES, options)? else { return Ok(None) };
+        let cells: usize = rows.iter().map(Rows::classes).product();
+        if cells > max_cells {
+            return Ok(None);
+        }
+        let cells = fill(&rows, bits, options)?;
+        let codes = live.rules.iter().map(|rule| rule.code).chain([u32::MAX]).collect();
+        let [_, dst, service, src_port] =
+            rows.each_ref().map(|rows| u32::try_from(rows.classes()).expect("at most MAX_CLASSES"));
+        axes.renumber(
+            [dst * service * src_port, service * src_port, src_port, 1].map(|factor| move |class| class * factor),
+        );
+        Ok(Some((axes, Self { cells, codes })))
+    }
+
+    #[inline(always)]
+    pub(crate) fn decide<const N: usize>(&self, classes: &Classes<N>, len: usize) -> [u32; N] {
+        let mut codes = [u32::MAX; N];
+        for (at, code) in codes.iter_mut().enumerate().take(len) {
+            let cell = classes[0][at] + classes[1][at] + classes[2][at] + classes[3][at];
+            *code = self.codes[usize::from(self.cells[cell as usize])];
+        }
+        codes
+    }
+
+    #[inline(always)]
+    pub(crate) fn decide_one(&self, [a, b, c, d]: [u32; 4]) -> u32 {
+        self.codes[usize::from(self.cells[(a + b + c + d) as usize])]
+    }
+
+    /// Whether a rule of this code is in the table.
+    pub(crate) fn holds(&self, code: u32) -> bool {
+        self.codes.binary_search(&code).is_ok()
+    }
+
+    pub(crate) fn cells(&self) -> usize {
+        self.cells.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.cells.capacity() * size_of::<u16>() + self.codes.capacity() * size_of::<u32>()
+    }
+}
+
+/// The first bit in the intersection of the rows, or `none`, for every combination.
+fn fill([a, b, c, d]: &[Rows; 4], none: usize, options: &BuildOptions<'_>) -> Result<Vec<u16>, BuildError> {
+    let mut cells = Vec::with_capacity(a.classes() * b.classes() * c.classes() * d.classes());
+    // The words of `a & b` that are not empty, and the bits: most classes are covered by few rules.
+    let mut some: Vec<(usize, u64)> = Vec::new();
+    for i in 0..a.classes() {
+        options.proceed()?;
+        for j in 0..b.classes() {
+            let words = a.row(i).iter().zip(b.row(j)).map(|(a, b)| a & b);
+            some.clear();
+            some.extend(words.enumerate().filter(|&(_, word)| word != 0));
+            for k in 0..c.classes() {
+                let c = c.row(k);
+                for l in 0..d.classes() {
+                    let d = d.row(l);
+                    let first = some.iter().find_map(|&(at, word)| {
+                        let met = word & c[at] & d[at];
+                        (met != 0).then(|| at * 64 + met.trailing_zeros() as usize)
+                    });
+                    cells.push(u16::try_from(first.unwrap_or(none)).expect("MAX_RULES is below 2^16"));
+                }
+            }
+        }
+    }
+    Ok(cells)
+}

@@ -1,0 +1,156 @@
+//! The rules as the compiler sees them: one family, every field as intervals of numbers.
+
+use super::address::Address;
+use crate::{Addresses, Rule, Services, Verdict};
+
+/// The protocol numbers that no rule tells apart, numbered in order. A service is the number of its protocol's class
+/// and its port, `class << 16 | port`; so "every protocol, port 80" is a handful of intervals instead of 256.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Protocols {
+    pub(crate) class_of: [u8; 256],
+}
+
+impl Protocols {
+    pub(crate) fn new(rules: &[Rule]) -> Self {
+        let mut begins = [false; 257];
+        for rule in rules {
+            if let Services::Set(set) = &rule.services {
+                for service in set.services() {
+                    begins[usize::from(service.protocols.0)] = true;
+                    begins[usize::from(service.protocols.1) + 1] = true;
+                }
+            }
+        }
+        let mut class_of = [0; 256];
+        for number in 1..256 {
+            class_of[number] = class_of[number - 1] + u8::from(begins[number]);
+        }
+        Self { class_of }
+    }
+
+    /// The service of a packet as a point of the service axis.
+    #[inline(always)]
+    pub(crate) fn point(&self, protocol: u8, port: u16) -> u32 {
+        u32::from(self.class_of[usize::from(protocol)]) << 16 | u32::from(port)
+    }
+
+    /// The services of a rule as intervals of points; adds them to `into`.
+    fn intervals(&self, services: &Services, into: &mut Vec<(u32, u32)>) {
+        let Services::Set(set) = services else {
+            into.push((0, u32::MAX));
+            return;
+        };
+        for service in set.services() {
+            let (first, last) = service.protocols;
+            let (low, high) = (self.point(first, service.ports.first), self.point(last, service.ports.last));
+            if service.ports == crate::PortRange::ALL {
+                // The axis goes on above the last class; no packet is there.
+                into.push((low, if last == u8::MAX { u32::MAX } else { high }));
+            } else {
+                let (first, last) = (low >> 16, high >> 16);
+                into.extend((first..=last).map(|class| (class << 16 | low & 0xffff, class << 16 | high & 0xffff)));
+            }
+        }
+    }
+}
+
+/// A rule that some packet of the family can match.
+#[derive(Clone, Debug)]
+pub(crate) struct Live<'a, A> {
+    /// The verdict's code, ascending in the rule's position.
+    pub(crate) code: u32,
+    pub(crate) src: &'a [(A, A)],
+    pub(crate) dst: &'a [(A, A)],
+    pub(crate) src_ports: (u32, u32),
+    /// Where its services are in [`LiveRules::services`].
+    services: (u32, u32),
+}
+
+/// The rules of one family in their order, up to and with the first that matches every packet.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveRules<'a, A> {
+    pub(crate) rules: Vec<Live<'a, A>>,
+    services: Vec<(u32, u32)>,
+}
+
+impl<'a, A: Address> LiveRules<'a, A> {
+    pub(crate) fn new(rules: &'a [Rule], protocols: &Protocols) -> Self {
+        let mut live = Self { rules: Vec::new(), services: Vec::new() };
+        for (at, rule) in (0u32..).zip(rules) {
+            let (src, dst) = (intervals(&rule.src), intervals(&rule.dst));
+            let from = live.services.len();
+            protocols.intervals(&rule.services, &mut live.services);
+            if src.is_empty() || dst.is_empty() || live.services.len() == from {
+                live.services.truncate(from);
+                continue;
+            }
+            let src_ports = (u32::from(rule.src_ports.first), u32::from(rule.src_ports.last));
+            let index = |at: usize| u32::try_from(at).expect("MAX_RULES keeps lists far below 2^32 services");
+            let services = (index(from), index(live.services.len()));
+            let code = Verdict::by(rule.action, at).code();
+            live.rules.push(Live { code, src, dst, src_ports, services });
+            if *rule == Rule::any(rule.action, rule.origin) {
+                break;
+            }
+        }
+        live
+    }
+
+    /// The services of a rule as intervals of points.
+    pub(crate) fn services(&self, rule: &Live<'_, A>) -> &[(u32, u32)] {
+        &self.services[rule.services.0 as usize..rule.services.1 as usize]
+    }
+}
+
+fn intervals<A: Address>(addresses: &Addresses) -> &[(A, A)] {
+    match addresses {
+        Addresses::Any => A::EVERY,
+        Addresses::Set(set) => A::intervals(set),
+    }
+}
+
+/// The source ports of a rule as an interval of the axis, which goes on above the last port.
+pub(crate) fn port_interval((first, last): (u32, u32)) -> (u32, u32) {
+    (first, if last == u32::from(u16::MAX) { u32::MAX } else { last })
+}
+
+/// Calls `take` with the prefixes that cover the interval, ascending: the first address and the length.
+pub(crate) fn prefixes<A: Address>((mut first, last): (A, A), mut take: impl FnMut(A, u8)) {
+    loop {
+        let aligned = u8::try_from(first.trailing_zeros()).expect("at most 128").min(A::BITS);
+        let mut length = A::BITS - aligned;
+        let end = loop {
+            let end = first.xor(A::mask(length).not());
+            if end <= last {
+                break end;
+            }
+            length += 1;
+        };
+        take(first, length);
+        match end.next().filter(|_| end < last) {
+            Some(next) => first = next,
+            None => break,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_covered_by_its_prefixes() {
+        let cover = |interval| {
+            let mut all = Vec::new();
+            prefixes::<u32>(interval, |first, length| all.push((first, length)));
+            all
+        };
+        assert_eq!(cover((0, u32::MAX)), [(0, 0)]);
+        assert_eq!(cover((5, 5)), [(5, 32)]);
+        assert_eq!(cover((1, 6)), [(1, 32), (2, 31), (4, 31), (6, 32)]);
+        assert_eq!(cover((u32::MAX - 1, u32::MAX)), [(u32::MAX - 1, 31)]);
+        let mut count = 0;
+        prefixes::<u128>((1, u128::MAX - 1), |_, _| count += 1);
+        assert_eq!(count, 254);
+    }
+}

@@ -1,0 +1,392 @@
+//! Bit vectors: the rows of the four classes are intersected; what is left are direct rules that match and tuples
+//! that may.
+
+use super::address::{Address, Fields};
+use super::plan::{MAX_RUN, Plan, Shape};
+use super::rules::LiveRules;
+use super::tuples::{Tuples, lanes};
+use super::{Axes, Block, Choice, Classes, Cost, Covers, Retracted};
+use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
+use crate::{BuildError, BuildOptions};
+
+/// Bits of a row. More make rows that no cache holds.
+const MAX_BITS: usize = 1 << 14;
+
+/// Bits of a chunk.
+const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+
+/// Codes of a chunk: one per bit, and more up to the place that stands for none.
+const CHUNK_CODES: usize = NO_BIT + 1;
+
+/// Probes that wait for their cache lines together: four per key of a block, and room for a key that has 64.
+const PROBES: usize = 192;
+
+/// Entries that are verified together.
+const ENTRIES: usize = 256;
+
+/// The rows of one family and what their bits mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Vectors<A> {
+    rows: Rows,
+    /// The code of each bit, [`CHUNK_CODES`] per chunk; `u32::MAX` for a tuple's and for [`NO_BIT`].
+    codes: Vec<u32>,
+    /// The tuples' bits, all in the first word.
+    tuple_bits: u64,
+    tuples: Tuples<A>,
+    shapes: Vec<Shape>,
+    direct: usize,
+    classes: [usize; 4],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rows {
+    /// One word per class.
+    Words(Vec<u64>),
+    /// A number of chunks per class.
+    Chunks { rows: Vec<Chunk>, each: usize },
+}
+
+impl<A: Address> Vectors<A> {
+    pub(crate) fn build(
+        live: &LiveRules<'_, A>,
+        options: &BuildOptions<'_>,
+        choice: Choice,
+    ) -> Result<(Axes<A>, Self), BuildError> {
+        let mut plan = Plan::new(live, choice, options)?;
+        let tuples = loop {
+            options.proceed()?;
+            match Tuples::new(&plan.tuples, &plan.entries) {
+                Ok(tuples) => break tuples,
+                Err(homeless) => plan.make_direct(&homeless, live),
+            }
+        };
+        let bits = plan.tuples.len() + plan.direct.len();
+        if bits > MAX_BITS {
+            return Err(BuildError::TooComplex);
+        }
+        let words = if bits <= 64 { 1 } else { bits.div_ceil(512) * 8 };
+        let mut covers = Covers::new(bits, words);
+        plan.entries.iter().for_each(|entry| covers.add_entry(entry.tuple, entry));
+        let mut codes = vec![u32::MAX; plan.tuples.len()];
+        for &rule in &plan.direct {
+            covers.add_rule(u32::try_from(codes.len()).expect("below MAX_BITS"), live, rule as usize);
+            codes.push(live.rules[rule as usize].code);
+        }
+        let too_large = BuildError::TooLarge { max_bytes: options.max_bytes };
+        let (mut axes, rows) = covers.cut(options.max_bytes / (words * 8), options)?.ok_or(too_large)?;
+        // The rows of the four axes lie behind each other, and a class is numbered by where its row begins.
+        let each = words.div_ceil(8);
+        let mut begins = 0;
+        let mut all = Vec::with_capacity(rows.iter().map(|rows| rows.bits.len()).sum());
+        axes.renumber(rows.each_ref().map(|rows| {
+            let begin = begins;
+            begins += u32::try_from(rows.classes() * each).expect("max_bytes keeps it small");
+            move |class| begin + class * u32::try_from(each).expect("below MAX_BITS / 512")
+        }));
+        rows.iter().for_each(|rows| all.extend_from_slice(&rows.bits));
+        let classes = rows.each_ref().map(super::Rows::classes);
+        let rows = if words == 1 {
+            Rows::Words(all)
+        } else {
+            let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
+            Rows::Chunks { rows: all.chunks_exact(8).map(chunk).collect(), each }
+        };
+        let code = |chunk: usize, at: usize| (at < CHUNK_BITS).then(|| codes.get(chunk * CHUNK_BITS + at)).flatten();
+        let codes =
+            (0..each).flat_map(|chunk| (0..CHUNK_CODES).map(move |at| *code(chunk, at).unwrap_or(&u32::MAX))).collect();
+        let tuple_bits = if plan.tuples.len() == 64 { u64::MAX } else { (1 << plan.tuples.len()) - 1 };
+        Ok((axes, Self { rows, codes, classes, direct: plan.direct.len(), tuple_bits, tuples, shapes: plan.tuples }))
+    }
+
+    #[inline(always)]
+    pub(crate) fn decide<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        classes: &Classes<N>,
+        block: &Block<A, N>,
+        retracted: &Retracted,
+    ) -> [u32; N] {
+        let live = &retracted.live[..];
+        let mut best = [u32::MAX; N];
+        let mut tuples = [0; N];
+        let len = block.len;
+        match &self.rows {
+            Rows::Words(rows) => {
+                for at in 0..len {
+                    let met = classes.iter().fold(live[0].0[0], |met, axis| met & rows[axis[at] as usize]);
+                    best[at] = self.codes[(met & !self.tuple_bits).trailing_zeros() as usize];
+                    tuples[at] = met & self.tuple_bits;
+                }
+            }
+            Rows::Chunks { rows, each } => {
+                let (best, tuples) = (&mut best[..len], &mut tuples[..len]);
+                let codes = &self.codes[..];
+                if *each == 2 {
+                    simd.call(Meet::<N, 2> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples });
+                } else {
+                    simd.call(Meet::<N, 1> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples });
+                }
+            }
+        }
+        if self.tuple_bits != 0 {
+            simd.call(Probe {
+                tables: &self.tuples,
+                gone: &retracted.codes,
+                tuples: &tuples[..len],
+                block,
+                best: &mut best,
+            });
+        }
+        if let Rows::Chunks { rows, each: each @ 3.. } = &self.rows {
+            simd.call(MeetRest { rows, live, codes: &self.codes, each: *each, classes, best: &mut best[..len] });
+        }
+        best
+    }
+
+    /// The code of one packet.
+    #[inline(always)]
+    pub(crate) fn decide_one<S: Simd>(
+        &self,
+        simd: S,
+        [a, b, c, d]: [u32; 4],
+        packet: &Fields<A>,
+        retracted: &Retracted,
+    ) -> u32 {
+        let live = &retracted.live[..];
+        let (mut best, tuples) = match &self.rows {
+            Rows::Words(rows) => {
+                let row = |class: u32| rows[class as usize];
+                let met = row(a) & row(b) & row(c) & row(d) & live[0].0[0];
+                (self.codes[(met & !self.tuple_bits).trailing_zeros() as usize], met & self.tuple_bits)
+            }
+            Rows::Chunks { rows, .. } => {
+                let row = |class: u32| &rows[class as usize];
+                let (tuples, place) = simd.meet([row(a), row(b), row(c), row(d), &live[0]], self.tuple_bits);
+                (self.codes[place], tuples)
+            }
+        };
+        if tuples != 0 {
+            let lanes = lanes(*packet);
+            for tuple in bits(tuples) {
+                let (first, end) = self.tuples.run(self.tuples.bucket(tuple, packet));
+                for entry in first..end {
+                    best = best.min(self.tuples.verify(simd, entry, &lanes, &retracted.codes));
+                }
+            }
+        }
+        if let Rows::Chunks { rows, each } = &self.rows {
+            for chunk in 1..*each {
+                // Bits are in the order of their rules. A second chunk alone is cheaper than a guess whether it counts.
+                if *each > 2 && best < self.codes[chunk * CHUNK_CODES] {
+                    break;
+                }
+                let row = |class: u32| &rows[class as usize + chunk];
+                let place = simd.meet([row(a), row(b), row(c), row(d), &live[chunk]], 0).1;
+                best = best.min(self.codes[chunk * CHUNK_CODES + place]);
+            }
+        }
+        best
+    }
+
+    /// What one packet costs beside the search.
+    pub(crate) fn cost(&self, classes: [u32; 4], packet: &Fields<A>) -> Cost {
+        let row = |class: u32| match &self.rows {
+            Rows::Words(rows) => rows[class as usize],
+            Rows::Chunks { rows, .. } => rows[class as usize].0[0],
+        };
+        let tuples = classes.iter().fold(self.tuple_bits, |met, &class| met & row(class));
+        let runs = bits(tuples).map(|tuple| self.tuples.run(self.tuples.bucket(tuple, packet)));
+        let entries = runs.map(|(first, end)| (end - first) as usize).sum();
+        Cost { steps: 0, chunks: self.chunks(), probes: tuples.count_ones() as usize, entries }
+    }
+
+    /// The most that a packet costs beside the search.
+    pub(crate) fn worst_case(&self) -> Cost {
+        let entries = self.tuples.worst_case() as usize;
+        Cost { steps: 0, chunks: self.chunks(), probes: self.shapes.len(), entries }
+    }
+
+    /// Chunks per row; a row of one word counts as one.
+    pub(crate) fn chunks(&self) -> usize {
+        match &self.rows {
+            Rows::Words(_) => 1,
+            Rows::Chunks { each, .. } => *each,
+        }
+    }
+
+    /// Where the bit of a direct rule is: its chunk and its place in that.
+    pub(crate) fn place(&self, code: u32) -> Option<(usize, usize)> {
+        let at = self.codes.iter().position(|&direct| direct == code)?;
+        Some((at / CHUNK_CODES, at % CHUNK_CODES))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let rows = match &self.rows {
+            Rows::Words(rows) => size_of_val(&rows[..]),
+            Rows::Chunks { rows, .. } => size_of_val(&rows[..]),
+        };
+        rows + self.codes.capacity() * 4 + self.tuples.bytes()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "bit vectors of {} direct rules and {} tuples (at most {} verified), classes {:?}",
+            self.direct,
+            self.shapes.len(),
+            self.tuples.worst_case(),
+            self.classes,
+        )
+    }
+}
+
+/// Intersects the first `CHUNKS` (1 or 2) chunks of each key: the best direct rule, and the tuples that may have a
+/// better one. Both chunks always, because whether the first has a rule is not predictable.
+struct Meet<'a, const N: usize, const CHUNKS: usize> {
+    rows: &'a [Chunk],
+    live: &'a [Chunk],
+    codes: &'a [u32],
+    aside: u64,
+    classes: &'a Classes<N>,
+    best: &'a mut [u32],
+    tuples: &'a mut [u64],
+}
+
+impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let second = if CHUNKS == 2 { &self.codes[CHUNK_CODES..] } else { &[] };
+        let live = &self.live[..CHUNKS];
+        let [a, b, c, d] = self.classes;
+        let keys = a.iter().zip(b).zip(c.iter().zip(d));
+        for ((((&a, &b), (&c, &d)), best), tuples) in keys.zip(self.best).zip(self.tuples) {
+            let row = |class: u32| &self.rows[class as usize..][..CHUNKS];
+            let [a, b, c, d] = [row(a), row(b), row(c), row(d)];
+            let (first, place) = simd.meet([&a[0], &b[0], &c[0], &d[0], &live[0]], self.aside);
+            *tuples = first;
+            *best = self.codes[place];
+            if CHUNKS == 2 {
+                *best = second[simd.meet([&a[1], &b[1], &c[1], &d[1], &live[1]], 0).1].min(*best);
+            }
+        }
+    }
+}
+
+/// Intersects the chunks after the first, as long as they can hold a better rule.
+struct MeetRest<'a, const N: usize> {
+    rows: &'a [Chunk],
+    live: &'a [Chunk],
+    codes: &'a [u32],
+    each: usize,
+    classes: &'a Classes<N>,
+    best: &'a mut [u32],
+}
+
+impl<const N: usize> Kernel for MeetRest<'_, N> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (at, best) in self.best.iter_mut().enumerate() {
+            for chunk in 1..self.each {
+                let codes = &self.codes[chunk * CHUNK_CODES..][..CHUNK_CODES];
+                // Bits are in the order of their rules.
+                if *best < codes[0] {
+                    break;
+                }
+                let row = |axis: usize| &self.rows[self.classes[axis][at] as usize + chunk];
+                let lines = [row(0), row(1), row(2), row(3), &self.live[chunk]];
+                *best = codes[simd.meet(lines, 0).1].min(*best);
+            }
+        }
+    }
+}
+
+/// Looks into the buckets of each key's tuples.
+struct Probe<'a, A, const N: usize> {
+    tables: &'a Tuples<A>,
+    gone: &'a [u32],
+    tuples: &'a [u64],
+    block: &'a Block<A, N>,
+    best: &'a mut [u32; N],
+}
+
+impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { tables, gone, tuples, block, best } = self;
+        // How many tuples a key has and how many entries a bucket has is what no predictor knows. So both are
+        // written into lists, a few items at once whether they exist or not, and the lists are worked off.
+        let mut keys = [lanes(block.packet(0)); N];
+        let mut probes = List::<PROBES>::new();
+        for (at, &tuples) in (0u32..).zip(tuples) {
+            keys[at as usize % N] = lanes(block.packet(at as usize % N));
+            let left = tuples & tuples.wrapping_sub(1);
+            probes.push_some([(at, tuples.trailing_zeros()), (at, left.trailing_zeros())], tuples.count_ones());
+            for tuple in bits(left & left.wrapping_sub(1)) {
+                probes.push((at, tuple));
+            }
+            if probes.len() > PROBES - 66 {
+                probe(simd, tables, gone, &mut probes, block, &keys, best);
+            }
+        }
+        probe(simd, tables, gone, &mut probes, block, &keys, best);
+    }
+}
+
+/// Looks into the buckets of (key, tuple) pairs, in rounds so that the misses of each round overlap.
+#[inline(always)]
+fn probe<A: Address, S: Simd, const N: usize>(
+    simd: S,
+    tables: &Tuples<A>,
+    gone: &[u32],
+    probes: &mut List<PROBES>,
+    block: &Block<A, N>,
+    keys: &[Fields<A>; N],
+    best: &mut [u32; N],
+) {
+    for (at, tuple) in probes.items() {
+        *tuple = tables.bucket(*tuple, &block.packet(*at as usize % N));
+        tables.prefetch_bucket(*tuple);
+    }
+    let mut entries = List::<ENTRIES>::new();
+    for &mut (at, bucket) in probes.items() {
+        let (first, end) = tables.run(bucket);
+        tables.prefetch_run((first, end));
+        entries.push_some([(at, first), (at, first + 1), (at, first + 2), (at, first + 3)], end - first);
+        for entry in first + 4..end {
+            entries.push((at, entry));
+        }
+        if entries.len() > ENTRIES - MAX_RUN - 4 {
+            verify(simd, tables, gone, &mut entries, keys, best);
+        }
+    }
+    verify(simd, tables, gone, &mut entries, keys, best);
+    probes.clear();
+}
+
+/// Verifies (key, entry) pairs.
+#[inline(always)]
+fn verify<A: Address, S: Simd, const N: usize>(
+    simd: S,
+    tables: &Tuples<A>,
+    gone: &[u32],
+    entries: &mut List<ENTRIES>,
+    keys: &[Fields<A>; N],
+    best: &mut [u32; N],
+) {
+    for &mut (at, entry) in entries.items() {
+        let best = &mut best[at as usize % N];
+        *best = tables.verify(simd, entry, &keys[at as usize % N], gone).min(*best);
+    }
+    entries.clear();
+}
+
+/// The places of the bits that are set.
+#[inline(always)]
+fn bits(mut left: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let at = left.trailing_zeros();
+        (left != 0).then(|| {
+            left &= left - 1;
+            at
+        })
+    })
+}

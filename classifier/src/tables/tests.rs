@@ -1,0 +1,306 @@
+//! The engines against the scan, and what the interface promises.
+
+use super::*;
+use crate::{Addresses, OriginId, PortRange, Service, Services, protocol};
+
+fn key(src: &str, port: u16) -> Key {
+    Key::new(src.parse().unwrap(), "10.0.0.9".parse().unwrap(), protocol::TCP, 40_000, port)
+}
+
+fn rule(src: &str, port: u16, action: Action, origin: u32) -> Rule {
+    Rule {
+        src: Addresses::prefix(src.parse().unwrap()),
+        services: Services::Set(Arc::new(
+            [Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) }].into_iter().collect(),
+        )),
+        ..Rule::any(action, OriginId(origin))
+    }
+}
+
+#[test]
+fn the_first_matching_rule_wins_and_is_named() {
+    let tables =
+        Tables::build(vec![rule("10.0.0.1/32", 80, Action::Deny, 7), rule("10.0.0.0/24", 80, Action::Allow, 8)])
+            .unwrap();
+    let verdict = tables.lookup(&key("10.0.0.1", 80));
+    assert_eq!((verdict.action(), verdict.rule()), (Action::Deny, Some(0)));
+    assert_eq!(tables.deciding_rule(verdict).map(|r| r.origin), Some(OriginId(7)));
+    assert_eq!(tables.lookup(&key("10.0.0.2", 80)).rule(), Some(1));
+}
+
+#[test]
+fn no_match_is_a_deny_that_names_no_rule() {
+    let tables = Tables::build(vec![rule("10.0.0.0/24", 80, Action::Allow, 1)]).unwrap();
+    assert_eq!(tables.lookup(&key("10.0.1.1", 80)), Verdict::NO_MATCH);
+    assert_eq!(Tables::build(vec![]).unwrap().lookup(&key("10.0.0.1", 80)), Verdict::NO_MATCH);
+}
+
+#[test]
+fn a_burst_gets_the_answers_of_single_lookups() {
+    let tables = Tables::build(vec![rule("10.0.0.0/24", 80, Action::Allow, 1)]).unwrap();
+    let keys = [key("10.0.0.1", 80), key("10.0.0.1", 81), key("10.1.0.1", 80)];
+    let mut verdicts = [Verdict::by(Action::Allow, 0); 3];
+    tables.lookup_batch(&keys, &mut verdicts);
+    assert_eq!(verdicts.map(Verdict::is_allow), [true, false, false]);
+}
+
+#[test]
+fn an_empty_set_matches_nothing() {
+    let nothing = Rule { src: Addresses::from(crate::AddressSet::default()), ..Rule::any(Action::Allow, OriginId(0)) };
+    assert!(!Tables::build(vec![nothing]).unwrap().lookup(&key("10.0.0.1", 80)).is_allow());
+}
+
+/// Rules over a small universe, so that they overlap in every way: nested and equal prefixes, /0, ranges that cross
+/// each other, full ranges, protocol 0, duplicates, sets of several members, both families.
+mod random {
+    use super::*;
+    use crate::{AddressSet, ServiceSet};
+    use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    /// Few high bits and few low ones are in use, so that short and long prefixes meet.
+    fn v4() -> impl Strategy<Value = u32> {
+        (0u32..4, 0u32..8).prop_map(|(high, low)| high << 30 | low)
+    }
+
+    fn v6() -> impl Strategy<Value = u128> {
+        (0u128..4, 0u128..8).prop_map(|(high, low)| high << 126 | low)
+    }
+
+    fn prefix() -> impl Strategy<Value = IpNet> {
+        let len4 = prop_oneof![Just(0u8), 0u8..4, 28u8..=32, Just(32u8), Just(16u8)];
+        let len6 = prop_oneof![Just(0u8), 0u8..4, 124u8..=128, Just(128u8), Just(64u8)];
+        prop_oneof![
+            3 => (v4(), len4).prop_map(|(bits, len)| Ipv4Net::new(bits.into(), len).unwrap().into()),
+            1 => (v6(), len6).prop_map(|(bits, len)| Ipv6Net::new(bits.into(), len).unwrap().into()),
+        ]
+    }
+
+    fn addresses() -> impl Strategy<Value = Addresses> {
+        prop_oneof![
+            1 => Just(Addresses::Any),
+            4 => prefix().prop_map(Addresses::prefix),
+            2 => (prop::collection::vec(prefix(), 0..4), prop::collection::vec(prefix(), 0..3)).prop_map(|(all, except)| {
+                let set = |prefixes: Vec<IpNet>| prefixes.into_iter().collect::<AddressSet>();
+                Addresses::from(set(all).subtract(&set(except)))
+            }),
+        ]
+    }
+
+    fn port() -> impl Strategy<Value = u16> {
+        prop_oneof![0u16..6, Just(u16::MAX), Just(u16::MAX - 1), 1000u16..1004]
+    }
+
+    fn ports() -> impl Strategy<Value = PortRange> {
+        prop_oneof![
+            2 => Just(PortRange::ALL),
+            2 => port().prop_map(PortRange::one),
+            2 => (port(), port()).prop_map(|(a, b)| PortRange { first: a.min(b), last: a.max(b) }),
+        ]
+    }
+
+    fn number() -> impl Strategy<Value = u8> {
+        prop_oneof![Just(0u8), Just(1), Just(6), Just(17), Just(255), Just(58)]
+    }
+
+    fn services() -> impl Strategy<Value = Services> {
+        let service = (number(), number(), any::<bool>(), ports()).prop_map(|(a, b, one, ports)| Service {
+            protocols: if one { (a, a) } else { (a.min(b), a.max(b)) },
+            ports,
+        });
+        prop_oneof![
+            1 => Just(Services::Any),
+            4 => prop::collection::vec(service, 0..3).prop_map(|all| Services::from(all.into_iter().collect::<ServiceSet>())),
+        ]
+    }
+
+    pub(super) fn rule() -> impl Strategy<Value = Rule> {
+        (addresses(), addresses(), ports(), services(), any::<bool>()).prop_map(
+            |(src, dst, src_ports, services, allow)| {
+                let action = if allow { Action::Allow } else { Action::Deny };
+                Rule { src, dst, src_ports, services, action, origin: OriginId(0) }
+            },
+        )
+    }
+
+    /// A list in which the catch-all rule is rare, or most rules would never be looked at.
+    pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
+        (prop::collection::vec(rule(), 0..40), any::<bool>()).prop_map(|(mut rules, twice)| {
+            rules.retain(|rule| *rule != Rule::any(rule.action, rule.origin));
+            if twice {
+                rules.extend_from_within(..rules.len() / 2);
+            }
+            rules
+        })
+    }
+
+    pub(super) fn key() -> impl Strategy<Value = Key> {
+        let pair = prop_oneof![
+            6 => (v4(), v4()).prop_map(|(a, b)| (IpAddr::from(a.to_be_bytes()), IpAddr::from(b.to_be_bytes()))),
+            3 => (v6(), v6()).prop_map(|(a, b)| (IpAddr::from(a.to_be_bytes()), IpAddr::from(b.to_be_bytes()))),
+            1 => (v4(), v6()).prop_map(|(a, b)| (IpAddr::from(a.to_be_bytes()), IpAddr::from(b.to_be_bytes()))),
+        ];
+        (pair, number(), port(), port()).prop_map(|((src, dst), number, from, to)| Key::new(src, dst, number, from, to))
+    }
+}
+
+use crate::engine::Choice;
+use proptest::prelude::*;
+
+/// Choices that force each structure to work on short lists.
+fn choices() -> [Choice; 4] {
+    let all = Choice::default();
+    [
+        all,
+        Choice { cells: 0, ..all },
+        Choice { cells: 0, all_direct: 0, ..all },
+        Choice { cells: 0, all_direct: 0, dissolved: 0 },
+    ]
+}
+
+/// Every structure on every level, one by one and in bursts, says what the scan says.
+fn all_agree(rules: &[Rule], keys: &[Key]) -> Vec<Verdict> {
+    let truth: Vec<Verdict> = keys.iter().map(|key| linear::scan(rules, key)).collect();
+    for choice in choices() {
+        let tables = Tables::build_as(rules.to_vec(), &BuildOptions::default(), choice).unwrap();
+        for level in Level::available() {
+            let tables = tables.clone().at(level);
+            for burst in [1, 7, 32, 256] {
+                let mut verdicts = vec![Verdict::by(Action::Allow, 7); keys.len()];
+                for (keys, verdicts) in keys.chunks(burst).zip(verdicts.chunks_mut(burst)) {
+                    tables.lookup_batch(keys, verdicts);
+                }
+                for ((key, &verdict), &truth) in keys.iter().zip(&verdicts).zip(&truth) {
+                    assert_eq!(verdict, truth, "{key:?}, burst {burst}, {}", tables.describe());
+                }
+            }
+            assert_eq!(tables.lookup(&keys[0]), truth[0]);
+        }
+    }
+    truth
+}
+
+#[test]
+fn every_structure_level_and_burst_answers_like_the_scan() {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    let reached: [AtomicUsize; 5] = Default::default();
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    runner
+        .run(&(random::rules(), prop::collection::vec(random::key(), 1..70)), |(rules, keys)| {
+            let truth = all_agree(&rules, &keys);
+            for (verdict, key) in truth.iter().zip(&keys) {
+                let outcome = match verdict.rule() {
+                    Some(_) if verdict.is_allow() => 0,
+                    Some(_) => 1,
+                    None => 2,
+                };
+                reached[outcome].fetch_add(1, Relaxed);
+                reached[if key.src().is_ipv6() { 4 } else { 3 }].fetch_add(1, Relaxed);
+            }
+            Ok(())
+        })
+        .unwrap();
+    for (count, what) in reached.iter().zip(["an allow", "a deny", "no match", "an IPv4 key", "an IPv6 key"]) {
+        assert!(count.load(Relaxed) > 0, "the random lists never reached {what}");
+    }
+}
+
+proptest! {
+    /// Whatever was inserted and removed, one by one or together, the tables are those of the present list.
+    #[test]
+    fn changed_tables_answer_like_the_changed_list(
+        rules in random::rules(),
+        changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), random::rule()), 1..12),
+        together in 1usize..4,
+        keys in prop::collection::vec(random::key(), 1..40),
+    ) {
+        for choice in &choices()[1..] {
+            let mut list = rules.clone();
+            let mut tables = Tables::build_as(rules.clone(), &BuildOptions::default(), *choice).unwrap();
+            for changes in changes.chunks(together) {
+                let mut list_changes = Vec::new();
+                for (insert, at, rule) in changes {
+                    if *insert || list.is_empty() {
+                        let at = at.index(list.len() + 1);
+                        list.insert(at, rule.clone());
+                        list_changes.push(Change::Insert { at, rule: rule.clone() });
+                    } else {
+                        let at = at.index(list.len());
+                        list.remove(at);
+                        list_changes.push(Change::Remove { at });
+                    }
+                }
+                tables = tables.update_as(&list_changes, &BuildOptions::default(), 0).unwrap();
+                prop_assert!(tables.delta.is_some(), "nothing was shared");
+                prop_assert!(*tables.rules() == *list);
+                for level in Level::available() {
+                    let tables = tables.clone().at(level);
+                    let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
+                    tables.lookup_batch(&keys, &mut verdicts);
+                    for (key, verdict) in keys.iter().zip(verdicts) {
+                        prop_assert_eq!(verdict, linear::scan(&list, key), "{:?} {}", key, tables.describe());
+                        prop_assert_eq!(tables.lookup(key), verdict);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_shadowed_rule_changes_nothing(rules in random::rules(), at in any::<prop::sample::Index>(), keys in prop::collection::vec(random::key(), 1..40)) {
+        prop_assume!(!rules.is_empty());
+        let mut more = rules.clone();
+        let shadowed = Rule { action: Action::Allow, ..rules[at.index(rules.len())].clone() };
+        more.push(shadowed);
+        let (a, b) = (Tables::build(rules).unwrap(), Tables::build(more).unwrap());
+        for key in &keys {
+            prop_assert_eq!(a.lookup(key), b.lookup(key));
+        }
+    }
+
+    #[test]
+    fn splitting_a_rule_by_its_source_ports_changes_no_action(rules in random::rules(), at in any::<prop::sample::Index>(), cut in 1u16..2000, keys in prop::collection::vec(random::key(), 1..40)) {
+        prop_assume!(!rules.is_empty());
+        let at = at.index(rules.len());
+        let mut split = rules.clone();
+        let PortRange { first, last } = rules[at].src_ports;
+        prop_assume!(first < cut && cut <= last);
+        split[at].src_ports = PortRange { first, last: cut - 1 };
+        split.insert(at + 1, Rule { src_ports: PortRange { first: cut, last }, ..rules[at].clone() });
+        let (a, b) = (Tables::build(rules).unwrap(), Tables::build(split).unwrap());
+        for key in &keys {
+            prop_assert_eq!(a.lookup(key).action(), b.lookup(key).action());
+        }
+    }
+}
+
+#[test]
+fn a_cancelled_build_stops() {
+    let options = BuildOptions { cancelled: &|| true, ..BuildOptions::default() };
+    assert_eq!(
+        Tables::build_with(vec![rule("10.0.0.0/8", 80, Action::Allow, 1)], &options),
+        Err(BuildError::Cancelled)
+    );
+}
+
+#[test]
+fn a_long_list_is_given_up_before_it_is_copied_out() {
+    let rules: Vec<Rule> = (0..3000u32)
+        .map(|at| Rule {
+            src: Addresses::prefix(std::net::IpAddr::from(at.to_be_bytes()).into()),
+            ..rule("::/0", 1, Action::Allow, at)
+        })
+        .collect();
+    let options = BuildOptions { max_bytes: 20_000, ..BuildOptions::default() };
+    let built = Tables::build_as(rules, &options, choices()[2]);
+    assert_eq!(built.err(), Some(BuildError::TooLarge { max_bytes: 20_000 }));
+}
+
+#[test]
+fn a_list_that_takes_more_than_it_may_is_an_error() {
+    let options = BuildOptions { max_bytes: 8, ..BuildOptions::default() };
+    let built = Tables::build_with(vec![rule("10.0.0.0/8", 80, Action::Allow, 1)], &options);
+    assert_eq!(built, Err(BuildError::TooLarge { max_bytes: 8 }));
+}

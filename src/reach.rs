@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use bulkhead_control::object::Pod;
 use bulkhead_control::processor::Scope;
 use serde::Serialize;
 
@@ -14,6 +15,9 @@ use crate::{output, run};
 
 /// Blanks between the columns of the matrix.
 const LABEL_GAP: usize = 1;
+
+/// Up to so many columns carry names: with names of twenty letters that is what a wide screen holds.
+const NAMED_COLUMNS: usize = 12;
 
 #[derive(Serialize)]
 struct ProbeLine<'a> {
@@ -28,14 +32,26 @@ struct ProbeLine<'a> {
 pub(crate) fn run(args: &Reach) -> anyhow::Result<ExitCode> {
     let pipeline = run::load(&args.state, Scope::Cluster)?;
     let ends = ends(&pipeline, &args.external)?;
+    let ports = distinct(&args.ports);
     let mut fabric = Fabric::new(&pipeline)?;
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
-        Format::Json => json(&mut fabric, &ends, &args.ports, &mut out)?,
-        Format::Text => text(&mut fabric, &ends, &args.ports, &mut out)?,
+        Format::Json => json(&mut fabric, &ends, &ports, &mut out)?,
+        Format::Text => text(&mut fabric, &ends, &ports, &mut out)?,
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The values without repeats, in the order in which they were given.
+fn distinct<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
+    let mut kept = Vec::new();
+    for &value in given {
+        if !kept.contains(&value) {
+            kept.push(value);
+        }
+    }
+    kept
 }
 
 /// An end and its name, one for each family.
@@ -48,11 +64,13 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
     let cache = pipeline.cache();
     let mut pods: Vec<_> = cache.pods().map(|(_, pod)| pod).filter(|pod| !pod.finished).collect();
     pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    let waiting: Vec<String> =
-        pods.iter().filter(|pod| pod.addresses.is_empty()).map(|pod| pod.name.to_string()).collect();
+    // A pod on the host network is where its node is.
+    let nowhere = |pod: &Pod| pod.addresses.is_empty() || (pod.host_network && pod.node.is_none());
+    let waiting: Vec<String> = pods.iter().filter(|pod| nowhere(pod)).map(|pod| pod.name.to_string()).collect();
     if !waiting.is_empty() {
         let names: Vec<&str> = waiting.iter().map(String::as_str).collect();
-        output::warn(&format!("left out, because they have no address: {}", output::some_of(&names, 5)));
+        output::warn(&format!("left out, because they have no address or no node: {}", output::some_of(&names, 5)));
+        pods.retain(|pod| !nowhere(pod));
     }
     let mut ends: Vec<NamedEnd> =
         pods.into_iter().flat_map(|pod| End::of_pod(pod)).map(|end| NamedEnd { name: end.to_string(), end }).collect();
@@ -61,7 +79,7 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
             "no pod with an address in the state\n  help: add the output of `kubectl get pods -A -o yaml` to --state"
         );
     }
-    for &address in external {
+    for address in distinct(external) {
         let end = End::at(pipeline, address);
         if let End::Pod { name, .. } = &end {
             bail!("--external {address} is the address of pod {name}\n  help: name addresses that are no pod's");
@@ -129,20 +147,30 @@ fn text(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mu
 fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut impl Write) -> anyhow::Result<()> {
     let names: Vec<String> = ends.iter().map(|end| output::printable(&end.name)).collect();
     let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    write!(out, "{:label$}", "")?;
-    for name in &names {
-        write!(out, "{:LABEL_GAP$}{name}", "")?;
+    // With the names over the columns when that fits a screen; else the columns stand close, in the order of the rows.
+    let wide = names.len() <= NAMED_COLUMNS;
+    if wide {
+        write!(out, "{:label$}", "")?;
+        for name in &names {
+            write!(out, "{:LABEL_GAP$}{name}", "")?;
+        }
+        writeln!(out)?;
+    } else {
+        writeln!(out, "columns in the order of the rows")?;
     }
-    writeln!(out)?;
     for (from, name) in ends.iter().zip(&names) {
-        write!(out, "{name:<label$}")?;
+        write!(out, "{name:<label$}{}", if wide { "" } else { " " })?;
         for (to, column) in ends.iter().zip(&names) {
             let cell = match askable(from, to) {
                 false => '#',
                 true if fabric.allowed(&from.end, &to.end, port)? => '.',
                 true => 'X',
             };
-            write!(out, "{:LABEL_GAP$}{cell:^width$}", "", width = column.chars().count())?;
+            if wide {
+                write!(out, "{:LABEL_GAP$}{cell:^width$}", "", width = column.chars().count())?;
+            } else {
+                write!(out, "{cell}")?;
+            }
         }
         writeln!(out)?;
     }

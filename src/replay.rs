@@ -7,11 +7,12 @@ mod flows;
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket};
@@ -35,6 +36,7 @@ pub(crate) fn run(args: &Replay) -> anyhow::Result<ExitCode> {
     let snapshot = run::snapshot(&*run::node_tables(&pipeline, &args.node)?)?;
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };
     let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
+    refuse_to_overwrite_input(args)?;
     let mut sink = Sink::new(args, &pipeline, &snapshot)?;
 
     let started = Instant::now();
@@ -50,6 +52,20 @@ pub(crate) fn run(args: &Replay) -> anyhow::Result<ExitCode> {
     // To standard error: the answer stays the same from run to run.
     output::note(&rate(worker.counters().received(), started.elapsed()));
     outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Opening the output empties it: it must not be one of the files that are still to be read.
+fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
+    let identity = |path: &PathBuf| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let Some(output) = args.write.as_ref().and_then(|path| Some((path, identity(path)?))) else { return Ok(()) };
+    if let Some(input) = args.captures.iter().find(|input| identity(input) == Some(output.1)) {
+        bail!(
+            "--write {} would overwrite the capture {}\n  help: name another file",
+            output.0.display(),
+            input.display()
+        );
+    }
+    Ok(())
 }
 
 fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<'_>) -> anyhow::Result<()> {
@@ -128,7 +144,7 @@ impl<'a> Sink<'a> {
             Format::Text => Form::Text(Flows::default()),
             Format::Json => Form::Json(BufWriter::with_capacity(FILE_BUFFER, io::stdout().lock())),
         };
-        let open = |path: &std::path::PathBuf| {
+        let open = |path: &PathBuf| {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
             anyhow::Ok(CaptureWriter::new(BufWriter::with_capacity(FILE_BUFFER, file), snapshot.ports())?)
         };

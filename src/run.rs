@@ -31,6 +31,11 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
         0 => {}
         more => output::warn(&format!("{more} more of such")),
     }
+    if !loaded.skipped.is_empty() {
+        let kinds: Vec<String> = loaded.skipped.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+        output::note(&format!("skipped, because policy does not depend on them: {}", output::some_of(&kinds, 8)));
+    }
     let isolation = match state.namespace_default {
         NamespaceDefault::Open => IngressIsolation::ClusterDefault,
         NamespaceDefault::DefaultDeny => IngressIsolation::DefaultDeny,

@@ -181,3 +181,54 @@ fn a_reader_that_goes_away_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn the_output_must_not_be_one_of_the_captures() {
+    let capture = fs::read(root().join("pcaps/redis-no-policy/in.pcap")).unwrap();
+    let path = scratch("kept.pcap", &capture);
+    let message = stderr(&["replay", "--state", REDIS, "--node", "node-1", "--write", &path, &path], 2);
+    assert!(message.contains("would overwrite"), "{message}");
+    assert_eq!(fs::read(&path).unwrap(), capture);
+}
+
+#[test]
+fn host_network_pods_of_nodes_without_an_object_are_part_of_the_table() {
+    let pod = |name: &str, node: &str, address: &str, host: bool| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: x}}, \
+             spec: {{nodeName: {node}, hostNetwork: {host}}}, status: {{podIPs: [{{ip: {address}}}]}}}}\n---\n"
+        )
+    };
+    let state = pod("a", "n1", "10.0.0.1", false)
+        + &pod("agent", "n2", "192.168.0.2", true)
+        + &pod("lost", "''", "192.168.0.3", true);
+    let answer =
+        bulkhead_with_input(&["reach", "-o", "json", "--state", "-", "--port", "80", "--port", "80/TCP"], &state);
+    let answer: Value = serde_json::from_str(&stdout(&answer, 0)).unwrap();
+    assert_eq!(
+        answer["probes"].as_array().unwrap().len(),
+        2,
+        "each way once, the pod without a node left out: {answer}"
+    );
+}
+
+#[test]
+fn one_address_of_two_pods_is_an_error_also_across_nodes() {
+    let pod = |name: &str, node: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: x}}, spec: {{nodeName: {node}}}, \
+             status: {{podIPs: [{{ip: 10.0.0.1}}]}}}}\n---\n"
+        )
+    };
+    let output = bulkhead_with_input(&["reach", "--state", "-", "--port", "80"], &(pod("a", "n1") + &pod("b", "n2")));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("have the address 10.0.0.1"));
+}
+
+#[test]
+fn kinds_that_are_passed_over_are_counted() {
+    let state = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}";
+    let output = bulkhead_with_input(&["reach", "--state", "-", "--port", "80"], state);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("1 apps/v1 Deployment"));
+}

@@ -87,7 +87,8 @@ pub enum Change {
 #[derive(Clone, Debug)]
 pub struct Tables {
     rules: RuleList,
-    compiled: Compiled,
+    /// None: the list is scanned.
+    compiled: Option<Compiled>,
     delta: Option<Arc<Delta>>,
     level: Level,
 }
@@ -123,7 +124,21 @@ impl Tables {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         let compiled = Compiled::build(&rules, options, choice)?;
-        Ok(Self { rules: rules.into(), compiled, delta: None, level: Level::detect() })
+        Ok(Self { rules: rules.into(), compiled: Some(compiled), delta: None, level: Level::detect() })
+    }
+
+    /// Tables that are ready at once, whatever the rules: lookups try one rule after the other.
+    ///
+    /// For a list that changes more often than it pays to compile it, and for one that [`Tables::build`] refuses as too
+    /// complex. A lookup costs a check per rule, so this is for lists of some hundred rules.
+    ///
+    /// # Errors
+    /// [`BuildError::TooManyRules`].
+    pub fn scanned(rules: Vec<Rule>) -> Result<Self, BuildError> {
+        if rules.len() > MAX_RULES {
+            return Err(BuildError::TooManyRules { rules: rules.len() });
+        }
+        Ok(Self { rules: rules.into(), compiled: None, delta: None, level: Level::detect() })
     }
 
     /// The tables of the changed list. These tables stay as they are and share what did not change.
@@ -144,7 +159,8 @@ impl Tables {
     fn update_as(&self, changes: &[Change], options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
         let mut rules = self.rules.clone();
         let mut delta = self.delta.as_deref().cloned().unwrap_or_else(Delta::new);
-        let mut compiled = Some(self.compiled.clone());
+        let mut compiled = self.compiled.clone();
+        let is_scanned = compiled.is_none();
         let position = |at: usize| u32::try_from(at).expect("lists are shorter than MAX_RULES");
         for change in changes {
             match change {
@@ -165,11 +181,14 @@ impl Tables {
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
+        if is_scanned {
+            return Ok(Self { rules, compiled: None, delta: None, level: self.level });
+        }
         let Some(compiled) = compiled.filter(|_| self.rules.len() >= min_shared && !delta.is_full()) else {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
         delta.finish(|at| &rules[at as usize], options)?;
-        Ok(Self { rules, compiled, delta: Some(Arc::new(delta)), level: self.level })
+        Ok(Self { rules, compiled: Some(compiled), delta: Some(Arc::new(delta)), level: self.level })
     }
 
     /// The verdict on one key: that of the first matching rule, [`Verdict::NO_MATCH`] (a deny) when there is none.
@@ -202,23 +221,29 @@ impl Tables {
     /// What the lookup of this key costs, in counted steps.
     pub fn cost(&self, key: &Key) -> Cost {
         let added = self.added().map(|added| added.cost(key)).unwrap_or_default();
-        self.compiled.cost(key) + added
+        self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), |compiled| compiled.cost(key)) + added
     }
 
     /// The most that the lookup of any key costs: what whoever writes the rules can make a packet cost.
     pub fn worst_case(&self) -> Cost {
-        self.compiled.worst_case() + self.added().map(Compiled::worst_case).unwrap_or_default()
+        self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), Compiled::worst_case)
+            + self.added().map(Compiled::worst_case).unwrap_or_default()
     }
 
     /// Heap bytes of the compiled form, without the rules themselves.
     pub fn bytes(&self) -> usize {
-        self.compiled.bytes() + self.added().map_or(0, Compiled::bytes)
+        self.compiled.as_ref().map_or(0, Compiled::bytes) + self.added().map_or(0, Compiled::bytes)
     }
 
     /// How the lists of both families were compiled, for people.
     pub fn describe(&self) -> String {
+        let Some(compiled) = &self.compiled else { return format!("scan of {} rules", self.rules.len()) };
         let added = if self.delta.is_some() { ", changed since" } else { "" };
-        format!("{}; {}{added}", self.compiled.describe(), self.level.name())
+        format!("{}; {}{added}", compiled.describe(), self.level.name())
+    }
+
+    fn cost_of_scan(&self) -> Cost {
+        Cost { entries: self.rules.len(), ..Cost::default() }
     }
 
     fn added(&self) -> Option<&Compiled> {
@@ -255,7 +280,11 @@ impl Kernel for Single<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { tables, key, verdict } = self;
-        let mut code = tables.compiled.decide_one(simd, key);
+        let Some(compiled) = &tables.compiled else {
+            *verdict = linear::scan(tables.rules.iter(), key);
+            return;
+        };
+        let mut code = compiled.decide_one(simd, key);
         if let Some(delta) = &tables.delta {
             code = delta.move_base(code);
             if let Some(added) = delta.compiled() {
@@ -279,10 +308,16 @@ struct Burst<'a> {
 impl Kernel for Burst<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        let Some(compiled) = &self.tables.compiled else {
+            for (key, verdict) in self.keys.iter().zip(self.verdicts) {
+                *verdict = linear::scan(self.tables.rules.iter(), key);
+            }
+            return;
+        };
         let mut odd = false;
         for (keys, verdicts) in self.keys.chunks(BLOCK).zip(self.verdicts.chunks_mut(BLOCK)) {
             let mut codes = [u32::MAX; BLOCK];
-            odd |= self.tables.compiled.decide(simd, keys, &mut codes);
+            odd |= compiled.decide(simd, keys, &mut codes);
             if let Some(delta) = &self.tables.delta {
                 combine(simd, delta, keys, &mut codes);
             }

@@ -44,7 +44,7 @@ pub enum Change {
     },
     /// A pod.
     Pod {
-        /// Its key, which stays the same as long as the name is in use.
+        /// Its key.
         key: PodKey,
         /// Before.
         old: Option<Arc<Pod>>,
@@ -67,7 +67,8 @@ pub enum Change {
     },
 }
 
-/// A short stand-in for a pod's name inside the pipeline. Given once per name and never to another.
+/// A short stand-in for a pod's name inside the pipeline, for as long as the pod exists. After the event that removed the
+/// pod it may be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodKey(u32);
 
@@ -80,8 +81,10 @@ pub struct Cache {
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     policies: BTreeMap<PolicyName, Arc<Policy>>,
     pod_keys: AHashMap<PodName, PodKey>,
-    /// By key; none where the pod is gone.
+    /// By key; none where the key is free, or will be with the next event.
     pods: Vec<Option<Arc<Pod>>>,
+    free: Vec<PodKey>,
+    gone: Vec<PodName>,
     pods_by_namespace: AHashMap<Arc<str>, BTreeSet<PodKey>>,
     pods_by_label: AHashMap<LabelPair, BTreeSet<PodKey>>,
     /// Usually one pod an address; two while an address passes from an ended pod to the next.
@@ -90,6 +93,8 @@ pub struct Cache {
     host_network_pods: AHashMap<Arc<str>, BTreeSet<PodKey>>,
     /// Policies that are deleted and still enforced, by namespace.
     retained: BTreeMap<Arc<str>, BTreeSet<PolicyName>>,
+    /// Namespaces that are being deleted.
+    ending: BTreeSet<Arc<str>>,
     default_isolation: IngressIsolation,
 }
 
@@ -114,6 +119,7 @@ impl Cache {
             Event::Apply(Object::Pod(Pod { name, .. })) | Event::DeletePod(name) => Some(name.namespace.clone()),
             _ => None,
         };
+        self.free_keys();
         let mut changes: Vec<Change> = self.take(event).into_iter().collect();
         if let Some(namespace) = namespace.filter(|_| !changes.is_empty()) {
             changes.extend(self.isolate(&namespace));
@@ -146,6 +152,7 @@ impl Cache {
 
     fn set_namespace(&mut self, name: Arc<str>, new: Option<Arc<Namespace>>) -> Option<Change> {
         let old = replace(&mut self.namespaces, &name, new.clone());
+        self.follow_end(&name, old.as_deref(), new.as_deref());
         (old != new).then_some(Change::Namespace { name, old, new })
     }
 
@@ -168,13 +175,22 @@ impl Cache {
     }
 
     fn set_pod(&mut self, name: &PodName, new: Option<Arc<Pod>>) -> Option<Change> {
-        if new.is_none() && !self.pod_keys.contains_key(name) {
+        if new.is_none() && self.pod_key(name).and_then(|key| self.pod(key)).is_none() {
             return None;
         }
-        let next = PodKey(u32::try_from(self.pods.len()).expect("fewer than 2^32 pod names"));
-        let key = *self.pod_keys.entry(name.clone()).or_insert(next);
-        if key == next {
-            self.pods.push(None);
+        let key = match self.pod_keys.get(name) {
+            Some(&key) => key,
+            None => {
+                let key = self.free.pop().unwrap_or_else(|| {
+                    self.pods.push(None);
+                    PodKey(u32::try_from(self.pods.len() - 1).expect("fewer than 2^32 pods at a time"))
+                });
+                self.pod_keys.insert(name.clone(), key);
+                key
+            }
+        };
+        if new.is_none() {
+            self.gone.push(name.clone());
         }
         let old = std::mem::replace(&mut self.pods[key.0 as usize], new.clone());
         if old == new {
@@ -182,6 +198,15 @@ impl Cache {
         }
         self.reindex(key, old.as_deref(), new.as_deref());
         Some(Change::Pod { key, old, new })
+    }
+
+    /// Frees the keys of pods that the last event removed: by now nobody uses them any more.
+    fn free_keys(&mut self) {
+        for name in std::mem::take(&mut self.gone) {
+            if let Some(key) = self.pod_keys.remove(&name) {
+                self.free.push(key);
+            }
+        }
     }
 
     fn reindex(&mut self, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) {
@@ -216,7 +241,7 @@ impl Cache {
         self.pods[key.0 as usize].as_ref()
     }
 
-    /// The key of the pod of this name, none when no such pod was ever seen.
+    /// The key of the pod of this name, none when there is no such pod.
     pub fn pod_key(&self, name: &PodName) -> Option<PodKey> {
         self.pod_keys.get(name).copied()
     }
@@ -236,6 +261,11 @@ impl Cache {
     pub fn host_network_pods<'a>(&'a self, node: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Pod>> {
         let keys = self.host_network_pods.get(node).into_iter().flatten();
         keys.filter_map(|&key| self.pod(key))
+    }
+
+    /// The nodes with running host-network pods.
+    pub fn host_networks(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.host_network_pods.keys()
     }
 
     /// The pods that have this address.
@@ -353,15 +383,15 @@ mod tests {
     }
 
     #[test]
-    fn a_recreated_pod_keeps_its_key_and_leaves_no_trace_of_its_old_labels() {
+    fn a_pod_that_is_gone_leaves_no_trace() {
         let mut cache = Cache::default();
-        cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "app=a")));
-        let key = cache.pod_key(&PodName::new("x", "a")).unwrap();
-        cache.apply(Event::DeletePod(PodName::new("x", "a")));
-        cache.apply(Event::Apply(pod("x/a", "10.0.0.2", "n", "app=b")));
-        assert_eq!(cache.pod_key(&PodName::new("x", "a")), Some(key));
-        assert_eq!(cache.pods_by_label.len(), 1);
-        assert_eq!(cache.pods_in("x").count(), 1);
+        for round in 0..3 {
+            cache.apply(Event::Apply(pod(&format!("x/a{round}"), "10.0.0.1", "n", "app=a")));
+            assert_eq!((cache.pods_in("x").count(), cache.pods_by_label.len()), (1, 1));
+            cache.apply(Event::DeletePod(PodName::new("x", format!("a{round}"))));
+        }
+        cache.apply(Event::Apply(pod("x/b", "10.0.0.2", "n", "app=b")));
+        assert_eq!((cache.pods.len(), cache.pod_keys.len(), cache.pods_by_label.len()), (1, 1, 1));
     }
 
     #[test]

@@ -88,7 +88,10 @@ impl Pipeline {
     pub fn render_all(&mut self) -> Result<(), RenderError> {
         let pods = self.processor.resync(&self.cache);
         let gone = self.acl.keys().filter(|name| !self.cache.nodes().contains_key(*name)).cloned();
-        let nodes: Vec<_> = self.cache.nodes().keys().cloned().chain(gone).collect();
+        let hosting = self.cache.host_networks().filter(|name| !self.cache.nodes().contains_key(*name)).cloned();
+        let mut nodes: Vec<_> = self.cache.nodes().keys().cloned().chain(gone).chain(hosting).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
         let mut transaction = self.transaction(&pods, nodes);
         transaction.resync = true;
         self.render(&transaction)

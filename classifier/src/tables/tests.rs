@@ -45,6 +45,24 @@ fn a_burst_gets_the_answers_of_single_lookups() {
 }
 
 #[test]
+fn tables_that_are_scanned_give_the_answers_of_compiled_ones_also_after_a_change() {
+    let rules = vec![rule("10.0.0.1/32", 80, Action::Deny, 7), rule("10.0.0.0/24", 80, Action::Allow, 8)];
+    let (mut scanned, mut built) = (Tables::scanned(rules.clone()).unwrap(), Tables::build(rules).unwrap());
+    let keys = [key("10.0.0.1", 80), key("10.0.0.2", 80), key("10.0.0.1", 81), key("10.0.1.1", 80)];
+    for _ in 0..2 {
+        let (mut a, mut b) = ([Verdict::NO_MATCH; 4], [Verdict::NO_MATCH; 4]);
+        scanned.lookup_batch(&keys, &mut a);
+        built.lookup_batch(&keys, &mut b);
+        assert_eq!(a, b);
+        assert_eq!(keys.map(|key| scanned.lookup(&key)), a);
+        assert_eq!(scanned.worst_case().entries, scanned.rules().len());
+        let change = [Change::Remove { at: 0 }];
+        scanned = scanned.update(&change, &BuildOptions::default()).unwrap();
+        built = built.update(&change, &BuildOptions::default()).unwrap();
+    }
+}
+
+#[test]
 fn an_empty_set_matches_nothing() {
     let nothing = Rule { src: Addresses::from(crate::AddressSet::default()), ..Rule::any(Action::Allow, OriginId(0)) };
     assert!(!Tables::build(vec![nothing]).unwrap().lookup(&key("10.0.0.1", 80)).is_allow());

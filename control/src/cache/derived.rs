@@ -3,23 +3,38 @@
 //! * A namespace that isolates its pods (`extensions/v1beta1`) stands as a policy that selects them all and lets nothing in.
 //! * A policy that vanishes from a namespace that is being deleted stays until the pods that it selects are gone. The
 //!   namespace's contents are deleted in no particular order, and pods that outlive their policies would be open for as
-//!   long as they take to stop (CVE-2024-7598).
+//!   long as they take to stop (CVE-2024-7598). A policy that is deleted before its namespace is said to terminate is
+//!   gone like any other: nothing tells the two apart.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Cache, Change};
-use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Policy, PolicyName, PolicyVersion};
+use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Namespace, Pod, Policy, PolicyName, PolicyVersion};
 use crate::selector::Selector;
 
 impl Cache {
     /// Keeps the policies of `before` that this state lacks and that have to outlive their deletion.
-    pub fn retain_from(&mut self, before: &Self) {
+    pub(crate) fn retain_from(&mut self, before: &Self) {
+        let left = before.ending.iter().filter(|name| !self.namespaces.contains_key(*name)).cloned();
+        let left: Vec<_> = left.filter(|name| self.pods_in(name).next().is_some()).collect();
+        self.ending.extend(left);
         for (name, policy) in &before.policies {
-            if !self.policies.contains_key(name) && policy.version != PolicyVersion::NamespaceIsolation {
+            if !self.policies.contains_key(name) {
                 self.policies.insert(name.clone(), policy.clone());
                 self.set_policy(name.clone(), None);
             }
+        }
+    }
+
+    /// Keeps account of the namespaces that are being deleted. One whose object is gone is among them until its last pod
+    /// is gone too: watches of different kinds are not ordered among each other.
+    pub(super) fn follow_end(&mut self, name: &Arc<str>, old: Option<&Namespace>, new: Option<&Namespace>) {
+        let ends = new.or(old).is_some_and(|namespace| namespace.terminating);
+        if ends {
+            self.ending.insert(name.clone());
+        } else {
+            self.ending.remove(name);
         }
     }
 
@@ -48,6 +63,9 @@ impl Cache {
 
     /// Ends the policies that were kept for pods of the namespace and have none left, or a namespace that stays.
     pub(super) fn release(&mut self, namespace: &Arc<str>) -> Vec<Change> {
+        if !self.namespaces.contains_key(namespace) && self.pods_in(namespace).next().is_none() {
+            self.ending.remove(namespace);
+        }
         let Some(kept) = self.retained.remove(namespace) else { return Vec::new() };
         let (needed, over): (BTreeSet<_>, BTreeSet<_>) = kept.into_iter().partition(|name| self.is_needed(name));
         if !needed.is_empty() {
@@ -60,10 +78,10 @@ impl Cache {
         ended.collect()
     }
 
-    /// Whether a policy has to outlive its deletion.
+    /// Whether a policy has to outlive its deletion. A pod without an address counts: it may get one again.
     pub(super) fn is_needed(&self, name: &PolicyName) -> bool {
         let Some(policy) = self.policies.get(name) else { return false };
-        self.namespaces.get(&name.namespace).is_some_and(|namespace| namespace.terminating)
-            && self.pods_in(&name.namespace).any(|(_, pod)| pod.is_endpoint() && policy.subject.matches(&pod.labels))
+        let lives = |pod: &Pod| !pod.finished && !pod.host_network && policy.subject.matches(&pod.labels);
+        self.ending.contains(&name.namespace) && self.pods_in(&name.namespace).any(|(_, pod)| lives(pod))
     }
 }

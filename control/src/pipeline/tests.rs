@@ -304,6 +304,27 @@ fn cve_2024_7598_a_policy_outlives_its_deletion_while_its_pods_live_on_in_a_term
 }
 
 #[test]
+fn cve_2024_7598_neither_the_namespaces_end_nor_a_pod_that_loses_its_address_for_a_while_opens_it() {
+    let denied = tcp("10.244.1.3", "10.244.1.2", 6379);
+    let mut objects = redis();
+    objects.push(allow_backend());
+    let mut pipeline = cluster(objects);
+    pipeline.apply(Event::Apply(terminating("default"))).unwrap();
+    pipeline.apply(Event::DeletePolicy(name("default/allow-backend"))).unwrap();
+    pipeline.apply(Event::DeleteNamespace("default".into())).unwrap();
+    assert!(!allowed(&pipeline, "n1", &denied), "the namespace's end came before its pods'");
+    pipeline.apply(Event::Apply(pod("default/db", "", "n1", "role=db"))).unwrap();
+    pipeline.apply(Event::Apply(pod("default/db", "10.244.1.2", "n1", "role=db"))).unwrap();
+    assert!(!allowed(&pipeline, "n1", &denied));
+    let mut left = redis();
+    left.remove(0);
+    pipeline.resync(left).unwrap();
+    assert!(!allowed(&pipeline, "n1", &denied), "a list has neither the namespace nor the policy");
+    pipeline.apply(Event::DeletePod(name("default/db"))).unwrap();
+    assert!(pipeline.cache().policies().is_empty());
+}
+
+#[test]
 fn a_policy_that_is_deleted_from_a_namespace_that_stays_is_gone_at_once() {
     let mut objects = redis();
     objects.push(allow_backend());

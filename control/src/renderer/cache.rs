@@ -39,7 +39,7 @@ use crate::origin::{Direction, Origin, Origins};
 
 /// What decides a pod's table. Equal keys, equal tables.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LocalKey {
+pub(super) struct LocalKey {
     ingress: Option<u64>,
     /// For each class that is restricted towards the pod: its sources, and what they may do.
     restrictions: Vec<(SourcesId, ReachId)>,
@@ -76,23 +76,23 @@ struct EgressClass {
 
 /// What a transaction changed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub(super) struct Changes {
     /// Whether any pod came, went or has another table now, or a pod's addresses changed.
-    pub locals: bool,
+    pub(super) locals: bool,
     /// Whether the node-exit table changed.
-    pub global: bool,
+    pub(super) global: bool,
 }
 
 impl Changes {
     /// Whether nothing changed.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct RendererCache {
+pub(super) struct RendererCache {
     node_addresses: Arc<AddressSet>,
     pods: BTreeMap<PodName, Arc<PodConfig>>,
     /// Sorted by each class's first pod.
@@ -100,6 +100,7 @@ pub struct RendererCache {
     keys: BTreeMap<PodName, LocalKey>,
     reach: Interned<Reach>,
     sources: AHashMap<Arc<AddressSet>, SourcesId>,
+    source_sets: AHashMap<SourcesId, Arc<AddressSet>>,
     sources_given: SourcesId,
 }
 
@@ -147,17 +148,17 @@ impl<T: Eq + std::hash::Hash> Interned<T> {
 
 impl RendererCache {
     /// The pods with their configuration, sorted.
-    pub fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
+    pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
         &self.pods
     }
 
     /// What decides each pod's table, sorted by pod.
-    pub fn keys(&self) -> &BTreeMap<PodName, LocalKey> {
+    pub(super) fn keys(&self) -> &BTreeMap<PodName, LocalKey> {
         &self.keys
     }
 
     /// Sets the addresses that are the node's own. Answers whether they changed.
-    pub fn set_node_addresses(&mut self, addresses: AddressSet) -> bool {
+    pub(super) fn set_node_addresses(&mut self, addresses: AddressSet) -> bool {
         let changed = *self.node_addresses != addresses;
         if changed {
             self.node_addresses = Arc::new(addresses);
@@ -166,7 +167,7 @@ impl RendererCache {
     }
 
     /// Takes in the pods of a transaction. Answers what changed.
-    pub fn apply(&mut self, transaction: &Transaction) -> Changes {
+    pub(super) fn apply(&mut self, transaction: &Transaction) -> Changes {
         let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
         let (mut configs, mut interfaces) = (false, false);
         let interface = |config: Option<&Arc<PodConfig>>| config.map(|config| (config.addresses.clone(), config.mac));
@@ -246,6 +247,7 @@ impl RendererCache {
         self.sources_given += 1;
         let set = Arc::new(set);
         self.sources.insert(set.clone(), self.sources_given);
+        self.source_sets.insert(self.sources_given, set.clone());
         (self.sources_given, set)
     }
 
@@ -288,19 +290,19 @@ impl RendererCache {
     fn sweep(&mut self) {
         let classes = &self.classes;
         self.reach.sweep(|| classes.iter().flat_map(|class| class.reach.iter().flatten()).copied().collect());
-        self.sources.retain(|_, id| classes.iter().any(|class| class.v4.0 == *id || class.v6.0 == *id));
+        let live: ahash::AHashSet<_> = classes.iter().flat_map(|class| [class.v4.0, class.v6.0]).collect();
+        self.sources.retain(|_, id| live.contains(id));
+        self.source_sets.retain(|id, _| live.contains(id));
     }
 
     fn restrictions<'a>(&'a self, key: &'a LocalKey) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Reach>)> {
-        key.restrictions.iter().filter_map(|&(sources, reach)| {
-            let sets = self.classes.iter().flat_map(|class| [&class.v4, &class.v6]);
-            let (_, set) = sets.into_iter().find(|(id, _)| *id == sources)?;
-            Some((set, self.reach.values.get(&reach)?))
-        })
+        key.restrictions
+            .iter()
+            .filter_map(|&(sources, reach)| Some((self.source_sets.get(&sources)?, self.reach.values.get(&reach)?)))
     }
 
     /// The rules of a pod's table.
-    pub fn local_rules(&self, pod: &PodConfig, key: &LocalKey, origins: &mut Origins) -> Vec<Rule> {
+    pub(super) fn local_rules(&self, pod: &PodConfig, key: &LocalKey, origins: &mut Origins) -> Vec<Rule> {
         let mut rules = Vec::new();
         let Some(ingress) = &pod.rules.ingress else {
             for (sources, reach) in self.restrictions(key) {
@@ -332,7 +334,7 @@ impl RendererCache {
     }
 
     /// The rules of the node-exit table.
-    pub fn global_rules(&self, origins: &mut Origins) -> Vec<Rule> {
+    pub(super) fn global_rules(&self, origins: &mut Origins) -> Vec<Rule> {
         let mut rules = Vec::new();
         if !self.node_addresses.is_empty() && !self.classes.is_empty() {
             let dst = Addresses::Set(self.node_addresses.clone());

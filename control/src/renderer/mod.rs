@@ -4,7 +4,7 @@
 //! the last rules that it got for every pod.
 
 pub mod acl;
-pub mod cache;
+mod cache;
 pub mod contiv;
 
 use std::net::IpAddr;

@@ -28,6 +28,8 @@ pub enum Command {
     Explain(Explain),
     /// Print a node's compiled tables
     Compile(Compile),
+    /// Check and time the classifier on a ClassBench rule set and trace
+    Classify(Classify),
 }
 
 /// Where the cluster's state comes from.
@@ -147,8 +149,27 @@ pub struct Compile {
     #[arg(long)]
     pub node: String,
     /// Print single (source, destination, protocol, port) rules instead of sets
-    #[arg(long)]
+    #[arg(long, conflicts_with = "stats")]
     pub six_tuples: bool,
+    /// Print how each table was compiled and what a lookup may cost, instead of the rules
+    #[arg(long)]
+    pub stats: bool,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+}
+
+/// `bulkhead classify`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead classify --rules acl1.rules.gz --trace acl1.trace.gz -o json\n\n\
+    Exit code 1 when an answer differs from the trace's.")]
+pub struct Classify {
+    /// Rules in the ClassBench format, plain or gzip
+    #[arg(long, value_name = "FILE")]
+    pub rules: PathBuf,
+    /// Packets with the position of the rule that decides each, plain or gzip
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,

@@ -23,6 +23,7 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     let tables = run::node_tables(&pipeline, &args.node)?;
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
+        _ if args.stats => stats(&tables, args.output, &mut out)?,
         Format::Text => text(&pipeline, &tables, args.six_tuples, &mut out)?,
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, &document(&pipeline, &tables, args.six_tuples))?;
@@ -61,6 +62,31 @@ fn text(pipeline: &Pipeline, tables: &NodeTables, expand: bool, out: &mut impl W
                 writeln!(out, "  {at:>3} {:<5} {src} -> {dst} {services}  # {origin}", rule.action.to_string())?;
             }
         }
+    }
+    Ok(())
+}
+
+fn stats(tables: &NodeTables, form: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut columns =
+        Columns::new(&["TABLE", "RULES", "BYTES", "PROBES AT MOST", "RULES VERIFIED AT MOST", "COMPILED AS"]);
+    let mut values = Vec::new();
+    for AclTable { name, tables } in &tables.tables {
+        let (rules, bytes, worst) = (tables.rules().len(), tables.bytes(), tables.worst_case());
+        let cells = [rules, bytes, worst.probes, worst.entries].map(|n| n.to_string());
+        columns.row([name.to_string()].into_iter().chain(cells).chain([tables.describe()]));
+        values.push(json!({
+            "table": name,
+            "rules": rules,
+            "memory_bytes": bytes,
+            "worst_case": {
+                "search_steps": worst.steps, "chunks": worst.chunks, "probes": worst.probes, "rules_verified": worst.entries,
+            },
+            "engine": tables.describe(),
+        }));
+    }
+    match form {
+        Format::Text => columns.write(out)?,
+        Format::Json => writeln!(out, "{}", json!({ "node": tables.node, "tables": values }))?,
     }
     Ok(())
 }

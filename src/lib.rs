@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod classify;
 mod compile;
 mod explain;
 pub mod fabric;
@@ -34,6 +35,7 @@ pub fn main() -> ExitCode {
         args::Command::Reach(reach) => reach::run(reach),
         args::Command::Explain(explain) => explain::run(explain),
         args::Command::Compile(compile) => compile::run(compile),
+        args::Command::Classify(classify) => classify::run(classify),
     };
     match outcome {
         Ok(answer) => answer,

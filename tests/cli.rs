@@ -183,6 +183,31 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn classify_counts_wrong_answers_and_says_so_with_1() {
+    let rules = scratch("two.rules", b"@10.0.0.0/24\t0.0.0.0/0\t0 : 65535\t80 : 80\t0x06/0xFF\n@0.0.0.0/0\t0.0.0.0/0\t0 : 65535\t0 : 65535\t0x00/0x00\n");
+    let run = |trace: &str, code| {
+        let trace = scratch("two.trace", trace.as_bytes());
+        let answer = stdout(&bulkhead(&["classify", "-o", "json", "--rules", &rules, "--trace", &trace]), code);
+        serde_json::from_str::<Value>(&answer).unwrap()
+    };
+    let right = run("167772161 1 1000 80 6 0\n167772161 1 1000 81 6 1\n", 0);
+    assert_eq!((&right["rules"], &right["packets"], &right["mismatches"]), (&2.into(), &2.into(), &0.into()));
+    assert!(
+        right["ns_per_lookup"]["32"].as_f64().unwrap() > 0.0 && right["updates_per_second"].as_f64().unwrap() > 0.0
+    );
+    let wrong = run("167772161 1 1000 80 6 1\n", 1);
+    assert!(wrong["mismatches"].as_u64().unwrap() >= 1);
+    let message = stderr(&["classify", "--rules", REDIS, "--trace", &rules], 2);
+    assert!(message.contains(REDIS) && message.contains("line 1"), "{message}");
+}
+
+#[test]
+fn compile_stats_tells_how_each_table_was_compiled() {
+    let answer = stdout(&bulkhead(&["compile", "--stats", "--state", REDIS, "--node", "node-1"]), 0);
+    assert!(answer.contains("local:default/db") && answer.contains("COMPILED AS"), "{answer}");
+}
+
+#[test]
 fn the_output_must_not_be_one_of_the_captures() {
     let capture = fs::read(root().join("pcaps/redis-no-policy/in.pcap")).unwrap();
     let path = scratch("kept.pcap", &capture);

@@ -9,14 +9,19 @@
 mod support;
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_classifier::{
+    Action, Addresses, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, Verdict,
+};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::source::{Strictness, load_text};
 use bulkhead_dataplane::io::{CaptureError, CaptureReader};
 use bulkhead_dataplane::{LinkType, Outcome, Packet, SessionConfig, Snapshot, Worker, WorkerConfig};
+use ipnet::IpNet;
 use support::root;
 
 /// How long each target runs in a plain `cargo test`.
@@ -156,4 +161,59 @@ fn mangled_objects_end_in_an_error_and_both_modes_agree_on_what_is_understood() 
             pipeline.resync(loaded.objects).unwrap();
         }
     });
+}
+
+/// A rule in few bits, so that random ones overlap in every way: source and destination (host byte, prefix length),
+/// protocol, first port and width, family, action.
+type SmallRule = ((u8, u8), (u8, u8), u8, (u8, u8), bool, bool);
+
+fn prefix((host, length): (u8, u8), v6: bool) -> Addresses {
+    let (host, length) = (host % 32, length % 10);
+    if length == 9 {
+        return Addresses::Any;
+    }
+    let net = match v6 {
+        false => IpNet::new(IpAddr::from([10, 0, 0, host]), 24 + length),
+        true => IpNet::new(IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host)]), 120 + length),
+    };
+    Addresses::prefix(net.unwrap())
+}
+
+fn small_rule(at: usize, &(src, dst, protocol, (port, width), v6, allow): &SmallRule) -> Rule {
+    let service = Service {
+        protocols: ([0, 6, 17, 132][usize::from(protocol % 4)], [5, 6, 17, 255][usize::from(protocol % 4)]),
+        ports: PortRange { first: u16::from(port % 16), last: u16::from(port % 16) + u16::from(width % 16) },
+    };
+    let services = if protocol > 200 { Services::Any } else { ServiceSet::from_iter([service]).into() };
+    let action = if allow { Action::Allow } else { Action::Deny };
+    let origin = OriginId(u32::try_from(at).unwrap());
+    Rule { src: prefix(src, v6), dst: prefix(dst, v6), services, ..Rule::any(action, origin) }
+}
+
+#[test]
+fn compiled_tables_answer_as_a_scan_of_the_rules() {
+    type Probe = (u8, u8, u8, u8, bool);
+    bolero::check!().with_type::<(Vec<SmallRule>, Vec<Probe>)>().with_test_time(duration()).for_each(
+        |(rules, probes)| {
+            let rules: Vec<Rule> = rules.iter().enumerate().map(|(at, rule)| small_rule(at, rule)).collect();
+            let compiled = Tables::build(rules.clone()).unwrap();
+            let scanned = Tables::scanned(rules).unwrap();
+            let address = |host: u8, v6: bool| match v6 {
+                false => IpAddr::from([10, 0, 0, host % 32]),
+                true => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host % 32)]),
+            };
+            let key = |&(src, dst, protocol, port, v6): &Probe| {
+                let protocol = [0, 6, 17, 58, 132, 255][usize::from(protocol % 6)];
+                Key::new(address(src, v6), address(dst, v6), protocol, 40_000, u16::from(port % 32))
+            };
+            let keys: Vec<Key> = probes.iter().map(key).collect();
+            let (mut fast, mut slow) = (vec![Verdict::NO_MATCH; keys.len()], vec![Verdict::NO_MATCH; keys.len()]);
+            compiled.lookup_batch(&keys, &mut fast);
+            scanned.lookup_batch(&keys, &mut slow);
+            assert_eq!(fast, slow);
+            for (key, verdict) in keys.iter().zip(slow) {
+                assert_eq!(compiled.lookup(key), verdict);
+            }
+        },
+    );
 }

@@ -105,6 +105,8 @@ drop_reasons! {
     PolicyDenied "policy_denied" "Policy does not allow the packet.";
     /// A TCP segment in the middle of nowhere.
     TcpWithoutSession "tcp_without_session" "The TCP segment belongs to no session and may not start one.";
+    /// An echo reply, or an SCTP packet that is not the first of an association, in the middle of nowhere.
+    ReplyWithoutSession "reply_without_session" "The echo reply or SCTP packet belongs to no session and may not start one.";
     /// All sessions are in use and none may be recycled.
     SessionTableFull "session_table_full" "All sessions are in use.";
 }

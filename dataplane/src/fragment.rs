@@ -23,7 +23,8 @@ const MAX_PARTS: usize = 64;
 /// How fragmented datagrams are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentConfig {
-    /// The most datagrams at a time. A new one beyond that is dropped.
+    /// The most datagrams at a time. A new one beyond that takes the place of the oldest one that was dropped; if none
+    /// was, it is dropped itself.
     pub capacity: usize,
     /// Nanoseconds from a datagram's first fragment until it is forgotten.
     pub lifetime: u64,
@@ -93,6 +94,8 @@ pub(crate) struct FragmentTable {
     datagrams: HashMap<DatagramKey, Datagram, RandomState>,
     /// In the order in which they began. May hold some that are complete, which are no longer in `datagrams`.
     begun: VecDeque<Begun>,
+    /// Those whose first fragment was dropped, in that order. May hold some that are no longer in `datagrams`.
+    dropped: VecDeque<(DatagramKey, u64)>,
     next_number: u64,
     /// Emptied lists of parts, for the next datagram.
     spare: Vec<Vec<(u32, u32)>>,
@@ -104,6 +107,7 @@ impl FragmentTable {
         Self {
             datagrams: HashMap::with_hasher(hasher),
             begun: VecDeque::new(),
+            dropped: VecDeque::new(),
             next_number: 0,
             spare: Vec::new(),
             config,
@@ -113,6 +117,7 @@ impl FragmentTable {
     pub(crate) fn clear(&mut self) {
         self.datagrams.clear();
         self.begun.clear();
+        self.dropped.clear();
     }
 
     /// A first fragment has come: remembers the datagram, for now with the fate that it passes nowhere.
@@ -124,7 +129,7 @@ impl FragmentTable {
         if let Some(datagram) = self.datagrams.get_mut(&key) {
             return Err(datagram.refuse(part));
         }
-        if self.datagrams.len() >= self.config.capacity {
+        if self.datagrams.len() >= self.config.capacity && !self.forget_dropped() {
             return Err(DropReason::FragmentTableFull);
         }
         let mut parts = self.spare.pop().unwrap_or_default();
@@ -142,6 +147,9 @@ impl FragmentTable {
     pub(crate) fn settle(&mut self, key: &DatagramKey, fate: Fate) {
         if let Some(datagram) = self.datagrams.get_mut(key) {
             datagram.fate = fate;
+            if fate.verdict.drop_reason().is_some() {
+                self.dropped.push_back((*key, datagram.number));
+            }
         }
     }
 
@@ -161,9 +169,24 @@ impl FragmentTable {
         Ok(fate)
     }
 
+    /// Forgets the oldest datagram that was dropped: its other fragments are dropped without it too. So refused
+    /// datagrams, however many, do not stand in the way of allowed ones.
+    fn forget_dropped(&mut self) -> bool {
+        while let Some((key, number)) = self.dropped.pop_front() {
+            if self.datagrams.get(&key).is_some_and(|datagram| datagram.number == number) {
+                self.forget(&key);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Forgets the datagrams whose time is up.
     fn forget_old(&mut self, now: u64) {
-        let Self { datagrams, begun, .. } = self;
+        let Self { datagrams, begun, dropped, .. } = self;
+        if dropped.len() > 2 * self.config.capacity {
+            dropped.retain(|(key, number)| datagrams.get(key).is_some_and(|datagram| datagram.number == *number));
+        }
         // Complete ones make up half of the queue at most: each is removed once, so this costs little per fragment.
         if begun.len() > 2 * self.config.capacity {
             begun.retain(|begun| datagrams.get(&begun.key).is_some_and(|datagram| datagram.number == begun.number));

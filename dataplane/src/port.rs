@@ -7,8 +7,9 @@ use bulkhead_classifier::OriginId;
 
 /// A port's position in [`Snapshot::ports`](crate::Snapshot::ports).
 ///
-/// A port should keep its id as long as it lives. Nothing unsafe happens when it does not: sessions check their ports
-/// again after every change of generation.
+/// A port should keep its id as long as it lives. When it does not, sessions find their ports again after the change
+/// of generation: a pod's by its address, the uplink and the host by their kind. So no session moves between uplink
+/// and host. The last id, 65535, is never a port's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 

@@ -42,7 +42,7 @@ impl Held {
 /// packets there were.
 ///
 /// A packet for which no port can be found (the snapshot has no uplink) is judged as one from port 65535, which is
-/// dropped as [`DropReason::UnknownPort`](crate::DropReason::UnknownPort) unless there is such a port.
+/// dropped as [`DropReason::UnknownPort`](crate::DropReason::UnknownPort): no snapshot has such a port.
 ///
 /// # Errors
 /// Those of `each`, and that of a file that cannot be read to its end: `each` has seen all packets before the fault.

@@ -30,7 +30,7 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
     /// A port id would not fit.
-    #[error("{ports} ports; a snapshot holds at most 65536")]
+    #[error("{ports} ports; a snapshot holds at most 65535")]
     TooManyPorts {
         /// How many there are.
         ports: usize,
@@ -92,7 +92,8 @@ impl Snapshot {
         tables: Vec<Arc<Tables>>,
         routes: Routes,
     ) -> Result<Self, SnapshotError> {
-        if ports.len() > usize::from(u16::MAX) + 1 {
+        // The last id stays free for "no port", which replays use.
+        if ports.len() > usize::from(u16::MAX) {
             return Err(SnapshotError::TooManyPorts { ports: ports.len() });
         }
         let mut snapshot =

@@ -220,6 +220,29 @@ pub(crate) fn fragments_v4(packet: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> 
         .collect()
 }
 
+/// The packet cut into fragments of `size` bytes of payload (a multiple of 8), IPv6 without extension headers.
+pub(crate) fn fragments_v6(packet: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> {
+    let payload = &packet[40..];
+    let count = payload.len().div_ceil(size);
+    payload
+        .chunks(size)
+        .enumerate()
+        .map(|(at, part)| {
+            let mut fragment = packet[..40].to_vec();
+            let len = u16::try_from(8 + part.len()).unwrap();
+            fragment[4..6].copy_from_slice(&len.to_be_bytes());
+            fragment[6] = 44;
+            let offset = u16::try_from(at * size).unwrap() | u16::from(at + 1 < count);
+            fragment.extend([packet[6], 0]);
+            fragment.extend(offset.to_be_bytes());
+            fragment.extend([0, 0]);
+            fragment.extend(id.to_be_bytes());
+            fragment.extend(part);
+            fragment
+        })
+        .collect()
+}
+
 /// An IPv6 packet around a payload.
 pub(crate) fn v6(src: &str, dst: &str, next_header: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(payload.len()).unwrap().to_be_bytes();

@@ -103,3 +103,14 @@ fn a_datagram_does_not_inherit_the_age_of_an_earlier_one_with_its_key() {
     assert_eq!(table.inherit(&key(1), part(8, 16, true), 49), Ok(PASSED));
     assert_eq!(table.inherit(&key(1), part(16, 24, true), 50), Err(DropReason::FragmentWithoutFirst));
 }
+
+#[test]
+fn memory_stays_bounded_when_dropped_datagrams_complete_and_begin_again_at_one_instant() {
+    let mut table = table(4);
+    for _ in 0..1000 {
+        table.begin(key(1), part(0, 8, true), 5).unwrap();
+        table.settle(&key(1), Fate { verdict: Verdict::Drop(DropReason::PolicyDenied), ..PASSED });
+        table.inherit(&key(1), part(8, 16, false), 5).unwrap();
+    }
+    assert!(table.begun.len() <= 9 && table.dropped.len() <= 9 && table.datagrams.is_empty());
+}

@@ -3,6 +3,11 @@
 //! A capture knows interfaces at best, and often not even those. In this order: an interface that has a port's name;
 //! a source MAC address that is a pod's; a source address that is a pod's or the node's; else the uplink. MAC comes
 //! before the address, so that a pod that sends with a stranger's address is found out and not believed.
+//!
+//! Without interface names and without configured MAC addresses the answer is a guess. A MAC is then tied to the pod
+//! whose address it is first seen with, in a packet whose hop limit looks untouched; a sender can set both. So "not
+//! spoofed" means little in such a capture. A learned MAC that is seen with a second pod's address belongs to a
+//! router or a bridge, or one of the two packets is forged: it tells nothing any more, and addresses count.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,23 +25,23 @@ const MAX_LEARNED: usize = 65_536;
 #[derive(Debug)]
 pub struct PortFinder {
     names: HashMap<Box<str>, PortId, RandomState>,
-    /// Configured ones, and learned from packets that no router has touched: the first address that a MAC is seen with
-    /// counts. None: it is no pod's, or two pods are configured with it.
-    macs: HashMap<[u8; 6], Option<PortId>, RandomState>,
-    configured: usize,
+    /// None: two pods are configured with it.
+    configured: HashMap<[u8; 6], Option<PortId>, RandomState>,
+    /// From packets that no router has touched: the first address that a MAC is seen with counts. None: it is no pod's,
+    /// or it was seen with the addresses of two.
+    learned: HashMap<[u8; 6], Option<PortId>, RandomState>,
 }
 
 impl PortFinder {
     /// A finder for the ports of this snapshot.
     pub fn new(snapshot: &Snapshot) -> Self {
         let names = snapshot.ids().zip(snapshot.ports()).map(|(id, port)| ((*port.name).into(), id)).collect();
-        let mut finder = Self { names, macs: HashMap::default(), configured: 0 };
+        let mut finder = Self { names, configured: HashMap::default(), learned: HashMap::default() };
         for (id, port) in snapshot.ids().zip(snapshot.ports()) {
             if let Some(mac) = port.mac.filter(|_| port.kind == PortKind::Pod) {
-                finder.macs.entry(mac).and_modify(|known| *known = None).or_insert(Some(id));
+                finder.configured.entry(mac).and_modify(|known| *known = None).or_insert(Some(id));
             }
         }
-        finder.configured = finder.macs.len();
         finder
     }
 
@@ -50,23 +55,31 @@ impl PortFinder {
         }
         let sender = packet::sender(packet.link, packet.data, packet.original_len);
         let owner = sender.address.and_then(|address| snapshot.owner(address));
-        let by_mac = sender.mac.and_then(|mac| self.macs.get(&mac).copied().flatten());
-        if by_mac.is_none() {
-            self.learn(snapshot, &sender, owner);
-        }
+        let by_mac = sender.mac.and_then(|mac| match self.configured.get(&mac) {
+            Some(&configured) => configured,
+            None => self.learn(snapshot, mac, &sender, owner),
+        });
         by_mac.or(owner).or_else(|| snapshot.uplink())
     }
 
-    /// Ties a MAC address to the pod whose address a packet has, if the packet comes straight from there.
-    fn learn(&mut self, snapshot: &Snapshot, sender: &Sender, owner: Option<PortId>) {
-        let (Some(mac), Some(address)) = (sender.mac, sender.address) else { return };
-        if !sender.is_unrouted || is_no_address(address) || self.macs.len() >= self.configured + MAX_LEARNED {
-            return;
+    /// Ties a MAC address to the pod whose address a packet has, if the packet comes straight from there. Returns the
+    /// pod that the MAC stands for.
+    fn learn(&mut self, snapshot: &Snapshot, mac: [u8; 6], sender: &Sender, owner: Option<PortId>) -> Option<PortId> {
+        let known = self.learned.get(&mac).copied();
+        let tells_whose = sender.is_unrouted && sender.address.is_some_and(|address| !is_no_address(address));
+        if !tells_whose {
+            return known.flatten();
         }
-        let is_pod = |id: &PortId| snapshot.port(*id).is_some_and(|port| port.kind == PortKind::Pod);
-        // Somebody else's address: the MAC is not a pod's, and stays so.
-        let pod = owner.filter(is_pod).filter(|id| snapshot.ports()[id.index()].mac.is_none());
-        self.macs.entry(mac).or_insert(pod);
+        let pod = owner.filter(|id| snapshot.port(*id).is_some_and(|port| port.kind == PortKind::Pod));
+        let whose = match known {
+            Some(known) if pod.is_some_and(|pod| known.is_some_and(|known| known != pod)) => None,
+            Some(known) => return known,
+            None if self.learned.len() >= MAX_LEARNED => return None,
+            // Somebody else's address: the MAC is not a pod's, and stays so.
+            None => pod.filter(|id| snapshot.ports()[id.index()].mac.is_none()),
+        };
+        self.learned.insert(mac, whose);
+        whose
     }
 }
 

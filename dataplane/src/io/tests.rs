@@ -244,7 +244,8 @@ proptest! {
         }
         file.truncate(cut.max(1));
         let (seen, _) = read(&file);
-        prop_assert!(seen.len() <= 2);
+        // A damaged length may make the reader see more records than were written, each with a header of its own.
+        prop_assert!(seen.len() <= file.len() / 16);
         for (.., data, original) in &seen {
             prop_assert!(data.len() <= *original && data.len() <= file.len());
         }
@@ -385,6 +386,21 @@ fn mac_addresses_are_learned_from_packets_that_come_straight_from_a_pod() {
     assert_eq!(find(&mut finder, frame(gateway, "8.8.8.8", 64)), Some(UPLINK));
     assert_eq!(find(&mut finder, frame(gateway, "10.0.0.2", 64)), Some(B));
     assert_eq!(find(&mut finder, frame(gateway, "9.9.9.9", 64)), Some(UPLINK));
+}
+
+#[test]
+fn a_learned_mac_that_two_pods_use_tells_nothing_and_a_configured_one_still_does() {
+    let mac = [2, 0, 0, 0, 0, 2];
+    let frame = |mac, src: &str, ttl| ethernet(mac, 0x0800, &v4(src, "8.8.8.8", 17, ttl, &[0, 1, 0, 2, 0, 8, 0, 0]));
+    let mut finder = PortFinder::new(&snapshot());
+    let mut find = |mac, src, ttl| found(&mut finder, None, LinkType::Ethernet, &frame(mac, src, ttl));
+    assert_eq!(find(mac, "10.0.0.2", 64), Some(B));
+    assert_eq!(find(mac, "10.0.0.1", 63), Some(B), "a routed packet does not tell whose the MAC is");
+    assert_eq!(find(mac, "10.0.0.1", 64), Some(A), "the address counts from here on");
+    assert_eq!(find(mac, "10.0.0.2", 64), Some(B));
+    assert_eq!(find(mac, "8.8.4.4", 64), Some(UPLINK));
+    assert_eq!(find(A_MAC, "10.0.0.2", 64), Some(A));
+    assert_eq!(find(A_MAC, "8.8.4.4", 64), Some(A));
 }
 
 #[test]

@@ -12,8 +12,13 @@ use crate::{DropReason, Flow};
 pub(crate) enum Transport {
     /// A TCP segment.
     Tcp(TcpFlags),
-    /// A UDP datagram or an SCTP packet.
-    Ported,
+    /// A UDP datagram.
+    Udp,
+    /// An SCTP packet.
+    Sctp {
+        /// Whether it may be an association's first.
+        opens: bool,
+    },
     /// An ICMP echo request or reply with its identifier.
     Echo {
         /// What ties a reply to its request.
@@ -88,12 +93,12 @@ fn parse_ported(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, Drop
         protocol::UDP => {
             let header = udp::parse(segment.bytes, segment.whole)?;
             (flow.sport, flow.dport) = (header.sport, header.dport);
-            Transport::Ported
+            Transport::Udp
         }
         protocol::SCTP => {
             let header = sctp::parse(segment.bytes)?;
             (flow.sport, flow.dport) = (header.sport, header.dport);
-            Transport::Ported
+            Transport::Sctp { opens: header.opens }
         }
         _ => Transport::Other,
     };
@@ -108,10 +113,20 @@ impl Segment<'_> {
 }
 
 impl Transport {
+    /// Whether the packet says of itself that it begins a conversation. UDP and most protocols do not say.
+    pub(crate) const fn opens(&self) -> bool {
+        match *self {
+            Self::Tcp(flags) => flags.opens(),
+            Self::Sctp { opens } => opens,
+            Self::Echo { request, .. } => request,
+            _ => false,
+        }
+    }
+
     /// What tells this conversation apart from others between the same addresses.
     pub(crate) const fn ports(&self, flow: &Flow) -> Ports {
         match *self {
-            Self::Tcp(_) | Self::Ported => Ports::Pair(flow.sport, flow.dport),
+            Self::Tcp(_) | Self::Udp | Self::Sctp { .. } => Ports::Pair(flow.sport, flow.dport),
             Self::Echo { id, request: true } => Ports::EchoRequest(id),
             Self::Echo { id, request: false } => Ports::EchoReply(id),
             _ => Ports::None,

@@ -6,13 +6,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use ahash::RandomState;
 use bulkhead_classifier::protocol;
 
+use super::entry::{Class, Direction, Entry, Moment, NewSession, Slot};
 use super::tcp::TcpState;
 use super::{Key, SessionConfig};
 use crate::packet::{Ports, TcpFlags};
-use crate::{Decision, PortId, SessionCounters};
-
-/// An entry's place in the slab.
-pub(crate) type Slot = u32;
+use crate::{Decision, DropReason, PortId, SessionCounters};
 
 /// No slot: the end of a list.
 const NONE: Slot = Slot::MAX;
@@ -21,99 +19,9 @@ const NONE: Slot = Slot::MAX;
 /// its neighbours' links as well. The price: an expired entry is swept up to a sixteenth of its timeout late.
 const MOVES_PER_TIMEOUT: u64 = 16;
 
-/// Which way a packet of a session goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// As the packet that created the session.
-    Forward,
-    /// The other way.
-    Reply,
-}
-
-/// When a packet came. Its number orders what its time does not, and lets packets that waited for the classifier take
-/// the place that they would have had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment {
-    /// Nanoseconds since 1970. Never less than that of a packet with a lower number.
-    pub(crate) time: u64,
-    /// Counts all packets of the worker.
-    pub(crate) number: u64,
-}
-
-/// What decides how long an entry lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    Transient,
-    Established,
-    Idle,
-    Echo,
-}
-
-impl Class {
-    const COUNT: usize = 4;
-    const ALL: [Self; Self::COUNT] = [Self::Transient, Self::Established, Self::Idle, Self::Echo];
-}
-
-/// A session. There is room for a rewrite (a service's address for a backend's) beside the ports, when there are
-/// services.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    key: Key,
-    hash: u64,
-    /// When the last packet came.
-    seen_at: u64,
-    /// When the entry was last put into its list.
-    queued_at: Moment,
-    /// The generation of the tables that allowed it.
-    pub(crate) generation: u64,
-    /// What allowed it.
-    pub(crate) decision: Decision,
-    /// Where packets in forward direction come in.
-    pub(crate) in_port: PortId,
-    /// Where they leave.
-    pub(crate) out_port: PortId,
-    previous: Slot,
-    next: Slot,
-    tcp: TcpState,
-    class: Class,
-    from_low: bool,
-}
-
-/// What the worker knows of a session that it wants to create.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NewSession {
-    pub(crate) key: Key,
-    pub(crate) hash: u64,
-    /// Whether the first packet goes from the key's lower endpoint to the higher.
-    pub(crate) from_low: bool,
-    pub(crate) protocol: u8,
-    pub(crate) ports: Ports,
-    pub(crate) flags: Option<TcpFlags>,
-    pub(crate) generation: u64,
-    pub(crate) decision: Decision,
-    pub(crate) in_port: PortId,
-    pub(crate) out_port: PortId,
-}
-
-impl Entry {
-    /// Which way a packet goes whose key has this orientation.
-    pub(crate) const fn direction(&self, from_low: bool) -> Direction {
-        if self.from_low == from_low { Direction::Forward } else { Direction::Reply }
-    }
-
-    /// Whether it is a TCP connection that is over.
-    pub(crate) const fn is_closed(&self) -> bool {
-        self.tcp.is_closed()
-    }
-
-    /// Where packets of this direction come in, and where they leave.
-    pub(crate) const fn ports(&self, direction: Direction) -> (PortId, PortId) {
-        match direction {
-            Direction::Forward => (self.in_port, self.out_port),
-            Direction::Reply => (self.out_port, self.in_port),
-        }
-    }
-}
+/// What is ended early for a new session: refusals first, which cost nobody a connection; then half-open connections,
+/// so that a flood of SYNs recycles its own and leaves established ones alone; then pings, which lose one reply.
+const RECYCLED: [Class; 3] = [Class::Refused, Class::Transient, Class::Echo];
 
 /// A list through the slab's links, least recently used entry first.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +63,8 @@ pub(crate) struct SessionTable {
     slab: Vec<Entry>,
     /// Slots that are free again.
     free: Vec<Slot>,
+    /// How many entries are refusals.
+    refusals: usize,
     lists: [List; Class::COUNT],
     config: SessionConfig,
     pub(crate) counts: SessionCounters,
@@ -169,6 +79,7 @@ impl SessionTable {
             index: HashMap::default(),
             slab: Vec::new(),
             free: Vec::new(),
+            refusals: 0,
             lists: [List::EMPTY; Class::COUNT],
             config: SessionConfig { capacity, ..config },
             counts: SessionCounters::default(),
@@ -177,12 +88,12 @@ impl SessionTable {
 
     /// How many sessions there are, expired ones included that were not swept yet.
     pub(crate) fn len(&self) -> usize {
-        self.index.len()
+        self.index.len() - self.refusals
     }
 
-    /// How many more sessions fit without ending another one.
+    /// How many more entries fit without ending another one.
     pub(crate) fn room(&self) -> usize {
-        self.config.capacity.saturating_sub(self.len())
+        self.config.capacity.saturating_sub(self.index.len())
     }
 
     /// Ends all sessions. Costs what is in use, not the capacity; counters stay.
@@ -190,6 +101,7 @@ impl SessionTable {
         self.index.clear();
         self.slab.clear();
         self.free.clear();
+        self.refusals = 0;
         self.lists = [List::EMPTY; Class::COUNT];
     }
 
@@ -197,7 +109,7 @@ impl SessionTable {
         self.hasher.hash_one(key)
     }
 
-    /// The session with this key. One whose time is up ends here, so that it makes no difference when it is swept.
+    /// The session or refusal with this key. One whose time is up ends here, so that it makes no difference when it is swept.
     pub(crate) fn find(&mut self, hash: u64, key: &Key, now: u64) -> Option<Slot> {
         let slot = *self.index.get(&hash)?;
         let entry = self.entry(slot);
@@ -220,7 +132,7 @@ impl SessionTable {
         &mut self.slab[slot as usize]
     }
 
-    /// A packet of the session has passed.
+    /// A packet of the session has passed, or one of the refused direction has not.
     pub(crate) fn touch(&mut self, slot: Slot, direction: Direction, flags: Option<TcpFlags>, now: Moment) {
         let entry = self.entry_mut(slot);
         entry.seen_at = now.time;
@@ -243,30 +155,64 @@ impl SessionTable {
         (entry.in_port, entry.out_port) = ports;
     }
 
-    /// Newer tables do not allow the session.
-    pub(crate) fn revoke(&mut self, slot: Slot) {
-        self.remove(slot);
+    /// Newer tables do not allow the session: it becomes a refusal.
+    pub(crate) fn revoke(&mut self, slot: Slot, generation: u64, decision: Decision, reason: DropReason, now: Moment) {
+        let old = self.entry(slot).class;
+        self.unlink(slot, old);
+        let entry = self.entry_mut(slot);
+        (entry.generation, entry.decision, entry.refused) = (generation, decision, Some(reason));
+        (entry.class, entry.seen_at) = (Class::Refused, now.time);
+        self.link(slot, Class::Refused, now);
+        self.refusals += 1;
         self.counts.revoked += 1;
+    }
+
+    /// Remembers that a conversation was refused. It displaces expired entries and older refusals, and nothing that
+    /// lives: a flood of refused packets must not end sessions, and a packet that is not remembered is dropped too.
+    /// For the same reason an open session between the same endpoints stays.
+    pub(crate) fn refuse(&mut self, new: &NewSession, reason: DropReason, now: Moment) {
+        if !self.config.remember_refused {
+            return;
+        }
+        if let Some(&slot) = self.index.get(&new.hash) {
+            let old = self.entry(slot);
+            let is_over = old.key == new.key && old.is_closed();
+            if old.refused.is_none() && !is_over {
+                return;
+            }
+            self.counts.replaced += u64::from(old.refused.is_none());
+            self.remove(slot);
+        } else if self.room() == 0 && !self.make_room(now.time, &[Class::Refused]) {
+            return;
+        }
+        self.insert(new, Class::Refused, Some(reason), now);
+        self.refusals += 1;
     }
 
     /// Creates a session, in place of one with the same key. None when there is no room and nothing may be recycled.
     pub(crate) fn create(&mut self, new: &NewSession, now: Moment) -> Option<Slot> {
         if let Some(&old) = self.index.get(&new.hash) {
+            self.counts.replaced += u64::from(self.entry(old).refused.is_none());
             self.remove(old);
-            self.counts.replaced += 1;
-        } else if self.room() == 0 && !self.make_room(now.time) {
+        } else if self.room() == 0 && !self.make_room(now.time, &RECYCLED) {
             self.counts.refused += 1;
             return None;
         }
-        let mut tcp = TcpState::default();
-        if let Some(flags) = new.flags {
-            tcp.see(Direction::Forward, flags);
-        }
         let class = match new.ports {
             Ports::EchoRequest(_) | Ports::EchoReply(_) => Class::Echo,
-            _ if new.protocol == protocol::TCP => tcp_class(tcp),
+            // One segment establishes nothing.
+            _ if new.protocol == protocol::TCP => Class::Transient,
             _ => Class::Idle,
         };
+        self.counts.created += 1;
+        Some(self.insert(new, class, None, now))
+    }
+
+    fn insert(&mut self, new: &NewSession, class: Class, refused: Option<DropReason>, now: Moment) -> Slot {
+        let mut tcp = TcpState::default();
+        if let Some(flags) = new.flags {
+            tcp.see(new.direction, flags);
+        }
         let slot = self.place(Entry {
             key: new.key,
             hash: new.hash,
@@ -274,7 +220,9 @@ impl SessionTable {
             queued_at: now,
             generation: new.generation,
             decision: new.decision,
+            refused,
             in_port: new.in_port,
+            in_kind: new.in_kind,
             out_port: new.out_port,
             previous: NONE,
             next: NONE,
@@ -284,8 +232,7 @@ impl SessionTable {
         });
         self.index.insert(new.hash, slot);
         self.link(slot, class, now);
-        self.counts.created += 1;
-        Some(slot)
+        slot
     }
 
     /// Ends at most `limit` sessions whose time is up.
@@ -303,25 +250,23 @@ impl SessionTable {
         }
     }
 
-    /// Ends one session whose time is up, or else the transient TCP session that was idle for longest: a flood of SYNs
-    /// recycles its own half-open sessions and leaves established ones alone.
-    fn make_room(&mut self, now: u64) -> bool {
+    /// Ends one entry whose time is up, or else the one of the first of these classes that was idle for longest.
+    fn make_room(&mut self, now: u64, classes: &[Class]) -> bool {
         self.sweep(now, 1);
         if self.room() > 0 {
             return true;
         }
-        let oldest = self.lists[Class::Transient as usize].first;
-        if oldest == NONE {
-            return false;
-        }
+        let oldest = classes.iter().map(|&class| self.lists[class as usize].first).find(|&first| first != NONE);
+        let Some(oldest) = oldest else { return false };
+        self.counts.recycled += u64::from(self.entry(oldest).refused.is_none());
         self.remove(oldest);
-        self.counts.recycled += 1;
         self.room() > 0
     }
 
     const fn timeout(&self, class: Class) -> u64 {
         let timeouts = &self.config.timeouts;
         match class {
+            Class::Refused => timeouts.refused,
             Class::Transient => timeouts.tcp_transient,
             Class::Established => timeouts.tcp_established,
             Class::Idle => timeouts.idle,
@@ -334,8 +279,8 @@ impl SessionTable {
     }
 
     fn expire(&mut self, slot: Slot) {
+        self.counts.expired += u64::from(self.entry(slot).refused.is_none());
         self.remove(slot);
-        self.counts.expired += 1;
     }
 
     fn place(&mut self, entry: Entry) -> Slot {
@@ -349,7 +294,8 @@ impl SessionTable {
     }
 
     fn remove(&mut self, slot: Slot) {
-        let Entry { hash, class, .. } = *self.entry(slot);
+        let Entry { hash, class, refused, .. } = *self.entry(slot);
+        self.refusals -= usize::from(refused.is_some());
         self.index.remove(&hash);
         self.unlink(slot, class);
         self.free.push(slot);

@@ -1,6 +1,6 @@
 //! How far a TCP connection is, from the flags that each side has sent.
 
-use super::table::Direction;
+use super::Direction;
 use crate::packet::TcpFlags;
 
 /// All flags seen so far, per direction. Remembering a union of bits is all that VPP does too: it is right for any

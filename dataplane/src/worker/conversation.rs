@@ -1,4 +1,4 @@
-//! Sessions and what comes of them: hit, renewal, start, and ICMP errors about a session's packets.
+//! Sessions and what comes of them: hit, renewal, start, refusal, and ICMP errors about a session's packets.
 
 use bulkhead_classifier::Key as PolicyKey;
 
@@ -7,7 +7,10 @@ use super::pending::{Renewal, Wish};
 use super::{Burst, Worker};
 use crate::packet::{Embedded, Ip, Ports, TcpFlags, Transport};
 use crate::session::{Direction, Key, NewSession, Slot};
-use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot};
+use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
+
+/// Of entries that no table has decided about.
+const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None };
 
 /// A packet that belongs to a session if its ports fit.
 struct Claim {
@@ -38,19 +41,7 @@ impl Worker {
         if self.pending.may_hold(hash) {
             self.settle_pending(burst);
         }
-        if let Some(slot) = self.sessions.find(hash, &key, self.now.time) {
-            let entry = self.sessions.entry(slot);
-            let direction = entry.direction(from_low);
-            let starts_anew = entry.is_closed() && flags.is_some_and(TcpFlags::opens);
-            let forward = match direction {
-                Direction::Forward => *flow,
-                Direction::Reply => turned(flow),
-            };
-            let claim = Claim { slot, key, hash, direction, forward, hop_limit: ip.hop_limit, flags, is_error: false };
-            if !starts_anew && self.follow(burst, at, &claim)? {
-                return Ok(());
-            }
-        }
+        let in_port = burst.packets[at].in_port;
         let new = NewSession {
             key,
             hash,
@@ -59,11 +50,68 @@ impl Worker {
             ports,
             flags,
             generation: burst.snapshot.generation(),
-            decision: Decision { table: None, rule: None, origin: None },
-            in_port: burst.packets[at].in_port,
-            out_port: burst.packets[at].in_port,
+            decision: NO_DECISION,
+            in_port,
+            in_kind: burst.snapshot.port(in_port).ok_or(DropReason::UnknownPort)?.kind,
+            out_port: in_port,
+            direction: Direction::Forward,
         };
-        self.start(burst, at, ip, new)
+        if let Some(slot) = self.sessions.find(hash, &key, self.now.time) {
+            let entry = self.sessions.entry(slot);
+            let direction = entry.direction(from_low);
+            let refused = entry.refused;
+            let opens_back = direction == Direction::Reply && ip.transport.opens();
+            // A SYN against the direction of an open connection is a connection of its own, or one half of a
+            // simultaneous open (RFC 9293 §3.5), which both tables must allow then.
+            let starts_anew = flags.is_some_and(TcpFlags::opens) && (entry.is_closed() || opens_back);
+            let forward = match direction {
+                Direction::Forward => *flow,
+                Direction::Reply => turned(flow),
+            };
+            let claim = Claim { slot, key, hash, direction, forward, hop_limit: ip.hop_limit, flags, is_error: false };
+            match refused {
+                Some(reason) if !opens_back => return self.judge_refused(burst, at, ip, &claim, reason, new),
+                Some(_) => {}
+                None if !starts_anew && self.follow(burst, at, &claim)? => return Ok(()),
+                None => {}
+            }
+        }
+        self.start(burst, at, ip, flow, new)
+    }
+
+    /// A packet of a conversation that was refused, in either direction. Where it came in does not matter: what was
+    /// refused is who talks to whom.
+    fn judge_refused(
+        &mut self,
+        burst: &mut Burst<'_>,
+        at: usize,
+        ip: &Ip,
+        claim: &Claim,
+        reason: DropReason,
+        new: NewSession,
+    ) -> Result<(), DropReason> {
+        let (generation, decision) = {
+            let entry = self.sessions.entry(claim.slot);
+            (entry.generation, entry.decision)
+        };
+        let is_forward = claim.direction == Direction::Forward;
+        if generation != burst.snapshot.generation() {
+            if is_forward {
+                return self.start(burst, at, ip, &ip.flow, new);
+            }
+            // The new tables are asked about the direction that was refused; the packet passes as its reply or not at all.
+            if let Some((in_port, port)) = self.forward_in_port(burst.snapshot, claim) {
+                let (from_low, direction) = (!new.from_low, Direction::Reply);
+                let turned = NewSession { from_low, direction, in_port, in_kind: port, decision, ..new };
+                return self.start(burst, at, ip, &claim.forward, turned);
+            }
+        } else if is_forward {
+            // Replies do not prolong a refusal: with fixed ports on both sides they may be the other side's own
+            // conversation, which must get its turn some time.
+            self.sessions.touch(claim.slot, claim.direction, None, self.now);
+        }
+        burst.outcomes[at].decision = (decision != NO_DECISION).then_some(decision);
+        Err(reason)
     }
 
     /// An ICMP error passes when the packet in it belongs to a session, and the error goes back to that packet's
@@ -86,6 +134,9 @@ impl Worker {
         };
         let of_embedded =
             Flow { src: embedded.src, dst: embedded.dst, protocol: embedded.protocol, sport, dport, icmp: None };
+        if self.sessions.entry(slot).refused.is_some() {
+            return Err(DropReason::IcmpErrorWithoutSession);
+        }
         // The error goes the other way than the packet that it is about.
         let (direction, forward) = match self.sessions.entry(slot).direction(from_low) {
             Direction::Forward => (Direction::Reply, of_embedded),
@@ -112,7 +163,7 @@ impl Worker {
         if !claim.is_error {
             self.sessions.touch(claim.slot, claim.direction, claim.flags, self.now);
         }
-        burst.forward_in_session(at, leaves, decision, SessionState::Hit);
+        burst.allow(at, Verdict::Forward(leaves), decision, SessionState::Hit);
         Ok(true)
     }
 
@@ -120,12 +171,12 @@ impl Worker {
     fn renew(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let snapshot = burst.snapshot;
         let arrived = burst.packets[at].in_port;
-        let Some(in_port) = self.forward_in_port(snapshot, arrived, claim) else { return Ok(false) };
+        let Some((in_port, _)) = self.forward_in_port(snapshot, claim) else { return Ok(false) };
         let forward = &claim.forward;
         let exit = match exit::find(snapshot, in_port, forward.src, forward.dst) {
             Ok(exit) => exit,
             Err(reason) => {
-                self.sessions.revoke(claim.slot);
+                self.sessions.revoke(claim.slot, snapshot.generation(), NO_DECISION, reason, self.now);
                 return Err(reason);
             }
         };
@@ -136,7 +187,7 @@ impl Worker {
         if !claim.fits(snapshot, arrived, comes_in) {
             return Ok(false);
         }
-        exit::check_hop_limit(snapshot, claim.hop_limit, leaves)?;
+        let allowed = exit::verdict(snapshot, claim.hop_limit, leaves);
         let renewal = Renewal {
             key: claim.key,
             hash: claim.hash,
@@ -150,60 +201,92 @@ impl Worker {
             Gate::Hairpin(origin) => {
                 let decision = hairpin(origin);
                 renewal.apply(&mut self.sessions, claim.slot, decision, self.now);
-                burst.forward_in_session(at, leaves, decision, SessionState::Hit);
+                burst.allow(at, allowed, decision, SessionState::Hit);
             }
             Gate::Table(table) => {
                 let key = policy_key(forward);
-                self.pending.push(at, table, key, leaves, self.now, Wish::Keep(renewal));
+                self.pending.push(at, (table, key), allowed, self.now, Wish::Keep(renewal));
             }
         }
         Ok(true)
     }
 
-    /// The port on which the session's forward direction comes in, in this snapshot; port numbers may have changed.
+    /// The port on which the session's forward direction comes in, in this snapshot, and its kind. Port numbers may have
+    /// changed; what kind of port it is has not, so that a session of the uplink never becomes one of the node.
     /// None when no port is left for it.
-    fn forward_in_port(&self, snapshot: &Snapshot, arrived: PortId, claim: &Claim) -> Option<PortId> {
-        if claim.direction == Direction::Forward && !claim.is_error {
-            return Some(arrived);
-        }
-        let source = claim.forward.src;
-        let old = self.sessions.entry(claim.slot).in_port;
-        let is_still_shared = |id: &PortId| snapshot.port(*id).is_some_and(|port| port.kind != PortKind::Pod);
-        snapshot
-            .owner(source)
-            .or_else(|| Some(old).filter(is_still_shared))
-            .or_else(|| snapshot.routes().lookup(source))
+    fn forward_in_port(&self, snapshot: &Snapshot, claim: &Claim) -> Option<(PortId, PortKind)> {
+        let same_kind = || match self.sessions.entry(claim.slot).in_kind {
+            PortKind::Pod => None,
+            PortKind::Uplink => snapshot.uplink(),
+            PortKind::Host => snapshot.host(),
+        };
+        let port = snapshot.owner(claim.forward.src).or_else(same_kind)?;
+        Some((port, snapshot.port(port)?.kind))
     }
 
-    /// The packet belongs to no session: may it start one?
-    fn start(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip, new: NewSession) -> Result<(), DropReason> {
-        let may_start = |flags: TcpFlags| flags.opens() || (self.tcp_pickup && flags.continues());
-        if new.flags.is_some_and(|flags| !may_start(flags)) {
-            return Err(DropReason::TcpWithoutSession);
-        }
-        let Exit { port, gate } = exit::find(burst.snapshot, new.in_port, ip.flow.src, ip.flow.dst)?;
-        exit::check_hop_limit(burst.snapshot, ip.hop_limit, port)?;
+    /// The packet belongs to no session: may it start one? `forward` is who talks to whom in the new session.
+    fn start(
+        &mut self,
+        burst: &mut Burst<'_>,
+        at: usize,
+        ip: &Ip,
+        forward: &Flow,
+        new: NewSession,
+    ) -> Result<(), DropReason> {
+        self.check_start(&ip.transport)?;
         // When the table is nearly full, who finds room depends on the order: one packet at a time then.
         let is_tight = self.sessions.room() <= self.pending.len();
         if is_tight {
             self.settle_pending(burst);
         }
+        let Exit { port, gate } = match exit::find(burst.snapshot, new.in_port, forward.src, forward.dst) {
+            Ok(exit) => exit,
+            Err(reason) => {
+                // A closed port must not be opened by an answer either.
+                if reason == DropReason::TableMissing {
+                    self.sessions.refuse(&new, reason, self.now);
+                }
+                return Err(reason);
+            }
+        };
+        let leaves = match new.direction {
+            Direction::Forward => port,
+            Direction::Reply if burst.packets[at].in_port == port => new.in_port,
+            // Not from where the request went.
+            Direction::Reply => {
+                burst.outcomes[at].decision = Some(new.decision);
+                return Err(DropReason::PolicyDenied);
+            }
+        };
+        let allowed = exit::verdict(burst.snapshot, ip.hop_limit, leaves);
         let new = NewSession { out_port: port, ..new };
         match gate {
             Gate::Hairpin(origin) => {
                 let decision = hairpin(origin);
                 burst.outcomes[at].decision = Some(decision);
                 self.sessions.create(&NewSession { decision, ..new }, self.now).ok_or(DropReason::SessionTableFull)?;
-                burst.forward_in_session(at, port, decision, SessionState::New);
+                burst.allow(at, allowed, decision, SessionState::New);
             }
             Gate::Table(table) => {
-                self.pending.push(at, table, policy_key(&ip.flow), port, self.now, Wish::Start(new));
+                self.pending.push(at, (table, policy_key(forward)), allowed, self.now, Wish::Start(new));
                 if is_tight {
                     self.settle_pending(burst);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Packets that are seen to be answers start nothing: their request was refused, or nobody knows of it.
+    fn check_start(&self, transport: &Transport) -> Result<(), DropReason> {
+        match *transport {
+            Transport::Tcp(flags) if flags.opens() || (self.tcp_pickup && flags.continues()) => Ok(()),
+            Transport::Tcp(_) => Err(DropReason::TcpWithoutSession),
+            Transport::Echo { .. } | Transport::Sctp { .. } if !transport.opens() => {
+                Err(DropReason::ReplyWithoutSession)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

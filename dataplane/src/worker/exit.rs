@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::OriginId;
 
-use crate::{DropReason, PortId, PortKind, Snapshot, TableId};
+use crate::{DropReason, PortId, PortKind, Snapshot, TableId, Verdict};
 
 /// The way out of the vswitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,12 @@ fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<PortId> {
         PortKind::Host => snapshot.uplink(),
         PortKind::Uplink => snapshot.host(),
     }
+}
+
+/// What becomes of a packet that policy allows. Policy comes before the hop limit: who is refused learns nothing about
+/// routes, and the node's Time Exceeded about a packet that is allowed belongs to a session.
+pub(super) fn verdict(snapshot: &Snapshot, hop_limit: u8, out: PortId) -> Verdict {
+    check_hop_limit(snapshot, hop_limit, out).map_or_else(Verdict::Drop, |()| Verdict::Forward(out))
 }
 
 /// A packet that goes on to another machine or pod needs a hop more. The node itself is where it ends.

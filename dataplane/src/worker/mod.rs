@@ -13,6 +13,7 @@
 //!                        -> martian? multicast? spoofed?
 //!                        -> fragment: later ones share the first one's fate -------> forward or drop
 //!                        -> session --hit, same generation-------------------------> forward, remember the time
+//!                               |    |`refused, same generation ---------------------> drop
 //!                               |    `hit, older generation -> route -\
 //!                               `miss -> may it start one? -> route --+-> [pending] -> classify per table
 //!                                                                            -> remember -> forward or drop
@@ -236,10 +237,10 @@ impl Burst<'_> {
         self.outcomes[at].verdict = Verdict::Forward(out);
     }
 
-    /// The packet passes as part of a session.
-    fn forward_in_session(&mut self, at: usize, out: PortId, decision: Decision, session: SessionState) {
+    /// The packet is allowed as part of a session.
+    fn allow(&mut self, at: usize, verdict: Verdict, decision: Decision, session: SessionState) {
         let outcome = &mut self.outcomes[at];
-        outcome.verdict = Verdict::Forward(out);
+        outcome.verdict = verdict;
         outcome.decision = Some(decision);
         outcome.session = Some(session);
     }

@@ -3,6 +3,10 @@
 //! Without the checks a pod could take over the traffic of its neighbours or of the gateway (ARP and ND spoofing), or
 //! make itself the router of the whole link (CVE-2020-10749 and its siblings). The gateway's link-local address
 //! belongs into the host port's addresses, so that no pod can claim it.
+//!
+//! The vswitch is a router, not a bridge. Link-local addresses of pods are not known to it, so what a pod says about
+//! one, or in the name of one, is for the node and never for another pod. The uplink is another link than the pods':
+//! whatever comes from there is for the node alone.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -36,8 +40,10 @@ pub(super) fn forward_neighbour(arrival: &Arrival<'_>, message: Neighbour, flow:
         return Err(DropReason::NdSpoofed);
     }
     match message {
+        Neighbour::Solicitation(target) if concerns_the_link(arrival, flow.src, target) => outside(arrival),
         Neighbour::Solicitation(target) => owner_or_outside(arrival, target.into()),
         Neighbour::Advertisement(target) if !may_advertise(arrival, target) => Err(DropReason::NdSpoofed),
+        Neighbour::Advertisement(target) if concerns_the_link(arrival, flow.src, target) => outside(arrival),
         Neighbour::Advertisement(_) => owner_or_outside(arrival, flow.dst),
         Neighbour::RouterSolicitation => outside(arrival),
         Neighbour::RouterAdvertisement | Neighbour::Redirect => match arrival.port.kind {
@@ -63,9 +69,17 @@ fn may_advertise(arrival: &Arrival<'_>, address: Ipv6Addr) -> bool {
         || (address.is_unicast_link_local() && arrival.snapshot.owner(address.into()).is_none())
 }
 
-/// The port that owns the address, unless the message came from there; else the way off the pods' side.
+/// Whether a pod's message means something between the pod and the node only.
+fn concerns_the_link(arrival: &Arrival<'_>, source: IpAddr, target: Ipv6Addr) -> bool {
+    let from_link_local = matches!(source, IpAddr::V6(source) if source.is_unicast_link_local());
+    arrival.is_pod() && (from_link_local || target.is_unicast_link_local())
+}
+
+/// The port that owns the address, unless the message came from there or from the uplink; else the way off the pods'
+/// side.
 fn owner_or_outside(arrival: &Arrival<'_>, address: IpAddr) -> Result<PortId, DropReason> {
     match arrival.snapshot.owner(address) {
+        _ if arrival.port.kind == PortKind::Uplink => outside(arrival),
         Some(owner) if owner != arrival.id => Ok(owner),
         _ => outside(arrival),
     }

@@ -53,7 +53,8 @@ struct Waiting {
     /// The packet's place in the burst.
     at: usize,
     table: TableId,
-    out: PortId,
+    /// What becomes of the packet if policy allows it.
+    allowed: Verdict,
     /// When the packet came.
     now: Moment,
     wish: Wish,
@@ -93,14 +94,21 @@ impl Pending {
         self.filter[word] & bit != 0
     }
 
-    pub(super) fn push(&mut self, at: usize, table: TableId, key: PolicyKey, out: PortId, now: Moment, wish: Wish) {
+    pub(super) fn push(
+        &mut self,
+        at: usize,
+        (table, key): (TableId, PolicyKey),
+        allowed: Verdict,
+        now: Moment,
+        wish: Wish,
+    ) {
         let hash = match &wish {
             Wish::Start(new) => new.hash,
             Wish::Keep(renewal) => renewal.hash,
         };
         let (word, bit) = filter_bit(hash);
         self.filter[word] |= bit;
-        self.waiting.push(Waiting { at, table, out, now, wish });
+        self.waiting.push(Waiting { at, table, allowed, now, wish });
         self.keys.push(key);
     }
 
@@ -117,7 +125,7 @@ impl Pending {
             outcome.verdict = match waiting.act(sessions, decision, verdict.is_allow()) {
                 Ok(state) => {
                     outcome.session = Some(state);
-                    Verdict::Forward(waiting.out)
+                    waiting.allowed
                 }
                 Err(reason) => Verdict::Drop(reason),
             };
@@ -159,17 +167,22 @@ impl Waiting {
     /// Creates, renews or ends the session.
     fn act(&self, sessions: &mut SessionTable, decision: Decision, allowed: bool) -> Result<SessionState, DropReason> {
         match &self.wish {
-            Wish::Start(_) if !allowed => Err(DropReason::PolicyDenied),
             Wish::Start(new) => {
                 let new = NewSession { decision, ..*new };
+                if !allowed {
+                    sessions.refuse(&new, DropReason::PolicyDenied, self.now);
+                    return Err(DropReason::PolicyDenied);
+                }
                 sessions.create(&new, self.now).map(|_| SessionState::New).ok_or(DropReason::SessionTableFull)
             }
             Wish::Keep(renewal) => {
                 // Found again by its key: a slot may have changed hands since.
                 let slot = sessions.find(renewal.hash, &renewal.key, self.now.time);
                 if !allowed {
-                    slot.into_iter().for_each(|slot| sessions.revoke(slot));
-                    return Err(DropReason::PolicyDenied);
+                    let reason = DropReason::PolicyDenied;
+                    let now = self.now;
+                    slot.into_iter().for_each(|slot| sessions.revoke(slot, renewal.generation, decision, reason, now));
+                    return Err(reason);
                 }
                 let slot = slot.ok_or(DropReason::SessionTableFull)?;
                 renewal.apply(sessions, slot, decision, self.now);

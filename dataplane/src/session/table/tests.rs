@@ -4,12 +4,14 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
+use crate::PortKind;
 use crate::session::Timeouts;
 
 const CONFIG: SessionConfig = SessionConfig {
     capacity: 6,
-    timeouts: Timeouts { idle: 600, tcp_established: 2000, tcp_transient: 120, icmp_echo: 60 },
+    timeouts: Timeouts { idle: 600, tcp_established: 2000, tcp_transient: 120, icmp_echo: 60, refused: 30 },
     tcp_pickup: false,
+    remember_refused: true,
 };
 
 fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
@@ -28,7 +30,9 @@ fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
         generation: 1,
         decision,
         in_port,
+        in_kind: PortKind::Pod,
         out_port,
+        direction: Direction::Forward,
     }
 }
 
@@ -55,6 +59,8 @@ fn check(table: &SessionTable) {
         assert_eq!(table.lists[class as usize].last, previous);
     }
     assert_eq!(in_lists, table.index.len());
+    let refused = table.index.values().filter(|&&slot| table.entry(slot).refused.is_some()).count();
+    assert_eq!(table.refusals, refused);
     assert_eq!(table.slab.len(), table.index.len() + table.free.len());
     assert!(table.len() <= CONFIG.capacity);
 }

@@ -109,3 +109,19 @@ fn an_error_is_judged_by_the_generation_that_it_comes_in() {
     assert_eq!(bed.verdict(B, &error), dropped(DropReason::PolicyDenied));
     assert_eq!(bed.worker.sessions_in_use(), 0);
 }
+
+#[test]
+fn the_nodes_time_exceeded_passes_about_an_allowed_packet_and_a_denied_one_tells_nothing_about_routes() {
+    let mut bed = Bed::new();
+    let last_hop = |dport: u8| v4("10.0.0.1", "10.0.0.2", 17, 1, &[0x9c, 0x40, 0, dport, 0, 8, 0, 0]);
+    let denied = bed.send(A, &last_hop(81));
+    assert_eq!((denied.verdict, denied.session), (dropped(DropReason::PolicyDenied), None));
+    let exceeded = |dport| error_about(&last_hop(dport), "192.168.0.1", "10.0.0.1");
+    assert_eq!(bed.verdict(HOST, &exceeded(81)), NONE);
+    let allowed = bed.send(A, &last_hop(80));
+    assert_eq!((allowed.verdict, allowed.session), (dropped(DropReason::TtlExpired), Some(SessionState::New)));
+    assert_eq!(bed.verdict(HOST, &exceeded(80)), Verdict::Forward(A));
+    // A newer policy speaks first, too.
+    bed.snapshot = snapshot_with(2, B, Some(CLOSED));
+    assert_eq!(bed.verdict(A, &last_hop(80)), dropped(DropReason::PolicyDenied));
+}

@@ -149,3 +149,17 @@ fn a_full_fragment_table_drops_new_datagrams_and_serves_old_ones() {
     }
     assert_eq!(bed.verdict(A, &pieces(80, 3)[0]), Verdict::Forward(B), "datagram 1 is complete, so there is room");
 }
+
+#[test]
+fn denied_datagrams_do_not_stand_in_the_way_of_an_allowed_one() {
+    let mut bed = Bed::new();
+    for id in 0..4096 {
+        assert_eq!(bed.verdict(A, &pieces(81, id)[0]), dropped(DropReason::PolicyDenied));
+    }
+    for piece in pieces(80, 5000) {
+        assert_eq!(bed.verdict(A, &piece), Verdict::Forward(B));
+    }
+    // The one that made room is the oldest, and nothing of it passes.
+    assert_eq!(bed.verdict(A, &pieces(81, 0)[1]), dropped(DropReason::FragmentWithoutFirst));
+    assert_eq!(bed.verdict(A, &pieces(81, 1)[1]), dropped(DropReason::PolicyDenied));
+}

@@ -31,7 +31,7 @@ fn a_session_that_is_no_longer_allowed_ends_with_its_next_packet_in_either_direc
         assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied));
         assert_eq!(outcome.decision.unwrap().table, Some(CLOSED));
         assert_eq!((bed.worker.sessions_in_use(), bed.worker.counters().sessions().revoked), (0, 1));
-        assert_eq!(bed.verdict(A, &a_to_b(ACK)), dropped(DropReason::TcpWithoutSession));
+        assert_eq!(bed.verdict(A, &a_to_b(ACK)), dropped(DropReason::PolicyDenied), "it is remembered");
     }
 }
 
@@ -74,6 +74,25 @@ fn a_session_from_outside_follows_the_uplink_to_another_number() {
     bed.snapshot = Snapshot::new(2, ports.clone(), bed.snapshot.tables().to_vec(), routes).unwrap();
     let reply = tcp("10.0.0.1", "8.8.8.8", 80, 40_000, SYN | ACK);
     assert_eq!(bed.verdict(A, &reply), Verdict::Forward(B));
+}
+
+#[test]
+fn a_session_stays_with_the_uplink_when_uplink_and_host_swap_their_numbers() {
+    let mut bed = Bed::new();
+    bed.send(UPLINK, &tcp("8.8.8.8", "10.0.0.1", 40_000, 80, SYN));
+    let mut ports = ports();
+    ports.swap(UPLINK.index(), HOST.index());
+    let default = [("0.0.0.0/0".parse().unwrap(), HOST), ("::/0".parse().unwrap(), HOST)];
+    let own = (0u16..).zip(&ports).flat_map(|(id, p)| p.addresses.iter().map(move |&a| (a.into(), PortId(id))));
+    let routes = Routes::new(own.chain(default)).unwrap();
+    bed.snapshot = Snapshot::new(2, ports.clone(), bed.snapshot.tables().to_vec(), routes).unwrap();
+    let (new_host, new_uplink) = (UPLINK, HOST);
+    let ack = tcp("8.8.8.8", "10.0.0.1", 40_000, 80, ACK);
+    assert_eq!(bed.verdict(new_host, &ack), dropped(DropReason::TcpWithoutSession), "the node is not the uplink");
+    let reply = tcp("10.0.0.1", "8.8.8.8", 80, 40_000, SYN | ACK);
+    assert_eq!(bed.verdict(A, &reply), Verdict::Forward(new_uplink));
+    assert_eq!(bed.verdict(new_uplink, &ack), Verdict::Forward(A));
+    assert_eq!(bed.verdict(new_host, &ack), dropped(DropReason::TcpWithoutSession));
 }
 
 #[test]

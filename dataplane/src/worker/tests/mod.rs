@@ -6,6 +6,7 @@ mod fragments;
 mod generations;
 mod neighbours;
 mod properties;
+mod refusals;
 mod sessions;
 mod speed;
 
@@ -133,6 +134,7 @@ fn cve_2023_1668_protocol_0_matches_no_rule_of_another_protocol_and_opens_nothin
     let protocol_0 = v4("10.0.0.1", "10.0.0.2", 0, 64, &[0x9c, 0x40, 0, 80, 0, 0, 0, 0]);
     assert_eq!(bed.verdict(A, &protocol_0), dropped(DropReason::PolicyDenied));
     // Where everything is allowed it passes, and makes a session for itself alone.
+    bed.worker.clear();
     let allowed = v4("10.0.0.2", "10.0.0.1", 0, 64, &[0x9c, 0x40, 0, 80, 0, 0, 0, 0]);
     assert_eq!(bed.verdict(B, &allowed), Verdict::Forward(A));
     assert_eq!(bed.verdict(A, &udp("10.0.0.1", "10.0.0.2", 81)), dropped(DropReason::PolicyDenied));

@@ -88,10 +88,9 @@ fn nd_verdict(in_port: PortId, packet: &[u8]) -> Verdict {
 fn solicitations_go_to_the_owner_of_the_target_or_to_the_host() {
     let group = "ff02::1:ff00:2";
     assert_eq!(nd_verdict(A, &neighbour(135, "fd00::1", group, "fd00::2")), Verdict::Forward(B));
-    assert_eq!(nd_verdict(A, &neighbour(135, "fe80::a", group, "fd00::2")), Verdict::Forward(B));
     assert_eq!(nd_verdict(A, &neighbour(135, "fe80::a", group, "fe80::1")), Verdict::Forward(HOST));
     assert_eq!(nd_verdict(A, &neighbour(135, "::", group, "fd00::1")), Verdict::Forward(HOST), "DAD");
-    assert_eq!(nd_verdict(UPLINK, &neighbour(135, "fe80::9", group, "fd00::2")), Verdict::Forward(B));
+    assert_eq!(nd_verdict(HOST, &neighbour(135, "fe80::9", group, "fd00::2")), Verdict::Forward(B));
     assert_eq!(nd_verdict(HOST, &neighbour(135, "fe80::9", group, "2001:db8::1")), Verdict::Forward(UPLINK));
 }
 
@@ -156,4 +155,51 @@ fn neighbour_discovery_from_afar_is_dropped() {
     let mut packet = neighbour(135, "fd00::1", "ff02::1:ff00:2", "fd00::2");
     packet[7] = 254;
     assert_eq!(nd_verdict(A, &packet), dropped(DropReason::NdMalformed));
+}
+
+/// A node whose pod B owns a link-local address, too.
+fn with_link_local_of_b() -> Bed {
+    let mut bed = Bed::new();
+    let mut ports = ports();
+    ports[B.index()].addresses.push(ip("fe80::b"));
+    bed.snapshot = snapshot_of(2, ports);
+    bed
+}
+
+#[test]
+fn neighbour_discovery_of_a_pod_about_link_local_addresses_is_for_the_node_and_never_for_another_pod() {
+    let mut bed = with_link_local_of_b();
+    let group = "ff02::1:ff00:2";
+    for packet in [
+        neighbour(135, "fe80::a", group, "fd00::2"),
+        neighbour(135, "fd00::1", group, "fe80::b"),
+        neighbour(135, "fe80::a", group, "fe80::b"),
+        neighbour(136, "fe80::a", "fd00::2", "fd00::1"),
+        neighbour(136, "fd00::1", "fd00::2", "fe80::a"),
+        neighbour(136, "fe80::a", "fe80::b", "fe80::a"),
+    ] {
+        assert_eq!(bed.verdict(A, &packet), Verdict::Forward(HOST), "{packet:x?}");
+    }
+    // About its own global address, and from it, a pod speaks to its neighbour as before.
+    assert_eq!(bed.verdict(A, &neighbour(136, "fd00::1", "fd00::2", "fd00::1")), Verdict::Forward(B));
+}
+
+#[test]
+fn neighbour_discovery_from_the_uplink_is_for_the_node_only() {
+    let mut bed = with_link_local_of_b();
+    for packet in [
+        neighbour(135, "fe80::9", "ff02::1:ff00:2", "fd00::2"),
+        neighbour(135, "2001:db8::9", "fd00::2", "fd00::2"),
+        neighbour(136, "fe80::9", "fd00::2", "fe80::9"),
+        neighbour(136, "fe80::9", "fe80::b", "fe80::9"),
+    ] {
+        assert_eq!(bed.verdict(UPLINK, &packet), Verdict::Forward(HOST), "{packet:x?}");
+    }
+}
+
+#[test]
+fn arp_from_the_uplink_is_for_the_node_only() {
+    for operation in [1, 2] {
+        assert_eq!(arp_verdict(UPLINK, &arp(operation, B_MAC, "192.168.0.7", "10.0.0.2")), Verdict::Forward(HOST));
+    }
 }

@@ -49,11 +49,13 @@ fn packet() -> impl Strategy<Value = (Vec<u8>, PortId)> {
 /// One packet, or the fragments of one.
 fn frames() -> impl Strategy<Value = Vec<(Vec<u8>, PortId)>> {
     (packet(), 0u8..6, 0u16..3, any::<bool>()).prop_map(|((bytes, port), kind, id, reverse)| {
-        if kind > 0 || bytes[0] >> 4 == 6 || bytes.len() < 44 {
+        let is_v6 = bytes[0] >> 4 == 6;
+        if kind > 0 || bytes.len() < if is_v6 { 64 } else { 44 } {
             return vec![(bytes, port)];
         }
-        let mut parts: Vec<_> =
-            fragments_v4(&[&bytes[..], &[0; 24]].concat(), id, 24).into_iter().map(|f| (f, port)).collect();
+        let longer = [&bytes[..], &[0; 24]].concat();
+        let parts = if is_v6 { fragments_v6(&longer, id, 24) } else { fragments_v4(&longer, id, 24) };
+        let mut parts: Vec<_> = parts.into_iter().map(|f| (f, port)).collect();
         if reverse {
             parts.reverse();
         }
@@ -80,7 +82,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(framed, 1..120).prop_map(|list| list.concat())
 }
 
-fn run(steps: &[Step], sizes: &[usize], capacity: usize, change_at: usize) -> (Vec<Outcome>, Counters) {
+/// What the session table did, without what depends on when expired sessions are swept out; every session is accounted
+/// for.
+fn session_counts(worker: &Worker) -> SessionCounters {
+    let counts = worker.counters().sessions();
+    let ended = counts.expired + counts.recycled + counts.revoked + counts.replaced;
+    assert_eq!(counts.created, ended + worker.sessions_in_use() as u64);
+    SessionCounters { expired: 0, ..counts }
+}
+
+fn run(
+    steps: &[Step],
+    sizes: &[usize],
+    capacity: usize,
+    change_at: usize,
+) -> (Vec<Outcome>, Counters, SessionCounters) {
     let mut sessions = SessionConfig { capacity, ..SessionConfig::default() };
     sessions.tcp_pickup = change_at.is_multiple_of(2);
     let mut bed = Bed::with(sessions);
@@ -104,31 +120,42 @@ fn run(steps: &[Step], sizes: &[usize], capacity: usize, change_at: usize) -> (V
         bed.worker.process(&bed.snapshot, &packets[at..end], &mut outcomes[at..end]);
         at = end;
     }
-    (outcomes, bed.worker.counters().clone())
+    let sessions = session_counts(&bed.worker);
+    (outcomes, bed.worker.counters().clone(), sessions)
 }
 
 #[test]
 fn a_burst_has_the_outcomes_of_its_packets_one_by_one() {
     let (hits, news, denies, full) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
+    let parts_v6 = Cell::new(0);
     proptest!(ProptestConfig::with_cases(200), |(
         steps in steps(),
         sizes in proptest::collection::vec(1usize..300, 1..6),
         capacity in prop_oneof![3usize..8, Just(1000)],
         change_at in 0usize..200,
     )| {
-        let (single, single_counts) = run(&steps, &[1], capacity, change_at);
-        let (burst, burst_counts) = run(&steps, &sizes, capacity, change_at);
+        let (single, single_counts, single_sessions) = run(&steps, &[1], capacity, change_at);
+        let (burst, burst_counts, burst_sessions) = run(&steps, &sizes, capacity, change_at);
         for (at, (one, many)) in single.iter().zip(&burst).enumerate() {
             prop_assert_eq!(one, many, "packet {} of {}", at, steps.len());
         }
         prop_assert!(single_counts.drops().eq(burst_counts.drops()));
+        prop_assert_eq!(single_sessions, burst_sessions);
+        let is_part_v6 = |step: &Step| {
+            let at = if step.link == LinkType::Ethernet { 14 } else { 0 };
+            step.frame[at] >> 4 == 6 && step.frame[at + 6] == 44
+        };
+        let passed = |outcome: &Outcome| outcome.verdict.out_port().is_some();
+        parts_v6.set(parts_v6.get() + steps.iter().zip(&single).filter(|(s, o)| is_part_v6(s) && passed(o)).count());
         let count = |verdict| single.iter().filter(|o| o.verdict == Verdict::Drop(verdict)).count();
         denies.set(denies.get() + count(DropReason::PolicyDenied));
         full.set(full.get() + count(DropReason::SessionTableFull));
         hits.set(hits.get() + single.iter().filter(|o| o.session == Some(SessionState::Hit)).count());
         news.set(news.get() + single.iter().filter(|o| o.session == Some(SessionState::New)).count());
     });
-    for (what, count) in [("hit", hits), ("new", news), ("deny", denies), ("full", full)] {
+    for (what, count) in
+        [("hit", hits), ("new", news), ("deny", denies), ("full", full), ("passing IPv6 fragment", parts_v6)]
+    {
         assert!(count.get() > 0, "no packet was a {what}");
     }
 }
@@ -149,7 +176,7 @@ fn whatever_bytes_come_every_packet_is_counted_once_and_nothing_panics() {
             step.cut = if *cut < 100 { *cut } else { usize::MAX };
             step.link = LinkType::ALL.get(link).copied().unwrap_or(step.link);
         }
-        let (outcomes, counters) = run(&steps, &[256], 50, 40);
+        let (outcomes, counters, _) = run(&steps, &[256], 50, 40);
         prop_assert_eq!(counters.received(), outcomes.len() as u64);
         prop_assert_eq!(counters.received(), counters.forwarded() + counters.dropped_in_all());
         prop_assert_eq!(counters.dropped(DropReason::Unjudged), 0);

@@ -132,7 +132,7 @@ fn other_protocols_are_forgotten_when_idle_and_kept_while_in_use() {
     bed.snapshot = snapshot_with(2, B, Some(CLOSED));
     bed.send(B, &ping.request().unwrap());
     bed.wait(60);
-    assert_eq!(bed.verdict(A, &ping.reply().unwrap()), dropped(DropReason::PolicyDenied));
+    assert_eq!(bed.verdict(A, &ping.reply().unwrap()), dropped(DropReason::ReplyWithoutSession));
 }
 
 #[test]
@@ -228,4 +228,30 @@ fn a_session_of_one_burst_serves_the_packets_behind_it() {
     bed.worker.process(&bed.snapshot, &packets, &mut outcomes);
     assert_eq!(outcomes.map(|outcome| outcome.session), [NEW, HIT, HIT, NEW, HIT]);
     assert_eq!(bed.worker.sessions_in_use(), 2);
+}
+
+#[test]
+fn a_syn_against_the_direction_of_an_open_session_is_a_start_of_its_own() {
+    let mut bed = Bed::new();
+    assert_eq!(bed.send(B, &tcp("10.0.0.2", "10.0.0.1", 9, 9, SYN)).session, NEW);
+    assert_eq!(bed.send(A, &tcp("10.0.0.1", "10.0.0.2", 9, 9, SYN | ACK)).session, HIT);
+    let back = tcp("10.0.0.1", "10.0.0.2", 9, 9, SYN);
+    assert_eq!(bed.verdict(A, &back), dropped(DropReason::PolicyDenied));
+    // The open connection does not suffer from it.
+    assert_eq!(bed.send(B, &tcp("10.0.0.2", "10.0.0.1", 9, 9, ACK)).session, HIT);
+    assert_eq!(bed.send(A, &tcp("10.0.0.1", "10.0.0.2", 9, 9, ACK)).session, HIT);
+}
+
+#[test]
+fn a_full_table_recycles_half_open_connections_before_pings_and_pings_before_refusing() {
+    let mut bed = Bed::with(SessionConfig { capacity: 2, ..SessionConfig::default() });
+    let ping = probe(ProbeKind::IcmpEcho, "10.0.0.2", "10.0.0.1", 0);
+    bed.send(B, &ping.request().unwrap());
+    bed.send(B, &tcp("10.0.0.2", "10.0.0.1", 1, 443, SYN));
+    assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", 1)).session, NEW);
+    assert_eq!(bed.send(A, &ping.reply().unwrap()).session, HIT, "the half-open connection went first");
+    assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", 2)).session, NEW);
+    assert_eq!(bed.verdict(A, &ping.reply().unwrap()), dropped(DropReason::ReplyWithoutSession));
+    assert_eq!(bed.verdict(B, &udp("10.0.0.2", "10.0.0.1", 3)), dropped(DropReason::SessionTableFull));
+    assert_eq!(bed.worker.counters().sessions().recycled, 2);
 }

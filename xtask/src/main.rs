@@ -96,7 +96,9 @@ fn fuzz(seconds: &str) -> bool {
         eprintln!("fuzz: `{seconds}` is not a number of seconds");
         return false;
     };
-    cargo(&["test", "--test", "fuzz"]).env("BULKHEAD_FUZZ_SECONDS", &seconds.to_string()).run()
+    let timed = |step: Step| step.env("BULKHEAD_FUZZ_SECONDS", &seconds.to_string()).run();
+    timed(cargo(&["test", "--test", "fuzz"]))
+        && timed(cargo(&["test", "-p", "bulkhead-control", "--test", "bad_input"]))
 }
 
 /// One command, run from the project's root.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ahash::AHashMap;
 use bulkhead_classifier::{Addresses, BuildError, OriginId, Rule, Tables};
 
-use super::cache::{Changes, LocalKey, RendererCache};
+use super::cache::{Changes, LocalId, RendererCache};
 use super::{PodConfig, RenderError, Renderer, Transaction};
 use crate::object::{Node, PodName};
 use crate::origin::{Origin, Origins};
@@ -98,7 +98,7 @@ pub struct AclRenderer {
     published: Published,
     cache: RendererCache,
     node_addresses: Vec<IpAddr>,
-    compiled: AHashMap<LocalKey, Arc<Tables>>,
+    compiled: AHashMap<LocalId, Arc<Tables>>,
     interfaces: Arc<[Interface]>,
     local_tables: Vec<AclTable>,
     global: Option<Arc<Tables>>,
@@ -139,19 +139,19 @@ impl AclRenderer {
         let mut origins = self.origins.lock();
         let fail = |interface: String| move |source| RenderError::Table { interface, source };
         let locals = self.pending.locals.then(|| {
-            let mut compiled: AHashMap<LocalKey, Arc<Tables>> = AHashMap::new();
-            for (name, key) in self.cache.keys() {
-                if compiled.contains_key(key) {
+            let mut compiled: AHashMap<LocalId, Arc<Tables>> = AHashMap::new();
+            for (name, &id) in self.cache.ids() {
+                if compiled.contains_key(&id) {
                     continue;
                 }
-                let tables = match self.compiled.get(key).filter(|_| !self.stale) {
+                let tables = match self.compiled.get(&id).filter(|_| !self.stale) {
                     Some(tables) => tables.clone(),
                     None => {
-                        let rules = self.cache.local_rules(&self.cache.pods()[name], key, &mut origins);
+                        let rules = self.cache.local_rules(&self.cache.pods()[name], id, &mut origins);
                         Arc::new(build(rules).map_err(fail(name.to_string()))?)
                     }
                 };
-                compiled.insert(key.clone(), tables);
+                compiled.insert(id, tables);
             }
             Ok(compiled)
         });
@@ -173,10 +173,9 @@ impl AclRenderer {
         let hairpin = self.origins.lock().id(Origin::OwnPod);
         let (mut tables, mut interfaces) = (Vec::new(), Vec::new());
         let mut position = AHashMap::new();
-        for (name, config) in self.cache.pods() {
-            let key = &self.cache.keys()[name];
-            let table = *position.entry(key).or_insert_with(|| {
-                tables.push(AclTable { name: format!("local:{name}").into(), tables: self.compiled[key].clone() });
+        for ((name, config), id) in self.cache.pods().iter().zip(self.cache.ids().values()) {
+            let table = *position.entry(id).or_insert_with(|| {
+                tables.push(AclTable { name: format!("local:{name}").into(), tables: self.compiled[id].clone() });
                 tables.len() - 1
             });
             interfaces.push(Interface {

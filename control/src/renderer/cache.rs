@@ -37,9 +37,12 @@ use crate::contiv::{ContivRule, RuleList};
 use crate::object::PodName;
 use crate::origin::{Direction, Origin, Origins};
 
-/// What decides a pod's table. Equal keys, equal tables.
+/// Stands for what decides a pod's table: equal numbers, equal tables. A number is never given to another table.
+pub(super) type LocalId = u32;
+
+/// What decides a pod's table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct LocalKey {
+struct LocalKey {
     ingress: Option<u64>,
     /// For each class that is restricted towards the pod: its sources, and what they may do.
     restrictions: Vec<(SourcesId, ReachId)>,
@@ -97,7 +100,8 @@ pub(super) struct RendererCache {
     pods: BTreeMap<PodName, Arc<PodConfig>>,
     /// Sorted by each class's first pod.
     classes: Vec<EgressClass>,
-    keys: BTreeMap<PodName, LocalKey>,
+    ids: BTreeMap<PodName, LocalId>,
+    keys: Interned<LocalKey>,
     reach: Interned<Reach>,
     sources: AHashMap<Arc<AddressSet>, SourcesId>,
     source_sets: AHashMap<SourcesId, Arc<AddressSet>>,
@@ -153,8 +157,8 @@ impl RendererCache {
     }
 
     /// What decides each pod's table, sorted by pod.
-    pub(super) fn keys(&self) -> &BTreeMap<PodName, LocalKey> {
-        &self.keys
+    pub(super) fn ids(&self) -> &BTreeMap<PodName, LocalId> {
+        &self.ids
     }
 
     /// Sets the addresses that are the node's own. Answers whether they changed.
@@ -227,15 +231,23 @@ impl RendererCache {
 
     fn new_class(&mut self, list: Arc<RuleList>, sources: AddressSet) -> EgressClass {
         let (v4, v6) = (sources.only_v4(), sources.only_v6());
-        let reach: Vec<[ReachId; 2]> = self
-            .pods
-            .values()
-            .map(|pod| {
-                let towards = |v4: bool| pod.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
-                [(!v4.is_empty()).then(|| towards(true)), (!v6.is_empty()).then(|| towards(false))]
-                    .map(|address| address.flatten().map_or(OPEN, |address| reach_id(&mut self.reach, &list, address)))
-            })
-            .collect();
+        // Most pods are named by the same rules, the last one alone: what those allow is worked out once.
+        let mut by_naming: AHashMap<Vec<usize>, ReachId> = AHashMap::new();
+        let mut naming = Vec::new();
+        let mut towards = |pod: &PodConfig, is_v4: bool, sources: &AddressSet| {
+            let mut addresses = pod.addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4);
+            let Some(address) = addresses.next().filter(|_| !sources.is_empty()) else { return OPEN };
+            naming.clear();
+            naming.extend((0..list.rules.len()).filter(|&at| list.rules[at].peers.contains(address)));
+            if let Some(&reach) = by_naming.get(naming.as_slice()) {
+                return reach;
+            }
+            let reach = Reach::of(&list.rules, &naming).map_or(OPEN, |reach| self.reach.id(reach));
+            by_naming.insert(naming.clone(), reach);
+            reach
+        };
+        let reach: Vec<[ReachId; 2]> =
+            self.pods.values().map(|pod| [towards(pod, true, &v4), towards(pod, false, &v6)]).collect();
         let (v4, v6) = (self.sources_id(v4), self.sources_id(v6));
         EgressClass { list, sources: Arc::new(sources), v4, v6, reach: reach.into() }
     }
@@ -256,23 +268,25 @@ impl RendererCache {
     fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PodConfig>>)]) -> bool {
         let mut changed = false;
         if all {
-            let keys = self.pods.iter().enumerate().map(|(at, (name, config))| (name.clone(), self.key(at, config)));
-            let keys: BTreeMap<_, _> = keys.collect();
-            changed = keys != self.keys;
-            self.keys = keys;
+            let keys: Vec<_> = self.pods.values().enumerate().map(|(at, config)| self.key(at, config)).collect();
+            let ids: BTreeMap<_, _> =
+                self.pods.keys().zip(keys).map(|(name, key)| (name.clone(), self.keys.id(key))).collect();
+            changed = ids != self.ids;
+            self.ids = ids;
             self.sweep();
             return changed;
         }
         for (name, _) in of {
-            let ingress = self.pods.get(name).map(|config| config.rules.ingress.as_ref().map(|list| list.revision));
-            match (ingress, self.keys.get_mut(name)) {
-                (Some(ingress), Some(key)) if key.ingress != ingress => {
-                    key.ingress = ingress;
-                    changed = true;
-                }
-                _ => {}
+            let (Some(config), Some(id)) = (self.pods.get(name), self.ids.get_mut(name)) else { continue };
+            let Some(key) = self.keys.values.get(id) else { continue };
+            let ingress = config.rules.ingress.as_ref().map(|list| list.revision);
+            if key.ingress != ingress {
+                let key = LocalKey { ingress, restrictions: key.restrictions.clone() };
+                *id = self.keys.id(key);
+                changed = true;
             }
         }
+        self.keys.sweep(|| self.ids.values().copied().collect());
         changed
     }
 
@@ -293,6 +307,7 @@ impl RendererCache {
         let live: ahash::AHashSet<_> = classes.iter().flat_map(|class| [class.v4.0, class.v6.0]).collect();
         self.sources.retain(|_, id| live.contains(id));
         self.source_sets.retain(|id, _| live.contains(id));
+        self.keys.sweep(|| self.ids.values().copied().collect());
     }
 
     fn restrictions<'a>(&'a self, key: &'a LocalKey) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Reach>)> {
@@ -302,8 +317,9 @@ impl RendererCache {
     }
 
     /// The rules of a pod's table.
-    pub(super) fn local_rules(&self, pod: &PodConfig, key: &LocalKey, origins: &mut Origins) -> Vec<Rule> {
+    pub(super) fn local_rules(&self, pod: &PodConfig, id: LocalId, origins: &mut Origins) -> Vec<Rule> {
         let mut rules = Vec::new();
+        let key = self.keys.values.get(&id).expect("a pod's number is in use");
         let Some(ingress) = &pod.rules.ingress else {
             for (sources, reach) in self.restrictions(key) {
                 rules.extend(reach.rules.iter().map(|(services, action, origin)| Rule {
@@ -355,20 +371,13 @@ impl RendererCache {
     }
 }
 
-fn reach_id(interned: &mut Interned<Reach>, list: &RuleList, address: IpAddr) -> ReachId {
-    match Reach::of(&list.rules, address) {
-        Some(reach) => interned.id(reach),
-        None => OPEN,
-    }
-}
-
 impl Reach {
-    /// None when everything is allowed.
-    fn of(rules: &[ContivRule], address: IpAddr) -> Option<Self> {
+    /// What the rules at the positions `naming`, those that name an address, allow. None when that is everything.
+    fn of(list: &[ContivRule], naming: &[usize]) -> Option<Self> {
         let (mut allowed, mut open) = (ServiceSet::default(), ServiceSet::all());
-        let mut naming = Vec::new();
-        for rule in rules.iter().filter(|rule| rule.peers.contains(address)) {
-            naming.push((rule.services.clone(), rule.action, rule.origin));
+        let mut rules = Vec::with_capacity(naming.len());
+        for rule in naming.iter().map(|&at| &list[at]) {
+            rules.push((rule.services.clone(), rule.action, rule.origin));
             let decided = match &rule.services {
                 Services::Any => std::mem::take(&mut open),
                 Services::Set(set) => {
@@ -381,6 +390,6 @@ impl Reach {
                 allowed = allowed.union(&decided);
             }
         }
-        (allowed != ServiceSet::all()).then_some(Self { rules: naming, allowed })
+        (allowed != ServiceSet::all()).then_some(Self { rules, allowed })
     }
 }

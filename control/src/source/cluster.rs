@@ -14,14 +14,13 @@ use serde_json::Value;
 use super::address::{AddressFault, parse_address};
 use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, quoted};
+use super::fallback;
 use super::path::FieldPath;
 use super::policy::{block_of, object_name, plain_name, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
 use crate::object::{
-    ContainerPort, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Object,
-    ObjectName, Pod, Policy, PolicyVersion,
+    ContainerPort, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod,
 };
-use crate::selector::Selector;
 
 /// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
 /// Network Custom Resource Definition De-facto Standard".
@@ -29,33 +28,43 @@ const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// Reads a pod.
 pub(super) fn pod(value: &Value) -> Read {
-    read("Pod", true, value, |raw: raw::RawPod, findings| {
-        let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
-        let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
-        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
-        let mac = metadata.annotations.as_ref().and_then(|all| mac_of(all.get(NETWORK_STATUS)?.as_str()?));
-        let name = object_name(metadata.name, metadata.namespace, &mut findings.problems);
-        let mut ports = container_ports(&spec.containers, "containers", |_| true, findings);
-        // Init containers that run on beside the others ("sidecars") serve their ports for the life of the pod.
-        let runs_on = |container: &RawContainer| container.restart_policy.as_deref() == Some("Always");
-        ports.extend(container_ports(&spec.init_containers, "initContainers", runs_on, findings));
-        let addresses = pod_addresses(&status, findings);
-        Some(Object::Pod(Pod {
-            name: name?,
-            labels: labels_of(metadata.labels),
-            node: spec.node_name.filter(|node| !node.is_empty()).map(Arc::from),
-            addresses,
-            mac,
-            host_network: spec.host_network.unwrap_or(false),
-            finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
-            ports,
-        }))
+    read("Pod", true, value, |raw, findings| checked_pod(raw, findings).map(Object::Pod), fallback::pod)
+}
+
+/// The pod, none when anything of it is not understood.
+pub(super) fn whole_pod(value: &Value) -> Option<Pod> {
+    let mut findings = Findings::default();
+    let pod = checked_pod(raw::typed(value, &FieldPath::default()).ok()?, &mut findings);
+    pod.filter(|_| findings.problems.is_empty())
+}
+
+/// The pod, as far as it was understood; it may be used only when no problem was found.
+fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
+    let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+    let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
+    let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+    let mac = metadata.annotations.as_ref().and_then(|all| mac_of(all.get(NETWORK_STATUS)?.as_str()?));
+    let name = object_name(metadata.name, metadata.namespace, &mut findings.problems);
+    let mut ports = container_ports(&spec.containers, "containers", |_| true, findings);
+    // Init containers that run on beside the others ("sidecars") serve their ports for the life of the pod.
+    let runs_on = |container: &RawContainer| container.restart_policy.as_deref() == Some("Always");
+    ports.extend(container_ports(&spec.init_containers, "initContainers", runs_on, findings));
+    let addresses = pod_addresses(&status, findings);
+    Some(Pod {
+        name: name?,
+        labels: labels_of(metadata.labels),
+        node: spec.node_name.filter(|node| !node.is_empty()).map(Arc::from),
+        addresses,
+        mac,
+        host_network: spec.host_network.unwrap_or(false),
+        finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        ports,
     })
 }
 
 /// Reads a namespace.
 pub(super) fn namespace(value: &Value) -> Read {
-    read("Namespace", false, value, |raw: raw::RawNamespace, findings| {
+    let build = |raw: raw::RawNamespace, findings: &mut Findings| {
         let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
         let name: Arc<str> = plain_name(metadata.name, &mut findings.problems)?.into();
         let mut labels = labels_of(metadata.labels);
@@ -71,7 +80,8 @@ pub(super) fn namespace(value: &Value) -> Read {
         let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
         let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
         Some(Object::Namespace(Namespace { name, labels, terminating, isolation }))
-    })
+    };
+    read("Namespace", false, value, build, fallback::namespace)
 }
 
 /// What the `extensions/v1beta1` annotation says: `{"ingress": {"isolation": "DefaultDeny"}}`.
@@ -90,23 +100,9 @@ fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIs
     }
 }
 
-/// Stands for a namespace that was not understood, where faults are survived: its pods are isolated, for that may be
-/// what its annotation says.
-fn closed_namespace(name: &str, fault: String) -> Policy {
-    Policy {
-        name: ObjectName::new(name, ISOLATION_ANNOTATION),
-        subject: Selector::everything(),
-        ingress: Some(Vec::new()),
-        egress: None,
-        version: PolicyVersion::NamespaceIsolation,
-        fault: Some(fault.into()),
-        position: None,
-    }
-}
-
 /// Reads a node.
 pub(super) fn node(value: &Value) -> Read {
-    read("Node", false, value, |raw: raw::RawNode, findings| {
+    let build = |raw: raw::RawNode, findings: &mut Findings| {
         let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
         let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
         let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
@@ -126,15 +122,18 @@ pub(super) fn node(value: &Value) -> Read {
         }
         let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
         Some(Object::Node(Node { name: name?.into(), addresses, pod_cidrs }))
-    })
+    };
+    // All that a node does is to allow: what is between it and its own pods.
+    read("Node", false, value, build, |_| Outcome::Nothing)
 }
 
-/// Reads an object of one kind: its shape, then what `build` makes of it.
+/// Reads an object of one kind: its shape, then what `build` makes of it, or `fallback` where there is a fault.
 fn read<T: DeserializeOwned>(
     kind: &'static str,
     namespaced: bool,
     value: &Value,
     build: impl FnOnce(T, &mut Findings) -> Option<Object>,
+    fallback: impl FnOnce(&Value) -> Outcome,
 ) -> Read {
     let mut findings = Findings::default();
     let object = match raw::typed::<T>(value, &FieldPath::default()) {
@@ -145,12 +144,9 @@ fn read<T: DeserializeOwned>(
         }
     };
     let (label, key) = identify(kind, namespaced, value);
-    let isolation_fault =
-        findings.problems.iter().find(|problem| problem.path.to_string().contains(ISOLATION_ANNOTATION));
-    let outcome = match (object, isolation_fault, value.pointer("/metadata/name").and_then(Value::as_str)) {
-        (Some(object), _, _) if findings.problems.is_empty() => Outcome::Object(object),
-        (_, Some(fault), Some(name)) => Outcome::Closed(closed_namespace(name, fault.to_string())),
-        _ => Outcome::Nothing,
+    let outcome = match object {
+        Some(object) if findings.problems.is_empty() => Outcome::Object(object),
+        _ => fallback(value),
     };
     Read { label, key, outcome, findings }
 }

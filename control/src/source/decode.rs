@@ -9,7 +9,7 @@ use super::error::{Findings, Problem, quoted};
 use super::names;
 use super::path::FieldPath;
 use super::policy;
-use crate::object::{Object, Policy, PolicyVersion};
+use crate::object::{Object, PolicyVersion};
 
 /// The apiVersion of the NetworkPolicy that is read.
 pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
@@ -51,9 +51,10 @@ pub(super) struct Read {
 pub(super) enum Outcome {
     /// Itself.
     Object(Object),
-    /// A policy that was not understood: this one, which allows nothing, where faults are survived.
-    Closed(Policy),
-    /// Nothing, where faults are survived: without the object less is allowed, not more.
+    /// It was not understood: this one, which allows no more than any that could be meant, where faults are survived.
+    Closed(Object),
+    /// Nothing, where faults are survived. Only for what takes nothing away from anybody by being there: a node, and a pod
+    /// that has no address. Without a pod that has one its policies would not hold.
     Nothing,
     /// It may not be left out, and nothing can stand for it.
     Unreadable,

@@ -1,15 +1,16 @@
 //! From entries to the answer: what a fault does, and objects that are given twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::decode::{Decoded, ObjectKey, Outcome};
 use super::error::{Problem, SourceError, SourceErrors, printable};
+use super::fallback::{either_namespace, either_pod, exclude_namespaces};
 use super::locate::{Wanted, lines};
 use super::parse::{Entry, parse};
 use super::path::FieldPath;
 use super::{Loaded, Strictness};
-use crate::object::{Object, Policy, Position};
+use crate::object::{IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
 /// Collects objects and faults over all inputs.
@@ -18,6 +19,8 @@ pub(super) struct Loader {
     /// In the order of the inputs; an object that turned out not to count leaves its place empty.
     slots: Vec<Slot>,
     seen: HashMap<ObjectKey, usize>,
+    /// The namespaces whose labels are not known.
+    unlabelled: BTreeSet<Arc<str>>,
     /// All but the objects.
     loaded: Loaded,
     errors: SourceErrors,
@@ -51,6 +54,7 @@ impl Loader {
             strictness,
             slots: Vec::new(),
             seen: HashMap::new(),
+            unlabelled: BTreeSet::new(),
             loaded: Loaded::default(),
             errors: SourceErrors::default(),
         }
@@ -61,7 +65,13 @@ impl Loader {
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
-        Ok(Loaded { objects: self.slots.into_iter().filter_map(|slot| slot.object).collect(), ..self.loaded })
+        let mut objects: Vec<_> = self.slots.into_iter().filter_map(|slot| slot.object).collect();
+        for object in &mut objects {
+            if let Object::Policy(policy) = object {
+                exclude_namespaces(policy, &self.unlabelled);
+            }
+        }
+        Ok(Loaded { objects, ..self.loaded })
     }
 
     /// Reports what concerns a file as a whole.
@@ -73,7 +83,7 @@ impl Loader {
     /// Reads a text.
     pub(super) fn read_text(&mut self, file: &Arc<str>, text: &str) {
         self.loaded.files += 1;
-        let (entries, syntax) = match parse(text) {
+        let (entries, syntax) = match parse(file, text) {
             Ok(parsed) => parsed,
             Err(error) => return self.refuse(file, error.line, error.text, error.help),
         };
@@ -132,11 +142,7 @@ impl Loader {
         };
         let survives = self.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
         let severity = if survives { Severity::Warning } else { Severity::Error };
-        let consequence = match read.outcome {
-            _ if !survives => "",
-            Outcome::Closed(_) => "; until then it isolates its pods and allows nothing",
-            _ => "; until then the object is left out",
-        };
+        let consequence = if survives { consequence(&read.outcome) } else { "" };
         for mut problem in read.findings.problems {
             problem.help.push_str(consequence);
             self.report(severity, context, Some(&read.label), problem);
@@ -146,7 +152,10 @@ impl Loader {
         }
         let mut object = match read.outcome {
             Outcome::Object(object) => Some(object),
-            Outcome::Closed(policy) if survives => Some(Object::Policy(policy)),
+            Outcome::Closed(object) if survives => {
+                self.unlabelled.extend(namespace_name(&object));
+                Some(object)
+            }
             Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
         };
         if let Some(Object::Policy(policy)) = &mut object {
@@ -178,22 +187,50 @@ impl Loader {
         }
     }
 
-    /// Settles an object that was given before. Which of the two counts is not known: where faults are survived, a policy
-    /// isolates what either selects, and anything else is left out, unless both are the same.
+    /// Settles an object that was given before. Which of the two counts is not known: where faults are survived, one
+    /// stands for them that allows no more than either. Two nodes are left out, unless both are the same.
     fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
         let slot = &mut self.slots[first];
         let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
-        let severity = match self.strictness {
-            Strictness::Strict => Severity::Error,
-            Strictness::Lenient => Severity::Warning,
-        };
+        let is_endpoint = |object: &Object| matches!(object, Object::Pod(pod) if pod.is_endpoint());
+        let has_endpoint = slot.object.iter().chain(&object).any(is_endpoint);
         slot.object = match (slot.object.take(), object) {
             (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
             (Some(one), Some(other)) if one == other => Some(one),
+            (Some(Object::Namespace(one)), Some(Object::Namespace(other))) => {
+                self.unlabelled.insert(Arc::clone(&one.name));
+                Some(Object::Namespace(either_namespace(&one, &other)))
+            }
+            (Some(Object::Pod(one)), Some(Object::Pod(other))) => either_pod(&one, &other).map(Object::Pod),
             _ => None,
+        };
+        // Nothing can stand for two pods that differ in labels or addresses, and without them their policies do not hold.
+        let severity = match self.strictness {
+            Strictness::Lenient if slot.object.is_some() || !has_endpoint => Severity::Warning,
+            _ => Severity::Error,
         };
         let problem = Problem::new(&FieldPath::default(), text, "remove one of the two");
         self.report(severity, context, Some(label), problem);
+    }
+}
+
+/// What surviving the object's fault means, for the end of its remedy.
+fn consequence(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Closed(Object::Namespace(namespace)) if namespace.isolation == IngressIsolation::DefaultDeny => {
+            "; until then its pods are isolated, and only its name is known of it"
+        }
+        Outcome::Closed(Object::Namespace(_)) => "; until then only its name is known of it",
+        Outcome::Closed(Object::Policy(_)) => "; until then it isolates its pods and allows nothing",
+        Outcome::Closed(_) => "; until then the object counts without this part",
+        _ => "; until then the object is left out",
+    }
+}
+
+fn namespace_name(object: &Object) -> Option<Arc<str>> {
+    match object {
+        Object::Namespace(namespace) => Some(Arc::clone(&namespace.name)),
+        _ => None,
     }
 }
 
@@ -205,5 +242,7 @@ fn either(one: Policy, mut other: Policy, fault: &str) -> Policy {
     }
     let subject = if one.subject == other.subject { one.subject } else { Selector::everything() };
     let fault = Some(printable(fault).into());
-    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), fault, ..other }
+    // A v1beta1 policy would not isolate by itself.
+    let version = PolicyVersion::V1;
+    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), version, fault, ..other }
 }

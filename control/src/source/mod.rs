@@ -14,9 +14,18 @@
 //! ```
 //!
 //! **Invariant.** Nothing that is not understood widens what is allowed. In [`Strictness::Strict`] any fault refuses the
-//! whole input. In [`Strictness::Lenient`] a faulty policy isolates its subjects and allows nothing, a faulty pod,
-//! namespace or node is left out (it then has no address and matches nothing), and what may hide a policy (a
-//! syntax error, an object without a kind, a policy whose name cannot be read) still refuses the input.
+//! whole input. In [`Strictness::Lenient`] something stands for a faulty object that allows no more than any object that
+//! could be meant:
+//!
+//! * A policy isolates its subjects and allows nothing.
+//! * A namespace keeps its name, is isolated if it has the `extensions/v1beta1` annotation, and of the peers that select
+//!   namespaces only those select it that ask for nothing but the name.
+//! * A pod keeps everything but its faulty ports.
+//! * A node is left out, and so is a pod that has no address: nobody is more open without them.
+//!
+//! Where that cannot be had the input is still refused: what may hide a policy (a syntax error, an object without a kind,
+//! a policy or a namespace whose name cannot be read), and a pod with an address of which anything else is not known or
+//! which is given twice with differences, for it would be an outsider whom its policies do not bind.
 //!
 //! **Choices.** The structs are our own: those of `k8s-openapi` drop unknown fields, so the typo `ingres:` would silently
 //! become a policy that denies everything, and a typo inside a peer one that allows everything. Text becomes an untyped
@@ -32,6 +41,7 @@ mod cluster;
 mod decode;
 mod document;
 mod error;
+mod fallback;
 mod json;
 mod labels;
 mod load;
@@ -48,6 +58,8 @@ mod tests;
 mod tests_beta;
 #[cfg(test)]
 mod tests_cluster;
+#[cfg(test)]
+mod tests_fallback;
 #[cfg(test)]
 mod tests_files;
 #[cfg(test)]

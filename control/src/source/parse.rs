@@ -35,15 +35,16 @@ pub(super) struct Entry {
 /// Why a text is neither YAML nor JSON.
 pub(super) struct SyntaxError {
     pub(super) line: Option<usize>,
-    column: usize,
     pub(super) text: String,
     pub(super) help: String,
 }
 
-/// The objects of a text, in order, and the notation that it turned out to have.
-pub(super) fn parse(text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
+/// The objects of the text of a file, in order, and the notation that it turned out to have.
+pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
+    let named_json = file.ends_with(".json");
     if !starts_like_json(text) {
-        return parse_yaml(text).map(|entries| (entries, Syntax::Yaml));
+        let parsed = parse_yaml(text).map(|entries| (entries, Syntax::Yaml));
+        return parsed.map_err(|yaml| parse_json(text).err().filter(|_| named_json).unwrap_or(yaml));
     }
     // A YAML document may start with a brace as well.
     let json = match parse_json(text) {
@@ -52,14 +53,18 @@ pub(super) fn parse(text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
     };
     match parse_yaml(text) {
         Ok(entries) => Ok((entries, Syntax::Yaml)),
-        // The parser that came further understands the text better.
-        Err(yaml) if (yaml.line, yaml.column) > (json.line, json.column) => Err(yaml),
-        Err(_) => Err(json),
+        // What is called JSON, or has its first key in quotes, is hardly meant as YAML, and nothing else as JSON.
+        Err(_) if named_json || starts_with_quoted_key(text) => Err(json),
+        Err(yaml) => Err(yaml),
     }
 }
 
 fn starts_like_json(text: &str) -> bool {
     text.trim_start_matches([' ', '\t', '\r', '\n']).starts_with('{')
+}
+
+fn starts_with_quoted_key(text: &str) -> bool {
+    text.trim_start().strip_prefix('{').is_some_and(|rest| rest.trim_start().starts_with('"'))
 }
 
 /// The notation of a text that [`parse`] has accepted.
@@ -79,7 +84,7 @@ fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
             _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
             _ => "correct the JSON; nothing of this file was read",
         };
-        SyntaxError { line: Some(error.line()), column: error.column(), text, help: help.to_owned() }
+        SyntaxError { line: Some(error.line()), text, help: help.to_owned() }
     })?;
     let outlines = json::outlines(text);
     let mut entries = Vec::new();
@@ -143,7 +148,7 @@ fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
     if written.is_some_and(|written| written.contains("{{")) {
         help = "this looks like a template: render it first (`helm template`)";
     }
-    SyntaxError { line, column: location.map_or(0, |place| number(place.column())), text, help: help.to_owned() }
+    SyntaxError { line, text, help: help.to_owned() }
 }
 
 fn line_number<T>(spanned: &Spanned<T>) -> usize {

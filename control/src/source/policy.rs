@@ -37,7 +37,7 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
         (Some(policy), None) => Outcome::Object(Object::Policy(policy)),
         (_, first) => {
             let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
-            Outcome::Closed(closed(name.clone(), value, fault.into()))
+            Outcome::Closed(Object::Policy(closed(name.clone(), value, fault.into())))
         }
     };
     Read {

@@ -215,9 +215,9 @@ fn faults_of_a_node_are_told() {
 }
 
 #[test]
-fn faulty_pods_namespaces_and_nodes_are_left_out_where_faults_are_survived() {
-    let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: x}}\n---\n\
-                {apiVersion: v1, kind: Namespace, metadata: {}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: N}}\n---\n\
+fn faulty_nodes_and_faulty_pods_without_an_address_are_left_out_where_faults_are_survived() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {b: 1}}, status: {podIP: ''}}\n---\n\
+                {apiVersion: v1, kind: Pod, metadata: {}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: N}}\n---\n\
                 {apiVersion: v1, kind: Pod, metadata: {name: b}}\n";
     let loaded = lenient(text);
     assert_eq!(loaded.objects.len(), 1);

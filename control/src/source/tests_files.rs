@@ -235,6 +235,21 @@ fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
 }
 
 #[test]
+fn a_syntax_error_in_json_is_told_in_terms_of_json() {
+    for (file, text, expected) in [
+        ("t.json", "{\"a\": [1,], \"b\": ]}", "t.json:1: trailing comma"),
+        ("-", "{\n \"a\": [1,], \"b\": ]}", "-:2: trailing comma"),
+        ("t.json", "{a: 1, b: ]}", "t.json:1: key must be a string"),
+        ("t.json", "[{\"a\": 1}, }", "t.json:1: "),
+    ] {
+        let message = load_text(file, text, Strictness::Lenient).unwrap_err().to_string();
+        assert!(message.starts_with(expected) && message.contains("JSON") && !message.contains("YAML"), "{message}");
+    }
+    let yaml = load_text("t.yaml", "{a: 1,\n b: ]}", Strictness::Lenient).unwrap_err().to_string();
+    assert!(yaml.contains("correct the YAML"), "{yaml}");
+}
+
+#[test]
 fn anchors_and_merge_keys_are_expanded_and_never_empty() {
     // serde_yaml_ng read such a selector as an empty one: every namespace.
     let spec = "podSelector:\n  matchLabels: &labels {team: red}\ningress:\n- from:\n  - namespaceSelector: {matchLabels: {<<: *labels, tier: a}}\n  - podSelector: {matchLabels: *labels}";
@@ -320,15 +335,6 @@ fn a_repeated_policy_fails_closed_where_faults_are_survived() {
     assert_eq!(policy.fault.as_deref(), Some("the object is given twice, first at t.yaml:1"));
     let loaded = lenient(&format!("{open}---\n{open}"));
     assert_eq!((policies(&loaded)[0].fault.as_deref(), loaded.warnings.total()), (None, 1));
-}
-
-#[test]
-fn a_repeated_pod_counts_only_if_both_are_the_same_where_faults_are_survived() {
-    let one = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}";
-    let other = "{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.2}}";
-    assert_eq!(lenient(&format!("{one}\n---\n{one}")).objects.len(), 1);
-    assert_eq!(lenient(&format!("{one}\n---\n{other}")).objects.len(), 0);
-    assert_eq!(lenient(&format!("{one}\n---\n{other}\n---\n{one}")).objects.len(), 0);
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! What stands for an object that was not understood, where faults are survived.
+//!
+//! **Invariant.** With the stand-in no more is allowed than with any object that could have been meant. Where no such
+//! stand-in can be written down, the outcome is [`Outcome::Unreadable`], which refuses the input.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::cluster::whole_pod;
+use super::decode::Outcome;
+use super::error::Findings;
+use super::path::FieldPath;
+use super::policy::{plain_name, port_number, transport};
+use super::raw::{self, RawContainer, RawContainerPort};
+use crate::object::{
+    ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Object, Peer, Pod,
+    Policy,
+};
+use crate::selector::{Condition, Requirement, Selector};
+
+/// Stands for a faulty namespace: what is known of every namespace of that name, isolated if the object may say so.
+/// Without a name it would hide which pods it isolates.
+pub(super) fn namespace(value: &Value) -> Outcome {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
+    let Some(name) = plain_name(text("/metadata/name").map(str::to_owned), &mut Vec::new()) else {
+        return Outcome::Unreadable;
+    };
+    let isolates = match value.pointer("/metadata/annotations") {
+        None | Some(Value::Null) => false,
+        Some(Value::Object(annotations)) => annotations.contains_key(ISOLATION_ANNOTATION),
+        Some(_) => true,
+    };
+    let is_deleted = value.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null());
+    let terminating = is_deleted || text("/status/phase") == Some("Terminating");
+    Outcome::Closed(Object::Namespace(named(name.into(), terminating, isolates)))
+}
+
+fn named(name: Arc<str>, terminating: bool, isolates: bool) -> Namespace {
+    let labels = Labels::from([(NAMESPACE_NAME_LABEL.into(), Arc::clone(&name))]);
+    let isolation = if isolates { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault };
+    Namespace { name, labels, terminating, isolation }
+}
+
+/// Stands for two different namespaces of one name.
+pub(super) fn either_namespace(one: &Namespace, other: &Namespace) -> Namespace {
+    let isolates = [one, other].into_iter().any(|namespace| namespace.isolation == IngressIsolation::DefaultDeny);
+    named(Arc::clone(&one.name), one.terminating || other.terminating, isolates)
+}
+
+/// Takes the namespaces whose labels are not known out of what the policy's peers select by label: a selector that says
+/// which labels must not be there would select them. As [`Selector::matches_unknown_namespace`], but that is for
+/// namespaces without an object, and these need one for their isolation.
+pub(super) fn exclude_namespaces(policy: &mut Policy, unknown: &BTreeSet<Arc<str>>) {
+    if unknown.is_empty() {
+        return;
+    }
+    let condition = Condition::NotIn(unknown.iter().cloned().collect());
+    let others = Requirement { key: NAMESPACE_NAME_LABEL.into(), condition };
+    let rules = policy.ingress.iter_mut().chain(&mut policy.egress).flatten();
+    for peer in rules.filter_map(|rule| rule.peers.as_mut()).flatten() {
+        let Peer::Pods(peer) = peer else { continue };
+        let NamespaceScope::Selected(selector) = &mut peer.namespaces else { continue };
+        if selector.requirements().iter().any(|requirement| &*requirement.key != NAMESPACE_NAME_LABEL) {
+            *selector = Selector::new(selector.requirements().iter().cloned().chain([others.clone()]));
+        }
+    }
+}
+
+/// Stands for a faulty pod: the pod without its bad ports, which only serve to be allowed by name, and without annotations,
+/// of which policy needs none. A pod without an address may be left out. Any other may not: nobody would be known at its
+/// address, and what its policies forbid would pass; and which policies select it only its labels tell.
+pub(super) fn pod(value: &Value) -> Outcome {
+    let mut rest = value.clone();
+    for key in ["containers", "initContainers"] {
+        if let Some(containers) = rest.pointer_mut("/spec").and_then(|spec| spec.get_mut(key)) {
+            keep_valid_ports(containers);
+        }
+    }
+    if let Some(metadata) = rest.get_mut("metadata").and_then(Value::as_object_mut)
+        && metadata.get("annotations").is_some_and(|annotations| !annotations.is_object())
+    {
+        metadata.remove("annotations");
+    }
+    match whole_pod(&rest) {
+        Some(pod) => Outcome::Closed(Object::Pod(pod)),
+        None if may_be_endpoint(value) => Outcome::Unreadable,
+        None => Outcome::Nothing,
+    }
+}
+
+fn keep_valid_ports(containers: &mut Value) {
+    let Value::Array(list) = containers else {
+        *containers = Value::Null;
+        return;
+    };
+    for container in list.iter_mut() {
+        match container.get_mut("ports") {
+            Some(Value::Array(ports)) => ports.retain(is_valid_port),
+            Some(ports) => *ports = Value::Null,
+            None => {}
+        }
+    }
+    list.retain(|container| raw::typed::<RawContainer>(container, &FieldPath::default()).is_ok());
+}
+
+fn is_valid_port(port: &Value) -> bool {
+    let here = FieldPath::default();
+    let Ok(port) = raw::typed::<RawContainerPort>(port, &here) else { return false };
+    let mut findings = Findings::default();
+    transport(port.protocol.as_deref(), &here, &mut findings).is_some()
+        && port_number(port.container_port, &here, &mut findings).is_some()
+}
+
+/// Whether the object may say that the pod runs on the pod network and has an address.
+fn may_be_endpoint(value: &Value) -> bool {
+    let host_network = value.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
+    let finished = matches!(value.pointer("/status/phase").and_then(Value::as_str), Some("Succeeded" | "Failed"));
+    // An empty value of the wrong type is a damaged address, and no absent one.
+    let is_there = |value: Option<&Value>, empty: Value| value.is_some_and(|value| !value.is_null() && *value != empty);
+    let addresses = match value.get("status") {
+        None | Some(Value::Null) => false,
+        Some(Value::Object(status)) => {
+            is_there(status.get("podIP"), "".into()) || is_there(status.get("podIPs"), Value::Array(Vec::new()))
+        }
+        Some(_) => true,
+    };
+    addresses && !host_network && !finished
+}
+
+/// Stands for two pods of one name, of which at most the ports differ (and what policy does not need): only the ports of
+/// both count. None when they differ in more.
+pub(super) fn either_pod(one: &Pod, other: &Pod) -> Option<Pod> {
+    let ports = one.ports.iter().filter(|port| other.ports.contains(port)).cloned().collect();
+    let mac = one.mac.filter(|_| one.mac == other.mac);
+    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, ..pod.clone() };
+    let (one, other) = (common(one), common(other));
+    (one == other).then_some(one)
+}

@@ -225,3 +225,22 @@ fn faulty_nodes_and_faulty_pods_without_an_address_are_left_out_where_faults_are
     assert_eq!(help.len(), 3);
     assert!(help.iter().all(|message| message.ends_with("; until then the object is left out")), "{help:#?}");
 }
+
+#[test]
+fn ten_thousand_pods_in_one_file_are_read_as_documents_and_as_a_list() {
+    let pod = |at: usize| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: p{at}, namespace: x, labels: {{app: a}}}}, \
+             spec: {{nodeName: node-1, containers: [{{name: c, ports: [{{name: web, containerPort: 80}}]}}]}}, \
+             status: {{phase: Running, podIPs: [{{ip: 10.0.{}.{}}}]}}}}",
+            at / 250,
+            at % 250
+        )
+    };
+    let documents: String = (0..10_000).map(|at| pod(at) + "\n---\n").collect();
+    let items: String = (0..10_000).map(|at| format!("- {}\n", pod(at))).collect();
+    for text in [documents, format!("apiVersion: v1\nkind: List\nitems:\n{items}")] {
+        let loaded = strict(&text).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(loaded.objects.len(), 10_000);
+    }
+}

@@ -73,8 +73,9 @@ fn a_connection_of_the_other_side_is_judged_on_its_own_after_a_refusal() {
 #[test]
 fn a_revoked_session_is_not_reopened_by_what_was_under_way() {
     for kind in [ProbeKind::Udp, ProbeKind::Sctp, ProbeKind::Tcp, ProbeKind::IcmpEcho] {
-        for reply_first in [false, true] {
-            let mut bed = Bed::new();
+        // A revocation is remembered whatever is done with refused requests.
+        for (reply_first, remember_refused) in [(false, true), (true, true), (false, false), (true, false)] {
+            let mut bed = Bed::with(SessionConfig { remember_refused, ..SessionConfig::default() });
             let probe = probe(kind, "10.0.0.1", "10.0.0.2", 80);
             assert_eq!(bed.verdict(A, &probe.request().unwrap()), Verdict::Forward(B), "{kind:?}");
             bed.snapshot = snapshot_with(2, B, Some(CLOSED));
@@ -167,7 +168,7 @@ fn refusals_give_way_to_sessions_and_displace_none() {
 }
 
 #[test]
-fn where_refusals_are_not_remembered_a_refused_packet_blocks_nobody_and_revocations_still_count() {
+fn where_refused_requests_are_not_remembered_they_block_nobody() {
     let config = SessionConfig { remember_refused: false, ..SessionConfig::default() };
     let mut bed = Bed::with(config);
     let probe = refused(ProbeKind::Udp);

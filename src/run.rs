@@ -122,6 +122,7 @@ pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
             mac: interface.mac,
             egress: Some(TableId(u32::try_from(interface.table)?)),
             hairpin: interface.hairpin,
+            link: None,
         });
     }
     let compiled = tables.tables.iter().map(|table| table.tables.clone()).collect();

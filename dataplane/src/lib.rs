@@ -45,7 +45,7 @@ pub use drop::DropReason;
 pub use fragment::FragmentConfig;
 pub use outcome::{Decision, Flow, Outcome, Packet, SessionState, Verdict};
 pub use packet::LinkType;
-pub use port::{PortConfig, PortId, PortKind, TableId};
+pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{RouteError, Routes};
 pub use session::{SessionConfig, Timeouts};

@@ -59,4 +59,15 @@ pub struct PortConfig {
     /// A packet from the port's own address to the port's own address is allowed with this origin ("a pod always
     /// reaches itself"). None sends it through the egress table like any other.
     pub hairpin: Option<OriginId>,
+    /// The link of a live port. None where packets only get verdicts, and for a port whose interface is not there.
+    pub link: Option<Link>,
+}
+
+/// What the vswitch needs to know of an interface to put frames on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The vswitch's own MAC address on this link: what the other side sends to.
+    pub mac: [u8; 6],
+    /// The longest packet that the link carries, in bytes without the Ethernet header.
+    pub mtu: u16,
 }

@@ -1,4 +1,4 @@
-//! Captures: packets from files and to files.
+//! Packets in and out: captures and live ports.
 //!
 //! ```text
 //!   any Read -> CaptureReader -> CapturedPacket -> PortFinder -> (Worker) -> CaptureWriter -> any Write
@@ -8,22 +8,28 @@
 //! **Invariant.** A file is a stranger's input: whatever is in it, the reader gives packets or an error that says
 //! where, uses bounded memory and does not panic. What was before a fault is delivered before the fault is told.
 //!
-//! Live ports get a trait here when they come; a file has no queues, so the two share packets, not a trait.
+//! Live ports are behind [`Port`]: frames of one shared memory ([`Umem`]) that move from port to worker to port.
 
 mod capture_error;
 mod capture_reader;
 mod capture_writer;
+mod frame_pool;
+mod live;
 mod pcap;
 mod pcapng;
 mod port_finder;
 mod source;
+mod xsk;
 
 use std::sync::Arc;
 
 pub use capture_error::CaptureError;
 pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
+pub use frame_pool::FramePool;
+pub use live::{Port, PortError, PortStatistics};
 pub use port_finder::PortFinder;
+pub use xsk::{Frame, Umem, UmemError};
 
 use crate::LinkType;
 

@@ -91,6 +91,7 @@ fn the_last_port_id_is_never_a_real_port() {
         mac: None,
         egress: None,
         hairpin: None,
+        link: None,
     };
     let snapshot = |count| Snapshot::new(1, (0..count).map(pod).collect(), Vec::new(), Routes::default());
     assert_eq!(snapshot(65_535).unwrap().ids().last(), Some(PortId(u16::MAX - 1)));

@@ -1,0 +1,114 @@
+//! Frames that hold no packet.
+//!
+//! Each worker has a pool of its own, so that taking and giving is a `Vec`'s `pop` and `push`. A port's frames leave
+//! through other ports, perhaps of other workers, so pools drift apart; a shared queue evens them out, a batch at a
+//! time.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+
+use super::{Frame, Umem};
+
+/// How many frames move between a pool and the shared queue at once: one burst, so that the shared queue's atomics are
+/// paid at most once per burst.
+const BATCH: usize = 256;
+
+/// A worker's empty frames.
+#[derive(Debug)]
+pub struct FramePool {
+    umem: Arc<Umem>,
+    own: Vec<Frame>,
+    shared: Arc<ArrayQueue<Frame>>,
+}
+
+impl FramePool {
+    /// The first pool of a region, with all its frames to share.
+    ///
+    /// # Panics
+    /// When there are more frames than the region has chunks.
+    pub fn new(umem: Arc<Umem>, frames: Vec<Frame>) -> Self {
+        let shared = ArrayQueue::new(umem.chunks() as usize);
+        for frame in frames {
+            shared.push(frame).expect("a region has one frame per chunk");
+        }
+        Self { umem, own: Vec::with_capacity(3 * BATCH), shared: Arc::new(shared) }
+    }
+
+    /// A pool for another worker, which shares what this one shares.
+    pub fn sibling(&self) -> Self {
+        let (umem, shared) = (Arc::clone(&self.umem), Arc::clone(&self.shared));
+        Self { umem, own: Vec::with_capacity(3 * BATCH), shared }
+    }
+
+    /// The region that the frames belong to.
+    pub const fn umem(&self) -> &Arc<Umem> {
+        &self.umem
+    }
+
+    /// An empty frame; none when all are in use.
+    pub fn take(&mut self) -> Option<Frame> {
+        if self.own.is_empty() {
+            let shared = &self.shared;
+            self.own.extend(std::iter::from_fn(|| shared.pop()).take(BATCH));
+        }
+        self.own.pop()
+    }
+
+    /// Gives a frame back; the packet in it is forgotten.
+    pub fn give(&mut self, mut frame: Frame) {
+        frame.reset(0);
+        self.own.push(frame);
+        if self.own.len() >= 3 * BATCH {
+            self.share(2 * BATCH);
+        }
+    }
+
+    /// Gives several frames back.
+    pub fn give_all(&mut self, frames: impl IntoIterator<Item = Frame>) {
+        for frame in frames {
+            self.give(frame);
+        }
+    }
+
+    /// How many frames anybody could take now. Exact only while nobody else takes or gives.
+    pub fn available(&self) -> usize {
+        self.own.len() + self.shared.len()
+    }
+
+    fn share(&mut self, keep: usize) {
+        while self.own.len() > keep {
+            let Some(frame) = self.own.pop() else { return };
+            self.shared.push(frame).expect("a region has one frame per chunk");
+        }
+    }
+}
+
+impl Drop for FramePool {
+    fn drop(&mut self) {
+        self.share(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_worker_gives_back_another_can_take() {
+        let (umem, frames) = Umem::new(1000).unwrap();
+        let mut one = FramePool::new(umem, frames);
+        let mut other = one.sibling();
+        let taken: Vec<Frame> = std::iter::from_fn(|| one.take()).collect();
+        assert_eq!((taken.len(), one.available()), (1000, 0));
+        assert!(other.take().is_none());
+        other.give_all(taken);
+        // What `other` keeps to itself is less than three batches.
+        assert!(one.take().is_some_and(|frame| {
+            one.give(frame);
+            true
+        }));
+        drop(other);
+        assert_eq!(one.available(), 1000);
+    }
+}

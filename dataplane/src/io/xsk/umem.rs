@@ -1,0 +1,228 @@
+//! Packet memory: one region of equal chunks that all ports share.
+//!
+//! A [`Frame`] is the right to use one chunk. There is exactly one per chunk: they are made with the region, move from
+//! port to worker to port, and cannot be copied. So forwarding a packet moves 16 bytes, and two owners of one chunk
+//! cannot be written down without `unsafe`. The alternative, addresses as plain numbers as in the kernel's rings, makes
+//! every access to packet bytes `unsafe`.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes of one chunk. The kernel asks for a power of two of at most a page; with 2048 a frame of 1514 bytes would fit
+/// but jumbo frames would need twice as many descriptors.
+const CHUNK: usize = 4096;
+
+/// Bytes before a packet that the kernel keeps free (`XDP_PACKET_HEADROOM`).
+const HEADROOM: usize = 256;
+
+/// The most chunks of a region: 16 GiB, far above what a node needs, so that `chunk * CHUNK` never comes near overflow.
+const MAX_CHUNKS: u32 = 1 << 22;
+
+/// Packet memory cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum UmemError {
+    /// None, or more than a region may have.
+    #[error("{chunks} packet buffers; there must be 1 to {MAX_CHUNKS}")]
+    Chunks {
+        /// How many were asked for.
+        chunks: u32,
+    },
+    /// The kernel has no memory for it.
+    #[error("cannot map {bytes} bytes of packet memory: {source}\n  help: lower the number of packet buffers")]
+    Map {
+        /// How many bytes were asked for.
+        bytes: usize,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// The region.
+pub struct Umem {
+    start: NonNull<u8>,
+    chunks: u32,
+    /// Tells regions apart, so that a frame of another one is found out.
+    id: u32,
+}
+
+// SAFETY: the region is plain memory. Its bytes are only reached through frames, each of which is the only one of its
+// chunk, so threads that share the region cannot reach the same bytes unless they hand over the frame.
+unsafe impl Send for Umem {}
+// SAFETY: as above.
+unsafe impl Sync for Umem {}
+
+/// The right to one chunk, and where in it the packet is. To be given back to a pool or a port: one that is dropped is
+/// a chunk that nobody can use again.
+#[must_use = "a frame that is dropped is a chunk lost"]
+pub struct Frame {
+    chunk: u32,
+    umem: u32,
+    offset: u16,
+    len: u16,
+    more: bool,
+}
+
+impl Umem {
+    /// The most bytes of a packet in one frame, 3840. Longer packets lie in several.
+    pub const ROOM: usize = CHUNK - HEADROOM;
+
+    /// Maps a region and makes its frames, all empty.
+    ///
+    /// # Errors
+    /// [`UmemError`] for a number of chunks that cannot be, or when there is no memory.
+    pub fn new(chunks: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
+        /// Numbers are not used again; a process makes a handful of regions.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        if chunks == 0 || chunks > MAX_CHUNKS {
+            return Err(UmemError::Chunks { chunks });
+        }
+        let bytes = chunks as usize * CHUNK;
+        let id = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
+        let id = id.expect("nobody makes four thousand million regions");
+        let umem = Self { start: map(bytes)?, chunks, id };
+        let frames = (0..chunks).map(|chunk| Frame { chunk, umem: id, offset: HEADROOM as u16, len: 0, more: false });
+        Ok((Arc::new(umem), frames.collect()))
+    }
+
+    /// The packet's bytes in this frame.
+    ///
+    /// # Panics
+    /// For a frame of another region.
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
+        let at = self.check(frame);
+        // SAFETY: `check` says that offset and length are within the region. The frame is the only one of its chunk
+        // and is borrowed for as long as the slice lives, so nobody writes there.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), usize::from(frame.len)) }
+    }
+
+    /// The packet's bytes in this frame, to be changed.
+    ///
+    /// # Panics
+    /// For a frame of another region.
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        let at = self.check(frame);
+        // SAFETY: as in `bytes`, and the frame is borrowed mutably, so nobody reads there either.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(at), usize::from(frame.len)) }
+    }
+
+    /// How many chunks there are.
+    pub const fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Where a frame's bytes begin, in bytes from the start of the region.
+    fn check(&self, frame: &Frame) -> usize {
+        assert_eq!(frame.umem, self.id, "a frame of another region");
+        // Frames are made in this file only, with a chunk below `chunks` and offset + len within a chunk.
+        frame.chunk as usize * CHUNK + usize::from(frame.offset)
+    }
+}
+
+impl Frame {
+    /// How many bytes of a packet are in it.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the packet goes on in the next frame.
+    pub const fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Says whether the packet goes on in the next frame.
+    pub const fn set_more(&mut self, more: bool) {
+        self.more = more;
+    }
+
+    /// Makes it a frame for a new packet of `len` bytes. The bytes are whatever was in the chunk before.
+    ///
+    /// # Panics
+    /// When `len` is more than [`Umem::ROOM`].
+    pub const fn reset(&mut self, len: usize) {
+        assert!(len <= Umem::ROOM, "the packet does not fit one frame");
+        self.offset = HEADROOM as u16;
+        self.len = len as u16;
+        self.more = false;
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { chunk, offset, len, more, .. } = self;
+        write!(f, "Frame({chunk}+{offset}, {len} bytes{})", if *more { ", more" } else { "" })
+    }
+}
+
+impl fmt::Debug for Umem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Umem").field("chunks", &self.chunks).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, and whoever borrows bytes borrows the region.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.chunks as usize * CHUNK) };
+    }
+}
+
+fn map(bytes: usize) -> Result<NonNull<u8>, UmemError> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping touches no memory that exists.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    let failed = || UmemError::Map { bytes, source: std::io::Error::last_os_error() };
+    if start == libc::MAP_FAILED {
+        return Err(failed());
+    }
+    // A hint only: with pages of 2 MiB the chunks' headers do not all fall into the same few cache sets, and the
+    // address translation of a few thousand chunks stays cached. Without it the program works as well.
+    // SAFETY: the range was just mapped.
+    unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+    NonNull::new(start.cast()).ok_or_else(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_frame_has_bytes_of_its_own() {
+        let (umem, mut frames) = Umem::new(3).unwrap();
+        for (frame, fill) in frames.iter_mut().zip(1..) {
+            frame.reset(Umem::ROOM);
+            umem.bytes_mut(frame).fill(fill);
+        }
+        for (frame, fill) in frames.iter().zip(1..) {
+            assert!(umem.bytes(frame).iter().all(|&byte| byte == fill));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "another region")]
+    fn a_frame_of_another_region_is_refused() {
+        let (umem, _frames) = Umem::new(1).unwrap();
+        let (_other, frames) = Umem::new(1).unwrap();
+        umem.bytes(&frames[0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not fit")]
+    fn a_packet_longer_than_a_chunk_is_refused() {
+        let (_umem, mut frames) = Umem::new(1).unwrap();
+        frames[0].reset(Umem::ROOM + 1);
+    }
+
+    #[test]
+    fn a_region_without_chunks_or_with_too_many_is_an_error() {
+        assert!(matches!(Umem::new(0), Err(UmemError::Chunks { .. })));
+        assert!(matches!(Umem::new(MAX_CHUNKS + 1), Err(UmemError::Chunks { .. })));
+    }
+}

@@ -9,7 +9,7 @@ use bulkhead_control::object::{IngressIsolation, ObjectName, PodName, Position};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::{Attachment, NodeTables};
+use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
 use bulkhead_control::source::{self, Strictness};
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -105,31 +105,43 @@ pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
     let mut ports = Vec::with_capacity(tables.interfaces.len());
     let mut routes: Vec<(IpNet, PortId)> = Vec::new();
     for (id, interface) in (0u16..).zip(tables.interfaces.iter()) {
-        let kind = match interface.attachment {
-            Attachment::Pod(_) => PortKind::Pod,
-            Attachment::Uplink => PortKind::Uplink,
-            Attachment::Host => PortKind::Host,
-        };
-        routes.extend(interface.addresses.iter().map(|&address| (IpNet::from(address), PortId(id))));
-        if kind == PortKind::Uplink {
+        let port = port_config(interface)?;
+        routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), PortId(id))));
+        if port.kind == PortKind::Uplink {
             routes.push((Ipv4Net::default().into(), PortId(id)));
             routes.push((Ipv6Net::default().into(), PortId(id)));
         }
-        ports.push(PortConfig {
-            name: port_name(&interface.attachment),
-            kind,
-            addresses: interface.addresses.clone(),
-            mac: interface.mac,
-            egress: Some(TableId(u32::try_from(interface.table)?)),
-            hairpin: interface.hairpin,
-            link: None,
-        });
+        ports.push(port);
     }
     let compiled = tables.tables.iter().map(|table| table.tables.clone()).collect();
     Ok(Snapshot::new(tables.generation, ports, compiled, Routes::new(routes)?)?)
 }
 
-fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
+/// An interface of a node as the dataplane's port, without a link.
+///
+/// # Errors
+/// When there are more tables than can be numbered.
+pub(crate) fn port_config(interface: &Interface) -> anyhow::Result<PortConfig> {
+    Ok(PortConfig {
+        name: port_name(&interface.attachment),
+        kind: match interface.attachment {
+            Attachment::Pod(_) => PortKind::Pod,
+            Attachment::Uplink => PortKind::Uplink,
+            Attachment::Host => PortKind::Host,
+        },
+        addresses: interface.addresses.clone(),
+        mac: interface.mac,
+        egress: Some(TableId(u32::try_from(interface.table)?)),
+        hairpin: interface.hairpin,
+        link: None,
+    })
+}
+
+/// That an address is one pod's or the node's, and that the ports can be numbered.
+///
+/// # Errors
+/// When it is not, with the names.
+pub(crate) fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
     let mut owners: BTreeMap<IpAddr, Arc<str>> = BTreeMap::new();
     for interface in tables.interfaces.iter() {
         let name = port_name(&interface.attachment);

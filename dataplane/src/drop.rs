@@ -109,6 +109,20 @@ drop_reasons! {
     ReplyWithoutSession "reply_without_session" "The echo reply or SCTP packet belongs to no session and may not start one.";
     /// All sessions are in use and none may be recycled.
     SessionTableFull "session_table_full" "All sessions are in use.";
+    /// A unicast frame on the uplink for another station, as a switch floods them: it is not the node's to forward.
+    OtherHost "other_host" "The frame was sent to the MAC address of another machine.";
+    /// The port towards the destination has no interface now.
+    PortDown "port_down" "The port towards the destination has no interface at the moment.";
+    /// Longer than what the next link carries. The vswitch does not fragment.
+    PacketTooBig "packet_too_big" "The packet is longer than the MTU of the port that it would leave through.";
+    /// Nobody answered for the next hop's address.
+    NoNeighbour "no_neighbour" "Nobody on the link answered for the address of the next hop.";
+    /// Packets wait for a neighbour's MAC address in a bounded queue.
+    NeighbourQueueFull "neighbour_queue_full" "Too many packets wait for the MAC addresses of neighbours.";
+    /// The interface does not take packets as fast as they come.
+    TxFull "tx_full" "The transmit queue of the port is full.";
+    /// The packet's sessions or its way out belong to a worker that is too far behind to take it.
+    WorkerBusy "worker_busy" "The worker that the packet belongs to is overloaded.";
 }
 
 impl DropReason {

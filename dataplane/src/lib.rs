@@ -28,6 +28,7 @@
 mod address_map;
 mod counters;
 mod drop;
+pub mod forward;
 mod fragment;
 pub mod io;
 mod outcome;
@@ -38,6 +39,9 @@ mod replay;
 mod route;
 mod session;
 mod snapshot;
+mod swap;
+mod sync;
+pub mod vswitch;
 mod worker;
 
 pub use counters::{Counters, PortCounters, SessionCounters};
@@ -47,7 +51,7 @@ pub use outcome::{Decision, Flow, Outcome, Packet, SessionState, Verdict};
 pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
-pub use route::{RouteError, Routes};
+pub use route::{NextHop, RouteError, Routes};
 pub use session::{SessionConfig, Timeouts};
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
 pub use worker::{BURST, Worker, WorkerConfig};

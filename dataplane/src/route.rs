@@ -1,9 +1,9 @@
-//! Longest-prefix match from a destination address to the port that leads there.
+//! Longest-prefix match from a destination address to the next hop: a port, and perhaps a router behind it.
 //!
 //! A node's routes are a few hundred hosts (its pods, its own addresses) and a handful of prefixes (default routes).
 //! So hosts lie in a hash table and the other prefixes in one sorted list per prefix length that occurs, longest
-//! first; each length is one binary search. A trie was not taken: with two or three lengths it is no faster and
-//! four times the code.
+//! first; each length is one binary search. A trie was not taken: with two or three lengths it is no faster and four
+//! times the code. A host behind a gateway is rare and lies among the prefixes.
 
 use std::net::IpAddr;
 
@@ -12,54 +12,100 @@ use ipnet::IpNet;
 use crate::PortId;
 use crate::address_map::AddressMap;
 
-/// Two routes for the same prefix lead to different ports.
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NextHop {
+    /// The port that packets leave through.
+    pub port: PortId,
+    /// The router behind that port. None when the destination itself is on the port's link.
+    pub gateway: Option<IpAddr>,
+}
+
+impl From<PortId> for NextHop {
+    fn from(port: PortId) -> Self {
+        Self { port, gateway: None }
+    }
+}
+
+/// Why a routing table was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("two routes for {prefix} lead to different ports ({first:?} and {second:?}); keep one of them")]
-pub struct RouteError {
-    /// The prefix.
-    pub prefix: IpNet,
-    /// Where its first route leads.
-    pub first: PortId,
-    /// Where its second route leads.
-    pub second: PortId,
+pub enum RouteError {
+    /// Two routes for the same prefix lead to different next hops.
+    #[error("two routes for {prefix} lead to different next hops ({first:?} and {second:?}); keep one of them")]
+    Conflict {
+        /// The prefix.
+        prefix: IpNet,
+        /// Where its first route leads.
+        first: NextHop,
+        /// Where its second route leads.
+        second: NextHop,
+    },
+    /// A gateway of the other family. RFC 8950 next hops are left out: nothing on a node asks for them.
+    #[error("the route for {prefix} has the gateway {gateway} of the other address family; name one of the same")]
+    GatewayFamily {
+        /// The prefix.
+        prefix: IpNet,
+        /// The gateway.
+        gateway: IpAddr,
+    },
 }
 
 /// An immutable routing table for both families.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
-    /// /32 and /128.
+    /// /32 and /128 without a gateway.
     hosts: AddressMap,
     v4: Vec<Level<u32>>,
     v6: Vec<Level<u128>>,
+    /// The gateways that routes name, each once.
+    gateways: Vec<IpAddr>,
 }
 
-/// All routes of one prefix length: (network, port), ascending.
+/// All other routes of one prefix length, ascending by network.
 #[derive(Clone, Debug)]
 struct Level<T> {
     mask: T,
-    routes: Vec<(T, PortId)>,
+    routes: Vec<(T, Hop)>,
+}
+
+/// A next hop in 4 bytes, so that many fit a cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hop {
+    port: PortId,
+    /// A position in [`Routes::gateways`], or [`Hop::DIRECT`].
+    gateway: u16,
+}
+
+impl Hop {
+    const DIRECT: u16 = u16::MAX;
 }
 
 impl Routes {
-    /// Builds the table. The bits of a prefix after its length are ignored.
+    /// Builds the table from prefixes and where they lead; a [`PortId`] alone is a port without a gateway. The bits of
+    /// a prefix after its length are ignored. That the gateway is on the port's link is taken for granted.
     ///
     /// # Errors
-    /// [`RouteError`] when one prefix leads to two ports; the same route twice is fine.
-    pub fn new(routes: impl IntoIterator<Item = (IpNet, PortId)>) -> Result<Self, RouteError> {
-        let mut prefixes: Vec<(IpNet, PortId)> = routes.into_iter().map(|(net, port)| (net.trunc(), port)).collect();
-        prefixes.sort_by_key(|&(net, port)| (std::cmp::Reverse(net.prefix_len()), net, port));
+    /// [`RouteError`] when one prefix leads to two next hops (the same route twice is fine) or to a gateway of the
+    /// other family.
+    ///
+    /// # Panics
+    /// When the routes name more than 65,535 gateways.
+    pub fn new<N: Into<NextHop>>(routes: impl IntoIterator<Item = (IpNet, N)>) -> Result<Self, RouteError> {
+        let mut prefixes: Vec<(IpNet, NextHop)> = routes.into_iter().map(|(net, to)| (net.trunc(), to.into())).collect();
+        prefixes.sort_by_key(|&(net, to)| (std::cmp::Reverse(net.prefix_len()), net, to));
         prefixes.dedup();
         if let Some(pair) = prefixes.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(RouteError { prefix: pair[0].0, first: pair[0].1, second: pair[1].1 });
+            return Err(RouteError::Conflict { prefix: pair[0].0, first: pair[0].1, second: pair[1].1 });
         }
         let mut table = Self::default();
-        for (net, port) in prefixes {
-            match net {
-                _ if net.prefix_len() == net.max_prefix_len() => {
-                    table.hosts.insert(net.addr(), port);
+        for (prefix, to) in prefixes {
+            let hop = Hop { port: to.port, gateway: table.gateway_index(prefix, to.gateway)? };
+            match prefix {
+                _ if hop.gateway == Hop::DIRECT && prefix.prefix_len() == prefix.max_prefix_len() => {
+                    table.hosts.insert(prefix.addr(), hop.port);
                 }
-                IpNet::V4(net) => push(&mut table.v4, net.netmask().into(), net.network().into(), port),
-                IpNet::V6(net) => push(&mut table.v6, net.netmask().into(), net.network().into(), port),
+                IpNet::V4(net) => push(&mut table.v4, net.netmask().into(), net.network().into(), hop),
+                IpNet::V6(net) => push(&mut table.v6, net.netmask().into(), net.network().into(), hop),
             }
         }
         Ok(table)
@@ -67,8 +113,18 @@ impl Routes {
 
     /// The port of the longest prefix that contains the address, none when there is no such prefix.
     pub fn lookup(&self, address: IpAddr) -> Option<PortId> {
+        self.find(address).map(|hop| hop.port)
+    }
+
+    /// The next hop of the longest prefix that contains the address, none when there is no such prefix.
+    pub fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
+        let Hop { port, gateway } = self.find(address)?;
+        Some(NextHop { port, gateway: self.gateways.get(usize::from(gateway)).copied() })
+    }
+
+    fn find(&self, address: IpAddr) -> Option<Hop> {
         if let Some(port) = self.hosts.get(address) {
-            return Some(port);
+            return Some(Hop { port, gateway: Hop::DIRECT });
         }
         match address {
             IpAddr::V4(a) => longest(&self.v4, u32::from(a)),
@@ -78,21 +134,34 @@ impl Routes {
 
     /// Every port that a route leads to, with repetitions.
     pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
-        let v4 = self.v4.iter().flat_map(|level| level.routes.iter().map(|&(_, port)| port));
-        let v6 = self.v6.iter().flat_map(|level| level.routes.iter().map(|&(_, port)| port));
+        let v4 = self.v4.iter().flat_map(|level| level.routes.iter().map(|(_, hop)| hop.port));
+        let v6 = self.v6.iter().flat_map(|level| level.routes.iter().map(|(_, hop)| hop.port));
         self.hosts.ports().chain(v4).chain(v6)
+    }
+
+    fn gateway_index(&mut self, prefix: IpNet, gateway: Option<IpAddr>) -> Result<u16, RouteError> {
+        let Some(gateway) = gateway else { return Ok(Hop::DIRECT) };
+        if gateway.is_ipv4() != prefix.addr().is_ipv4() {
+            return Err(RouteError::GatewayFamily { prefix, gateway });
+        }
+        let at = self.gateways.iter().position(|&known| known == gateway).unwrap_or_else(|| {
+            self.gateways.push(gateway);
+            self.gateways.len() - 1
+        });
+        assert!(at < usize::from(Hop::DIRECT), "no node has that many routers around it");
+        Ok(u16::try_from(at).expect("checked in the line before"))
     }
 }
 
 /// Appends a route whose prefix is not longer than those before it.
-fn push<T: PartialEq>(levels: &mut Vec<Level<T>>, mask: T, network: T, port: PortId) {
+fn push<T: PartialEq>(levels: &mut Vec<Level<T>>, mask: T, network: T, hop: Hop) {
     match levels.last_mut() {
-        Some(level) if level.mask == mask => level.routes.push((network, port)),
-        _ => levels.push(Level { mask, routes: vec![(network, port)] }),
+        Some(level) if level.mask == mask => level.routes.push((network, hop)),
+        _ => levels.push(Level { mask, routes: vec![(network, hop)] }),
     }
 }
 
-fn longest<T: Copy + Ord + std::ops::BitAnd<Output = T>>(levels: &[Level<T>], address: T) -> Option<PortId> {
+fn longest<T: Copy + Ord + std::ops::BitAnd<Output = T>>(levels: &[Level<T>], address: T) -> Option<Hop> {
     levels.iter().find_map(|level| {
         let network = address & level.mask;
         let at = level.routes.binary_search_by_key(&network, |&(net, _)| net).ok()?;
@@ -139,7 +208,34 @@ mod tests {
         let same: IpNet = "10.0.0.7/24".parse().unwrap();
         assert!(Routes::new([(net, PortId(1)), (same, PortId(1))]).is_ok());
         let error = Routes::new([(net, PortId(1)), (same, PortId(2))]).unwrap_err();
-        assert_eq!(error.prefix, net);
+        assert_eq!(error, RouteError::Conflict { prefix: net, first: PortId(1).into(), second: PortId(2).into() });
+    }
+
+    fn via(port: u16, gateway: &str) -> NextHop {
+        NextHop { port: PortId(port), gateway: Some(gateway.parse().unwrap()) }
+    }
+
+    #[test]
+    fn a_route_may_name_a_gateway_and_the_port_alone_is_still_found() {
+        let nets = [("0.0.0.0/0", via(0, "192.168.0.254")), ("192.168.0.0/24", PortId(0).into())];
+        let six = [("::/0", via(0, "fe80::1")), ("fd00::9/128", via(1, "fd00::1"))];
+        let table = Routes::new(nets.into_iter().chain(six).map(|(net, to)| (net.parse().unwrap(), to))).unwrap();
+        let to = |address: &str| table.next_hop(address.parse().unwrap()).unwrap();
+        assert_eq!(to("8.8.8.8"), via(0, "192.168.0.254"));
+        assert_eq!(to("192.168.0.7"), PortId(0).into());
+        assert_eq!(to("2001:db8::1"), via(0, "fe80::1"));
+        assert_eq!(to("fd00::9"), via(1, "fd00::1"));
+        assert_eq!(table.lookup("8.8.8.8".parse().unwrap()), Some(PortId(0)));
+        assert_eq!(table.ports().count(), 4);
+    }
+
+    #[test]
+    fn a_gateway_of_the_other_family_and_two_gateways_for_one_prefix_are_refused() {
+        let net: IpNet = "10.0.0.0/24".parse().unwrap();
+        let error = Routes::new([(net, via(0, "fe80::1"))]).unwrap_err();
+        assert_eq!(error, RouteError::GatewayFamily { prefix: net, gateway: "fe80::1".parse().unwrap() });
+        let error = Routes::new([(net, via(0, "10.9.9.9")), (net, via(0, "10.9.9.8"))]).unwrap_err();
+        assert!(matches!(error, RouteError::Conflict { .. }));
     }
 
     fn prefix() -> impl Strategy<Value = IpNet> {

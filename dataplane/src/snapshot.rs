@@ -1,17 +1,16 @@
 //! The snapshot: everything that the control plane tells the workers, swapped in one step.
 //!
 //! This is the one place where control and dataplane meet. A worker reads it once per burst, so a packet, and even a
-//! whole burst, sees exactly one generation.
+//! whole burst, sees exactly one generation. How it is swapped, and who frees the old one: [`swap`](crate::swap).
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::{ArcSwap, Cache};
 use bulkhead_classifier::Tables;
 
 use crate::address_map::AddressMap;
-use crate::{PortConfig, PortId, PortKind, Routes, TableId};
+use crate::{PortConfig, PortId, PortKind, Routes, TableId, swap};
 
 /// Ports, tables and routes of one generation. Immutable, so that what was checked stays true.
 #[derive(Clone, Debug)]
@@ -222,55 +221,70 @@ pub struct PublishError {
     pub offered: u64,
 }
 
-/// The control plane's end: swaps snapshots without a lock in any worker's way.
+/// The control plane's end: swaps snapshots without a lock in any worker's way, and frees the old ones.
+///
+/// To be kept until the workers have ended: what they still hold when the last clone of it is dropped, they free.
 #[derive(Clone, Debug)]
 pub struct Publisher {
-    shared: Arc<ArcSwap<Snapshot>>,
     /// Publishers exclude each other, so that the highest generation stays; readers never take it.
-    publishing: Arc<Mutex<()>>,
+    swap: Arc<Mutex<swap::Publisher<Snapshot>>>,
 }
 
 impl Publisher {
     /// Starts with this snapshot.
     pub fn new(first: Snapshot) -> Self {
-        Self { shared: Arc::new(ArcSwap::from_pointee(first)), publishing: Arc::default() }
+        Self { swap: Arc::new(Mutex::new(swap::Publisher::new(first))) }
     }
 
-    /// Makes the snapshot the current one, whole and at once.
+    /// Makes the snapshot the current one, whole and at once: every [`Reader::load`] that begins after this returns it or
+    /// a later one. Frees old snapshots as [`Publisher::collect`] does.
     ///
     /// # Errors
     /// [`PublishError`] when its generation is not higher than the current one.
     pub fn publish(&self, next: Snapshot) -> Result<(), PublishError> {
-        let _one_at_a_time = self.publishing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let current = self.shared.load().generation;
+        let mut swap = self.swap();
+        let current = swap.current().generation;
         if next.generation <= current {
             return Err(PublishError { current, offered: next.generation });
         }
-        self.shared.store(Arc::new(next));
+        swap.publish(next);
         Ok(())
+    }
+
+    /// Frees the old snapshots that nobody holds any more, and returns how many are still held: at most one per
+    /// [`Reader`], whose next load lets go of it, besides what [`Publisher::current`] gave out. To be called now and then,
+    /// as a snapshot that was held at the time of a publish waits for the next one otherwise.
+    pub fn collect(&self) -> usize {
+        self.swap().collect()
     }
 
     /// The snapshot in use.
     pub fn current(&self) -> Arc<Snapshot> {
-        self.shared.load_full()
+        self.swap().current()
     }
 
     /// A worker's end.
     pub fn reader(&self) -> Reader {
-        Reader { cache: Cache::new(Arc::clone(&self.shared)) }
+        Reader { swap: self.swap().reader() }
+    }
+
+    fn swap(&self) -> MutexGuard<'_, swap::Publisher<Snapshot>> {
+        // Whoever panicked with it has published or has not; nothing is half done.
+        self.swap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A worker's end: one atomic read per burst, no reference count touched while nothing changes.
+/// A worker's end: one atomic read per burst, no reference count touched while nothing changes, and nothing freed.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    cache: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
+    swap: swap::Reader<Snapshot>,
 }
 
 impl Reader {
     /// The current snapshot. To be called once per burst: what it returns is what the whole burst is judged by.
+    #[inline]
     pub fn load(&mut self) -> &Snapshot {
-        self.cache.load()
+        self.swap.load()
     }
 }
 

@@ -15,9 +15,11 @@ mod capture_reader;
 mod capture_writer;
 mod frame_pool;
 mod live;
+mod loopback_port;
 mod pcap;
 mod pcapng;
 mod port_finder;
+mod segments;
 mod source;
 mod xsk;
 
@@ -28,8 +30,12 @@ pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
 pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
+pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
-pub use xsk::{Frame, Umem, UmemError};
+pub use xsk::{
+    Frame, Generator, Interface, LinkInfo, PollSet, QueueConfig, Umem, UmemError, Waker, XdpMode, XskError, XskPort, in_namespace, poll,
+    set_transmit_checksum_offload, transmit_checksum_offload,
+};
 
 use crate::LinkType;
 

@@ -83,6 +83,54 @@ fn readers_never_see_half_a_snapshot_nor_an_older_one() {
 }
 
 #[test]
+fn an_old_snapshot_is_freed_when_the_last_reader_has_let_go_and_not_before() {
+    let publisher = Publisher::new(Snapshot::empty());
+    let (mut one, mut other) = (publisher.reader(), publisher.reader());
+    publisher.publish(snapshot_of(1, ports())).unwrap();
+    assert_eq!(publisher.collect(), 1);
+    assert_eq!(one.load().generation(), 1);
+    assert_eq!(publisher.collect(), 1, "the other one still has it");
+    publisher.publish(snapshot_of(2, ports())).unwrap();
+    assert_eq!(publisher.collect(), 2, "one reader has generation 1, the other 0");
+    assert_eq!((one.load().generation(), other.load().generation()), (2, 2));
+    assert_eq!(publisher.collect(), 0);
+    let looked_at = publisher.current();
+    publisher.clone().publish(snapshot_of(3, ports())).unwrap();
+    drop((one, other));
+    assert_eq!(publisher.collect(), 1, "whoever looks at it holds it as well");
+    drop(looked_at);
+    assert_eq!(publisher.collect(), 0);
+}
+
+/// `cargo test --release -p bulkhead-dataplane -- --ignored --nocapture what_a_load_costs`
+#[test]
+#[ignore = "measures time"]
+fn what_a_load_costs() {
+    const LOADS: u32 = 100_000_000;
+    let publisher = Publisher::new(Snapshot::empty());
+    let mut reader = publisher.reader();
+    let start = std::time::Instant::now();
+    for _ in 0..LOADS {
+        std::hint::black_box(std::hint::black_box(&mut reader).load());
+    }
+    println!("unchanged: {:.2} ns", start.elapsed().as_nanos() as f64 / f64::from(LOADS));
+    let mut snapshots: Vec<Snapshot> =
+        (1..=100_000).rev().map(|n| Snapshot { generation: n, ..Snapshot::empty() }).collect();
+    let mut loads = std::time::Duration::ZERO;
+    let mut clock = std::time::Duration::ZERO;
+    let count = snapshots.len() as f64;
+    while let Some(next) = snapshots.pop() {
+        publisher.publish(next).unwrap();
+        let start = std::time::Instant::now();
+        clock += start.elapsed();
+        let start = std::time::Instant::now();
+        std::hint::black_box(reader.load());
+        loads += start.elapsed();
+    }
+    println!("after a publish: {:.0} ns", loads.saturating_sub(clock).as_nanos() as f64 / count);
+}
+
+#[test]
 fn the_last_port_id_is_never_a_real_port() {
     let pod = |n: usize| PortConfig {
         name: n.to_string().into(),

@@ -6,13 +6,14 @@
 //! every access to packet bytes `unsafe`.
 
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::mapping::Mapping;
+
 /// Bytes of one chunk. The kernel asks for a power of two of at most a page; with 2048 a frame of 1514 bytes would fit
 /// but jumbo frames would need twice as many descriptors.
-const CHUNK: usize = 4096;
+pub(super) const CHUNK: usize = 4096;
 
 /// Bytes before a packet that the kernel keeps free (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;
@@ -41,17 +42,11 @@ pub enum UmemError {
 
 /// The region.
 pub struct Umem {
-    start: NonNull<u8>,
+    memory: Mapping,
     chunks: u32,
     /// Tells regions apart, so that a frame of another one is found out.
     id: u32,
 }
-
-// SAFETY: the region is plain memory. Its bytes are only reached through frames, each of which is the only one of its
-// chunk, so threads that share the region cannot reach the same bytes unless they hand over the frame.
-unsafe impl Send for Umem {}
-// SAFETY: as above.
-unsafe impl Sync for Umem {}
 
 /// The right to one chunk, and where in it the packet is. To be given back to a pool or a port: one that is dropped is
 /// a chunk that nobody can use again.
@@ -81,7 +76,11 @@ impl Umem {
         let bytes = chunks as usize * CHUNK;
         let id = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
         let id = id.expect("nobody makes four thousand million regions");
-        let umem = Self { start: map(bytes)?, chunks, id };
+        let memory = Mapping::anonymous(bytes).map_err(|source| UmemError::Map { bytes, source })?;
+        // The chunks' headers then do not all fall into the same few cache sets, and the address translation of a few
+        // thousand chunks stays cached.
+        memory.prefer_huge_pages();
+        let umem = Self { memory, chunks, id };
         let frames = (0..chunks).map(|chunk| Frame { chunk, umem: id, offset: HEADROOM as u16, len: 0, more: false });
         Ok((Arc::new(umem), frames.collect()))
     }
@@ -94,7 +93,7 @@ impl Umem {
         let at = self.check(frame);
         // SAFETY: `check` says that offset and length are within the region. The frame is the only one of its chunk
         // and is borrowed for as long as the slice lives, so nobody writes there.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), usize::from(frame.len)) }
+        unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().add(at), usize::from(frame.len)) }
     }
 
     /// The packet's bytes in this frame, to be changed.
@@ -104,7 +103,7 @@ impl Umem {
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let at = self.check(frame);
         // SAFETY: as in `bytes`, and the frame is borrowed mutably, so nobody reads there either.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(at), usize::from(frame.len)) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().add(at), usize::from(frame.len)) }
     }
 
     /// How many chunks there are.
@@ -112,15 +111,39 @@ impl Umem {
         self.chunks
     }
 
+    /// The region as the kernel is told of it: address and length.
+    pub(super) const fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
     /// Where a frame's bytes begin, in bytes from the start of the region.
     fn check(&self, frame: &Frame) -> usize {
         assert_eq!(frame.umem, self.id, "a frame of another region");
-        // Frames are made in this file only, with a chunk below `chunks` and offset + len within a chunk.
+        // Frames are made in `new` and `from_parts` only, with a chunk below `chunks` and offset + len within a chunk.
         frame.chunk as usize * CHUNK + usize::from(frame.offset)
     }
 }
 
 impl Frame {
+    /// Ends the right to the chunk: its number, where in it the packet is, its length, and whether it goes on.
+    ///
+    /// # Panics
+    /// For a frame of another region.
+    pub(super) fn into_parts(self, umem: &Umem) -> (u32, u16, u16, bool) {
+        assert_eq!(self.umem, umem.id, "a frame of another region");
+        (self.chunk, self.offset, self.len, self.more)
+    }
+
+    /// Makes the right to a chunk again.
+    ///
+    /// # Safety
+    /// The chunk must be one of the region and have no other frame, nobody else (the kernel) may use it, and the
+    /// packet must lie within it.
+    pub(super) unsafe fn from_parts(umem: &Umem, chunk: u32, offset: u16, len: u16, more: bool) -> Self {
+        debug_assert!(chunk < umem.chunks && usize::from(offset) + usize::from(len) <= CHUNK);
+        Self { chunk, umem: umem.id, offset, len, more }
+    }
+
     /// How many bytes of a packet are in it.
     pub const fn len(&self) -> usize {
         self.len as usize
@@ -164,29 +187,6 @@ impl fmt::Debug for Umem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Umem").field("chunks", &self.chunks).finish_non_exhaustive()
     }
-}
-
-impl Drop for Umem {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, and whoever borrows bytes borrows the region.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.chunks as usize * CHUNK) };
-    }
-}
-
-fn map(bytes: usize) -> Result<NonNull<u8>, UmemError> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping touches no memory that exists.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-    let failed = || UmemError::Map { bytes, source: std::io::Error::last_os_error() };
-    if start == libc::MAP_FAILED {
-        return Err(failed());
-    }
-    // A hint only: with pages of 2 MiB the chunks' headers do not all fall into the same few cache sets, and the
-    // address translation of a few thousand chunks stays cached. Without it the program works as well.
-    // SAFETY: the range was just mapped.
-    unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
-    NonNull::new(start.cast()).ok_or_else(failed)
 }
 
 #[cfg(test)]

@@ -1,0 +1,253 @@
+//! ARP and neighbour discovery that come in: questions are answered, answers are learned from.
+//!
+//! The engine has seen them before: nobody speaks for an address that is not theirs, hop limit, lengths and options are
+//! right, pods send no router messages (CVE-2020-10749). What is checked here is what only matters to the one who
+//! answers and learns.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::book::Request;
+use super::icmp::node_address;
+use super::message::{Message, icmpv6_checksum};
+use super::wire::{self, ETHERNET_LEN, Mac};
+use super::{Forwarder, MAX_MESSAGES, NeighbourId, Step};
+use crate::packet::{self, Arp, Body, Neighbour, Operation, Transport};
+use crate::{DropReason, Flow, LinkType, PortId, PortKind, Snapshot};
+
+const IPV6_LEN: usize = 40;
+const ICMPV6: u8 = 58;
+/// Where the options of solicitations and advertisements begin.
+const OPTIONS: usize = 24;
+const SOURCE_LINK_LAYER: u8 = 1;
+const TARGET_LINK_LAYER: u8 = 2;
+/// In the flags of an advertisement: it answers a solicitation.
+const SOLICITED: u8 = 0x40;
+
+/// A question: who asks, from what MAC address, for what.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    asker: IpAddr,
+    mac: Mac,
+    target: IpAddr,
+}
+
+/// Somebody says that they have an address.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    address: IpAddr,
+    mac: Mac,
+    /// Whether it says of itself that it answers a question.
+    is_answer: bool,
+}
+
+impl<T> Forwarder<T> {
+    /// Handles ARP and neighbour discovery; none for any other packet.
+    pub(super) fn receive(
+        &mut self,
+        snapshot: &Snapshot,
+        frame: &[u8],
+        wire_len: usize,
+        in_port: PortId,
+    ) -> Result<Option<Step>, DropReason> {
+        let parsed = packet::parse(LinkType::Ethernet, frame, wire_len);
+        match (parsed.body, parsed.source_mac) {
+            (Ok(Body::Arp(arp)), Some(source)) => self.receive_arp(snapshot, in_port, frame, source, &arp)?,
+            (Ok(Body::Ip(ip)), Some(source)) => match ip.transport {
+                Transport::Neighbour(message) => {
+                    self.receive_neighbour(snapshot, in_port, frame, source, (message, ip.flow))?;
+                }
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        }
+        Ok(Some(Step::Consumed))
+    }
+
+    /// Learns the MAC address behind a pod's or the host's port from what came in and may be there.
+    ///
+    /// # Errors
+    /// [`DropReason::SpoofedSource`] when it is not the pod's.
+    pub(super) fn learn_source(&mut self, in_port: PortId, frame: &[u8]) -> Result<(), DropReason> {
+        let side = self.sides.get_mut(in_port.index()).ok_or(DropReason::UnknownPort)?;
+        if side.has_sent(frame) {
+            return Ok(());
+        }
+        let mac = wire::source_of(frame).ok_or(DropReason::LinkTruncated)?;
+        if !side.may_send(mac) {
+            return Err(DropReason::SpoofedSource);
+        }
+        if side.learns_from(mac) {
+            // A host may get another MAC address while it runs; a pod that says so is another pod.
+            let known = self.neighbours.learn_peer(in_port, mac, side.kind == PortKind::Host);
+            side.know(known);
+            self.counters.learned += 1;
+            self.has_news = true;
+            if side.kind == PortKind::Pod && known != mac {
+                return Err(DropReason::SpoofedSource);
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a question.
+    pub(super) fn send_request(&mut self, snapshot: &Snapshot, request: Request) {
+        let Request { neighbour: NeighbourId { port, address }, to } = request;
+        let message = match address {
+            IpAddr::V4(target) => {
+                // Without an address of its own the vswitch asks as RFC 5227 §2.1 has it, from none.
+                let sender = match node_address(snapshot, address) {
+                    Some(IpAddr::V4(sender)) => sender,
+                    _ => Ipv4Addr::UNSPECIFIED,
+                };
+                Message::ArpRequest { target, sender, to }
+            }
+            IpAddr::V6(target) => Message::Solicitation { target, to },
+        };
+        self.counters.requested += 1;
+        self.send(port, message);
+    }
+
+    fn send(&mut self, port: PortId, message: Message) {
+        let Some(side) = self.sides.get(port.index()).filter(|side| side.has_link()) else { return };
+        if self.messages.len() < MAX_MESSAGES {
+            self.messages.push_back((port, side.own_mac(), message));
+        } else {
+            self.counters.messages_lost += 1;
+        }
+    }
+
+    fn receive_arp(
+        &mut self,
+        snapshot: &Snapshot,
+        in_port: PortId,
+        frame: &[u8],
+        source: Mac,
+        arp: &Arp,
+    ) -> Result<(), DropReason> {
+        let is_uplink = self.is_uplink(in_port)?;
+        if !is_uplink {
+            if arp.sender_mac != source {
+                return Err(DropReason::ArpSpoofed);
+            }
+            self.learn_source(in_port, frame)?;
+        }
+        let sender = IpAddr::V4(arp.sender);
+        let claim = Claim { address: sender, mac: arp.sender_mac, is_answer: arp.operation == Operation::Reply };
+        if is_uplink {
+            self.learn_neighbour(snapshot, in_port, claim);
+        }
+        let question = Question { asker: sender, mac: source, target: arp.target.into() };
+        if arp.operation == Operation::Request && self.answers(snapshot, in_port, &question) {
+            self.counters.answered += 1;
+            self.send(in_port, Message::ArpReply { about: arp.target, asker: arp.sender, to: source });
+        }
+        Ok(())
+    }
+
+    fn receive_neighbour(
+        &mut self,
+        snapshot: &Snapshot,
+        in_port: PortId,
+        frame: &[u8],
+        source: Mac,
+        (message, flow): (Neighbour, Flow),
+    ) -> Result<(), DropReason> {
+        let is_uplink = self.is_uplink(in_port)?;
+        let bytes = checked_message(frame, &flow)?;
+        let named = link_layer_option(bytes);
+        if !is_uplink {
+            if named.is_some_and(|named| named != source) {
+                return Err(DropReason::NdSpoofed);
+            }
+            self.learn_source(in_port, frame)?;
+        }
+        match (message, flow.src) {
+            (Neighbour::Solicitation(target), IpAddr::V6(asker)) => {
+                let question = Question { asker: flow.src, mac: source, target: target.into() };
+                if self.answers(snapshot, in_port, &question) {
+                    self.counters.answered += 1;
+                    self.send(in_port, Message::Advertisement { about: target, asker, to: named.unwrap_or(source) });
+                }
+            }
+            (Neighbour::Advertisement(target), _) if is_uplink => {
+                let is_answer = bytes[4] & SOLICITED != 0;
+                let claim = Claim { address: target.into(), mac: named.unwrap_or(source), is_answer };
+                self.learn_neighbour(snapshot, in_port, claim);
+            }
+            // There is no other router that the vswitch would listen to, and none that it would be for others.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Learns from a claim on the uplink if it was asked for, and asks again if it contradicts what is known.
+    fn learn_neighbour(&mut self, snapshot: &Snapshot, port: PortId, claim: Claim) {
+        let own_mac = self.sides.get(port.index()).map(super::Side::own_mac);
+        if !wire::is_routable(claim.address) || !wire::is_station(claim.mac) || own_mac == Some(claim.mac) {
+            return;
+        }
+        let neighbour = NeighbourId { port, address: claim.address };
+        if claim.is_answer && self.neighbours.answer(&neighbour, claim.mac, self.now) {
+            self.counters.learned += 1;
+            return;
+        }
+        self.counters.unsolicited += u64::from(claim.is_answer);
+        let contradicts = self.view.load().get(&neighbour).is_some_and(|known| known.mac != claim.mac);
+        if contradicts && let Some(request) = self.neighbours.doubt(neighbour, claim.mac, self.now) {
+            self.send_request(snapshot, request);
+        }
+    }
+
+    /// Whether the vswitch answers a question: on the uplink for what is on this node, elsewhere for everything that is
+    /// not the asker's own. A probe (nobody asks) finds out whether an address is free, and is answered only when it is
+    /// known to be another's: a pod's link-local address is known to the pod alone.
+    fn answers(&self, snapshot: &Snapshot, in_port: PortId, question: &Question) -> bool {
+        let &Question { asker, mac, target } = question;
+        let (Some(side), Some(port)) = (self.sides.get(in_port.index()), snapshot.port(in_port)) else { return false };
+        if !wire::is_routable(target) || !wire::is_station(mac) || asker == target {
+            return false;
+        }
+        if target == IpAddr::V6(wire::link_local(side.own_mac())) {
+            return true;
+        }
+        let owner = snapshot.owner(target);
+        match port.kind {
+            PortKind::Uplink => owner.is_some() || port.addresses.contains(&target),
+            _ if owner == Some(in_port) => false,
+            _ => owner.is_some() || !asker.is_unspecified(),
+        }
+    }
+
+    fn is_uplink(&self, port: PortId) -> Result<bool, DropReason> {
+        let side = self.sides.get(port.index()).ok_or(DropReason::UnknownPort)?;
+        Ok(side.kind == PortKind::Uplink)
+    }
+}
+
+/// The message of neighbour discovery in a frame. It must stand right behind the IPv6 header: extension headers serve
+/// nobody there but those who hide (RFC 6980 says so of fragments). RFC 4861 §7.1 wants its checksum checked.
+fn checked_message<'a>(frame: &'a [u8], flow: &Flow) -> Result<&'a [u8], DropReason> {
+    let (IpAddr::V6(src), IpAddr::V6(dst)) = (flow.src, flow.dst) else { return Err(DropReason::NdMalformed) };
+    let packet = frame.get(ETHERNET_LEN..).ok_or(DropReason::NdMalformed)?;
+    let &[_, _, _, _, high, low, ICMPV6, ..] = packet else { return Err(DropReason::NdMalformed) };
+    let len = usize::from(u16::from_be_bytes([high, low]));
+    let message = packet.get(IPV6_LEN..IPV6_LEN + len).ok_or(DropReason::NdMalformed)?;
+    if icmpv6_checksum(src, dst, message) == 0 { Ok(message) } else { Err(DropReason::NdMalformed) }
+}
+
+/// The MAC address that a solicitation or an advertisement names. The options have been walked before.
+fn link_layer_option(message: &[u8]) -> Option<Mac> {
+    let mut options = match message.first()? {
+        135 | 136 => message.get(OPTIONS..)?,
+        // A router solicitation.
+        133 => message.get(8..)?,
+        _ => return None,
+    };
+    while let &[kind, length, ..] = options {
+        if matches!(kind, SOURCE_LINK_LAYER | TARGET_LINK_LAYER) {
+            return options.get(2..8)?.try_into().ok();
+        }
+        options = options.get(usize::from(length.max(1)) * 8..)?;
+    }
+    None
+}

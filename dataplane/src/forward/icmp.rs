@@ -1,0 +1,230 @@
+//! ICMP errors about packets that cannot go on: to their senders, in the node's name.
+//!
+//! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for.
+//! What policy denies is dropped silently, as users of NetworkPolicy expect it (a client runs into its time-out, and a
+//! scanner learns nothing). Too big means too big here, with or without "don't fragment": the vswitch does not fragment,
+//! as RFC 1812 §4.2.2.7 would have it for packets without that bit. All links of a node have one MTU as a rule; where
+//! not, Linux takes the "fragmentation needed" to heart with and without the bit, and its next packets fit.
+//!
+//! **Invariant.** Never about an ICMP error, a fragment but the first, or anything to or from a group or from nobody
+//! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than a bucket per port allows; and never an answer that is longer
+//! than what it answers by more than its own headers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::bucket::Rate;
+use super::message::icmpv6_checksum;
+use super::side::Side;
+use super::wire::{self, ETHERNET_LEN, ethertype};
+use crate::packet::{self, Body, Ip, Transport, checksum};
+use crate::{DropReason, LinkType, Packet, PortId, PortKind, Snapshot};
+
+/// The longest error, in bytes.
+pub const ERROR_MAX: usize = ETHERNET_LEN + V6_MAX;
+
+/// How many errors a worker sends through one port. Linux limits to one per second and destination, with a burst of 6
+/// (`icmp_ratelimit`), and to 1000 in all with a burst of 50; behind a port are few destinations, and a burst of 50 lets
+/// as many connections find their MTU at once.
+pub(super) const RATE: Rate = Rate { per_second: 100, burst: 50 };
+
+/// RFC 1812 §4.3.2.3: as much of the packet as fits into 576 bytes.
+const V4_MAX: usize = 576;
+/// RFC 4443 §2.4(c): as much of the packet as fits into the least MTU of IPv6.
+const V6_MAX: usize = 1280;
+const V4_LEN: usize = 20;
+const V6_LEN: usize = 40;
+/// Type, code, checksum and four bytes more.
+const ICMP_LEN: usize = 8;
+/// What Linux sends with; RFC 1700's default.
+const HOP_LIMIT: u8 = 64;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+/// Internetwork control: RFC 1812 §4.3.2.5 wants it for errors.
+const PRECEDENCE: u8 = 0xc0;
+const DONT_FRAGMENT: u8 = 0x40;
+
+/// What an error says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// No route: net unreachable.
+    Net,
+    /// Nobody answers for the next hop: host (address) unreachable.
+    Host,
+    /// Time exceeded.
+    Time,
+    /// Fragmentation needed, packet too big.
+    Size,
+}
+
+impl Cause {
+    /// What is said about a drop; none for those that are silent.
+    pub(super) const fn of(reason: DropReason) -> Option<Self> {
+        Some(match reason {
+            DropReason::NoRoute => Self::Net,
+            DropReason::NoNeighbour | DropReason::PortDown => Self::Host,
+            DropReason::TtlExpired => Self::Time,
+            DropReason::PacketTooBig => Self::Size,
+            _ => return None,
+        })
+    }
+
+    /// Type and code. RFC 792, RFC 1191.
+    const fn v4(self) -> (u8, u8) {
+        match self {
+            Self::Net => (3, 0),
+            Self::Host => (3, 1),
+            Self::Time => (11, 0),
+            Self::Size => (3, 4),
+        }
+    }
+
+    /// Type and code. RFC 4443.
+    const fn v6(self) -> (u8, u8) {
+        match self {
+            Self::Net => (1, 0),
+            Self::Host => (1, 3),
+            Self::Time => (3, 0),
+            Self::Size => (2, 0),
+        }
+    }
+}
+
+/// An error that may be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report<'a> {
+    cause: Cause,
+    /// The node's address, and whom the error is for.
+    addresses: Addresses,
+    /// The packet that it is about, as far as it is there.
+    quoted: &'a [u8],
+    link: [u8; 12],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Addresses {
+    V4(Ipv4Addr, Ipv4Addr),
+    V6(Ipv6Addr, Ipv6Addr),
+}
+
+impl<'a> Report<'a> {
+    /// The error about a packet, if there may be one.
+    pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>, cause: Cause) -> Option<Self> {
+        let (destination, source) = (wire::destination_of(packet.frame)?, wire::source_of(packet.frame)?);
+        if !side.has_link() || wire::is_group(destination) || !wire::is_station(source) {
+            return None;
+        }
+        let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).body else {
+            return None;
+        };
+        if !is_worth_an_error(&ip) || !is_honest(snapshot, packet.in_port, &ip) {
+            return None;
+        }
+        let addresses = match (node_address(snapshot, ip.flow.src)?, ip.flow.src) {
+            (IpAddr::V4(node), IpAddr::V4(sender)) => Addresses::V4(node, sender),
+            (IpAddr::V6(node), IpAddr::V6(sender)) => Addresses::V6(node, sender),
+            _ => return None,
+        };
+        let bytes = packet.frame.get(ETHERNET_LEN..)?;
+        let quoted = &bytes[..ip_len(bytes)?.min(bytes.len())];
+        Some(Self { cause, addresses, quoted, link: side.addresses_to(source) })
+    }
+
+    /// Writes the frame; `mtu` is that of the link which the packet is too big for. None when `into` is shorter than
+    /// [`ERROR_MAX`].
+    pub(super) fn write(&self, mtu: usize, into: &mut [u8]) -> Option<usize> {
+        let frame = into.get_mut(..ERROR_MAX)?;
+        frame[..12].copy_from_slice(&self.link);
+        let (ethertype, len) = match self.addresses {
+            Addresses::V4(src, dst) => (ethertype::IPV4, self.write_v4(src, dst, mtu, &mut frame[ETHERNET_LEN..])),
+            Addresses::V6(src, dst) => (ethertype::IPV6, self.write_v6(src, dst, mtu, &mut frame[ETHERNET_LEN..])),
+        };
+        frame[12..ETHERNET_LEN].copy_from_slice(&ethertype.to_be_bytes());
+        Some(ETHERNET_LEN + len)
+    }
+
+    fn write_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, mtu: usize, into: &mut [u8]) -> usize {
+        let quoted = &self.quoted[..self.quoted.len().min(V4_MAX - V4_LEN - ICMP_LEN)];
+        let len = V4_LEN + ICMP_LEN + quoted.len();
+        let (ip, message) = into[..len].split_at_mut(V4_LEN);
+        let (kind, code) = self.cause.v4();
+        let told = if self.cause == Cause::Size { u16::try_from(mtu).unwrap_or(u16::MAX) } else { 0 };
+        message[..6].copy_from_slice(&[kind, code, 0, 0, 0, 0]);
+        message[6..8].copy_from_slice(&told.to_be_bytes());
+        message[ICMP_LEN..].copy_from_slice(quoted);
+        let sum = checksum::internet(&[message]);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let total = u16::try_from(len).expect("at most 576");
+        // Identification 0 and never in fragments: RFC 6864 §4.1.
+        ip[..12].copy_from_slice(&[0x45, PRECEDENCE, 0, 0, 0, 0, DONT_FRAGMENT, 0, HOP_LIMIT, ICMP, 0, 0]);
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[12..16].copy_from_slice(&src.octets());
+        ip[16..20].copy_from_slice(&dst.octets());
+        let sum = checksum::internet(&[ip]);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        len
+    }
+
+    fn write_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, mtu: usize, into: &mut [u8]) -> usize {
+        let quoted = &self.quoted[..self.quoted.len().min(V6_MAX - V6_LEN - ICMP_LEN)];
+        let (ip, message) = into[..V6_LEN + ICMP_LEN + quoted.len()].split_at_mut(V6_LEN);
+        let (kind, code) = self.cause.v6();
+        // RFC 8200 §5: no link of IPv6 has a lower MTU, and no sender believes one.
+        let told = if self.cause == Cause::Size { u32::try_from(mtu.max(V6_MAX)).unwrap_or(u32::MAX) } else { 0 };
+        message[..4].copy_from_slice(&[kind, code, 0, 0]);
+        message[4..8].copy_from_slice(&told.to_be_bytes());
+        message[ICMP_LEN..].copy_from_slice(quoted);
+        let sum = icmpv6_checksum(src, dst, message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let payload_len = u16::try_from(message.len()).expect("at most 1240");
+        ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, ICMPV6, HOP_LIMIT]);
+        ip[4..6].copy_from_slice(&payload_len.to_be_bytes());
+        ip[8..24].copy_from_slice(&src.octets());
+        ip[24..40].copy_from_slice(&dst.octets());
+        V6_LEN + message.len()
+    }
+}
+
+/// RFC 1812 §4.3.2.7 and RFC 4443 §2.4(e): what no error is sent about.
+fn is_worth_an_error(ip: &Ip) -> bool {
+    let answers_nothing = match ip.transport {
+        Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) | Transport::LaterFragment => true,
+        _ => ip.fragment.is_some_and(|part| !part.is_first()),
+    };
+    !answers_nothing && wire::is_routable(ip.flow.src) && wire::is_routable(ip.flow.dst)
+}
+
+/// Whether the sender may have that address. The engine has checked it for all drops that are told today; an error to
+/// somebody who sent nothing would be worse than one too few.
+fn is_honest(snapshot: &Snapshot, in_port: PortId, ip: &Ip) -> bool {
+    match snapshot.owner(ip.flow.src) {
+        Some(owner) => owner == in_port,
+        None => snapshot.port(in_port).is_some_and(|port| port.kind != PortKind::Pod),
+    }
+}
+
+/// How long the packet says that it is.
+fn ip_len(bytes: &[u8]) -> Option<usize> {
+    let word = |at: usize| Some(usize::from(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?])));
+    if bytes.first()? >> 4 == 4 { word(2) } else { Some(word(4)? + V6_LEN) }
+}
+
+/// The node's address to speak to `peer` with: of those of the host port, the one that has the most leading bits in
+/// common with it, as the one on the same subnet has. None when the host has no address of the family.
+pub(super) fn node_address(snapshot: &Snapshot, peer: IpAddr) -> Option<IpAddr> {
+    let host = snapshot.port(snapshot.host()?)?;
+    let usable = host.addresses.iter().filter(|address| match (address, peer) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => true,
+        // A link-local address is of use on its own link only.
+        (IpAddr::V6(own), IpAddr::V6(peer)) => !own.is_unicast_link_local() || peer.is_unicast_link_local(),
+        _ => false,
+    });
+    usable.copied().max_by_key(|&address| bits_in_common(address, peer))
+}
+
+fn bits_in_common(one: IpAddr, other: IpAddr) -> u32 {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (u32::from(one) ^ u32::from(other)).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (u128::from(one) ^ u128::from(other)).leading_zeros(),
+        _ => 0,
+    }
+}

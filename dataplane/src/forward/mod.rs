@@ -1,0 +1,490 @@
+//! # Forwarding: what happens to a packet after its verdict
+//!
+//! **Purpose.** The engine says through which port a packet leaves. A [`Forwarder`] makes it a packet for that link: one
+//! hop less, the next hop's MAC address. It finds out MAC addresses that it does not know (ARP, IPv6 neighbour
+//! discovery), holds packets meanwhile, answers those who ask the vswitch, and tells senders by ICMP what cannot go on.
+//!
+//! **Not its purpose.** No I/O, no clock, no frames of its own: it works on bytes, time comes as nanoseconds, what is to
+//! be sent besides is written into buffers that the caller gives. No policy.
+//!
+//! ```text
+//!            verdict          known              resolved
+//!   engine ----------> forward -----> Send(out)  <------- held packets --3 s--> Drop(no_neighbour)
+//!                         |  `- unknown -> Hold ------------^   |
+//!                         |                                   ask: ARP request, neighbour solicitation
+//!                         |- ARP, ND: answer, learn -> Consumed
+//!                         `- Drop -> report: ICMP error, rate limited
+//! ```
+//!
+//! The vswitch is a router with one MAC address per port. On pods' and host ports it answers for every address that is
+//! not the asker's own (proxy ARP), so pods may have any gateway; on the uplink for the node's and its pods' only. ARP
+//! and neighbour discovery end here and are never passed from port to port; nor are router advertisements, so a host
+//! behind the vswitch has static routes or those of its own daemon.
+//!
+//! Vswitch and host stack together are the node: between the host port and any other the TTL stays as it is. Otherwise
+//! routing daemons whose sessions live on one link (eBGP with TTL 1, RFC 5082 with 255) would break, and traceroute would
+//! show the node twice.
+//!
+//! **Invariant.** A frame leaves with the MAC address of whoever owns its next hop, as far as that one said so itself on
+//! that very port: a pod's address is the first with which it sent what it may send, and stays until its interface goes;
+//! a neighbour's comes from an answer that was asked for. The packet path takes no lock and does not allocate; only
+//! unresolved neighbours, answers and time-outs do.
+
+mod book;
+mod bucket;
+mod discovery;
+mod icmp;
+mod message;
+mod neighbours;
+mod path;
+pub mod rewrite;
+mod side;
+mod waiting;
+mod wire;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub use icmp::ERROR_MAX;
+pub use message::MESSAGE_MAX;
+pub use neighbours::{NeighbourId, Neighbours};
+
+use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
+use book::{Asked, REACHABLE, RETRANSMIT, TRIES};
+use bucket::Bucket;
+use icmp::{Cause, Report};
+use message::Message;
+use neighbours::ViewReader;
+use path::Paths;
+use side::Side;
+use waiting::Waiting;
+use wire::{ETHERNET_LEN, Mac, ethertype};
+
+/// How long a packet is held: as long as its neighbour is asked for.
+const HOLD: u64 = RETRANSMIT * TRIES as u64;
+/// How often questions and held packets are looked through: a tenth of what they wait for.
+const TICK: u64 = RETRANSMIT / 10;
+/// The least time between two wishes of a worker to probe a stale neighbour: so that it takes the lock for none but one
+/// of a thousand packets.
+const PROBE: u64 = 1_000_000;
+/// The most messages that wait to be sent: a burst of questions, each with its answer.
+const MAX_MESSAGES: usize = 2 * crate::BURST;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is ready to be sent on this port.
+    Send(PortId),
+    /// It is ready but for the MAC address of this neighbour: to be given to [`Forwarder::hold`].
+    Hold(NeighbourId),
+    /// It was for the vswitch itself: ARP or neighbour discovery.
+    Consumed,
+    /// It goes nowhere; the sender may have to be told ([`Forwarder::report`]). The bytes are as they came.
+    Drop(DropReason),
+}
+
+/// A packet that was held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released<T> {
+    /// The packet.
+    pub packet: T,
+    /// The port that it came in on.
+    pub in_port: PortId,
+    /// The port that it was to leave through.
+    pub out: PortId,
+    /// What to write over the first 12 bytes ([`rewrite::ethernet`]) before it is sent; or why it is dropped.
+    pub addresses: Result<[u8; 12], DropReason>,
+}
+
+/// What a forwarder did besides forwarding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForwardCounters {
+    /// ARP requests and neighbour solicitations that were answered.
+    pub answered: u64,
+    /// ARP requests and neighbour solicitations that were sent.
+    pub requested: u64,
+    /// MAC addresses that were learned or confirmed.
+    pub learned: u64,
+    /// Answers of neighbours that nobody had asked for.
+    pub unsolicited: u64,
+    /// Messages that found no room among those that wait to be sent.
+    pub messages_lost: u64,
+    /// ICMP errors that were sent.
+    pub errors_sent: u64,
+    /// ICMP errors that were not sent because there were too many of them.
+    pub errors_suppressed: u64,
+}
+
+/// Whether a packet between ports of these kinds is forwarded to another machine or pod, which takes one off its TTL.
+/// The node itself is where a packet begins or ends.
+pub const fn is_hop(from: PortKind, to: PortKind) -> bool {
+    !matches!(from, PortKind::Host) && !matches!(to, PortKind::Host)
+}
+
+/// One worker's forwarding. `T` is what the caller holds for a packet.
+#[derive(Debug)]
+pub struct Forwarder<T> {
+    neighbours: Arc<Neighbours>,
+    view: ViewReader,
+    /// What `sides` and `paths` were made from: generation, peers, view.
+    made_from: Option<(u64, u64, u64)>,
+    sides: Vec<Side>,
+    paths: Paths,
+    now: u64,
+    waiting: Waiting<T>,
+    /// Whether somebody who is waited for may have been learned.
+    has_news: bool,
+    released: VecDeque<Released<T>>,
+    messages: VecDeque<(PortId, Mac, Message)>,
+    /// By port.
+    buckets: Vec<Bucket>,
+    next_tick: u64,
+    next_probe: u64,
+    counters: ForwardCounters,
+}
+
+impl<T> Forwarder<T> {
+    /// A worker's forwarder; all workers of a vswitch share `neighbours`.
+    pub fn new(neighbours: Arc<Neighbours>) -> Self {
+        Self {
+            view: neighbours.reader(),
+            neighbours,
+            made_from: None,
+            sides: Vec::new(),
+            paths: Paths::new(),
+            now: 0,
+            waiting: Waiting::new(),
+            has_news: false,
+            released: VecDeque::new(),
+            messages: VecDeque::with_capacity(MAX_MESSAGES),
+            buckets: Vec::new(),
+            next_tick: 0,
+            next_probe: 0,
+            counters: ForwardCounters::default(),
+        }
+    }
+
+    /// To be called once per burst, before anything else, with the snapshot that everything else gets too. `now` is in
+    /// nanoseconds and does not go back.
+    pub fn begin(&mut self, snapshot: &Snapshot, now: u64) {
+        self.now = self.now.max(now);
+        let made_from = (snapshot.generation(), self.neighbours.peer_changes(), self.view.load().version);
+        if self.made_from == Some(made_from) {
+            return;
+        }
+        self.made_from = Some(made_from);
+        side::refresh(&mut self.sides, snapshot, &self.neighbours);
+        if self.buckets.len() < self.sides.len() {
+            self.buckets.resize(self.sides.len(), Bucket::default());
+        }
+        self.paths.clear();
+        self.has_news = true;
+    }
+
+    /// Whether a frame may come in at all; to be asked before the engine sees it. Looks at the MAC addresses.
+    ///
+    /// # Errors
+    /// [`DropReason::SpoofedSource`] for a frame that does not carry its pod's MAC address, [`DropReason::OtherHost`] for
+    /// one on the uplink that is for another machine, [`DropReason::Multicast`] for a packet that the uplink's link
+    /// broadcasts (RFC 1812 §5.3.4), [`DropReason::UnknownPort`].
+    pub fn admit(&self, in_port: PortId, frame: &[u8]) -> Result<(), DropReason> {
+        self.sides.get(in_port.index()).ok_or(DropReason::UnknownPort)?.admit(frame)
+    }
+
+    /// Whether frames with this source may come in on the port: a pod's must carry its MAC address, once that is known.
+    pub fn check_source(&self, port: PortId, mac: [u8; 6]) -> bool {
+        self.sides.get(port.index()).is_some_and(|side| side.may_send(mac))
+    }
+
+    /// Makes a packet ready for the link that it leaves through. To be called with every verdict: where there is no host
+    /// port, the engine finds no way for ARP, but the vswitch answers all the same.
+    ///
+    /// `frame` is the packet's first part, beginning with the Ethernet header; it holds all headers. `wire_len` is the
+    /// length of the whole, Ethernet header included.
+    #[inline]
+    pub fn forward(
+        &mut self,
+        snapshot: &Snapshot,
+        frame: &mut [u8],
+        wire_len: usize,
+        in_port: PortId,
+        verdict: Verdict,
+    ) -> Step {
+        if let Verdict::Forward(out) = verdict
+            && let (Some(from), Some(to)) = (self.sides.get(in_port.index()), self.sides.get(out.index()))
+            && to.is_known
+            && to.fits(wire_len)
+            && from.has_sent(frame)
+            && pass(frame, is_hop(from.kind, to.kind))
+        {
+            rewrite::ethernet(frame, to.addresses());
+            return Step::Send(out);
+        }
+        self.forward_any(snapshot, frame, wire_len, in_port, verdict)
+    }
+
+    /// Everything but a plain packet between ports whose MAC addresses are known.
+    fn forward_any(
+        &mut self,
+        snapshot: &Snapshot,
+        frame: &mut [u8],
+        wire_len: usize,
+        in_port: PortId,
+        verdict: Verdict,
+    ) -> Step {
+        let step = match verdict {
+            // The engine has made all its checks before it looks for a way out.
+            Verdict::Forward(_) | Verdict::Drop(DropReason::NoRoute) if !is_plain(frame) => {
+                self.receive(snapshot, frame, wire_len, in_port)
+            }
+            _ => Ok(None),
+        };
+        match (step, verdict) {
+            (Ok(Some(step)), _) => step,
+            (Err(reason), _) | (Ok(None), Verdict::Drop(reason)) => Step::Drop(reason),
+            (Ok(None), Verdict::Forward(out)) => {
+                self.forward_packet(snapshot, frame, wire_len, in_port, out).unwrap_or_else(Step::Drop)
+            }
+        }
+    }
+
+    fn forward_packet(
+        &mut self,
+        snapshot: &Snapshot,
+        frame: &mut [u8],
+        wire_len: usize,
+        in_port: PortId,
+        out: PortId,
+    ) -> Result<Step, DropReason> {
+        self.learn_source(in_port, frame)?;
+        let from = self.sides.get(in_port.index()).ok_or(DropReason::UnknownPort)?.kind;
+        let to = *self.sides.get(out.index()).ok_or(DropReason::UnknownPort)?;
+        if !to.has_link() {
+            return Err(DropReason::PortDown);
+        }
+        if !to.fits(wire_len) {
+            return Err(DropReason::PacketTooBig);
+        }
+        let destination = destination_of(frame).ok_or(DropReason::UnknownEthertype)?;
+        if is_hop(from, to.kind) && !take_hop(frame) {
+            return Err(DropReason::TtlExpired);
+        }
+        Ok(match self.find(snapshot, &to, out, destination) {
+            Ok(addresses) => {
+                rewrite::ethernet(frame, &addresses);
+                Step::Send(out)
+            }
+            Err(neighbour) => Step::Hold(neighbour),
+        })
+    }
+
+    /// The start of a frame to the destination, or the neighbour that is to be resolved first.
+    fn find(
+        &mut self,
+        snapshot: &Snapshot,
+        to: &Side,
+        out: PortId,
+        destination: IpAddr,
+    ) -> Result<[u8; 12], NeighbourId> {
+        if to.is_known {
+            return Ok(*to.addresses());
+        }
+        if let Some(addresses) = self.paths.get(destination, out, self.now) {
+            return Ok(*addresses);
+        }
+        let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
+        let resolved = self.view.load().get(&neighbour).ok_or(neighbour)?;
+        let addresses = to.addresses_to(resolved.mac);
+        let until = resolved.confirmed.saturating_add(REACHABLE);
+        if self.now < until {
+            self.paths.set(destination, out, addresses, until);
+        } else if self.now >= self.next_probe {
+            self.next_probe = self.now + PROBE;
+            if let Some(request) = self.neighbours.probe(neighbour, self.now) {
+                self.send_request(snapshot, request);
+            }
+        }
+        Ok(addresses)
+    }
+
+    /// Takes a packet whose neighbour is not known, and asks for the neighbour. Returns the packet that had to make room:
+    /// an older one, or the packet itself. It is to be dropped as [`DropReason::NeighbourQueueFull`].
+    pub fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, in_port: PortId, packet: T) -> Option<T> {
+        if !self.waiting.contains(&neighbour) {
+            if !self.waiting.may_begin(in_port) {
+                return Some(packet);
+            }
+            match self.neighbours.ask(neighbour, self.now) {
+                Asked::Send(request) => self.send_request(snapshot, request),
+                // Known since a moment ago, or another worker asks.
+                Asked::Wait => self.has_news = true,
+                Asked::Full => return Some(packet),
+            }
+        }
+        self.waiting.push(neighbour, in_port, packet, self.now)
+    }
+
+    /// How many packets are held: those to be released included.
+    pub fn held(&self) -> usize {
+        self.waiting.len() + self.released.len()
+    }
+
+    /// Repeats questions, releases packets whose neighbours are known and those that waited in vain. To be called once
+    /// per burst, and some ten times a second when there are no packets.
+    pub fn tick(&mut self, snapshot: &Snapshot) {
+        if self.has_news {
+            self.has_news = false;
+            self.release_resolved();
+        }
+        let is_due = self.now >= self.next_tick;
+        if is_due {
+            self.next_tick = self.now + TICK;
+            while let Some((neighbour, queue)) = self.waiting.take_older(self.now.saturating_sub(HOLD)) {
+                self.release(neighbour, queue, Err(DropReason::NoNeighbour));
+            }
+        }
+        if is_due || self.neighbours.is_behind() {
+            let neighbours = Arc::clone(&self.neighbours);
+            neighbours.maintain(self.now, TICK, |request| self.send_request(snapshot, request));
+        }
+    }
+
+    /// The next packet that is held no longer; to be asked until there is none.
+    pub fn next_released(&mut self) -> Option<Released<T>> {
+        self.released.pop_front()
+    }
+
+    /// Whether [`Forwarder::write_message`] has something to write.
+    pub fn has_messages(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// Writes the next ARP or neighbour discovery message that is to be sent, a whole frame. Returns the port and the
+    /// length. None when there is none, or when `into` is shorter than [`MESSAGE_MAX`].
+    pub fn write_message(&mut self, into: &mut [u8]) -> Option<(PortId, usize)> {
+        let (port, own, message) = *self.messages.front()?;
+        let len = message.write(own, into)?;
+        self.messages.pop_front();
+        Some((port, len))
+    }
+
+    /// Whether there is an ICMP error about such a drop at all. Policy's drops, and nearly all others, are silent.
+    pub fn reports(reason: DropReason) -> bool {
+        Cause::of(reason).is_some()
+    }
+
+    /// Writes the ICMP error about a packet that is dropped, a whole frame to be sent on the port that the packet came
+    /// in on. Returns its length; none when there is to be no error (see [`Forwarder::reports`]; errors about errors,
+    /// fragments, groups and strangers; too many errors; no address of the node), or when `into` is shorter than
+    /// [`ERROR_MAX`].
+    ///
+    /// `out` is the port that the engine gave the packet: it says what is too big.
+    pub fn report(
+        &mut self,
+        snapshot: &Snapshot,
+        packet: &Packet<'_>,
+        out: Option<PortId>,
+        reason: DropReason,
+        into: &mut [u8],
+    ) -> Option<usize> {
+        let side = self.sides.get(packet.in_port.index())?;
+        let report = Report::new(snapshot, side, packet, Cause::of(reason)?)?;
+        if !self.buckets[packet.in_port.index()].take(icmp::RATE, self.now) {
+            self.counters.errors_suppressed += 1;
+            return None;
+        }
+        let mtu = out.and_then(|out| self.sides.get(out.index())).map_or(0, Side::mtu);
+        let len = report.write(mtu, into)?;
+        self.counters.errors_sent += 1;
+        Some(len)
+    }
+
+    /// What was done besides forwarding since the forwarder was made.
+    pub const fn counters(&self) -> ForwardCounters {
+        self.counters
+    }
+
+    fn release_resolved(&mut self) {
+        let ids: Vec<NeighbourId> = self.waiting.neighbours().collect();
+        for neighbour in ids {
+            let Some(addresses) = self.resolution(&neighbour) else { continue };
+            if let Some(queue) = self.waiting.take(&neighbour) {
+                self.release(neighbour, queue, addresses);
+            }
+        }
+    }
+
+    /// What became of the question for a neighbour; none while it is open.
+    fn resolution(&mut self, neighbour: &NeighbourId) -> Option<Result<[u8; 12], DropReason>> {
+        let Some(side) = self.sides.get(neighbour.port.index()).filter(|side| side.has_link()) else {
+            return Some(Err(DropReason::PortDown));
+        };
+        if side.is_known {
+            return Some(Ok(*side.addresses()));
+        }
+        self.view.load().get(neighbour).map(|resolved| Ok(side.addresses_to(resolved.mac)))
+    }
+
+    fn release(&mut self, neighbour: NeighbourId, queue: waiting::Queue<T>, addresses: Result<[u8; 12], DropReason>) {
+        let out = neighbour.port;
+        let packets = queue.packets.into_iter();
+        self.released.extend(packets.map(|(in_port, packet)| Released { packet, in_port, out, addresses }));
+    }
+}
+
+/// The neighbour that a packet goes to: the gateway of its route, or whoever has the address. On pods' and host ports
+/// there is one machine, which answers for its own addresses only.
+fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAddr) -> IpAddr {
+    let hop = snapshot.routes().next_hop(destination).filter(|hop| hop.port == out);
+    if let Some(gateway) = hop.and_then(|hop| hop.gateway) {
+        return gateway;
+    }
+    let is_own = kind == PortKind::Uplink || snapshot.owner(destination) == Some(out);
+    let own = || snapshot.port(out)?.addresses.iter().find(|own| own.is_ipv4() == destination.is_ipv4()).copied();
+    if is_own { destination } else { own().unwrap_or(destination) }
+}
+
+/// Takes one hop off a plain packet, if it is one and `hop` says so. False, and nothing changed, for all that has to be
+/// looked at more closely.
+#[inline]
+fn pass(frame: &mut [u8], hop: bool) -> bool {
+    is_plain(frame) && (!hop || take_hop(frame))
+}
+
+/// One off the TTL or hop limit; false when it does not allow it.
+#[inline]
+fn take_hop(frame: &mut [u8]) -> bool {
+    match wire::ethertype_of(frame) {
+        Some(ethertype::IPV4) => rewrite::decrement_ttl(&mut frame[ETHERNET_LEN..]),
+        Some(ethertype::IPV6) => rewrite::decrement_hop_limit(&mut frame[ETHERNET_LEN..]),
+        _ => false,
+    }
+}
+
+/// Whether the frame is certainly neither ARP nor neighbour discovery.
+#[inline]
+fn is_plain(frame: &[u8]) -> bool {
+    match wire::ethertype_of(frame) {
+        Some(ethertype::IPV4) => true,
+        // Behind an extension header may be anything; those are rare.
+        Some(ethertype::IPV6) => match frame.get(20) {
+            Some(0 | 43 | 44 | 51 | 60) | None => false,
+            Some(58) => frame.get(54).is_some_and(|kind| !matches!(kind, 133..=137)),
+            Some(_) => true,
+        },
+        _ => false,
+    }
+}
+
+/// The destination of an IP packet; none when it is cut short.
+fn destination_of(frame: &[u8]) -> Option<IpAddr> {
+    match wire::ethertype_of(frame)? {
+        ethertype::IPV4 => Some(<[u8; 4]>::try_from(frame.get(30..34)?).ok()?.into()),
+        ethertype::IPV6 => Some(<[u8; 16]>::try_from(frame.get(38..54)?).ok()?.into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

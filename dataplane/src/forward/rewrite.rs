@@ -1,0 +1,177 @@
+//! What a router does to the bytes of a packet: one hop less, and the MAC addresses of the next link.
+//!
+//! Plain functions without state, so that a bare forwarder and a benchmark do the same work as the vswitch.
+
+use super::wire::{self, ETHERNET_LEN, ethertype};
+
+/// IPv4's TTL and checksum, and IPv6's hop limit, from the start of the IP header.
+mod field {
+    pub(super) const TTL: usize = 8;
+    pub(super) const CHECKSUM: usize = 10;
+    pub(super) const HOP_LIMIT: usize = 7;
+}
+
+/// The IPv4 header without options; the fields above are in it.
+const IPV4_LEN: usize = 20;
+/// The IPv6 header.
+const IPV6_LEN: usize = 40;
+
+/// The first 12 bytes of a frame: destination and source MAC address.
+pub const fn addresses(destination: [u8; 6], source: [u8; 6]) -> [u8; 12] {
+    let [a, b, c, d, e, f] = destination;
+    let [g, h, i, j, k, l] = source;
+    [a, b, c, d, e, f, g, h, i, j, k, l]
+}
+
+/// Writes destination and source MAC address over those of the frame. A frame without room for an Ethernet header
+/// stays as it is.
+#[inline]
+pub fn ethernet(frame: &mut [u8], addresses: &[u8; 12]) {
+    if let Some(head) = frame.first_chunk_mut::<ETHERNET_LEN>() {
+        head[..12].copy_from_slice(addresses);
+    }
+}
+
+/// Takes one off the TTL of an IPv4 packet and updates its checksum. False, and nothing changed, when the TTL does not
+/// allow another hop or there is no whole header.
+///
+/// The checksum is updated by equation 3 of RFC 1624, HC' = ~(~HC + ~m + m'). TTL is the high byte of its word, so
+/// ~m + m' is always ~0x0100. Equation 4 of RFC 1141 would turn 0xfeff into 0xffff, which no receiver computes.
+#[inline]
+pub fn decrement_ttl(packet: &mut [u8]) -> bool {
+    let Some(header) = packet.first_chunk_mut::<IPV4_LEN>() else { return false };
+    if header[field::TTL] <= 1 {
+        return false;
+    }
+    header[field::TTL] -= 1;
+    let checksum = u16::from_be_bytes([header[field::CHECKSUM], header[field::CHECKSUM + 1]]);
+    let (sum, carry) = (!checksum).overflowing_add(!0x0100);
+    let [high, low] = (!(sum + u16::from(carry))).to_be_bytes();
+    (header[field::CHECKSUM], header[field::CHECKSUM + 1]) = (high, low);
+    true
+}
+
+/// Takes one off the hop limit of an IPv6 packet. False, and nothing changed, when it does not allow another hop or
+/// there is no whole header.
+#[inline]
+pub fn decrement_hop_limit(packet: &mut [u8]) -> bool {
+    let Some(header) = packet.first_chunk_mut::<IPV6_LEN>() else { return false };
+    if header[field::HOP_LIMIT] <= 1 {
+        return false;
+    }
+    header[field::HOP_LIMIT] -= 1;
+    true
+}
+
+/// One hop: TTL or hop limit, checksum, MAC addresses. False, and nothing changed, when the frame is neither IPv4 nor
+/// IPv6 or may not go another hop.
+#[inline]
+pub fn hop(frame: &mut [u8], addresses: &[u8; 12]) -> bool {
+    let packet_goes_on = match wire::ethertype_of(frame) {
+        Some(ethertype::IPV4) => decrement_ttl(&mut frame[ETHERNET_LEN..]),
+        Some(ethertype::IPV6) => decrement_hop_limit(&mut frame[ETHERNET_LEN..]),
+        _ => false,
+    };
+    if packet_goes_on {
+        ethernet(frame, addresses);
+    }
+    packet_goes_on
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::checksum;
+    use proptest::prelude::*;
+
+    const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
+
+    fn with_checksum(mut header: [u8; 20]) -> [u8; 20] {
+        header[10..12].fill(0);
+        let sum = checksum::internet(&[&header]);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        header
+    }
+
+    fn checksum_of(header: &[u8]) -> u16 {
+        u16::from_be_bytes([header[10], header[11]])
+    }
+
+    proptest! {
+        #[test]
+        fn the_incremental_checksum_is_the_one_that_is_computed_anew(bytes in any::<[u8; 20]>()) {
+            let mut header = bytes;
+            header[0] = 0x45;
+            let mut header = with_checksum(header);
+            let before = header;
+            if decrement_ttl(&mut header) {
+                prop_assert_eq!(header[8], before[8] - 1);
+                prop_assert_eq!(header, with_checksum(header));
+            } else {
+                prop_assert!(before[8] <= 1);
+                prop_assert_eq!(header, before);
+            }
+        }
+    }
+
+    #[test]
+    fn rfc_1624_every_checksum_that_a_header_can_have_is_updated_as_if_computed_anew() {
+        let mut reached = [false; 2];
+        for identification in 0..=u16::MAX {
+            let mut header = [0u8; 20];
+            header[0] = 0x45;
+            header[8] = 64;
+            header[4..6].copy_from_slice(&identification.to_be_bytes());
+            let mut header = with_checksum(header);
+            let before = checksum_of(&header);
+            assert!(decrement_ttl(&mut header));
+            assert_eq!(header, with_checksum(header), "checksum {before:#06x}");
+            // The two corner cases of RFC 1624: the old checksum is 0, or the new one is.
+            reached[0] |= before == 0;
+            reached[1] |= before == 0xfeff && checksum_of(&header) == 0;
+        }
+        assert_eq!(reached, [true; 2]);
+    }
+
+    #[test]
+    fn a_packet_at_its_last_hop_stays_as_it_is() {
+        for ttl in [0, 1] {
+            let mut four = [0; 34];
+            four[12..15].copy_from_slice(&[8, 0, 0x45]);
+            four[14 + 8] = ttl;
+            let mut six = [0; 54];
+            six[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+            six[14 + 7] = ttl;
+            let before = (four, six);
+            assert!(!hop(&mut four, &ADDRESSES) && !hop(&mut six, &ADDRESSES));
+            assert_eq!((four, six), before);
+        }
+    }
+
+    #[test]
+    fn a_hop_changes_the_addresses_and_the_hop_limit_and_nothing_else() {
+        let mut six = [7; 60];
+        six[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+        let mut expected = six;
+        expected[..12].copy_from_slice(&ADDRESSES);
+        expected[21] = 6;
+        assert!(hop(&mut six, &ADDRESSES));
+        assert_eq!(six, expected);
+    }
+
+    #[test]
+    fn short_frames_and_other_types_stay_as_they_are() {
+        for len in 0..54 {
+            let mut frame = vec![9; len];
+            if len >= 14 {
+                frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+            }
+            let before = frame.clone();
+            assert!(!hop(&mut frame, &ADDRESSES));
+            assert_eq!(frame, before);
+        }
+        let mut arp = [9; 60];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        assert!(!hop(&mut arp, &ADDRESSES));
+    }
+}

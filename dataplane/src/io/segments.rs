@@ -1,0 +1,93 @@
+//! Packets as runs of frames: a packet is one frame, or several of which all but the last say that there is more.
+//!
+//! For ports that have their packets as bytes. A port of the kernel gets its frames filled.
+
+use super::{Frame, FramePool, Umem};
+
+/// How many frames at the front of a queue are whole packets, as many as `room` frames can hold.
+pub(super) fn whole<'a>(frames: impl IntoIterator<Item = &'a Frame>, room: usize) -> usize {
+    let mut whole = 0;
+    for (at, frame) in frames.into_iter().take(room).enumerate() {
+        if !frame.has_more() {
+            whole = at + 1;
+        }
+    }
+    whole
+}
+
+/// How many frames the first packet has; none when its last frame is not there.
+pub(super) fn first<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Option<usize> {
+    frames.into_iter().position(|frame| !frame.has_more()).map(|last| last + 1)
+}
+
+/// Appends a packet of these bytes to `frames`. False, with nothing taken, when the pool has too few frames.
+#[must_use]
+pub(super) fn scatter(pool: &mut FramePool, bytes: &[u8], frames: &mut Vec<Frame>) -> bool {
+    let before = frames.len();
+    // A packet without bytes is a packet as well.
+    for at in (0..bytes.len().max(1)).step_by(Umem::ROOM) {
+        let part = &bytes[at..bytes.len().min(at + Umem::ROOM)];
+        let Some(mut frame) = pool.take() else {
+            pool.give_all(frames.drain(before..));
+            return false;
+        };
+        frame.reset(part.len());
+        frame.set_more(at + part.len() < bytes.len());
+        pool.umem().bytes_mut(&mut frame).copy_from_slice(part);
+        frames.push(frame);
+    }
+    true
+}
+
+/// Appends the bytes of one packet to `bytes`.
+pub(super) fn gather(umem: &Umem, frames: &[Frame], bytes: &mut Vec<u8>) {
+    for frame in frames {
+        bytes.extend_from_slice(umem.bytes(frame));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_of_any_length_is_the_same_after_scatter_and_gather() {
+        let (umem, frames) = Umem::new(4).unwrap();
+        let mut pool = FramePool::new(umem.clone(), frames);
+        for len in [0, 1, Umem::ROOM - 1, Umem::ROOM, Umem::ROOM + 1, 4 * Umem::ROOM] {
+            let packet: Vec<u8> = (0..=250).cycle().take(len).collect();
+            let (mut frames, mut bytes) = (Vec::new(), Vec::new());
+            assert!(scatter(&mut pool, &packet, &mut frames));
+            assert_eq!(first(&frames), Some(frames.len()));
+            assert_eq!(frames.len(), len.div_ceil(Umem::ROOM).max(1));
+            gather(&umem, &frames, &mut bytes);
+            assert!(bytes == packet, "{len} bytes");
+            pool.give_all(frames);
+        }
+    }
+
+    #[test]
+    fn a_packet_that_the_pool_cannot_hold_takes_nothing() {
+        let (umem, frames) = Umem::new(2).unwrap();
+        let mut pool = FramePool::new(umem, frames);
+        let mut frames = Vec::new();
+        assert!(!scatter(&mut pool, &[0; 2 * Umem::ROOM + 1], &mut frames));
+        assert!(frames.is_empty());
+        assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn only_whole_packets_are_counted() {
+        let (umem, frames) = Umem::new(8).unwrap();
+        let mut pool = FramePool::new(umem, frames);
+        let mut frames = Vec::new();
+        for len in [10, 2 * Umem::ROOM, 10] {
+            assert!(scatter(&mut pool, &vec![0; len], &mut frames));
+        }
+        let counted: Vec<usize> = (0..6).map(|room| whole(&frames, room)).collect();
+        assert_eq!(counted, [0, 1, 1, 3, 4, 4]);
+        let torn = &frames[1..2];
+        assert_eq!((first(torn), whole(torn, 9)), (None, 0));
+        pool.give_all(frames);
+    }
+}

@@ -1,0 +1,314 @@
+//! bpf(2): maps, programs, links. Source: `include/uapi/linux/bpf.h`.
+//!
+//! Only what two programs of a few instructions need. The alternative, a loader such as libbpf or aya with programs
+//! compiled by clang, would make libelf or clang a condition of building.
+
+use std::ffi::c_long;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `BPF_MAP_TYPE_ARRAY`.
+pub(super) const MAP_ARRAY: u32 = 2;
+/// `BPF_MAP_TYPE_XSKMAP`.
+pub(super) const MAP_XSK: u32 = 17;
+/// `BPF_F_XDP_HAS_FRAGS`: the program does not mind packets in several buffers.
+pub(super) const HAS_FRAGS: u32 = 1 << 5;
+/// `BPF_PROG_TYPE_XDP`.
+const PROGRAM_XDP: u32 = 6;
+/// `BPF_XDP`, an attach type.
+const ATTACH_XDP: u32 = 37;
+
+const MAP_CREATE: c_long = 0;
+const MAP_UPDATE_ELEM: c_long = 2;
+const PROG_LOAD: c_long = 5;
+const PROG_TEST_RUN: c_long = 10;
+const OBJ_GET_INFO_BY_FD: c_long = 15;
+const LINK_CREATE: c_long = 28;
+
+/// One instruction: operation, registers (destination in the low half), offset, immediate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Instruction {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+impl Instruction {
+    /// Any instruction, by its operation code.
+    pub(super) const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
+        Self { code, registers: source << 4 | destination, offset, immediate }
+    }
+
+    /// `destination = immediate`.
+    pub(super) const fn set(destination: u8, immediate: i32) -> Self {
+        Self::new(0xb7, destination, 0, 0, immediate)
+    }
+
+    /// `destination = source`.
+    pub(super) const fn copy(destination: u8, source: u8) -> Self {
+        Self::new(0xbf, destination, source, 0, 0)
+    }
+
+    /// `destination = *(u32 *)(source + offset)`.
+    pub(super) const fn load(destination: u8, source: u8, offset: i16) -> Self {
+        Self::new(0x61, destination, source, offset, 0)
+    }
+
+    /// `*(u32 *)(destination + offset) = source`.
+    pub(super) const fn store(destination: u8, source: u8, offset: i16) -> Self {
+        Self::new(0x63, destination, source, offset, 0)
+    }
+
+    /// Calls a function of the kernel: arguments in registers 1 to 5, the answer in 0.
+    pub(super) const fn call(function: i32) -> Self {
+        Self::new(0x85, 0, 0, 0, function)
+    }
+
+    /// Ends the program with what is in register 0.
+    pub(super) const fn exit() -> Self {
+        Self::new(0x95, 0, 0, 0, 0)
+    }
+
+    /// `destination = map`: two instructions' space.
+    pub(super) fn map(destination: u8, map: &Map) -> [Self; 2] {
+        const PSEUDO_MAP_FD: u8 = 1;
+        [
+            Self::new(0x18, destination, PSEUDO_MAP_FD, 0, map.descriptor.as_raw_fd()),
+            // The upper half of a 64-bit immediate.
+            Self::new(0, 0, 0, 0, 0),
+        ]
+    }
+}
+
+/// A map.
+#[derive(Debug)]
+pub(super) struct Map {
+    descriptor: OwnedFd,
+    value_size: usize,
+}
+
+impl Map {
+    /// A map whose keys are the numbers from 0.
+    pub(super) fn new(kind: u32, name: &str, value_size: u32, entries: u32) -> io::Result<Self> {
+        #[repr(C)]
+        struct Attributes {
+            kind: u32,
+            key_size: u32,
+            value_size: u32,
+            entries: u32,
+            flags: u32,
+            inner_map: u32,
+            numa_node: u32,
+            name: [u8; 16],
+        }
+        let (flags, inner_map, numa_node) = (0, 0, 0);
+        let attributes =
+            Attributes { kind, key_size: 4, value_size, entries, flags, inner_map, numa_node, name: padded(name) };
+        // SAFETY: the attributes of this command, without pointers.
+        let descriptor = owned(unsafe { bpf(MAP_CREATE, attributes) }?)?;
+        Ok(Self { descriptor, value_size: value_size as usize })
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Panics
+    /// When the value does not have the size of the map's values.
+    pub(super) fn set(&self, key: u32, value: &[u8]) -> io::Result<()> {
+        #[repr(C)]
+        struct Attributes {
+            map: u32,
+            padding: u32,
+            key: u64,
+            value: u64,
+            flags: u64,
+        }
+        assert_eq!(value.len(), self.value_size, "the map has values of another size");
+        let attributes = Attributes {
+            map: self.descriptor.as_raw_fd().cast_unsigned(),
+            padding: 0,
+            key: address(&raw const key),
+            value: address(value.as_ptr()),
+            flags: 0,
+        };
+        // SAFETY: the attributes of this command; key and value have the sizes which the map was made with.
+        unsafe { bpf(MAP_UPDATE_ELEM, attributes) }.map(drop)
+    }
+}
+
+/// Loads an XDP program. The name is for `bpftool`.
+pub(super) fn load_program(name: &str, instructions: &[Instruction], flags: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        kind: u32,
+        instruction_count: u32,
+        instructions: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log: u64,
+        kernel_version: u32,
+        flags: u32,
+        name: [u8; 16],
+        interface: u32,
+        attach_type: u32,
+    }
+    let attributes = Attributes {
+        kind: PROGRAM_XDP,
+        instruction_count: u32::try_from(instructions.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
+        instructions: address(instructions.as_ptr()),
+        license: address(c"Apache-2.0".as_ptr()),
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags,
+        name: padded(name),
+        interface: 0,
+        attach_type: ATTACH_XDP,
+    };
+    // SAFETY: the attributes of this command; the pointers are to memory that outlives the call.
+    owned(unsafe { bpf(PROG_LOAD, attributes) }?)
+}
+
+/// Attaches an XDP program to an interface for as long as the descriptor that is returned is open: the kernel detaches
+/// it when the process dies, however it dies. The alternative, attaching by netlink, leaves it behind after `kill -9`.
+pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        interface: u32,
+        attach_type: u32,
+        flags: u32,
+    }
+    let program = program.as_raw_fd().cast_unsigned();
+    let attributes = Attributes { program, interface, attach_type: ATTACH_XDP, flags };
+    // SAFETY: the attributes of this command, without pointers.
+    owned(unsafe { bpf(LINK_CREATE, attributes) }?)
+}
+
+/// The interface that a program is attached to by this link; 0 when the interface is no more.
+pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<u32> {
+    #[repr(C)]
+    struct Attributes {
+        descriptor: u32,
+        info_len: u32,
+        info: u64,
+    }
+    /// `struct bpf_link_info` as far as it concerns XDP links.
+    #[derive(Default)]
+    #[repr(C)]
+    struct Info {
+        kind: u32,
+        id: u32,
+        program: u32,
+        padding: u32,
+        interface: u32,
+        rest: [u32; 3],
+    }
+    let mut info = Info::default();
+    let attributes = Attributes {
+        descriptor: link.as_raw_fd().cast_unsigned(),
+        info_len: size_of::<Info>() as u32,
+        info: address(&raw mut info),
+    };
+    // SAFETY: the attributes of this command. The kernel writes at most `info_len` bytes into `info`.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, attributes) }?;
+    Ok(info.interface)
+}
+
+/// What a run of a program on a packet is asked for: `struct bpf_attr`, `test`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TestRun {
+    /// How many times.
+    pub(super) repeat: u32,
+    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: do with the packets what the program says.
+    pub(super) live: bool,
+    /// Live frames at once.
+    pub(super) batch: u32,
+}
+
+/// Runs a program on a packet; the answer is what it returned, for live frames 0.
+pub(super) fn test_run(program: BorrowedFd<'_>, packet: &[u8], run: TestRun) -> io::Result<u32> {
+    const LIVE_FRAMES: u32 = 1 << 1;
+    #[repr(C)]
+    struct Attributes {
+        program: u32,
+        returned: u32,
+        packet_len: u32,
+        out_len: u32,
+        packet: u64,
+        out: u64,
+        repeat: u32,
+        duration: u32,
+        context_len: u32,
+        context_out_len: u32,
+        context: u64,
+        context_out: u64,
+        flags: u32,
+        cpu: u32,
+        batch: u32,
+        padding: u32,
+    }
+    let mut attributes = Attributes {
+        program: program.as_raw_fd().cast_unsigned(),
+        returned: 0,
+        packet_len: u32::try_from(packet.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
+        out_len: 0,
+        packet: address(packet.as_ptr()),
+        out: 0,
+        repeat: run.repeat,
+        duration: 0,
+        context_len: 0,
+        context_out_len: 0,
+        context: 0,
+        context_out: 0,
+        flags: if run.live { LIVE_FRAMES } else { 0 },
+        cpu: 0,
+        batch: run.batch,
+        padding: 0,
+    };
+    let len = size_of::<Attributes>();
+    // SAFETY: the attributes of this command: the packet outlives the call, and the kernel writes into the attributes
+    // only, which are exclusively borrowed.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut attributes, len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes.returned) }
+}
+
+/// A name as the kernel wants it: zeros behind, at least one.
+fn padded(name: &str) -> [u8; 16] {
+    let mut padded = [0; 16];
+    padded.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
+    padded
+}
+
+fn address<T>(pointer: *const T) -> u64 {
+    pointer.expose_provenance() as u64
+}
+
+fn owned(descriptor: c_long) -> io::Result<OwnedFd> {
+    let descriptor = i32::try_from(descriptor).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
+    // SAFETY: bpf(2) has just made it for us, and nobody else knows of it. It is closed on exec by itself.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// # Safety
+/// The attributes must be those of the command, with pointers to memory of the sizes that the kernel reads and writes.
+unsafe fn bpf<A>(command: c_long, mut attributes: A) -> io::Result<c_long> {
+    /// The verifier gives up when a signal is pending. libbpf tries five times as well.
+    const TRIES: u32 = 5;
+    let mut tries = 0;
+    loop {
+        // SAFETY: the caller's, and the size is the attributes' own.
+        let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attributes, size_of::<A>()) };
+        if result >= 0 {
+            return Ok(result);
+        }
+        let error = io::Error::last_os_error();
+        tries += 1;
+        if error.raw_os_error() != Some(libc::EAGAIN) || tries == TRIES {
+            return Err(error);
+        }
+    }
+}

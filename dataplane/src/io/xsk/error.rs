@@ -1,0 +1,175 @@
+//! Why an interface cannot be taken, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::interface::XdpMode;
+
+/// An interface or one of its queues could not be opened, or asked about.
+#[derive(Debug, thiserror::Error)]
+pub enum XskError {
+    /// There is none of this name here.
+    #[error(
+        "{interface}: no such interface in this network namespace\n  help: `ip link` lists them; a pod's own end of a \
+         veth is only seen inside the pod's namespace"
+    )]
+    NoInterface {
+        /// The name that was asked for.
+        interface: String,
+    },
+    /// It is administratively down: the kernel would neither receive nor send.
+    #[error("{interface}: the interface is down\n  help: ip link set {interface} up")]
+    Down {
+        /// Its name.
+        interface: String,
+    },
+    /// The process lacks a capability.
+    #[error(
+        "{interface}: {operation}: {source}\n  help: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, and \
+         with a seccomp profile that permits bpf(2)"
+    )]
+    NotPermitted {
+        /// Its name.
+        interface: String,
+        /// What was refused.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel has no AF_XDP, or too old a one.
+    #[error(
+        "{interface}: {operation}: {source}\n  help: the kernel must be 5.9 or newer with CONFIG_XDP_SOCKETS and \
+         CONFIG_BPF_SYSCALL"
+    )]
+    NoKernelSupport {
+        /// Its name.
+        interface: String,
+        /// What the kernel does not know.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Somebody else's XDP program is attached. It may be a running instance of this program.
+    #[error(
+        "{interface}: an XDP program is attached already\n  help: stop the program that has attached it (`bpftool net` \
+         and `bpftool link` tell), or remove what was left over: ip link set {interface} xdp off"
+    )]
+    ProgramPresent {
+        /// Its name.
+        interface: String,
+    },
+    /// The driver does not take an XDP program in this mode.
+    #[error(
+        "{interface}: the driver refuses an XDP program in mode {mode}: {source}\n  help: use mode `skb`, which works \
+         with every driver, or `auto`"
+    )]
+    ModeRefused {
+        /// Its name.
+        interface: String,
+        /// The mode that was asked for.
+        mode: XdpMode,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Packets of this size do not fit a buffer, and the kernel or the driver cannot spread them over several.
+    #[error(
+        "{interface}: an MTU of {mtu} needs packets in several buffers, which this kernel or driver cannot\n  help: ip \
+         link set {interface} mtu {most} (and the same on the other side), or Linux 6.6 or newer"
+    )]
+    MtuTooLarge {
+        /// Its name.
+        interface: String,
+        /// Its MTU, in bytes.
+        mtu: u32,
+        /// The largest that works, in bytes.
+        most: u32,
+    },
+    /// The kernel does not pin the packet memory.
+    #[error(
+        "{interface}: the kernel does not register {bytes} bytes of packet memory: {source}\n  help: raise the limit on \
+         locked memory (`ulimit -l unlimited`, LimitMEMLOCK=infinity), grant CAP_IPC_LOCK, or use fewer packet buffers"
+    )]
+    PacketMemory {
+        /// Its name.
+        interface: String,
+        /// How much, in bytes.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another AF_XDP socket has the queue.
+    #[error(
+        "{interface}: queue {queue} is in use by another AF_XDP socket\n  help: stop the other program (`ss --xdp -p` \
+         or `bpftool net` may tell which)"
+    )]
+    QueueBusy {
+        /// Its name.
+        interface: String,
+        /// The queue, from 0.
+        queue: u32,
+    },
+    /// The interface has fewer queues.
+    #[error("{interface}: there is no queue {queue}; the interface has {queues}, from 0")]
+    NoQueue {
+        /// Its name.
+        interface: String,
+        /// The queue that was asked for.
+        queue: u32,
+        /// How many there are.
+        queues: u32,
+    },
+    /// A network namespace could not be entered.
+    #[error(
+        "{}: cannot enter the network namespace: {source}\n  help: give the path of a namespace, such as \
+         /run/netns/NAME or /proc/PID/ns/net; CAP_SYS_ADMIN is needed", path.display()
+    )]
+    Namespace {
+        /// The path that was given.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("{interface}: {operation}: {source}")]
+    System {
+        /// The interface's name.
+        interface: String,
+        /// What failed.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl XskError {
+    /// What an error number means whatever was tried.
+    pub(super) fn system(interface: &str, operation: &'static str, source: io::Error) -> Self {
+        let interface = interface.to_owned();
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface, operation, source },
+            Some(libc::ENOSYS | libc::EAFNOSUPPORT | libc::ENOPROTOOPT) => {
+                Self::NoKernelSupport { interface, operation, source }
+            }
+            Some(libc::ENODEV | libc::ENXIO) => Self::NoInterface { interface },
+            _ => Self::System { interface, operation, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_number_becomes_the_remedy_that_fits_it() {
+        let told = |code| XskError::system("veth7", "create an AF_XDP socket", io::Error::from_raw_os_error(code));
+        let text = told(libc::EPERM).to_string();
+        assert!(text.contains("veth7: create an AF_XDP socket: Operation not permitted"), "{text}");
+        assert!(text.contains("CAP_NET_RAW") && text.contains("CAP_BPF"), "{text}");
+        assert!(told(libc::EAFNOSUPPORT).to_string().contains("CONFIG_XDP_SOCKETS"));
+        assert!(matches!(told(libc::ENODEV), XskError::NoInterface { interface } if interface == "veth7"));
+        assert!(told(libc::EIO).to_string().starts_with("veth7: create an AF_XDP socket: "));
+        let present = XskError::ProgramPresent { interface: "veth7".to_owned() }.to_string();
+        assert!(present.contains("ip link set veth7 xdp off"), "{present}");
+    }
+}

@@ -1,0 +1,179 @@
+//! A packet generator for benchmarks. No part of the vswitch uses it.
+//!
+//! The kernel runs an XDP program on a packet of its own and does with it what the program says
+//! (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18); the program here says: send it out of this interface. That takes about
+//! 150 ns per packet, where a packet socket takes more than a microsecond, so the generator's core is not what is
+//! measured. Source: `Documentation/bpf/bpf_prog_run.rst` of the kernel.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::bpf::{self, Instruction, MAP_ARRAY, Map, TestRun};
+use super::error::XskError;
+use super::link::LinkInfo;
+
+/// Packets per call to the kernel: a few milliseconds of work, so that setting the call up does not count and `stop`
+/// is seen soon.
+const PER_CALL: usize = 8192;
+
+/// Packets that the kernel makes and sends at once, of at most 256: what a NAPI poll of a driver takes.
+const BATCH: u32 = 64;
+
+/// Sends given frames in turn, as fast as one core can.
+#[derive(Debug)]
+pub struct Generator {
+    interface: String,
+    groups: Vec<Group>,
+    /// How many frames it was given.
+    frames: usize,
+}
+
+/// Frames of one length: the program copies a number of bytes that it knows beforehand.
+#[derive(Debug)]
+struct Group {
+    program: OwnedFd,
+    /// Any of the frames, for its length.
+    frame: Vec<u8>,
+    count: usize,
+}
+
+impl Generator {
+    /// Prepares frames (whole, from the Ethernet header on, without checksum at the end; 14 to 3,500 bytes each) to be
+    /// sent out of an interface of the calling thread's network namespace. On a veth they arrive at the other end,
+    /// which must have an XDP program in driver mode, or GRO on: else the kernel discards them.
+    ///
+    /// # Errors
+    /// [`XskError`] when there is no such interface, the kernel is older than 5.18 or the process may not.
+    pub fn new(interface: &str, frames: &[Vec<u8>]) -> Result<Self, XskError> {
+        let index = LinkInfo::read(interface)?.index;
+        let mut by_length: Vec<&Vec<u8>> = frames.iter().collect();
+        // Stable: frames of one length stay in their order.
+        by_length.sort_by_key(|frame| frame.len());
+        let groups = by_length.chunk_by(|one, other| one.len() == other.len()).map(|frames| Group::new(frames, index));
+        let groups = groups
+            .collect::<io::Result<_>>()
+            .map_err(|source| XskError::system(interface, "load the generator's program", source))?;
+        Ok(Self { interface: interface.to_owned(), groups, frames: frames.len() })
+    }
+
+    /// Sends until `stop` is set; how many packets. Must be called in the interface's network namespace. Packets that
+    /// the interface did not take, because it or the other end of a veth had no room, count as sent: what arrives is
+    /// to be counted where it arrives.
+    ///
+    /// # Errors
+    /// [`XskError`] when the kernel refuses.
+    pub fn run(&self, stop: &AtomicBool) -> Result<u64, XskError> {
+        let mut sent = 0;
+        while !stop.load(Ordering::Relaxed) && self.frames > 0 {
+            sent += self.send(PER_CALL.div_ceil(self.frames))?;
+        }
+        Ok(sent)
+    }
+
+    /// Sends every frame `rounds` times; how many packets that is. Frames of one length are sent in turn; a length
+    /// after another.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn send(&self, rounds: usize) -> Result<u64, XskError> {
+        let mut sent = 0;
+        for group in &self.groups {
+            let repeat = u32::try_from(group.count.saturating_mul(rounds)).unwrap_or(u32::MAX);
+            group
+                .send(repeat)
+                .map_err(|source| XskError::system(&self.interface, "send the generator's packets", source))?;
+            sent += u64::from(repeat);
+        }
+        Ok(sent)
+    }
+}
+
+impl Group {
+    fn new(frames: &[&Vec<u8>], interface: u32) -> io::Result<Self> {
+        let too_big = || io::Error::from_raw_os_error(libc::E2BIG);
+        let count = u32::try_from(frames.len()).map_err(|_| too_big())?;
+        let len = u32::try_from(frames[0].len()).map_err(|_| too_big())?;
+        let contents = Map::new(MAP_ARRAY, "frames", len, count)?;
+        for (frame, at) in frames.iter().zip(0..) {
+            contents.set(at, frame)?;
+        }
+        let next = Map::new(MAP_ARRAY, "next", 4, 1)?;
+        let program = bpf::load_program("bulkhead_gen", &instructions(&contents, &next, count, len, interface), 0)?;
+        Ok(Self { program, frame: frames[0].clone(), count: frames.len() })
+    }
+
+    fn send(&self, repeat: u32) -> io::Result<()> {
+        loop {
+            match bpf::test_run(self.program.as_fd(), &self.frame, TestRun { repeat, live: true, batch: BATCH }) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+}
+
+/// Copies the next frame into the packet and sends it:
+///
+/// ```text
+///   n = *next; *next = (n + 1) % count
+///   bpf_xdp_store_bytes(ctx, 0, contents[n], len)
+///   return bpf_redirect(interface, 0)
+/// ```
+fn instructions(contents: &Map, next: &Map, count: u32, len: u32, interface: u32) -> Vec<Instruction> {
+    const MAP_LOOKUP: i32 = 1;
+    const REDIRECT: i32 = 23;
+    const XDP_STORE_BYTES: i32 = 190;
+    const STORE_IMMEDIATE: u8 = 0x62;
+    const ADD: u8 = 0x07;
+    const MODULO: u8 = 0x97;
+    const IF_ZERO: u8 = 0x15;
+    /// Where on the stack the key is.
+    const KEY: i16 = -4;
+    let [next_low, next_high] = Instruction::map(1, next);
+    let [contents_low, contents_high] = Instruction::map(1, contents);
+    let number = |value: u32| value.cast_signed();
+    vec![
+        Instruction::copy(6, 1),
+        Instruction::new(STORE_IMMEDIATE, 10, 0, KEY, 0),
+        next_low,
+        next_high,
+        Instruction::copy(2, 10),
+        Instruction::new(ADD, 2, 0, 0, i32::from(KEY)),
+        Instruction::call(MAP_LOOKUP),
+        // The verifier cannot know that the key is there. Jumps to the end, with 0 (XDP_ABORTED).
+        Instruction::new(IF_ZERO, 0, 0, 20, 0),
+        Instruction::load(7, 0, 0),
+        Instruction::copy(2, 7),
+        Instruction::new(ADD, 2, 0, 0, 1),
+        Instruction::new(MODULO, 2, 0, 0, number(count)),
+        Instruction::store(0, 2, 0),
+        Instruction::store(10, 7, KEY),
+        contents_low,
+        contents_high,
+        Instruction::copy(2, 10),
+        Instruction::new(ADD, 2, 0, 0, i32::from(KEY)),
+        Instruction::call(MAP_LOOKUP),
+        Instruction::new(IF_ZERO, 0, 0, 8, 0),
+        Instruction::copy(1, 6),
+        Instruction::set(2, 0),
+        Instruction::copy(3, 0),
+        Instruction::set(4, number(len)),
+        Instruction::call(XDP_STORE_BYTES),
+        Instruction::set(1, number(interface)),
+        Instruction::set(2, 0),
+        Instruction::call(REDIRECT),
+        Instruction::exit(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_is_not_there_is_an_error_that_names_it() {
+        let error = Generator::new("absent0", &[vec![0; 60]]).unwrap_err();
+        assert!(matches!(error, XskError::NoInterface { interface } if interface == "absent0"));
+    }
+}

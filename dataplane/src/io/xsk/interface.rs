@@ -1,0 +1,223 @@
+//! An interface that this process has taken over.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::bpf;
+use super::error::XskError;
+use super::link::LinkInfo;
+use super::port::XskPort;
+use super::program::Program;
+use super::socket::Queue;
+use super::umem::Umem;
+
+/// `XDP_FLAGS_SKB_MODE` of `linux/if_link.h`.
+const SKB_MODE: u32 = 1 << 1;
+/// `XDP_FLAGS_DRV_MODE`.
+const DRV_MODE: u32 = 1 << 2;
+
+/// Ethernet header with one VLAN tag, in bytes: what a packet has beside its MTU.
+const LINK_HEADER: u32 = 18;
+
+/// Where in the kernel packets are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// `Drv` where the driver can, else `Skb`.
+    #[default]
+    Auto,
+    /// In the driver, before the kernel makes a packet of its own of it.
+    Drv,
+    /// After that; works with every driver.
+    Skb,
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Drv => "drv",
+            Self::Skb => "skb",
+        })
+    }
+}
+
+/// How much a queue holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Frames that the kernel has to receive into. They are the queue's own for as long as it is open, 4 KiB each. The
+    /// default of 1,024 lasts a millisecond at a million packets per second, and four megabytes per port let a node
+    /// have hundreds.
+    pub receive: u32,
+    /// Frames that can wait to be sent. The default of 1,024 is four bursts.
+    pub transmit: u32,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self { receive: 1024, transmit: 1024 }
+    }
+}
+
+impl QueueConfig {
+    /// Entries of the receive and transmit rings: powers of two, as the kernel wants them.
+    pub(super) fn ring_sizes(self) -> (u32, u32) {
+        /// More than a burst's time at any rate; and the kernel allocates the rings.
+        const MOST: u32 = 1 << 16;
+        let size = |wanted: u32| wanted.clamp(1, MOST).next_power_of_two();
+        (size(self.receive), size(self.transmit))
+    }
+}
+
+/// An interface whose packets all go to AF_XDP sockets of this process, or nowhere: from `open` on, until it is
+/// dropped or the process ends, in whatever way.
+///
+/// It must outlive its ports if no packet may reach the host's stack in between.
+#[derive(Debug)]
+pub struct Interface {
+    info: LinkInfo,
+    mode: XdpMode,
+    refusal: Option<io::Error>,
+    program: Program,
+    /// Closing it detaches the program.
+    link: OwnedFd,
+}
+
+impl Interface {
+    /// Takes an interface of the calling thread's network namespace over. Its packets are dropped until its queues
+    /// have ports.
+    ///
+    /// # Errors
+    /// [`XskError`] when it is not there, down, taken already, or the kernel or the driver cannot.
+    pub fn open(name: &str, mode: XdpMode) -> Result<Self, XskError> {
+        raise_memory_limit();
+        let info = LinkInfo::read(name)?;
+        if !info.up {
+            return Err(XskError::Down { interface: info.name });
+        }
+        let failed = |source| XskError::system(name, "load the XDP program", source);
+        let program = Program::load(info.queues).map_err(failed)?;
+        let (program, link, used, refusal) = match mode {
+            XdpMode::Drv | XdpMode::Skb => {
+                let (program, link) = attach(program, &info, mode)?;
+                (program, link, mode, None)
+            }
+            XdpMode::Auto => match attach(program, &info, XdpMode::Drv) {
+                Ok((program, link)) => (program, link, XdpMode::Drv, None),
+                Err(XskError::ModeRefused { source, .. }) => {
+                    let program = Program::load(info.queues).map_err(failed)?;
+                    let (program, link) = attach(program, &info, XdpMode::Skb)?;
+                    (program, link, XdpMode::Skb, Some(source))
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Self { info, mode: used, refusal, program, link })
+    }
+
+    /// Opens one of its queues; the packets on it go to the port from then on. Must be called in the interface's
+    /// network namespace. When the queue was just closed it takes up to two seconds for the kernel to let go of it.
+    ///
+    /// # Errors
+    /// [`XskError`] when there is no such queue, it is in use, or there is no memory for it.
+    pub fn port(&self, queue: u32, umem: &Arc<Umem>, config: QueueConfig) -> Result<XskPort, XskError> {
+        let interface = || self.info.name.clone();
+        if queue >= self.info.queues {
+            return Err(XskError::NoQueue { interface: interface(), queue, queues: self.info.queues });
+        }
+        let place = Queue { interface: &self.info.name, index: self.info.index, queue };
+        let port = XskPort::open(place, umem, config, self.program.frags)?;
+        // The program may take chains where the socket cannot (Linux 5.18 to 6.5).
+        let most = Umem::ROOM as u32 - LINK_HEADER;
+        if self.info.mtu > most && !port.takes_chains() {
+            return Err(XskError::MtuTooLarge { interface: interface(), mtu: self.info.mtu, most });
+        }
+        let socket = port.socket().expect("just opened");
+        self.program
+            .set_socket(queue, socket.as_fd())
+            .map_err(|source| XskError::system(&self.info.name, "add the socket to the XDP program's map", source))?;
+        Ok(port)
+    }
+
+    /// Opens all its queues, in order.
+    ///
+    /// # Errors
+    /// As for one; none stays open then.
+    pub fn ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
+        (0..self.info.queues).map(|queue| self.port(queue, umem, config)).collect()
+    }
+
+    /// What it was like when it was opened.
+    pub const fn info(&self) -> &LinkInfo {
+        &self.info
+    }
+
+    /// The mode in use, [`XdpMode::Drv`] or [`XdpMode::Skb`].
+    pub const fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    /// Why the driver's mode is not in use, when [`XdpMode::Auto`] was asked for and `Skb` is what came of it.
+    pub const fn drv_refusal(&self) -> Option<&io::Error> {
+        self.refusal.as_ref()
+    }
+
+    /// Whether the interface is still the one that was opened, under whatever name: not removed, and not moved to
+    /// another namespace. Asks the kernel (about a microsecond); can be called from any thread and namespace.
+    pub fn is_alive(&self) -> bool {
+        // The link knows its interface and forgets it when that is unregistered. A name or number could be another
+        // interface's by now.
+        bpf::attached_to(self.link.as_fd()).is_ok_and(|index| index != 0)
+    }
+}
+
+/// Attaches a program in driver or generic mode. When the driver does not take the program for packets in several
+/// buffers, one for whole packets is tried.
+fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, OwnedFd), XskError> {
+    let flags = if mode == XdpMode::Skb { SKB_MODE } else { DRV_MODE };
+    let failed = |source: io::Error| {
+        let interface = info.name.clone();
+        match source.raw_os_error() {
+            // EBUSY for a program in the same mode, EEXIST for one in the other.
+            Some(libc::EBUSY | libc::EEXIST) => XskError::ProgramPresent { interface },
+            // A driver says by one of these that it cannot; ERANGE is veth's for an MTU that needs several buffers.
+            Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE | libc::ENOSPC | libc::E2BIG | libc::ENOMEM) => {
+                XskError::ModeRefused { interface, mode, source }
+            }
+            _ => XskError::system(&info.name, "attach the XDP program", source),
+        }
+    };
+    match program.attach(info.index, flags).map_err(failed) {
+        Ok(link) => Ok((program, link)),
+        Err(refused @ XskError::ModeRefused { .. }) if program.frags => {
+            let Ok(plain) = Program::load_with(info.queues, false) else { return Err(refused) };
+            match plain.attach(info.index, flags) {
+                Ok(link) => Ok((plain, link)),
+                Err(_) => Err(refused),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Packet memory counts as locked memory unless the process has `CAP_IPC_LOCK`. Raising the limit needs
+/// `CAP_SYS_RESOURCE`; without either, registering the memory fails later, with an error that says so.
+fn raise_memory_limit() {
+    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads the limit and touches no other memory.
+    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ring_sizes_are_powers_of_two_within_bounds() {
+        let sizes = |receive, transmit| QueueConfig { receive, transmit }.ring_sizes();
+        assert_eq!(QueueConfig::default().ring_sizes(), (1024, 1024));
+        assert_eq!(sizes(0, 1000), (1, 1024));
+        assert_eq!(sizes(u32::MAX, 3), (65_536, 4));
+    }
+}

@@ -1,0 +1,119 @@
+//! What the kernel has of a region's chunks.
+
+use std::sync::Arc;
+
+use super::umem::{CHUNK, Frame, Umem};
+
+/// The chunks that one socket's kernel side has: one bit per chunk of the region.
+///
+/// The kernel names chunks by number, in rings that it writes. Making a frame of whatever number comes back would be
+/// trusting it not to name one twice; the bit costs about a nanosecond, makes it impossible, and tells at the end
+/// what to take back. The alternative, a count, would not tell which.
+#[derive(Debug)]
+pub(super) struct Lent {
+    umem: Arc<Umem>,
+    bits: Box<[u64]>,
+}
+
+impl Lent {
+    pub(super) fn new(umem: Arc<Umem>) -> Self {
+        let bits = vec![0; umem.chunks().div_ceil(u64::BITS) as usize].into();
+        Self { umem, bits }
+    }
+
+    /// Lends a frame's chunk: the descriptor by which the kernel knows it.
+    ///
+    /// # Panics
+    /// For a frame of another region.
+    pub(super) fn lend(&mut self, frame: Frame) -> libc::xdp_desc {
+        let (chunk, offset, len, more) = frame.into_parts(&self.umem);
+        self.bits[(chunk / u64::BITS) as usize] |= 1 << (chunk % u64::BITS);
+        let options = if more { libc::XDP_PKT_CONTD } else { 0 };
+        libc::xdp_desc { addr: u64::from(chunk) * CHUNK as u64 + u64::from(offset), len: u32::from(len), options }
+    }
+
+    /// Takes back the chunk that a descriptor is about, with the packet that it describes. None for one that was not
+    /// lent or that reaches beyond its chunk: then it stays with the kernel.
+    pub(super) fn take(&mut self, descriptor: libc::xdp_desc) -> Option<Frame> {
+        // The kernel's addresses point to the packet, anywhere in the chunk.
+        let chunk = u32::try_from(descriptor.addr / CHUNK as u64).ok()?;
+        let offset = u16::try_from(descriptor.addr % CHUNK as u64).ok()?;
+        let len = u16::try_from(descriptor.len).ok()?;
+        if usize::from(offset) + usize::from(len) > CHUNK {
+            return None;
+        }
+        let (word, bit) = (self.bits.get_mut((chunk / u64::BITS) as usize)?, 1 << (chunk % u64::BITS));
+        if *word & bit == 0 {
+            return None;
+        }
+        *word &= !bit;
+        let more = descriptor.options & libc::XDP_PKT_CONTD != 0;
+        // SAFETY: bits are only set by `lend`, which has consumed the one frame of this chunk, and this one was set
+        // until now. The kernel has just named the chunk in a ring of ours and does not use it any more. Offset and
+        // length were checked.
+        Some(unsafe { Frame::from_parts(&self.umem, chunk, offset, len, more) })
+    }
+
+    /// Takes everything back, as empty frames.
+    ///
+    /// # Safety
+    /// The socket must be closed: nobody may write to the chunks any more.
+    pub(super) unsafe fn take_all(&mut self) -> impl Iterator<Item = Frame> {
+        let umem = &*self.umem;
+        self.bits.iter_mut().zip(0u32..).flat_map(move |(word, at)| {
+            let bits = std::mem::take(word);
+            (0..u64::BITS).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| {
+                // SAFETY: as in `take`, and the caller says that the kernel has stopped.
+                unsafe { Frame::from_parts(umem, at * u64::BITS + bit, 0, 0, false) }
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_comes_back_once_with_the_packet_that_the_descriptor_says() {
+        let (umem, mut frames) = Umem::new(70).unwrap();
+        let mut lent = Lent::new(Arc::clone(&umem));
+        let mut frame = frames.pop().unwrap();
+        frame.reset(5);
+        umem.bytes_mut(&mut frame).copy_from_slice(b"hello");
+        frame.set_more(true);
+        let descriptor = lent.lend(frame);
+        assert_eq!((descriptor.addr, descriptor.len, descriptor.options), (69 * 4096 + 256, 5, 1));
+        let told = libc::xdp_desc { addr: descriptor.addr + 1, len: 3, options: 0 };
+        let back = lent.take(told).unwrap();
+        assert_eq!((umem.bytes(&back), back.has_more()), (&b"ell"[..], false));
+        assert!(lent.take(told).is_none(), "twice");
+    }
+
+    #[test]
+    fn what_was_never_lent_or_cannot_be_does_not_become_a_frame() {
+        let (umem, mut frames) = Umem::new(2).unwrap();
+        let mut lent = Lent::new(umem);
+        let descriptor = lent.lend(frames.pop().unwrap());
+        for (addr, len) in [(0, 1), (128 * 4096, 1), (u64::MAX, 1), (descriptor.addr, 3841), (descriptor.addr, 70_000)]
+        {
+            assert!(lent.take(libc::xdp_desc { addr, len, options: 0 }).is_none(), "{addr} {len}");
+        }
+        assert!(lent.take(libc::xdp_desc { len: 3840, ..descriptor }).is_some());
+    }
+
+    #[test]
+    fn everything_that_is_lent_can_be_taken_back_at_the_end() {
+        let (umem, mut frames) = Umem::new(200).unwrap();
+        let mut lent = Lent::new(umem);
+        let kept = frames.split_off(150);
+        frames.drain(..).for_each(|frame| {
+            lent.lend(frame);
+        });
+        // SAFETY: there is no kernel in this test.
+        assert_eq!(unsafe { lent.take_all() }.count(), 150);
+        // SAFETY: as above.
+        assert_eq!(unsafe { lent.take_all() }.count(), 0);
+        assert_eq!(kept.len(), 50);
+    }
+}

@@ -1,0 +1,184 @@
+//! What the kernel tells about an interface, and the offloads that decide whether its packets are whole.
+//!
+//! By ioctl and not by `/sys/class/net`: sysfs shows the namespace that it was mounted in, an ioctl asks the one that
+//! the calling thread is in, such as a pod's.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::error::XskError;
+
+/// An interface of the calling thread's network namespace, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number in the namespace; a new interface of the same name has another one.
+    pub index: u32,
+    /// Its own address.
+    pub mac: [u8; 6],
+    /// The most bytes of a packet after its Ethernet header.
+    pub mtu: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// How many receive queues it has; each wants a socket of its own.
+    pub queues: u32,
+}
+
+impl LinkInfo {
+    /// Asks about an interface.
+    ///
+    /// # Errors
+    /// [`XskError`] when there is none of this name or the kernel does not answer.
+    pub fn read(name: &str) -> Result<Self, XskError> {
+        let failed = |operation| move |source| XskError::system(name, operation, source);
+        let request = Request::new(name)?;
+        let index = request.ask(libc::SIOCGIFINDEX).map_err(failed("ask for the index"))?;
+        // SAFETY: the kernel has set this member.
+        let index = unsafe { index.ifr_ifru.ifru_ifindex }.cast_unsigned();
+        let flags = request.ask(libc::SIOCGIFFLAGS).map_err(failed("ask for the flags"))?;
+        // SAFETY: as above.
+        let flags = i32::from(unsafe { flags.ifr_ifru.ifru_flags });
+        let mtu = request.ask(libc::SIOCGIFMTU).map_err(failed("ask for the MTU"))?;
+        // SAFETY: as above.
+        let mtu = unsafe { mtu.ifr_ifru.ifru_mtu }.cast_unsigned();
+        let mac = request.ask(libc::SIOCGIFHWADDR).map_err(failed("ask for the MAC address"))?;
+        // SAFETY: as above.
+        let mac = unsafe { mac.ifr_ifru.ifru_hwaddr }.sa_data;
+        let mac = std::array::from_fn(|at| mac[at].cast_unsigned());
+        let queues = request.queues().map_err(failed("ask for the number of queues"))?;
+        Ok(Self { name: name.to_owned(), index, mac, mtu, up: flags & libc::IFF_UP != 0, queues })
+    }
+}
+
+/// Whether the interface leaves transmit checksums to hardware that a veth does not have. Its packets then reach an
+/// AF_XDP socket without checksums, and whoever receives them in the end drops them.
+///
+/// # Errors
+/// [`XskError`] when there is no such interface in the calling thread's namespace or the kernel does not answer.
+pub fn transmit_checksum_offload(interface: &str) -> Result<bool, XskError> {
+    let mut value = Value { command: ETHTOOL_GTXCSUM, data: 0 };
+    Request::new(interface)?
+        .ethtool(&mut value)
+        .map_err(|source| XskError::system(interface, "ask for the checksum offload", source))?;
+    Ok(value.data != 0)
+}
+
+/// Turns the offload on or off, as `ethtool -K INTERFACE tx off` does; off also ends segmentation offload, which needs
+/// it.
+///
+/// # Errors
+/// [`XskError`] as above, and without `CAP_NET_ADMIN`.
+pub fn set_transmit_checksum_offload(interface: &str, on: bool) -> Result<(), XskError> {
+    let mut value = Value { command: ETHTOOL_STXCSUM, data: u32::from(on) };
+    Request::new(interface)?
+        .ethtool(&mut value)
+        .map_err(|source| XskError::system(interface, "change the checksum offload", source))
+}
+
+/// `ETHTOOL_GTXCSUM` of `linux/ethtool.h`.
+const ETHTOOL_GTXCSUM: u32 = 0x16;
+/// `ETHTOOL_STXCSUM`.
+const ETHTOOL_STXCSUM: u32 = 0x17;
+/// `ETHTOOL_GCHANNELS`.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+/// `struct ethtool_channels`.
+#[derive(Default)]
+#[repr(C)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// Questions about one interface.
+struct Request {
+    socket: OwnedFd,
+    name: CString,
+}
+
+impl Request {
+    fn new(interface: &str) -> Result<Self, XskError> {
+        let no_interface = || XskError::NoInterface { interface: interface.to_owned() };
+        let name = CString::new(interface).map_err(|_| no_interface())?;
+        if name.is_empty() || name.as_bytes().len() >= libc::IFNAMSIZ {
+            return Err(no_interface());
+        }
+        // Any socket will do; this one works without IPv4.
+        // SAFETY: makes a descriptor and touches no memory.
+        let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if socket < 0 {
+            return Err(XskError::system(interface, "open a socket to ask with", io::Error::last_os_error()));
+        }
+        // SAFETY: just made, and nobody else knows of it.
+        Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(socket) }, name })
+    }
+
+    fn request(&self) -> libc::ifreq {
+        let empty = libc::__c_anonymous_ifr_ifru { ifru_data: std::ptr::null_mut() };
+        let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: empty };
+        let name = self.name.as_bytes().iter().map(|&byte| byte as libc::c_char);
+        request.ifr_name.iter_mut().zip(name).for_each(|(to, from)| *to = from);
+        request
+    }
+
+    /// One question of the `SIOCGIF…` kind, which is answered in the request.
+    fn ask(&self, code: libc::c_ulong) -> io::Result<libc::ifreq> {
+        let mut request = self.request();
+        // SAFETY: these ioctls read the name and write within the request.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code as libc::Ioctl, &raw mut request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
+    }
+
+    /// One question of ethtool's. The command is the first member of `value`, and says how long it is.
+    fn ethtool<T>(&self, value: &mut T) -> io::Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut *value).cast() };
+        let code = libc::SIOCETHTOOL as libc::Ioctl;
+        // SAFETY: only called with the structure of its command, which the kernel reads and writes.
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code, &raw mut request) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn queues(&self) -> io::Result<u32> {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        match self.ethtool(&mut channels) {
+            Ok(()) => Ok(channels.receive.saturating_add(channels.combined).max(1)),
+            // A driver that cannot say has one, with few exceptions; packets on a queue that nobody asked for are
+            // dropped.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL)) => Ok(1),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_told_as_it_is() {
+        let info = LinkInfo::read("lo").unwrap();
+        assert_eq!((info.name.as_str(), info.mac, info.queues), ("lo", [0; 6], 1));
+        assert!(info.index > 0 && info.mtu >= 1280);
+    }
+
+    #[test]
+    fn names_that_no_interface_can_have_are_no_interface() {
+        for name in ["", "no-such-interface-at-all", "absent0", "nul\0"] {
+            assert!(matches!(LinkInfo::read(name), Err(XskError::NoInterface { .. })), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Memory from `mmap`, unmapped when nobody has it any more.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+/// A mapped range. It says nothing about who may touch the bytes: that is up to whoever maps it.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the range stays mapped until the last owner drops it, on whatever thread. Access goes through raw pointers,
+// whose users say why they may.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Fresh memory, all zeros.
+    pub(super) fn anonymous(len: usize) -> io::Result<Self> {
+        Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
+    /// Memory that is shared with whoever made the descriptor; here always the kernel.
+    pub(super) fn of(descriptor: BorrowedFd<'_>, offset: libc::off_t, len: usize) -> io::Result<Self> {
+        // Populate: the kernel's half of a ring never faults, ours should not do so on the first burst.
+        Self::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, descriptor.as_raw_fd(), offset)
+    }
+
+    fn map(len: usize, flags: i32, descriptor: i32, offset: libc::off_t) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses the place, so no memory that exists is touched.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, descriptor, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { start, len })
+    }
+
+    pub(super) const fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Asks for pages of 2 MiB. A hint only; without them everything works as well.
+    pub(super) fn prefer_huge_pages(&self) {
+        // SAFETY: the range is mapped, and the hint changes no bytes.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this start and length, and this is the only owner.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

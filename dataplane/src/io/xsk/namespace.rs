@@ -1,0 +1,45 @@
+//! Doing something inside another network namespace.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use super::error::XskError;
+
+/// Calls `inside` on a thread of its own that is in the network namespace at `path` (`/run/netns/NAME`,
+/// `/proc/PID/ns/net`), and waits for it. What it opens there stays in that namespace and can be used from any thread.
+///
+/// A thread of its own, because a thread that cannot get back to its namespace would go on in the wrong one.
+///
+/// # Errors
+/// [`XskError::Namespace`] when it cannot be entered.
+///
+/// # Panics
+/// When `inside` does.
+pub fn in_namespace<T: Send>(path: &Path, inside: impl FnOnce() -> T + Send) -> Result<T, XskError> {
+    let enter = || {
+        let namespace = File::open(path)?;
+        // SAFETY: changes what network this thread sees, and no memory.
+        let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    let scratch = || {
+        enter().map_err(|source| XskError::Namespace { path: path.to_owned(), source })?;
+        Ok(inside())
+    };
+    std::thread::scope(|scope| scope.spawn(scratch).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_none_is_an_error_that_names_it() {
+        let error = in_namespace(Path::new("/no/such/namespace"), || ()).unwrap_err().to_string();
+        assert!(error.contains("/no/such/namespace") && error.contains("/run/netns"), "{error}");
+        let error = in_namespace(Path::new("/dev/null"), || ()).unwrap_err();
+        assert!(matches!(error, XskError::Namespace { .. }));
+    }
+}

@@ -1,0 +1,327 @@
+//! A queue of an interface as a [`Port`].
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+
+use super::lent::Lent;
+use super::socket::{Queue, Socket};
+use super::umem::{Frame, Umem};
+use super::{QueueConfig, XskError};
+use crate::io::{FramePool, Port, PortError, PortStatistics};
+
+/// The most frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses a longer chain and never
+/// gives its chunks back.
+const LONGEST_CHAIN: usize = 18;
+
+/// Frames for receiving are handed over this many at once, as long as that is no more than a quarter of all: the fill
+/// ring's index, a cache line that the sender's core reads, is written once for them.
+const FILL_BATCH: u32 = 32;
+
+/// The kernel sends at least this many per call (32 in Linux 6.18; half of it to be careful). Bounds the calls per
+/// burst together with the ring's size.
+const SENT_PER_KICK: u32 = 16;
+
+/// Calls that move nothing before the rest is left for the next burst: the first may find the device's queue full and
+/// the second find it emptied; a third in a row would only burn time that receiving needs.
+const IDLE_KICKS: u32 = 3;
+
+/// A port that only listens finds out that its interface is gone by asking. Once per this many bursts: the question
+/// takes 100 ns, so it costs nothing, and a spinning worker comes by about every millisecond.
+const PROBE_EVERY: u32 = 1024;
+
+/// One queue of one interface. See the [module's manual](super).
+///
+/// A port that is dropped without [`close`](Port::close) takes the frames that the kernel has with it.
+#[derive(Debug)]
+pub struct XskPort {
+    /// None after `close`.
+    socket: Option<Socket>,
+    lent: Lent,
+    /// How many frames the kernel may have for receiving.
+    target: u32,
+    /// How many it has: in the fill ring, or received and not yet taken.
+    filled: u32,
+    /// How many it has for sending: in the transmit ring, in flight, or in the completion ring.
+    sending: u32,
+    kicks: u32,
+    until_probe: u32,
+    /// Frames that go to the pool with the next `service`.
+    spare: Vec<Frame>,
+    /// Descriptors that made no sense, counted here.
+    refused: u64,
+    /// The kernel's numbers at the end.
+    last: PortStatistics,
+}
+
+impl XskPort {
+    /// Opens a queue.
+    pub(super) fn open(queue: Queue<'_>, umem: &Arc<Umem>, config: QueueConfig, frags: bool) -> Result<Self, XskError> {
+        let (receive, transmit) = config.ring_sizes();
+        let socket = Socket::open(queue, umem, receive, transmit, frags)?;
+        Ok(Self::new(socket, umem, receive, transmit))
+    }
+
+    /// A port of a socket whose rings have these sizes and are empty.
+    fn new(socket: Socket, umem: &Arc<Umem>, receive: u32, transmit: u32) -> Self {
+        Self {
+            socket: Some(socket),
+            lent: Lent::new(Arc::clone(umem)),
+            target: receive,
+            filled: 0,
+            sending: 0,
+            kicks: transmit / SENT_PER_KICK + IDLE_KICKS,
+            until_probe: PROBE_EVERY,
+            spare: Vec::new(),
+            refused: 0,
+            last: PortStatistics::default(),
+        }
+    }
+
+    pub(super) const fn socket(&self) -> Option<&Socket> {
+        self.socket.as_ref()
+    }
+
+    /// Whether packets of several frames can be received and sent.
+    pub fn takes_chains(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.frags)
+    }
+
+    /// How many frames the kernel has.
+    pub const fn lent(&self) -> u32 {
+        self.filled + self.sending
+    }
+
+    /// Takes one packet of `count` frames out of the receive ring, `at` entries ahead. A packet with a descriptor that
+    /// makes no sense is no packet.
+    fn take_packet(&mut self, at: u32, count: u32, frames: &mut Vec<Frame>) {
+        let Some(socket) = &self.socket else { return };
+        let start = frames.len();
+        let mut whole = true;
+        for ahead in at..at + count {
+            match self.lent.take(socket.receive.peek(ahead)) {
+                Some(frame) => frames.push(frame),
+                None => {
+                    self.refused += 1;
+                    whole = false;
+                }
+            }
+        }
+        self.filled -= u32::try_from(frames.len() - start).unwrap_or(count);
+        if !whole {
+            self.spare.extend(frames.drain(start..));
+        }
+    }
+
+    /// Gives frames whose packets are sent to the pool.
+    fn reap(&mut self, pool: &mut FramePool) {
+        let Some(socket) = self.socket.as_mut().filter(|_| self.sending > 0) else { return };
+        let count = socket.completion.available(self.sending);
+        for ahead in 0..count {
+            let descriptor = libc::xdp_desc { addr: socket.completion.peek(ahead), len: 0, options: 0 };
+            match self.lent.take(descriptor) {
+                Some(frame) => {
+                    self.sending -= 1;
+                    pool.give(frame);
+                }
+                None => self.refused += 1,
+            }
+        }
+        if count > 0 {
+            socket.completion.release(count);
+        }
+    }
+
+    /// Wakes the kernel until it has taken all packets out of the transmit ring.
+    fn kick(&mut self, pool: &mut FramePool) -> Result<(), PortError> {
+        if self.sending == 0 {
+            return Ok(());
+        }
+        let mut idle = 0;
+        for _ in 0..self.kicks {
+            let Some(socket) = &self.socket else { break };
+            let pending = socket.transmit.pending();
+            if pending == 0 || !socket.transmit.needs_wakeup() {
+                break;
+            }
+            if let Err(error) = socket.kick_transmit() {
+                try_again(error)?;
+            }
+            idle = if socket.transmit.pending() == pending { idle + 1 } else { 0 };
+            // The kernel does not send what it has no room to tell about.
+            self.reap(pool);
+            if idle == IDLE_KICKS {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the kernel frames to receive into.
+    fn refill(&mut self, pool: &mut FramePool) {
+        let Some(socket) = &mut self.socket else { return };
+        let wanted = self.target - self.filled;
+        if wanted < FILL_BATCH.min(self.target / 4).max(1) {
+            return;
+        }
+        let mut given = 0;
+        while given < wanted && socket.fill.room(wanted - given) > 0 {
+            let Some(mut frame) = pool.take() else { break };
+            frame.reset(0);
+            socket.fill.push(self.lent.lend(frame).addr);
+            given += 1;
+        }
+        if given > 0 {
+            socket.fill.publish();
+            self.filled += given;
+        }
+    }
+
+    /// Wakes a driver that waits for frames, and asks once in a while whether the interface is still there.
+    fn probe(&mut self) -> Result<(), PortError> {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        self.until_probe -= 1;
+        if self.until_probe > 0 && !socket.fill.needs_wakeup() {
+            return Ok(());
+        }
+        self.until_probe = PROBE_EVERY;
+        socket.kick_receive().or_else(try_again)
+    }
+
+    fn read_statistics(&self) -> Option<PortStatistics> {
+        let counted = self.socket.as_ref()?.statistics().ok()?;
+        Some(PortStatistics {
+            receive_ring_full: counted.rx_ring_full,
+            fill_ring_empty: counted.rx_fill_ring_empty_descs,
+            // The kernel counts packets that found no memory here as well.
+            receive_dropped: counted.rx_dropped.saturating_sub(counted.rx_fill_ring_empty_descs),
+            invalid_descriptors: counted.rx_invalid_descs + counted.tx_invalid_descs,
+        })
+    }
+}
+
+impl Port for XskPort {
+    fn receive(&mut self, frames: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX).max(1);
+        // Every packet that the kernel has told of lies whole in the ring, so a packet that begins within the limit
+        // and ends behind it is seen by looking at a chain's length more.
+        let available = socket.receive.available(limit.saturating_add(LONGEST_CHAIN as u32));
+        let mut taken = 0;
+        while taken < limit {
+            let Some(count) = packet_at(self.socket.as_ref(), taken, available) else { break };
+            if taken > 0 && taken + count > limit {
+                break;
+            }
+            self.take_packet(taken, count, frames);
+            taken += count;
+        }
+        if let Some(socket) = self.socket.as_mut().filter(|_| taken > 0) {
+            socket.receive.release(taken);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), PortError> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        let room = socket.transmit.room(u32::try_from(frames.len()).unwrap_or(u32::MAX)) as usize;
+        // How many frames make whole packets that fit.
+        let (mut whole, mut begins, mut sendable) = (0, 0, true);
+        let longest = if socket.frags { LONGEST_CHAIN } else { 1 };
+        for (at, frame) in frames.iter().enumerate().take(room) {
+            sendable &= !frame.is_empty();
+            if !frame.has_more() {
+                whole = at + 1;
+                sendable &= whole - begins <= longest;
+                begins = whole;
+            }
+        }
+        if sendable {
+            for frame in frames.drain(..whole) {
+                socket.transmit.push(self.lent.lend(frame));
+            }
+            self.sending += whole as u32;
+        } else {
+            self.send_some(frames, whole, longest);
+        }
+        if let Some(socket) = self.socket.as_mut().filter(|_| whole > 0) {
+            socket.transmit.publish();
+        }
+        Ok(())
+    }
+
+    fn service(&mut self, pool: &mut FramePool) -> Result<(), PortError> {
+        pool.give_all(self.spare.drain(..));
+        self.reap(pool);
+        self.kick(pool)?;
+        self.refill(pool);
+        self.probe()
+    }
+
+    fn close(&mut self, pool: &mut FramePool) {
+        // What was accepted for sending is sent if the kernel can; when it cannot, it is too late to complain.
+        drop(self.kick(pool));
+        self.last = self.read_statistics().unwrap_or_default();
+        // The kernel stops using the packet memory before this returns: it unbinds the socket and waits for whoever is
+        // receiving. Packets that a device has not sent yet were copied, or (drivers that say IFF_TX_SKB_NO_LINEAR)
+        // are still read from their chunks; those may go out with other bytes than were meant.
+        drop(self.socket.take());
+        // SAFETY: the socket is closed.
+        pool.give_all(unsafe { self.lent.take_all() });
+        pool.give_all(self.spare.drain(..));
+        (self.filled, self.sending) = (0, 0);
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
+    }
+
+    fn statistics(&self) -> PortStatistics {
+        let mut statistics = self.read_statistics().unwrap_or(self.last);
+        statistics.invalid_descriptors += self.refused;
+        statistics
+    }
+}
+
+impl XskPort {
+    /// Sends the packets of the first `whole` frames but those which the kernel would refuse and whose chunks it would
+    /// keep: packets with an empty frame, or of more frames than it takes.
+    fn send_some(&mut self, frames: &mut Vec<Frame>, whole: usize, longest: usize) {
+        let Some(socket) = &mut self.socket else { return };
+        let mut packet: Vec<Frame> = Vec::new();
+        for frame in frames.drain(..whole) {
+            let more = frame.has_more();
+            packet.push(frame);
+            if more {
+                continue;
+            }
+            if packet.len() > longest || packet.iter().any(Frame::is_empty) {
+                self.refused += 1;
+                self.spare.append(&mut packet);
+                continue;
+            }
+            for frame in packet.drain(..) {
+                socket.transmit.push(self.lent.lend(frame));
+                self.sending += 1;
+            }
+        }
+    }
+}
+
+/// How many frames the packet has which begins at an entry of the receive ring; none when it is not there to its end.
+fn packet_at(socket: Option<&Socket>, at: u32, available: u32) -> Option<u32> {
+    let goes_on = |ahead| socket.is_some_and(|socket| socket.receive.peek(ahead).options & libc::XDP_PKT_CONTD != 0);
+    (at..available).find(|&ahead| !goes_on(ahead)).map(|last| last - at + 1)
+}
+
+/// What a failed call to the kernel means for the port; nothing, when it is worth another try.
+fn try_again(source: io::Error) -> Result<(), PortError> {
+    match source.raw_os_error() {
+        Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Ok(()),
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Err(PortError::Gone { source }),
+        _ => Err(PortError::Failed { source }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

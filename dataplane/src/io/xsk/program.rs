@@ -1,0 +1,70 @@
+//! The XDP program: every packet goes to the AF_XDP socket of the queue that it came in on, or nowhere.
+//!
+//! ```text
+//!   r2 = ctx->rx_queue_index
+//!   r1 = sockets                            the map from queue to socket
+//!   r3 = XDP_DROP                           what to do when the queue has no socket
+//!   return bpf_redirect_map(r1, r2, r3)
+//! ```
+//!
+//! Usual samples return `XDP_PASS` when there is no socket. Then a queue whose worker is not there yet, or was closed,
+//! hands packets to the host's stack, which forwards them without any policy. Here they are dropped.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use super::bpf::{self, HAS_FRAGS, Instruction, MAP_XSK, Map};
+
+/// `XDP_DROP`.
+const XDP_DROP: i32 = 1;
+/// Where `struct xdp_md` has the queue, in bytes.
+const RX_QUEUE_INDEX: i16 = 16;
+/// `bpf_redirect_map`.
+const REDIRECT_MAP: i32 = 51;
+/// The name by which libbpf finds the map of a program that is attached already, and adds its sockets to it.
+const MAP_NAME: &str = "xsks_map";
+
+/// The program with its map from queue to socket. Not attached yet.
+#[derive(Debug)]
+pub(super) struct Program {
+    descriptor: OwnedFd,
+    sockets: Map,
+    /// Whether it takes packets in several buffers.
+    pub(super) frags: bool,
+}
+
+impl Program {
+    /// Loads it, for packets in several buffers where the kernel can (5.18).
+    pub(super) fn load(queues: u32) -> io::Result<Self> {
+        Self::load_with(queues, true).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => Self::load_with(queues, false),
+            _ => Err(error),
+        })
+    }
+
+    /// Loads it with or without packets in several buffers.
+    pub(super) fn load_with(queues: u32, frags: bool) -> io::Result<Self> {
+        let sockets = Map::new(MAP_XSK, MAP_NAME, 4, queues)?;
+        let [low, high] = Instruction::map(1, &sockets);
+        let instructions = [
+            Instruction::load(2, 1, RX_QUEUE_INDEX),
+            low,
+            high,
+            Instruction::set(3, XDP_DROP),
+            Instruction::call(REDIRECT_MAP),
+            Instruction::exit(),
+        ];
+        let descriptor = bpf::load_program("bulkhead", &instructions, if frags { HAS_FRAGS } else { 0 })?;
+        Ok(Self { descriptor, sockets, frags })
+    }
+
+    /// Sends the packets of a queue to a socket. The kernel forgets it when the socket is closed.
+    pub(super) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.sockets.set(queue, &socket.as_raw_fd().to_ne_bytes())
+    }
+
+    /// Attaches it to an interface until the descriptor is closed; `flags` are `XDP_FLAGS_*`.
+    pub(super) fn attach(&self, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+        bpf::attach(self.descriptor.as_fd(), interface, flags)
+    }
+}

@@ -1,0 +1,133 @@
+//! What the running vswitch counts.
+
+use crate::io::{Frame, PortStatistics};
+use crate::{Counters, DropReason, PortId};
+
+/// What went through one port, in packets and bytes of frames without their check sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortTraffic {
+    /// Packets that came in.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Packets that were handed to the port for sending.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// What was lost below the port.
+    pub statistics: PortStatistics,
+}
+
+/// What one worker counted since it was started.
+///
+/// Over all workers, while no packet is between two of them: `received + originated` is
+/// `sent + absorbed + held` plus all drops. See [`VswitchCounters::lost`].
+#[derive(Clone, Debug, Default)]
+pub struct WorkerCounters {
+    /// What the engine counted: verdicts, sessions, policies.
+    pub engine: Counters,
+    /// Packets taken from the worker's ports.
+    pub received: u64,
+    /// Packets handed to the worker's ports.
+    pub sent: u64,
+    /// Packets that the vswitch made itself: answers to ARP and neighbour discovery, its own questions, ICMP errors.
+    pub originated: u64,
+    /// Packets that were for the vswitch itself: ARP and neighbour discovery that it answered or learned from.
+    pub absorbed: u64,
+    /// Sessions in use now.
+    pub sessions: u64,
+    /// Packets that wait for their next hop's MAC address now.
+    pub held: u64,
+    /// Packets that were dropped outside of the engine, before it saw them or after it let them pass; by
+    /// [`DropReason::index`].
+    pub other_drops: Vec<u64>,
+    /// What went through each port's queues that are this worker's.
+    pub ports: Vec<(PortId, PortTraffic)>,
+    /// Rounds of the loop in which nothing was to do.
+    pub idle_rounds: u64,
+    /// Rounds in which something was.
+    pub busy_rounds: u64,
+    /// How often the worker slept until something came.
+    pub sleeps: u64,
+    /// Packets that the tap should have had and missed because its reader was behind.
+    pub tap_missed: u64,
+}
+
+/// What the whole vswitch counted.
+#[derive(Clone, Debug, Default)]
+pub struct VswitchCounters {
+    /// One per worker, in the order of the configuration. A worker that died has zeros.
+    pub workers: Vec<WorkerCounters>,
+}
+
+impl WorkerCounters {
+    pub(super) fn new() -> Self {
+        Self { other_drops: vec![0; DropReason::COUNT], ..Self::default() }
+    }
+
+    /// A packet is counted by its last frame.
+    pub(super) fn drop_frame(&mut self, frame: &Frame, reason: DropReason) {
+        if !frame.has_more() {
+            self.drop_packet(reason);
+        }
+    }
+
+    pub(super) fn drop_packet(&mut self, reason: DropReason) {
+        self.other_drops[reason.index()] += 1;
+    }
+
+    /// Packets dropped for this reason, by the engine and around it.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.engine.dropped(reason) + self.other_drops.get(reason.index()).copied().unwrap_or_default()
+    }
+}
+
+impl VswitchCounters {
+    /// Packets dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.workers.iter().map(|worker| worker.dropped(reason)).sum()
+    }
+
+    /// Packets dropped per reason, for every reason.
+    pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&reason| (reason, self.dropped(reason)))
+    }
+
+    /// The sum of a counter over the workers.
+    pub fn sum(&self, counter: impl Fn(&WorkerCounters) -> u64) -> u64 {
+        self.workers.iter().map(counter).sum()
+    }
+
+    /// What went through a port, over all its queues.
+    pub fn port(&self, id: PortId) -> PortTraffic {
+        let queues = self.workers.iter().flat_map(|worker| &worker.ports).filter(|(port, _)| *port == id);
+        queues.fold(PortTraffic::default(), |sum, (_, queue)| sum.plus(queue))
+    }
+
+    /// Packets that no counter accounts for: 0, unless packets are between two workers right now.
+    pub fn lost(&self) -> i64 {
+        let total = |counter: fn(&WorkerCounters) -> u64| i128::from(self.sum(counter));
+        let dropped: i128 = self.drops().map(|(_, count)| i128::from(count)).sum();
+        let came = total(|worker| worker.received) + total(|worker| worker.originated);
+        let went = total(|worker| worker.sent) + total(|worker| worker.absorbed) + total(|worker| worker.held);
+        i64::try_from(came - went - dropped).unwrap_or(i64::MAX)
+    }
+}
+
+impl PortTraffic {
+    pub(super) fn plus(self, other: &Self) -> Self {
+        let (a, b) = (self.statistics, other.statistics);
+        Self {
+            received: self.received + other.received,
+            received_bytes: self.received_bytes + other.received_bytes,
+            sent: self.sent + other.sent,
+            sent_bytes: self.sent_bytes + other.sent_bytes,
+            statistics: PortStatistics {
+                receive_ring_full: a.receive_ring_full + b.receive_ring_full,
+                fill_ring_empty: a.fill_ring_empty + b.fill_ring_empty,
+                receive_dropped: a.receive_dropped + b.receive_dropped,
+                invalid_descriptors: a.invalid_descriptors + b.invalid_descriptors,
+            },
+        }
+    }
+}

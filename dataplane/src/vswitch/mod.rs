@@ -1,0 +1,367 @@
+//! The running vswitch: workers on their cores, ports that come and go.
+//!
+//! **Purpose.** [`Vswitch`] is the control thread's end: it starts workers, gives them ports, collects what they count
+//! and stops them. A worker's loop receives, judges, forwards and sends bursts until it is told to stop.
+//!
+//! **Not its purpose.** It opens no interfaces and reads no configuration: a port is whatever implements
+//! [`Port`]. It compiles no policy: workers read the [`Publisher`]'s snapshots.
+//!
+//! ```text
+//!   control thread                     worker 0                                              worker 1
+//!   Vswitch --commands--> [ receive -> mine? -> judge -> forward -> send ]     [ receive -> mine? -> ... -> send ]
+//!           <--events----           |no                     |out port is worker 1's               ^        ^
+//!                                   `------ lane 0->1 ------+------- lane 0->1 -------------------'--------'
+//!   Publisher ~~snapshot~~> Reader of each worker, once per round
+//! ```
+//!
+//! Both directions of a connection must find one session, but they come in on different ports and so perhaps on
+//! different workers. Every pair of addresses therefore has one worker, by a keyed hash that is the same in both
+//! directions, and packets that come in elsewhere change hands over a lane. The alternative, one session table for all
+//! workers, was not taken: every hit writes to its entry (the time, the TCP state), so the entries' cache lines would
+//! travel between the cores just as the packets do now, and creating, ending and recycling would need locks or a
+//! lock-free reclamation on top. Addresses and not ports decide, so that fragments and ICMP errors come to their
+//! session's worker too; the price is that two pods that talk only to each other keep one worker busy, as one queue of a
+//! veth pair does anyway.
+//!
+//! **Invariant.** A packet that came in is sent, absorbed, held or dropped with a reason, and its frames are back in a
+//! pool or at a port ([`VswitchCounters::lost`]). A round sees one snapshot. The packet path takes no lock and does
+//! not allocate once its buffers have grown.
+
+mod arrivals;
+mod clock;
+mod counters;
+mod lane;
+mod ports;
+mod shim;
+mod stage;
+mod tap;
+mod worker_loop;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+
+pub use counters::{PortTraffic, VswitchCounters, WorkerCounters};
+pub use tap::{Captured, Tap};
+
+use crate::forward::{Forwarder, Neighbours};
+use crate::io::{FramePool, Port, PortError, Umem, UmemError, Waker};
+use crate::{PortId, Publisher, SessionConfig, Worker, WorkerConfig};
+use lane::{Incoming, Outgoing};
+use shim::Affinity;
+use stage::Surroundings;
+use worker_loop::{Parts, WorkerLoop};
+
+/// How long the control thread waits for a worker's answer. A round takes well under a millisecond, a sleep at most
+/// [`worker_loop::NAP`]; a worker that does not answer in this time is stuck or dead.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The most workers: there is a lane for each ordered pair of them.
+const MAX_WORKERS: usize = 64;
+
+/// What a worker does when nothing is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PollMode {
+    /// Asks its ports again and again: the shortest delay, and a core that is always busy.
+    Spin,
+    /// Asks for a while and then sleeps until a port or another worker has something.
+    #[default]
+    Adaptive,
+}
+
+/// How a vswitch is made.
+#[derive(Clone, Debug)]
+pub struct VswitchConfig {
+    /// One worker per element, pinned to that core or not at all.
+    pub cores: Vec<Option<usize>>,
+    /// What they do when nothing is to do.
+    pub poll: PollMode,
+    /// The engine's configuration. The capacity of the sessions is for all workers together.
+    pub engine: WorkerConfig,
+    /// How many frames of 4 KiB all ports share.
+    pub frames: u32,
+    /// Where copies of all received packets go, with their verdicts.
+    pub tap: Option<Tap>,
+}
+
+/// Why a vswitch could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum VswitchError {
+    /// None, or too many.
+    #[error("{workers} workers; there must be 1 to {MAX_WORKERS}")]
+    Workers {
+        /// How many were asked for.
+        workers: usize,
+    },
+    /// No packet memory.
+    #[error(transparent)]
+    Umem(#[from] UmemError),
+    /// The system refused a thread or a descriptor.
+    #[error("cannot start worker {worker}: {source}")]
+    Start {
+        /// Which one.
+        worker: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Thread and core do not come together.
+    #[error(
+        "worker {worker} cannot be pinned to core {core}\n  help: name a core that this process may use (see `nproc --all`, `taskset -p $$`)"
+    )]
+    Core {
+        /// Which worker.
+        worker: usize,
+        /// Which core.
+        core: usize,
+    },
+}
+
+/// What happened to the running vswitch.
+#[derive(Debug)]
+pub enum VswitchEvent {
+    /// A port failed and was closed; the rest goes on.
+    PortGone {
+        /// Which port.
+        port: PortId,
+        /// Which of its queues.
+        queue: u32,
+        /// Why.
+        error: PortError,
+    },
+}
+
+/// What the control thread tells a worker.
+pub(crate) enum Command {
+    /// A queue of a port is this worker's from now on.
+    Add(PortId, u32, Box<dyn Port>),
+    /// A port can be reached through another worker.
+    Reach(PortId, usize),
+    /// A port is no more.
+    Remove(PortId),
+    /// Tell what was counted.
+    Report(Sender<WorkerCounters>),
+    /// Close all ports and end.
+    Stop,
+}
+
+/// The control thread's end of a worker.
+struct Handle {
+    commands: Sender<Command>,
+    bell: Arc<Bell>,
+    thread: JoinHandle<WorkerCounters>,
+}
+
+/// Wakes a worker that sleeps.
+pub(crate) struct Bell {
+    asleep: AtomicBool,
+    waker: Waker,
+}
+
+impl Bell {
+    /// The worker looks around once more after this, before it sleeps.
+    pub(crate) fn prepare_to_sleep(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// The worker is awake again.
+    pub(crate) fn awake(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
+        self.waker.drain();
+    }
+
+    /// Wakes the worker if it sleeps or is about to. To be called after the news was put where the worker looks.
+    pub(crate) fn ring(&self) {
+        // Together with the worker's store: either the worker sees the news, or this sees that it sleeps.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            self.waker.wake();
+        }
+    }
+}
+
+/// A running vswitch. Dropping it stops it.
+pub struct Vswitch {
+    workers: Vec<Handle>,
+    neighbours: Arc<Neighbours>,
+    pool: FramePool,
+    events: Receiver<VswitchEvent>,
+}
+
+impl Vswitch {
+    /// Maps the packet memory and starts the workers. They have no ports yet.
+    ///
+    /// # Errors
+    /// [`VswitchError`]; nothing is left running then.
+    pub fn start(config: &VswitchConfig, publisher: &Publisher) -> Result<Self, VswitchError> {
+        let count = config.cores.len();
+        if !(1..=MAX_WORKERS).contains(&count) {
+            return Err(VswitchError::Workers { workers: count });
+        }
+        let (umem, frames) = Umem::new(config.frames)?;
+        let pool = FramePool::new(umem, frames);
+        let (tell, events) = crossbeam_channel::unbounded();
+        let neighbours = Neighbours::new();
+        let mut vswitch =
+            Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events };
+        let (bells, affinity) = (bells(count)?, Affinity::new());
+        for (id, (outgoing, incoming)) in lanes(count).into_iter().enumerate() {
+            let (send, commands) = crossbeam_channel::unbounded();
+            let surroundings = Surroundings {
+                id,
+                outgoing,
+                incoming,
+                bells: bells.clone(),
+                affinity: affinity.clone(),
+                events: tell.clone(),
+                tap: config.tap.clone(),
+            };
+            let parts = Parts {
+                engine: Worker::new(share(config.engine, count)),
+                forwarder: Forwarder::new(Arc::clone(&neighbours)),
+                pool: vswitch.pool.sibling(),
+                surroundings,
+                reader: publisher.reader(),
+                commands,
+                poll: config.poll,
+            };
+            let thread = spawn(id, config.cores[id], parts)?;
+            vswitch.workers.push(Handle { commands: send, bell: Arc::clone(&bells[id]), thread });
+        }
+        Ok(vswitch)
+    }
+
+    /// A pool of the shared memory, for opening ports.
+    pub const fn pool(&mut self) -> &mut FramePool {
+        &mut self.pool
+    }
+
+    /// Gives one queue of a port to its worker, and tells the others where it is. A port's queues go to different workers
+    /// where there are several.
+    pub fn add_port(&self, id: PortId, queue: u32, port: Box<dyn Port>) {
+        let owner = (id.index() + queue as usize) % self.workers.len();
+        self.tell(owner, Command::Add(id, queue, port));
+        for worker in (0..self.workers.len()).filter(|&worker| worker != owner) {
+            self.tell(worker, Command::Reach(id, owner));
+        }
+    }
+
+    /// Closes all queues of a port, and forgets what was learned of the other side.
+    pub fn remove_port(&self, id: PortId) {
+        self.neighbours.forget(id);
+        for worker in 0..self.workers.len() {
+            self.tell(worker, Command::Remove(id));
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn events(&self) -> impl Iterator<Item = VswitchEvent> + '_ {
+        self.events.try_iter()
+    }
+
+    /// How many workers do not run any more though nobody stopped them: a fault of the program. What they owned is closed.
+    pub fn dead_workers(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.thread.is_finished()).count()
+    }
+
+    /// What was counted so far. Waits for each worker's answer, a few milliseconds at most when all is well.
+    pub fn counters(&self) -> VswitchCounters {
+        let asked = (0..self.workers.len()).map(|worker| {
+            let (answer, report) = crossbeam_channel::bounded(1);
+            self.tell(worker, Command::Report(answer));
+            report
+        });
+        let asked: Vec<_> = asked.collect();
+        let workers = asked.into_iter().map(|report| report.recv_timeout(ANSWER).unwrap_or_default());
+        VswitchCounters { workers: workers.collect() }
+    }
+
+    /// Closes all ports, ends the workers and tells what they counted.
+    pub fn stop(mut self) -> VswitchCounters {
+        VswitchCounters { workers: self.end() }
+    }
+
+    fn tell(&self, worker: usize, command: Command) {
+        let worker = &self.workers[worker];
+        // An error means that the worker is dead; `dead_workers` tells.
+        if worker.commands.send(command).is_ok() {
+            worker.bell.ring();
+        }
+    }
+
+    fn end(&mut self) -> Vec<WorkerCounters> {
+        (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Stop));
+        self.workers.drain(..).map(|worker| worker.thread.join().unwrap_or_default()).collect()
+    }
+}
+
+impl Drop for Vswitch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for Vswitch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vswitch").field("workers", &self.workers.len()).finish_non_exhaustive()
+    }
+}
+
+/// One worker's part of the sessions.
+fn share(engine: WorkerConfig, workers: usize) -> WorkerConfig {
+    let capacity = engine.sessions.capacity.div_ceil(workers);
+    WorkerConfig { sessions: SessionConfig { capacity, ..engine.sessions }, ..engine }
+}
+
+fn bells(count: usize) -> Result<Vec<Arc<Bell>>, VswitchError> {
+    let bell = |worker| {
+        let waker = Waker::new().map_err(|source| VswitchError::Start { worker, source })?;
+        Ok(Arc::new(Bell { asleep: AtomicBool::new(false), waker }))
+    };
+    (0..count).map(bell).collect()
+}
+
+/// For each worker: its lanes to the others (none to itself), and those from the others.
+fn lanes(count: usize) -> Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> {
+    let mut ends: Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> = Vec::new();
+    ends.resize_with(count, Default::default);
+    for from in 0..count {
+        for to in 0..count {
+            let mut outgoing = None;
+            if from != to {
+                let (out, into) = lane::lane();
+                outgoing = Some(out);
+                ends[to].1.push(into);
+            }
+            ends[from].0.push(outgoing);
+        }
+    }
+    ends
+}
+
+fn spawn(id: usize, core: Option<usize>, parts: Parts) -> Result<JoinHandle<WorkerCounters>, VswitchError> {
+    let (pinned, is_pinned) = crossbeam_channel::bounded(1);
+    let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
+        let done = core.is_none_or(pin);
+        // Nobody waits any more when starting failed elsewhere; the loop ends by its closed command channel.
+        let _ = pinned.send(done);
+        if done { WorkerLoop::new(parts).run() } else { WorkerCounters::default() }
+    });
+    let thread = thread.map_err(|source| VswitchError::Start { worker: id, source })?;
+    match (is_pinned.recv(), core) {
+        (Ok(false), Some(core)) => Err(VswitchError::Core { worker: id, core }),
+        _ => Ok(thread),
+    }
+}
+
+/// Asks for the cores first: the library aborts at a number beyond the kernel's set of cores.
+fn pin(core: usize) -> bool {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    cores.into_iter().find(|known| known.id == core).is_some_and(core_affinity::set_for_current)
+}
+
+#[cfg(test)]
+mod tests;

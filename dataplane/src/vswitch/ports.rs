@@ -1,0 +1,246 @@
+//! A worker's ports, and how it reaches those of the others.
+
+use crossbeam_channel::Sender;
+
+use super::lane::{Errand, Outgoing};
+use super::{PortTraffic, VswitchEvent, WorkerCounters};
+use crate::io::{Frame, FramePool, Port, PortError};
+use crate::{DropReason, PortId};
+
+/// One queue of a port, owned by this worker.
+pub(super) struct OwnPort {
+    pub(super) id: PortId,
+    queue: u32,
+    pub(super) port: Box<dyn Port>,
+    /// What goes out at the end of the round.
+    transmit: Vec<Frame>,
+    pub(super) traffic: PortTraffic,
+}
+
+/// How a port is reached from this worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// Not at all.
+    Closed,
+    /// By a queue of this worker, at this place among its own.
+    Own(usize),
+    /// By that worker.
+    Worker(usize),
+}
+
+/// All of them.
+pub(super) struct Ports {
+    own: Vec<OwnPort>,
+    /// By port id.
+    exits: Vec<Exit>,
+    /// The lanes to the other workers, by worker.
+    pub(super) outgoing: Vec<Option<Outgoing>>,
+    events: Sender<VswitchEvent>,
+    /// What the queues that were closed had counted.
+    closed: Vec<(PortId, PortTraffic)>,
+}
+
+impl Ports {
+    pub(super) const fn new(outgoing: Vec<Option<Outgoing>>, events: Sender<VswitchEvent>) -> Self {
+        Self { own: Vec::new(), exits: Vec::new(), outgoing, events, closed: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.own.len()
+    }
+
+    pub(super) fn get(&mut self, at: usize) -> &mut OwnPort {
+        &mut self.own[at]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &OwnPort> {
+        self.own.iter()
+    }
+
+    pub(super) fn add(&mut self, id: PortId, queue: u32, port: Box<dyn Port>) {
+        let traffic = PortTraffic::default();
+        self.own.push(OwnPort { id, queue, port, transmit: Vec::new(), traffic });
+        *self.exit(id) = Exit::Own(self.own.len() - 1);
+    }
+
+    /// The port is at another worker; a queue of one's own is nearer.
+    pub(super) fn reach(&mut self, id: PortId, worker: usize) {
+        let exit = self.exit(id);
+        if *exit == Exit::Closed {
+            *exit = Exit::Worker(worker);
+        }
+    }
+
+    /// Closes this worker's queues of a port and forgets the way to the others'.
+    pub(super) fn remove(&mut self, id: PortId, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        while let Some(at) = self.own.iter().position(|own| own.id == id) {
+            self.close(at, pool, counters);
+        }
+        *self.exit(id) = Exit::Closed;
+    }
+
+    /// Closes everything.
+    pub(super) fn close_all(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        while !self.own.is_empty() {
+            self.close(0, pool, counters);
+        }
+    }
+
+    /// The port does not work any more: it is closed, and the control thread is told.
+    pub(super) fn fail(&mut self, at: usize, error: PortError, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        let (port, queue) = (self.own[at].id, self.own[at].queue);
+        self.close(at, pool, counters);
+        // Nobody listens any more: then nobody wants to know.
+        let _ = self.events.send(VswitchEvent::PortGone { port, queue, error });
+    }
+
+    /// Queues a packet of `count` frames for a port. What cannot be queued goes back to the pool.
+    pub(super) fn put(
+        &mut self,
+        out: PortId,
+        count: usize,
+        frames: impl Iterator<Item = Frame>,
+        pool: &mut FramePool,
+    ) -> Result<(), DropReason> {
+        let refused = match self.exits.get(out.index()) {
+            Some(&Exit::Own(at)) => {
+                self.own[at].transmit.extend(frames.take(count));
+                return Ok(());
+            }
+            Some(&Exit::Worker(worker)) => match &mut self.outgoing[worker] {
+                Some(lane) if lane.has_room(count) => {
+                    lane.push(count, frames, Errand::Send(out));
+                    return Ok(());
+                }
+                _ => DropReason::WorkerBusy,
+            },
+            Some(Exit::Closed) | None => DropReason::PortDown,
+        };
+        pool.give_all(frames.take(count));
+        Err(refused)
+    }
+
+    /// Gives a packet that came in on `port` to the worker that has its sessions.
+    pub(super) fn hand_over(
+        &mut self,
+        worker: usize,
+        count: usize,
+        frames: impl Iterator<Item = Frame>,
+        port: PortId,
+        pool: &mut FramePool,
+    ) -> Result<(), DropReason> {
+        match &mut self.outgoing[worker] {
+            Some(lane) if lane.has_room(count) => {
+                lane.push(count, frames, Errand::Judge(port));
+                Ok(())
+            }
+            _ => {
+                pool.give_all(frames);
+                Err(DropReason::WorkerBusy)
+            }
+        }
+    }
+
+    /// Queues a packet that another worker has forwarded; it does not travel further.
+    pub(super) fn put_own(&mut self, out: PortId, frame: Frame, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        if let Some(&Exit::Own(at)) = self.exits.get(out.index()) {
+            self.own[at].transmit.push(frame);
+            return;
+        }
+        counters.drop_frame(&frame, DropReason::PortDown);
+        pool.give(frame);
+    }
+
+    /// Sends what is queued, and does what the ports need once per round.
+    pub(super) fn flush(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        let mut at = 0;
+        while at < self.own.len() {
+            match self.own[at].flush(pool, counters) {
+                Ok(()) => at += 1,
+                // Another one takes its place.
+                Err(error) => self.fail(at, error, pool, counters),
+            }
+        }
+    }
+
+    /// What went through each port, those that were closed included.
+    pub(super) fn traffic(&self) -> Vec<(PortId, PortTraffic)> {
+        let open = self.own.iter().map(|own| (own.id, own.traffic_so_far()));
+        open.chain(self.closed.iter().copied()).collect()
+    }
+
+    fn exit(&mut self, id: PortId) -> &mut Exit {
+        if self.exits.len() <= id.index() {
+            self.exits.resize(id.index() + 1, Exit::Closed);
+        }
+        &mut self.exits[id.index()]
+    }
+
+    fn close(&mut self, at: usize, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        let mut own = self.own.swap_remove(at);
+        own.drop_queued(DropReason::PortDown, pool, counters);
+        // The kernel's counts are gone with the socket.
+        let traffic = own.traffic_so_far();
+        own.port.close(pool);
+        self.keep(own.id, traffic);
+        for exit in &mut self.exits {
+            match *exit {
+                Exit::Own(place) if place == at => *exit = Exit::Closed,
+                Exit::Own(place) if place == self.own.len() => *exit = Exit::Own(at),
+                _ => {}
+            }
+        }
+        // A port with several queues may still have another one here.
+        if let Some(other) = self.own.iter().position(|other| other.id == own.id) {
+            *self.exit(own.id) = Exit::Own(other);
+        }
+    }
+
+    /// One line per port, however often it comes and goes.
+    fn keep(&mut self, id: PortId, traffic: PortTraffic) {
+        match self.closed.iter_mut().find(|(port, _)| *port == id) {
+            Some((_, sum)) => *sum = sum.plus(&traffic),
+            None => self.closed.push((id, traffic)),
+        }
+    }
+}
+
+impl OwnPort {
+    fn flush(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) -> Result<(), PortError> {
+        if self.transmit.is_empty() {
+            return self.port.service(pool);
+        }
+        let (packets, bytes) = size(&self.transmit);
+        let mut sent = self.port.send(&mut self.transmit).and_then(|()| self.port.service(pool));
+        if sent.is_ok() && !self.transmit.is_empty() {
+            // The kernel has just taken some out of the queue.
+            sent = self.port.send(&mut self.transmit).and_then(|()| self.port.service(pool));
+        }
+        let (left, left_bytes) = size(&self.transmit);
+        self.traffic.sent += packets - left;
+        self.traffic.sent_bytes += bytes - left_bytes;
+        counters.sent += packets - left;
+        if sent.is_ok() {
+            self.drop_queued(DropReason::TxFull, pool, counters);
+        }
+        sent
+    }
+
+    fn drop_queued(&mut self, reason: DropReason, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        for frame in self.transmit.drain(..) {
+            counters.drop_frame(&frame, reason);
+            pool.give(frame);
+        }
+    }
+
+    fn traffic_so_far(&self) -> PortTraffic {
+        PortTraffic { statistics: self.port.statistics(), ..self.traffic }
+    }
+}
+
+/// How many packets and bytes.
+fn size(frames: &[Frame]) -> (u64, u64) {
+    frames
+        .iter()
+        .fold((0, 0), |(packets, bytes), frame| (packets + u64::from(!frame.has_more()), bytes + frame.len() as u64))
+}

@@ -1,0 +1,424 @@
+//! One round of a worker: receive, judge, forward, send.
+//!
+//! ```text
+//!   own ports --receive--> whose? --mine--> [arrivals] --judge--> step --send--> [transmit of a port] --flush--> kernel
+//!                            |                 ^                   |--hold--> forwarder's queue --released--^
+//!                            `--lane--> other  |                   |--absorbed, drop--> pool
+//!   lanes of the others --judge---------------'                    `--ICMP error, ARP, ND: a new frame--^
+//! ```
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+
+use super::arrivals::{Arrival, Arrivals};
+use super::lane::{Errand, Incoming, Outgoing};
+use super::ports::Ports;
+use super::shim::{self, Affinity, BodyKind, Judged, Received};
+use super::{Bell, Captured, Tap, VswitchEvent, WorkerCounters};
+use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Released, Step, rewrite};
+use crate::io::{Frame, FramePool, Port, Umem};
+use crate::{BURST, DropReason, LinkType, Outcome, Packet, PortId, Snapshot, Verdict, Worker};
+
+/// How often an idle worker lets the engine sweep out sessions whose time is up.
+const SWEEP_EVERY: u64 = Duration::from_millis(100).as_nanos() as u64;
+
+/// Longer than any packet is held: an hour.
+const FOR_EVER: u64 = Duration::from_secs(3600).as_nanos() as u64;
+
+/// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
+/// for jumbo packets.
+#[derive(Debug)]
+pub(super) struct Chain {
+    first: Frame,
+    rest: Vec<Frame>,
+}
+
+/// What connects a stage with its surroundings.
+pub(super) struct Surroundings {
+    pub(super) id: usize,
+    pub(super) outgoing: Vec<Option<Outgoing>>,
+    pub(super) incoming: Vec<Incoming>,
+    pub(super) bells: Vec<Arc<Bell>>,
+    /// Which worker a pair of addresses belongs to; the same keys in all workers.
+    pub(super) affinity: Affinity,
+    pub(super) events: Sender<VswitchEvent>,
+    pub(super) tap: Option<Tap>,
+}
+
+/// Everything that a round works on.
+pub(super) struct Stage {
+    id: usize,
+    engine: Worker,
+    forwarder: Forwarder<Chain>,
+    affinity: Affinity,
+    pool: FramePool,
+    umem: Arc<Umem>,
+    ports: Ports,
+    incoming: Vec<Incoming>,
+    bells: Vec<Arc<Bell>>,
+    tap: Option<Tap>,
+    /// What a port has just received.
+    received: Vec<Frame>,
+    arrivals: Arrivals,
+    judged: Vec<Judged>,
+    counters: WorkerCounters,
+    now: u64,
+    swept_at: u64,
+}
+
+impl Stage {
+    pub(super) fn new(
+        engine: Worker,
+        forwarder: Forwarder<Chain>,
+        pool: FramePool,
+        surroundings: Surroundings,
+    ) -> Self {
+        let Surroundings { id, outgoing, incoming, bells, affinity, events, tap } = surroundings;
+        Self {
+            id,
+            engine,
+            forwarder,
+            affinity,
+            umem: Arc::clone(pool.umem()),
+            pool,
+            ports: Ports::new(outgoing, events),
+            incoming,
+            bells,
+            tap,
+            received: Vec::with_capacity(BURST),
+            arrivals: Arrivals::default(),
+            judged: Vec::with_capacity(BURST),
+            counters: WorkerCounters::new(),
+            now: 0,
+            swept_at: 0,
+        }
+    }
+
+    /// Does what there is to do, by one snapshot. False when that was nothing.
+    pub(super) fn round(&mut self, snapshot: &Snapshot, now: u64) -> bool {
+        self.now = now;
+        self.forwarder.begin(snapshot, now);
+        let mut worked = self.receive(snapshot);
+        worked |= self.open_mail(snapshot);
+        self.judge(snapshot);
+        self.sweep(snapshot);
+        self.forwarder.tick(snapshot);
+        self.send_released(snapshot);
+        self.send_messages();
+        self.ports.flush(&mut self.pool, &mut self.counters);
+        self.ring_bells();
+        self.counters.busy_rounds += u64::from(worked);
+        self.counters.idle_rounds += u64::from(!worked);
+        worked
+    }
+
+    pub(super) fn add(&mut self, id: PortId, queue: u32, port: Box<dyn Port>) {
+        self.ports.add(id, queue, port);
+    }
+
+    pub(super) fn reach(&mut self, id: PortId, worker: usize) {
+        self.ports.reach(id, worker);
+    }
+
+    pub(super) fn remove(&mut self, id: PortId) {
+        self.ports.remove(id, &mut self.pool, &mut self.counters);
+    }
+
+    /// Whether another worker has sent something.
+    pub(super) fn has_mail(&self) -> bool {
+        self.incoming.iter().any(|lane| !lane.is_empty())
+    }
+
+    /// Tells what to wait on. False when a port can only be asked.
+    pub(super) fn descriptors(&self, mut each: impl FnMut(RawFd)) -> bool {
+        self.ports.iter().all(|own| own.port.descriptor().map(&mut each).is_some())
+    }
+
+    /// The worker has slept.
+    pub(super) const fn slept(&mut self) {
+        self.counters.sleeps += 1;
+    }
+
+    /// What was counted so far.
+    pub(super) fn counters(&self) -> WorkerCounters {
+        WorkerCounters {
+            engine: self.engine.counters().clone(),
+            sessions: self.engine.sessions_in_use() as u64,
+            held: self.forwarder.held() as u64,
+            ports: self.ports.traffic(),
+            ..self.counters.clone()
+        }
+    }
+
+    /// Closes all ports; what is under way is dropped.
+    pub(super) fn close(mut self) -> WorkerCounters {
+        self.ports.close_all(&mut self.pool, &mut self.counters);
+        // Nobody is waited for any longer: by then, and with no port left, every held packet is given up.
+        let nothing = Snapshot::empty();
+        self.forwarder.begin(&nothing, self.now.saturating_add(FOR_EVER));
+        self.forwarder.tick(&nothing);
+        while let Some(Released { packet: Chain { first, rest }, .. }) = self.forwarder.next_released() {
+            self.counters.drop_packet(DropReason::PortDown);
+            self.pool.give(first);
+            self.pool.give_all(rest);
+        }
+        for lane in &mut self.incoming {
+            lane.take(usize::MAX, |frame, _| {
+                self.counters.drop_frame(&frame, DropReason::PortDown);
+                self.pool.give(frame);
+            });
+        }
+        self.counters()
+    }
+
+    /// Takes what the ports have. A burst is judged as soon as it is full.
+    fn receive(&mut self, snapshot: &Snapshot) -> bool {
+        let mut worked = false;
+        let mut at = 0;
+        while at < self.ports.len() {
+            let own = self.ports.get(at);
+            let (id, result) = (own.id, own.port.receive(&mut self.received, BURST));
+            if !self.received.is_empty() {
+                worked = true;
+                self.sort(id, at);
+                if self.arrivals.len() >= BURST {
+                    self.judge(snapshot);
+                }
+            }
+            match result {
+                Ok(()) => at += 1,
+                Err(error) => self.ports.fail(at, error, &mut self.pool, &mut self.counters),
+            }
+        }
+        worked
+    }
+
+    /// Keeps the packets that are this worker's, and sends the others to theirs.
+    fn sort(&mut self, port: PortId, at: usize) {
+        let mut received = std::mem::take(&mut self.received);
+        let (mut packets, mut bytes) = (0, 0);
+        let mut frames = received.drain(..);
+        while let Some(first) = frames.next() {
+            packets += 1;
+            bytes += first.len() as u64;
+            let fate = self.forwarder.admit(port, self.umem.bytes(&first));
+            let owner = fate.map(|()| self.owner(&first));
+            let rest = frames.as_slice().iter().scan(first.has_more(), |more, frame| {
+                let is_in = *more;
+                *more = frame.has_more();
+                is_in.then_some(frame.len() as u64)
+            });
+            let (rest, rest_bytes) = rest.fold((0, 0), |(count, sum), len| (count + 1, sum + len));
+            bytes += rest_bytes;
+            let packet = std::iter::once(first).chain(frames.by_ref().take(rest));
+            match owner {
+                Ok(owner) if owner == self.id => packet.for_each(|frame| self.arrivals.push(port, frame)),
+                Ok(owner) => {
+                    let handed = self.ports.hand_over(owner, rest + 1, packet, port, &mut self.pool);
+                    handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
+                }
+                Err(reason) => {
+                    self.counters.drop_packet(reason);
+                    self.pool.give_all(packet);
+                }
+            }
+        }
+        drop(frames);
+        self.received = received;
+        self.counters.received += packets;
+        let traffic = &mut self.ports.get(at).traffic;
+        traffic.received += packets;
+        traffic.received_bytes += bytes;
+    }
+
+    /// The worker that has the packet's sessions.
+    fn owner(&self, first: &Frame) -> usize {
+        match self.bells.len() {
+            1 => 0,
+            workers => self.affinity.of(self.umem.bytes(first)) as usize % workers,
+        }
+    }
+
+    /// Takes what other workers have sent.
+    fn open_mail(&mut self, snapshot: &Snapshot) -> bool {
+        let mut worked = false;
+        for at in 0..self.incoming.len() {
+            if self.incoming[at].is_empty() {
+                continue;
+            }
+            worked = true;
+            let Self { incoming, arrivals, ports, pool, counters, .. } = self;
+            incoming[at].take(BURST, |frame, errand| match errand {
+                Errand::Judge(port) => arrivals.push(port, frame),
+                Errand::Send(out) => ports.put_own(out, frame, pool, counters),
+            });
+            if self.arrivals.len() >= BURST {
+                self.judge(snapshot);
+            }
+        }
+        worked
+    }
+
+    /// Judges what waits and does what comes of it.
+    fn judge(&mut self, snapshot: &Snapshot) {
+        if self.arrivals.len() == 0 {
+            return;
+        }
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        if self.tap.is_some() {
+            self.judge_for_tap(snapshot, &arrivals);
+        } else {
+            let packets = arrivals.iter(&self.umem);
+            shim::judge(&mut self.engine, snapshot, self.now, packets, &mut self.judged);
+        }
+        let judged = std::mem::take(&mut self.judged);
+        arrivals.drain(|arrival, at, frames| self.act(snapshot, arrival, judged[at], frames));
+        self.judged = judged;
+        self.arrivals = arrivals;
+        self.swept_at = self.now;
+    }
+
+    /// As the engine's `judge`, and everything that it knows goes to the tap.
+    fn judge_for_tap(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        let link = LinkType::Ethernet;
+        let of = |Received { frame, wire_len, in_port }| Packet { frame, wire_len, link, in_port, time: self.now };
+        let packets: Vec<Packet<'_>> = arrivals.iter(&self.umem).map(of).collect();
+        let mut outcomes = vec![Outcome::UNJUDGED; packets.len()];
+        self.engine.process(snapshot, &packets, &mut outcomes);
+        self.judged.clear();
+        for (packet, outcome) in packets.iter().zip(&outcomes) {
+            let (verdict, session) = (outcome.verdict, outcome.session);
+            self.judged.push(Judged { verdict, body: BodyKind::Unknown, session });
+            let Some(tap) = self.tap.as_ref().filter(|tap| tap.has_room()) else {
+                self.counters.tap_missed += 1;
+                continue;
+            };
+            let (bytes, wire_len, outcome) = (packet.frame.into(), packet.wire_len, *outcome);
+            let taken = tap.offer(Captured { time: self.now, bytes, wire_len, outcome });
+            self.counters.tap_missed += u64::from(!taken);
+        }
+    }
+
+    /// What comes of one packet's verdict.
+    fn act(&mut self, snapshot: &Snapshot, arrival: Arrival, judged: Judged, mut frames: impl Iterator<Item = Frame>) {
+        let Arrival { port, count, len } = arrival;
+        let Some(mut first) = frames.next() else { return };
+        let step = self.forwarder.forward(snapshot, self.umem.bytes_mut(&mut first), len, port, judged.verdict);
+        match step {
+            Step::Send(out) => self.put(out, count, std::iter::once(first).chain(frames)),
+            Step::Hold(neighbour) => self.hold(snapshot, neighbour, port, Chain { first, rest: frames.collect() }),
+            Step::Consumed => {
+                self.counters.absorbed += 1;
+                self.pool.give(first);
+                self.pool.give_all(frames);
+            }
+            Step::Drop(reason) => {
+                self.report(snapshot, &first, arrival, judged.verdict, reason);
+                if judged.verdict.out_port().is_some() {
+                    self.counters.drop_packet(reason);
+                }
+                self.pool.give(first);
+                self.pool.give_all(frames);
+            }
+        }
+    }
+
+    /// Queues a packet for its port, or drops it.
+    fn put(&mut self, out: PortId, count: usize, frames: impl Iterator<Item = Frame>) {
+        if let Err(reason) = self.ports.put(out, count, frames, &mut self.pool) {
+            self.counters.drop_packet(reason);
+        }
+    }
+
+    fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, port: PortId, packet: Chain) {
+        if let Some(Chain { first, rest }) = self.forwarder.hold(snapshot, neighbour, port, packet) {
+            self.counters.drop_packet(DropReason::NeighbourQueueFull);
+            self.pool.give(first);
+            self.pool.give_all(rest);
+        }
+    }
+
+    /// Tells the sender of a packet that is dropped, where a router does.
+    fn report(&mut self, snapshot: &Snapshot, first: &Frame, arrival: Arrival, verdict: Verdict, reason: DropReason) {
+        if !Forwarder::<Chain>::reports(reason) {
+            return;
+        }
+        // Without a frame there is no report, as with a lost one.
+        let Some(mut fresh) = self.pool.take() else { return };
+        fresh.reset(ERROR_MAX);
+        let packet = Packet {
+            frame: self.umem.bytes(first),
+            wire_len: arrival.len,
+            link: LinkType::Ethernet,
+            in_port: arrival.port,
+            time: self.now,
+        };
+        let into = self.umem.bytes_mut(&mut fresh);
+        match self.forwarder.report(snapshot, &packet, verdict.out_port(), reason, into) {
+            Some(len) => self.originate(arrival.port, fresh, len),
+            None => self.pool.give(fresh),
+        }
+    }
+
+    /// Sends a packet that the vswitch made itself.
+    fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
+        self.counters.originated += 1;
+        frame.reset(len);
+        self.put(out, 1, std::iter::once(frame));
+    }
+
+    /// Packets whose next hop is known now, or given up.
+    fn send_released(&mut self, snapshot: &Snapshot) {
+        while let Some(released) = self.forwarder.next_released() {
+            let Chain { mut first, rest } = released.packet;
+            let len = first.len() + rest.iter().map(Frame::len).sum::<usize>();
+            match released.addresses {
+                Ok(addresses) => {
+                    rewrite::ethernet(self.umem.bytes_mut(&mut first), &addresses);
+                    self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest));
+                }
+                Err(reason) => {
+                    let arrival = Arrival { port: released.in_port, count: 1 + rest.len(), len };
+                    self.report(snapshot, &first, arrival, Verdict::Forward(released.out), reason);
+                    self.counters.drop_packet(reason);
+                    self.pool.give(first);
+                    self.pool.give_all(rest);
+                }
+            }
+        }
+    }
+
+    /// ARP and neighbour discovery, answers and questions.
+    fn send_messages(&mut self) {
+        while self.forwarder.has_messages() {
+            // Without a frame the messages wait for the next round.
+            let Some(mut frame) = self.pool.take() else { return };
+            frame.reset(MESSAGE_MAX);
+            match self.forwarder.write_message(self.umem.bytes_mut(&mut frame)) {
+                Some((out, len)) => self.originate(out, frame, len),
+                None => self.pool.give(frame),
+            }
+        }
+    }
+
+    /// Sessions end by time, also when no packets come.
+    fn sweep(&mut self, snapshot: &Snapshot) {
+        if self.now.saturating_sub(self.swept_at) >= SWEEP_EVERY {
+            self.swept_at = self.now;
+            shim::judge(&mut self.engine, snapshot, self.now, std::iter::empty(), &mut self.judged);
+        }
+    }
+
+    /// Wakes the workers that were sent something.
+    fn ring_bells(&mut self) {
+        for (lane, bell) in self.ports.outgoing.iter_mut().zip(&self.bells) {
+            if let Some(lane) = lane.as_mut().filter(|lane| lane.is_news) {
+                lane.is_news = false;
+                bell.ring();
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The whole loop over ports in memory.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::io::{LoopbackPeer, LoopbackPort};
+use crate::testbed::{A, A_MAC, B, HOST, SYN, UPLINK, a_to_b, ethernet, ip, ports, snapshot_of, tcp, udp, v4};
+use crate::{DropReason, Link, PortConfig, Snapshot, Verdict};
+
+const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const FRAMES: u32 = 4096;
+
+/// The testbed's node with links; the vswitch's own MAC on port n ends in n.
+fn live_ports() -> Vec<PortConfig> {
+    let link = |id: u8| Some(Link { mac: own_mac(id), mtu: 9000 });
+    let mut ports: Vec<PortConfig> =
+        (0..).zip(ports()).map(|(id, port)| PortConfig { link: link(id), ..port }).collect();
+    ports[B.index()].mac = Some(B_MAC);
+    ports
+}
+
+const fn own_mac(id: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0xff, id]
+}
+
+/// A running vswitch, and the other ends of its ports.
+struct Node {
+    vswitch: Vswitch,
+    publisher: Publisher,
+    peers: Vec<Option<LoopbackPeer>>,
+}
+
+impl Node {
+    fn start(workers: usize, snapshot: Snapshot) -> Self {
+        Self::start_with(workers, snapshot, None)
+    }
+
+    fn start_with(workers: usize, snapshot: Snapshot, tap: Option<Tap>) -> Self {
+        let publisher = Publisher::new(snapshot);
+        let config = VswitchConfig {
+            cores: vec![None; workers],
+            poll: PollMode::Adaptive,
+            engine: WorkerConfig {
+                sessions: shim::live(SessionConfig { capacity: 10_000, ..SessionConfig::default() }),
+                ..WorkerConfig::default()
+            },
+            frames: FRAMES,
+            tap,
+        };
+        let vswitch = Vswitch::start(&config, &publisher).unwrap();
+        let mut node = Self { vswitch, publisher, peers: (0..4).map(|_| None).collect() };
+        [UPLINK, HOST, A, B].into_iter().for_each(|id| node.plug(id));
+        node
+    }
+
+    fn plug(&mut self, id: PortId) {
+        let (port, other) = LoopbackPort::pair(1024);
+        self.vswitch.add_port(id, 0, Box::new(port));
+        self.peers[id.index()] = Some(LoopbackPeer::new(other, self.vswitch.pool().sibling()));
+    }
+
+    fn send(&mut self, id: PortId, frame: &[u8]) {
+        let peer = self.peers[id.index()].as_mut().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while peer.push(frame).is_err() {
+            assert!(Instant::now() < deadline, "port {id:?} takes nothing");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The next frame that the vswitch sends out through a port.
+    fn receive(&mut self, id: PortId) -> Vec<u8> {
+        let mut got = None;
+        self.until("a frame", |node| {
+            got = node.peers[id.index()].as_mut().unwrap().pop();
+            got.is_some()
+        });
+        got.unwrap()
+    }
+
+    /// Waits for something that must come, without asking how soon.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !done(self) {
+            assert!(Instant::now() < deadline, "no {what}: {:?}", self.vswitch.counters());
+            std::thread::yield_now();
+        }
+    }
+
+    fn until_dropped(&mut self, reason: DropReason, count: u64) {
+        self.until(reason.name(), |node| node.vswitch.counters().dropped(reason) == count);
+    }
+
+    /// Stops it. Every packet must have been counted, and every frame be back.
+    fn stop(mut self) -> VswitchCounters {
+        self.peers.clear();
+        let mut pool = self.vswitch.pool().sibling();
+        let counters = self.vswitch.stop();
+        assert_eq!(counters.lost(), 0, "{counters:?}");
+        let mut frames = Vec::new();
+        frames.extend(std::iter::from_fn(|| pool.take()));
+        assert_eq!(frames.len(), FRAMES as usize, "frames are missing");
+        counters
+    }
+}
+
+fn from_a(packet: &[u8]) -> Vec<u8> {
+    ethernet(A_MAC, 0x0800, packet)
+}
+
+#[test]
+fn packets_of_two_pods_arrive_as_a_router_sends_them_and_none_is_lost() {
+    for workers in [1, 2, 3] {
+        let mut node = Node::start(workers, snapshot_of(1, live_ports()));
+        for round in 0..50 {
+            for sport in 0..20 {
+                let packet = tcp("10.0.0.1", "10.0.0.2", 1000 + round * 20 + sport, 80, SYN);
+                node.send(A, &from_a(&packet));
+            }
+            for _ in 0..20 {
+                let frame = node.receive(B);
+                assert_eq!((&frame[..6], &frame[6..12]), (&B_MAC[..], &own_mac(3)[..]));
+                let (before, after) = (tcp("10.0.0.1", "10.0.0.2", 0, 80, SYN)[8], frame[14 + 8]);
+                assert_eq!(after, before - 1, "one hop less");
+                let header = etherparse::Ipv4HeaderSlice::from_slice(&frame[14..]).unwrap();
+                assert_eq!(header.header_checksum(), header.to_header().calc_header_checksum());
+            }
+        }
+        let counters = node.stop();
+        assert_eq!(counters.port(A).received, 1000);
+        assert_eq!(counters.port(B).sent, 1000);
+        assert_eq!(counters.sum(|worker| worker.engine.sessions().created), 1000);
+    }
+}
+
+#[test]
+fn both_directions_of_a_connection_find_one_session_whatever_worker_they_come_in_on() {
+    for workers in [2, 3] {
+        let mut node = Node::start(workers, snapshot_of(1, live_ports()));
+        for sport in 0..40u16 {
+            node.send(A, &from_a(&tcp("10.0.0.1", "10.0.0.2", 2000 + sport, 80, SYN)));
+            node.receive(B);
+            let answer = tcp("10.0.0.2", "10.0.0.1", 80, 2000 + sport, SYN | crate::testbed::ACK);
+            node.send(B, &ethernet(B_MAC, 0x0800, &answer));
+            assert_eq!(node.receive(A)[..6], A_MAC);
+        }
+        let counters = node.stop();
+        assert_eq!(counters.sum(|worker| worker.engine.sessions().created), 40);
+    }
+}
+
+#[test]
+fn what_policy_denies_goes_nowhere() {
+    let mut node = Node::start(2, snapshot_of(1, live_ports()));
+    for dport in 81..91 {
+        node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", dport)));
+    }
+    node.until_dropped(DropReason::PolicyDenied, 10);
+    let counters = node.stop();
+    assert_eq!((counters.port(B).sent, counters.sum(|worker| worker.originated)), (0, 0));
+}
+
+#[test]
+fn a_jumbo_packet_travels_in_several_frames() {
+    for workers in [1, 2] {
+        let mut node = Node::start(workers, snapshot_of(1, live_ports()));
+        let payload: Vec<u8> = (0..=255).cycle().take(8900).collect();
+        let mut udp_packet = vec![0x9c, 0x40, 0, 80];
+        udp_packet.extend((8 + 8900u16).to_be_bytes());
+        udp_packet.extend([0, 0]);
+        udp_packet.extend(&payload);
+        for _ in 0..10 {
+            node.send(A, &from_a(&v4("10.0.0.1", "10.0.0.2", 17, 64, &udp_packet)));
+            assert_eq!(node.receive(B)[14 + 28..], payload);
+        }
+        node.stop();
+    }
+}
+
+#[test]
+fn a_pod_whose_mac_is_not_known_is_asked_and_the_packet_waits() {
+    let mut ports = live_ports();
+    ports[B.index()].mac = None;
+    let mut node = Node::start(2, snapshot_of(1, ports));
+    node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
+    let question = node.receive(B);
+    assert_eq!(question[12..14], [8, 6]);
+    assert_eq!(question[38..42], [10, 0, 0, 2]);
+    let answer = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &B_MAC, &[10, 0, 0, 2], &question[22..28], &question[28..32]].concat();
+    node.send(B, &ethernet(B_MAC, 0x0806, &answer));
+    let packet = node.receive(B);
+    assert_eq!((&packet[..6], &packet[12..14]), (&B_MAC[..], &[8, 0][..]));
+    let counters = node.stop();
+    assert!(counters.sum(|worker| worker.absorbed) >= 1);
+}
+
+#[test]
+fn a_packet_without_another_hop_is_answered_with_time_exceeded() {
+    let mut node = Node::start(1, snapshot_of(1, live_ports()));
+    let mut packet = a_to_b(SYN);
+    packet[8] = 1;
+    packet[10..12].fill(0);
+    let sum = etherparse::Ipv4HeaderSlice::from_slice(&packet).unwrap().to_header().calc_header_checksum();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    node.send(A, &from_a(&packet));
+    let error = node.receive(A);
+    assert_eq!((error[14 + 9], error[34], &error[26..30]), (1, 11, &[192, 168, 0, 1][..]));
+    let counters = node.stop();
+    assert_eq!((counters.dropped(DropReason::TtlExpired), counters.sum(|worker| worker.originated)), (1, 1));
+}
+
+#[test]
+fn a_port_that_goes_is_told_and_the_others_go_on() {
+    for workers in [1, 3] {
+        let mut node = Node::start(workers, snapshot_of(1, live_ports()));
+        node.peers[B.index()] = None;
+        node.until("event", |node| node.vswitch.events().any(|VswitchEvent::PortGone { port, .. }| port == B));
+        node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
+        node.until_dropped(DropReason::PortDown, 1);
+        node.send(A, &from_a(&udp("10.0.0.1", "192.168.0.1", 53)));
+        node.until("packet to the host", |node| node.vswitch.counters().sum(|worker| worker.held + worker.sent) > 0);
+        node.vswitch.remove_port(B);
+        node.plug(B);
+        node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
+        assert_eq!(node.receive(B)[..6], B_MAC);
+        node.stop();
+    }
+}
+
+#[test]
+fn the_tap_gets_every_packet_as_it_came_in_with_the_verdict_of_the_vswitch() {
+    let (tap, tapped) = Tap::new();
+    let mut node = Node::start_with(2, snapshot_of(1, live_ports()), Some(tap));
+    let frames = [from_a(&udp("10.0.0.1", "10.0.0.2", 80)), from_a(&udp("10.0.0.1", "10.0.0.2", 81))];
+    frames.iter().for_each(|frame| node.send(A, frame));
+    let next = || tapped.recv_timeout(Duration::from_secs(20)).unwrap();
+    let (one, two) = (next(), next());
+    assert_eq!([&*one.bytes, &*two.bytes], [&frames[0][..], &frames[1][..]]);
+    assert_eq!(one.outcome.verdict, Verdict::Forward(B));
+    assert_eq!(two.outcome.verdict, Verdict::Drop(DropReason::PolicyDenied));
+    assert_eq!(two.outcome.flow.unwrap().dst, ip("10.0.0.2"));
+    node.stop();
+}
+
+#[test]
+fn a_new_generation_holds_from_its_first_packet_on() {
+    let mut node = Node::start(2, snapshot_of(1, live_ports()));
+    node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
+    node.receive(B);
+    let mut ports = live_ports();
+    ports[B.index()].egress = Some(crate::testbed::CLOSED);
+    node.publisher.publish(snapshot_of(2, ports)).unwrap();
+    node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
+    node.until_dropped(DropReason::PolicyDenied, 1);
+    let counters = node.stop();
+    assert_eq!(counters.sum(|worker| worker.engine.sessions().revoked), 1);
+}
+
+#[test]
+fn workers_that_cannot_be_are_an_error() {
+    let publisher = Publisher::new(Snapshot::empty());
+    let config =
+        |cores| VswitchConfig { cores, poll: PollMode::Spin, engine: WorkerConfig::default(), frames: 64, tap: None };
+    assert!(matches!(Vswitch::start(&config(vec![]), &publisher), Err(VswitchError::Workers { workers: 0 })));
+    let nowhere = Vswitch::start(&config(vec![Some(100_000)]), &publisher);
+    assert!(matches!(nowhere, Err(VswitchError::Core { worker: 0, core: 100_000 })));
+}

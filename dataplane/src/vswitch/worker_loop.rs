@@ -1,0 +1,121 @@
+//! What a worker's thread does until it is told to stop.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use super::clock::Clock;
+use super::stage::{Chain, Stage, Surroundings};
+use super::{Bell, Command, PollMode, WorkerCounters};
+use crate::forward::Forwarder;
+use crate::io::{FramePool, PollSet, poll};
+use crate::{Reader, Worker};
+
+/// How long an adaptive worker goes on asking before it sleeps. Longer than the pause between two packets of a busy
+/// connection, so that only an idle worker pays for being woken (some 5 us); far shorter than what anybody feels.
+const PATIENCE: Duration = Duration::from_micros(100);
+
+/// The longest sleep. Something must look at the time now and then: neighbours are asked again, held packets are given up.
+pub(super) const NAP: Duration = Duration::from_millis(100);
+
+/// How many rounds pass between two looks at the commands when there is traffic. A command waits well under a
+/// millisecond and the channel's cache line is left alone.
+const ROUNDS_PER_LOOK: u32 = 16;
+
+/// What a worker is made of.
+pub(super) struct Parts {
+    pub(super) engine: Worker,
+    pub(super) forwarder: Forwarder<Chain>,
+    pub(super) pool: FramePool,
+    pub(super) surroundings: Surroundings,
+    pub(super) reader: Reader,
+    pub(super) commands: Receiver<Command>,
+    pub(super) poll: PollMode,
+}
+
+/// The loop and what it looks at between rounds.
+pub(super) struct WorkerLoop {
+    stage: Stage,
+    reader: Reader,
+    commands: Receiver<Command>,
+    clock: Clock,
+    poll: PollMode,
+    bell: Arc<Bell>,
+    sources: PollSet,
+    /// Since when nothing was to do; none while something is.
+    idle_since: Option<Instant>,
+}
+
+impl WorkerLoop {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts { engine, forwarder, pool, surroundings, reader, commands, poll } = parts;
+        let bell = Arc::clone(&surroundings.bells[surroundings.id]);
+        let stage = Stage::new(engine, forwarder, pool, surroundings);
+        let sources = PollSet::new();
+        Self { stage, reader, commands, clock: Clock::new(), poll, bell, sources, idle_since: None }
+    }
+
+    /// Works until it is told to stop, or until nobody can tell it any more.
+    pub(super) fn run(mut self) -> WorkerCounters {
+        let mut rounds = 0u32;
+        loop {
+            let is_time_to_look = rounds.is_multiple_of(ROUNDS_PER_LOOK) || self.idle_since.is_some();
+            if is_time_to_look && !self.obey() {
+                return self.stage.close();
+            }
+            rounds = rounds.wrapping_add(1);
+            // One look at the clock and one at the snapshot, whatever the round brings.
+            let now = self.clock.now();
+            let snapshot = self.reader.load();
+            let worked = self.stage.round(snapshot, now);
+            self.rest(worked);
+        }
+    }
+
+    /// Does what the control thread wants. False when that is to stop.
+    fn obey(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(Command::Add(id, queue, port)) => self.stage.add(id, queue, port),
+                Ok(Command::Reach(id, worker)) => self.stage.reach(id, worker),
+                Ok(Command::Remove(id)) => self.stage.remove(id),
+                // Nobody waits any more: not this worker's trouble.
+                Ok(Command::Report(answer)) => drop(answer.send(self.stage.counters())),
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn rest(&mut self, worked: bool) {
+        if worked {
+            self.idle_since = None;
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        if self.poll == PollMode::Adaptive && since.elapsed() > PATIENCE {
+            self.sleep();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Sleeps until a port has something, somebody rings the bell, or it is time to look at the time.
+    fn sleep(&mut self) {
+        self.sources.clear();
+        self.sources.add(self.bell.waker.descriptor());
+        if !self.stage.descriptors(|descriptor| self.sources.add(descriptor)) {
+            std::thread::yield_now();
+            return;
+        }
+        self.bell.prepare_to_sleep();
+        if self.commands.is_empty() && !self.stage.has_mail() {
+            // Refused, it returns at once: the worker spins then, and forwards all the same.
+            drop(poll(&mut self.sources, NAP.as_millis() as u32));
+            self.stage.slept();
+        }
+        self.bell.awake();
+        // Asks once more right after, and sleeps again at once when a wake-up had no cause.
+    }
+}

@@ -1,0 +1,419 @@
+//! AF_XDP ports on real veths, in namespaces that the tests make and remove themselves. Needs root, `ip`, `ping`,
+//! `ethtool` and `socat`; without root the tests say so and pass, unless `BULKHEAD_E2E=require` is set.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use bulkhead_dataplane::io::{
+    Frame, FramePool, Interface, LinkInfo, PollSet, Port, PortError, PortStatistics, QueueConfig, Umem, Waker, XdpMode,
+    XskError, XskPort, in_namespace, poll, set_transmit_checksum_offload, transmit_checksum_offload,
+};
+
+/// Two pods and a switch: `a`'s and `b`'s eth0 are the far ends of `va` and `vb` in the switch's namespace.
+struct Net {
+    prefix: String,
+}
+
+impl Net {
+    /// None when the tests cannot run here.
+    fn new(queues: u32, mtu: u32) -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        if !status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
+            assert!(std::env::var("BULKHEAD_E2E").as_deref() != Ok("require"), "BULKHEAD_E2E=require, but not root");
+            println!("skipped: only root can make network namespaces");
+            return None;
+        }
+        let prefix = format!("bhx{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let net = Self { prefix };
+        for name in ["sw", "a", "b"] {
+            run(&["ip", "netns", "add", &net.name(name)]);
+            // Nobody says anything unasked.
+            net.exec(name, "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up");
+        }
+        for (pod, address) in [("a", "10.77.0.1/24"), ("b", "10.77.0.2/24")] {
+            let to = net.name(pod);
+            let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+            net.exec("sw", &format!("ip link add v{pod} {queues} type veth peer name eth0 {queues} netns {to}"));
+            net.exec("sw", &format!("ip link set v{pod} mtu {mtu} up"));
+            net.exec(pod, &format!("ip link set eth0 mtu {mtu} up; ip addr add {address} dev eth0"));
+        }
+        Some(net)
+    }
+
+    fn name(&self, namespace: &str) -> String {
+        format!("{}-{namespace}", self.prefix)
+    }
+
+    fn path(&self, namespace: &str) -> PathBuf {
+        PathBuf::from("/run/netns").join(self.name(namespace))
+    }
+
+    /// Runs a shell command in a namespace; its output.
+    fn exec(&self, namespace: &str, command: &str) -> String {
+        run(&["ip", "netns", "exec", &self.name(namespace), "sh", "-ec", command])
+    }
+
+    fn inside<T: Send>(&self, namespace: &str, inside: impl FnOnce() -> T + Send) -> T {
+        in_namespace(&self.path(namespace), inside).unwrap()
+    }
+
+    fn open(&self, interface: &str, mode: XdpMode) -> Result<Interface, XskError> {
+        self.inside("sw", || Interface::open(interface, mode))
+    }
+
+    fn ports(&self, interface: &Interface, pool: &FramePool) -> Vec<XskPort> {
+        self.inside("sw", || interface.ports(pool.umem(), SMALL)).unwrap()
+    }
+
+    /// How many packets the switch's own stack got on an interface.
+    fn seen_by_the_host(&self, interface: &str) -> u64 {
+        // Protocol handlers that a packet could be given to count here; XDP drops before.
+        let text = self.exec("sw", "cat /proc/net/softnet_stat > /dev/null; cat /proc/net/snmp");
+        let ip = text.lines().filter(|line| line.starts_with("Ip:")).nth(1).unwrap();
+        assert!(!interface.is_empty());
+        ip.split_whitespace().nth(3).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in ["sw", "a", "b"] {
+            drop(Command::new("ip").args(["netns", "del", &self.name(name)]).output());
+        }
+    }
+}
+
+/// Enough for a burst; small, so that tests go around the rings.
+const SMALL: QueueConfig = QueueConfig { receive: 256, transmit: 256 };
+
+fn run(command: &[&str]) -> String {
+    let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn pool(chunks: u32) -> FramePool {
+    let (umem, frames) = Umem::new(chunks).unwrap();
+    FramePool::new(umem, frames)
+}
+
+/// Sends every packet of one port out of the next one, until it is stopped or a port fails.
+struct Wire {
+    stop: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+    thread: JoinHandle<Done>,
+}
+
+/// What is left of a wire.
+struct Done {
+    pool: FramePool,
+    error: Option<PortError>,
+    statistics: Vec<PortStatistics>,
+    longest_chain: usize,
+}
+
+impl Wire {
+    fn start(mut pool: FramePool, mut ports: Vec<XskPort>) -> Self {
+        let (stop, waker) = (Arc::new(AtomicBool::new(false)), Arc::new(Waker::new().unwrap()));
+        let (stopped, wakes) = (Arc::clone(&stop), Arc::clone(&waker));
+        let thread = std::thread::spawn(move || {
+            let mut longest_chain = 0;
+            let error = forward(&mut ports, &mut pool, &stopped, &wakes, &mut longest_chain).err();
+            for port in &mut ports {
+                port.close(&mut pool);
+            }
+            Done { pool, error, statistics: ports.iter().map(Port::statistics).collect(), longest_chain }
+        });
+        Self { stop, waker, thread }
+    }
+
+    fn stop(self) -> Done {
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        self.thread.join().unwrap()
+    }
+}
+
+fn forward(
+    ports: &mut [XskPort],
+    pool: &mut FramePool,
+    stop: &AtomicBool,
+    waker: &Waker,
+    longest: &mut usize,
+) -> Result<(), PortError> {
+    let count = ports.len();
+    let mut waiting: Vec<Vec<Frame>> = ports.iter().map(|_| Vec::new()).collect();
+    let mut set = PollSet::new();
+    set.add(waker.descriptor());
+    ports.iter().for_each(|port| set.add(port.descriptor().unwrap()));
+    let result = 'done: {
+        while !stop.load(Ordering::Relaxed) {
+            for at in 0..count {
+                let to = (at + 1) % count;
+                let before = waiting[to].len();
+                if let Err(error) = ports[at].receive(&mut waiting[to], 64) {
+                    break 'done Err(error);
+                }
+                let chains = waiting[to][before..].split_inclusive(|frame| !frame.has_more());
+                *longest = chains.map(<[Frame]>::len).fold(*longest, usize::max);
+            }
+            let mut idle = true;
+            for (port, frames) in ports.iter_mut().zip(&mut waiting) {
+                idle &= frames.is_empty();
+                if let Err(error) = port.send(frames).and_then(|()| port.service(pool)) {
+                    break 'done Err(error);
+                }
+            }
+            if idle {
+                poll(&mut set, 5).unwrap();
+                waker.drain();
+            }
+        }
+        Ok(())
+    };
+    waiting.into_iter().for_each(|frames| pool.give_all(frames));
+    result
+}
+
+/// A wire between `a` and `b`.
+fn wired(net: &Net, mode: XdpMode, chunks: u32) -> (Vec<Interface>, Wire) {
+    let mut pool = pool(chunks);
+    let interfaces: Vec<Interface> = ["va", "vb"].iter().map(|name| net.open(name, mode).unwrap()).collect();
+    let mut ports: Vec<XskPort> = interfaces.iter().flat_map(|interface| net.ports(interface, &pool)).collect();
+    ports.iter_mut().for_each(|port| port.service(&mut pool).unwrap());
+    (interfaces, Wire::start(pool, ports))
+}
+
+/// Receives until a packet comes for which `wanted` has an answer.
+fn receive<T>(port: &mut XskPort, pool: &mut FramePool, wanted: impl Fn(&[u8]) -> Option<T>) -> T {
+    let mut set = PollSet::new();
+    set.add(port.descriptor().unwrap());
+    let mut frames = Vec::new();
+    loop {
+        port.receive(&mut frames, 64).unwrap();
+        let umem = Arc::clone(pool.umem());
+        let found = frames.iter().find_map(|frame| wanted(umem.bytes(frame)));
+        pool.give_all(frames.drain(..));
+        port.service(pool).unwrap();
+        if let Some(found) = found {
+            return found;
+        }
+        poll(&mut set, 1000).unwrap();
+    }
+}
+
+/// The payload of an IPv4 UDP packet to a port.
+fn udp_payload(packet: &[u8], port: u16) -> Option<&[u8]> {
+    let udp = packet.get(14..)?.get(20..).filter(|_| packet[12..14] == [8, 0] && packet[23] == 17)?;
+    (udp.get(2..4)? == port.to_be_bytes()).then(|| &udp[8..])
+}
+
+/// `a` knows `b`'s MAC address without asking.
+fn know_each_other(net: &Net) {
+    for (one, other, address) in [("a", "b", "10.77.0.2"), ("b", "a", "10.77.0.1")] {
+        let info = net.inside(other, || LinkInfo::read("eth0")).unwrap();
+        let mac: Vec<String> = info.mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        net.exec(one, &format!("ip neigh replace {address} lladdr {} dev eth0", mac.join(":")));
+    }
+}
+
+#[test]
+fn a_packet_that_a_pod_sends_arrives_byte_for_byte_in_both_modes() {
+    for mode in [XdpMode::Drv, XdpMode::Skb] {
+        let Some(net) = Net::new(1, 1500) else { return };
+        know_each_other(&net);
+        let mut pool = pool(1024);
+        let interface = net.open("va", mode).unwrap();
+        assert_eq!((interface.mode(), interface.is_alive()), (mode, true));
+        let mut port = net.ports(&interface, &pool).remove(0);
+        port.service(&mut pool).unwrap();
+        let socket = net.inside("a", || UdpSocket::bind("10.77.0.1:0").unwrap());
+        // More than the rings hold, so that every chunk goes round.
+        for n in 0..1000u32 {
+            let sent: Vec<u8> = (0..n % 1400 + 4).map(|at| (at * 7 + n) as u8).collect();
+            socket.send_to(&sent, "10.77.0.2:5000").unwrap();
+            let got = receive(&mut port, &mut pool, |packet| udp_payload(packet, 5000).map(<[u8]>::to_vec));
+            assert_eq!(got, sent);
+        }
+        port.close(&mut pool);
+        assert_eq!((pool.available(), port.statistics()), (1024, PortStatistics::default()));
+    }
+}
+
+#[test]
+fn a_wire_of_two_ports_carries_ping_and_tcp() {
+    for mode in [XdpMode::Drv, XdpMode::Skb] {
+        let Some(net) = Net::new(1, 1500) else { return };
+        let (interfaces, wire) = wired(&net, mode, 2048);
+        net.exec("a", "ping -c 3 -i 0.01 -W 5 10.77.0.2");
+        for pod in ["a", "b"] {
+            net.inside(pod, || {
+                assert!(transmit_checksum_offload("eth0").unwrap(), "a veth has it at first");
+                set_transmit_checksum_offload("eth0", false).unwrap();
+                assert!(!transmit_checksum_offload("eth0").unwrap());
+            });
+        }
+        assert_eq!(tcp_transfer(&net, 20 << 20), 20 << 20);
+        let done = wire.stop();
+        assert!(done.error.is_none());
+        assert_eq!(done.pool.available(), 2048);
+        assert!(done.statistics.iter().all(|port| port.invalid_descriptors == 0));
+        drop(interfaces);
+    }
+}
+
+/// Sends bytes from `a` to `b` and checks each; how many arrived.
+fn tcp_transfer(net: &Net, total: usize) -> usize {
+    let listener = net.inside("b", || TcpListener::bind("10.77.0.2:7000").unwrap());
+    let receiver = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (mut buffer, mut count) = (vec![0; 1 << 16], 0);
+        loop {
+            match stream.read(&mut buffer).unwrap() {
+                0 => return count,
+                len => {
+                    assert!(buffer[..len].iter().enumerate().all(|(at, &byte)| byte == ((count + at) % 251) as u8));
+                    count += len;
+                }
+            }
+        }
+    });
+    let mut stream = net.inside("a", || TcpStream::connect("10.77.0.2:7000").unwrap());
+    let bytes: Vec<u8> = (0..total).map(|at| (at % 251) as u8).collect();
+    stream.write_all(&bytes).unwrap();
+    drop(stream);
+    receiver.join().unwrap()
+}
+
+#[test]
+fn a_jumbo_packet_comes_as_several_frames_and_leaves_as_one_packet() {
+    for mode in [XdpMode::Drv, XdpMode::Skb] {
+        let Some(net) = Net::new(1, 9000) else { return };
+        let (_interfaces, wire) = wired(&net, mode, 2048);
+        net.exec("a", "ping -c 3 -i 0.01 -W 5 -M do -s 8972 10.77.0.2");
+        for pod in ["a", "b"] {
+            net.inside(pod, || set_transmit_checksum_offload("eth0", false)).unwrap();
+        }
+        assert_eq!(tcp_transfer(&net, 20 << 20), 20 << 20);
+        let done = wire.stop();
+        assert!(done.error.is_none());
+        assert_eq!((done.longest_chain, done.pool.available()), (3, 2048));
+    }
+}
+
+#[test]
+fn no_program_is_left_when_the_interface_is_dropped() {
+    let Some(net) = Net::new(1, 1500) else { return };
+    let interface = net.open("va", XdpMode::Auto).unwrap();
+    assert_eq!(interface.mode(), XdpMode::Drv);
+    assert!(net.exec("sw", "ip link show va").contains("xdp"));
+    let second = net.open("va", XdpMode::Auto).unwrap_err();
+    assert!(matches!(second, XskError::ProgramPresent { .. }), "{second}");
+    let second = net.open("va", XdpMode::Skb).unwrap_err().to_string();
+    assert!(second.contains("va: an XDP program is attached already"), "{second}");
+    drop(interface);
+    assert!(!net.exec("sw", "ip link show va").contains("xdp"));
+    net.open("va", XdpMode::Skb).unwrap();
+}
+
+#[test]
+fn an_interface_that_is_removed_is_told_and_every_frame_comes_back() {
+    for idle in [true, false] {
+        let Some(net) = Net::new(1, 1500) else { return };
+        know_each_other(&net);
+        let (interfaces, wire) = wired(&net, XdpMode::Drv, 2048);
+        if !idle {
+            net.exec("a", "ping -c 2 -i 0.01 -W 5 10.77.0.2");
+        }
+        assert!(interfaces.iter().all(Interface::is_alive));
+        // The whole pod goes, as when it is deleted.
+        net.exec("b", "ip link del eth0");
+        let done = wire.thread.join().unwrap();
+        assert!(matches!(done.error, Some(PortError::Gone { .. })), "{:?}", done.error);
+        assert_eq!(done.pool.available(), 2048);
+        assert_eq!((interfaces[0].is_alive(), interfaces[1].is_alive()), (true, false));
+    }
+}
+
+#[test]
+fn every_queue_has_a_port_and_one_without_drops_what_comes() {
+    let Some(net) = Net::new(2, 1500) else { return };
+    know_each_other(&net);
+    let mut pool = pool(2048);
+    let interface = net.open("va", XdpMode::Drv).unwrap();
+    let mut ports = net.ports(&interface, &pool);
+    assert_eq!((interface.info().queues, ports.len()), (2, 2));
+    ports.iter_mut().for_each(|port| port.service(&mut pool).unwrap());
+    // Flows that between them use both queues: the pod's kernel chooses by a hash.
+    let sockets: Vec<UdpSocket> =
+        net.inside("a", || (0..64).map(|_| UdpSocket::bind("10.77.0.1:0").unwrap()).collect());
+    let send = || sockets.iter().for_each(|socket| assert_eq!(socket.send_to(b"x", "10.77.0.2:5000").unwrap(), 1));
+    send();
+    let count = |port: &mut XskPort, pool: &mut FramePool| {
+        let mut frames = Vec::new();
+        port.receive(&mut frames, 1000).unwrap();
+        let umem = Arc::clone(pool.umem());
+        let count = frames.iter().filter(|frame| udp_payload(umem.bytes(frame), 5000).is_some()).count();
+        pool.give_all(frames);
+        port.service(pool).unwrap();
+        count
+    };
+    let first: Vec<usize> = ports.iter_mut().map(|port| count(port, &mut pool)).collect();
+    assert_eq!(first.iter().sum::<usize>(), 64);
+    assert!(first.iter().all(|&count| count > 0), "{first:?}");
+    let before = net.seen_by_the_host("va");
+    ports.pop().unwrap().close(&mut pool);
+    send();
+    assert_eq!(count(&mut ports[0], &mut pool), first[0], "the other queue's packets are nobody's");
+    ports.pop().unwrap().close(&mut pool);
+    send();
+    assert_eq!(net.seen_by_the_host("va"), before);
+    assert_eq!(pool.available(), 2048);
+    // Without the program they do reach the host: the count above is able to see them.
+    drop(interface);
+    let own = net.inside("sw", || LinkInfo::read("va")).unwrap().mac;
+    let mac: Vec<String> = own.iter().map(|byte| format!("{byte:02x}")).collect();
+    net.exec("a", &format!("ip neigh replace 10.77.0.2 lladdr {} dev eth0", mac.join(":")));
+    send();
+    assert!(net.seen_by_the_host("va") >= before + 64);
+}
+
+#[test]
+fn a_queue_that_was_just_closed_can_be_opened_again_and_one_in_use_cannot() {
+    let Some(net) = Net::new(1, 1500) else { return };
+    let mut pool = pool(1024);
+    let interface = net.open("va", XdpMode::Drv).unwrap();
+    for _ in 0..20 {
+        let mut port = net.ports(&interface, &pool).remove(0);
+        port.service(&mut pool).unwrap();
+        assert!(port.lent() > 0);
+        port.close(&mut pool);
+        assert_eq!((pool.available(), port.descriptor()), (1024, None));
+    }
+    let _port = net.ports(&interface, &pool).remove(0);
+    let again = net.inside("sw", || interface.port(0, pool.umem(), SMALL)).unwrap_err();
+    assert!(matches!(again, XskError::QueueBusy { queue: 0, .. }), "{again}");
+    let none = net.inside("sw", || interface.port(1, pool.umem(), SMALL)).unwrap_err();
+    assert!(matches!(none, XskError::NoQueue { queue: 1, queues: 1, .. }), "{none}");
+}
+
+#[test]
+fn an_interface_that_is_down_or_absent_is_refused_with_a_remedy() {
+    let Some(net) = Net::new(1, 1500) else { return };
+    net.exec("sw", "ip link set va down");
+    let down = net.open("va", XdpMode::Auto).unwrap_err().to_string();
+    assert!(down.contains("ip link set va up"), "{down}");
+    assert!(matches!(net.open("vz", XdpMode::Auto), Err(XskError::NoInterface { .. })));
+    // Loopback has no driver mode.
+    let refused = net.open("lo", XdpMode::Drv).unwrap_err();
+    assert!(matches!(refused, XskError::ModeRefused { .. }), "{refused}");
+    let auto = net.open("lo", XdpMode::Auto).unwrap();
+    assert!(auto.mode() == XdpMode::Skb && auto.drv_refusal().is_some());
+}

@@ -1,6 +1,15 @@
 //! What a worker counts.
 
-use crate::{DropReason, Outcome, PortId, Verdict};
+use bulkhead_classifier::OriginId;
+
+use crate::{DropReason, PortId, Verdict};
+
+/// Origins that are counted from the start. More make the list grow, which a packet waits for a handful of times in the life
+/// of a worker.
+const ORIGINS: usize = 1024;
+
+/// Ids beyond this one are not counted: the control plane counts origins from 0, so they do not occur.
+const MAX_ORIGINS: usize = 1 << 22;
 
 /// What a port received and sent, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,6 +18,16 @@ pub struct PortCounters {
     pub received: u64,
     /// Packets that were forwarded out through the port.
     pub sent: u64,
+}
+
+/// Packets that a policy decided about, by the origin of the rule that did. A hit counts for the rule that allowed its
+/// session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginCounters {
+    /// Packets that were forwarded.
+    pub allowed: u64,
+    /// Packets that were dropped as [`DropReason::PolicyDenied`].
+    pub denied: u64,
 }
 
 /// All counters of one worker, since it was made.
@@ -20,6 +39,7 @@ pub struct Counters {
     forwarded: u64,
     drops: [u64; DropReason::COUNT],
     ports: Vec<PortCounters>,
+    origins: Vec<OriginCounters>,
     pub(crate) sessions: SessionCounters,
 }
 
@@ -47,6 +67,7 @@ impl Default for Counters {
             forwarded: 0,
             drops: [0; DropReason::COUNT],
             ports: Vec::new(),
+            origins: vec![OriginCounters::default(); ORIGINS],
             sessions: SessionCounters::default(),
         }
     }
@@ -83,6 +104,17 @@ impl Counters {
         self.ports.get(port.index()).copied().unwrap_or_default()
     }
 
+    /// What policy decided with this origin. Zeros for one that never decided.
+    pub fn origin(&self, origin: OriginId) -> OriginCounters {
+        self.origins.get(origin.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Every origin that decided about a packet, in the order of the ids.
+    pub fn origins(&self) -> impl Iterator<Item = (OriginId, OriginCounters)> + '_ {
+        let used = |&(_, counters): &(OriginId, OriginCounters)| counters != OriginCounters::default();
+        (0..).map(OriginId).zip(self.origins.iter().copied()).filter(used)
+    }
+
     /// What happened to the entries of the session table.
     pub const fn sessions(&self) -> SessionCounters {
         self.sessions
@@ -96,12 +128,13 @@ impl Counters {
     }
 
     /// Counts one packet by what became of it.
-    pub(crate) fn count(&mut self, outcome: &Outcome) {
+    #[inline]
+    pub(crate) fn count(&mut self, in_port: PortId, verdict: Verdict) {
         self.received += 1;
-        if let Some(port) = self.ports.get_mut(outcome.in_port.index()) {
+        if let Some(port) = self.ports.get_mut(in_port.index()) {
             port.received += 1;
         }
-        match outcome.verdict {
+        match verdict {
             Verdict::Forward(out) => {
                 self.forwarded += 1;
                 if let Some(port) = self.ports.get_mut(out.index()) {
@@ -109,6 +142,27 @@ impl Counters {
                 }
             }
             Verdict::Drop(reason) => self.drops[reason.index()] += 1,
+        }
+    }
+
+    /// Counts a packet that a session allows, whose origin has counted before.
+    #[inline]
+    pub(crate) fn allow(&mut self, origin: u32) {
+        if let Some(counters) = self.origins.get_mut(origin as usize) {
+            counters.allowed += 1;
+        }
+    }
+
+    /// Counts a packet that a policy decided about.
+    pub(crate) fn decide(&mut self, origin: Option<OriginId>, verdict: Verdict) {
+        let Some(index) = origin.map(|origin| origin.0 as usize).filter(|&index| index < MAX_ORIGINS) else { return };
+        if index >= self.origins.len() {
+            self.origins.resize((index + 1).next_power_of_two(), OriginCounters::default());
+        }
+        match verdict {
+            Verdict::Forward(_) => self.origins[index].allowed += 1,
+            Verdict::Drop(DropReason::PolicyDenied) => self.origins[index].denied += 1,
+            Verdict::Drop(_) => {}
         }
     }
 }
@@ -121,16 +175,30 @@ mod tests {
     fn every_packet_is_counted_once_as_forwarded_or_as_one_drop() {
         let mut counters = Counters::default();
         counters.know_ports(2);
-        counters.count(&Outcome { verdict: Verdict::Forward(PortId(1)), ..Outcome::UNJUDGED });
-        counters.count(&Outcome {
-            verdict: Verdict::Drop(DropReason::NoRoute),
-            in_port: PortId(9),
-            ..Outcome::UNJUDGED
-        });
+        counters.count(PortId(0), Verdict::Forward(PortId(1)));
+        counters.count(PortId(9), Verdict::Drop(DropReason::NoRoute));
         assert_eq!((counters.received(), counters.forwarded(), counters.dropped_in_all()), (2, 1, 1));
         assert_eq!(counters.dropped(DropReason::NoRoute), 1);
         assert_eq!(counters.port(PortId(0)), PortCounters { received: 1, sent: 0 });
         assert_eq!(counters.port(PortId(1)), PortCounters { received: 0, sent: 1 });
         assert_eq!(counters.port(PortId(9)), PortCounters::default());
+    }
+
+    #[test]
+    fn packets_are_counted_for_the_origin_that_allowed_or_denied_them() {
+        let mut counters = Counters::default();
+        let far = OriginId(5000);
+        counters.decide(Some(OriginId(3)), Verdict::Forward(PortId(1)));
+        counters.decide(Some(far), Verdict::Drop(DropReason::PolicyDenied));
+        counters.decide(Some(far), Verdict::Drop(DropReason::TtlExpired));
+        counters.decide(None, Verdict::Drop(DropReason::PolicyDenied));
+        counters.decide(Some(OriginId(u32::MAX)), Verdict::Forward(PortId(1)));
+        counters.allow(3);
+        counters.allow(u32::MAX);
+        let expected =
+            [(OriginId(3), OriginCounters { allowed: 2, denied: 0 }), (far, OriginCounters { allowed: 0, denied: 1 })];
+        assert!(counters.origins().eq(expected));
+        assert_eq!(counters.origin(far).denied, 1);
+        assert_eq!(counters.origin(OriginId(4)), OriginCounters::default());
     }
 }

@@ -109,6 +109,8 @@ drop_reasons! {
     ReplyWithoutSession "reply_without_session" "The echo reply or SCTP packet belongs to no session and may not start one.";
     /// All sessions are in use and none may be recycled.
     SessionTableFull "session_table_full" "All sessions are in use.";
+    /// The port has used up its share of the sessions and none of its own may be recycled.
+    SessionQuota "session_quota" "The port that the packet came in on has used up its share of the sessions.";
     /// A unicast frame on the uplink for another station, as a switch floods them: it is not the node's to forward.
     OtherHost "other_host" "The frame was sent to the MAC address of another machine.";
     /// The port towards the destination has no interface now.

@@ -44,17 +44,17 @@ mod sync;
 pub mod vswitch;
 mod worker;
 
-pub use counters::{Counters, PortCounters, SessionCounters};
+pub use counters::{Counters, OriginCounters, PortCounters, SessionCounters};
 pub use drop::DropReason;
 pub use fragment::FragmentConfig;
-pub use outcome::{Decision, Flow, Outcome, Packet, SessionState, Verdict};
+pub use outcome::{BodyKind, Decision, Flow, Judged, Outcome, Packet, Received, SessionState, Verdict};
 pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
-pub use session::{SessionConfig, Timeouts};
+pub use session::{Percent, SessionConfig, Timeouts};
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
-pub use worker::{BURST, Worker, WorkerConfig};
+pub use worker::{Affinity, BURST, Worker, WorkerConfig};
 
 #[cfg(test)]
 mod testbed;

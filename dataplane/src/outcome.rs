@@ -23,6 +23,47 @@ pub struct Packet<'a> {
     pub time: u64,
 }
 
+/// One Ethernet frame of a live burst. The burst has one time for all.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// The bytes from the Ethernet header on; of a packet in several segments the first one's.
+    pub frame: &'a [u8],
+    /// How long the whole packet is, in bytes with its Ethernet header. A value below `frame.len()` counts as that.
+    pub wire_len: usize,
+    /// The port that it came in on.
+    pub in_port: PortId,
+}
+
+/// What a frame carries, as far as that matters for what is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BodyKind {
+    /// Nothing that was understood; such a packet is always dropped.
+    Unknown,
+    /// ARP.
+    Arp,
+    /// IPv6 neighbour discovery.
+    Neighbour,
+    /// Any other IPv4 or IPv6 packet.
+    Ip,
+}
+
+/// What became of one packet of a live burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Where it goes.
+    pub verdict: Verdict,
+    /// What it carries.
+    pub body: BodyKind,
+    /// What it had to do with the session table.
+    pub session: Option<SessionState>,
+}
+
+impl Judged {
+    /// What every packet starts with: dropped until a stage says otherwise.
+    pub const UNJUDGED: Self =
+        Self { verdict: Verdict::Drop(DropReason::Unjudged), body: BodyKind::Unknown, session: None };
+}
+
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {

@@ -57,8 +57,8 @@ pub struct Routes {
     hosts: AddressMap,
     v4: Vec<Level<u32>>,
     v6: Vec<Level<u128>>,
-    /// The gateways that routes name, each once.
-    gateways: Vec<IpAddr>,
+    /// The next hops with a gateway, each once.
+    gateways: Vec<NextHop>,
 }
 
 /// All other routes of one prefix length, ascending by network.
@@ -68,12 +68,12 @@ struct Level<T> {
     routes: Vec<(T, Hop)>,
 }
 
-/// A next hop in 4 bytes, so that many fit a cache line.
+/// A next hop in 4 bytes, so that many fit a cache line, and what is known of its gateway can be kept in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hop {
-    port: PortId,
-    /// A position in [`Routes::gateways`], or [`Hop::DIRECT`].
-    gateway: u16,
+pub(crate) struct Hop {
+    pub(crate) port: PortId,
+    /// A position in [`Routes::gateways`], or past its end where there is no gateway.
+    pub(crate) gateway: u16,
 }
 
 impl Hop {
@@ -91,7 +91,8 @@ impl Routes {
     /// # Panics
     /// When the routes name more than 65,535 gateways.
     pub fn new<N: Into<NextHop>>(routes: impl IntoIterator<Item = (IpNet, N)>) -> Result<Self, RouteError> {
-        let mut prefixes: Vec<(IpNet, NextHop)> = routes.into_iter().map(|(net, to)| (net.trunc(), to.into())).collect();
+        let mut prefixes: Vec<(IpNet, NextHop)> =
+            routes.into_iter().map(|(net, to)| (net.trunc(), to.into())).collect();
         prefixes.sort_by_key(|&(net, to)| (std::cmp::Reverse(net.prefix_len()), net, to));
         prefixes.dedup();
         if let Some(pair) = prefixes.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -99,7 +100,7 @@ impl Routes {
         }
         let mut table = Self::default();
         for (prefix, to) in prefixes {
-            let hop = Hop { port: to.port, gateway: table.gateway_index(prefix, to.gateway)? };
+            let hop = Hop { port: to.port, gateway: table.gateway_index(prefix, to)? };
             match prefix {
                 _ if hop.gateway == Hop::DIRECT && prefix.prefix_len() == prefix.max_prefix_len() => {
                     table.hosts.insert(prefix.addr(), hop.port);
@@ -119,10 +120,16 @@ impl Routes {
     /// The next hop of the longest prefix that contains the address, none when there is no such prefix.
     pub fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
         let Hop { port, gateway } = self.find(address)?;
-        Some(NextHop { port, gateway: self.gateways.get(usize::from(gateway)).copied() })
+        Some(self.gateways.get(usize::from(gateway)).copied().unwrap_or(port.into()))
     }
 
-    fn find(&self, address: IpAddr) -> Option<Hop> {
+    /// The next hops with a gateway that [`Hop::gateway`] counts.
+    pub(crate) fn gateways(&self) -> &[NextHop] {
+        &self.gateways
+    }
+
+    /// As [`Routes::next_hop`], with the gateway's number instead of its address.
+    pub(crate) fn find(&self, address: IpAddr) -> Option<Hop> {
         if let Some(port) = self.hosts.get(address) {
             return Some(Hop { port, gateway: Hop::DIRECT });
         }
@@ -139,13 +146,13 @@ impl Routes {
         self.hosts.ports().chain(v4).chain(v6)
     }
 
-    fn gateway_index(&mut self, prefix: IpNet, gateway: Option<IpAddr>) -> Result<u16, RouteError> {
-        let Some(gateway) = gateway else { return Ok(Hop::DIRECT) };
+    fn gateway_index(&mut self, prefix: IpNet, to: NextHop) -> Result<u16, RouteError> {
+        let Some(gateway) = to.gateway else { return Ok(Hop::DIRECT) };
         if gateway.is_ipv4() != prefix.addr().is_ipv4() {
             return Err(RouteError::GatewayFamily { prefix, gateway });
         }
-        let at = self.gateways.iter().position(|&known| known == gateway).unwrap_or_else(|| {
-            self.gateways.push(gateway);
+        let at = self.gateways.iter().position(|&known| known == to).unwrap_or_else(|| {
+            self.gateways.push(to);
             self.gateways.len() - 1
         });
         assert!(at < usize::from(Hop::DIRECT), "no node has that many routers around it");

@@ -1,8 +1,8 @@
-//! What [`swap`](crate::swap) is made of. A model checker gives it types of its own under the same names
-//! (`tests/loom_swap.rs`), so that what it explores is the code that runs.
+//! What [`swap`](crate::swap) and the workers' bells are made of. A model checker gives it types of its own under the same names
+//! (`tests/loom_*.rs`), so that what it explores is the code that runs.
 
 pub(crate) use std::sync::Arc;
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use arc_swap::ArcSwap;
 
@@ -29,7 +29,6 @@ impl<T> Cell<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
     use std::thread::{self, ThreadId};
 
     use super::*;

@@ -6,6 +6,7 @@
 //! has read a value counts as a holder once the exchange has returned. That `ArcSwap` keeps it is tested in
 //! `src/sync.rs` with real threads. A mutex orders more than `ArcSwap` does, so these models would not notice a
 //! weaker order of the version's accesses.
+#![expect(clippy::unwrap_used, reason = "a test's own parts may panic")]
 
 mod sync {
     pub(crate) use loom::sync::Arc;

@@ -209,8 +209,7 @@ mod tests {
         let mut book = Book::default();
         book.ask(id(1), START);
         assert_eq!(book.ask(id(1), START + 1), Asked::Wait, "another worker asks for the same");
-        let sent: Vec<usize> =
-            (0..50).map(|tenth| repeated(&mut book, START + tenth * SECOND / 10).len()).collect();
+        let sent: Vec<usize> = (0..50).map(|tenth| repeated(&mut book, START + tenth * SECOND / 10).len()).collect();
         assert_eq!((sent.iter().sum::<usize>(), sent[10], sent[20]), (2, 1, 1));
         assert_eq!((book.entries.len(), book.incomplete), (0, 0));
         assert!(!book.answer(&id(1), MAC, START + 6 * SECOND), "too late");

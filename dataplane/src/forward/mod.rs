@@ -33,10 +33,10 @@
 mod book;
 mod bucket;
 mod discovery;
+mod gateway;
 mod icmp;
 mod message;
 mod neighbours;
-mod path;
 pub mod rewrite;
 mod side;
 mod waiting;
@@ -53,10 +53,10 @@ pub use neighbours::{NeighbourId, Neighbours};
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
 use book::{Asked, REACHABLE, RETRANSMIT, TRIES};
 use bucket::Bucket;
+use gateway::Gateway;
 use icmp::{Cause, Report};
 use message::Message;
 use neighbours::ViewReader;
-use path::Paths;
 use side::Side;
 use waiting::Waiting;
 use wire::{ETHERNET_LEN, Mac, ethertype};
@@ -127,10 +127,11 @@ pub const fn is_hop(from: PortKind, to: PortKind) -> bool {
 pub struct Forwarder<T> {
     neighbours: Arc<Neighbours>,
     view: ViewReader,
-    /// What `sides` and `paths` were made from: generation, peers, view.
+    /// What `sides` and `gateways` were made from: generation, peers, view.
     made_from: Option<(u64, u64, u64)>,
     sides: Vec<Side>,
-    paths: Paths,
+    /// By the number that the routes give them.
+    gateways: Vec<Gateway>,
     now: u64,
     waiting: Waiting<T>,
     /// Whether somebody who is waited for may have been learned.
@@ -152,7 +153,7 @@ impl<T> Forwarder<T> {
             neighbours,
             made_from: None,
             sides: Vec::new(),
-            paths: Paths::new(),
+            gateways: Vec::new(),
             now: 0,
             waiting: Waiting::new(),
             has_news: false,
@@ -178,7 +179,7 @@ impl<T> Forwarder<T> {
         if self.buckets.len() < self.sides.len() {
             self.buckets.resize(self.sides.len(), Bucket::default());
         }
-        self.paths.clear();
+        gateway::refresh(&mut self.gateways, snapshot, &self.sides, self.view.load());
         self.has_news = true;
     }
 
@@ -213,18 +214,38 @@ impl<T> Forwarder<T> {
     ) -> Step {
         if let Verdict::Forward(out) = verdict
             && let (Some(from), Some(to)) = (self.sides.get(in_port.index()), self.sides.get(out.index()))
-            && to.is_known
             && to.fits(wire_len)
             && from.has_sent(frame)
+            && let Some(addresses) = self.known_addresses(snapshot, to, out, frame)
             && pass(frame, is_hop(from.kind, to.kind))
         {
-            rewrite::ethernet(frame, to.addresses());
+            rewrite::ethernet(frame, addresses);
             return Step::Send(out);
         }
         self.forward_any(snapshot, frame, wire_len, in_port, verdict)
     }
 
-    /// Everything but a plain packet between ports whose MAC addresses are known.
+    /// The start of a frame to a port with one machine behind it or to a gateway that answered not long ago.
+    #[inline]
+    fn known_addresses<'a>(
+        &'a self,
+        snapshot: &Snapshot,
+        to: &'a Side,
+        out: PortId,
+        frame: &[u8],
+    ) -> Option<&'a [u8; 12]> {
+        if to.is_known {
+            return Some(to.addresses());
+        }
+        let destination = destination_of(frame)?;
+        if is_link_local(destination) {
+            return None;
+        }
+        let hop = snapshot.routes().find(destination)?;
+        self.gateways.get(usize::from(hop.gateway))?.addresses(out, self.now)
+    }
+
+    /// Everything but a plain packet to a known pod, host or gateway.
     fn forward_any(
         &mut self,
         snapshot: &Snapshot,
@@ -290,16 +311,10 @@ impl<T> Forwarder<T> {
         if to.is_known {
             return Ok(*to.addresses());
         }
-        if let Some(addresses) = self.paths.get(destination, out, self.now) {
-            return Ok(*addresses);
-        }
         let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
         let resolved = self.view.load().get(&neighbour).ok_or(neighbour)?;
         let addresses = to.addresses_to(resolved.mac);
-        let until = resolved.confirmed.saturating_add(REACHABLE);
-        if self.now < until {
-            self.paths.set(destination, out, addresses, until);
-        } else if self.now >= self.next_probe {
+        if self.now >= resolved.confirmed.saturating_add(REACHABLE) && self.now >= self.next_probe {
             self.next_probe = self.now + PROBE;
             if let Some(request) = self.neighbours.probe(neighbour, self.now) {
                 self.send_request(snapshot, request);
@@ -436,6 +451,9 @@ impl<T> Forwarder<T> {
 /// The neighbour that a packet goes to: the gateway of its route, or whoever has the address. On pods' and host ports
 /// there is one machine, which answers for its own addresses only.
 fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAddr) -> IpAddr {
+    if is_link_local(destination) {
+        return destination;
+    }
     let hop = snapshot.routes().next_hop(destination).filter(|hop| hop.port == out);
     if let Some(gateway) = hop.and_then(|hop| hop.gateway) {
         return gateway;
@@ -443,6 +461,13 @@ fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAdd
     let is_own = kind == PortKind::Uplink || snapshot.owner(destination) == Some(out);
     let own = || snapshot.port(out)?.addresses.iter().find(|own| own.is_ipv4() == destination.is_ipv4()).copied();
     if is_own { destination } else { own().unwrap_or(destination) }
+}
+
+/// Whether the address means something on one link only (RFC 4291 §2.5.6): then no route has a say in it, and the engine
+/// has chosen the link.
+#[inline]
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// Takes one hop off a plain packet, if it is one and `hop` says so. False, and nothing changed, for all that has to be
@@ -478,6 +503,7 @@ fn is_plain(frame: &[u8]) -> bool {
 }
 
 /// The destination of an IP packet; none when it is cut short.
+#[inline]
 fn destination_of(frame: &[u8]) -> Option<IpAddr> {
     match wire::ethertype_of(frame)? {
         ethertype::IPV4 => Some(<[u8; 4]>::try_from(frame.get(30..34)?).ok()?.into()),

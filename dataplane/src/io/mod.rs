@@ -10,9 +10,13 @@
 //!
 //! Live ports are behind [`Port`]: frames of one shared memory ([`Umem`]) that move from port to worker to port.
 
+#[cfg(feature = "afxdp")]
+mod afxdp_port;
 mod capture_error;
+mod capture_port;
 mod capture_reader;
 mod capture_writer;
+mod fault_port;
 mod frame_pool;
 mod live;
 mod loopback_port;
@@ -25,16 +29,20 @@ mod xsk;
 
 use std::sync::Arc;
 
+#[cfg(feature = "afxdp")]
+pub use afxdp_port::AfxdpPort;
 pub use capture_error::CaptureError;
+pub use capture_port::{CaptureClock, CaptureFilter, CaptureInput, CapturePort, CapturePortError};
 pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
+pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
 pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
 pub use xsk::{
-    Frame, Generator, Interface, LinkInfo, PollSet, QueueConfig, Umem, UmemError, Waker, XdpMode, XskError, XskPort, in_namespace, poll,
-    set_transmit_checksum_offload, transmit_checksum_offload,
+    Frame, Generator, Interface, LinkInfo, PollSet, QueueConfig, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
+    in_namespace, poll, set_transmit_checksum_offload, transmit_checksum_offload,
 };
 
 use crate::LinkType;

@@ -20,22 +20,37 @@ pub(super) fn first<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Option<u
     frames.into_iter().position(|frame| !frame.has_more()).map(|last| last + 1)
 }
 
+/// How many frames a packet of so many bytes needs. A packet without bytes is a packet as well.
+pub(super) fn needed(len: usize) -> usize {
+    len.div_ceil(Umem::ROOM).max(1)
+}
+
+/// Appends a packet of these bytes to `frames`, in as many of the empty ones as it needs.
+///
+/// # Panics
+/// When there are fewer.
+pub(super) fn fill(umem: &Umem, bytes: &[u8], empty: impl IntoIterator<Item = Frame>, frames: &mut Vec<Frame>) {
+    let mut empty = empty.into_iter();
+    for at in 0..needed(bytes.len()) {
+        let part = &bytes[at * Umem::ROOM..bytes.len().min((at + 1) * Umem::ROOM)];
+        let mut frame = empty.next().expect("the caller has counted them");
+        frame.reset(part.len());
+        frame.set_more(at + 1 < needed(bytes.len()));
+        umem.bytes_mut(&mut frame).copy_from_slice(part);
+        frames.push(frame);
+    }
+}
+
 /// Appends a packet of these bytes to `frames`. False, with nothing taken, when the pool has too few frames.
 #[must_use]
 pub(super) fn scatter(pool: &mut FramePool, bytes: &[u8], frames: &mut Vec<Frame>) -> bool {
-    let before = frames.len();
-    // A packet without bytes is a packet as well.
-    for at in (0..bytes.len().max(1)).step_by(Umem::ROOM) {
-        let part = &bytes[at..bytes.len().min(at + Umem::ROOM)];
-        let Some(mut frame) = pool.take() else {
-            pool.give_all(frames.drain(before..));
-            return false;
-        };
-        frame.reset(part.len());
-        frame.set_more(at + part.len() < bytes.len());
-        pool.umem().bytes_mut(&mut frame).copy_from_slice(part);
-        frames.push(frame);
+    let needed = needed(bytes.len());
+    let empty: Vec<Frame> = std::iter::from_fn(|| pool.take()).take(needed).collect();
+    if empty.len() < needed {
+        pool.give_all(empty);
+        return false;
     }
+    fill(pool.umem(), bytes, empty, frames);
     true
 }
 

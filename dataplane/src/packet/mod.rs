@@ -28,6 +28,7 @@ mod ipv6;
 mod link;
 mod loopback;
 mod neighbour;
+mod plain;
 mod sctp;
 mod tcp;
 mod transport;
@@ -40,6 +41,7 @@ pub use link::LinkType;
 pub(crate) use arp::{Arp, Operation};
 pub(crate) use icmp::Embedded;
 pub(crate) use neighbour::Neighbour;
+pub(crate) use plain::{Addresses, Plain};
 pub(crate) use tcp::Flags as TcpFlags;
 pub(crate) use transport::{Ports, Transport};
 
@@ -157,6 +159,18 @@ impl Network {
     }
 }
 
+/// The quick way: the packet and its sender's MAC address, if it is a plain one.
+#[inline]
+pub(crate) fn parse_plain(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Plain, Option<[u8; 6]>)> {
+    let mut source_mac = None;
+    let plain = match parse_link(link, Bytes::new(frame, wire_len), &mut source_mac) {
+        Ok((Network::Ipv4, packet)) => plain::parse_v4(packet),
+        Ok((Network::Ipv6, packet)) => plain::parse_v6(packet),
+        _ => None,
+    };
+    plain.map(|plain| (plain, source_mac))
+}
+
 /// Parses a frame.
 pub(crate) fn parse(link: LinkType, frame: &[u8], wire_len: usize) -> Parsed {
     let frame = Bytes::new(frame, wire_len);
@@ -170,6 +184,7 @@ pub(crate) fn parse(link: LinkType, frame: &[u8], wire_len: usize) -> Parsed {
 }
 
 /// Takes the link header off. The source MAC is told even when the rest of the frame is not understood.
+#[inline]
 fn parse_link<'a>(
     link: LinkType,
     frame: Bytes<'a>,

@@ -1,32 +1,52 @@
-//! SCTP (RFC 9260): the common header and the type of the first chunk, which tells a packet that opens an association.
-//! Later chunks are not looked at: a session ends when it is idle.
+//! SCTP (RFC 9260): the common header and the type of the first chunk, which tells how far an association is. Later
+//! chunks are not looked at: those that matter here come alone or first in their packet (RFC 9260 §4, §5.1).
 
 use super::Bytes;
+use super::tcp::Flags;
 use crate::DropReason;
 
 /// Ports, verification tag, checksum.
 pub(super) const HEADER_LEN: usize = 12;
 
-/// The chunk that opens an association. It is the only one in its packet (RFC 9260 §4).
-const INIT: u8 = 1;
+/// Chunk types that tell how far an association is. Source: RFC 9260 §3.2.
+mod chunk {
+    /// Opens an association. It is the only chunk in its packet (RFC 9260 §4).
+    pub(super) const INIT: u8 = 1;
+    pub(super) const INIT_ACK: u8 = 2;
+    pub(super) const ABORT: u8 = 6;
+    pub(super) const SHUTDOWN: u8 = 7;
+    pub(super) const SHUTDOWN_ACK: u8 = 8;
+    /// In the handshake: the cookie was too old.
+    pub(super) const ERROR: u8 = 9;
+    pub(super) const SHUTDOWN_COMPLETE: u8 = 14;
+}
 
-/// The fields of a packet's common header.
+/// The fields of a packet's common header, and what its first chunk says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) sport: u16,
     pub(super) dport: u16,
-    /// Whether the packet may be an association's first: no other chunk than INIT is seen.
-    pub(super) opens: bool,
+    /// What the first chunk says, as the TCP flags that say the same: INIT is SYN alone; INIT ACK and ERROR promise
+    /// nothing; SHUTDOWN and SHUTDOWN ACK are FIN, of either side; ABORT and SHUTDOWN COMPLETE are RST; and all others,
+    /// which only somebody sends who has seen the other side's cookie or its answer, are ACK.
+    pub(super) flags: Flags,
 }
 
 /// Reads a common header.
 pub(super) fn parse(packet: Bytes<'_>) -> Result<Header, DropReason> {
     let header = packet.seen.first_chunk::<HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
+    let flags = match packet.seen.get(HEADER_LEN).copied() {
+        // A capture may have cut the chunk off.
+        None | Some(chunk::INIT) => Flags::SYN,
+        Some(chunk::INIT_ACK | chunk::ERROR) => 0,
+        Some(chunk::SHUTDOWN | chunk::SHUTDOWN_ACK) => Flags::FIN,
+        Some(chunk::ABORT | chunk::SHUTDOWN_COMPLETE) => Flags::RST,
+        Some(_) => Flags::ACK,
+    };
     Ok(Header {
         sport: u16::from_be_bytes([header[0], header[1]]),
         dport: u16::from_be_bytes([header[2], header[3]]),
-        // A capture may have cut the chunk off.
-        opens: packet.seen.get(HEADER_LEN).is_none_or(|&chunk| chunk == INIT),
+        flags: Flags(flags),
     })
 }
 
@@ -37,7 +57,7 @@ mod tests {
     #[test]
     fn ports_are_read() {
         let bytes = [0x9c, 0x40, 0x0b, 0x59, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(parse(Bytes::new(&bytes, 12)), Ok(Header { sport: 40_000, dport: 2905, opens: true }));
+        assert_eq!(parse(Bytes::new(&bytes, 12)), Ok(Header { sport: 40_000, dport: 2905, flags: Flags(Flags::SYN) }));
     }
 
     #[test]
@@ -45,5 +65,22 @@ mod tests {
         for len in 0..HEADER_LEN {
             assert_eq!(parse(Bytes::new(&[0; HEADER_LEN][..len], len)), Err(DropReason::L4Truncated));
         }
+    }
+
+    #[test]
+    fn chunks_count_as_the_flags_that_mean_the_same() {
+        let flags = |chunk: u8| {
+            let bytes = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, chunk];
+            parse(Bytes::new(&bytes, 13)).unwrap().flags
+        };
+        for (kind, expected) in
+            [(0, Flags::ACK), (1, Flags::SYN), (2, 0), (6, Flags::RST), (7, Flags::FIN), (8, Flags::FIN), (9, 0)]
+        {
+            assert_eq!(flags(kind), Flags(expected), "chunk {kind}");
+        }
+        for (kind, expected) in [(10, Flags::ACK), (11, Flags::ACK), (14, Flags::RST), (255, Flags::ACK)] {
+            assert_eq!(flags(kind), Flags(expected), "chunk {kind}");
+        }
+        assert!((0..=255).all(|kind| flags(kind).opens() == (kind == 1)));
     }
 }

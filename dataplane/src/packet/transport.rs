@@ -14,11 +14,8 @@ pub(crate) enum Transport {
     Tcp(TcpFlags),
     /// A UDP datagram.
     Udp,
-    /// An SCTP packet.
-    Sctp {
-        /// Whether it may be an association's first.
-        opens: bool,
-    },
+    /// An SCTP packet, with the TCP flags that mean what its first chunk says.
+    Sctp(TcpFlags),
     /// An ICMP echo request or reply with its identifier.
     Echo {
         /// What ties a reply to its request.
@@ -98,7 +95,7 @@ fn parse_ported(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, Drop
         protocol::SCTP => {
             let header = sctp::parse(segment.bytes)?;
             (flow.sport, flow.dport) = (header.sport, header.dport);
-            Transport::Sctp { opens: header.opens }
+            Transport::Sctp(header.flags)
         }
         _ => Transport::Other,
     };
@@ -116,17 +113,24 @@ impl Transport {
     /// Whether the packet says of itself that it begins a conversation. UDP and most protocols do not say.
     pub(crate) const fn opens(&self) -> bool {
         match *self {
-            Self::Tcp(flags) => flags.opens(),
-            Self::Sctp { opens } => opens,
+            Self::Tcp(flags) | Self::Sctp(flags) => flags.opens(),
             Self::Echo { request, .. } => request,
             _ => false,
+        }
+    }
+
+    /// What the packet says about how far its connection is.
+    pub(crate) const fn flags(&self) -> Option<TcpFlags> {
+        match *self {
+            Self::Tcp(flags) | Self::Sctp(flags) => Some(flags),
+            _ => None,
         }
     }
 
     /// What tells this conversation apart from others between the same addresses.
     pub(crate) const fn ports(&self, flow: &Flow) -> Ports {
         match *self {
-            Self::Tcp(_) | Self::Udp | Self::Sctp { .. } => Ports::Pair(flow.sport, flow.dport),
+            Self::Tcp(_) | Self::Udp | Self::Sctp(_) => Ports::Pair(flow.sport, flow.dport),
             Self::Echo { id, request: true } => Ports::EchoRequest(id),
             Self::Echo { id, request: false } => Ports::EchoReply(id),
             _ => Ports::None,

@@ -1,12 +1,18 @@
 //! What the table holds: entries, their classes, and what is known of one before it is made.
 
+use bulkhead_classifier::OriginId;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use super::Key;
-use super::tcp::TcpState;
-use crate::packet::{Ports, TcpFlags};
-use crate::{Decision, DropReason, PortId, PortKind};
+use super::flags::SeenFlags;
+use crate::packet::TcpFlags;
+use crate::{Decision, DropReason, PortId, PortKind, TableId};
 
 /// An entry's place in the slab.
 pub(crate) type Slot = u32;
+
+/// No slot: the end of a list.
+pub(crate) const NONE: Slot = Slot::MAX;
 
 /// Which way a packet of a session goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,33 +49,58 @@ impl Class {
         [Self::Refused, Self::Transient, Self::Established, Self::Idle, Self::Echo];
 }
 
-/// A session, or a refusal. There is room for a rewrite (a service's address for a backend's) beside the ports, when there are
-/// services.
-#[derive(Clone, Copy, Debug)]
+/// The part of a session, or of a refusal, that every packet reads: one cache line. All zeros is a free place.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
 pub(crate) struct Entry {
     pub(super) key: Key,
-    pub(super) hash: u64,
     /// When the last packet came.
     pub(super) seen_at: u64,
-    /// When the entry was last put into its list.
-    pub(super) queued_at: Moment,
-    /// The generation of the tables that allowed it.
-    pub(crate) generation: u64,
-    /// What allowed or refused it.
-    pub(crate) decision: Decision,
-    /// Why it is a refusal and no session.
-    pub(crate) refused: Option<DropReason>,
-    /// Where packets in forward direction come in.
-    pub(crate) in_port: PortId,
-    /// What kind of port that is: ids may change from generation to generation, uplink and host do not.
-    pub(crate) in_kind: PortKind,
-    /// Where they leave.
-    pub(crate) out_port: PortId,
+    /// The epoch of the tables that allowed it.
+    pub(crate) epoch: u32,
+    /// The origin of the rule that allowed it, `u32::MAX` for none; the rest of the decision is in [`Links`].
+    pub(crate) origin: u32,
+    in_port: u16,
+    out_port: u16,
+    pub(super) seen: SeenFlags,
+    /// [`state`].
+    state: u8,
+    /// Why it is a refusal and no session: the reason's index plus one.
+    refused: u8,
+}
+
+/// Bits of [`Entry::state`].
+mod state {
+    pub(super) const CLASS: u8 = 0b111;
+    pub(super) const FROM_LOW: u8 = 1 << 3;
+    /// What kind of port the in-port is: ids may change from generation to generation, uplink and host do not.
+    pub(super) const IN_KIND: u8 = 0b11 << 4;
+    pub(super) const IN_KIND_SHIFT: u32 = 4;
+    pub(super) const FORWARD_CHECKED: u8 = 1 << 6;
+    pub(super) const REPLY_CHECKED: u8 = 1 << 7;
+}
+
+/// The part of an entry that is read and written when it is made, moved or ended, and when somebody asks who decided.
+///
+/// A rewrite (a service's address for a backend's, when there are services) would be a third column of 16 bytes, touched
+/// only for the sessions that have one.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Links {
+    /// Neighbours in the list of all entries of the class, and in that of the in-port's.
+    pub(super) of_class: Link,
+    pub(super) of_port: Link,
+    /// The number of the packet for which the entry was last put into its lists.
+    pub(super) queued: u64,
+    table: u32,
+    rule: u32,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct Link {
     pub(super) previous: Slot,
     pub(super) next: Slot,
-    pub(super) tcp: TcpState,
-    pub(super) class: Class,
-    pub(super) from_low: bool,
 }
 
 /// What the worker knows of a session that it wants to create.
@@ -79,10 +110,8 @@ pub(crate) struct NewSession {
     pub(crate) hash: u64,
     /// Whether the forward direction goes from the key's lower endpoint to the higher.
     pub(crate) from_low: bool,
-    pub(crate) protocol: u8,
-    pub(crate) ports: Ports,
     pub(crate) flags: Option<TcpFlags>,
-    pub(crate) generation: u64,
+    pub(crate) epoch: u32,
     pub(crate) decision: Decision,
     pub(crate) in_port: PortId,
     pub(crate) in_kind: PortKind,
@@ -92,21 +121,177 @@ pub(crate) struct NewSession {
 }
 
 impl Entry {
-    /// Which way a packet goes whose key has this orientation.
-    pub(crate) const fn direction(&self, from_low: bool) -> Direction {
-        if self.from_low == from_low { Direction::Forward } else { Direction::Reply }
+    pub(super) const FREE: Self = Self {
+        key: Key::UNUSED,
+        seen_at: 0,
+        epoch: 0,
+        origin: 0,
+        in_port: 0,
+        out_port: 0,
+        seen: SeenFlags::NONE,
+        state: 0,
+        refused: 0,
+    };
+
+    pub(super) fn new(new: &NewSession, class: Class, refused: Option<DropReason>, now: u64) -> Self {
+        let kind = match new.in_kind {
+            PortKind::Pod => 0,
+            PortKind::Uplink => 1,
+            PortKind::Host => 2,
+        };
+        let from_low = if new.from_low { state::FROM_LOW } else { 0 };
+        let mut entry = Self {
+            key: new.key,
+            seen_at: now,
+            epoch: new.epoch,
+            origin: number(new.decision.origin.map(|origin| origin.0)),
+            in_port: new.in_port.0,
+            out_port: new.out_port.0,
+            seen: SeenFlags::NONE,
+            state: class as u8 | from_low | kind << state::IN_KIND_SHIFT,
+            refused: 0,
+        };
+        if let Some(flags) = new.flags {
+            entry.seen.see(new.direction, flags);
+        }
+        entry.set_refused(refused);
+        entry
     }
 
-    /// Whether it is a TCP connection that is over.
+    pub(super) fn class(&self) -> Class {
+        Class::ALL[usize::from(self.state & state::CLASS)]
+    }
+
+    pub(super) const fn set_class(&mut self, class: Class) {
+        self.state = self.state & !state::CLASS | class as u8;
+    }
+
+    /// The class as an index into an array of eight.
+    #[inline]
+    pub(super) const fn class_index(&self) -> usize {
+        (self.state & state::CLASS) as usize
+    }
+
+    /// Why it is a refusal and no session.
+    pub(crate) fn refused(&self) -> Option<DropReason> {
+        usize::from(self.refused).checked_sub(1).map(|index| DropReason::ALL[index])
+    }
+
+    pub(super) fn set_refused(&mut self, reason: Option<DropReason>) {
+        let index = |reason: DropReason| u8::try_from(reason.index() + 1).expect("there are fewer than 255 reasons");
+        self.refused = reason.map_or(0, index);
+    }
+
+    /// Whether it is a session that tables of this epoch have allowed.
+    #[inline]
+    pub(crate) const fn is_session_of(&self, epoch: u32) -> bool {
+        self.refused == 0 && self.epoch == epoch
+    }
+
+    /// Which way a packet goes whose key has this orientation.
+    #[inline]
+    pub(crate) const fn direction(&self, from_low: bool) -> Direction {
+        if (self.state & state::FROM_LOW != 0) == from_low { Direction::Forward } else { Direction::Reply }
+    }
+
+    /// Whether it is a connection that is over.
     pub(crate) const fn is_closed(&self) -> bool {
-        self.tcp.is_closed()
+        self.seen.is_closed()
+    }
+
+    pub(crate) const fn in_port(&self) -> PortId {
+        PortId(self.in_port)
+    }
+
+    pub(crate) const fn in_kind(&self) -> PortKind {
+        match (self.state & state::IN_KIND) >> state::IN_KIND_SHIFT {
+            0 => PortKind::Pod,
+            1 => PortKind::Uplink,
+            _ => PortKind::Host,
+        }
+    }
+
+    pub(super) fn set_decided(&mut self, epoch: u32, origin: Option<OriginId>) {
+        (self.epoch, self.origin) = (epoch, number(origin.map(|origin| origin.0)));
+    }
+
+    pub(super) const fn set_ports(&mut self, ports: (PortId, PortId)) {
+        (self.in_port, self.out_port) = (ports.0.0, ports.1.0);
     }
 
     /// Where packets of this direction come in, and where they leave.
+    #[inline]
     pub(crate) const fn ports(&self, direction: Direction) -> (PortId, PortId) {
         match direction {
-            Direction::Forward => (self.in_port, self.out_port),
-            Direction::Reply => (self.out_port, self.in_port),
+            Direction::Forward => (PortId(self.in_port), PortId(self.out_port)),
+            Direction::Reply => (PortId(self.out_port), PortId(self.in_port)),
         }
+    }
+
+    /// Whether a packet of this direction has passed the checks of its addresses, on the port where such packets come in
+    /// and in the entry's epoch. The next one has the same addresses, so it would pass them too.
+    #[inline]
+    pub(crate) const fn is_checked(&self, direction: Direction) -> bool {
+        self.state & checked(direction) != 0
+    }
+
+    pub(super) const fn set_checked(&mut self, direction: Direction) {
+        self.state |= checked(direction);
+    }
+
+    pub(super) const fn forget_checked(&mut self) {
+        self.state &= !(state::FORWARD_CHECKED | state::REPLY_CHECKED);
+    }
+}
+
+const fn checked(direction: Direction) -> u8 {
+    match direction {
+        Direction::Forward => state::FORWARD_CHECKED,
+        Direction::Reply => state::REPLY_CHECKED,
+    }
+}
+
+impl Links {
+    pub(super) const fn new(decision: &Decision) -> Self {
+        let nowhere = Link { previous: NONE, next: NONE };
+        let mut links = Self { of_class: nowhere, of_port: nowhere, queued: 0, table: 0, rule: 0 };
+        links.set_decision(decision);
+        links
+    }
+
+    pub(super) const fn set_decision(&mut self, decision: &Decision) {
+        self.table = match decision.table {
+            Some(table) => table.0,
+            None => u32::MAX,
+        };
+        self.rule = match decision.rule {
+            Some(rule) => rule,
+            None => u32::MAX,
+        };
+    }
+
+    /// The decision, whose origin is in the entry.
+    pub(super) fn decision(&self, entry: &Entry) -> Decision {
+        let some = |number: u32| (number != u32::MAX).then_some(number);
+        Decision {
+            table: some(self.table).map(TableId),
+            rule: some(self.rule),
+            origin: some(entry.origin).map(OriginId),
+        }
+    }
+}
+
+/// A number that is never the last one, or none.
+pub(super) fn number(number: Option<u32>) -> u32 {
+    number.unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_packet_reads_is_one_cache_line_and_a_session_is_96_bytes_without_the_index() {
+        assert_eq!((size_of::<Entry>(), size_of::<Links>()), (64, 32));
     }
 }

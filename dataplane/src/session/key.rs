@@ -1,56 +1,120 @@
-//! The key under which both directions of a conversation are found.
+//! The key under which both directions of a conversation are found, and its hash.
 
-use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ahash::RandomState;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::packet::Ports;
 
 /// Two endpoints, lower one first, and what tells their conversations apart. Equal for both directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// ```text
+///   IPv4   low << 32 | high    0           0            0         |  ports and kind
+///   IPv6   low                 low         high         high      |  lower port << 48 | higher port's << 32 | ..
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
 pub(crate) struct Key {
-    // Halves and not u128: that would align the key, and with it every entry of the slab, to 16 bytes.
-    low: [u64; 2],
-    high: [u64; 2],
-    low_port: u16,
-    high_port: u16,
-    protocol: u8,
-    kind: u8,
+    addresses: [u64; 4],
+    /// Lower endpoint's port, higher endpoint's port, 16 free bits, protocol, [`kind`].
+    rest: u64,
 }
 
-/// Bits of [`Key::kind`]. An IPv4 address and the IPv6 address that maps it are different endpoints.
+/// Bits of [`Key::rest`]. An IPv4 address and the IPv6 address that maps it are different endpoints.
 mod kind {
-    pub(super) const V6: u8 = 1;
+    pub(super) const V6: u64 = 1;
     /// Echo: which endpoint sends the requests. Without it a ping from the other side with the same identifier would
     /// pass as the reply to this side's ping.
-    pub(super) const LOW_PINGS: u8 = 2;
-    pub(super) const HIGH_PINGS: u8 = 4;
+    pub(super) const LOW_PINGS: u64 = 2;
+    pub(super) const HIGH_PINGS: u64 = 4;
+    /// Every key has it, so that none is the zeros of an entry that is not in use.
+    pub(super) const USED: u64 = 8;
+}
+
+mod shift {
+    pub(super) const LOW_PORT: u32 = 48;
+    pub(super) const HIGH_PORT: u32 = 32;
+    pub(super) const PROTOCOL: u32 = 8;
 }
 
 impl Key {
+    /// What no packet has.
+    pub(crate) const UNUSED: Self = Self { addresses: [0; 4], rest: 0 };
+
     /// The key of a packet, and whether the packet goes from the lower endpoint to the higher one.
     pub(crate) fn of(src: IpAddr, dst: IpAddr, protocol: u8, ports: Ports) -> (Self, bool) {
-        let family = if src.is_ipv6() { kind::V6 } else { 0 };
-        let (src, dst) = (bits(src), bits(dst));
         let (sport, dport) = match ports {
             Ports::Pair(sport, dport) => (sport, dport),
             Ports::EchoRequest(id) | Ports::EchoReply(id) => (id, id),
             Ports::None => (0, 0),
         };
-        let from_low = match ports {
-            // A ping to oneself: only the type says which way a packet goes.
-            Ports::EchoReply(_) if src == dst => false,
-            _ => (src, sport) <= (dst, dport),
+        let (mut key, mut from_low) = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Self::v4(src.into(), dst.into(), protocol, sport, dport),
+            (src, dst) => Self::v6(bits(src), bits(dst), protocol, sport, dport),
         };
-        let echo = match ports {
+        // A ping to oneself: only the type says which way a packet goes.
+        if matches!(ports, Ports::EchoReply(_)) && src == dst {
+            from_low = false;
+        }
+        key.rest |= match ports {
             Ports::EchoRequest(_) if from_low => kind::LOW_PINGS,
             Ports::EchoRequest(_) => kind::HIGH_PINGS,
             Ports::EchoReply(_) if from_low => kind::HIGH_PINGS,
             Ports::EchoReply(_) => kind::LOW_PINGS,
             Ports::Pair(..) | Ports::None => 0,
         };
+        (key, from_low)
+    }
+
+    /// [`Key::of`] for ports over IPv4.
+    #[inline]
+    pub(crate) fn v4(src: u32, dst: u32, protocol: u8, sport: u16, dport: u16) -> (Self, bool) {
+        let from = u64::from(src) << 16 | u64::from(sport);
+        let to = u64::from(dst) << 16 | u64::from(dport);
+        let (low, high) = (from.min(to), from.max(to));
+        let addresses = [(low >> 16) << 32 | high >> 16, 0, 0, 0];
+        let ports = low << shift::LOW_PORT | (high & 0xffff) << shift::HIGH_PORT;
+        let rest = ports | u64::from(protocol) << shift::PROTOCOL | kind::USED;
+        (Self { addresses, rest }, from <= to)
+    }
+
+    /// [`Key::of`] for ports over IPv6; addresses as numbers, high half first.
+    #[inline]
+    pub(crate) fn v6(src: [u64; 2], dst: [u64; 2], protocol: u8, sport: u16, dport: u16) -> (Self, bool) {
+        let from_low = (src, sport) <= (dst, dport);
         let (low, high, low_port, high_port) =
             if from_low { (src, dst, sport, dport) } else { (dst, src, dport, sport) };
-        (Self { low, high, low_port, high_port, protocol, kind: family | echo }, from_low)
+        let ports = u64::from(low_port) << shift::LOW_PORT | u64::from(high_port) << shift::HIGH_PORT;
+        let rest = ports | u64::from(protocol) << shift::PROTOCOL | kind::USED | kind::V6;
+        (Self { addresses: [low[0], low[1], high[0], high[1]], rest }, from_low)
+    }
+
+    /// The IANA protocol number.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the field has eight bits")]
+    pub(crate) const fn protocol(&self) -> u8 {
+        (self.rest >> shift::PROTOCOL) as u8
+    }
+
+    /// Whether the conversation is an echo and its replies.
+    pub(super) const fn is_echo(&self) -> bool {
+        self.rest & (kind::LOW_PINGS | kind::HIGH_PINGS) != 0
+    }
+
+    /// The endpoints, source first, of a packet that goes from the lower one to the higher one or the other way.
+    #[expect(clippy::cast_possible_truncation, reason = "the fields have 32 and 16 bits")]
+    pub(crate) fn endpoints(&self, from_low: bool) -> [(IpAddr, u16); 2] {
+        let [a, b, c, d] = self.addresses;
+        let (low, high): (IpAddr, IpAddr) = if self.rest & kind::V6 == 0 {
+            (Ipv4Addr::from((a >> 32) as u32).into(), Ipv4Addr::from(a as u32).into())
+        } else {
+            let address = |high, low| Ipv6Addr::from(u128::from(high) << 64 | u128::from(low)).into();
+            (address(a, b), address(c, d))
+        };
+        let low = (low, (self.rest >> shift::LOW_PORT) as u16);
+        let high = (high, (self.rest >> shift::HIGH_PORT) as u16);
+        if from_low { [low, high] } else { [high, low] }
     }
 }
 
@@ -66,15 +130,38 @@ fn bits(address: IpAddr) -> [u64; 2] {
     }
 }
 
-impl Hash for Key {
-    /// Five words instead of nine fields: this runs for every packet.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let ports = u64::from(self.low_port) << 32 | u64::from(self.high_port) << 16;
-        for word in [self.low[0], self.low[1], self.high[0], self.high[1]] {
-            state.write_u64(word);
-        }
-        state.write_u64(ports | u64::from(self.protocol) << 8 | u64::from(self.kind));
+/// Hashes keys under a secret, so that nobody outside can choose packets whose hashes collide.
+///
+/// Folded multiplications as in wyhash and in ahash's portable version; two for an IPv4 key. ahash itself takes the words one
+/// after the other through its state, which is five dependent steps for each packet.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyHasher([u64; 4]);
+
+impl KeyHasher {
+    /// A secret that is drawn from the state's own.
+    pub(crate) fn new(state: &RandomState) -> Self {
+        Self([0u64, 1, 2, 3].map(|number| state.hash_one(number) | 1))
     }
+
+    /// The hash of a key; all 64 bits are good.
+    #[inline]
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        let [a, b, c, d] = key.addresses;
+        let [k0, k1, k2, k3] = self.0;
+        let mut sum = fold(a ^ k0, key.rest ^ k1);
+        if key.rest & kind::V6 != 0 {
+            sum ^= fold(b ^ k2, c ^ k3).wrapping_add(fold(d ^ k1, sum ^ k2));
+        }
+        fold(sum ^ k2, k3)
+    }
+}
+
+/// The two halves of a product, one upon the other.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the halves are what is wanted")]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product as u64) ^ (product >> 64) as u64
 }
 
 #[cfg(test)]
@@ -115,6 +202,48 @@ mod tests {
     fn a_mapped_address_is_another_endpoint() {
         let v4 = Key::of(ip("10.0.0.1"), ip("10.0.0.2"), 6, Ports::None).0;
         assert_ne!(Key::of(ip("::10.0.0.1"), ip("::10.0.0.2"), 6, Ports::None).0, v4);
+    }
+
+    #[test]
+    fn a_key_gives_its_packets_endpoints_back() {
+        for (src, dst) in
+            [("10.0.0.9", "10.0.0.2"), ("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"), ("fd00::3", "::1")]
+        {
+            let (key, from_low) = Key::of(ip(src), ip(dst), 6, Ports::Pair(7, 9));
+            assert_eq!(key.endpoints(from_low), [(ip(src), 7), (ip(dst), 9)]);
+            assert_eq!(key.protocol(), 6);
+        }
+    }
+
+    #[test]
+    fn hashes_differ_from_state_to_state_and_from_key_to_key() {
+        let (one, other) = (KeyHasher::new(&RandomState::new()), KeyHasher::new(&RandomState::new()));
+        for pair in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let keys: Vec<Key> =
+                (0..5000).map(|port| Key::of(ip(pair.0), ip(pair.1), 17, Ports::Pair(port, 53)).0).collect();
+            assert_ne!(one.hash(&keys[0]), other.hash(&keys[0]));
+            // Both halves are used on their own: one names the bucket, the other the tag.
+            for shift in [0, 32, 48] {
+                let mut parts: Vec<u64> = keys.iter().map(|key| one.hash(key) >> shift & 0xffff).collect();
+                parts.sort_unstable();
+                parts.dedup();
+                assert!((4650..4950).contains(&parts.len()), "{} of 5000 at random are 4,816", parts.len());
+            }
+        }
+    }
+
+    #[test]
+    fn every_word_of_a_key_counts_in_its_hash() {
+        let hasher = KeyHasher::new(&RandomState::with_seeds(1, 2, 3, 4));
+        let key = Key::of(ip("fd00::1"), ip("fd00::2"), 17, Ports::Pair(1, 2)).0;
+        for bit in 0..320 {
+            let mut other = key;
+            match bit / 64 {
+                4 => other.rest ^= 1 << (bit % 64) & !kind::V6,
+                word => other.addresses[word] ^= 1 << (bit % 64),
+            }
+            assert!(other == key || hasher.hash(&other) != hasher.hash(&key), "bit {bit}");
+        }
     }
 
     proptest! {

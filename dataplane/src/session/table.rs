@@ -1,94 +1,114 @@
-//! The table: a slab of entries, a keyed index into it, and a list per class.
-
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+//! The table: two columns of entries, a keyed index into them, and lists by last use.
 
 use ahash::RandomState;
 use bulkhead_classifier::protocol;
 
-use super::entry::{Class, Direction, Entry, Moment, NewSession, Slot};
-use super::tcp::TcpState;
+use super::entry::{Class, Direction, Entry, Links, Moment, NONE, NewSession, Slot};
+use super::flags::SeenFlags;
+use super::index::Index;
+use super::key::KeyHasher;
+use super::lists::Lists;
+use super::memory::Column;
 use super::{Key, SessionConfig};
-use crate::packet::{Ports, TcpFlags};
-use crate::{Decision, DropReason, PortId, SessionCounters};
+use crate::packet::TcpFlags;
+use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
 
-/// No slot: the end of a list.
-const NONE: Slot = Slot::MAX;
-
-/// An entry is moved in its list at most this many times per timeout, so that most hits write to one entry and not to
-/// its neighbours' links as well. The price: an expired entry is swept up to a sixteenth of its timeout late.
+/// An entry is moved in its lists at most this many times per timeout, so that most hits write to one cache line and not
+/// to its neighbours' links as well. The price: an expired entry is swept up to a sixteenth of its timeout late.
 const MOVES_PER_TIMEOUT: u64 = 16;
 
-/// What is ended early for a new session: refusals first, which cost nobody a connection; then half-open connections,
-/// so that a flood of SYNs recycles its own and leaves established ones alone; then pings, which lose one reply.
+/// What is ended early for a new session: refusals first, which cost nobody a connection; then connections that are not
+/// established, so that a flood of SYNs recycles its own and leaves established ones alone; then pings, which lose one
+/// reply.
 const RECYCLED: [Class; 3] = [Class::Refused, Class::Transient, Class::Echo];
 
-/// A list through the slab's links, least recently used entry first.
-#[derive(Clone, Copy, Debug)]
-struct List {
-    first: Slot,
-    last: Slot,
-}
-
-impl List {
-    const EMPTY: Self = Self { first: NONE, last: NONE };
-}
-
-/// The index's keys are hashes already.
-#[derive(Debug, Default)]
-struct PassThrough(u64);
-
-impl Hasher for PassThrough {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        debug_assert!(false, "{} bytes where a hash was expected", bytes.len());
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
+/// The most entries of one table, 6 GiB of memory. Slots would allow more; nothing needs it.
+const MAX_CAPACITY: usize = 1 << 26;
 
 /// All sessions of one worker.
 #[derive(Debug)]
 pub(crate) struct SessionTable {
     /// Keyed at random per table: nobody outside can make keys that collide.
-    hasher: RandomState,
-    /// From a key's 64-bit hash to its entry. The entry holds the key, so a bucket is 16 bytes instead of 56. Two keys
-    /// with one hash (about once in 10^8 full tables) take each other's place; both stay correct.
-    index: HashMap<u64, Slot, BuildHasherDefault<PassThrough>>,
-    slab: Vec<Entry>,
-    /// Slots that are free again.
-    free: Vec<Slot>,
-    /// How many entries are refusals.
-    refusals: usize,
-    lists: [List; Class::COUNT],
+    hasher: KeyHasher,
+    index: Index,
+    /// What packets read, and what they do not.
+    entries: Column<Entry>,
+    links: Column<Links>,
+    /// Slots from here on were never used.
+    fresh: Slot,
+    /// The first of those that are free again; they are chained through their links.
+    free: Slot,
+    lists: Lists,
     config: SessionConfig,
+    limits: Limits,
+    /// Per class; the rest of the eight places, which no class has, makes every number of three bits an index.
+    timeouts: [u64; 8],
+    /// Per class: time shifted right by this counts the periods in which an entry is moved once.
+    periods: [u32; 8],
     pub(crate) counts: SessionCounters,
 }
 
+/// The shares of the capacity as numbers of entries.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    half_open: usize,
+    pod: usize,
+    outside: usize,
+}
+
+impl Limits {
+    const fn of_port(&self, kind: PortKind) -> usize {
+        match kind {
+            PortKind::Pod => self.pod,
+            PortKind::Uplink | PortKind::Host => self.outside,
+        }
+    }
+}
+
 impl SessionTable {
-    pub(crate) fn new(config: SessionConfig, hasher: RandomState) -> Self {
-        // A slot is 32 bits with the last value for "none".
-        let capacity = config.capacity.min(NONE as usize);
+    /// An empty table. Reserves memory for its capacity and touches none of it.
+    pub(crate) fn new(config: SessionConfig, hasher: &RandomState) -> Self {
+        let capacity = config.capacity.min(MAX_CAPACITY);
+        let limits = Limits {
+            half_open: config.half_open.of(capacity),
+            pod: config.pod_share.of(capacity),
+            outside: config.outside_share.of(capacity),
+        };
+        let (mut timeouts, mut periods) = ([0; 8], [0; 8]);
+        for class in Class::ALL {
+            let timeout = config.timeouts.of(class);
+            timeouts[class as usize] = timeout;
+            periods[class as usize] = (timeout / MOVES_PER_TIMEOUT).checked_ilog2().unwrap_or(0);
+        }
         Self {
-            hasher,
-            index: HashMap::default(),
-            slab: Vec::new(),
-            free: Vec::new(),
-            refusals: 0,
-            lists: [List::EMPTY; Class::COUNT],
+            hasher: KeyHasher::new(hasher),
+            index: Index::new(capacity),
+            entries: Column::new(capacity),
+            links: Column::new(capacity),
+            fresh: 0,
+            free: NONE,
+            lists: Lists::new(),
             config: SessionConfig { capacity, ..config },
+            limits,
+            timeouts,
+            periods,
             counts: SessionCounters::default(),
         }
     }
 
+    /// Makes room for the ports of a snapshot. No session is about a port that was not made known.
+    pub(crate) fn know_ports(&mut self, ports: usize) {
+        self.lists.know_ports(ports);
+    }
+
     /// How many sessions there are, expired ones included that were not swept yet.
-    pub(crate) fn len(&self) -> usize {
-        self.index.len() - self.refusals
+    pub(crate) const fn len(&self) -> usize {
+        self.index.len() - self.lists.len(Class::Refused)
+    }
+
+    /// Bytes of memory: of the entries those that were ever used, of the index all.
+    pub(crate) fn bytes(&self) -> usize {
+        self.fresh as usize * (size_of::<Entry>() + size_of::<Links>()) + self.index.bytes()
     }
 
     /// How many more entries fit without ending another one.
@@ -96,75 +116,172 @@ impl SessionTable {
         self.config.capacity.saturating_sub(self.index.len())
     }
 
-    /// Ends all sessions. Costs what is in use, not the capacity; counters stay.
-    pub(crate) fn clear(&mut self) {
-        self.index.clear();
-        self.slab.clear();
-        self.free.clear();
-        self.refusals = 0;
-        self.lists = [List::EMPTY; Class::COUNT];
+    /// How many more entries like this one fit without ending another one.
+    pub(crate) fn room_for(&self, new: &NewSession) -> usize {
+        let of_port = self.limits.of_port(new.in_kind).saturating_sub(self.lists.held_by(new.in_port));
+        let room = self.room().min(of_port);
+        if class_of(&new.key) == Class::Transient { room.min(self.half_open_room()) } else { room }
     }
 
+    /// How many more connections that are not established fit without ending another one.
+    pub(crate) const fn half_open_room(&self) -> usize {
+        self.limits.half_open.saturating_sub(self.lists.len(Class::Transient))
+    }
+
+    /// Ends all sessions. Costs what was in use, not the capacity; counters stay.
+    pub(crate) fn clear(&mut self) {
+        for class in Class::ALL {
+            while self.lists.first(class) != NONE {
+                self.remove(self.lists.first(class));
+            }
+        }
+        (self.fresh, self.free) = (0, NONE);
+        self.lists.clear();
+    }
+
+    #[inline]
     pub(crate) fn hash(&self, key: &Key) -> u64 {
-        self.hasher.hash_one(key)
+        self.hasher.hash(key)
+    }
+
+    /// Where the session with this hash probably is, or `NONE`: for reading ahead.
+    #[inline]
+    pub(crate) fn guess(&self, hash: u64) -> Slot {
+        self.index.guess(hash)
+    }
+
+    /// All entries, for reading ahead and for [`SessionTable::hit`].
+    #[inline]
+    pub(crate) fn entries(&self) -> &[Entry] {
+        self.entries.records()
     }
 
     /// The session or refusal with this key. One whose time is up ends here, so that it makes no difference when it is swept.
     pub(crate) fn find(&mut self, hash: u64, key: &Key, now: u64) -> Option<Slot> {
-        let slot = *self.index.get(&hash)?;
-        let entry = self.entry(slot);
-        if entry.key != *key {
-            return None;
-        }
-        if self.is_expired(entry, now) {
-            self.expire(slot);
+        let slot = self.lookup(hash, key)?;
+        if self.is_expired(slot, now) {
+            self.end(slot, now);
             return None;
         }
         Some(slot)
     }
 
+    fn lookup(&self, hash: u64, key: &Key) -> Option<Slot> {
+        let entries = self.entries();
+        self.index.find(hash, |slot| entries[slot as usize].key == *key)
+    }
+
     /// The entry in a slot that [`SessionTable::find`] or [`SessionTable::create`] gave.
     pub(crate) fn entry(&self, slot: Slot) -> &Entry {
-        &self.slab[slot as usize]
+        &self.entries()[slot as usize]
     }
 
     fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
-        &mut self.slab[slot as usize]
+        &mut self.entries.records_mut()[slot as usize]
+    }
+
+    /// What allowed or refused it.
+    pub(crate) fn decision(&self, slot: Slot) -> Decision {
+        self.links.records()[slot as usize].decision(self.entry(slot))
+    }
+
+    /// The common case of a hit in one step: the packet's session is in the guessed slot, of this epoch, alive, and open;
+    /// the packet comes in on the right port, its addresses were checked before, and its flags tell nothing new.
+    /// Then the packet is counted as one of the session. Anything else is left to the long way.
+    #[inline]
+    pub(crate) fn hit(&mut self, guess: Slot, packet: &PlainHit<'_>, now: Moment) -> Option<Hit> {
+        let entry = self.entries.records_mut().get_mut(guess as usize)?;
+        let direction = entry.direction(packet.from_low);
+        let (comes_in, leaves) = entry.ports(direction);
+        let class = entry.class_index();
+        let good = entry.key == *packet.key
+            && entry.is_session_of(packet.epoch)
+            && entry.is_checked(direction)
+            && comes_in == packet.in_port
+            && now.time < entry.seen_at.saturating_add(self.timeouts[class])
+            && !packet.flags.opens()
+            && entry.seen.knows(direction, packet.flags);
+        if !good {
+            return None;
+        }
+        let hit = Hit { leaves, origin: entry.origin };
+        let must_move = (entry.seen_at ^ now.time) >> self.periods[class] != 0;
+        entry.seen_at = now.time;
+        if must_move {
+            self.requeue(guess, now);
+        }
+        Some(hit)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn requeue(&mut self, slot: Slot, now: Moment) {
+        let entry = *self.entry(slot);
+        self.lists.unlink(self.links.records_mut(), slot, entry.class(), entry.in_port());
+        self.lists.link(self.links.records_mut(), slot, entry.class(), entry.in_port(), now.number);
     }
 
     /// A packet of the session has passed, or one of the refused direction has not.
     pub(crate) fn touch(&mut self, slot: Slot, direction: Direction, flags: Option<TcpFlags>, now: Moment) {
-        let entry = self.entry_mut(slot);
+        let entry = &mut self.entries.records_mut()[slot as usize];
+        let (old, last) = (entry.class(), entry.seen_at);
         entry.seen_at = now.time;
-        let (old, queued_at) = (entry.class, entry.queued_at);
+        let mut class = old;
         if let Some(flags) = flags {
-            entry.tcp.see(direction, flags);
-            entry.class = tcp_class(entry.tcp);
+            entry.seen.see(direction, flags);
+            class = connection_class(entry.key.protocol(), entry.seen);
+            entry.set_class(class);
         }
-        let class = entry.class;
-        if class != old || now.time.saturating_sub(queued_at.time) > self.timeout(class) / MOVES_PER_TIMEOUT {
-            self.unlink(slot, old);
-            self.link(slot, class, now);
+        if class != old || (last ^ now.time) >> self.periods[class as usize] != 0 {
+            let in_port = entry.in_port();
+            self.lists.unlink(self.links.records_mut(), slot, old, in_port);
+            self.lists.link(self.links.records_mut(), slot, class, in_port, now.number);
         }
+    }
+
+    /// Whether a packet with these flags makes one more connection count as not established.
+    pub(crate) fn would_close(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
+        let entry = self.entry(slot);
+        let Some(flags) = flags.filter(|_| entry.class() != Class::Transient) else { return false };
+        let mut seen = entry.seen;
+        seen.see(direction, flags);
+        connection_class(entry.key.protocol(), seen) == Class::Transient
+    }
+
+    /// A packet of this direction, on the port where such packets come in, has passed the checks of its addresses.
+    pub(crate) fn set_checked(&mut self, slot: Slot, direction: Direction) {
+        self.entry_mut(slot).set_checked(direction);
     }
 
     /// Newer tables allow the session too, perhaps through other ports.
-    pub(crate) fn renew(&mut self, slot: Slot, generation: u64, decision: Decision, ports: (PortId, PortId)) {
+    pub(crate) fn renew(&mut self, slot: Slot, epoch: u32, decision: &Decision, ports: (PortId, PortId), now: Moment) {
+        let (class, old_port) = (self.entry(slot).class(), self.entry(slot).in_port());
+        self.set_decision(slot, epoch, decision);
         let entry = self.entry_mut(slot);
-        (entry.generation, entry.decision) = (generation, decision);
-        (entry.in_port, entry.out_port) = ports;
+        entry.set_ports(ports);
+        entry.forget_checked();
+        if ports.0 != old_port {
+            self.lists.unlink(self.links.records_mut(), slot, class, old_port);
+            self.lists.link(self.links.records_mut(), slot, class, ports.0, now.number);
+        }
     }
 
     /// Newer tables do not allow the session: it becomes a refusal.
-    pub(crate) fn revoke(&mut self, slot: Slot, generation: u64, decision: Decision, reason: DropReason, now: Moment) {
-        let old = self.entry(slot).class;
-        self.unlink(slot, old);
+    pub(crate) fn revoke(&mut self, slot: Slot, epoch: u32, decision: &Decision, reason: DropReason, now: Moment) {
+        let (old, in_port) = (self.entry(slot).class(), self.entry(slot).in_port());
+        self.set_decision(slot, epoch, decision);
         let entry = self.entry_mut(slot);
-        (entry.generation, entry.decision, entry.refused) = (generation, decision, Some(reason));
-        (entry.class, entry.seen_at) = (Class::Refused, now.time);
-        self.link(slot, Class::Refused, now);
-        self.refusals += 1;
+        entry.set_refused(Some(reason));
+        entry.set_class(Class::Refused);
+        entry.seen_at = now.time;
+        self.lists.unlink(self.links.records_mut(), slot, old, in_port);
+        self.lists.link(self.links.records_mut(), slot, Class::Refused, in_port, now.number);
         self.counts.revoked += 1;
+    }
+
+    fn set_decision(&mut self, slot: Slot, epoch: u32, decision: &Decision) {
+        self.links.records_mut()[slot as usize].set_decision(decision);
+        self.entry_mut(slot).set_decided(epoch, decision.origin);
     }
 
     /// Remembers that a conversation was refused. It displaces expired entries and older refusals, and nothing that
@@ -174,167 +291,187 @@ impl SessionTable {
         if !self.config.remember_refused {
             return;
         }
-        if let Some(&slot) = self.index.get(&new.hash) {
+        if let Some(slot) = self.lookup(new.hash, &new.key) {
             let old = self.entry(slot);
-            let is_over = old.key == new.key && old.is_closed();
-            if old.refused.is_none() && !is_over {
+            let is_session = old.refused().is_none();
+            if is_session && !old.is_closed() {
                 return;
             }
-            self.counts.replaced += u64::from(old.refused.is_none());
+            self.counts.replaced += u64::from(is_session);
             self.remove(slot);
-        } else if self.room() == 0 && !self.make_room(now.time, &[Class::Refused]) {
+        }
+        let has_room = self.lists.held_by(new.in_port) < self.limits.of_port(new.in_kind)
+            || self.end_one_of_port(new.in_port, &[Class::Refused], now.time);
+        if !has_room {
             return;
         }
-        self.insert(new, Class::Refused, Some(reason), now);
-        self.refusals += 1;
+        if self.room() == 0 {
+            self.sweep(now.time, 1);
+        }
+        if self.room() > 0 || self.end_one(&[Class::Refused], now.time) {
+            self.insert(new, Class::Refused, Some(reason), now);
+        }
     }
 
-    /// Creates a session, in place of one with the same key. None when there is no room and nothing may be recycled.
-    pub(crate) fn create(&mut self, new: &NewSession, now: Moment) -> Option<Slot> {
-        if let Some(&old) = self.index.get(&new.hash) {
-            self.counts.replaced += u64::from(self.entry(old).refused.is_none());
-            self.remove(old);
-        } else if self.room() == 0 && !self.make_room(now.time, &RECYCLED) {
-            self.counts.refused += 1;
+    /// Creates a session, in place of one with the same key.
+    ///
+    /// # Errors
+    /// Why there is no room: the port has used up its share, or the table is full, and nothing may be recycled.
+    pub(crate) fn create(&mut self, new: &NewSession, now: Moment) -> Result<Slot, DropReason> {
+        let replaces = self.lookup(new.hash, &new.key).is_some();
+        let made = self.make_room(new, replaces, now.time).and_then(|()| {
+            // Looked up again: making room may have ended it.
+            if let Some(old) = self.lookup(new.hash, &new.key) {
+                self.counts.replaced += u64::from(self.entry(old).refused().is_none());
+                self.remove(old);
+            }
+            self.insert(new, class_of(&new.key), None, now).ok_or(DropReason::SessionTableFull)
+        });
+        self.counts.created += u64::from(made.is_ok());
+        self.counts.refused += u64::from(made.is_err());
+        made
+    }
+
+    fn insert(&mut self, new: &NewSession, class: Class, refused: Option<DropReason>, now: Moment) -> Option<Slot> {
+        let slot = if self.free == NONE { self.fresh } else { self.free };
+        if !self.index.insert(new.hash, slot) {
             return None;
         }
-        let class = match new.ports {
-            Ports::EchoRequest(_) | Ports::EchoReply(_) => Class::Echo,
-            // One segment establishes nothing.
-            _ if new.protocol == protocol::TCP => Class::Transient,
-            _ => Class::Idle,
-        };
-        self.counts.created += 1;
-        Some(self.insert(new, class, None, now))
-    }
-
-    fn insert(&mut self, new: &NewSession, class: Class, refused: Option<DropReason>, now: Moment) -> Slot {
-        let mut tcp = TcpState::default();
-        if let Some(flags) = new.flags {
-            tcp.see(new.direction, flags);
+        let links = self.links.records_mut();
+        if self.free == NONE {
+            self.fresh += 1;
+        } else {
+            self.free = links[slot as usize].of_class.next;
         }
-        let slot = self.place(Entry {
-            key: new.key,
-            hash: new.hash,
-            seen_at: now.time,
-            queued_at: now,
-            generation: new.generation,
-            decision: new.decision,
-            refused,
-            in_port: new.in_port,
-            in_kind: new.in_kind,
-            out_port: new.out_port,
-            previous: NONE,
-            next: NONE,
-            tcp,
-            class,
-            from_low: new.from_low,
-        });
-        self.index.insert(new.hash, slot);
-        self.link(slot, class, now);
-        slot
+        links[slot as usize] = Links::new(&new.decision);
+        self.lists.link(links, slot, class, new.in_port, now.number);
+        *self.entry_mut(slot) = Entry::new(new, class, refused, now.time);
+        Some(slot)
     }
 
     /// Ends at most `limit` sessions whose time is up.
     pub(crate) fn sweep(&mut self, now: u64, limit: usize) {
         let mut left = limit;
         for class in Class::ALL {
-            while left > 0 {
-                let first = self.lists[class as usize].first;
-                if first == NONE || !self.is_expired(self.entry(first), now) {
-                    break;
-                }
-                self.expire(first);
+            while left > 0 && self.end_expired(self.lists.first(class), now) {
                 left -= 1;
             }
         }
     }
 
-    /// Ends one entry whose time is up, or else the one of the first of these classes that was idle for longest.
-    fn make_room(&mut self, now: u64, classes: &[Class]) -> bool {
-        self.sweep(now, 1);
-        if self.room() > 0 {
+    /// Keeps a new session within all limits, by ending what may be ended. What is over its share pays: connections that
+    /// are not established beyond their share are taken from the port that has the most of them, so that a pod that
+    /// floods loses its own; a port's share is made up for by the port's own entries.
+    fn make_room(&mut self, new: &NewSession, replaces: bool, now: u64) -> Result<(), DropReason> {
+        if self.lists.held_by(new.in_port) >= self.limits.of_port(new.in_kind)
+            && !self.end_one_of_port(new.in_port, &RECYCLED, now)
+        {
+            return Err(DropReason::SessionQuota);
+        }
+        if class_of(&new.key) == Class::Transient && self.half_open_room() == 0 {
+            self.end_one(&[Class::Transient], now);
+        }
+        if self.room() == 0 && !replaces {
+            // Whatever its class.
+            self.sweep(now, 1);
+            if self.room() == 0 && !self.end_one(&RECYCLED, now) {
+                return Err(DropReason::SessionTableFull);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends one entry: one whose time is up, else, of the first of these classes that has any, the least recently used
+    /// one of the port that has the most.
+    fn end_one(&mut self, classes: &[Class], now: u64) -> bool {
+        if classes.iter().any(|&class| self.end_expired(self.lists.first(class), now)) {
             return true;
         }
-        let oldest = classes.iter().map(|&class| self.lists[class as usize].first).find(|&first| first != NONE);
-        let Some(oldest) = oldest else { return false };
-        self.counts.recycled += u64::from(self.entry(oldest).refused.is_none());
-        self.remove(oldest);
-        self.room() > 0
+        let oldest = classes.iter().map(|&class| self.lists.first_of_heaviest(class)).find(|&first| first != NONE);
+        oldest.inspect(|&slot| self.end(slot, now)).is_some()
     }
 
-    const fn timeout(&self, class: Class) -> u64 {
-        let timeouts = &self.config.timeouts;
-        match class {
-            Class::Refused => timeouts.refused,
-            Class::Transient => timeouts.tcp_transient,
-            Class::Established => timeouts.tcp_established,
-            Class::Idle => timeouts.idle,
-            Class::Echo => timeouts.icmp_echo,
+    /// Ends one entry of the port: one whose time is up, else the least recently used one of the first of these classes
+    /// that has any.
+    fn end_one_of_port(&mut self, port: PortId, classes: &[Class], now: u64) -> bool {
+        if Class::ALL.iter().any(|&class| self.end_expired(self.lists.first_of_port(port, class), now)) {
+            return true;
         }
+        let oldest = classes.iter().map(|&class| self.lists.first_of_port(port, class)).find(|&first| first != NONE);
+        oldest.inspect(|&slot| self.end(slot, now)).is_some()
     }
 
-    const fn is_expired(&self, entry: &Entry, now: u64) -> bool {
-        now >= entry.seen_at.saturating_add(self.timeout(entry.class))
+    fn is_expired(&self, slot: Slot, now: u64) -> bool {
+        let entry = self.entry(slot);
+        now >= entry.seen_at.saturating_add(self.timeouts[entry.class_index()])
     }
 
-    fn expire(&mut self, slot: Slot) {
-        self.counts.expired += u64::from(self.entry(slot).refused.is_none());
+    /// Ends an entry if its time is up.
+    fn end_expired(&mut self, slot: Slot, now: u64) -> bool {
+        let is_expired = slot != NONE && self.is_expired(slot, now);
+        if is_expired {
+            self.end(slot, now);
+        }
+        is_expired
+    }
+
+    /// Ends an entry and counts why.
+    fn end(&mut self, slot: Slot, now: u64) {
+        if self.entry(slot).refused().is_none() {
+            let is_expired = self.is_expired(slot, now);
+            self.counts.expired += u64::from(is_expired);
+            self.counts.recycled += u64::from(!is_expired);
+        }
         self.remove(slot);
     }
 
-    fn place(&mut self, entry: Entry) -> Slot {
-        if let Some(slot) = self.free.pop() {
-            *self.entry_mut(slot) = entry;
-            return slot;
-        }
-        let slot = Slot::try_from(self.slab.len()).expect("the capacity is below the largest slot");
-        self.slab.push(entry);
-        slot
-    }
-
     fn remove(&mut self, slot: Slot) {
-        let Entry { hash, class, refused, .. } = *self.entry(slot);
-        self.refusals -= usize::from(refused.is_some());
-        self.index.remove(&hash);
-        self.unlink(slot, class);
-        self.free.push(slot);
-    }
-
-    /// Puts an entry into its list, ordered by moment. That is nearly always the end: only packets that waited for the
-    /// classifier come late, behind at most a burst of others.
-    fn link(&mut self, slot: Slot, class: Class, now: Moment) {
-        let (mut previous, mut next) = (self.lists[class as usize].last, NONE);
-        while previous != NONE && self.entry(previous).queued_at > now {
-            (previous, next) = (self.entry(previous).previous, previous);
-        }
-        let entry = self.entry_mut(slot);
-        (entry.previous, entry.next, entry.queued_at) = (previous, next, now);
-        match previous {
-            NONE => self.lists[class as usize].first = slot,
-            previous => self.entry_mut(previous).next = slot,
-        }
-        match next {
-            NONE => self.lists[class as usize].last = slot,
-            next => self.entry_mut(next).previous = slot,
-        }
-    }
-
-    fn unlink(&mut self, slot: Slot, class: Class) {
-        let Entry { previous, next, .. } = *self.entry(slot);
-        match previous {
-            NONE => self.lists[class as usize].first = next,
-            previous => self.entry_mut(previous).next = next,
-        }
-        match next {
-            NONE => self.lists[class as usize].last = previous,
-            next => self.entry_mut(next).previous = previous,
-        }
+        let entry = *self.entry(slot);
+        self.index.remove(self.hasher.hash(&entry.key), slot);
+        let links = self.links.records_mut();
+        self.lists.unlink(links, slot, entry.class(), entry.in_port());
+        links[slot as usize].of_class.next = self.free;
+        self.free = slot;
+        *self.entry_mut(slot) = Entry::FREE;
     }
 }
 
-const fn tcp_class(tcp: TcpState) -> Class {
-    if tcp.is_established() && !tcp.is_closed() { Class::Established } else { Class::Transient }
+/// A packet that is probably one of a session's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainHit<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) from_low: bool,
+    pub(crate) flags: TcpFlags,
+    pub(crate) in_port: PortId,
+    pub(crate) epoch: u32,
+}
+
+/// What a session says about one of its packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    pub(crate) leaves: PortId,
+    /// As in [`Entry::origin`].
+    pub(crate) origin: u32,
+}
+
+/// The class that a session begins with.
+fn class_of(key: &Key) -> Class {
+    match key.protocol() {
+        _ if key.is_echo() => Class::Echo,
+        // One packet establishes nothing.
+        protocol::TCP | protocol::SCTP => Class::Transient,
+        _ => Class::Idle,
+    }
+}
+
+/// The class of a TCP connection or an SCTP association. SCTP's peers send heartbeats every 30 seconds (RFC 9260 §16), so
+/// an established association is in use or gone.
+const fn connection_class(protocol: u8, seen: SeenFlags) -> Class {
+    match seen.is_established() && !seen.is_closed() {
+        true if protocol == protocol::TCP => Class::Established,
+        true => Class::Idle,
+        false => Class::Transient,
+    }
 }
 
 #[cfg(test)]

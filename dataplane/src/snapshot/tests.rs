@@ -1,3 +1,5 @@
+mod torture;
+
 use super::*;
 use crate::testbed::{A, B, HOST, UPLINK, ip, ports, routes, snapshot, snapshot_of};
 
@@ -95,7 +97,7 @@ fn an_old_snapshot_is_freed_when_the_last_reader_has_let_go_and_not_before() {
     assert_eq!((one.load().generation(), other.load().generation()), (2, 2));
     assert_eq!(publisher.collect(), 0);
     let looked_at = publisher.current();
-    publisher.clone().publish(snapshot_of(3, ports())).unwrap();
+    publisher.publish(snapshot_of(3, ports())).unwrap();
     drop((one, other));
     assert_eq!(publisher.collect(), 1, "whoever looks at it holds it as well");
     drop(looked_at);

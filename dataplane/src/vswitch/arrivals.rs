@@ -1,8 +1,7 @@
 //! Packets that wait to be judged.
 
-use super::shim::Received;
-use crate::PortId;
 use crate::io::{Frame, Umem};
+use crate::{PortId, Received};
 
 /// One packet.
 #[derive(Clone, Copy, Debug)]

@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_full_lane_says_so() {
-        let (_umem, frames) = Umem::new(LANE_FRAMES as u32).unwrap();
+        let (_umem, frames) = Umem::new(u32::try_from(LANE_FRAMES).unwrap()).unwrap();
         let (mut out, _into) = lane();
         for frame in frames {
             assert!(out.has_room(1));

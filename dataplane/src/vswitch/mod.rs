@@ -28,17 +28,16 @@
 //! not allocate once its buffers have grown.
 
 mod arrivals;
+mod bell;
 mod clock;
 mod counters;
 mod lane;
 mod ports;
-mod shim;
 mod stage;
 mod tap;
 mod worker_loop;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -49,9 +48,9 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FramePool, Port, PortError, Umem, UmemError, Waker};
-use crate::{PortId, Publisher, SessionConfig, Worker, WorkerConfig};
+use crate::{Affinity, PortId, Publisher, SessionConfig, Worker, WorkerConfig};
+use bell::Bell;
 use lane::{Incoming, Outgoing};
-use shim::Affinity;
 use stage::Surroundings;
 use worker_loop::{Parts, WorkerLoop};
 
@@ -152,35 +151,6 @@ struct Handle {
     commands: Sender<Command>,
     bell: Arc<Bell>,
     thread: JoinHandle<WorkerCounters>,
-}
-
-/// Wakes a worker that sleeps.
-pub(crate) struct Bell {
-    asleep: AtomicBool,
-    waker: Waker,
-}
-
-impl Bell {
-    /// The worker looks around once more after this, before it sleeps.
-    pub(crate) fn prepare_to_sleep(&self) {
-        self.asleep.store(true, Ordering::SeqCst);
-        std::sync::atomic::fence(Ordering::SeqCst);
-    }
-
-    /// The worker is awake again.
-    pub(crate) fn awake(&self) {
-        self.asleep.store(false, Ordering::SeqCst);
-        self.waker.drain();
-    }
-
-    /// Wakes the worker if it sleeps or is about to. To be called after the news was put where the worker looks.
-    pub(crate) fn ring(&self) {
-        // Together with the worker's store: either the worker sees the news, or this sees that it sleeps.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
-            self.waker.wake();
-        }
-    }
 }
 
 /// A running vswitch. Dropping it stops it.
@@ -319,7 +289,7 @@ fn share(engine: WorkerConfig, workers: usize) -> WorkerConfig {
 fn bells(count: usize) -> Result<Vec<Arc<Bell>>, VswitchError> {
     let bell = |worker| {
         let waker = Waker::new().map_err(|source| VswitchError::Start { worker, source })?;
-        Ok(Arc::new(Bell { asleep: AtomicBool::new(false), waker }))
+        Ok(Arc::new(Bell::new(waker)))
     };
     (0..count).map(bell).collect()
 }

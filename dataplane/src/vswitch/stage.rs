@@ -9,24 +9,26 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
 use super::arrivals::{Arrival, Arrivals};
+use super::bell::Bell;
 use super::lane::{Errand, Incoming, Outgoing};
 use super::ports::Ports;
-use super::shim::{self, Affinity, BodyKind, Judged, Received};
-use super::{Bell, Captured, Tap, VswitchEvent, WorkerCounters};
+use super::{Captured, Tap, VswitchEvent, WorkerCounters};
 use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Released, Step, rewrite};
 use crate::io::{Frame, FramePool, Port, Umem};
-use crate::{BURST, DropReason, LinkType, Outcome, Packet, PortId, Snapshot, Verdict, Worker};
+use crate::{
+    Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, Snapshot, Verdict,
+    Worker,
+};
 
-/// How often an idle worker lets the engine sweep out sessions whose time is up.
-const SWEEP_EVERY: u64 = Duration::from_millis(100).as_nanos() as u64;
+/// How often an idle worker lets the engine sweep out sessions whose time is up: 100 ms in nanoseconds, as it wakes.
+const SWEEP_EVERY: u64 = 100_000_000;
 
-/// Longer than any packet is held: an hour.
-const FOR_EVER: u64 = Duration::from_secs(3600).as_nanos() as u64;
+/// Longer than any packet is held: an hour in nanoseconds.
+const FOR_EVER: u64 = 3_600_000_000_000;
 
 /// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
 /// for jumbo packets.
@@ -272,7 +274,7 @@ impl Stage {
             self.judge_for_tap(snapshot, &arrivals);
         } else {
             let packets = arrivals.iter(&self.umem);
-            shim::judge(&mut self.engine, snapshot, self.now, packets, &mut self.judged);
+            self.engine.judge(snapshot, self.now, packets, &mut self.judged);
         }
         let judged = std::mem::take(&mut self.judged);
         arrivals.drain(|arrival, at, frames| self.act(snapshot, arrival, judged[at], frames));
@@ -408,7 +410,7 @@ impl Stage {
     fn sweep(&mut self, snapshot: &Snapshot) {
         if self.now.saturating_sub(self.swept_at) >= SWEEP_EVERY {
             self.swept_at = self.now;
-            shim::judge(&mut self.engine, snapshot, self.now, std::iter::empty(), &mut self.judged);
+            self.engine.judge(snapshot, self.now, std::iter::empty(), &mut self.judged);
         }
     }
 

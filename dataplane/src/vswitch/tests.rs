@@ -40,10 +40,7 @@ impl Node {
         let config = VswitchConfig {
             cores: vec![None; workers],
             poll: PollMode::Adaptive,
-            engine: WorkerConfig {
-                sessions: shim::live(SessionConfig { capacity: 10_000, ..SessionConfig::default() }),
-                ..WorkerConfig::default()
-            },
+            engine: WorkerConfig { sessions: SessionConfig::live(10_000), ..WorkerConfig::default() },
             frames: FRAMES,
             tap,
         };

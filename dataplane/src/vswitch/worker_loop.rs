@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
+use super::bell::Bell;
 use super::clock::Clock;
 use super::stage::{Chain, Stage, Surroundings};
-use super::{Bell, Command, PollMode, WorkerCounters};
+use super::{Command, PollMode, WorkerCounters};
 use crate::forward::Forwarder;
 use crate::io::{FramePool, PollSet, poll};
 use crate::{Reader, Worker};
@@ -16,8 +17,9 @@ use crate::{Reader, Worker};
 /// connection, so that only an idle worker pays for being woken (some 5 us); far shorter than what anybody feels.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// The longest sleep. Something must look at the time now and then: neighbours are asked again, held packets are given up.
-pub(super) const NAP: Duration = Duration::from_millis(100);
+/// The longest sleep in milliseconds. Something must look at the time now and then: neighbours are asked again, held
+/// packets are given up.
+pub(super) const NAP: u32 = 100;
 
 /// How many rounds pass between two looks at the commands when there is traffic. A command waits well under a
 /// millisecond and the channel's cache line is left alone.
@@ -104,7 +106,7 @@ impl WorkerLoop {
     /// Sleeps until a port has something, somebody rings the bell, or it is time to look at the time.
     fn sleep(&mut self) {
         self.sources.clear();
-        self.sources.add(self.bell.waker.descriptor());
+        self.sources.add(self.bell.waker().descriptor());
         if !self.stage.descriptors(|descriptor| self.sources.add(descriptor)) {
             std::thread::yield_now();
             return;
@@ -112,7 +114,7 @@ impl WorkerLoop {
         self.bell.prepare_to_sleep();
         if self.commands.is_empty() && !self.stage.has_mail() {
             // Refused, it returns at once: the worker spins then, and forwards all the same.
-            drop(poll(&mut self.sources, NAP.as_millis() as u32));
+            drop(poll(&mut self.sources, NAP));
             self.stage.slept();
         }
         self.bell.awake();

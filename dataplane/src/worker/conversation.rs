@@ -2,9 +2,10 @@
 
 use bulkhead_classifier::Key as PolicyKey;
 
+use super::Worker;
+use super::column::Burst;
 use super::exit::{self, Exit, Gate};
 use super::pending::{Renewal, Wish};
-use super::{Burst, Worker};
 use crate::packet::{Embedded, Ip, Ports, TcpFlags, Transport};
 use crate::session::{Direction, Key, NewSession, Slot};
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
@@ -32,24 +33,19 @@ impl Worker {
     pub(super) fn judge_conversation(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip) -> Result<(), DropReason> {
         let flow = &ip.flow;
         let ports = ip.transport.ports(flow);
-        let flags = match ip.transport {
-            Transport::Tcp(flags) => Some(flags),
-            _ => None,
-        };
+        let flags = ip.transport.flags();
         let (key, from_low) = Key::of(flow.src, flow.dst, flow.protocol, ports);
         let hash = self.sessions.hash(&key);
         if self.pending.may_hold(hash) {
             self.settle_pending(burst);
         }
-        let in_port = burst.packets[at].in_port;
+        let in_port = burst.in_port(at);
         let new = NewSession {
             key,
             hash,
             from_low,
-            protocol: flow.protocol,
-            ports,
             flags,
-            generation: burst.snapshot.generation(),
+            epoch: burst.epoch,
             decision: NO_DECISION,
             in_port,
             in_kind: burst.snapshot.port(in_port).ok_or(DropReason::UnknownPort)?.kind,
@@ -59,7 +55,7 @@ impl Worker {
         if let Some(slot) = self.sessions.find(hash, &key, self.now.time) {
             let entry = self.sessions.entry(slot);
             let direction = entry.direction(from_low);
-            let refused = entry.refused;
+            let refused = entry.refused();
             let opens_back = direction == Direction::Reply && ip.transport.opens();
             // A SYN against the direction of an open connection is a connection of its own, or one half of a
             // simultaneous open (RFC 9293 §3.5), which both tables must allow then.
@@ -90,12 +86,12 @@ impl Worker {
         reason: DropReason,
         new: NewSession,
     ) -> Result<(), DropReason> {
-        let (generation, decision) = {
+        let (epoch, decision) = {
             let entry = self.sessions.entry(claim.slot);
-            (entry.generation, entry.decision)
+            (entry.epoch, self.sessions.decision(claim.slot))
         };
         let is_forward = claim.direction == Direction::Forward;
-        if generation != burst.snapshot.generation() {
+        if epoch != burst.epoch {
             if is_forward {
                 return self.start(burst, at, ip, &ip.flow, new);
             }
@@ -110,7 +106,7 @@ impl Worker {
             // conversation, which must get its turn some time.
             self.sessions.touch(claim.slot, claim.direction, None, self.now);
         }
-        burst.outcomes[at].decision = (decision != NO_DECISION).then_some(decision);
+        burst.decisions.set(at, (decision != NO_DECISION).then_some(decision));
         Err(reason)
     }
 
@@ -134,7 +130,7 @@ impl Worker {
         };
         let of_embedded =
             Flow { src: embedded.src, dst: embedded.dst, protocol: embedded.protocol, sport, dport, icmp: None };
-        if self.sessions.entry(slot).refused.is_some() {
+        if self.sessions.entry(slot).refused().is_some() {
             return Err(DropReason::IcmpErrorWithoutSession);
         }
         // The error goes the other way than the packet that it is about.
@@ -151,17 +147,23 @@ impl Worker {
     /// the session's ports do not fit: then it is not a packet of the session.
     fn follow(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let entry = self.sessions.entry(claim.slot);
-        if entry.generation != burst.snapshot.generation() {
+        if entry.epoch != burst.epoch {
             return self.renew(burst, at, claim);
         }
         let (comes_in, leaves) = entry.ports(claim.direction);
-        if !claim.fits(burst.snapshot, burst.packets[at].in_port, comes_in) {
+        if !claim.fits(burst.snapshot, burst.in_port(at), comes_in) {
             return Ok(false);
         }
         exit::check_hop_limit(burst.snapshot, claim.hop_limit, leaves)?;
-        let decision = entry.decision;
+        let decision = self.sessions.decision(claim.slot);
         if !claim.is_error {
+            // What waits found room for itself before this one needed some too.
+            let closes = self.sessions.would_close(claim.slot, claim.direction, claim.flags);
+            if closes && self.sessions.half_open_room() <= self.pending.len() {
+                self.settle_pending(burst);
+            }
             self.sessions.touch(claim.slot, claim.direction, claim.flags, self.now);
+            self.sessions.set_checked(claim.slot, claim.direction);
         }
         burst.allow(at, Verdict::Forward(leaves), decision, SessionState::Hit);
         Ok(true)
@@ -170,13 +172,13 @@ impl Worker {
     /// The session is of another generation: its forward direction is routed and classified anew.
     fn renew(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let snapshot = burst.snapshot;
-        let arrived = burst.packets[at].in_port;
+        let arrived = burst.in_port(at);
         let Some((in_port, _)) = self.forward_in_port(snapshot, claim) else { return Ok(false) };
         let forward = &claim.forward;
         let exit = match exit::find(snapshot, in_port, forward.src, forward.dst) {
             Ok(exit) => exit,
             Err(reason) => {
-                self.sessions.revoke(claim.slot, snapshot.generation(), NO_DECISION, reason, self.now);
+                self.sessions.revoke(claim.slot, burst.epoch, &NO_DECISION, reason, self.now);
                 return Err(reason);
             }
         };
@@ -191,7 +193,7 @@ impl Worker {
         let renewal = Renewal {
             key: claim.key,
             hash: claim.hash,
-            generation: snapshot.generation(),
+            epoch: burst.epoch,
             ports: (in_port, exit.port),
             direction: claim.direction,
             flags: claim.flags,
@@ -215,7 +217,7 @@ impl Worker {
     /// changed; what kind of port it is has not, so that a session of the uplink never becomes one of the node.
     /// None when no port is left for it.
     fn forward_in_port(&self, snapshot: &Snapshot, claim: &Claim) -> Option<(PortId, PortKind)> {
-        let same_kind = || match self.sessions.entry(claim.slot).in_kind {
+        let same_kind = || match self.sessions.entry(claim.slot).in_kind() {
             PortKind::Pod => None,
             PortKind::Uplink => snapshot.uplink(),
             PortKind::Host => snapshot.host(),
@@ -235,7 +237,7 @@ impl Worker {
     ) -> Result<(), DropReason> {
         self.check_start(&ip.transport)?;
         // When the table is nearly full, who finds room depends on the order: one packet at a time then.
-        let is_tight = self.sessions.room() <= self.pending.len();
+        let is_tight = self.sessions.room_for(&new) <= self.pending.len();
         if is_tight {
             self.settle_pending(burst);
         }
@@ -251,10 +253,10 @@ impl Worker {
         };
         let leaves = match new.direction {
             Direction::Forward => port,
-            Direction::Reply if burst.packets[at].in_port == port => new.in_port,
+            Direction::Reply if burst.in_port(at) == port => new.in_port,
             // Not from where the request went.
             Direction::Reply => {
-                burst.outcomes[at].decision = Some(new.decision);
+                burst.decisions.set(at, Some(new.decision));
                 return Err(DropReason::PolicyDenied);
             }
         };
@@ -263,8 +265,8 @@ impl Worker {
         match gate {
             Gate::Hairpin(origin) => {
                 let decision = hairpin(origin);
-                burst.outcomes[at].decision = Some(decision);
-                self.sessions.create(&NewSession { decision, ..new }, self.now).ok_or(DropReason::SessionTableFull)?;
+                burst.decisions.set(at, Some(decision));
+                self.sessions.create(&NewSession { decision, ..new }, self.now)?;
                 burst.allow(at, allowed, decision, SessionState::New);
             }
             Gate::Table(table) => {
@@ -282,9 +284,7 @@ impl Worker {
         match *transport {
             Transport::Tcp(flags) if flags.opens() || (self.tcp_pickup && flags.continues()) => Ok(()),
             Transport::Tcp(_) => Err(DropReason::TcpWithoutSession),
-            Transport::Echo { .. } | Transport::Sctp { .. } if !transport.opens() => {
-                Err(DropReason::ReplyWithoutSession)
-            }
+            Transport::Echo { .. } | Transport::Sctp(_) if !transport.opens() => Err(DropReason::ReplyWithoutSession),
             _ => Ok(()),
         }
     }

@@ -24,6 +24,8 @@
 //! For the last one the pending packets are classified early whenever a packet comes that may depend on one of them.
 
 mod admission;
+mod affinity;
+mod column;
 mod conversation;
 mod exit;
 mod neighbours;
@@ -32,18 +34,21 @@ mod pending;
 use ahash::RandomState;
 
 use crate::fragment::{DatagramKey, Fate, FragmentTable};
-use crate::packet::{self, Body, Fragment, Ip, Parsed, Transport};
-use crate::session::{Moment, SessionTable};
+use crate::packet::{Body, Fragment, Ip, Transport};
+use crate::session::{Moment, NONE, PlainHit, SessionTable};
 use crate::{
-    Counters, Decision, DropReason, FragmentConfig, Outcome, Packet, PortId, SessionConfig, SessionState, Snapshot,
-    Verdict,
+    BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, Received, SessionConfig,
+    SessionState, Snapshot, Verdict,
 };
 
+pub use affinity::Affinity;
+
 use admission::Arrival;
+use column::{Burst, Columns, PortFacts};
 use pending::Pending;
 
 /// The most packets that are judged together: what VPP takes as one vector. More gains nothing, as the columns would
-/// no longer fit the first cache level.
+/// no longer fit the first cache levels.
 pub const BURST: usize = 256;
 
 /// The most sessions that are ended per burst because their time is up. Twice what a burst can create, so that the
@@ -69,16 +74,20 @@ pub struct Worker {
     /// The latest time that a packet had, and how many there were. Captures may hold packets out of order; time never
     /// runs backwards.
     now: Moment,
-    parsed: Vec<Parsed>,
+    /// The generation that the worker is in, and how many it has been in. Sessions carry the latter: half the size, and
+    /// never the same for two generations.
+    generation: Option<u64>,
+    epoch: u32,
+    ports: Vec<PortFacts>,
+    columns: Columns,
     pending: Pending,
 }
 
-/// A burst on its way through the stages.
-struct Burst<'a> {
-    snapshot: &'a Snapshot,
-    packets: &'a [Packet<'a>],
-    parsed: &'a [Parsed],
-    outcomes: &'a mut [Outcome],
+/// When the packets of a burst came.
+#[derive(Clone, Copy)]
+enum Times<'a> {
+    One(u64),
+    Each(&'a [Packet<'a>]),
 }
 
 impl Worker {
@@ -96,13 +105,46 @@ impl Worker {
     fn with_hasher(config: WorkerConfig, hasher: &RandomState) -> Self {
         Self {
             tcp_pickup: config.sessions.tcp_pickup,
-            sessions: SessionTable::new(config.sessions, hasher.clone()),
+            sessions: SessionTable::new(config.sessions, hasher),
             fragments: FragmentTable::new(config.fragments, hasher.clone()),
             counters: Counters::default(),
             now: Moment::default(),
-            parsed: Vec::with_capacity(BURST),
+            generation: None,
+            epoch: 0,
+            ports: Vec::new(),
+            columns: Columns::default(),
             pending: Pending::new(),
         }
+    }
+
+    /// Judges a live burst of Ethernet frames, in order, by one snapshot. `judged` is emptied and gets what became of each
+    /// packet. An empty burst lets time pass: sessions whose time is up are ended.
+    ///
+    /// This is [`Worker::process`] without what only people want to know; both may be called in turn.
+    pub fn judge<'a>(
+        &mut self,
+        snapshot: &Snapshot,
+        time: u64,
+        packets: impl IntoIterator<Item = Received<'a>>,
+        judged: &mut Vec<Judged>,
+    ) {
+        judged.clear();
+        self.enter(snapshot);
+        let mut columns = std::mem::take(&mut self.columns);
+        let mut packets = packets.into_iter();
+        loop {
+            columns.clear();
+            for packet in packets.by_ref().take(BURST) {
+                let frame = (LinkType::Ethernet, packet.frame, packet.wire_len);
+                columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
+            }
+            self.run::<false>(snapshot, &mut columns, Times::One(time));
+            judged.extend_from_slice(&columns.judged);
+            if columns.len() < BURST {
+                break;
+            }
+        }
+        self.columns = columns;
     }
 
     /// Judges packets, in order, by one snapshot. `outcomes[i]` is what became of `packets[i]`.
@@ -113,14 +155,22 @@ impl Worker {
     /// When the two slices differ in length.
     pub fn process(&mut self, snapshot: &Snapshot, packets: &[Packet<'_>], outcomes: &mut [Outcome]) {
         assert_eq!(packets.len(), outcomes.len(), "one outcome slot per packet");
-        self.counters.know_ports(snapshot.ports().len());
+        self.enter(snapshot);
+        let mut columns = std::mem::take(&mut self.columns);
         for (packets, outcomes) in packets.chunks(BURST).zip(outcomes.chunks_mut(BURST)) {
-            let mut parsed = std::mem::take(&mut self.parsed);
-            parsed.clear();
-            parsed.extend(packets.iter().map(|packet| packet::parse(packet.link, packet.frame, packet.wire_len)));
-            self.run(Burst { snapshot, packets, parsed: &parsed, outcomes });
-            self.parsed = parsed;
+            columns.clear();
+            for packet in packets {
+                let frame = (packet.link, packet.frame, packet.wire_len);
+                columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
+            }
+            self.run::<true>(snapshot, &mut columns, Times::Each(packets));
+            for (at, outcome) in outcomes.iter_mut().enumerate() {
+                let Judged { verdict, session, .. } = columns.judged[at];
+                let (decision, flow) = (columns.decisions.get(at), columns.flow(at));
+                *outcome = Outcome { in_port: packets[at].in_port, verdict, decision, session, flow };
+            }
         }
+        self.columns = columns;
     }
 
     /// What was counted since the worker was made.
@@ -129,8 +179,13 @@ impl Worker {
     }
 
     /// How many sessions there are, those included whose time is up and that were not swept out yet.
-    pub fn sessions_in_use(&self) -> usize {
+    pub const fn sessions_in_use(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Bytes of memory that sessions take: those of every session that there ever was room for at one time, and the index.
+    pub fn session_memory(&self) -> usize {
+        self.sessions.bytes()
     }
 
     /// Forgets all sessions and fragments, and what time it is; counters stay. Costs what was in use.
@@ -140,35 +195,107 @@ impl Worker {
         self.now = Moment::default();
     }
 
-    fn run(&mut self, mut burst: Burst<'_>) {
+    /// Prepares for the snapshot's generation, when it is another one than before.
+    fn enter(&mut self, snapshot: &Snapshot) {
+        if self.generation == Some(snapshot.generation()) {
+            return;
+        }
+        self.generation = Some(snapshot.generation());
+        self.epoch = self.epoch.wrapping_add(1);
+        self.ports.clear();
+        self.ports.extend(snapshot.ports().iter().map(PortFacts::new));
+        self.counters.know_ports(snapshot.ports().len());
+        self.sessions.know_ports(snapshot.ports().len());
+    }
+
+    /// Judges a burst that was parsed. `EXPLAIN` says whether decisions are wanted for hits too.
+    fn run<const EXPLAIN: bool>(&mut self, snapshot: &Snapshot, columns: &mut Columns, times: Times<'_>) {
+        if let Times::One(time) = times {
+            self.now.time = self.now.time.max(time);
+        }
         self.sessions.sweep(self.now.time, SWEEP);
-        for (at, packet) in burst.packets.iter().enumerate() {
-            self.now = Moment { time: self.now.time.max(packet.time), number: self.now.number + 1 };
-            let flow = burst.parsed[at].flow;
-            burst.outcomes[at] = Outcome { in_port: packet.in_port, flow, ..Outcome::UNJUDGED };
-            if let Err(reason) = self.judge(&mut burst, at) {
-                burst.outcomes[at].verdict = Verdict::Drop(reason);
+        let mut burst = columns.burst(snapshot, self.epoch);
+        self.read_ahead(&mut burst);
+        for at in 0..burst.metas.len() {
+            if let Times::Each(packets) = times {
+                self.now.time = self.now.time.max(packets[at].time);
+            }
+            self.now.number += 1;
+            if self.is_hit::<EXPLAIN>(&mut burst, at) {
+                continue;
+            }
+            if let Err(reason) = self.judge_one(&mut burst, at) {
+                burst.drop(at, reason);
             }
         }
         self.settle_pending(&mut burst);
-        for outcome in burst.outcomes.iter() {
-            self.counters.count(outcome);
+        self.count(&burst);
+    }
+
+    /// Guesses every plain packet's session and reads its entry. Nothing depends on it: it is there so that the cache
+    /// misses of a burst overlap. All buckets are read in one loop of independent loads and all entries in another, which
+    /// is as good as prefetching; judging packet by packet, the CPU sees two misses at a time.
+    fn read_ahead(&self, burst: &mut Burst<'_>) {
+        for meta in burst.metas.iter_mut().filter(|meta| meta.general().is_none()) {
+            meta.guess = self.sessions.guess(meta.hash);
+        }
+        let entries = self.sessions.entries();
+        let mut epochs = 0;
+        for meta in burst.metas.iter() {
+            epochs ^= entries.get(meta.guess as usize).map_or(0, |entry| entry.epoch);
+        }
+        std::hint::black_box(epochs);
+    }
+
+    /// The common case: a plain packet of an open session about which there is nothing to ask.
+    #[inline]
+    fn is_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
+        let meta = &burst.metas[at];
+        let waits = !self.pending.is_empty() && self.pending.may_hold(meta.hash);
+        if meta.guess == NONE || meta.hop_limit <= 1 || waits {
+            return false;
+        }
+        let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
+        let packet = PlainHit { key, from_low, flags, in_port, epoch: burst.epoch };
+        let Some(hit) = self.sessions.hit(meta.guess, &packet, self.now) else { return false };
+        if EXPLAIN {
+            burst.decisions.set(at, Some(self.sessions.decision(meta.guess)));
+        } else {
+            self.counters.allow(hit.origin);
+        }
+        burst.judged[at] =
+            Judged { verdict: Verdict::Forward(hit.leaves), body: BodyKind::Ip, session: Some(SessionState::Hit) };
+        true
+    }
+
+    fn count(&mut self, burst: &Burst<'_>) {
+        for (at, (meta, judged)) in burst.metas.iter().zip(burst.judged.iter()).enumerate() {
+            self.counters.count(meta.in_port, judged.verdict);
+            if let Some(decision) = burst.decisions.get(at) {
+                self.counters.decide(decision.origin, judged.verdict);
+            }
         }
         self.counters.sessions = self.sessions.counts;
     }
 
     /// Judges one packet, or puts it among the pending ones.
-    fn judge(&mut self, burst: &mut Burst<'_>, at: usize) -> Result<(), DropReason> {
-        let (packet, parsed) = (&burst.packets[at], &burst.parsed[at]);
-        let arrival = Arrival::new(burst.snapshot, packet.in_port)?;
-        let body = match &parsed.body {
-            Ok(body) => body,
-            Err(reason) => return Err(*reason),
+    fn judge_one(&mut self, burst: &mut Burst<'_>, at: usize) -> Result<(), DropReason> {
+        let meta = burst.metas[at];
+        let arrival = Arrival::new(burst.snapshot, meta.in_port)?;
+        let Some(general) = meta.general() else {
+            // The port is known, and the MAC address was checked.
+            let ip = meta.ip();
+            burst.is(at, BodyKind::Ip);
+            arrival.check_addresses(&ip.flow)?;
+            return self.judge_packet(burst, at, &ip);
         };
+        let parsed = burst.parsed[general];
+        let body = parsed.body?;
+        burst.is(at, kind(&body));
         arrival.check_mac(parsed.source_mac)?;
         let ip = match body {
             Body::Arp(arp) => {
-                burst.forward(at, neighbours::forward_arp(&arrival, arp)?);
+                burst.forward(at, neighbours::forward_arp(&arrival, &arp)?);
                 return Ok(());
             }
             Body::Ip(ip) => ip,
@@ -179,8 +306,8 @@ impl Worker {
         }
         arrival.check_addresses(&ip.flow)?;
         match ip.fragment {
-            None => self.judge_packet(burst, at, ip),
-            Some(part) => self.judge_fragment(burst, at, ip, part),
+            None => self.judge_packet(burst, at, &ip),
+            Some(part) => self.judge_fragment(burst, at, &ip, part),
         }
     }
 
@@ -195,7 +322,7 @@ impl Worker {
     /// Fragments are judged one at a time: they are rare, and a later one depends on the first.
     fn judge_fragment(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip, part: Fragment) -> Result<(), DropReason> {
         let generation = burst.snapshot.generation();
-        let key = DatagramKey::of(ip, part, burst.packets[at].in_port);
+        let key = DatagramKey::of(ip, part, burst.in_port(at));
         if !part.is_first() {
             let fate = self.fragments.inherit(&key, part, self.now.time)?;
             if fate.generation != generation {
@@ -203,46 +330,36 @@ impl Worker {
             }
             if let Verdict::Forward(out) = fate.verdict {
                 exit::check_hop_limit(burst.snapshot, ip.hop_limit, out)?;
-                burst.outcomes[at].session = Some(SessionState::Hit);
+                burst.judged[at].session = Some(SessionState::Hit);
             }
-            let outcome = &mut burst.outcomes[at];
-            (outcome.verdict, outcome.decision) = (fate.verdict, fate.decision);
-            if let Some(flow) = &mut outcome.flow {
-                (flow.sport, flow.dport) = fate.transport_ports;
-            }
+            burst.judged[at].verdict = fate.verdict;
+            burst.decisions.set(at, fate.decision);
+            burst.set_transport_ports(at, fate.transport_ports);
             return Ok(());
         }
         self.fragments.begin(key, part, self.now.time)?;
         let judged = self.judge_packet(burst, at, ip);
         self.settle_pending(burst);
-        let outcome = &mut burst.outcomes[at];
         if let Err(reason) = judged {
-            outcome.verdict = Verdict::Drop(reason);
+            burst.drop(at, reason);
         }
         let transport_ports = (ip.flow.sport, ip.flow.dport);
-        let fate = Fate { verdict: outcome.verdict, decision: outcome.decision, generation, transport_ports };
-        self.fragments.settle(&key, fate);
+        let (verdict, decision) = (burst.judged[at].verdict, burst.decisions.get(at));
+        self.fragments.settle(&key, Fate { verdict, decision, generation, transport_ports });
         Ok(())
     }
 
     /// Classifies the pending packets and acts on the answers, in the packets' order.
     fn settle_pending(&mut self, burst: &mut Burst<'_>) {
-        self.pending.settle(burst.snapshot, &mut self.sessions, burst.outcomes);
+        self.pending.settle(&mut self.sessions, burst);
     }
 }
 
-impl Burst<'_> {
-    /// The packet passes without policy and without a session.
-    fn forward(&mut self, at: usize, out: PortId) {
-        self.outcomes[at].verdict = Verdict::Forward(out);
-    }
-
-    /// The packet is allowed as part of a session.
-    fn allow(&mut self, at: usize, verdict: Verdict, decision: Decision, session: SessionState) {
-        let outcome = &mut self.outcomes[at];
-        outcome.verdict = verdict;
-        outcome.decision = Some(decision);
-        outcome.session = Some(session);
+fn kind(body: &Body) -> BodyKind {
+    match body {
+        Body::Arp(_) => BodyKind::Arp,
+        Body::Ip(Ip { transport: Transport::Neighbour(_), .. }) => BodyKind::Neighbour,
+        Body::Ip(_) => BodyKind::Ip,
     }
 }
 

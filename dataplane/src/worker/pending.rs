@@ -7,9 +7,10 @@
 use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 
 use super::BURST;
+use super::column::Burst;
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
-use crate::{Decision, DropReason, Outcome, PortId, SessionState, Snapshot, TableId, Verdict};
+use crate::{Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
 
 /// Bits of the filter: 16 per packet of a burst, so that fewer than one packet in 16 settles a burst for nothing.
 const FILTER_BITS: usize = 16 * BURST;
@@ -28,8 +29,8 @@ pub(super) enum Wish {
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// The new generation.
-    pub(super) generation: u64,
+    /// The new generation's.
+    pub(super) epoch: u32,
     /// The session's ports in the new generation, in its forward direction.
     pub(super) ports: (PortId, PortId),
     pub(super) direction: Direction,
@@ -41,9 +42,10 @@ pub(super) struct Renewal {
 impl Renewal {
     /// The new generation allows the session.
     pub(super) fn apply(&self, sessions: &mut SessionTable, slot: Slot, decision: Decision, now: Moment) {
-        sessions.renew(slot, self.generation, decision, self.ports);
+        sessions.renew(slot, self.epoch, &decision, self.ports, now);
         if !self.is_error {
             sessions.touch(slot, self.direction, self.flags, now);
+            sessions.set_checked(slot, self.direction);
         }
     }
 }
@@ -66,7 +68,8 @@ pub(super) struct Pending {
     waiting: Vec<Waiting>,
     keys: Vec<PolicyKey>,
     verdicts: Vec<PolicyVerdict>,
-    /// Keys and verdicts of one table, when the burst has packets for several.
+    /// Positions by table, and keys and verdicts of one table, when the burst has packets for several.
+    order: Vec<usize>,
     gathered: Vec<PolicyKey>,
     answers: Vec<PolicyVerdict>,
     filter: Box<[u64; FILTER_BITS / 64]>,
@@ -78,6 +81,7 @@ impl Pending {
             waiting: Vec::with_capacity(BURST),
             keys: Vec::with_capacity(BURST),
             verdicts: Vec::with_capacity(BURST),
+            order: Vec::with_capacity(BURST),
             gathered: Vec::with_capacity(BURST),
             answers: Vec::with_capacity(BURST),
             filter: Box::new([0; FILTER_BITS / 64]),
@@ -86,6 +90,11 @@ impl Pending {
 
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
     /// Whether a session with this hash may be waiting. May say yes by mistake, never no.
@@ -113,22 +122,18 @@ impl Pending {
     }
 
     /// Classifies all and acts on the answers in the order of the packets.
-    pub(super) fn settle(&mut self, snapshot: &Snapshot, sessions: &mut SessionTable, outcomes: &mut [Outcome]) {
+    pub(super) fn settle(&mut self, sessions: &mut SessionTable, burst: &mut Burst<'_>) {
         if self.waiting.is_empty() {
             return;
         }
-        self.classify(snapshot);
+        self.classify(burst.snapshot);
         for (waiting, verdict) in self.waiting.iter().zip(&self.verdicts) {
-            let decision = decision(snapshot, waiting.table, *verdict);
-            let outcome = &mut outcomes[waiting.at];
-            outcome.decision = Some(decision);
-            outcome.verdict = match waiting.act(sessions, decision, verdict.is_allow()) {
-                Ok(state) => {
-                    outcome.session = Some(state);
-                    waiting.allowed
-                }
-                Err(reason) => Verdict::Drop(reason),
-            };
+            let decision = decision(burst.snapshot, waiting.table, *verdict);
+            burst.decisions.set(waiting.at, Some(decision));
+            match waiting.act(sessions, decision, verdict.is_allow()) {
+                Ok(state) => burst.allow(waiting.at, waiting.allowed, decision, state),
+                Err(reason) => burst.drop(waiting.at, reason),
+            }
         }
         self.waiting.clear();
         self.keys.clear();
@@ -137,7 +142,7 @@ impl Pending {
 
     /// One batch per table that occurs.
     fn classify(&mut self, snapshot: &Snapshot) {
-        let Self { waiting, keys, verdicts, gathered, answers, .. } = self;
+        let Self { waiting, keys, verdicts, order, gathered, answers, .. } = self;
         verdicts.clear();
         verdicts.resize(keys.len(), PolicyVerdict::NO_MATCH);
         let first = waiting[0].table;
@@ -147,17 +152,18 @@ impl Pending {
             }
             return;
         }
-        for (at, packet) in waiting.iter().enumerate() {
-            let is_first_of_its_table = !waiting[..at].iter().any(|earlier| earlier.table == packet.table);
-            let Some(table) = snapshot.table(packet.table).filter(|_| is_first_of_its_table) else { continue };
-            let same = || (at..waiting.len()).filter(|&other| waiting[other].table == packet.table);
+        order.clear();
+        order.extend(0..waiting.len());
+        order.sort_unstable_by_key(|&at| (waiting[at].table, at));
+        for same in order.chunk_by(|&one, &other| waiting[one].table == waiting[other].table) {
+            let Some(table) = snapshot.table(waiting[same[0]].table) else { continue };
             gathered.clear();
-            gathered.extend(same().map(|other| keys[other]));
+            gathered.extend(same.iter().map(|&at| keys[at]));
             answers.clear();
             answers.resize(gathered.len(), PolicyVerdict::NO_MATCH);
             table.lookup_batch(gathered, answers);
-            for (other, answer) in same().zip(answers.iter()) {
-                verdicts[other] = *answer;
+            for (&at, answer) in same.iter().zip(answers.iter()) {
+                verdicts[at] = *answer;
             }
         }
     }
@@ -173,7 +179,7 @@ impl Waiting {
                     sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     return Err(DropReason::PolicyDenied);
                 }
-                sessions.create(&new, self.now).map(|_| SessionState::New).ok_or(DropReason::SessionTableFull)
+                sessions.create(&new, self.now).map(|_| SessionState::New)
             }
             Wish::Keep(renewal) => {
                 // Found again by its key: a slot may have changed hands since.
@@ -181,7 +187,7 @@ impl Waiting {
                 if !allowed {
                     let reason = DropReason::PolicyDenied;
                     let now = self.now;
-                    slot.into_iter().for_each(|slot| sessions.revoke(slot, renewal.generation, decision, reason, now));
+                    slot.into_iter().for_each(|slot| sessions.revoke(slot, renewal.epoch, &decision, reason, now));
                     return Err(reason);
                 }
                 let slot = slot.ok_or(DropReason::SessionTableFull)?;

@@ -139,8 +139,8 @@ fn rfc_1812_no_error_is_sent_about_errors_fragments_groups_and_nobody() {
     let about = udp("10.0.0.1", "8.8.8.8", 53);
     let about6 = udp("fd00::1", "2001:db8::1", 53);
     let udp6 = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
-    let later4 = fragments_v4(&v4("10.0.0.1", "8.8.8.8", 17, 1, &[0; 64]), 7, 32).remove(1);
-    let later6 = fragments_v6(&v6("fd00::1", "2001:db8::1", 17, 1, &[0; 64]), 7, 32).remove(1);
+    let later4 = fragments_v4(&v4("10.0.0.1", "8.8.8.8", 253, 1, &[0; 64]), 7, 32).remove(1);
+    let later6 = fragments_v6(&v6("fd00::1", "2001:db8::1", 253, 1, &[0; 64]), 7, 32).remove(1);
     let silent = [
         error_about(&about, "10.0.0.1", "8.8.8.8"),
         error_about(&about6, "fd00::1", "2001:db8::1"),
@@ -171,7 +171,7 @@ fn rfc_1812_no_error_is_sent_about_errors_fragments_groups_and_nobody() {
         assert_eq!(node.report(A, &framed(A_MAC, A, &about)[..len], None, DropReason::NoRoute), None);
     }
     // An echo request, a first fragment and another information message are worth one.
-    let first = fragments_v4(&v4("10.0.0.1", "8.8.8.8", 17, 1, &[0; 64]), 7, 32).remove(0);
+    let first = fragments_v4(&v4("10.0.0.1", "8.8.8.8", 253, 1, &[0; 64]), 7, 32).remove(0);
     for packet in [v4("10.0.0.1", "8.8.8.8", 1, 1, &[8, 0, 0, 0, 0, 1, 0, 1]), first] {
         assert!(node.report(A, &framed(A_MAC, A, &packet), None, DropReason::TtlExpired).is_some());
     }
@@ -180,7 +180,7 @@ fn rfc_1812_no_error_is_sent_about_errors_fragments_groups_and_nobody() {
 #[test]
 fn from_the_uplink_strangers_are_told_and_nobody_with_a_local_address_is() {
     let mut node = begun();
-    let from = |src: &str| framed(GATEWAY_MAC, UPLINK, &v4(src, "10.0.0.1", 17, 1, &[0; 8]));
+    let from = |src: &str| framed(GATEWAY_MAC, UPLINK, &v4(src, "10.0.0.1", 253, 1, &[0; 8]));
     let error = node.report(UPLINK, &from("8.8.8.8"), None, DropReason::TtlExpired).unwrap();
     assert_eq!((destination(&error), parsed(&error).dst), (GATEWAY_MAC, ip("8.8.8.8")));
     assert_eq!(node.report(UPLINK, &from("10.0.0.2"), None, DropReason::TtlExpired), None);
@@ -200,9 +200,8 @@ fn a_node_without_an_address_of_the_family_says_nothing() {
 fn errors_are_limited_per_port() {
     let mut node = begun();
     let frame = from_a(false, 8);
-    let sent = |node: &mut Node| {
-        (0..1000).filter(|_| node.report(A, &frame, None, DropReason::TtlExpired).is_some()).count()
-    };
+    let sent =
+        |node: &mut Node| (0..1000).filter(|_| node.report(A, &frame, None, DropReason::TtlExpired).is_some()).count();
     assert_eq!(sent(&mut node), 50);
     let other = framed(B_MAC, B, &v4("10.0.0.2", "8.8.8.8", 253, 1, &[0; 8]));
     assert!(node.report(B, &other, None, DropReason::TtlExpired).is_some(), "another port");

@@ -49,7 +49,7 @@ fn linked_snapshot(generation: u64, ports: Vec<PortConfig>) -> Snapshot {
     for (id, port) in (0..).map(PortId).zip(&ports) {
         routes.extend(port.addresses.iter().map(|&address| (address.into(), id.into())));
     }
-    let tables = vec![Arc::new(open_table()); 3];
+    let tables = (0..3).map(|_| Arc::new(open_table())).collect();
     Snapshot::new(generation, ports, tables, Routes::new(routes).unwrap()).unwrap()
 }
 

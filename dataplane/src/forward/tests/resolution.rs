@@ -76,7 +76,6 @@ fn a_packet_waits_for_its_gateway_and_goes_when_the_gateway_answers() {
             assert_eq!((destination(&held.packet), source(&held.packet)), (GATEWAY_MAC, own(UPLINK)));
             assert_eq!(hop_limit(&held.packet), 63);
         }
-        // From now on it is known; the second time the path is remembered.
         for _ in 0..2 {
             let mut frame = before.clone();
             assert_eq!(node.step(A, &mut frame), Step::Send(UPLINK));
@@ -231,11 +230,21 @@ fn what_the_host_only_routes_to_is_asked_for_by_the_hosts_own_address() {
     let ports = linked_ports();
     let mut routes: Vec<_> = vec![("10.96.0.0/12".parse().unwrap(), NextHop::from(HOST))];
     routes.push(("10.0.0.1/32".parse().unwrap(), A.into()));
-    let tables = vec![Arc::new(open_table()); 3];
+    let tables = (0..3).map(|_| Arc::new(open_table())).collect();
     let snapshot = Snapshot::new(1, ports, tables, Routes::new(routes).unwrap()).unwrap();
     let mut node = Node::with(Neighbours::new(), snapshot);
     let frame = udp_frame(A_MAC, A, "10.0.0.1", "10.96.0.10");
     assert_eq!(node.receive(A, &frame), Step::Hold(neighbour(HOST, "192.168.0.1")));
+}
+
+#[test]
+fn a_link_local_destination_is_no_gateways_even_when_the_gateway_is_known() {
+    let mut node = Node::acquainted();
+    node.receive(A, &udp_frame(A_MAC, A, "fd00::1", "2001:db8::1"));
+    node.receive(UPLINK, &advertisement(GATEWAY_MAC, "fe80::fe", 0xe0));
+    node.tick();
+    let to_link_local = udp_frame(HOST_MAC, HOST, "fd00:1::1", "fe80::9");
+    assert_eq!(node.receive(HOST, &to_link_local), Step::Hold(neighbour(UPLINK, "fe80::9")));
 }
 
 #[test]

@@ -4,45 +4,46 @@ use std::time::Instant;
 
 use super::*;
 
-fn measure(name: &str, node: &mut Node, in_port: PortId, frames: &mut [Vec<u8>], out: PortId) {
-    let rounds = 20_000_000 / frames.len();
-    let start = Instant::now();
-    for _ in 0..rounds {
+/// The best of many rounds, as other programs run beside.
+fn measure(name: &str, frames: &mut [Vec<u8>], mut forward: impl FnMut(&mut [u8])) {
+    let best = (0..5_000).map(|_| {
         for frame in frames.iter_mut() {
             frame[22] = 64;
-            let len = frame.len();
             frame[6..12].copy_from_slice(&A_MAC);
-            let step = node.forwarder.forward(&node.snapshot, frame, len, in_port, Verdict::Forward(out));
-            assert_eq!(step, Step::Send(out));
         }
-    }
-    let nanoseconds = start.elapsed().as_nanos() as f64 / (rounds * frames.len()) as f64;
-    println!("{name}: {nanoseconds:.1} ns per packet");
+        let start = Instant::now();
+        frames.iter_mut().for_each(|frame| forward(frame));
+        start.elapsed()
+    });
+    let best = best.min().unwrap().as_nanos() as f64 / frames.len() as f64;
+    println!("{name}: {best:.1} ns per packet");
 }
 
 #[test]
 #[ignore = "measures time"]
 fn speed_of_forwarding() {
     let mut node = Node::acquainted();
-    node.tick();
-    let mut frames = vec![udp_frame(A_MAC, A, "10.0.0.1", "10.0.0.2"); 64];
-    measure("pod to pod", &mut node, A, &mut frames, B);
     let gateway = NeighbourId { port: UPLINK, address: ip("192.168.0.254") };
     node.neighbours.ask(gateway, node.now);
     node.neighbours.answer(&gateway, GATEWAY_MAC, node.now);
     node.tick();
-    let to = |hosts: u8| -> Vec<_> {
-        (0..hosts).map(|host| udp_frame(A_MAC, A, "10.0.0.1", &format!("8.8.{}.8", host % 251))).collect()
-    };
-    measure("pod to uplink, 64 destinations", &mut node, A, &mut to(64), UPLINK);
+    let Node { forwarder, snapshot, .. } = &mut node;
+    let mut to_b = vec![udp_frame(A_MAC, A, "10.0.0.1", "10.0.0.2"); 256];
     let addresses = rewrite::addresses(B_MAC, own(B));
-    let start = Instant::now();
-    let rounds = 20_000_000 / frames.len();
-    for _ in 0..rounds {
-        for frame in &mut frames {
-            frame[22] = 64;
-            assert!(rewrite::hop(frame, &addresses));
-        }
-    }
-    println!("rewrite alone: {:.1} ns", start.elapsed().as_nanos() as f64 / (rounds * frames.len()) as f64);
+    measure("the rewrite alone", &mut to_b, |frame| assert!(rewrite::hop(frame, &addresses)));
+    measure("admission", &mut to_b, |frame| assert_eq!(forwarder.admit(A, frame), Ok(())));
+    let mut to = |name, frames: &mut [Vec<u8>], out| {
+        measure(name, frames, |frame| {
+            let len = frame.len();
+            let step = forwarder.forward(snapshot, frame, len, A, Verdict::Forward(out));
+            assert_eq!(step, Step::Send(out));
+        });
+    };
+    to("pod to pod", &mut to_b, B);
+    let destinations = |count: usize| -> Vec<_> {
+        let one = |n: usize| udp_frame(A_MAC, A, "10.0.0.1", &format!("8.8.{}.{}", n % 16, n / 16 % 250));
+        (0..count).map(one).collect()
+    };
+    to("pod to uplink, 256 destinations", &mut destinations(256), UPLINK);
+    to("pod to uplink, 4000 destinations", &mut destinations(4000), UPLINK);
 }

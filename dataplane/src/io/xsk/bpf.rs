@@ -7,6 +7,8 @@ use std::ffi::c_long;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use super::small_size;
+
 /// `BPF_MAP_TYPE_ARRAY`.
 pub(super) const MAP_ARRAY: u32 = 2;
 /// `BPF_MAP_TYPE_XSKMAP`.
@@ -210,7 +212,7 @@ pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = Info::default();
     let attributes = Attributes {
         descriptor: link.as_raw_fd().cast_unsigned(),
-        info_len: size_of::<Info>() as u32,
+        info_len: small_size::<Info>(),
         info: address(&raw mut info),
     };
     // SAFETY: the attributes of this command. The kernel writes at most `info_len` bytes into `info`.

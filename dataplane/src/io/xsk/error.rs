@@ -143,7 +143,7 @@ pub enum XskError {
 
 impl XskError {
     /// What an error number means whatever was tried.
-    pub(super) fn system(interface: &str, operation: &'static str, source: io::Error) -> Self {
+    pub(in crate::io) fn system(interface: &str, operation: &'static str, source: io::Error) -> Self {
         let interface = interface.to_owned();
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { interface, operation, source },

@@ -13,9 +13,13 @@ use super::bpf::{self, Instruction, MAP_ARRAY, Map, TestRun};
 use super::error::XskError;
 use super::link::LinkInfo;
 
-/// Packets per call to the kernel: a few milliseconds of work, so that setting the call up does not count and `stop`
-/// is seen soon.
-const PER_CALL: usize = 8192;
+/// Threads that call the kernel. A call takes about 30 ms to set up and to end, in which nothing is sent; the second
+/// one sends meanwhile.
+const THREADS: usize = 2;
+
+/// Packets per call to the kernel, of all threads: many times longer than the 30 ms, and `stop` is still seen within
+/// half a second or so.
+const PER_CALL: usize = 1 << 18;
 
 /// Packets that the kernel makes and sends at once, of at most 256: what a NAPI poll of a driver takes.
 const BATCH: u32 = 64;
@@ -57,18 +61,30 @@ impl Generator {
         Ok(Self { interface: interface.to_owned(), groups, frames: frames.len() })
     }
 
-    /// Sends until `stop` is set; how many packets. Must be called in the interface's network namespace. Packets that
-    /// the interface did not take, because it or the other end of a veth had no room, count as sent: what arrives is
-    /// to be counted where it arrives.
+    /// Sends until `stop` is set; how many packets. Must be called in the interface's network namespace, and on the core
+    /// that is to send: the threads that it starts inherit both. Packets that the interface did not take, because it or
+    /// the other end of a veth had no room, count as sent: what arrives is to be counted where it arrives.
     ///
     /// # Errors
     /// [`XskError`] when the kernel refuses.
+    ///
+    /// # Panics
+    /// When no thread can be started.
     pub fn run(&self, stop: &AtomicBool) -> Result<u64, XskError> {
-        let mut sent = 0;
-        while !stop.load(Ordering::Relaxed) && self.frames > 0 {
-            sent += self.send(PER_CALL.div_ceil(self.frames))?;
-        }
-        Ok(sent)
+        let send = || {
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) && self.frames > 0 {
+                sent += self.send(PER_CALL.div_ceil(self.frames))?;
+            }
+            Ok(sent)
+        };
+        std::thread::scope(|scope| {
+            let threads = [(); THREADS].map(|()| scope.spawn(send));
+            let sent = threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            sent.sum()
+        })
     }
 
     /// Sends every frame `rounds` times; how many packets that is. Frames of one length are sent in turn; a length

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use super::bpf;
 use super::error::XskError;
 use super::link::LinkInfo;
+use super::namespace;
 use super::port::XskPort;
 use super::program::Program;
 use super::socket::Queue;
-use super::umem::Umem;
+use super::umem::{ROOM, Umem};
 
 /// `XDP_FLAGS_SKB_MODE` of `linux/if_link.h`.
 const SKB_MODE: u32 = 1 << 1;
@@ -82,6 +83,8 @@ pub struct Interface {
     program: Program,
     /// Closing it detaches the program.
     link: OwnedFd,
+    /// Where the interface's number means it.
+    namespace: Option<u64>,
 }
 
 impl Interface {
@@ -113,7 +116,7 @@ impl Interface {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Self { info, mode: used, refusal, program, link })
+        Ok(Self { info, mode: used, refusal, program, link, namespace: namespace::current() })
     }
 
     /// Opens one of its queues; the packets on it go to the port from then on. Must be called in the interface's
@@ -126,10 +129,15 @@ impl Interface {
         if queue >= self.info.queues {
             return Err(XskError::NoQueue { interface: interface(), queue, queues: self.info.queues });
         }
+        if self.namespace != namespace::current() {
+            // Its number may be another interface's here.
+            let source = io::Error::other("the calling thread is in another network namespace than the interface");
+            return Err(XskError::System { interface: interface(), operation: "open a queue", source });
+        }
         let place = Queue { interface: &self.info.name, index: self.info.index, queue };
         let port = XskPort::open(place, umem, config, self.program.frags)?;
         // The program may take chains where the socket cannot (Linux 5.18 to 6.5).
-        let most = Umem::ROOM as u32 - LINK_HEADER;
+        let most = u32::from(ROOM) - LINK_HEADER;
         if self.info.mtu > most && !port.takes_chains() {
             return Err(XskError::MtuTooLarge { interface: interface(), mtu: self.info.mtu, most });
         }

@@ -29,17 +29,17 @@ impl Lent {
         let (chunk, offset, len, more) = frame.into_parts(&self.umem);
         self.bits[(chunk / u64::BITS) as usize] |= 1 << (chunk % u64::BITS);
         let options = if more { libc::XDP_PKT_CONTD } else { 0 };
-        libc::xdp_desc { addr: u64::from(chunk) * CHUNK as u64 + u64::from(offset), len: u32::from(len), options }
+        libc::xdp_desc { addr: u64::from(chunk) * u64::from(CHUNK) + u64::from(offset), len: u32::from(len), options }
     }
 
     /// Takes back the chunk that a descriptor is about, with the packet that it describes. None for one that was not
     /// lent or that reaches beyond its chunk: then it stays with the kernel.
     pub(super) fn take(&mut self, descriptor: libc::xdp_desc) -> Option<Frame> {
         // The kernel's addresses point to the packet, anywhere in the chunk.
-        let chunk = u32::try_from(descriptor.addr / CHUNK as u64).ok()?;
-        let offset = u16::try_from(descriptor.addr % CHUNK as u64).ok()?;
+        let chunk = u32::try_from(descriptor.addr / u64::from(CHUNK)).ok()?;
+        let offset = u16::try_from(descriptor.addr % u64::from(CHUNK)).ok()?;
         let len = u16::try_from(descriptor.len).ok()?;
-        if usize::from(offset) + usize::from(len) > CHUNK {
+        if u32::from(offset) + u32::from(len) > u32::from(CHUNK) {
             return None;
         }
         let (word, bit) = (self.bits.get_mut((chunk / u64::BITS) as usize)?, 1 << (chunk % u64::BITS));

@@ -48,6 +48,13 @@ impl Mapping {
         self.len
     }
 
+    /// Keeps the memory out of child processes. The kernel copies memory that it has pinned when a process forks, and
+    /// this may be a gigabyte.
+    pub(super) fn keep_from_children(&self) {
+        // SAFETY: the range is mapped, and children of this process do not use it.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTFORK) };
+    }
+
     /// Asks for pages of 2 MiB. A hint only; without them everything works as well.
     pub(super) fn prefer_huge_pages(&self) {
         // SAFETY: the range is mapped, and the hint changes no bytes.

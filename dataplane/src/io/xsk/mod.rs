@@ -55,7 +55,8 @@
 //! * **One kick is not enough.** In copy mode the kernel sends 32 packets per call and says `EAGAIN`; the port repeats
 //!   it until the transmit ring is empty. Without that, the rest would wait for the next burst, which may never come.
 //! * **Nothing wakes a receiver** on a veth but the fill ring, which the kernel looks at by itself: only drivers that
-//!   set the "need wakeup" flag are called. A worker that wants to sleep polls the descriptor ([`poll`]).
+//!   set the "need wakeup" flag are called. A worker that wants to sleep polls the descriptor ([`poll`]). A packet
+//!   wakes it; an interface that is removed does not, so it must not sleep for ever.
 //! * **Packets of several frames** (jumbo) have `XDP_PKT_CONTD` on all descriptors but the last. The kernel gives them
 //!   whole or not at all, and so do we.
 //! * **A chunk that the kernel refuses to send is lost**: a descriptor that it takes for wrong is counted and does not
@@ -93,3 +94,10 @@ pub use namespace::in_namespace;
 pub use port::XskPort;
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
+
+/// The size of a structure of the kernel's interfaces, as these take it.
+#[expect(clippy::cast_possible_truncation, reason = "asked at compile time")]
+const fn small_size<T>() -> u32 {
+    const { assert!(size_of::<T>() < 4096) };
+    size_of::<T>() as u32
+}

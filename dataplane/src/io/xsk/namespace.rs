@@ -31,6 +31,12 @@ pub fn in_namespace<T: Send>(path: &Path, inside: impl FnOnce() -> T + Send) -> 
     std::thread::scope(|scope| scope.spawn(scratch).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
+/// Which network namespace the calling thread is in; none without `/proc`.
+pub(super) fn current() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/thread-self/ns/net").ok().map(|namespace| namespace.ino())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::io::{FramePool, Port, PortError, PortStatistics};
 
 /// The most frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses a longer chain and never
 /// gives its chunks back.
-const LONGEST_CHAIN: usize = 18;
+const LONGEST_CHAIN: u32 = 18;
 
 /// Frames for receiving are handed over this many at once, as long as that is no more than a quarter of all: the fill
 /// ring's index, a cache line that the sender's core reads, is written once for them.
@@ -26,11 +26,15 @@ const SENT_PER_KICK: u32 = 16;
 /// the second find it emptied; a third in a row would only burn time that receiving needs.
 const IDLE_KICKS: u32 = 3;
 
-/// A port that only listens finds out that its interface is gone by asking. Once per this many bursts: the question
-/// takes 100 ns, so it costs nothing, and a spinning worker comes by about every millisecond.
+/// A port that only listens finds out that its interface is gone by asking: the kernel wakes nobody for it. Once per
+/// this many bursts, since the question takes 100 ns.
 const PROBE_EVERY: u32 = 1024;
 
-/// One queue of one interface. See the [module's manual](super).
+/// A burst without a packet counts for this many: then there is time to ask, and a worker that sleeps between bursts
+/// comes by seldom.
+const IDLE_BURST: u32 = 64;
+
+/// One queue of one interface.
 ///
 /// A port that is dropped without [`close`](Port::close) takes the frames that the kernel has with it.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ pub struct XskPort {
     sending: u32,
     kicks: u32,
     until_probe: u32,
+    /// Whether packets came or went since the last `service`.
+    busy: bool,
     /// Frames that go to the pool with the next `service`.
     spare: Vec<Frame>,
     /// Descriptors that made no sense, counted here.
@@ -72,6 +78,7 @@ impl XskPort {
             sending: 0,
             kicks: transmit / SENT_PER_KICK + IDLE_KICKS,
             until_probe: PROBE_EVERY,
+            busy: false,
             spare: Vec::new(),
             refused: 0,
             last: PortStatistics::default(),
@@ -137,6 +144,7 @@ impl XskPort {
         if self.sending == 0 {
             return Ok(());
         }
+        self.busy = true;
         let mut idle = 0;
         for _ in 0..self.kicks {
             let Some(socket) = &self.socket else { break };
@@ -180,7 +188,8 @@ impl XskPort {
     /// Wakes a driver that waits for frames, and asks once in a while whether the interface is still there.
     fn probe(&mut self) -> Result<(), PortError> {
         let Some(socket) = &self.socket else { return Ok(()) };
-        self.until_probe -= 1;
+        let bursts = if std::mem::take(&mut self.busy) { 1 } else { IDLE_BURST };
+        self.until_probe = self.until_probe.saturating_sub(bursts);
         if self.until_probe > 0 && !socket.fill.needs_wakeup() {
             return Ok(());
         }
@@ -206,7 +215,8 @@ impl Port for XskPort {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX).max(1);
         // Every packet that the kernel has told of lies whole in the ring, so a packet that begins within the limit
         // and ends behind it is seen by looking at a chain's length more.
-        let available = socket.receive.available(limit.saturating_add(LONGEST_CHAIN as u32));
+        let available = socket.receive.available(limit.saturating_add(LONGEST_CHAIN));
+        self.busy |= available > 0;
         let mut taken = 0;
         while taken < limit {
             let Some(count) = packet_at(self.socket.as_ref(), taken, available) else { break };
@@ -224,23 +234,23 @@ impl Port for XskPort {
 
     fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), PortError> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
-        let room = socket.transmit.room(u32::try_from(frames.len()).unwrap_or(u32::MAX)) as usize;
+        let room = socket.transmit.room(u32::try_from(frames.len()).unwrap_or(u32::MAX));
         // How many frames make whole packets that fit.
         let (mut whole, mut begins, mut sendable) = (0, 0, true);
         let longest = if socket.frags { LONGEST_CHAIN } else { 1 };
-        for (at, frame) in frames.iter().enumerate().take(room) {
+        for (frame, count) in frames.iter().zip(1..=room) {
             sendable &= !frame.is_empty();
             if !frame.has_more() {
-                whole = at + 1;
+                whole = count;
                 sendable &= whole - begins <= longest;
                 begins = whole;
             }
         }
         if sendable {
-            for frame in frames.drain(..whole) {
+            for frame in frames.drain(..whole as usize) {
                 socket.transmit.push(self.lent.lend(frame));
             }
-            self.sending += whole as u32;
+            self.sending += whole;
         } else {
             self.send_some(frames, whole, longest);
         }
@@ -286,16 +296,16 @@ impl Port for XskPort {
 impl XskPort {
     /// Sends the packets of the first `whole` frames but those which the kernel would refuse and whose chunks it would
     /// keep: packets with an empty frame, or of more frames than it takes.
-    fn send_some(&mut self, frames: &mut Vec<Frame>, whole: usize, longest: usize) {
+    fn send_some(&mut self, frames: &mut Vec<Frame>, whole: u32, longest: u32) {
         let Some(socket) = &mut self.socket else { return };
         let mut packet: Vec<Frame> = Vec::new();
-        for frame in frames.drain(..whole) {
+        for frame in frames.drain(..whole as usize) {
             let more = frame.has_more();
             packet.push(frame);
             if more {
                 continue;
             }
-            if packet.len() > longest || packet.iter().any(Frame::is_empty) {
+            if packet.len() > longest as usize || packet.iter().any(Frame::is_empty) {
                 self.refused += 1;
                 self.spare.append(&mut packet);
                 continue;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::error::XskError;
 use super::mapping::Mapping;
 use super::ring::{Consumer, Entry, Producer};
+use super::small_size;
 use super::umem::{CHUNK, Umem};
 
 /// A queue that was just closed, by us or by a process that was killed, is busy until the kernel has let go of the last
@@ -127,6 +128,9 @@ impl AsFd for Socket {
     }
 }
 
+/// The address family in the type that addresses have it in.
+#[expect(clippy::cast_possible_truncation, reason = "it is 44")]
+const FAMILY: u16 = libc::AF_XDP as u16;
 /// Where the fill ring is to be mapped from.
 const FILL: libc::off_t = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
 /// Where the completion ring is to be mapped from.
@@ -151,7 +155,7 @@ fn register(socket: BorrowedFd<'_>, umem: &Umem) -> io::Result<()> {
     let region = libc::xdp_umem_reg {
         addr: memory.start().as_ptr().expose_provenance() as u64,
         len: memory.len() as u64,
-        chunk_size: CHUNK as u32,
+        chunk_size: u32::from(CHUNK),
         headroom: 0,
         flags: 0,
         tx_metadata_len: 0,
@@ -185,13 +189,13 @@ fn bind(socket: BorrowedFd<'_>, queue: Queue<'_>, frags: bool) -> Result<bool, X
     let mut steps = 0;
     loop {
         let address = libc::sockaddr_xdp {
-            sxdp_family: libc::AF_XDP as u16,
+            sxdp_family: FAMILY,
             sxdp_flags: flags,
             sxdp_ifindex: queue.index,
             sxdp_queue_id: queue.queue,
             sxdp_shared_umem_fd: 0,
         };
-        let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+        let len = small_size::<libc::sockaddr_xdp>();
         // SAFETY: an address of the socket's family with its size.
         if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
             return Ok(flags & libc::XDP_USE_SG != 0);
@@ -213,7 +217,7 @@ fn bind(socket: BorrowedFd<'_>, queue: Queue<'_>, frags: bool) -> Result<bool, X
 }
 
 fn set_option<T>(socket: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<()> {
-    let len = size_of::<T>() as libc::socklen_t;
+    let len = small_size::<T>();
     // SAFETY: the kernel reads `len` bytes of a value of that size.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, (&raw const *value).cast(), len) };
@@ -223,7 +227,7 @@ fn set_option<T>(socket: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<(
 /// # Safety
 /// Every bit pattern must be a value of `T`.
 unsafe fn get_option<T>(socket: BorrowedFd<'_>, option: i32, value: &mut T) -> io::Result<()> {
-    let mut len = size_of::<T>() as libc::socklen_t;
+    let mut len = small_size::<T>();
     // SAFETY: the kernel writes at most `len` bytes, and whatever it writes is a value.
     let result =
         unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, (&raw mut *value).cast(), &raw mut len) };

@@ -13,10 +13,13 @@ use super::mapping::Mapping;
 
 /// Bytes of one chunk. The kernel asks for a power of two of at most a page; with 2048 a frame of 1514 bytes would fit
 /// but jumbo frames would need twice as many descriptors.
-pub(super) const CHUNK: usize = 4096;
+pub(super) const CHUNK: u16 = 4096;
 
 /// Bytes before a packet that the kernel keeps free (`XDP_PACKET_HEADROOM`).
-const HEADROOM: usize = 256;
+const HEADROOM: u16 = 256;
+
+/// Bytes of a packet in one chunk.
+pub(super) const ROOM: u16 = CHUNK - HEADROOM;
 
 /// The most chunks of a region: 16 GiB, far above what a node needs, so that `chunk * CHUNK` never comes near overflow.
 const MAX_CHUNKS: u32 = 1 << 22;
@@ -61,7 +64,7 @@ pub struct Frame {
 
 impl Umem {
     /// The most bytes of a packet in one frame, 3840. Longer packets lie in several.
-    pub const ROOM: usize = CHUNK - HEADROOM;
+    pub const ROOM: usize = ROOM as usize;
 
     /// Maps a region and makes its frames, all empty.
     ///
@@ -73,15 +76,16 @@ impl Umem {
         if chunks == 0 || chunks > MAX_CHUNKS {
             return Err(UmemError::Chunks { chunks });
         }
-        let bytes = chunks as usize * CHUNK;
+        let bytes = chunks as usize * usize::from(CHUNK);
         let id = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
         let id = id.expect("nobody makes four thousand million regions");
         let memory = Mapping::anonymous(bytes).map_err(|source| UmemError::Map { bytes, source })?;
         // The chunks' headers then do not all fall into the same few cache sets, and the address translation of a few
         // thousand chunks stays cached.
         memory.prefer_huge_pages();
+        memory.keep_from_children();
         let umem = Self { memory, chunks, id };
-        let frames = (0..chunks).map(|chunk| Frame { chunk, umem: id, offset: HEADROOM as u16, len: 0, more: false });
+        let frames = (0..chunks).map(|chunk| Frame { chunk, umem: id, offset: HEADROOM, len: 0, more: false });
         Ok((Arc::new(umem), frames.collect()))
     }
 
@@ -120,7 +124,7 @@ impl Umem {
     fn check(&self, frame: &Frame) -> usize {
         assert_eq!(frame.umem, self.id, "a frame of another region");
         // Frames are made in `new` and `from_parts` only, with a chunk below `chunks` and offset + len within a chunk.
-        frame.chunk as usize * CHUNK + usize::from(frame.offset)
+        frame.chunk as usize * usize::from(CHUNK) + usize::from(frame.offset)
     }
 }
 
@@ -140,7 +144,7 @@ impl Frame {
     /// The chunk must be one of the region and have no other frame, nobody else (the kernel) may use it, and the
     /// packet must lie within it.
     pub(super) unsafe fn from_parts(umem: &Umem, chunk: u32, offset: u16, len: u16, more: bool) -> Self {
-        debug_assert!(chunk < umem.chunks && usize::from(offset) + usize::from(len) <= CHUNK);
+        debug_assert!(chunk < umem.chunks && u32::from(offset) + u32::from(len) <= u32::from(CHUNK));
         Self { chunk, umem: umem.id, offset, len, more }
     }
 
@@ -168,9 +172,10 @@ impl Frame {
     ///
     /// # Panics
     /// When `len` is more than [`Umem::ROOM`].
+    #[expect(clippy::cast_possible_truncation, reason = "asked just before")]
     pub const fn reset(&mut self, len: usize) {
         assert!(len <= Umem::ROOM, "the packet does not fit one frame");
-        self.offset = HEADROOM as u16;
+        self.offset = HEADROOM;
         self.len = len as u16;
         self.more = false;
     }

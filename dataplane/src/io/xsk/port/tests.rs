@@ -7,7 +7,7 @@ use crate::io::xsk::mapping::Mapping;
 use crate::io::xsk::ring::{Consumer, Entry, Producer};
 
 const SIZE: u32 = 32;
-const CHUNKS: usize = 200;
+const CHUNKS: u32 = 200;
 
 /// The kernel's ends.
 struct Kernel {
@@ -27,7 +27,7 @@ fn ends<T: Entry>() -> (Producer<T>, Consumer<T>) {
 }
 
 fn port(frags: bool) -> (XskPort, Kernel, FramePool) {
-    let (umem, frames) = Umem::new(CHUNKS as u32).unwrap();
+    let (umem, frames) = Umem::new(CHUNKS).unwrap();
     let (fill, kernel_fill) = ends();
     let (kernel_receive, receive) = ends();
     let (transmit, kernel_transmit) = ends();
@@ -49,14 +49,15 @@ fn port(frags: bool) -> (XskPort, Kernel, FramePool) {
 impl Kernel {
     /// Receives a packet of so many frames, each with its number as the first byte's length.
     fn packet(&mut self, lens: &[u32]) {
-        assert!(self.fill.available(lens.len() as u32) >= lens.len() as u32, "nothing to receive into");
-        self.receive.room(lens.len() as u32);
-        for (at, &len) in lens.iter().enumerate() {
-            let addr = self.fill.peek(at as u32) + 256;
-            let options = if at + 1 < lens.len() { libc::XDP_PKT_CONTD } else { 0 };
+        let count = u32::try_from(lens.len()).unwrap();
+        assert!(self.fill.available(count) >= count, "nothing to receive into");
+        self.receive.room(count);
+        for (at, &len) in (0..).zip(lens) {
+            let addr = (self.fill.peek(at) & !4095) + 256;
+            let options = if at + 1 < count { libc::XDP_PKT_CONTD } else { 0 };
             self.receive.push(libc::xdp_desc { addr, len, options });
         }
-        self.fill.release(lens.len() as u32);
+        self.fill.release(count);
         self.receive.publish();
     }
 
@@ -86,6 +87,10 @@ fn frames(pool: &mut FramePool, packets: &[&[usize]]) -> Vec<Frame> {
     frames
 }
 
+fn available(pool: &FramePool) -> u32 {
+    u32::try_from(pool.available()).unwrap()
+}
+
 fn lens(frames: &[Frame]) -> Vec<(usize, bool)> {
     frames.iter().map(|frame| (frame.len(), frame.has_more())).collect()
 }
@@ -94,7 +99,7 @@ fn lens(frames: &[Frame]) -> Vec<(usize, bool)> {
 fn the_kernel_gets_frames_to_receive_into_and_packets_come_back_in_order() {
     let (mut port, mut kernel, mut pool) = port(true);
     port.service(&mut pool).unwrap();
-    assert_eq!((port.lent(), pool.available()), (SIZE, CHUNKS - SIZE as usize));
+    assert_eq!((port.lent(), available(&pool)), (SIZE, CHUNKS - SIZE));
     for round in 0..100 {
         kernel.packet(&[60 + round]);
         kernel.packet(&[3840, 100]);
@@ -106,7 +111,7 @@ fn the_kernel_gets_frames_to_receive_into_and_packets_come_back_in_order() {
         // Handed over in batches, but long before there are none.
         assert!(port.lent() > SIZE / 2, "{}", port.lent());
     }
-    assert_eq!(port.lent() as usize + pool.available(), CHUNKS);
+    assert_eq!(port.lent() + available(&pool), CHUNKS);
 }
 
 #[test]
@@ -163,7 +168,7 @@ fn what_does_not_fit_the_ring_stays_as_whole_packets() {
     assert!(waiting.is_empty());
     assert_eq!(kernel.send(40), [(1, true), (2, true), (3, false), (4, false)]);
     port.service(&mut pool).unwrap();
-    assert_eq!((port.sending, pool.available()), (0, CHUNKS - SIZE as usize));
+    assert_eq!((port.sending, available(&pool)), (0, CHUNKS - SIZE));
 }
 
 #[test]
@@ -180,14 +185,14 @@ fn a_packet_without_its_end_is_not_sent() {
 fn packets_that_the_kernel_would_refuse_are_counted_and_their_frames_kept() {
     for (frags, longest) in [(true, LONGEST_CHAIN), (false, 1)] {
         let (mut port, mut kernel, mut pool) = port(frags);
-        let long = vec![1; longest + 1];
+        let long = vec![1; longest as usize + 1];
         let mut waiting = frames(&mut pool, &[&[5], &long, &[6, 0], &[0], &[7]]);
         port.send(&mut waiting).unwrap();
         assert!(waiting.is_empty());
         assert_eq!(kernel.send(40), [(5, false), (7, false)]);
         port.service(&mut pool).unwrap();
         assert_eq!((port.statistics().invalid_descriptors, port.sending), (3, 0));
-        assert_eq!(pool.available(), CHUNKS - SIZE as usize);
+        assert_eq!(available(&pool), CHUNKS - SIZE);
     }
 }
 
@@ -214,7 +219,7 @@ fn a_kernel_that_names_chunks_it_does_not_have_gets_nothing() {
     port.service(&mut pool).unwrap();
     pool.give_all(got);
     port.close(&mut pool);
-    assert_eq!(pool.available(), CHUNKS, "every chunk is there once");
+    assert_eq!(available(&pool), CHUNKS, "every chunk is there once");
 }
 
 #[test]
@@ -227,7 +232,7 @@ fn closing_gives_back_what_the_kernel_has_in_any_ring() {
     port.send(&mut waiting).unwrap();
     kernel.send(2);
     port.close(&mut pool);
-    assert_eq!((pool.available(), port.lent(), port.descriptor()), (CHUNKS, 0, None));
+    assert_eq!((available(&pool), port.lent(), port.descriptor()), (CHUNKS, 0, None));
     // And a closed port is quiet.
     port.receive(&mut waiting, 9).unwrap();
     port.send(&mut waiting).unwrap();

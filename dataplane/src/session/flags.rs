@@ -1,23 +1,38 @@
-//! How far a TCP connection is, from the flags that each side has sent.
+//! How far a TCP connection or an SCTP association is, from the flags that each side has sent.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Direction;
 use crate::packet::TcpFlags;
 
 /// All flags seen so far, per direction. Remembering a union of bits is all that VPP does too: it is right for any
-/// order and any loss of packets that a capture may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TcpState {
+/// order and any loss of packets that a capture may have. SCTP's chunks are taken as the flags that mean the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct SeenFlags {
     from_initiator: u8,
     from_responder: u8,
 }
 
-impl TcpState {
+impl SeenFlags {
+    pub(super) const NONE: Self = Self { from_initiator: 0, from_responder: 0 };
+
     /// Takes the flags of one more segment in.
     pub(crate) const fn see(&mut self, direction: Direction, flags: TcpFlags) {
         match direction {
             Direction::Forward => self.from_initiator |= flags.0,
             Direction::Reply => self.from_responder |= flags.0,
         }
+    }
+
+    /// Whether a segment with these flags tells nothing new.
+    #[inline]
+    pub(crate) const fn knows(self, direction: Direction, flags: TcpFlags) -> bool {
+        let seen = match direction {
+            Direction::Forward => self.from_initiator,
+            Direction::Reply => self.from_responder,
+        };
+        flags.0 & !seen == 0
     }
 
     /// Whether both sides have acknowledged something of the other.
@@ -37,8 +52,8 @@ mod tests {
     use super::*;
     use Direction::{Forward, Reply};
 
-    fn after(segments: &[(Direction, u8)]) -> TcpState {
-        let mut state = TcpState::default();
+    fn after(segments: &[(Direction, u8)]) -> SeenFlags {
+        let mut state = SeenFlags::NONE;
         for &(direction, flags) in segments {
             state.see(direction, TcpFlags(flags));
         }

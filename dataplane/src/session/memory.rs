@@ -1,0 +1,73 @@
+//! Memory for many small records, reserved at once and touched as it is used.
+//!
+//! A table that grows by copying stops the world: moving a million entries takes longer than the ring of an interface
+//! can wait. So each column is reserved for the whole capacity when the worker is made, and the kernel fills in pages
+//! as they are written to. Records are plain integers whose zeros mean "empty", because that is what fresh pages hold.
+//!
+//! Huge pages are asked for. A million sessions in pages of 4 KiB need more address translations than the CPU caches,
+//! and under a hypervisor each miss is a walk through two tables; the bench says what that costs
+//! (`transparent_hugepage` must be `madvise` or `always`, which is what distributions ship).
+
+use std::marker::PhantomData;
+
+use memmap2::{Advice, MmapMut, MmapOptions};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A fixed number of records.
+#[derive(Debug)]
+pub(super) struct Column<T> {
+    bytes: MmapMut,
+    records: PhantomData<T>,
+}
+
+impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Column<T> {
+    /// Reserves `len` zeroed records (one when that is none).
+    ///
+    /// # Panics
+    /// When the address space is used up, as every allocation does.
+    pub(super) fn new(len: usize) -> Self {
+        let bytes = len.max(1).checked_mul(size_of::<T>()).expect("capacities are bounded by the caller");
+        // No reservation: memory that is not used yet shall not count against the machine's commit limit.
+        let bytes = MmapOptions::new().len(bytes).no_reserve_swap().map_anon();
+        let bytes = bytes.expect("there is address space for the session table");
+        // A kernel without huge pages refuses, which costs speed and nothing else.
+        let _ = bytes.advise(Advice::HugePage);
+        Self { bytes, records: PhantomData }
+    }
+
+    /// All records.
+    #[inline]
+    pub(super) fn records(&self) -> &[T] {
+        <[T]>::ref_from_bytes(&self.bytes).expect("mappings begin at a page and are a whole number of records long")
+    }
+
+    /// All records, to be changed.
+    #[inline]
+    pub(super) fn records_mut(&mut self) -> &mut [T] {
+        <[T]>::mut_from_bytes(&mut self.bytes).expect("mappings begin at a page and are a whole number of records long")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_zeroed_and_keeps_what_is_written() {
+        let mut column = Column::<[u64; 8]>::new(1000);
+        assert!(column.records().iter().all(|record| *record == [0; 8]));
+        column.records_mut()[999][7] = 7;
+        assert_eq!((column.records().len(), column.records()[999][7]), (1000, 7));
+    }
+
+    #[test]
+    fn an_empty_column_has_a_place_that_nobody_uses() {
+        assert_eq!(Column::<u32>::new(0).records().len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_touched_costs_nothing() {
+        // 1 TiB, more than any machine that runs this.
+        assert_eq!(Column::<[u64; 8]>::new(1 << 34).records().len(), 1 << 34);
+    }
+}

@@ -1,0 +1,148 @@
+//! Which worker a packet belongs to.
+//!
+//! Sessions are a worker's own, so both directions of a connection, the fragments of its packets and the ICMP errors about
+//! them must come to one worker. All these share a pair of addresses and nothing more: later fragments have no ports. So the
+//! pair decides, with lower and higher address in place of source and destination. The price: two machines that talk to
+//! each other over many connections keep one worker busy.
+
+use std::net::IpAddr;
+
+use ahash::RandomState;
+use bulkhead_classifier::protocol;
+
+use crate::LinkType;
+use crate::packet::{self, Body, Ip, Ports, Transport};
+use crate::session::{Key, KeyHasher};
+
+/// The choice of a worker, keyed at random: nobody outside can aim all of its traffic at one. All parts of a process must
+/// use clones of the same one.
+#[derive(Clone, Debug)]
+pub struct Affinity(KeyHasher);
+
+impl Affinity {
+    /// A new key.
+    #[expect(clippy::new_without_default, reason = "every call gives another key, which a default should not")]
+    pub fn new() -> Self {
+        Self(KeyHasher::new(&RandomState::new()))
+    }
+
+    /// A number that tells to which worker an Ethernet frame belongs, when divided by the number of workers: equal for both
+    /// directions between two addresses. An ICMP error counts as the packet in it; a later fragment of one does not, and is
+    /// dropped, as errors are not fragmented. 0 for what is not IP, for neighbour discovery, and for what is not understood.
+    #[inline]
+    pub fn of(&self, frame: &[u8]) -> u32 {
+        self.quick(frame).unwrap_or_else(|| self.thorough(frame))
+    }
+
+    /// Where the addresses lie in a frame that is not ICMP and has no extension headers.
+    #[inline]
+    fn quick(&self, frame: &[u8]) -> Option<u32> {
+        let head = frame.first_chunk::<34>()?;
+        match (u16::from_be_bytes([head[12], head[13]]), head[14] >> 4) {
+            (0x0800, 4) if head[23] != protocol::ICMP => {
+                let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+                Some(self.pair(&Key::v4(word(26), word(30), 0, 0, 0).0))
+            }
+            (0x86dd, 6) if matches!(head[20], protocol::TCP | protocol::UDP) => {
+                let head = frame.first_chunk::<54>()?;
+                let half = |at: usize| {
+                    u64::from_be_bytes(*head[at..at + 8].first_chunk().expect("the range is eight bytes long"))
+                };
+                Some(self.pair(&Key::v6([half(22), half(30)], [half(38), half(46)], 0, 0, 0).0))
+            }
+            _ => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn thorough(&self, frame: &[u8]) -> u32 {
+        let parsed = packet::parse(LinkType::Ethernet, frame, frame.len());
+        let pair = match parsed.body {
+            Ok(Body::Ip(Ip { transport: Transport::Neighbour(_), .. }) | Body::Arp(_)) => None,
+            Ok(Body::Ip(Ip { transport: Transport::IcmpError(Some(about)), .. })) => Some((about.src, about.dst)),
+            Ok(Body::Ip(_)) | Err(_) => parsed.flow.map(|flow| (flow.src, flow.dst)),
+        };
+        pair.map_or(0, |(src, dst): (IpAddr, IpAddr)| self.pair(&Key::of(src, dst, 0, Ports::None).0))
+    }
+
+    #[inline]
+    fn pair(&self, key: &Key) -> u32 {
+        (self.0.hash(key) >> 32) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Probe, ProbeKind};
+    use crate::testbed::*;
+
+    fn frame(packet: &[u8]) -> Vec<u8> {
+        ethernet(A_MAC, if packet[0] >> 4 == 6 { 0x86dd } else { 0x0800 }, packet)
+    }
+
+    const PAIRS: [(&str, &str); 2] = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")];
+
+    #[test]
+    fn all_packets_between_two_addresses_go_to_one_worker() {
+        let affinity = Affinity::new();
+        for (src, dst) in PAIRS {
+            let first = affinity.of(&frame(&udp(src, dst, 53)));
+            assert_ne!(first, 0);
+            for kind in [ProbeKind::Tcp, ProbeKind::Udp, ProbeKind::Sctp, ProbeKind::IcmpEcho] {
+                for sport in [1, 40_000] {
+                    let probe = Probe { sport, ..probe(kind, src, dst, 80) };
+                    assert_eq!(affinity.of(&frame(&probe.request().unwrap())), first, "{kind:?}");
+                    assert_eq!(affinity.of(&frame(&probe.reply().unwrap())), first, "{kind:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_and_errors_go_where_their_packets_go() {
+        let affinity = Affinity::new();
+        for (src, dst) in PAIRS {
+            let packet = [udp(src, dst, 53), vec![0; 40]].concat();
+            let expected = affinity.of(&frame(&packet));
+            let parts = if src.contains(':') { fragments_v6(&packet, 7, 16) } else { fragments_v4(&packet, 7, 16) };
+            assert!(parts.len() > 2);
+            for part in parts {
+                assert_eq!(affinity.of(&frame(&part)), expected);
+            }
+            let router = if src.contains(':') { "2001:db8::1" } else { "192.0.2.1" };
+            assert_eq!(affinity.of(&frame(&error_about(&udp(src, dst, 53), router, src))), expected);
+        }
+    }
+
+    #[test]
+    fn pairs_spread_over_workers_and_differently_in_every_process() {
+        let (one, other) = (Affinity::new(), Affinity::new());
+        let mut workers = [0u32; 4];
+        let mut moved = 0;
+        for host in 0..=255u8 {
+            let frame = frame(&udp("10.0.0.1", &format!("10.0.1.{host}"), 53));
+            workers[one.of(&frame) as usize % 4] += 1;
+            moved += u32::from(one.of(&frame) % 4 != other.of(&frame) % 4);
+        }
+        assert!(workers.iter().all(|&count| count > 20), "{workers:?}");
+        assert!(moved > 64, "{moved}");
+    }
+
+    #[test]
+    fn what_is_not_ip_goes_to_the_first_worker() {
+        let affinity = Affinity::new();
+        let solicitation =
+            v6("fd00::1", "ff02::1:ff00:2", 58, 255, &[&[135, 0, 0, 0, 0, 0, 0, 0][..], &[0xfd; 16]].concat());
+        for frame in [
+            vec![],
+            vec![0; 14],
+            ethernet(A_MAC, 0x0806, &[0; 28]),
+            ethernet(A_MAC, 0x8100, &[0; 60]),
+            frame(&solicitation),
+        ] {
+            assert_eq!(affinity.of(&frame), 0);
+        }
+    }
+}

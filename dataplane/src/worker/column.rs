@@ -1,0 +1,219 @@
+//! A burst as columns: what is known of each packet, and what became of it.
+
+use crate::packet::{self, Addresses, Ip, Parsed, Plain, TcpFlags, Transport};
+use crate::session::{Key, NONE, Slot};
+use crate::{BodyKind, Decision, DropReason, Flow, Judged, LinkType, PortConfig, PortId, PortKind, Snapshot, Verdict};
+
+use bulkhead_classifier::protocol;
+
+/// What is known of a packet before it is judged: one cache line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meta {
+    /// For plain packets; the general ones are in a column of their own.
+    pub(super) key: Key,
+    pub(super) hash: u64,
+    /// Where its session probably is.
+    pub(super) guess: Slot,
+    pub(super) in_port: PortId,
+    /// Position among the general packets, or [`Meta::PLAIN`].
+    general: u16,
+    pub(super) hop_limit: u8,
+    pub(super) flags: TcpFlags,
+    pub(super) from_low: bool,
+}
+
+impl Meta {
+    const PLAIN: u16 = u16::MAX;
+
+    /// The packet's position in [`Columns::parsed`]; none for a plain packet, which is whole here.
+    #[inline]
+    pub(super) fn general(&self) -> Option<usize> {
+        (self.general != Self::PLAIN).then_some(usize::from(self.general))
+    }
+
+    /// Who talks to whom in a plain packet.
+    pub(super) fn flow(&self) -> Flow {
+        let [(src, sport), (dst, dport)] = self.key.endpoints(self.from_low);
+        Flow { src, dst, protocol: self.key.protocol(), sport, dport, icmp: None }
+    }
+
+    /// A plain packet as the general parser would have given it.
+    pub(super) fn ip(&self) -> Ip {
+        let transport = match self.key.protocol() {
+            protocol::TCP => Transport::Tcp(self.flags),
+            _ => Transport::Udp,
+        };
+        Ip { flow: self.flow(), hop_limit: self.hop_limit, fragment: None, transport }
+    }
+}
+
+/// What the parser needs to know of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortFacts {
+    /// The only MAC address that may send here.
+    mac: Option<[u8; 6]>,
+}
+
+impl PortFacts {
+    pub(super) fn new(port: &PortConfig) -> Self {
+        Self { mac: port.mac.filter(|_| port.kind == PortKind::Pod) }
+    }
+}
+
+/// The decisions of a burst, as far as they were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Decisions {
+    of: Vec<Decision>,
+    known: Vec<bool>,
+}
+
+impl Decisions {
+    const NONE: Decision = Decision { table: None, rule: None, origin: None };
+
+    fn clear(&mut self, len: usize) {
+        self.known.clear();
+        self.known.resize(len, false);
+        // What is not known is not read, so it need not be cleared.
+        if self.of.len() < len {
+            self.of.resize(len, Self::NONE);
+        }
+    }
+
+    pub(super) fn set(&mut self, at: usize, decision: Option<Decision>) {
+        self.known[at] = decision.is_some();
+        self.of[at] = decision.unwrap_or(Self::NONE);
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<Decision> {
+        self.known[at].then(|| self.of[at])
+    }
+}
+
+/// The columns. Kept from burst to burst, so that a packet never allocates.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    pub(super) metas: Vec<Meta>,
+    /// The packets that are not plain.
+    pub(super) parsed: Vec<Parsed>,
+    pub(super) judged: Vec<Judged>,
+    pub(super) decisions: Decisions,
+}
+
+impl Columns {
+    /// Nothing.
+    pub(super) fn clear(&mut self) {
+        self.metas.clear();
+        self.parsed.clear();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.metas.len()
+    }
+
+    /// Parses a packet. `hash` gives a key's hash.
+    #[inline(always)]
+    pub(super) fn push(
+        &mut self,
+        (link, frame, wire_len): (LinkType, &[u8], usize),
+        in_port: PortId,
+        ports: &[PortFacts],
+        hash: impl Fn(&Key) -> u64,
+    ) {
+        let facts = ports.get(in_port.index());
+        // An unknown port, a wrong sender and all that is odd go the general way, which finds the reason.
+        let plain = packet::parse_plain(link, frame, wire_len).filter(|&(_, mac)| match (facts, mac) {
+            (Some(PortFacts { mac: Some(own) }), Some(source)) => *own == source,
+            (facts, _) => facts.is_some(),
+        });
+        let Some((plain, _)) = plain else { return self.push_general(link, frame, wire_len, in_port) };
+        let Plain { addresses, protocol, sport, dport, flags, hop_limit } = plain;
+        let (key, from_low) = match addresses {
+            Addresses::V4(src, dst) => Key::v4(src, dst, protocol, sport, dport),
+            Addresses::V6(src, dst) => Key::v6(src, dst, protocol, sport, dport),
+        };
+        let hash = hash(&key);
+        self.metas.push(Meta { key, hash, guess: NONE, in_port, general: Meta::PLAIN, hop_limit, flags, from_low });
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_general(&mut self, link: LinkType, frame: &[u8], wire_len: usize, in_port: PortId) {
+        let general = u16::try_from(self.parsed.len()).expect("a burst is shorter");
+        self.parsed.push(packet::parse(link, frame, wire_len));
+        self.metas.push(Meta {
+            key: Key::UNUSED,
+            hash: 0,
+            guess: NONE,
+            in_port,
+            general,
+            hop_limit: 0,
+            flags: TcpFlags(0),
+            from_low: false,
+        });
+    }
+
+    /// Who talks to whom, as far as the packet could be parsed.
+    pub(super) fn flow(&self, at: usize) -> Option<Flow> {
+        let meta = &self.metas[at];
+        match meta.general() {
+            None => Some(meta.flow()),
+            Some(general) => self.parsed[general].flow,
+        }
+    }
+
+    /// The burst on its way through the stages: every packet begins as a drop.
+    pub(super) fn burst<'a>(&'a mut self, snapshot: &'a Snapshot, epoch: u32) -> Burst<'a> {
+        self.judged.clear();
+        self.judged.resize(self.metas.len(), Judged::UNJUDGED);
+        self.decisions.clear(self.metas.len());
+        let Self { metas, parsed, judged, decisions } = self;
+        Burst { snapshot, epoch, metas, parsed, judged, decisions }
+    }
+}
+
+/// A burst on its way through the stages.
+pub(super) struct Burst<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    /// Stands for the snapshot's generation: see [`super::Worker`].
+    pub(super) epoch: u32,
+    pub(super) metas: &'a mut [Meta],
+    pub(super) parsed: &'a mut [Parsed],
+    pub(super) judged: &'a mut [Judged],
+    pub(super) decisions: &'a mut Decisions,
+}
+
+impl Burst<'_> {
+    pub(super) fn in_port(&self, at: usize) -> PortId {
+        self.metas[at].in_port
+    }
+
+    /// The packet is of this kind.
+    pub(super) fn is(&mut self, at: usize, body: BodyKind) {
+        self.judged[at].body = body;
+    }
+
+    /// The packet is dropped.
+    pub(super) fn drop(&mut self, at: usize, reason: DropReason) {
+        self.judged[at].verdict = Verdict::Drop(reason);
+    }
+
+    /// The packet passes without policy and without a session.
+    pub(super) fn forward(&mut self, at: usize, out: PortId) {
+        self.judged[at].verdict = Verdict::Forward(out);
+    }
+
+    /// The packet is allowed as part of a session.
+    pub(super) fn allow(&mut self, at: usize, verdict: Verdict, decision: Decision, session: crate::SessionState) {
+        self.judged[at].verdict = verdict;
+        self.judged[at].session = Some(session);
+        self.decisions.set(at, Some(decision));
+    }
+
+    /// Changes who talks to whom, for display.
+    pub(super) fn set_transport_ports(&mut self, at: usize, (sport, dport): (u16, u16)) {
+        let general = self.metas[at].general();
+        if let Some(flow) = general.and_then(|general| self.parsed[general].flow.as_mut()) {
+            (flow.sport, flow.dport) = (sport, dport);
+        }
+    }
+}

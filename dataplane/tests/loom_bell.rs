@@ -1,0 +1,122 @@
+//! All interleavings of a worker that goes to sleep with those who have news for it, with loom: no news is slept
+//! through.
+//!
+//! What is explored is the code of `src/vswitch/bell.rs`, over loom's types and an eventfd of loom's parts. The worker
+//! there also wakes after a while by itself; here it does not, so that news that it would sleep through stops the model
+//! ("deadlock").
+#![expect(clippy::unwrap_used, reason = "a test's own parts may panic")]
+
+use bell::Bell;
+use io::Waker;
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+#[path = "../src/vswitch/bell.rs"]
+mod bell;
+
+/// What stands for `crate::sync`.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
+}
+
+/// What stands for `crate::io`.
+mod io {
+    use loom::sync::{Condvar, Mutex};
+
+    /// An eventfd: remembers that it was written to until it is read.
+    #[derive(Debug, Default)]
+    pub(crate) struct Waker {
+        is_set: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Waker {
+        pub(crate) fn wake(&self) {
+            *self.is_set.lock().unwrap() = true;
+            self.changed.notify_one();
+        }
+
+        pub(crate) fn drain(&self) {
+            *self.is_set.lock().unwrap() = false;
+        }
+
+        /// What poll(2) does with it.
+        pub(crate) fn wait(&self) {
+            let mut is_set = self.is_set.lock().unwrap();
+            while !*is_set {
+                is_set = self.changed.wait(is_set).unwrap();
+            }
+        }
+    }
+}
+
+/// A lane or a channel: what was put in so far, with the order that a queue of one producer has.
+#[derive(Debug, Default)]
+struct Lane(AtomicUsize);
+
+impl Lane {
+    fn put(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A worker that works until it has found everything in all lanes, and sleeps whenever it finds nothing new.
+fn work(bell: &Bell, lanes: &[Lane], everything: usize) {
+    let look = || lanes.iter().map(Lane::count).sum::<usize>();
+    let mut found = look();
+    while found < everything {
+        bell.prepare_to_sleep();
+        if look() == found {
+            bell.waker().wait();
+        }
+        bell.awake();
+        found = look();
+    }
+}
+
+fn explore(model: fn()) {
+    let mut builder = Builder::new();
+    // Changes of thread that are forced on one; a sleep is none of them.
+    builder.preemption_bound = Some(4);
+    builder.check(model);
+}
+
+#[test]
+fn one_who_brings_news_twice_is_never_slept_through() {
+    explore(|| {
+        let shared = Arc::new((Bell::new(Waker::default()), [Lane::default()]));
+        let worker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || work(&shared.0, &shared.1, 2))
+        };
+        for _ in 0..2 {
+            shared.1[0].put();
+            shared.0.ring();
+        }
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn two_who_bring_news_at_once_are_never_slept_through() {
+    explore(|| {
+        let shared = Arc::new((Bell::new(Waker::default()), [Lane::default(), Lane::default()]));
+        let bringers = [0, 1].map(|lane| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                shared.1[lane].put();
+                shared.0.ring();
+            })
+        });
+        work(&shared.0, &shared.1, 2);
+        for bringer in bringers {
+            bringer.join().unwrap();
+        }
+    });
+}

@@ -13,9 +13,9 @@ use bulkhead_control::processor::Scope;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use support::{Random, Shape, cluster, namespace, node_name, pod, policy};
 
-const SMALL: Shape = Shape { pods: 1_000, namespaces: 10, policies: 50, pods_per_node: 250 };
-const MEDIUM: Shape = Shape { pods: 10_000, namespaces: 100, policies: 1_000, pods_per_node: 250 };
-const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250 };
+const SMALL: Shape = Shape { pods: 1_000, namespaces: 10, policies: 50, pods_per_node: 250, broad: 0 };
+const MEDIUM: Shape = Shape { pods: 10_000, namespaces: 100, policies: 1_000, pods_per_node: 250, broad: 0 };
+const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250, broad: 0 };
 
 fn compiled(shape: Shape) -> Pipeline {
     let mut pipeline = Pipeline::new(Scope::Node(node_name(0)));

@@ -4,6 +4,12 @@
 //! ten teams over the namespaces; the pods of one node spread over many namespaces. A policy selects one app of its
 //! namespace; it lets in another app of the namespace and an app of all namespaces of one team, on one or two ports; every
 //! third policy also restricts egress to an app of its namespace, a team, and a block with an exception.
+//!
+//! No two pods have neighbouring addresses, so that a set of pods is as many intervals as pods: the worst case.
+//!
+//! On top come, where a shape asks for them, *broad* policies, which name pods without saying which, as large clusters have
+//! them for monitoring, ingress gateways and meshes: a group of all pods (`namespaceSelector: {}`) in either direction, and
+//! egress port names without pod selectors (to everybody, to a block), which may mean any pod that declares the name.
 #![allow(dead_code, clippy::unwrap_used, reason = "each bench uses a part of this")]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,6 +32,8 @@ pub(crate) struct Shape {
     pub policies: u32,
     /// Pods on each node.
     pub pods_per_node: u32,
+    /// Broad policies of each of the two kinds.
+    pub broad: u32,
 }
 
 /// Apps in a namespace, and teams over all namespaces.
@@ -45,6 +53,8 @@ pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
     }
     objects.extend((0..shape.pods).map(|at| Object::Pod(pod(shape, at))));
     objects.extend((0..shape.policies).map(|at| Object::Policy(policy(shape, at, &mut random))));
+    let subject = one("app", "a0");
+    objects.extend((0..shape.broad).flat_map(|at| broad(at, &namespace_name(at % shape.namespaces), &subject)));
     objects
 }
 
@@ -64,6 +74,11 @@ pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     Namespace { name, labels, terminating: false, isolation: IngressIsolation::ClusterDefault }
 }
 
+/// The address of pod number `at`.
+pub(crate) fn pod_address(at: u32) -> IpAddr {
+    Ipv4Addr::from(0x0a00_0001 + 2 * at).into()
+}
+
 /// Pod number `at`: consecutive pods are on one node and in different namespaces.
 pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
     let app = at / shape.namespaces % APPS;
@@ -71,7 +86,7 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
         name: ObjectName::new(namespace_name(at % shape.namespaces), format!("pod-{at}")),
         labels: labels(&[("app", format!("a{app}")), ("release", format!("r{}", at % 3))]),
         node: Some(node_name(at / shape.pods_per_node)),
-        addresses: vec![IpAddr::from(Ipv4Addr::from(0x0a00_0001 + at))],
+        addresses: vec![pod_address(at)],
         mac: None,
         host_network: false,
         finished: false,
@@ -117,11 +132,49 @@ pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
     }
 }
 
+/// The port that broad policies open to all pods, as for a metrics collector.
+pub(crate) const METRICS: u16 = 9_100;
+
+/// The port that every pod declares as `http`.
+pub(crate) const HTTP: u16 = 8_080;
+
+/// Broad policies number `at`, one of each kind, on the subject's pods of a namespace: all pods may come to [`METRICS`],
+/// and with every second policy the subject may go to all pods' 443; the subject may go to `http` of everybody, of a
+/// block, and of all pods, in turn.
+pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Object; 2] {
+    let all = || {
+        let namespaces = NamespaceScope::Selected(Selector::everything());
+        Peer::Pods(PodPeer { namespaces, pods: Selector::everything() })
+    };
+    let tcp = |port| PolicyPort::Range { transport: Transport::Tcp, first: port, last: port };
+    let http = PolicyPort::Named { transport: Transport::Tcp, name: "http".into() };
+    let block = Peer::Block(IpBlock { cidr: "10.0.0.0/8".parse().unwrap(), except: vec![] });
+    let policy = |name: &str, ingress, egress| {
+        Object::Policy(Policy {
+            name: ObjectName::new(namespace.clone(), format!("{name}-{at}")),
+            subject: subject.clone(),
+            ingress,
+            egress,
+            version: PolicyVersion::V1,
+            fault: None,
+            position: None,
+        })
+    };
+    let rule = |peers, port| vec![PolicyRule { peers, ports: Some(vec![port]) }];
+    let out = at.is_multiple_of(2).then(|| rule(Some(vec![all()]), tcp(443)));
+    let named = match at % 3 {
+        0 => rule(None, http),
+        1 => rule(Some(vec![block]), http),
+        _ => rule(Some(vec![all()]), http),
+    };
+    [policy("all-pods", Some(rule(Some(vec![all()]), tcp(METRICS))), out), policy("port-name", None, Some(named))]
+}
+
 /// A cluster in which 25 local pods of one namespace let in ten remote pods of another, whatever else there is: the rest
-/// are pods that no policy names. The second answer is one of the ten.
-pub(crate) fn local_shape(pods: u32) -> (Vec<Object>, Pod) {
+/// are pods that no policy names but `broad_policies` broad ones of each kind. The second answer is one of the ten.
+pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) {
     let named = |at: u32, node: u32, namespace: u32, app: &str| {
-        let shape = Shape { pods, namespaces: 1, policies: 0, pods_per_node: 1 };
+        let shape = Shape { pods, namespaces: 1, policies: 0, pods_per_node: 1, broad: 0 };
         Pod {
             name: ObjectName::new(namespace_name(namespace), format!("pod-{at}")),
             labels: labels(&[("app", app.to_owned())]),
@@ -145,12 +198,14 @@ pub(crate) fn local_shape(pods: u32) -> (Vec<Object>, Pod) {
         fault: None,
         position: None,
     }));
+    let servers = one("app", "server");
+    objects.extend((0..broad_policies).flat_map(|at| broad(at, &namespace_name(0), &servers)));
     (objects, named(25, 1, 1, "client"))
 }
 
 /// Contiv's stress policy: for each direction 1,000 blocks with five exceptions and twenty ports, on one pod.
 pub(crate) fn stress() -> Vec<Object> {
-    let shape = Shape { pods: 1, namespaces: 1, policies: 1, pods_per_node: 1 };
+    let shape = Shape { pods: 1, namespaces: 1, policies: 1, pods_per_node: 1, broad: 0 };
     let block = |at: u32| {
         let network = 0x2000_0000 + (at << 16);
         let except =

@@ -136,9 +136,15 @@ fn generate(
 ) -> Vec<ContivRule> {
     let mut rules = Vec::new();
     for policy in policies {
+        // Several matches in a row come from one rule where it names a large group.
+        let mut last = None;
         for entry in matches_of(policy, direction).into_iter().flatten() {
             let Some(services) = services(entry, pod) else { continue };
-            let origin = origins.id(Origin::Policy { policy: policy.name.clone(), direction, rule: entry.rule });
+            let origin = match last {
+                Some((rule, origin)) if rule == entry.rule => origin,
+                _ => origins.id(Origin::Policy { policy: policy.name.clone(), direction, rule: entry.rule }),
+            };
+            last = Some((entry.rule, origin));
             let allows_everything = entry.peers == Addresses::Any && services == Services::Any;
             rules.push(ContivRule { peers: entry.peers.clone(), services, action: Action::Allow, origin });
             if allows_everything {

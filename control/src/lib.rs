@@ -28,6 +28,7 @@ mod fixtures;
 mod group;
 pub mod object;
 pub mod origin;
+mod parts;
 pub mod pipeline;
 pub mod processor;
 pub mod renderer;

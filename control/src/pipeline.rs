@@ -9,7 +9,7 @@ use crate::cache::{Cache, Change, Event, PodKey};
 use crate::configurator::Configurator;
 use crate::object::{IngressIsolation, Node, Object, Pod};
 use crate::origin::{Origin, Origins};
-use crate::processor::{Processor, Scope};
+use crate::processor::{Processor, Scope, Work};
 use crate::renderer::acl::{AclRenderer, NodeTables, OriginsGuard, Published};
 use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
 
@@ -202,6 +202,11 @@ impl Pipeline {
     /// What verdicts' origins mean.
     pub fn origins(&self) -> &SharedOrigins {
         &self.origins
+    }
+
+    /// The work that finding and compiling the affected policies took so far.
+    pub fn work(&self) -> Work {
+        self.processor.work()
     }
 
     /// The state.

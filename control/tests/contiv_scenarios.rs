@@ -1,5 +1,5 @@
 //! The unit tests of Contiv's policy plugin, retold as what this pipeline enforces: its configurator's, its ACL renderer's,
-//! and those of its cache; with the processor, for which Contiv had none.
+//! its VPPTCP renderer's and those of its cache; with the processor, for which Contiv had none.
 //!
 //! ```text
 //!  manifests --load_text--> objects --> pipeline of node-1 --+--> published tables: interface -> table -> lookup
@@ -14,7 +14,7 @@
 //! * The NAT-loopback permit, under which a pod reaches itself through a service: there are no services yet.
 //! * Reflective ACLs, and so the outcome "reply denied": replies belong to sessions, which the dataplane keeps.
 //! * How many ACL messages a change costs: instead, which interfaces share a table, and that a repeat publishes nothing.
-//! * The VPPTCP renderer. Contiv's exact tables are the business of the renderer that reproduces them.
+//! * Contiv's exact tables: they are the business of the renderer that reproduces them. What VPPTCP made of them is not.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 #[path = "contiv_scenarios/acl.rs"]
@@ -29,3 +29,7 @@ mod manifest;
 mod probe;
 #[path = "contiv_scenarios/processor.rs"]
 mod processor;
+#[path = "contiv_scenarios/session_rules.rs"]
+mod session_rules;
+#[path = "contiv_scenarios/session_table.rs"]
+mod session_table;

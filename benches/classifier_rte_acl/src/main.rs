@@ -5,12 +5,15 @@
 //! The two are timed in turn on the same trace, by the thread's CPU time, so that other work on the machine and its
 //! clock hit both alike. A figure is the median over the passes; every answer of both is checked before.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::{c_int, c_void};
 use std::io::Read;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
-use bulkhead_classifier::{Key, Tables, Verdict, classbench};
+use bulkhead_classifier::{AddressSet, Addresses, Key, Rule, Tables, Verdict, classbench};
+use ipnet::IpNet;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -112,6 +115,31 @@ fn ours(tables: &Tables, keys: &[Key], verdicts: &mut [Verdict], burst: usize) {
     }
 }
 
+/// The rules and keys with each IPv4 address in the last 32 bits of an IPv6 one: lists of the same shape.
+fn in_ipv6(rules: &[Rule], keys: &[Key]) -> (Vec<Rule>, Vec<Key>) {
+    let address = |address: IpAddr| match address {
+        IpAddr::V4(v4) => IpAddr::V6(Ipv6Addr::from_bits(PREFIX | u128::from(v4.to_bits()))),
+        v6 => v6,
+    };
+    let mut known = HashMap::new();
+    let mut addresses = |v4: &Addresses| match v4 {
+        Addresses::Any => Addresses::Any,
+        Addresses::Set(set) => known
+            .entry(set.clone())
+            .or_insert_with(|| {
+                let net = |net: IpNet| IpNet::new(address(net.addr()), net.prefix_len() + 96).expect("at most 128");
+                Addresses::from(set.prefixes().map(net).collect::<AddressSet>())
+            })
+            .clone(),
+    };
+    let rules = rules.iter().map(|rule| Rule { src: addresses(&rule.src), dst: addresses(&rule.dst), ..rule.clone() });
+    let key = |key: &Key| Key::new(address(key.src()), address(key.dst()), key.protocol(), key.src_port(), key.dst_port());
+    (rules.collect(), keys.iter().map(key).collect())
+}
+
+/// 2001:db8::/96, of the range for documentation (RFC 3849).
+const PREFIX: u128 = 0x2001_0db8 << 96;
+
 fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
@@ -149,7 +177,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let trace = classbench::parse_trace(&read(&Path::new(folder).join(format!("{set}.rnd.trace.gz")))?)?;
         let rules = classbench::parse_rules(&text)?;
         let t0 = cpu_time();
-        let tables = Tables::build(rules)?;
+        let tables = Tables::build(rules.clone())?;
         let t1 = cpu_time();
         let acl_rules = acl_rules(&text);
         // SAFETY: the rules live through the call.
@@ -205,6 +233,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             let (ours, theirs, ratio) = best.ok_or("no algorithm of rte_acl runs here")?;
             cells.push(format!("b{burst} {ours:5.1}/{theirs:5.1} ({ratio:.2}x)"));
+        }
+        let (rules_v6, keys_v6) = in_ipv6(&rules, &keys);
+        let tables_v6 = Tables::build(rules_v6)?;
+        let mut verdicts_v6 = verdicts.clone();
+        for burst in [1, 32] {
+            ours(&tables_v6, &keys_v6, &mut verdicts_v6, burst);
+            assert!(verdicts_v6 == verdicts, "{set}: IPv6 answers differ");
+            let (v6, _, ratio) = pair(
+                || ours(&tables_v6, &keys_v6, &mut verdicts_v6, burst),
+                || ours(&tables, &keys, &mut verdicts, burst),
+                keys.len(),
+            );
+            cells.push(format!("IPv6 b{burst} {v6:5.1} ({:.2} times IPv4)", 1.0 / ratio));
         }
         let (build, acl_build) = ((t1 - t0) / 1e9, (t2 - t1) / 1e9);
         println!("{set:16} {} build {build:.4}/{acl_build:.4} ({:.0}x) {} kB", cells.join("  "), acl_build / build, tables.bytes() / 1000);

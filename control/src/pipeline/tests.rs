@@ -405,3 +405,5 @@ proptest! {
         }
     }
 }
+
+mod work;

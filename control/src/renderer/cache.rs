@@ -32,6 +32,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule, ServiceSet, Services};
 
+use super::interned::Interned;
 use super::{PodConfig, Transaction};
 use crate::contiv::{ContivRule, RuleList};
 use crate::object::PodName;
@@ -67,7 +68,7 @@ struct Reach {
 }
 
 /// Local pods with the same egress rules.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct EgressClass {
     list: Arc<RuleList>,
     sources: Arc<AddressSet>,
@@ -106,48 +107,6 @@ pub(super) struct RendererCache {
     sources: AHashMap<Arc<AddressSet>, SourcesId>,
     source_sets: AHashMap<SourcesId, Arc<AddressSet>>,
     sources_given: SourcesId,
-}
-
-/// Numbers for values, from 1; never the same number for two values, also after one was forgotten.
-#[derive(Debug)]
-struct Interned<T> {
-    ids: AHashMap<Arc<T>, u32>,
-    values: AHashMap<u32, Arc<T>>,
-    given: u32,
-    /// How many were live when the rest was last forgotten.
-    live: usize,
-}
-
-/// Below this many values it is not worth looking for those that are not used any more.
-const WORTH_SWEEPING: usize = 1_024;
-
-impl<T> Default for Interned<T> {
-    fn default() -> Self {
-        Self { ids: AHashMap::new(), values: AHashMap::new(), given: 0, live: 0 }
-    }
-}
-
-impl<T: Eq + std::hash::Hash> Interned<T> {
-    fn id(&mut self, value: T) -> u32 {
-        if let Some(&id) = self.ids.get(&value) {
-            return id;
-        }
-        self.given = self.given.checked_add(1).expect("fewer than 2^32 different values");
-        let value = Arc::new(value);
-        self.values.insert(self.given, value.clone());
-        self.ids.insert(value, self.given);
-        self.given
-    }
-
-    /// Forgets values that are not in use, once they are more than those that are.
-    fn sweep(&mut self, used: impl FnOnce() -> ahash::AHashSet<u32>) {
-        if self.values.len() > 2 * self.live + WORTH_SWEEPING {
-            let used = used();
-            self.values.retain(|id, _| used.contains(id));
-            self.ids.retain(|_, id| used.contains(id));
-            self.live = self.values.len();
-        }
-    }
 }
 
 impl RendererCache {
@@ -214,9 +173,10 @@ impl RendererCache {
         let mut changed = order.len() != old.len();
         for (list, addresses) in order {
             let sources: AddressSet = addresses.into_iter().collect();
-            let kept = old.remove(&list.revision).filter(|class| *class.sources == sources && !addresses_changed);
-            changed |= kept.is_none();
-            let class = match kept {
+            let same_list = old.remove(&list.revision).filter(|class| *class.sources == sources && !addresses_changed);
+            changed |= same_list.is_none();
+            let before = old.values().find(|class| *class.sources == sources && !addresses_changed);
+            let class = match same_list.or_else(|| before.and_then(|before| self.follow(before, &list))) {
                 Some(class) => class,
                 None => self.new_class(list, sources),
             };
@@ -229,6 +189,24 @@ impl RendererCache {
         (rows != old_rows, changed)
     }
 
+    /// The class with another list, when that says the same about every pod of the node: what an event of another node
+    /// comes to in a list that names large groups.
+    fn follow(&self, before: &EgressClass, list: &Arc<RuleList>) -> Option<EgressClass> {
+        let (old, new) = (&before.list.rules, &list.rules);
+        let same = |(a, b): (&ContivRule, &ContivRule)| {
+            a.action == b.action && a.origin == b.origin && a.services == b.services
+        };
+        if old.len() != new.len() || !old.iter().zip(new).all(same) {
+            return None;
+        }
+        let pairs = old.iter().zip(new).map(|(a, b)| (&a.peers, &b.peers));
+        let changed: Vec<_> = pairs.filter(|(a, b)| a != b).collect();
+        let mut addresses = self.pods.values().flat_map(|pod| pod.addresses.iter().copied());
+        addresses
+            .all(|address| changed.iter().all(|(a, b)| names(a, address) == names(b, address)))
+            .then(|| EgressClass { list: list.clone(), ..before.clone() })
+    }
+
     fn new_class(&mut self, list: Arc<RuleList>, sources: AddressSet) -> EgressClass {
         let (v4, v6) = (sources.only_v4(), sources.only_v6());
         // Most pods are named by the same rules, the last one alone: what those allow is worked out once.
@@ -238,7 +216,7 @@ impl RendererCache {
             let mut addresses = pod.addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4);
             let Some(address) = addresses.next().filter(|_| !sources.is_empty()) else { return OPEN };
             naming.clear();
-            naming.extend((0..list.rules.len()).filter(|&at| list.rules[at].peers.contains(address)));
+            naming.extend((0..list.rules.len()).filter(|&at| names(&list.rules[at].peers, address)));
             if let Some(&reach) = by_naming.get(naming.as_slice()) {
                 return reach;
             }
@@ -278,7 +256,7 @@ impl RendererCache {
         }
         for (name, _) in of {
             let (Some(config), Some(id)) = (self.pods.get(name), self.ids.get_mut(name)) else { continue };
-            let Some(key) = self.keys.values.get(id) else { continue };
+            let Some(key) = self.keys.get(id) else { continue };
             let ingress = config.rules.ingress.as_ref().map(|list| list.revision);
             if key.ingress != ingress {
                 let key = LocalKey { ingress, restrictions: key.restrictions.clone() };
@@ -313,13 +291,13 @@ impl RendererCache {
     fn restrictions<'a>(&'a self, key: &'a LocalKey) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Reach>)> {
         key.restrictions
             .iter()
-            .filter_map(|&(sources, reach)| Some((self.source_sets.get(&sources)?, self.reach.values.get(&reach)?)))
+            .filter_map(|&(sources, reach)| Some((self.source_sets.get(&sources)?, self.reach.get(&reach)?)))
     }
 
     /// The rules of a pod's table.
     pub(super) fn local_rules(&self, pod: &PodConfig, id: LocalId, origins: &mut Origins) -> Vec<Rule> {
         let mut rules = Vec::new();
-        let key = self.keys.values.get(&id).expect("a pod's number is in use");
+        let key = self.keys.get(&id).expect("a pod's number is in use");
         let Some(ingress) = &pod.rules.ingress else {
             for (sources, reach) in self.restrictions(key) {
                 rules.extend(reach.rules.iter().map(|(services, action, origin)| Rule {
@@ -369,6 +347,23 @@ impl RendererCache {
         rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Egress))));
         rules
     }
+}
+
+/// Whether the address is one of the peers. Looks at the ends first: where a large group is in parts, all but one of the
+/// rules that stand for it are done with that.
+fn names(peers: &Addresses, address: IpAddr) -> bool {
+    let Addresses::Set(set) = peers else { return true };
+    let between = match address {
+        IpAddr::V4(v4) => {
+            let (all, point) = (set.v4_intervals(), u32::from(v4));
+            all.first().is_some_and(|first| first.0 <= point) && all.last().is_some_and(|last| point <= last.1)
+        }
+        IpAddr::V6(v6) => {
+            let (all, point) = (set.v6_intervals(), u128::from(v6));
+            all.first().is_some_and(|first| first.0 <= point) && all.last().is_some_and(|last| point <= last.1)
+        }
+    };
+    between && set.contains(address)
 }
 
 impl Reach {

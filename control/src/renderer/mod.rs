@@ -6,6 +6,8 @@
 pub mod acl;
 mod cache;
 pub mod contiv;
+mod interned;
+pub mod session_rules;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -57,6 +59,14 @@ pub enum RenderError {
         node: Arc<str>,
         /// What is too large.
         source: contiv::TooManyTuples,
+    },
+    /// The session rules are not what they should be.
+    #[error("session rules of node {node}: {source}")]
+    SessionRules {
+        /// The node.
+        node: Arc<str>,
+        /// What is wrong.
+        source: session_rules::SessionError,
     },
 }
 

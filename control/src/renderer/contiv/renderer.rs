@@ -93,6 +93,11 @@ impl ContivRenderer {
         }
     }
 
+    /// The node's pods as last heard of.
+    pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
+        &self.pods
+    }
+
     /// Resumes from tables that the stack was found with: the next transaction, which has to be a resync, publishes
     /// only what differs from them.
     ///

@@ -1,0 +1,111 @@
+//! What an event costs, in counted steps: what changed, not what there is.
+
+use bulkhead_classifier::Addresses;
+
+use crate::object::{ContainerPort, PolicyPort, Transport};
+use crate::parts::PART;
+use crate::processor::Work;
+use crate::selector::Selector;
+
+use super::*;
+
+const PODS: u32 = 20_000;
+
+fn address(at: u32) -> String {
+    std::net::Ipv4Addr::from(0x0a00_0001 + 2 * at).to_string()
+}
+
+fn with_port(at: u32, number: u16) -> Object {
+    let Object::Pod(mut pod) = pod(&format!("n{}/p{at}", at % 100), &address(at), "other", "") else { unreachable!() };
+    pod.ports.push(ContainerPort { name: "http".into(), transport: Transport::Tcp, port: number });
+    Object::Pod(pod)
+}
+
+fn http() -> Option<Vec<PolicyPort>> {
+    Some(vec![PolicyPort::Named { transport: Transport::Tcp, name: "http".into() }])
+}
+
+fn all_pods() -> Option<Vec<Peer>> {
+    let namespaces = NamespaceScope::Selected(Selector::everything());
+    Some(vec![Peer::Pods(PodPeer { namespaces, pods: Selector::everything() })])
+}
+
+/// A node with one pod, and many pods elsewhere that declare `http`.
+fn large(policies: Vec<Object>) -> Pipeline {
+    let mut objects = vec![namespace("x", ""), pod("x/a", "192.168.0.1", "n", "")];
+    objects.extend((0..100).map(|at| namespace(&format!("n{at}"), "")));
+    objects.extend((0..PODS).map(|at| with_port(at, 8080)));
+    objects.extend(policies);
+    let mut pipeline = Pipeline::new(Scope::Node("n".into()));
+    pipeline.resync(objects).unwrap();
+    pipeline
+}
+
+fn cost(pipeline: &mut Pipeline, event: Event) -> Work {
+    let before = pipeline.work();
+    pipeline.apply(event).unwrap();
+    let after = pipeline.work();
+    Work {
+        pods: after.pods - before.pods,
+        intervals: after.intervals - before.intervals,
+        policies: after.policies - before.policies,
+    }
+}
+
+#[test]
+fn a_pod_event_visits_the_pod_alone_where_port_names_may_be_anybodys() {
+    let block = Peer::Block(IpBlock { cidr: "10.0.0.0/8".parse().unwrap(), except: vec![] });
+    let rules = [None, Some(vec![block]), all_pods()].map(|peers| PolicyRule { peers, ports: http() });
+    let policies = rules.into_iter().zip(["x/p", "x/q", "x/r"]);
+    let mut pipeline = large(policies.map(|(rule, name)| policy(name, "", None, Some(vec![rule]))).collect());
+    let last = PODS - 1;
+    let key = |port| tcp("192.168.0.1", &address(last), port);
+    assert!(allowed(&pipeline, "n", &key(8080)) && !allowed(&pipeline, "n", &key(8081)));
+    let gone = cost(&mut pipeline, Event::DeletePod(name(&format!("n{}/p{last}", last % 100))));
+    assert!(!allowed(&pipeline, "n", &key(8080)));
+    let back = cost(&mut pipeline, Event::Apply(with_port(last, 8081)));
+    assert!(!allowed(&pipeline, "n", &key(8080)) && allowed(&pipeline, "n", &key(8081)));
+    for work in [gone, back] {
+        assert_eq!((work.pods, work.policies), (1, 3));
+        // The addresses of the group, and of the name in the group, anywhere, and in the block.
+        assert!(work.intervals <= 4 * PART as u64, "{work:?}");
+    }
+}
+
+#[test]
+fn a_pod_event_in_a_group_of_all_pods_writes_one_part_of_it() {
+    let policies = (0..5).map(|at| {
+        let rule = PolicyRule { peers: all_pods(), ports: None };
+        policy(&format!("x/p{at}"), "", Some(vec![rule.clone()]), Some(vec![rule]))
+    });
+    let mut pipeline = large(policies.collect());
+    let rules = |pipeline: &Pipeline| -> Vec<Rule> {
+        let tables = pipeline.node_tables("n").unwrap();
+        tables.tables[0].tables.rules().iter().cloned().collect()
+    };
+    let before = rules(&pipeline);
+    let work = cost(&mut pipeline, Event::DeletePod(name("n7/p7")));
+    assert_eq!((work.pods, work.policies), (1, 5));
+    assert!(work.intervals <= PART as u64, "{work:?}");
+    assert!(!allowed(&pipeline, "n", &tcp(&address(7), "192.168.0.1", 1)));
+    assert!(allowed(&pipeline, "n", &tcp(&address(8), "192.168.0.1", 1)));
+    let after = rules(&pipeline);
+    assert_eq!(before.len(), after.len());
+    let shared = before.iter().zip(&after).filter(|(a, b)| match (&a.src, &b.src) {
+        (Addresses::Set(a), Addresses::Set(b)) => Arc::ptr_eq(a, b),
+        _ => false,
+    });
+    let parts = before.len() / 5;
+    assert!(parts > 4, "{parts} parts");
+    assert_eq!(shared.count(), 5 * (parts - 1), "all but one part of each policy");
+}
+
+#[test]
+fn a_pod_that_no_group_has_costs_nothing_but_the_look_at_it() {
+    let rule = PolicyRule { peers: all_pods(), ports: None };
+    let mut pipeline = large(vec![policy("x/p", "", Some(vec![rule]), None)]);
+    let Object::Pod(mut waiting) = with_port(PODS, 1) else { unreachable!() };
+    waiting.addresses.clear();
+    let work = cost(&mut pipeline, Event::Apply(Object::Pod(waiting)));
+    assert_eq!(work, Work { pods: 1, intervals: 0, policies: 0 });
+}

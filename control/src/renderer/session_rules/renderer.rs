@@ -1,0 +1,164 @@
+//! The renderer: which session rules the target should have, and the requests that lead there.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::Action;
+
+use super::encode::{Rules, encode};
+use super::{
+    BATCH, MAX_RULES, SessionError, SessionMatch, SessionRequest, SessionRule, SessionScope, SessionTarget, TAG,
+};
+use crate::object::PodName;
+use crate::renderer::contiv::Orientation;
+use crate::renderer::contiv::renderer::{ContivRenderer, PublishedTuples, TupleTables};
+use crate::renderer::contiv::table::Table;
+use crate::renderer::{RenderError, Renderer, Transaction};
+
+/// The session rules of one scope, as the target has them.
+#[derive(Debug, Default)]
+struct Installed {
+    /// What they were encoded from: the table and the pod's own addresses. None after a dump.
+    source: Option<(Arc<Table>, Vec<IpAddr>)>,
+    rules: Rules,
+}
+
+/// See the module above.
+#[derive(Debug)]
+pub struct SessionRenderer<T> {
+    node: Arc<str>,
+    target: T,
+    limit: usize,
+    tuples: ContivRenderer,
+    published: PublishedTuples,
+    /// None when it is not known what the target has.
+    installed: Option<BTreeMap<SessionScope, Installed>>,
+}
+
+impl<T: SessionTarget> SessionRenderer<T> {
+    /// A renderer of the pods of `node`. The first transaction starts with a dump.
+    pub fn new(node: Arc<str>, target: T) -> Self {
+        Self::with_limit(node, target, MAX_RULES)
+    }
+
+    /// A renderer that refuses what makes more than `limit` session rules, see [`MAX_RULES`].
+    pub fn with_limit(node: Arc<str>, target: T, limit: usize) -> Self {
+        let published = PublishedTuples::default();
+        let tuples = ContivRenderer::new(node.clone(), Orientation::Ingress, published.clone());
+        Self { node, target, limit, tuples, published, installed: None }
+    }
+
+    /// Brings the target to these tables. Looks at all of them: a pod's change may be another pod's too.
+    fn follow(&mut self, tables: &TupleTables) -> Result<(), SessionError> {
+        let installed = match self.installed.take() {
+            Some(installed) => installed,
+            None => self.dump()?,
+        };
+        let (kept, changed) = match self.wanted(tables, &installed) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                self.installed = Some(installed);
+                return Err(error);
+            }
+        };
+        let empty = Rules::new();
+        let mut requests = Vec::new();
+        for (scope, new) in &changed {
+            let old = installed.get(scope).map_or(&empty, |old| &old.rules);
+            requests.extend(difference(old, &new.rules));
+        }
+        for (_, gone) in installed.iter().filter(|(scope, _)| !kept.contains(scope) && !changed.contains_key(scope)) {
+            requests.extend(difference(&gone.rules, &empty));
+        }
+        requests.sort_by_key(order);
+        for batch in requests.chunks(BATCH) {
+            self.target.change(batch)?;
+        }
+        let kept = installed.into_iter().filter(|(scope, _)| kept.contains(scope));
+        self.installed = Some(kept.chain(changed).collect());
+        Ok(())
+    }
+
+    /// The scopes whose rules stay, and the others with their new rules.
+    fn wanted(
+        &self,
+        tables: &TupleTables,
+        installed: &BTreeMap<SessionScope, Installed>,
+    ) -> Result<(Vec<SessionScope>, BTreeMap<SessionScope, Installed>), SessionError> {
+        let mut owners: BTreeMap<u32, &PodName> = BTreeMap::new();
+        let mut sources = vec![(SessionScope::Global, &tables.global, Vec::new())];
+        for (pod, table) in &tables.locals {
+            let Some(namespace) = self.target.namespace(pod) else { continue };
+            if let Some(other) = owners.insert(namespace, pod) {
+                return Err(SessionError::SharedNamespace(other.clone(), pod.clone(), namespace));
+            }
+            let own = self.tuples.pods().get(pod).map(|config| config.addresses.clone()).unwrap_or_default();
+            sources.push((SessionScope::Local { namespace }, table, own));
+        }
+        let (mut kept, mut changed) = (Vec::new(), BTreeMap::new());
+        let mut left = self.limit;
+        for (scope, table, own) in sources {
+            let same = |source: &(Arc<Table>, Vec<IpAddr>)| Arc::ptr_eq(&source.0, table) && source.1 == own;
+            let known = installed.get(&scope).filter(|known| known.source.as_ref().is_some_and(same));
+            let size = match known {
+                Some(known) => {
+                    kept.push(scope);
+                    known.rules.len()
+                }
+                None => {
+                    let rules = encode(scope, &table.rules, &own, left)
+                        .ok_or(SessionError::TooManyRules { limit: self.limit })?;
+                    let size = rules.len();
+                    changed.insert(scope, Installed { source: Some((table.clone(), own)), rules });
+                    size
+                }
+            };
+            left = left.checked_sub(size).ok_or(SessionError::TooManyRules { limit: self.limit })?;
+        }
+        kept.sort_unstable();
+        Ok((kept, changed))
+    }
+
+    fn dump(&mut self) -> Result<BTreeMap<SessionScope, Installed>, SessionError> {
+        let found = self.target.dump()?;
+        self.target.ping()?;
+        let mut installed: BTreeMap<_, Installed> = BTreeMap::new();
+        for found in found.into_iter().filter(|found| found.tag == TAG) {
+            let SessionRule { matches, action } = found.rule;
+            installed.entry(matches.scope).or_default().rules.insert(matches, action);
+        }
+        Ok(installed)
+    }
+}
+
+/// What leads from the old rules to the new ones.
+fn difference(old: &Rules, new: &Rules) -> Vec<SessionRequest> {
+    let rule = |(&matches, &action): (&SessionMatch, &Action)| SessionRule { matches, action };
+    let gone = old.iter().filter(|(matches, action)| new.get(matches) != Some(action));
+    let come = new.iter().filter(|(matches, action)| old.get(matches) != Some(action));
+    gone.map(rule).map(SessionRequest::Delete).chain(come.map(rule).map(SessionRequest::Add)).collect()
+}
+
+/// Allows go before anything else, then denies come before denies go, and allows come last: in between, no more passes
+/// than with the rules of before or with those of after. A match that changes its action is deleted before it is added.
+const fn order(request: &SessionRequest) -> u8 {
+    match request {
+        SessionRequest::Delete(SessionRule { action: Action::Allow, .. }) => 0,
+        SessionRequest::Add(SessionRule { action: Action::Deny, .. }) => 1,
+        SessionRequest::Delete(SessionRule { action: Action::Deny, .. }) => 2,
+        SessionRequest::Add(SessionRule { action: Action::Allow, .. }) => 3,
+    }
+}
+
+impl<T: SessionTarget> Renderer for SessionRenderer<T> {
+    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
+        if transaction.resync {
+            // Whoever asks for everything does not trust what we believe to be there.
+            self.installed = None;
+        }
+        self.tuples.render(transaction)?;
+        let Some(tables) = self.published.latest() else { return Ok(()) };
+        self.follow(&tables).map_err(|source| RenderError::SessionRules { node: self.node.clone(), source })
+    }
+}

@@ -1,0 +1,101 @@
+//! The encoding, rule by rule, as Contiv's own tests have it.
+
+use std::net::IpAddr;
+
+use bulkhead_classifier::{Action, PortRange, Service, protocol};
+
+use super::encode::encode;
+use super::*;
+use crate::contiv::SixTuple;
+
+const LOCAL: SessionScope = SessionScope::Local { namespace: 7 };
+const OPEN: SixTuple = SixTuple::any(Action::Allow);
+
+fn tuple(action: Action, src: &str, dst: &str, service: Option<(u8, u16, u16)>) -> SixTuple {
+    let service =
+        service.map(|(number, first, last)| Service { protocols: (number, number), ports: PortRange { first, last } });
+    SixTuple { src: src.parse().ok(), dst: dst.parse().ok(), service, action }
+}
+
+fn encoded(scope: SessionScope, table: &[SixTuple], own: &[&str]) -> Vec<String> {
+    let own: Vec<IpAddr> = own.iter().map(|address| address.parse().unwrap()).collect();
+    let rules = encode(scope, table, &own, 1_000).unwrap();
+    rules.into_iter().map(|(matches, action)| SessionRule { matches, action }.to_string()).collect()
+}
+
+#[test]
+fn a_deny_of_a_block_towards_a_pod_is_one_global_rule() {
+    let deny = tuple(Action::Deny, "192.168.2.0/24", "10.10.1.1/32", Some((protocol::TCP, 80, 80)));
+    assert_eq!(
+        encoded(SessionScope::Global, &[deny, OPEN], &[]),
+        ["deny global TCP 10.10.1.1/32:80 <- 192.168.2.0/24:0"]
+    );
+}
+
+#[test]
+fn a_deny_of_a_block_from_a_pod_is_one_local_rule() {
+    let deny = tuple(Action::Deny, "", "10.0.0.0/8", Some((protocol::TCP, 22, 22)));
+    assert_eq!(encoded(LOCAL, &[deny, OPEN], &["10.10.1.1"]), ["deny local:7 TCP 0.0.0.0/0:0 <- 10.0.0.0/8:22"]);
+}
+
+#[test]
+fn a_deny_of_any_udp_is_two_halves_of_each_family_that_it_may_be_about() {
+    let udp = Some((protocol::UDP, 0, u16::MAX));
+    let of = |pod: &str| encoded(SessionScope::Global, &[tuple(Action::Deny, "", pod, udp), OPEN], &[]);
+    let halves = |pod: &str, low: &str, high: &str| {
+        [format!("deny global UDP {pod}:0 <- {low}:0"), format!("deny global UDP {pod}:0 <- {high}:0")]
+    };
+    assert_eq!(of("10.10.1.1/32"), halves("10.10.1.1/32", "0.0.0.0/1", "128.0.0.0/1"));
+    assert_eq!(of("fd00::1/128"), halves("fd00::1/128", "::/1", "8000::/1"), "B14: IPv6 too");
+    let any = encoded(LOCAL, &[tuple(Action::Deny, "", "", udp), OPEN], &[]);
+    assert_eq!(any.len(), 4, "a side without a family is of both: {any:?}");
+}
+
+#[test]
+fn of_two_rules_with_one_match_the_first_of_the_table_decides() {
+    let tcp = Some((protocol::TCP, 0, u16::MAX));
+    let pod = "10.10.1.1/32";
+    let table = [tuple(Action::Allow, "", pod, tcp), tuple(Action::Deny, "", pod, None), OPEN];
+    assert_eq!(
+        encoded(SessionScope::Global, &table, &[]),
+        [
+            "allow global TCP 10.10.1.1/32:0 <- 0.0.0.0/1:0",
+            "allow global TCP 10.10.1.1/32:0 <- 128.0.0.0/1:0",
+            "deny global UDP 10.10.1.1/32:0 <- 0.0.0.0/1:0",
+            "deny global UDP 10.10.1.1/32:0 <- 128.0.0.0/1:0",
+        ]
+    );
+}
+
+#[test]
+fn a_block_of_every_address_is_not_less_specific_than_the_halves_of_any() {
+    let web = Some((protocol::TCP, 80, 80));
+    let pod = "10.10.1.1/32";
+    let table = [tuple(Action::Allow, "0.0.0.0/0", pod, web), tuple(Action::Deny, "", pod, None), OPEN];
+    let rules = encoded(SessionScope::Global, &table, &[]);
+    assert!(rules.contains(&"allow global TCP 10.10.1.1/32:80 <- 0.0.0.0/1:0".to_owned()), "{rules:?}");
+    assert!(rules.iter().all(|rule| !rule.contains("/0:")), "{rules:?}");
+}
+
+#[test]
+fn a_range_is_a_rule_for_each_port_and_what_has_no_sessions_is_none() {
+    let range = tuple(Action::Allow, "", "10.0.0.1/32", Some((protocol::UDP, 80, 82)));
+    assert_eq!(encoded(LOCAL, &[range], &[]).len(), 3);
+    let from_zero = tuple(Action::Allow, "", "10.0.0.1/32", Some((protocol::UDP, 0, 1)));
+    let rules = encoded(LOCAL, &[from_zero], &[]);
+    assert_eq!(rules, ["allow local:7 UDP 0.0.0.0/0:0 <- 10.0.0.1/32:1"], "port 0 would be all ports");
+    let sctp = tuple(Action::Allow, "", "10.0.0.1/32", Some((protocol::SCTP, 80, 80)));
+    assert_eq!(encoded(LOCAL, &[sctp, OPEN], &[]), [""; 0]);
+    let all = tuple(Action::Allow, "", "10.0.0.1/32", Some((protocol::UDP, 1, u16::MAX)));
+    assert_eq!(encode(LOCAL, &[all], &[], 65_534), None, "more than the bound");
+}
+
+#[test]
+fn a_pod_reaches_itself_where_the_rest_is_denied() {
+    let own = tuple(Action::Deny, "", "10.10.1.1/32", None);
+    let rules = encoded(LOCAL, &[own.clone(), SixTuple::any(Action::Deny)], &["10.10.1.1"]);
+    let about_itself: Vec<_> = rules.iter().filter(|rule| rule.contains("10.10.1.1")).collect();
+    assert_eq!(about_itself.len(), 2);
+    assert!(about_itself.iter().all(|rule| rule.starts_with("allow")));
+    assert_eq!(encoded(LOCAL, &[own, OPEN], &["10.10.1.1"]), [""; 0], "open to the rest, and to itself");
+}

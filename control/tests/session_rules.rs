@@ -1,0 +1,130 @@
+//! The session rules against the oracle: random clusters and histories, one session table a node, random connections.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod oracle;
+mod random;
+#[path = "contiv_scenarios/session_table.rs"]
+mod session_table;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bulkhead_classifier::Action;
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{Object, Policy, PolicyPort, PolicyRule};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport};
+use oracle::{Flow, Owner, Side, State};
+use random::{History, Probes, Rng, Step, history, objects, shuffled};
+use session_table::SessionTable;
+
+/// Histories, and connections at one point of each.
+const HISTORIES: u64 = 60;
+const FLOWS: usize = 300;
+/// Every how many changes a history is looked at.
+const STEPS_PER_STATE: usize = 5;
+
+/// Ranges of many ports are many session rules, which say nothing new.
+fn narrowed(event: Event) -> Event {
+    let narrow = |rules: &mut Option<Vec<PolicyRule>>| {
+        for port in rules.iter_mut().flatten().flat_map(|rule| rule.ports.iter_mut().flatten()) {
+            if let PolicyPort::Range { first, last, .. } = port {
+                *last = (*last).min(first.saturating_add(2));
+            }
+        }
+    };
+    match event {
+        Event::Apply(Object::Policy(Policy { mut ingress, mut egress, name, subject, version, fault, position })) => {
+            narrow(&mut ingress);
+            narrow(&mut egress);
+            Event::Apply(Object::Policy(Policy { ingress, egress, name, subject, version, fault, position }))
+        }
+        other => other,
+    }
+}
+
+fn open(side: &Side) -> bool {
+    !matches!(side, Side::Denied(_))
+}
+
+#[test]
+fn session_rules_let_through_what_the_oracle_allows_at_both_ends_of_every_node() {
+    let mut reached: BTreeMap<(&str, bool), u64> = BTreeMap::new();
+    for seed in 0..HISTORIES {
+        let mut rng = Rng::new(seed);
+        let History { initial, steps } = history(&mut rng);
+        let tables: BTreeMap<Arc<str>, SessionTable> =
+            objects::NODES.iter().map(|&node| (node.into(), SessionTable::default())).collect();
+        let mut pipeline = Pipeline::new(Scope::Cluster);
+        for (node, table) in &tables {
+            pipeline.register(Box::new(SessionRenderer::new(node.clone(), table.clone())));
+        }
+        let mut state = State::default();
+        for (at, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Event(event) => {
+                    let event = narrowed(event);
+                    state.apply(&event);
+                    pipeline.apply(event).unwrap();
+                }
+                Step::Resync(order) => pipeline.resync(shuffled(state.objects(), order)).unwrap(),
+            }
+            if at + 1 < initial || !(at + 1 - initial).is_multiple_of(STEPS_PER_STATE) {
+                continue;
+            }
+            let probes = Probes::of(&state, false);
+            for _ in 0..FLOWS {
+                if let Some(flow) = probes.flow(&mut rng) {
+                    check(seed, at, &state, &tables, &flow, &mut reached);
+                }
+            }
+        }
+    }
+    for what in ["local", "local, same node", "global", "IPv6", "UDP"] {
+        for allowed in [false, true] {
+            assert!(reached.get(&(what, allowed)).is_some_and(|&count| count > 500), "{what} {allowed}: {reached:?}");
+        }
+    }
+}
+
+fn check(
+    seed: u64,
+    at: usize,
+    state: &State,
+    tables: &BTreeMap<Arc<str>, SessionTable>,
+    flow: &Flow,
+    reached: &mut BTreeMap<(&str, bool), u64>,
+) {
+    let Some(transport) = SessionTransport::ALL.into_iter().find(|transport| transport.number() == flow.protocol)
+    else {
+        return;
+    };
+    if flow.port == 0 {
+        return;
+    }
+    let judged = state.judge(flow);
+    let (src, dst) = (state.owner(flow.src), state.owner(flow.dst));
+    let node_of = |owner: &Owner<'_>| match owner {
+        Owner::Pod(pod) => pod.node.clone(),
+        _ => None,
+    };
+    let same_node = node_of(&src).is_some() && node_of(&src) == node_of(&dst);
+    let mut compare = |what, node: &Arc<str>, opener, expected: bool| {
+        let have = tables[node].verdict(opener, flow.src, flow.dst, transport, flow.port) == Action::Allow;
+        assert_eq!(have, expected, "seed {seed}, step {at}, {what} of {node}: {flow:?}\n{:#?}", tables[node].rules());
+        let family = if flow.src.is_ipv6() { "IPv6" } else { "IPv4" };
+        let transport = if transport == SessionTransport::Udp { "UDP" } else { "TCP" };
+        for what in [what, family, transport] {
+            *reached.entry((what, expected)).or_default() += 1;
+        }
+    };
+    if let (Owner::Pod(pod), Some(node)) = (&src, node_of(&src)) {
+        let what = if same_node { "local, same node" } else { "local" };
+        let expected = judged.own_node || open(&judged.egress) && (!same_node || open(&judged.ingress));
+        compare(what, &node, Some(&pod.name), expected);
+    }
+    if let Some(node) = node_of(&dst).filter(|_| !same_node) {
+        compare("global", &node, None, judged.own_node || open(&judged.ingress));
+    }
+}

@@ -31,17 +31,34 @@ impl Compiled {
     /// The codes of up to `N` keys, `u32::MAX` for "no rule" and for keys of two families. Whether there were such.
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
-        let mut block = Block::<u32, N>::new();
-        let mut families = Key::V4;
+        // Bursts of one family are the rule, so which it is needs no loop of its own.
+        let decided = match keys.first().map(Key::family) {
+            Some(Key::V6) => self.decide_family(simd, &self.v6, Key::V6, keys),
+            _ => self.decide_family(simd, &self.v4, Key::V4, keys),
+        };
+        match decided {
+            Some(decided) => *codes = decided,
+            None => return self.mixed::<S, N>(simd, keys, codes),
+        }
+        false
+    }
+
+    /// The codes of keys of one family; none when there are others among them.
+    #[inline(always)]
+    fn decide_family<A: Address, S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        family: &Family<A>,
+        number: u8,
+        keys: &[Key],
+    ) -> Option<[u32; N]> {
+        let mut block = Block::<A, N>::new();
+        let mut others = 0;
         for key in keys {
-            families |= key.family();
+            others |= key.family() ^ number;
             block.push(self.fields(key));
         }
-        if families == Key::V4 {
-            *codes = self.v4.decide(simd, &block);
-            return false;
-        }
-        self.mixed::<S, N>(simd, keys, codes)
+        (others == 0).then(|| family.decide(simd, &block))
     }
 
     /// The code of one key, `u32::MAX` for "no rule" and for a key of two families.
@@ -88,6 +105,12 @@ impl Compiled {
             service: self.protocols.point(key.protocol(), key.dst_port()),
             src_port: u32::from(key.src_port()),
         }
+    }
+
+    /// Whether both share what was compiled.
+    #[cfg(test)]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.protocols, &other.protocols)
     }
 
     /// What the lookup of this key costs.

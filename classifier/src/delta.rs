@@ -5,13 +5,14 @@
 //!   added (some rules, compiled anew for each change) ----> code --moved to its present position--+--> the smaller
 //! ```
 //!
-//! A change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
+//! An address that entered or left a set is an exception: packets with it are decided by a scan. Another
+//! change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
 //! a list of at most [`MAX_ADDED`]. The alternative, copying and changing the base's own structures, has to move
 //! every later position by one in every structure, or to give rules numbers with gaps that run out.
 
 use crate::compiled::Compiled;
-use crate::engine::Choice;
-use crate::{BuildError, BuildOptions, Rule};
+use crate::engine::{Choice, Exceptions};
+use crate::{AddressSet, BuildError, BuildOptions, Rule};
 
 /// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
 pub(crate) const MAX_ADDED: usize = 64;
@@ -26,17 +27,28 @@ pub(crate) struct Delta {
     /// From this position of the base on, until the next step, a rule is so much further (around zero).
     steps: Vec<(u32, u32)>,
     compiled: Option<Compiled>,
+    exceptions: Exceptions,
+    /// Whether the added rules are others than the compiled ones.
+    stale: bool,
 }
 
 impl Delta {
     pub(crate) fn new() -> Self {
-        Self { removed: Vec::new(), added: Vec::new(), steps: vec![(0, 0)], compiled: None }
+        Self {
+            removed: Vec::new(),
+            added: Vec::new(),
+            steps: vec![(0, 0)],
+            compiled: None,
+            exceptions: Exceptions::new(),
+            stale: false,
+        }
     }
 
     /// A rule was put at this position.
     pub(crate) fn insert(&mut self, at: u32) {
         let place = self.added.partition_point(|&added| added < at);
         self.added[place..].iter_mut().for_each(|added| *added += 1);
+        self.stale = true;
         self.added.insert(place, at);
     }
 
@@ -48,6 +60,7 @@ impl Delta {
         if own {
             self.added.remove(place);
         }
+        self.stale = true;
         self.added[place..].iter_mut().for_each(|added| *added -= 1);
         if let Some(base) = base {
             self.removed.insert(self.removed.partition_point(|&removed| removed < base), base);
@@ -66,6 +79,22 @@ impl Delta {
         self.added.iter().fold(base - before, |at, &added| if added <= at { at + 1 } else { at })
     }
 
+    /// Addresses have entered or left a rule's sets. Whether the delta can hold that.
+    pub(crate) fn except(&mut self, changed: &AddressSet) -> bool {
+        let more = self.exceptions.with(changed);
+        let fits = more.is_some();
+        if let Some(more) = more {
+            self.exceptions = more;
+        }
+        fits
+    }
+
+    /// Addresses whose packets have to be decided by scanning the list.
+    #[inline]
+    pub(crate) fn exceptions(&self) -> &Exceptions {
+        &self.exceptions
+    }
+
     /// Whether there is more than a delta should hold.
     pub(crate) fn is_full(&self) -> bool {
         self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED
@@ -77,6 +106,9 @@ impl Delta {
         rule: impl Fn(u32) -> &'a Rule,
         options: &BuildOptions<'_>,
     ) -> Result<(), BuildError> {
+        if !std::mem::take(&mut self.stale) {
+            return Ok(());
+        }
         let first_after = |(before, &at): (u32, &u32)| self.in_base(at - before);
         let added = (0u32..).zip(&self.added).map(first_after);
         let mut begins: Vec<u32> = self.removed.iter().map(|removed| removed + 1).chain(added).chain([0]).collect();

@@ -28,6 +28,7 @@ mod addresses;
 pub mod classbench;
 mod compiled;
 mod delta;
+mod difference;
 mod engine;
 mod key;
 pub mod linear;

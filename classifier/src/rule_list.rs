@@ -43,7 +43,7 @@ impl RuleList {
     }
 
     /// The rules from the first to the last.
-    pub fn iter(&self) -> impl Iterator<Item = &Rule> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Rule> + '_ {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
@@ -69,6 +69,12 @@ impl RuleList {
             self.parts.insert(part + 1, second.into());
         }
         self.count();
+    }
+
+    /// Puts a rule in the place of the one at a position. The part is copied once, however many of its rules change.
+    pub(crate) fn replace(&mut self, at: usize, rule: Rule) {
+        let (part, within) = self.place(at);
+        Arc::make_mut(&mut self.parts[part])[within] = rule;
     }
 
     /// Takes the rule at a position out.

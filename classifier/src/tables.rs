@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::compiled::Compiled;
 use crate::delta::Delta;
 use crate::engine::{BLOCK, Choice, Cost};
-use crate::simd::{Kernel, Level, Simd};
+use crate::simd::{Kernel, Level, Scalar, Simd};
 use crate::{Action, Key, Rule, RuleList, Verdict, linear};
 
 /// The most rules that one list may hold.
@@ -13,9 +13,6 @@ use crate::{Action, Key, Rule, RuleList, Verdict, linear};
 /// A position and an action are kept in 24 bits, so that a rule to be verified is half a cache line with its verdict.
 /// 2^23 is 40 times the largest list that is measured (200,000 rules).
 pub const MAX_RULES: usize = 1 << 23;
-
-/// Shorter lists are compiled anew when they change: that takes less than a millisecond, and lookups stay single.
-const MIN_SHARED: usize = 1 << 10;
 
 /// Why a list could not be compiled. The tables in use stay as they are.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,23 +61,6 @@ impl BuildOptions<'_> {
     pub(crate) fn proceed(&self) -> Result<(), BuildError> {
         if (self.cancelled)() { Err(BuildError::Cancelled) } else { Ok(()) }
     }
-}
-
-/// One change of a list. Positions count in the list as the changes before this one have left it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Puts a rule at a position up to the list's length; the rules from there on move one further.
-    Insert {
-        /// The position that the rule will have.
-        at: usize,
-        /// The rule.
-        rule: Rule,
-    },
-    /// Takes the rule at a position out.
-    Remove {
-        /// Its position.
-        at: usize,
-    },
 }
 
 /// An immutable, shareable answer to "which rule decides". A copy shares everything.
@@ -141,56 +121,6 @@ impl Tables {
         Ok(Self { rules: rules.into(), compiled: None, delta: None, level: Level::detect() })
     }
 
-    /// The tables of the changed list. These tables stay as they are and share what did not change.
-    ///
-    /// In a long list a change costs some tens of microseconds, and lookups in the result cost one small lookup more.
-    /// Short lists are compiled anew, and so are long ones after 64 insertions or removals, and those whose removed
-    /// rule is in a cross product (up to 16,384 rules, some milliseconds).
-    ///
-    /// # Errors
-    /// [`BuildError`] as for [`Tables::build_with`].
-    ///
-    /// # Panics
-    /// When a change names a position that the list does not have.
-    pub fn update(&self, changes: &[Change], options: &BuildOptions<'_>) -> Result<Self, BuildError> {
-        self.update_as(changes, options, MIN_SHARED)
-    }
-
-    fn update_as(&self, changes: &[Change], options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
-        let mut rules = self.rules.clone();
-        let mut delta = self.delta.as_deref().cloned().unwrap_or_else(Delta::new);
-        let mut compiled = self.compiled.clone();
-        let is_scanned = compiled.is_none();
-        let position = |at: usize| u32::try_from(at).expect("lists are shorter than MAX_RULES");
-        for change in changes {
-            match change {
-                Change::Insert { at, rule } => {
-                    assert!(*at <= rules.len(), "an insertion at {at} of a list of {}", rules.len());
-                    rules.insert(*at, rule.clone());
-                    delta.insert(position(*at));
-                }
-                Change::Remove { at } => {
-                    let action = rules[*at].action;
-                    rules.remove(*at);
-                    if let Some(base) = delta.remove(position(*at)) {
-                        compiled = compiled.and_then(|compiled| compiled.without(Verdict::by(action, base).code()));
-                    }
-                }
-            }
-        }
-        if rules.len() > MAX_RULES {
-            return Err(BuildError::TooManyRules { rules: rules.len() });
-        }
-        if is_scanned {
-            return Ok(Self { rules, compiled: None, delta: None, level: self.level });
-        }
-        let Some(compiled) = compiled.filter(|_| self.rules.len() >= min_shared && !delta.is_full()) else {
-            return Self::build_with(rules.iter().cloned().collect(), options);
-        };
-        delta.finish(|at| &rules[at as usize], options)?;
-        Ok(Self { rules, compiled: Some(compiled), delta: Some(Arc::new(delta)), level: self.level })
-    }
-
     /// The verdict on one key: that of the first matching rule, [`Verdict::NO_MATCH`] (a deny) when there is none.
     pub fn lookup(&self, key: &Key) -> Verdict {
         let mut verdict = Verdict::NO_MATCH;
@@ -220,14 +150,21 @@ impl Tables {
 
     /// What the lookup of this key costs, in counted steps.
     pub fn cost(&self, key: &Key) -> Cost {
+        let excepted = |delta: &Delta| delta.exceptions().concern(Scalar, key);
+        if self.delta.as_deref().is_some_and(excepted) {
+            return self.cost_of_scan();
+        }
         let added = self.added().map(|added| added.cost(key)).unwrap_or_default();
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), |compiled| compiled.cost(key)) + added
     }
 
     /// The most that the lookup of any key costs: what whoever writes the rules can make a packet cost.
     pub fn worst_case(&self) -> Cost {
+        let scanned = self.delta.as_deref().is_some_and(|delta| !delta.exceptions().is_empty());
+        let scan = if scanned { self.cost_of_scan() } else { Cost::default() };
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), Compiled::worst_case)
             + self.added().map(Compiled::worst_case).unwrap_or_default()
+            + scan
     }
 
     /// Heap bytes of the compiled form, without the rules themselves.
@@ -285,15 +222,17 @@ impl Kernel for Single<'_> {
             return;
         };
         let mut code = compiled.decide_one(simd, key);
+        let mut odd = !matches!(key.family(), Key::V4 | Key::V6);
         if let Some(delta) = &tables.delta {
             code = delta.move_base(code);
             if let Some(added) = delta.compiled() {
                 code = code.min(delta.move_added(added.decide_one(simd, key)));
             }
+            odd |= !delta.exceptions().is_empty() && delta.exceptions().concern(simd, key);
         }
         *verdict = Verdict::from_code(code);
-        if !matches!(key.family(), Key::V4 | Key::V6) {
-            tables.scan_odd(std::slice::from_ref(key), std::slice::from_mut(verdict));
+        if odd {
+            *verdict = tables.scan(key);
         }
     }
 }
@@ -320,13 +259,14 @@ impl Kernel for Burst<'_> {
             odd |= compiled.decide(simd, keys, &mut codes);
             if let Some(delta) = &self.tables.delta {
                 combine(simd, delta, keys, &mut codes);
+                odd |= !delta.exceptions().is_empty();
             }
             for (verdict, code) in verdicts.iter_mut().zip(codes) {
                 *verdict = Verdict::from_code(code);
             }
         }
         if odd {
-            self.tables.scan_odd(self.keys, self.verdicts);
+            self.tables.scan_odd(simd, self.keys, self.verdicts);
         }
     }
 }
@@ -343,14 +283,27 @@ fn combine<S: Simd, const N: usize>(simd: S, delta: &Delta, keys: &[Key], codes:
 }
 
 impl Tables {
-    /// Keys of two families in one, which no packet has: only the scan answers them.
-    #[cold]
-    fn scan_odd(&self, keys: &[Key], verdicts: &mut [Verdict]) {
-        for (key, verdict) in keys.iter().zip(verdicts).filter(|(key, _)| !matches!(key.family(), Key::V4 | Key::V6)) {
-            *verdict = linear::scan(self.rules.iter(), key);
+    /// Keys of two families in one, which no packet has, and exceptions: only the scan answers them.
+    #[inline(always)]
+    fn scan_odd<S: Simd>(&self, simd: S, keys: &[Key], verdicts: &mut [Verdict]) {
+        let exceptions = self.delta.as_deref().map(Delta::exceptions);
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            let odd = !matches!(key.family(), Key::V4 | Key::V6);
+            if odd || exceptions.is_some_and(|exceptions| exceptions.concern(simd, key)) {
+                *verdict = self.scan(key);
+            }
         }
     }
+
+    #[cold]
+    fn scan(&self, key: &Key) -> Verdict {
+        linear::scan(self.rules.iter(), key)
+    }
 }
+
+mod update;
+
+pub use update::Change;
 
 #[cfg(test)]
 mod tests;

@@ -2,12 +2,24 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::ops::{BitAnd, BitXor, Not};
 
 use crate::addresses::{AddressSet, Point};
 use crate::simd::{NODE, Node, Simd};
 
 /// An address, or any other field that is searched as a 32-bit number.
-pub(crate) trait Address: Point + Hash + Debug + Send + Sync + 'static {
+pub(crate) trait Address:
+    Point
+    + From<u32>
+    + Hash
+    + Debug
+    + Send
+    + Sync
+    + BitAnd<Output = Self>
+    + BitXor<Output = Self>
+    + Not<Output = Self>
+    + 'static
+{
     /// The lowest.
     const ZERO: Self;
     /// The highest.
@@ -26,26 +38,20 @@ pub(crate) trait Address: Point + Hash + Debug + Send + Sync + 'static {
     /// The mask of a prefix length up to [`Address::BITS`].
     fn mask(length: u8) -> Self;
 
-    /// The bits that both have.
-    fn and(self, mask: Self) -> Self;
-
-    /// Bitwise complement.
-    fn not(self) -> Self;
-
-    /// Bitwise difference.
-    fn xor(self, other: Self) -> Self;
-
     /// How many zero bits the number ends with.
     fn trailing_zeros(self) -> u32;
 
     /// A hash of two addresses and a number, good in its high bits.
     fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64;
 
+    /// A search node.
+    fn node(separators: [Self; NODE]) -> Node<Self>;
+
     /// How many of the ascending separators are below the point.
     fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32;
 
-    /// The same for several points.
-    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]);
+    /// The child of a branch that holds the point.
+    fn child<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32;
 
     /// Whether the packet's fields lie in the four intervals.
     fn within<S: Simd>(simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool;
@@ -69,11 +75,30 @@ fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
+/// What both families do alike.
+macro_rules! alike {
+    ($bits:literal, $intervals:ident) => {
+        const ZERO: Self = 0;
+        const LAST: Self = Self::MAX;
+        const BITS: u8 = $bits;
+        const EVERY: &'static [(Self, Self)] = &[(0, Self::MAX)];
+
+        fn intervals(set: &AddressSet) -> &[(Self, Self)] {
+            set.$intervals()
+        }
+
+        fn mask(length: u8) -> Self {
+            Self::MAX.checked_shl($bits - u32::from(length)).unwrap_or(0)
+        }
+
+        fn trailing_zeros(self) -> u32 {
+            Self::trailing_zeros(self)
+        }
+    };
+}
+
 impl Address for u32 {
-    const ZERO: Self = 0;
-    const LAST: Self = Self::MAX;
-    const BITS: u8 = 32;
-    const EVERY: &'static [(Self, Self)] = &[(0, Self::MAX)];
+    alike!(32, v4_intervals);
 
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "an IPv4 address sits in the low 32 bits")]
@@ -81,35 +106,13 @@ impl Address for u32 {
         halves[1] as Self
     }
 
-    fn intervals(set: &AddressSet) -> &[(Self, Self)] {
-        set.v4_intervals()
-    }
-
-    fn mask(length: u8) -> Self {
-        Self::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
-    }
-
-    #[inline(always)]
-    fn and(self, mask: Self) -> Self {
-        self & mask
-    }
-
-    fn not(self) -> Self {
-        !self
-    }
-
-    #[inline(always)]
-    fn xor(self, other: Self) -> Self {
-        self ^ other
-    }
-
-    fn trailing_zeros(self) -> u32 {
-        Self::trailing_zeros(self)
-    }
-
     #[inline(always)]
     fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64 {
         fold((u64::from(src) << 32 | u64::from(dst)) ^ seed, u64::from(more) ^ seed.rotate_left(32) | 1)
+    }
+
+    fn node(separators: [Self; NODE]) -> Node<Self> {
+        Node::narrow(separators)
     }
 
     #[inline(always)]
@@ -118,8 +121,8 @@ impl Address for u32 {
     }
 
     #[inline(always)]
-    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]) {
-        simd.rank_all(node, points, ranks);
+    fn child<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32 {
+        simd.child(node, point)
     }
 
     #[inline(always)]
@@ -130,40 +133,11 @@ impl Address for u32 {
 }
 
 impl Address for u128 {
-    const ZERO: Self = 0;
-    const LAST: Self = Self::MAX;
-    const BITS: u8 = 128;
-    const EVERY: &'static [(Self, Self)] = &[(0, Self::MAX)];
+    alike!(128, v6_intervals);
 
     #[inline(always)]
     fn from_halves([high, low]: [u64; 2]) -> Self {
         Self::from(high) << 64 | Self::from(low)
-    }
-
-    fn intervals(set: &AddressSet) -> &[(Self, Self)] {
-        set.v6_intervals()
-    }
-
-    fn mask(length: u8) -> Self {
-        Self::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
-    }
-
-    #[inline(always)]
-    fn and(self, mask: Self) -> Self {
-        self & mask
-    }
-
-    fn not(self) -> Self {
-        !self
-    }
-
-    #[inline(always)]
-    fn xor(self, other: Self) -> Self {
-        self ^ other
-    }
-
-    fn trailing_zeros(self) -> u32 {
-        Self::trailing_zeros(self)
     }
 
     #[inline(always)]
@@ -174,22 +148,18 @@ impl Address for u128 {
         fold(half(src, seed) ^ u64::from(more), half(dst, !seed) ^ seed.rotate_left(16))
     }
 
-    /// A binary search: a comparison of 128 bits is two instructions, and no register holds 16.
-    #[inline(always)]
-    fn rank<S: Simd>(_simd: S, node: &Node<Self>, point: Self) -> u32 {
-        let below = |at: u32| node.0[at as usize % NODE] < point;
-        let mut rank = 0;
-        for step in [8, 4, 2, 1, 1] {
-            rank += if below(rank + step - 1) { step } else { 0 };
-        }
-        rank
+    fn node(separators: [Self; NODE]) -> Node<Self> {
+        Node::wide(separators)
     }
 
     #[inline(always)]
-    fn rank_all<S: Simd>(simd: S, node: &Node<Self>, points: &[Self], ranks: &mut [u32]) {
-        for (rank, &point) in ranks.iter_mut().zip(points) {
-            *rank = Self::rank(simd, node, point);
-        }
+    fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32 {
+        simd.rank_wide(node, point)
+    }
+
+    #[inline(always)]
+    fn child<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32 {
+        simd.child_wide(node, point)
     }
 
     #[inline(always)]

@@ -5,19 +5,20 @@
 //! tuple space explosion by nested prefixes and ranges: 8,193 rules of 8,192 masks have 9,537 combinations.
 
 use super::address::Address;
-use super::axis::Rows;
+use super::cover::{Covers, Rows};
 use super::rules::LiveRules;
-use super::{Axes, Classes, Covers};
+use super::{Axes, Classes};
 use crate::{BuildError, BuildOptions};
 
 /// The most combinations that are written down: a megabyte of 16-bit numbers, the cache nearest to a core (L2) on the
 /// machine that this was measured on, and the bound on one pod's table.
 pub(crate) const MAX_CELLS: usize = 1 << 19;
 
-/// Lists that are tried. Each rule is one bit of a row while the table is filled.
-pub(crate) const MAX_RULES: usize = 1 << 14;
+/// Lists that are tried: a cell is 16 bits. As many mask shapes as an attacker can nest around one packet, 33 times 33
+/// prefix lengths and 60 ranges, are few combinations and would be too many for everything else.
+const MAX_RULES: usize = u16::MAX as usize;
 
-/// Classes per axis that are tried: with [`MAX_RULES`] a bound of 16 MiB on the rows.
+/// Classes per axis that are tried: with [`MAX_RULES`] a bound of 64 MiB on the rows.
 const MAX_CLASSES: usize = 1 << 13;
 
 /// The first rule of every combination.
@@ -40,15 +41,11 @@ impl Cross {
         if bits > MAX_RULES {
             return Ok(None);
         }
-        let mut covers = Covers::new(bits, bits.div_ceil(64).max(1));
+        let mut covers = Covers::new(bits.div_ceil(64).max(1), live.last_service);
         for (bit, rule) in (0u32..).zip(0..bits) {
             covers.add_rule(bit, live, rule);
         }
-        let Some((mut axes, rows)) = covers.cut(MAX_CLASSES, options)? else { return Ok(None) };
-        let cells: usize = rows.iter().map(Rows::classes).product();
-        if cells > max_cells {
-            return Ok(None);
-        }
+        let Some((mut axes, rows)) = covers.cut(MAX_CLASSES, max_cells, options)? else { return Ok(None) };
         let cells = fill(&rows, bits, options)?;
         let codes = live.rules.iter().map(|rule| rule.code).chain([u32::MAX]).collect();
         let [_, dst, service, src_port] =

@@ -1,39 +1,53 @@
 //! The engine: one family's rules (IPv4 or IPv6), compiled.
 //!
 //! ```text
-//!                 search tree: point -> class            row: class -> bits
-//!   source      --------------------------------> 17 --> 0110 1000 ...  -.
-//!   destination --------------------------------> 204 -> 0011 1001 ...   |  intersect   direct bit -> that rule
-//!   service     --------------------------------> 3  --> 1111 1100 ...   +------------> tuple bit  -> hash probe,
-//!   source port --------------------------------> 0  --> 1111 1111 ...  -'                            verify few
+//!                 point -> class           row: class -> bits
+//!   source      -- search tree --> 17  --> 0110 1000 ...  -.
+//!   destination -- search tree --> 204 --> 0011 1001 ...   |  intersect   direct bit -> that rule
+//!   service     -- table --------> 3   --> 1111 1100 ...   +------------> tuple bit  -> hash probe,
+//!   source port -- table --------> 0   --> 1111 1111 ...  -'                            verify few
 //!
-//!   or, where the classes multiply to few: cells[17, 204, 3, 0] -> rule
+//!   or, where the classes multiply to few:       cells[17, 204, 3, 0] -> rule
+//!   or, where a class of sources has few rules:  its own tree over the destinations -> services of four rules -> rule
 //! ```
 //!
-//! Three structures share the search ([`axis`]): the **cross product** of the classes ([`cross`]), **bit vectors**
-//! whose bits are rules, and bit vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]). The
-//! compiler takes the first if it fits a cache, the second up to 1,024 rules, else the third. Keys are worked on
+//! Four structures share the search ([`axis`], [`ports`], cut by [`cover`]). The compiler takes the first that fits:
+//! the **cross product** of the classes ([`cross`]) if it fits a cache; **set pruning** ([`pruning`]) if no rule looks
+//! at source ports and the classes share few rules; **bit vectors** ([`vectors`]) whose bits are rules, up to 1,024 of
+//! them; and bit vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]). Keys are worked on
 //! in blocks of [`BLOCK`], stage by stage, with as few branches as can be: a wrongly predicted one costs as much as
 //! intersecting ten rows.
 //!
 //! **Invariant.** A row's bit of a direct rule is exact; a tuple's bit may be set in vain but never missing. So the
-//! smallest code among the direct bits left and the entries verified is the first rule that matches.
+//! smallest code among the direct bits left and the entries verified is the first rule that matches. A pruned list
+//! holds every rule of its class and piece, in order.
 //!
 //! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
-//! rows, 64 probes, 16 entries verified per probe. A list that does not fit them, or its memory bound, is an error.
+//! rows, 64 probes, 16 entries verified per probe, 32 services in a pruned list. A list that does not fit them, or its
+//! memory bound, is an error. Beside them, [`Exceptions`] say for which addresses the compiled form is out of date.
 //!
 //! # What lost, by how much
 //!
-//! Nanoseconds per key, burst 32, uniform traces, one thread of a shared machine; the first column is what is used.
+//! Nanoseconds per key, burst 32, uniform traces, one thread of a shared machine: about the best of many passes. Runs
+//! differ by a tenth, and by a third for lists beyond the caches. An alternative's figure is from when it lost.
 //!
 //! | shape | taken | against |
 //! |---|---|---|
-//! | tiny, 16 rules | cross product 6.1 | bit vectors 6.7 |
-//! | one pod, 256 / 1,000 / 5,000 rules | cross product 7.3 / 7.5 / 8.6 | vectors (the last with tuples) 8.8 / 10.8 / 17.4; tuples 9.4 / 15.9 / 17.5 |
-//! | nested prefixes times ranges, 8,193 rules | cross product 8.0 | vectors with the overfull buckets as direct bits 50 |
-//! | ACL, 1k rules (acl1, fw1, ipc1) | vectors 12.6 / 13.4 / 14.7 | tuples 16.9 / 17.1 / 19.9 |
-//! | ACL, 10k rules | vectors and tuples 22 / 21 / 35 | vectors alone 68 / 68 / 70; no shape dissolved 23 / 36 / 38 |
-//! | node exit, 10,000 rules | vectors and tuples 19 | vectors alone 75; no shape dissolved 29 |
+//! | tiny, 16 rules | cross product 6.3 | bit vectors 6.7 |
+//! | one pod, 256 / 1,000 / 5,000 rules | cross product 6.7 / 7.2 / 8.4 | vectors (the last with tuples) 8.8 / 10.8 / 17.4; tuples 9.4 / 15.9 / 17.5 |
+//! | nested prefixes times ranges, 8,193 rules | cross product 6.7 | vectors with the overfull buckets as direct bits 50 |
+//! | node exit, 10,000 / 50,000 / 200,000 rules | set pruning 8.5 / 12 / 35 | vectors and tuples 20 / 22 / 55; vectors alone 75 (10,000) |
+//! | acl1, 1k / 10k rules | set pruning 9.7 / 10 | vectors 12.7, vectors and tuples 23; vectors alone 68 (10k) |
+//! | acl1, 100k rules | vectors and tuples 51 | set pruning 46, but in 39 MB instead of 7.5 |
+//! | fw1, ipc1, 1k rules | vectors 11.4 / 12.4 | tuples 17.1 / 19.9 |
+//! | fw1, ipc1, 10k rules | vectors and tuples 21 / 34 | vectors alone 68 / 70; no shape dissolved 36 / 38 |
+//!
+//! Parts that were changed, by what the same lists took before: services and ports in tables instead of search trees,
+//! 10 to 15 % less on lists of 1k rules and 8 % on a pod's; the root of a tree compared with one point at a time
+//! instead of 16 in registers, 4 to 8 %; the line of a pruned list asked for as soon as it is known, 10 to 25 %. The
+//! same for the nodes and numbers before it was no clear gain, nor for rows of bits: up to a tenth on fw1.100k, 3 % lost
+//! on lists of 1k rules. IPv6 nodes that
+//! keep the halves of their addresses apart: 1.4 to 2.2 times the time of IPv4, where a binary search took 2.4 to 3.8.
 //!
 //! Also tried: loosening the tuples' intervals by joining those up to 256 or 4,096 addresses apart, for a smaller
 //! search tree: within 5 % on node-exit lists, 17 % slower on acl1.10k and up to 41 % on ipc1.10k, because rows let
@@ -42,8 +56,13 @@
 
 pub(crate) mod address;
 mod axis;
+mod cover;
 mod cross;
+mod exceptions;
+mod partition;
 mod plan;
+mod ports;
+mod pruning;
 mod rules;
 mod tuples;
 mod vectors;
@@ -52,13 +71,16 @@ use std::ops::Add;
 use std::sync::Arc;
 
 use address::{Address, Fields};
-use axis::{Axis, Cover, Cut, Rows, Search};
+use axis::{Axis, Search};
+pub(crate) use exceptions::Exceptions;
+use rules::LiveRules;
 pub(crate) use rules::Protocols;
-use rules::{LiveRules, port_interval};
 
 use crate::simd::{Chunk, Simd};
 use crate::{BuildError, BuildOptions, Rule};
 use cross::Cross;
+use ports::Ports;
+use pruning::Pruned;
 use vectors::Vectors;
 
 /// Keys that are searched together. 32 is the burst of AF_XDP and DPDK drivers; the misses of 32 keys overlap.
@@ -101,8 +123,8 @@ impl<A: Address, const N: usize> Block<A, N> {
 pub(crate) struct Axes<A> {
     src: Axis<A>,
     dst: Axis<A>,
-    service: Axis<u32>,
-    src_port: Axis<u32>,
+    service: Ports,
+    src_port: Ports,
 }
 
 /// The class of each key on each axis.
@@ -115,8 +137,8 @@ impl<A: Address> Axes<A> {
         [
             self.src.class(simd, packet.src),
             self.dst.class(simd, packet.dst),
-            self.service.class(simd, packet.service),
-            self.src_port.class(simd, packet.src_port),
+            self.service.class(packet.service),
+            self.src_port.class(packet.src_port),
         ]
     }
 
@@ -128,8 +150,12 @@ impl<A: Address> Axes<A> {
         let [src, dst, service, src_port] = &mut classes;
         simd.call(Search { axis: &self.src, points: &block.src[..n], classes: &mut src[..n] });
         simd.call(Search { axis: &self.dst, points: &block.dst[..n], classes: &mut dst[..n] });
-        simd.call(Search { axis: &self.service, points: &block.service[..n], classes: &mut service[..n] });
-        simd.call(Search { axis: &self.src_port, points: &block.src_port[..n], classes: &mut src_port[..n] });
+        for (class, &point) in service[..n].iter_mut().zip(&block.service[..n]) {
+            *class = self.service.class(point);
+        }
+        for (class, &point) in src_port[..n].iter_mut().zip(&block.src_port[..n]) {
+            *class = self.src_port.class(point);
+        }
         classes
     }
 
@@ -147,58 +173,6 @@ impl<A: Address> Axes<A> {
 
     fn depth(&self) -> usize {
         self.src.depth() + self.dst.depth() + self.service.depth() + self.src_port.depth()
-    }
-}
-
-/// The axes, and the rows of each one's classes.
-type Pieces<A> = (Axes<A>, [Rows; 4]);
-
-/// What candidates cover on the four axes.
-struct Covers<A> {
-    src: Cover<A>,
-    dst: Cover<A>,
-    service: Cover<u32>,
-    src_port: Cover<u32>,
-    words: usize,
-}
-
-impl<A: Address> Covers<A> {
-    fn new(bits: usize, words: usize) -> Self {
-        Self {
-            src: Cover::new(bits),
-            dst: Cover::new(bits),
-            service: Cover::new(bits),
-            src_port: Cover::new(bits),
-            words,
-        }
-    }
-
-    fn add_rule(&mut self, bit: u32, live: &LiveRules<'_, A>, rule: usize) {
-        let rule = &live.rules[rule];
-        rule.src.iter().for_each(|&(first, last)| self.src.add(bit, first, last));
-        rule.dst.iter().for_each(|&(first, last)| self.dst.add(bit, first, last));
-        live.services(rule).iter().for_each(|&(first, last)| self.service.add(bit, first, last));
-        let (first, last) = port_interval(rule.src_ports);
-        self.src_port.add(bit, first, last);
-    }
-
-    fn add_entry(&mut self, bit: u32, entry: &plan::Entry<A>) {
-        let (src, dst) = (entry.src, entry.dst);
-        self.src.add(bit, src.0, src.0.xor(A::mask(src.1).not()));
-        self.dst.add(bit, dst.0, dst.0.xor(A::mask(dst.1).not()));
-        self.service.add(bit, entry.service.0, entry.service.1);
-        let (first, last) = port_interval(entry.src_ports);
-        self.src_port.add(bit, first, last);
-    }
-
-    /// The axes and their rows; none when an axis has more classes than `max_classes`.
-    fn cut(self, max_classes: usize, options: &BuildOptions<'_>) -> Result<Option<Pieces<A>>, BuildError> {
-        let cut = Cut { words: self.words, max_classes, options };
-        let Some((src, a)) = self.src.cut(&cut)? else { return Ok(None) };
-        let Some((dst, b)) = self.dst.cut(&cut)? else { return Ok(None) };
-        let Some((service, c)) = self.service.cut(&cut)? else { return Ok(None) };
-        let Some((src_port, d)) = self.src_port.cut(&cut)? else { return Ok(None) };
-        Ok(Some((Axes { src, dst, service, src_port }, [a, b, c, d])))
     }
 }
 
@@ -231,14 +205,8 @@ impl Add for Cost {
 /// The rules of one family, compiled. A copy shares everything but what was taken out since.
 #[derive(Clone, Debug)]
 pub(crate) struct Family<A> {
-    shared: Arc<Shared<A>>,
+    matcher: Arc<Matcher<A>>,
     retracted: Retracted,
-}
-
-#[derive(Debug)]
-struct Shared<A> {
-    axes: Axes<A>,
-    matcher: Matcher<A>,
 }
 
 /// Rules that were taken out after the build.
@@ -252,8 +220,9 @@ pub(crate) struct Retracted {
 
 #[derive(Debug)]
 enum Matcher<A> {
-    Cross(Cross),
-    Vectors(Vectors<A>),
+    Cross(Axes<A>, Cross),
+    Pruned(Pruned<A>),
+    Vectors(Axes<A>, Vectors<A>),
 }
 
 /// What the compiler may choose from. Tests forbid structures to see the others work.
@@ -261,6 +230,8 @@ enum Matcher<A> {
 pub(crate) struct Choice {
     /// The most cells of a cross product.
     pub(crate) cells: usize,
+    /// Whether each class of an address may have a tree of its own.
+    pub(crate) pruned: bool,
     /// The longest list whose rules are all direct.
     pub(crate) all_direct: usize,
     /// The most bits that small tuples are dissolved into.
@@ -269,12 +240,12 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// One bit for each of at most 64 rules.
-    pub(crate) const BITS: Self = Self { cells: 0, all_direct: 64, dissolved: 0 };
+    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0 };
 }
 
 impl Default for Choice {
     fn default() -> Self {
-        Self { cells: cross::MAX_CELLS, all_direct: plan::ALL_DIRECT, dissolved: plan::DISSOLVED }
+        Self { cells: cross::MAX_CELLS, pruned: true, all_direct: plan::ALL_DIRECT, dissolved: plan::DISSOLVED }
     }
 }
 
@@ -287,17 +258,16 @@ impl<A: Address> Family<A> {
     ) -> Result<Self, BuildError> {
         options.proceed()?;
         let live = LiveRules::new(rules, protocols);
-        // A family of few rules in a long list is no cross product, so that it can change with the list.
-        let cross = if rules.len() > cross::MAX_RULES { None } else { Cross::build(&live, options, choice.cells)? };
-        let (shared, live) = match cross {
-            Some((axes, cross)) => (Shared { axes, matcher: Matcher::Cross(cross) }, Vec::new()),
-            None => {
-                let (axes, vectors) = Vectors::build(&live, options, choice)?;
-                let live = vec![Chunk([u64::MAX; 8]); vectors.chunks()];
-                (Shared { axes, matcher: Matcher::Vectors(vectors) }, live)
-            }
+        let (matcher, live) = if let Some((axes, cross)) = Cross::build(&live, options, choice.cells)? {
+            (Matcher::Cross(axes, cross), Vec::new())
+        } else if let Some(pruned) = Pruned::build(&live, options, choice)? {
+            (Matcher::Pruned(pruned), Vec::new())
+        } else {
+            let (axes, vectors) = Vectors::build(&live, options, choice)?;
+            let live = vec![Chunk([u64::MAX; 8]); vectors.chunks()];
+            (Matcher::Vectors(axes, vectors), live)
         };
-        let family = Self { shared: Arc::new(shared), retracted: Retracted { live, codes: Vec::new() } };
+        let family = Self { matcher: Arc::new(matcher), retracted: Retracted { live, codes: Vec::new() } };
         let max_bytes = options.max_bytes;
         if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
     }
@@ -305,12 +275,14 @@ impl<A: Address> Family<A> {
     /// The same rules without that of this code; none when only another build can do that.
     pub(crate) fn without(&self, code: u32) -> Option<Self> {
         let mut family = self.clone();
-        let vectors = match &self.shared.matcher {
-            Matcher::Vectors(vectors) => vectors,
-            Matcher::Cross(cross) => return (!cross.holds(code)).then_some(family),
-        };
-        if let Some((chunk, at)) = vectors.place(code) {
-            family.retracted.live[chunk].0[at / 64] &= !(1 << (at % 64));
+        match &*self.matcher {
+            Matcher::Cross(_, cross) => return (!cross.holds(code)).then_some(family),
+            Matcher::Pruned(_) => {}
+            Matcher::Vectors(_, vectors) => {
+                if let Some((chunk, at)) = vectors.place(code) {
+                    family.retracted.live[chunk].0[at / 64] &= !(1 << (at % 64));
+                }
+            }
         }
         let codes = &mut family.retracted.codes;
         codes.insert(codes.partition_point(|&gone| gone < code), code);
@@ -320,11 +292,10 @@ impl<A: Address> Family<A> {
     /// The verdict codes of a block.
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> [u32; N] {
-        let Shared { axes, matcher } = &*self.shared;
-        let classes = axes.classes(simd, block);
-        match matcher {
-            Matcher::Cross(cross) => cross.decide(&classes, block.len),
-            Matcher::Vectors(vectors) => vectors.decide(simd, &classes, block, &self.retracted),
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => cross.decide(&axes.classes(simd, block), block.len),
+            Matcher::Pruned(pruned) => pruned.decide(simd, block, &self.retracted.codes),
+            Matcher::Vectors(axes, vectors) => vectors.decide(simd, &axes.classes(simd, block), block, &self.retracted),
         }
     }
 
@@ -332,46 +303,50 @@ impl<A: Address> Family<A> {
     /// it is loaded, which took half of the time.
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
-        let Shared { axes, matcher } = &*self.shared;
-        let classes = axes.classes_of(simd, packet);
-        match matcher {
-            Matcher::Cross(cross) => cross.decide_one(classes),
-            Matcher::Vectors(vectors) => vectors.decide_one(simd, classes, packet, &self.retracted),
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => cross.decide_one(axes.classes_of(simd, packet)),
+            Matcher::Pruned(pruned) => pruned.decide_one(simd, packet, &self.retracted.codes),
+            Matcher::Vectors(axes, vectors) => {
+                vectors.decide_one(simd, axes.classes_of(simd, packet), packet, &self.retracted)
+            }
         }
     }
 
     /// What one packet costs.
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
-        let Shared { axes, matcher } = &*self.shared;
-        let steps = axes.depth();
-        match matcher {
-            Matcher::Cross(_) => Cost { steps, ..Cost::default() },
-            Matcher::Vectors(vectors) => Cost { steps, ..vectors.cost(axes.classes_of(simd, packet), packet) },
+        match &*self.matcher {
+            Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
+            Matcher::Pruned(pruned) => pruned.cost(simd, packet),
+            Matcher::Vectors(axes, vectors) => {
+                Cost { steps: axes.depth(), ..vectors.cost(axes.classes_of(simd, packet), packet) }
+            }
         }
     }
 
     /// The most that a packet costs.
     pub(crate) fn worst_case(&self) -> Cost {
-        let steps = self.shared.axes.depth();
-        match &self.shared.matcher {
-            Matcher::Cross(_) => Cost { steps, ..Cost::default() },
-            Matcher::Vectors(vectors) => Cost { steps, ..vectors.worst_case() },
+        match &*self.matcher {
+            Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
+            Matcher::Pruned(pruned) => pruned.worst_case(),
+            Matcher::Vectors(axes, vectors) => Cost { steps: axes.depth(), ..vectors.worst_case() },
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.shared.axes.bytes()
-            + match &self.shared.matcher {
-                Matcher::Cross(cross) => cross.bytes(),
-                Matcher::Vectors(vectors) => vectors.bytes(),
-            }
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => axes.bytes() + cross.bytes(),
+            Matcher::Pruned(pruned) => pruned.bytes(),
+            Matcher::Vectors(axes, vectors) => axes.bytes() + vectors.bytes(),
+        }
     }
 
     pub(crate) fn describe(&self) -> String {
-        let depth = self.shared.axes.depth();
-        match &self.shared.matcher {
-            Matcher::Cross(cross) => format!("cross product of {} cells, {depth} search steps", cross.cells()),
-            Matcher::Vectors(vectors) => format!("{}, {depth} search steps", vectors.describe()),
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => {
+                format!("cross product of {} cells, {} search steps", cross.cells(), axes.depth())
+            }
+            Matcher::Pruned(pruned) => pruned.describe(),
+            Matcher::Vectors(axes, vectors) => format!("{}, {} search steps", vectors.describe(), axes.depth()),
         }
     }
 }

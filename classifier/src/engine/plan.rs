@@ -71,7 +71,7 @@ pub(crate) struct Entry<A> {
     pub(crate) service: (u32, u32),
     pub(crate) src_ports: (u32, u32),
     /// The rule's position among the live ones.
-    rule: u32,
+    pub(super) rule: u32,
 }
 
 /// What a tuple hashes.
@@ -226,7 +226,7 @@ impl<A: Address> Plan<A> {
         let key = |entry: &Entry<A>| {
             let shape = self.tuples[entry.tuple as usize];
             let service = if shape.service { entry.service.0 } else { 0 };
-            (entry.tuple, entry.src.0.and(A::mask(shape.src)), entry.dst.0.and(A::mask(shape.dst)), service)
+            (entry.tuple, entry.src.0 & A::mask(shape.src), entry.dst.0 & A::mask(shape.dst), service)
         };
         let mut sharing: HashMap<_, usize, _> =
             HashMap::with_capacity_and_hasher(self.entries.len(), RandomState::new());
@@ -267,7 +267,7 @@ fn reached<A: Address>(entries: &[Entry<A>], population: &HashMap<(u8, u8), usiz
     let mut reached = HashMap::new();
     for packet in entries.iter().step_by((entries.len() / SAMPLES).max(1)).take(SAMPLES) {
         for &shape in population.keys().filter(|shape| small(shape)) {
-            let (src, dst) = (packet.src.0.and(A::mask(shape.0)), packet.dst.0.and(A::mask(shape.1)));
+            let (src, dst) = (packet.src.0 & A::mask(shape.0), packet.dst.0 & A::mask(shape.1));
             if prefixes.contains(&(shape, false, src)) && prefixes.contains(&(shape, true, dst)) {
                 *reached.entry(shape).or_insert(0) += 1;
             }

@@ -1,5 +1,10 @@
 //! The rules as the compiler sees them: one family, every field as intervals of numbers.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
 use super::address::Address;
 use crate::{Addresses, Rule, Services, Verdict};
 
@@ -71,22 +76,35 @@ pub(crate) struct Live<'a, A> {
 pub(crate) struct LiveRules<'a, A> {
     pub(crate) rules: Vec<Live<'a, A>>,
     services: Vec<(u32, u32)>,
+    /// The highest point of the service axis that a packet can have.
+    pub(crate) last_service: u32,
 }
 
 impl<'a, A: Address> LiveRules<'a, A> {
     pub(crate) fn new(rules: &'a [Rule], protocols: &Protocols) -> Self {
-        let mut live = Self { rules: Vec::new(), services: Vec::new() };
+        let last_service = protocols.point(u8::MAX, u16::MAX);
+        let mut live = Self { rules: Vec::new(), services: Vec::new(), last_service };
+        // The same set of services is taken apart once, so that rules that share it also share its intervals.
+        let mut known: HashMap<Option<usize>, (u32, u32), RandomState> = HashMap::default();
         for (at, rule) in (0u32..).zip(rules) {
             let (src, dst) = (intervals(&rule.src), intervals(&rule.dst));
-            let from = live.services.len();
-            protocols.intervals(&rule.services, &mut live.services);
-            if src.is_empty() || dst.is_empty() || live.services.len() == from {
-                live.services.truncate(from);
+            if src.is_empty() || dst.is_empty() {
+                continue;
+            }
+            let set = match &rule.services {
+                Services::Any => None,
+                Services::Set(set) => Some(Arc::as_ptr(set).addr()),
+            };
+            let services = *known.entry(set).or_insert_with(|| {
+                let index = |at: usize| u32::try_from(at).expect("MAX_RULES keeps lists far below 2^32 services");
+                let from = index(live.services.len());
+                protocols.intervals(&rule.services, &mut live.services);
+                (from, index(live.services.len()))
+            });
+            if services.0 == services.1 {
                 continue;
             }
             let src_ports = (u32::from(rule.src_ports.first), u32::from(rule.src_ports.last));
-            let index = |at: usize| u32::try_from(at).expect("MAX_RULES keeps lists far below 2^32 services");
-            let services = (index(from), index(live.services.len()));
             let code = Verdict::by(rule.action, at).code();
             live.rules.push(Live { code, src, dst, src_ports, services });
             if *rule == Rule::any(rule.action, rule.origin) {
@@ -120,7 +138,7 @@ pub(crate) fn prefixes<A: Address>((mut first, last): (A, A), mut take: impl FnM
         let aligned = u8::try_from(first.trailing_zeros()).expect("at most 128").min(A::BITS);
         let mut length = A::BITS - aligned;
         let end = loop {
-            let end = first.xor(A::mask(length).not());
+            let end = first ^ !A::mask(length);
             if end <= last {
                 break end;
             }

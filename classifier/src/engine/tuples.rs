@@ -153,8 +153,8 @@ impl<A: Address> Tuples<A> {
     pub(crate) fn bucket(&self, tuple: u32, fields: &Fields<A>) -> u32 {
         let at = &self.tuples[tuple as usize];
         let hash = A::mix(
-            fields.src.and(at.src_mask),
-            fields.dst.and(at.dst_mask),
+            fields.src & at.src_mask,
+            fields.dst & at.dst_mask,
             fields.service & at.service_mask,
             self.seed ^ u64::from(at.base),
         );
@@ -218,8 +218,8 @@ impl<A: Address> Packed<A> {
                 src_port: src_port | entry.code & low_ones(PORT_SHIFT),
             },
             width: Fields {
-                src: A::mask(src_length).not(),
-                dst: A::mask(dst_length).not(),
+                src: !A::mask(src_length),
+                dst: !A::mask(dst_length),
                 service: width_service | low_ones(SERVICE_SHIFT),
                 src_port: width_src_port | low_ones(PORT_SHIFT),
             },
@@ -229,5 +229,39 @@ impl<A: Address> Packed<A> {
     #[inline(always)]
     fn code(&self) -> u32 {
         (self.first.service & low_ones(SERVICE_SHIFT)) << PORT_SHIFT | self.first.src_port & low_ones(PORT_SHIFT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPES: [Shape; 1] = [Shape { src: 32, dst: 32, service: false }];
+
+    fn entry(code: u32, src: u32) -> Entry<u32> {
+        let ports = (0, u32::from(u16::MAX));
+        Entry { code, tuple: 0, src: (src, 32), dst: (1, 32), service: (0, u32::MAX), src_ports: ports, rule: code }
+    }
+
+    /// The adversary knows everything, the key of the hash too, and has rules for a single bucket.
+    #[test]
+    fn rules_made_for_one_key_of_the_hash_find_another() {
+        const SEED: u64 = 0x0123_4567_89ab_cdef;
+        let empty = Tuples::<u32>::place(&SHAPES, &[512], &[], SEED, 1);
+        let chosen = (0..).filter(|&src| empty.bucket(0, &Fields { src, dst: 1, service: 0, src_port: 0 }) == 7);
+        let entries: Vec<Entry<u32>> = (0u32..).zip(chosen).map(|(code, src)| entry(code, src)).take(512).collect();
+        let attacked = Tuples::place(&SHAPES, &[512], &entries, SEED, 1);
+        assert_eq!(attacked.worst_case(), 512, "the attack works where the key is known");
+        let tuples = Tuples::new(&SHAPES, &entries).expect("under another key they spread");
+        assert!(tuples.worst_case() as usize <= MAX_RUN);
+    }
+
+    /// No key helps where the hashed fields are the same. What has no room is named, for the rows.
+    #[test]
+    fn rules_of_one_key_beyond_the_bound_are_sent_back() {
+        let entries: Vec<Entry<u32>> = (0..100).map(|code| entry(code, 9)).collect();
+        let homeless = Tuples::new(&SHAPES, &entries).unwrap_err();
+        assert_eq!(homeless.len(), 100 - MAX_RUN);
+        assert!(homeless.iter().all(|&code| code as usize >= MAX_RUN), "the best rules stay");
     }
 }

@@ -2,10 +2,11 @@
 //! that may.
 
 use super::address::{Address, Fields};
+use super::cover::Covers;
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::{Tuples, lanes};
-use super::{Axes, Block, Choice, Classes, Cost, Covers, Retracted};
+use super::{Axes, Block, Choice, Classes, Cost, Retracted};
 use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
@@ -65,7 +66,7 @@ impl<A: Address> Vectors<A> {
             return Err(BuildError::TooComplex);
         }
         let words = if bits <= 64 { 1 } else { bits.div_ceil(512) * 8 };
-        let mut covers = Covers::new(bits, words);
+        let mut covers = Covers::new(words, live.last_service);
         plan.entries.iter().for_each(|entry| covers.add_entry(entry.tuple, entry));
         let mut codes = vec![u32::MAX; plan.tuples.len()];
         for &rule in &plan.direct {
@@ -73,7 +74,7 @@ impl<A: Address> Vectors<A> {
             codes.push(live.rules[rule as usize].code);
         }
         let too_large = BuildError::TooLarge { max_bytes: options.max_bytes };
-        let (mut axes, rows) = covers.cut(options.max_bytes / (words * 8), options)?.ok_or(too_large)?;
+        let (mut axes, rows) = covers.cut(options.max_bytes / (words * 8), usize::MAX, options)?.ok_or(too_large)?;
         // The rows of the four axes lie behind each other, and a class is numbered by where its row begins.
         let each = words.div_ceil(8);
         let mut begins = 0;
@@ -84,7 +85,7 @@ impl<A: Address> Vectors<A> {
             move |class| begin + class * u32::try_from(each).expect("below MAX_BITS / 512")
         }));
         rows.iter().for_each(|rows| all.extend_from_slice(&rows.bits));
-        let classes = rows.each_ref().map(super::Rows::classes);
+        let classes = rows.each_ref().map(super::cover::Rows::classes);
         let rows = if words == 1 {
             Rows::Words(all)
         } else {

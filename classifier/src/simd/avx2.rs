@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Chunk, Kernel, NO_BIT, Node, Simd};
+use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 
 /// Proof that the CPU has AVX2, BMI1, BMI2, LZCNT and POPCNT.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,48 @@ impl Avx2 {
     }
 }
 
+impl Avx2 {
+    /// Two bits per separator that is below the point.
+    #[inline(always)]
+    fn below(self, node: &Node<u32>, point: u32) -> i32 {
+        let line = (&raw const node.0).cast::<__m256i>();
+        // SAFETY: an Avx2 exists, so the CPU has the features; a node is 64 readable bytes aligned to 64.
+        unsafe {
+            // AVX2 compares signed numbers only: with the top bit turned, signed order is unsigned order.
+            let turn = _mm256_set1_epi32(i32::MIN);
+            let point = _mm256_xor_si256(_mm256_set1_epi32(point.cast_signed()), turn);
+            let low = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line), turn));
+            let high = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line.add(1)), turn));
+            // Each lane below the point is -1; packing keeps one byte pair per lane, the last lane's on top.
+            _mm256_movemask_epi8(_mm256_packs_epi32(low, high))
+        }
+    }
+
+    /// A bit per separator that is below the point.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        let line = (&raw const node.0).cast::<__m256i>();
+        let (high, low) = ((point >> 64) as u64, point as u64);
+        // SAFETY: an Avx2 exists, so the CPU has the features; a node is 256 readable bytes aligned to 64.
+        unsafe {
+            // As in `below`: signed comparisons of numbers whose top bit is turned.
+            let turn = _mm256_set1_epi64x(i64::MIN);
+            let turned = |number: u64| _mm256_xor_si256(_mm256_set1_epi64x(number.cast_signed()), turn);
+            let (high, low) = (turned(high), turned(low));
+            let load = |at: usize| _mm256_xor_si256(_mm256_load_si256(line.add(at)), turn);
+            let mut all = 0;
+            for at in 0..4 {
+                let highs = load(at);
+                let low = _mm256_and_si256(_mm256_cmpeq_epi64(high, highs), _mm256_cmpgt_epi64(low, load(at + 4)));
+                let below = _mm256_or_si256(_mm256_cmpgt_epi64(high, highs), low);
+                all |= _mm256_movemask_pd(_mm256_castsi256_pd(below)) << (4 * at);
+            }
+            all.cast_unsigned()
+        }
+    }
+}
+
 impl Simd for Avx2 {
     #[inline(always)]
     fn call<K: Kernel>(self, kernel: K) {
@@ -34,18 +76,37 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn rank(self, node: &Node<u32>, point: u32) -> u32 {
-        let line = (&raw const node.0).cast::<__m256i>();
-        // SAFETY: an Avx2 exists, so the CPU has the features; a node is 64 readable bytes aligned to 64.
-        unsafe {
-            // AVX2 compares signed numbers only: with the top bit turned, signed order is unsigned order.
-            let turn = _mm256_set1_epi32(i32::MIN);
-            let point = _mm256_xor_si256(_mm256_set1_epi32(point.cast_signed()), turn);
-            let low = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line), turn));
-            let high = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line.add(1)), turn));
-            // Each lane below the point is -1; packing keeps one byte pair per lane.
-            let below = _mm256_movemask_epi8(_mm256_packs_epi32(low, high));
-            below.count_ones() / 2
-        }
+        self.below(node, point).count_ones() / 2
+    }
+
+    #[inline(always)]
+    fn child(self, node: &Node<u32>, point: u32) -> u32 {
+        // The last lane's pair of bits is the highest.
+        (self.below(node, point) & 0x3fff_ffff).count_ones() / 2 + node.0[NODE - 1]
+    }
+
+    #[inline(always)]
+    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        self.below_wide(node, point).count_ones()
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "made of a u32")]
+    fn child_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        (self.below_wide(node, point) & 0x7fff).count_ones() + node.separator(NODE - 1) as u32
+    }
+
+    #[inline(always)]
+    fn pick(self, line: &Services, service: u32) -> u32 {
+        // SAFETY: an Avx2 exists, so the CPU has the features; each array is 16 readable bytes or more.
+        let inside = unsafe {
+            let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
+            let above = _mm_sub_epi32(_mm_set1_epi32(service.cast_signed()), load(&line.first));
+            // Unsigned `above <= width` where the smaller of both is `above`.
+            let inside = _mm_cmpeq_epi32(_mm_min_epu32(above, load(&line.width)), above);
+            _mm_movemask_ps(_mm_castsi128_ps(inside))
+        };
+        line.codes[(inside | 1 << Services::RULES).trailing_zeros() as usize]
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, Chunk, Kernel, Node, Simd};
+use super::{Avx2, Chunk, Kernel, NODE, Node, Services, Simd};
 
 /// Proof that the CPU has AVX-512 F, BW, DQ and VL beside what [`Avx2`] proves.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,27 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
         all.then_some(Self(()))
+    }
+}
+
+impl Avx512 {
+    /// A bit per separator that is below the point.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        let line = (&raw const node.0).cast::<__m512i>();
+        let (high, low) = ((point >> 64) as u64, point as u64);
+        // SAFETY: an Avx512 exists, so the CPU has the features; a node is 256 readable bytes aligned to 64.
+        unsafe {
+            let (high, low) = (_mm512_set1_epi64(high.cast_signed()), _mm512_set1_epi64(low.cast_signed()));
+            let load = |at: usize| _mm512_load_si512(line.add(at));
+            let eight = |at: usize| {
+                let highs = load(at);
+                let (below, equal) = (_mm512_cmplt_epu64_mask(highs, high), _mm512_cmpeq_epu64_mask(highs, high));
+                below | _mm512_mask_cmplt_epu64_mask(equal, load(at + 2), low)
+            };
+            u32::from(eight(0)) | u32::from(eight(1)) << 8
+        }
     }
 }
 
@@ -42,28 +63,36 @@ impl Simd for Avx512 {
         }
     }
 
-    /// A binary search of 16 points at a time with the node in a register: `vpermd` looks up one separator per lane.
     #[inline(always)]
-    fn rank_all(self, node: &Node<u32>, points: &[u32], ranks: &mut [u32]) {
-        let ((points, points_left), (ranks, ranks_left)) = (points.as_chunks::<16>(), ranks.as_chunks_mut::<16>());
-        // SAFETY: an Avx512 exists; a node is 64 readable bytes aligned to 64; the chunks are 16 numbers each.
-        unsafe {
+    fn child(self, node: &Node<u32>, point: u32) -> u32 {
+        // SAFETY: an Avx512 exists, so the CPU has the features; a node is 64 readable bytes aligned to 64.
+        let below = unsafe {
             let separators = _mm512_load_si512((&raw const node.0).cast());
-            for (points, ranks) in points.iter().zip(ranks) {
-                let point = _mm512_loadu_si512(points.as_ptr().cast());
-                let mut below = _mm512_setzero_si512();
-                for step in [8, 4, 2, 1, 1] {
-                    let at = _mm512_add_epi32(below, _mm512_set1_epi32(step - 1));
-                    let passed = _mm512_cmplt_epu32_mask(_mm512_permutexvar_epi32(at, separators), point);
-                    below = _mm512_mask_add_epi32(below, passed, below, _mm512_set1_epi32(step));
-                }
-                // Not a masked store for the rest: the loads that follow would have to wait for it.
-                _mm512_storeu_si512(ranks.as_mut_ptr().cast(), below);
-            }
-        }
-        for (rank, &point) in ranks_left.iter_mut().zip(points_left) {
-            *rank = self.rank(node, point);
-        }
+            _mm512_mask_cmplt_epu32_mask(0x7fff, separators, _mm512_set1_epi32(point.cast_signed()))
+        };
+        below.count_ones() + node.0[NODE - 1]
+    }
+
+    #[inline(always)]
+    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        self.below_wide(node, point).count_ones()
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "made of a u32")]
+    fn child_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        (self.below_wide(node, point) & 0x7fff).count_ones() + node.separator(NODE - 1) as u32
+    }
+
+    #[inline(always)]
+    fn pick(self, line: &Services, service: u32) -> u32 {
+        // SAFETY: an Avx512 exists, so the CPU has the features; each array is 16 readable bytes or more.
+        let inside = unsafe {
+            let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
+            let above = _mm_sub_epi32(_mm_set1_epi32(service.cast_signed()), load(&line.first));
+            _mm_cmple_epu32_mask(above, load(&line.width))
+        };
+        line.codes[(u32::from(inside) | 1 << Services::RULES).trailing_zeros() as usize]
     }
 
     #[inline(always)]

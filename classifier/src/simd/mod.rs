@@ -19,6 +19,7 @@ mod avx2;
 mod avx512;
 mod list;
 mod scalar;
+mod services;
 #[cfg(test)]
 mod tests;
 
@@ -28,22 +29,54 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use list::List;
 pub(crate) use scalar::Scalar;
+pub(crate) use services::{CONTINUED, Services};
 
 /// How many separators a search node holds: 16 of 32 bits are one cache line and one AVX-512 register.
 pub(crate) const NODE: usize = 16;
 
+/// Children of a branch: the last number of its node says where they begin, the others part them.
+pub(crate) const BRANCHES: usize = NODE;
+
 /// The place of the first bit of a chunk that has none: all of its eight words are passed, and all 64 bits of a ninth.
 pub(crate) const NO_BIT: usize = 576;
+
+/// No packet's service: those are below 2^24, the class of a protocol and a port.
+const NO_SERVICE: u32 = u32::MAX;
 
 /// 512 bits of a row: one cache line, one AVX-512 register.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk(pub(crate) [u64; 8]);
 
-/// The separators of one search node, ascending, on a cache line of their own.
+/// The separators of one search node, ascending, on cache lines of their own.
+///
+/// Those of 128 bits lie in halves, so that one comparison takes eight of a kind: the high halves first.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Node<A>(pub(crate) [A; NODE]);
+pub(crate) struct Node<A>([A; NODE]);
+
+impl Node<u32> {
+    pub(crate) fn narrow(separators: [u32; NODE]) -> Self {
+        Self(separators)
+    }
+}
+
+impl Node<u128> {
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+    pub(crate) fn wide(separators: [u128; NODE]) -> Self {
+        let half = |at: usize| {
+            let separator = separators[at % NODE];
+            if at < NODE { (separator >> 64) as u64 } else { separator as u64 }
+        };
+        Self(std::array::from_fn(|at| u128::from(half(2 * at)) | u128::from(half(2 * at + 1)) << 64))
+    }
+
+    #[inline(always)]
+    fn separator(&self, at: usize) -> u128 {
+        let half = |at: usize| self.0[at / 2 % NODE] >> (at % 2 * 64);
+        half(at) << 64 | half(at + NODE) & u128::from(u64::MAX)
+    }
+}
 
 /// Work that is compiled once per level.
 pub(crate) trait Kernel {
@@ -60,13 +93,18 @@ pub(crate) trait Simd: Copy {
     /// How many of the ascending separators are below the point.
     fn rank(self, node: &Node<u32>, point: u32) -> u32;
 
-    /// The same for several points, up to the shorter of the two slices.
-    #[inline(always)]
-    fn rank_all(self, node: &Node<u32>, points: &[u32], ranks: &mut [u32]) {
-        for (rank, &point) in ranks.iter_mut().zip(points) {
-            *rank = self.rank(node, point);
-        }
-    }
+    /// The child of a branch that holds the point: the node's last number and how many of the others, which are
+    /// ascending, are below the point.
+    fn child(self, node: &Node<u32>, point: u32) -> u32;
+
+    /// [`Simd::rank`] for 128 bits.
+    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32;
+
+    /// [`Simd::child`] for 128 bits.
+    fn child_wide(self, node: &Node<u128>, point: u128) -> u32;
+
+    /// The code of the first of the line's rules that holds the service, the line's last number when none does.
+    fn pick(self, line: &Services, service: u32) -> u32;
 
     /// Whether each of four points lies in its interval, given by its first number and its length less one.
     fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool;

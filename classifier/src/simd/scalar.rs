@@ -1,6 +1,6 @@
 //! The level that every CPU has.
 
-use super::{Chunk, Kernel, NO_BIT, Node, Simd};
+use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 
 /// Plain Rust. The compiler may still use what the target guarantees (SSE2 on x86-64).
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,40 @@ impl Simd for Scalar {
     #[inline(always)]
     fn rank(self, node: &Node<u32>, point: u32) -> u32 {
         node.0.iter().map(|&separator| u32::from(separator < point)).sum()
+    }
+
+    #[inline(always)]
+    fn child(self, node: &Node<u32>, point: u32) -> u32 {
+        let [separators @ .., first] = &node.0;
+        let separators: &[u32; NODE - 1] = separators;
+        first + separators.iter().map(|&separator| u32::from(separator < point)).sum::<u32>()
+    }
+
+    /// A binary search: a comparison of 128 bits is two instructions.
+    #[inline(always)]
+    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        let mut rank = 0;
+        for step in [8, 4, 2, 1, 1] {
+            rank += if node.separator((rank + step - 1) as usize) < point { step } else { 0 };
+        }
+        rank
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "made of a u32")]
+    fn child_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        let mut rank = 0;
+        for step in [8, 4, 2, 1] {
+            rank += if node.separator((rank + step - 1) as usize) < point { step } else { 0 };
+        }
+        node.separator(NODE - 1) as u32 + rank
+    }
+
+    #[inline(always)]
+    fn pick(self, line: &Services, service: u32) -> u32 {
+        let inside = |at: usize| u32::from(service.wrapping_sub(line.first[at]) <= line.width[at]) << at;
+        let inside = inside(0) | inside(1) | inside(2) | inside(3) | 1 << Services::RULES;
+        line.codes[inside.trailing_zeros() as usize]
     }
 
     #[inline(always)]

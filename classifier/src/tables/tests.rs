@@ -1,6 +1,7 @@
 //! The engines against the scan, and what the interface promises.
 
 use super::*;
+use crate::difference;
 use crate::{Addresses, OriginId, PortRange, Service, Services, protocol};
 
 fn key(src: &str, port: u16) -> Key {
@@ -95,7 +96,7 @@ mod random {
         ]
     }
 
-    fn addresses() -> impl Strategy<Value = Addresses> {
+    pub(super) fn addresses() -> impl Strategy<Value = Addresses> {
         prop_oneof![
             1 => Just(Addresses::Any),
             4 => prefix().prop_map(Addresses::prefix),
@@ -144,13 +145,19 @@ mod random {
 
     /// A list in which the catch-all rule is rare, or most rules would never be looked at.
     pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
-        (prop::collection::vec(rule(), 0..40), any::<bool>()).prop_map(|(mut rules, twice)| {
-            rules.retain(|rule| *rule != Rule::any(rule.action, rule.origin));
-            if twice {
-                rules.extend_from_within(..rules.len() / 2);
-            }
-            rules
-        })
+        (prop::collection::vec(rule(), 0..40), any::<bool>(), any::<bool>()).prop_map(
+            |(mut rules, twice, every_port)| {
+                if every_port {
+                    // As in everything that NetworkPolicy can say.
+                    rules.iter_mut().for_each(|rule| rule.src_ports = PortRange::ALL);
+                }
+                rules.retain(|rule| *rule != Rule::any(rule.action, rule.origin));
+                if twice {
+                    rules.extend_from_within(..rules.len() / 2);
+                }
+                rules
+            },
+        )
     }
 
     pub(super) fn key() -> impl Strategy<Value = Key> {
@@ -165,23 +172,27 @@ mod random {
 
 use crate::engine::Choice;
 use proptest::prelude::*;
+use std::collections::HashSet;
 
 /// Choices that force each structure to work on short lists.
-fn choices() -> [Choice; 4] {
+fn choices() -> [Choice; 5] {
     let all = Choice::default();
+    let vectors = Choice { cells: 0, pruned: false, ..all };
     [
         all,
         Choice { cells: 0, ..all },
-        Choice { cells: 0, all_direct: 0, ..all },
-        Choice { cells: 0, all_direct: 0, dissolved: 0 },
+        vectors,
+        Choice { all_direct: 0, ..vectors },
+        Choice { all_direct: 0, dissolved: 0, ..vectors },
     ]
 }
 
 /// Every structure on every level, one by one and in bursts, says what the scan says.
-fn all_agree(rules: &[Rule], keys: &[Key]) -> Vec<Verdict> {
+fn all_agree(rules: &[Rule], keys: &[Key], structures: &mut HashSet<String>) -> Vec<Verdict> {
     let truth: Vec<Verdict> = keys.iter().map(|key| linear::scan(rules, key)).collect();
     for choice in choices() {
         let tables = Tables::build_as(rules.to_vec(), &BuildOptions::default(), choice).unwrap();
+        structures.extend(tables.describe().split_whitespace().take(3).last().map(str::to_owned));
         for level in Level::available() {
             let tables = tables.clone().at(level);
             for burst in [1, 7, 32, 256] {
@@ -203,11 +214,12 @@ fn all_agree(rules: &[Rule], keys: &[Key]) -> Vec<Verdict> {
 fn every_structure_level_and_burst_answers_like_the_scan() {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     let reached: [AtomicUsize; 5] = Default::default();
+    let structures = std::cell::RefCell::new(HashSet::new());
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     runner
         .run(&(random::rules(), prop::collection::vec(random::key(), 1..70)), |(rules, keys)| {
-            let truth = all_agree(&rules, &keys);
+            let truth = all_agree(&rules, &keys, &mut structures.borrow_mut());
             for (verdict, key) in truth.iter().zip(&keys) {
                 let outcome = match verdict.rule() {
                     Some(_) if verdict.is_allow() => 0,
@@ -223,6 +235,7 @@ fn every_structure_level_and_burst_answers_like_the_scan() {
     for (count, what) in reached.iter().zip(["an allow", "a deny", "no match", "an IPv4 key", "an IPv6 key"]) {
         assert!(count.load(Relaxed) > 0, "the random lists never reached {what}");
     }
+    assert_eq!(structures.borrow().len(), 3, "structures reached: {structures:?}");
 }
 
 proptest! {
@@ -230,7 +243,7 @@ proptest! {
     #[test]
     fn changed_tables_answer_like_the_changed_list(
         rules in random::rules(),
-        changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), random::rule()), 1..12),
+        changes in prop::collection::vec((0u8..4, any::<prop::sample::Index>(), random::rule(), random::addresses()), 1..12),
         together in 1usize..4,
         keys in prop::collection::vec(random::key(), 1..40),
     ) {
@@ -239,11 +252,20 @@ proptest! {
             let mut tables = Tables::build_as(rules.clone(), &BuildOptions::default(), *choice).unwrap();
             for changes in changes.chunks(together) {
                 let mut list_changes = Vec::new();
-                for (insert, at, rule) in changes {
-                    if *insert || list.is_empty() {
+                for (kind, at, rule, addresses) in changes {
+                    if *kind == 0 || list.is_empty() {
                         let at = at.index(list.len() + 1);
                         list.insert(at, rule.clone());
                         list_changes.push(Change::Insert { at, rule: rule.clone() });
+                    } else if *kind == 1 {
+                        let at = at.index(list.len());
+                        list[at] = rule.clone();
+                        list_changes.push(Change::Replace { at, rule: rule.clone() });
+                    } else if *kind == 2 {
+                        let at = at.index(list.len());
+                        let rule = Rule { src: addresses.clone(), ..list[at].clone() };
+                        list[at] = rule.clone();
+                        list_changes.push(Change::Replace { at, rule });
                     } else {
                         let at = at.index(list.len());
                         list.remove(at);
@@ -262,6 +284,29 @@ proptest! {
                         prop_assert_eq!(tables.lookup(key), verdict);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn tables_changed_to_another_list_answer_like_it(
+        rules in random::rules(),
+        other in random::rules(),
+        kept in any::<prop::sample::Index>(),
+        keys in prop::collection::vec(random::key(), 1..40),
+    ) {
+        let mut list = rules.clone();
+        list.truncate(kept.index(rules.len() + 1));
+        list.extend(other);
+        let changes = difference::changes(&RuleList::from(rules.clone()), &list);
+        for choice in &choices()[1..] {
+            let tables = Tables::build_as(rules.clone(), &BuildOptions::default(), *choice).unwrap();
+            let tables = tables.update_as(&changes, &BuildOptions::default(), 0).unwrap();
+            prop_assert!(*tables.rules() == *list);
+            let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
+            tables.lookup_batch(&keys, &mut verdicts);
+            for (key, verdict) in keys.iter().zip(verdicts) {
+                prop_assert_eq!(verdict, linear::scan(&list, key), "{:?} {}", key, tables.describe());
             }
         }
     }
@@ -294,6 +339,55 @@ proptest! {
     }
 }
 
+/// A node's exit: few rules whose sets hold the pods of the cluster.
+fn exit(pods: &[u32]) -> Vec<Rule> {
+    let set = |step: u32| -> Addresses {
+        let members =
+            pods.iter().filter(|&pod| pod / 2 % step == 0).map(|pod| std::net::IpAddr::from(pod.to_be_bytes()));
+        Addresses::from(members.collect::<crate::AddressSet>())
+    };
+    let (all, some) = (set(1), set(3));
+    vec![
+        Rule { src: some.clone(), dst: all.clone(), ..rule("10.0.0.0/8", 80, Action::Allow, 1) },
+        Rule { src: all.clone(), ..rule("10.0.0.0/8", 443, Action::Allow, 2) },
+        Rule { src: some, ..Rule::any(Action::Deny, OriginId(3)) },
+        Rule { dst: all, ..Rule::any(Action::Allow, OriginId(4)) },
+    ]
+}
+
+#[test]
+fn a_member_of_a_large_set_comes_and_goes_without_a_build() {
+    let mut pods: Vec<u32> = (0..6000).map(|at| 0x0a00_0000 + 2 * at).collect();
+    let tables = Tables::build(exit(&pods)).unwrap();
+    let before = tables.clone();
+    let mut tables = tables;
+    let mut shared = 0;
+    for at in 0..100 {
+        // Now one more, now one less.
+        if at % 2 == 0 {
+            pods.push(0x0a10_0000 + 2 * at);
+        } else {
+            pods.remove(at as usize);
+        }
+        let list = exit(&pods);
+        tables = tables.changed_to(&list, &BuildOptions::default()).unwrap();
+        shared += usize::from(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()));
+        let pod = |at: usize| std::net::IpAddr::from(pods[at * 7 % pods.len()].to_be_bytes());
+        let keys: Vec<Key> = (0..200)
+            .map(|key| (key * 31, key + pods.len() - 50))
+            .flat_map(|(a, b)| [80, 443, 81].map(|port| Key::new(pod(a), pod(b), protocol::TCP, 1, port)))
+            .chain([Key::new("10.16.0.0".parse().unwrap(), "10.0.0.2".parse().unwrap(), 6, 1, 80)])
+            .collect();
+        let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
+        tables.lookup_batch(&keys, &mut verdicts);
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            assert_eq!(verdict, linear::scan(&list, key), "{key:?}");
+            assert_eq!(verdict, tables.lookup(key));
+        }
+    }
+    assert!(shared > 30, "compiled anew after {shared} changes");
+}
+
 #[test]
 fn a_cancelled_build_stops() {
     let options = BuildOptions { cancelled: &|| true, ..BuildOptions::default() };
@@ -312,7 +406,7 @@ fn a_long_list_is_given_up_before_it_is_copied_out() {
         })
         .collect();
     let options = BuildOptions { max_bytes: 20_000, ..BuildOptions::default() };
-    let built = Tables::build_as(rules, &options, choices()[2]);
+    let built = Tables::build_as(rules, &options, choices()[3]);
     assert_eq!(built.err(), Some(BuildError::TooLarge { max_bytes: 20_000 }));
 }
 

@@ -1,0 +1,135 @@
+//! What turns one ordered list into another.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use crate::{AddressSet, Addresses, Change, Rule, RuleList};
+
+/// How far a rule is searched that stands elsewhere. Lists that differ by more are compiled anew.
+const WINDOW: usize = 64;
+
+/// The changes that make the second list of the first.
+pub(crate) fn changes(old: &RuleList, new: &[Rule]) -> Vec<Change> {
+    let start = old.iter().zip(new).take_while(|(before, rule)| before == rule).count();
+    let most = old.len().min(new.len()) - start;
+    let end = old.iter().rev().zip(new.iter().rev()).take(most).take_while(|(before, rule)| before == rule).count();
+    let (old, new): (Vec<&Rule>, _) = (old.iter().take(old.len() - end).skip(start).collect(), &new[..new.len() - end]);
+    let mut all = Vec::new();
+    // Positions in what is left of the old list, and in the new one, which is also that in the list as changed so far.
+    let (mut from, mut at) = (0, start);
+    while from < old.len() && at < new.len() {
+        let (removed, inserted) = if old[from] == &new[at] { (0, 0) } else { apart(&old[from..], &new[at..]) };
+        all.extend((0..removed).map(|_| Change::Remove { at }));
+        all.extend((at..).zip(&new[at..at + inserted]).map(|(at, rule)| Change::Insert { at, rule: rule.clone() }));
+        (from, at) = (from + removed, at + inserted);
+        if old[from] != &new[at] {
+            all.push(Change::Replace { at, rule: new[at].clone() });
+        }
+        (from, at) = (from + 1, at + 1);
+    }
+    all.extend((from..old.len()).map(|_| Change::Remove { at }));
+    all.extend((at..new.len()).map(|at| Change::Insert { at, rule: new[at].clone() }));
+    all
+}
+
+/// How many rules have gone before the next one that is in both lists, and how many have come; nothing when the rules
+/// here are each other's successors, or when nothing is found.
+fn apart(old: &[&Rule], new: &[Rule]) -> (usize, usize) {
+    let (before, rule) = (old[0], &new[0]);
+    let nearest = |same: fn(&Rule, &Rule) -> bool| {
+        let removed = (1..WINDOW).find(|&far| old.get(far).is_some_and(|before| same(before, rule)));
+        let inserted = (1..WINDOW).find(|&far| new.get(far).is_some_and(|rule| same(before, rule)));
+        match (removed, inserted) {
+            (Some(far), other) if other.is_none_or(|other| far <= other) => Some((far, 0)),
+            (_, Some(far)) => Some((0, far)),
+            _ => None,
+        }
+    };
+    // What is the same comes first, or rules of single addresses would all be taken for successors of their neighbours.
+    nearest(|a, b| a == b)
+        .or_else(|| similar(before, rule).then_some((0, 0)))
+        .or_else(|| nearest(similar))
+        .unwrap_or((0, 0))
+}
+
+/// Whether one may be the other with some members more or less in its sets.
+fn similar(a: &Rule, b: &Rule) -> bool {
+    same_but_addresses(a, b) && close(&a.src, &b.src) && close(&a.dst, &b.dst)
+}
+
+fn close(a: &Addresses, b: &Addresses) -> bool {
+    match (a, b) {
+        (Addresses::Set(a), Addresses::Set(b)) => {
+            a.v4_intervals().len().abs_diff(b.v4_intervals().len()) < WINDOW
+                && a.v6_intervals().len().abs_diff(b.v6_intervals().len()) < WINDOW
+        }
+        (Addresses::Any, Addresses::Any) => true,
+        _ => false,
+    }
+}
+
+/// Whether the rules differ at most in their addresses.
+pub(crate) fn same_but_addresses(a: &Rule, b: &Rule) -> bool {
+    a.origin == b.origin && a.action == b.action && a.src_ports == b.src_ports && a.services == b.services
+}
+
+/// What differs between sets, each pair compared once: many rules may share a set that changed.
+#[derive(Default)]
+pub(crate) struct Differences {
+    /// By the addresses of the two sets, which are kept as long as that.
+    known: HashMap<[usize; 2], Difference, RandomState>,
+}
+
+struct Difference {
+    changed: Arc<AddressSet>,
+    /// Keeps the places of the two sets from being used for others.
+    _sets: [Arc<AddressSet>; 2],
+}
+
+impl Differences {
+    /// The addresses that are in one rule's sets and not in the other's; none when one is about every address.
+    pub(crate) fn between(&mut self, a: &Rule, b: &Rule) -> Option<AddressSet> {
+        Some(self.of(&a.src, &b.src)?.union(&*self.of(&a.dst, &b.dst)?))
+    }
+
+    fn of(&mut self, a: &Addresses, b: &Addresses) -> Option<Arc<AddressSet>> {
+        match (a, b) {
+            (Addresses::Any, Addresses::Any) => Some(Arc::default()),
+            (Addresses::Set(a), Addresses::Set(b)) => {
+                let places = [a, b].map(|set| Arc::as_ptr(set).addr());
+                let difference = || Difference { changed: Arc::new(a.difference(b)), _sets: [a.clone(), b.clone()] };
+                Some(self.known.entry(places).or_insert_with(difference).changed.clone())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, OriginId};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_changes_make_the_new_list(old in prop::collection::vec(0u32..6, 0..90), new in prop::collection::vec(0u32..6, 0..90), same in any::<bool>()) {
+            let rules = |origins: &[u32]| origins.iter().map(|&at| Rule::any(Action::Allow, OriginId(at))).collect::<Vec<_>>();
+            let new = if same { let mut new = old.clone(); new.truncate(80); new.insert(new.len() / 2, 9); new } else { new };
+            let (mut list, new) = (rules(&old), rules(&new));
+            let all = changes(&RuleList::from(list.clone()), &new);
+            let count = all.len();
+            for change in all {
+                match change {
+                    Change::Insert { at, rule } => list.insert(at, rule),
+                    Change::Remove { at } => drop(list.remove(at)),
+                    Change::Replace { at, rule } => list[at] = rule,
+                }
+            }
+            prop_assert_eq!(&list, &new);
+            prop_assert!(!same || count <= 12, "{} changes for one insertion", count);
+        }
+    }
+}

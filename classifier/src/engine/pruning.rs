@@ -1,0 +1,363 @@
+//! Set pruning: every class of one address has a search tree of its own over the other address, and every leaf of that
+//! the few rules that are left, in order.
+//!
+//! ```text
+//!   source --search tree--> class --its own search tree--> destination's piece --> list: service -> rule
+//! ```
+//!
+//! A node's exit table is made for it: a rule names one pod or a few, so the lists of all pods together are hardly
+//! longer than the list of rules. Neither rows nor tuples are looked at, and no service is searched: one line holds
+//! four rules' services and codes. Rules that many classes share are copied to each of them, so this is tried within
+//! bounds: a list of firewall rules with wildcards on either side is left to the bit vectors.
+//!
+//! Source: set-pruning tries, Decasper et al., "Router Plugins", 1998, with classes for trie paths.
+
+use super::address::{Address, Fields};
+use super::axis::{Axis, Classed};
+use super::partition::{Bounds, Event, Lists, Pieces};
+use super::rules::{Live, LiveRules};
+use super::{Block, Choice, Cost};
+use crate::simd::{BRANCHES, CONTINUED, Kernel, List, Node, Services, Simd, prefetch};
+use crate::{BuildError, BuildOptions, PortRange};
+
+/// The most services of rules that one packet can make a lookup compare: eight lines.
+const LONGEST: usize = 32;
+
+/// Copies of rules and pieces per rule. The lists that this is for have 1 to 2, acl1.10k has 7 and 12.
+const COPIES: usize = 16;
+
+/// And for short lists: half a megabyte of separators and numbers.
+const FEW: usize = 1 << 16;
+
+/// Beyond these it is two per rule. More of long lists (acl1.100k: 39 MB) is a tenth quicker than bit vectors, which
+/// take a fifth of the memory and are built in a third of the time.
+const MANY: usize = 1 << 18;
+
+/// Bytes per rule at most, or as for this many rules.
+const BYTES: usize = 256;
+const BYTES_RULES: usize = 1 << 12;
+
+/// Every class's tree over the second address, and their leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pruned<A> {
+    /// Whether the destination is searched first.
+    destination_first: bool,
+    /// From the first address to the root of its class's tree.
+    first: Axis<A>,
+    /// Level by level, the roots first. The last number of a node says where its children begin.
+    nodes: Vec<Node<A>>,
+    /// Of every tree, so that no branch depends on the class.
+    depth: usize,
+    /// The line of each leaf.
+    lines: Vec<u32>,
+    services: Vec<Services>,
+    longest: usize,
+}
+
+impl<A: Address> Pruned<A> {
+    /// None when the list is not for this: rules look at source ports, or too many classes share too many rules.
+    pub(crate) fn build(
+        live: &LiveRules<'_, A>,
+        options: &BuildOptions<'_>,
+        choice: Choice,
+    ) -> Result<Option<Self>, BuildError> {
+        let every = (u32::from(PortRange::ALL.first), u32::from(PortRange::ALL.last));
+        if !choice.pruned || live.rules.iter().any(|rule| rule.src_ports != every) {
+            return Ok(None);
+        }
+        let by_src = Trees::new(live, false, options)?;
+        let by_dst = Trees::new(live, true, options)?;
+        let trees = match (by_src, by_dst) {
+            (Some(a), Some(b)) => Some(if b.second.lasts.len() < a.second.lasts.len() { b } else { a }),
+            (a, b) => a.or(b),
+        };
+        Ok(trees
+            .and_then(|trees| trees.compile(live))
+            .filter(|pruned| pruned.bytes() <= options.max_bytes.min(BYTES * live.rules.len().max(BYTES_RULES))))
+    }
+}
+
+/// The trees before they are laid out.
+struct Trees<A> {
+    destination_first: bool,
+    first: Pieces<A>,
+    second: Pieces<A>,
+    /// Where each class's pieces begin in `second`, and where the last's end.
+    starts: Vec<usize>,
+    lists: Lists,
+}
+
+impl<A: Address> Trees<A> {
+    fn new(
+        live: &LiveRules<'_, A>,
+        destination_first: bool,
+        options: &BuildOptions<'_>,
+    ) -> Result<Option<Self>, BuildError> {
+        options.proceed()?;
+        let count = live.rules.len();
+        let most = (count * COPIES).max(FEW).min(MANY + 2 * count).min(options.max_bytes / 8);
+        let intervals = |rule: &Live<'_, A>| if destination_first { rule.dst.len() } else { rule.src.len() };
+        if live.rules.iter().map(intervals).sum::<usize>() > most {
+            return Ok(None);
+        }
+        let mut events = Vec::new();
+        for (rule, at) in live.rules.iter().zip(0u32..) {
+            let intervals = if destination_first { rule.dst } else { rule.src };
+            events.extend(intervals.iter().flat_map(|&interval| Event::of(at, interval)));
+        }
+        let mut first = Pieces { lasts: Vec::new(), lists: Vec::new() };
+        let mut classes = Lists::new(Bounds { longest: most, positions: most, work: 4 * most });
+        if classes.cut(&mut events, &mut first).is_none() {
+            return Ok(None);
+        }
+        let mut second = Pieces { lasts: Vec::new(), lists: Vec::new() };
+        let mut lists = Lists::new(Bounds { longest: LONGEST, positions: 4 * most, work: 16 * most });
+        let mut starts = vec![0];
+        for class in 0..classes.len() {
+            options.proceed()?;
+            events.clear();
+            for &at in classes.get(class) {
+                let rule = &live.rules[at as usize];
+                let intervals = if destination_first { rule.src } else { rule.dst };
+                if events.len() + 2 * intervals.len() + second.lasts.len() > 2 * most {
+                    return Ok(None);
+                }
+                events.extend(intervals.iter().flat_map(|&interval| Event::of(at, interval)));
+            }
+            if lists.cut(&mut events, &mut second).is_none() {
+                return Ok(None);
+            }
+            starts.push(second.lasts.len());
+        }
+        Ok(Some(Self { destination_first, first, second, starts, lists }))
+    }
+
+    fn compile(self, live: &LiveRules<'_, A>) -> Option<Pruned<A>> {
+        let (mut services, mut line_of, mut longest) = (Vec::new(), Vec::new(), 0);
+        for list in 0..self.lists.len() {
+            line_of.push(u32::try_from(services.len()).ok()?);
+            let length = write(self.lists.get(list), live, &mut services);
+            if length > LONGEST || services.len() > self.second.lasts.len().max(FEW) {
+                return None;
+            }
+            longest = longest.max(length);
+        }
+        let lines: Vec<u32> = self.second.lists.iter().map(|&list| line_of[list as usize]).collect();
+        let (nodes, depth) = forest(&self.second.lasts, &self.starts);
+        let mut ends = self.first.lasts;
+        ends.pop();
+        let first = Axis::new(Classed { lasts: ends, class_of: self.first.lists });
+        Some(Pruned { destination_first: self.destination_first, first, nodes, depth, lines, services, longest })
+    }
+}
+
+/// Appends the lines of a list of rules. How many services it has.
+fn write<A: Address>(list: &[u32], live: &LiveRules<'_, A>, lines: &mut Vec<Services>) -> usize {
+    let rules = list.iter().map(|&at| &live.rules[at as usize]);
+    let all: Vec<((u32, u32), u32)> =
+        rules.flat_map(|rule| live.services(rule).iter().map(|&service| (service, rule.code))).collect();
+    let mut left = &all[..];
+    loop {
+        let (line, rest) = left.split_at(left.len().min(Services::RULES));
+        left = rest;
+        let next = u32::try_from(lines.len() + 1).expect("lists are bounded");
+        lines.push(Services::new(line, if left.is_empty() { u32::MAX } else { CONTINUED | next }));
+        if left.is_empty() {
+            return all.len();
+        }
+    }
+}
+
+/// Trees of the same depth over the pieces of each class, level by level.
+fn forest<A: Address>(lasts: &[A], starts: &[usize]) -> (Vec<Node<A>>, usize) {
+    let classes = || starts.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
+    let most = classes().map(|(_, count)| count).max().unwrap_or(1);
+    let mut depth = 0;
+    while BRANCHES.pow(depth) < most {
+        depth += 1;
+    }
+    let mut nodes = Vec::new();
+    for level in 0..depth {
+        // Pieces under one child, and under one node.
+        let child = BRANCHES.pow(depth - 1 - level);
+        let span = child * BRANCHES;
+        // Behind this level's nodes come the next one's, or it is the leaves'.
+        let mut children =
+            if child == 1 { 0 } else { nodes.len() + classes().map(|(_, count)| count.div_ceil(span)).sum::<usize>() };
+        for (start, count) in classes() {
+            for node in 0..count.div_ceil(span) {
+                let separator = |at: usize| {
+                    let end = node * span + (at + 1) * child;
+                    if end < count { lasts[start + end - 1] } else { A::LAST }
+                };
+                let first_child = u32::try_from(children + node * BRANCHES).expect("pieces are bounded");
+                let mut separators: [A; BRANCHES] = std::array::from_fn(separator);
+                separators[BRANCHES - 1] = first_child.into();
+                nodes.push(A::node(separators));
+            }
+            children += count.div_ceil(child);
+        }
+    }
+    (nodes, depth as usize)
+}
+
+impl<A: Address> Pruned<A> {
+    /// The address that is searched first, and the other.
+    #[inline(always)]
+    fn order<T>(&self, src: T, dst: T) -> (T, T) {
+        if self.destination_first { (dst, src) } else { (src, dst) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>, gone: &[u32]) -> [u32; N] {
+        let mut codes = [u32::MAX; N];
+        let n = block.len;
+        let (first, second) = self.order(&block.src[..n], &block.dst[..n]);
+        let mut at = [0; N];
+        simd.call(super::axis::Search { axis: &self.first, points: first, classes: &mut at[..n] });
+        simd.call(Descend { pruned: self, points: second, at: &mut at[..n] });
+        simd.call(Pick { lines: &self.services, at: &at[..n], services: &block.service[..n], codes: &mut codes[..n] });
+        if !gone.is_empty() {
+            for (code, at) in
+                codes.iter_mut().zip(at).zip(block.service).take(n).map(|((code, at), service)| (code, (at, service)))
+            {
+                if gone.binary_search(code).is_ok() {
+                    *code = self.left(at.0, at.1, gone);
+                }
+            }
+        }
+        codes
+    }
+
+    #[inline(always)]
+    pub(crate) fn decide_one<S: Simd>(&self, simd: S, packet: &Fields<A>, gone: &[u32]) -> u32 {
+        let line = self.line(simd, packet);
+        let mut code = simd.pick(&self.services[line as usize], packet.service);
+        while code >= CONTINUED && code != u32::MAX {
+            code = simd.pick(&self.services[(code & !CONTINUED) as usize], packet.service);
+        }
+        if !gone.is_empty() && gone.binary_search(&code).is_ok() { self.left(line, packet.service, gone) } else { code }
+    }
+
+    /// The first line of a packet's list.
+    #[inline(always)]
+    fn line<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
+        let (first, second) = self.order(packet.src, packet.dst);
+        let mut at = self.first.class(simd, first);
+        for _ in 0..self.depth {
+            at = A::child(simd, &self.nodes[at as usize], second);
+        }
+        self.lines[at as usize]
+    }
+
+    /// The code of the first rule of a list that is not gone.
+    #[cold]
+    fn left(&self, line: u32, service: u32, gone: &[u32]) -> u32 {
+        self.list(line)
+            .filter(|&(first, width, _)| service.wrapping_sub(first) <= width)
+            .map(|(.., code)| code)
+            .find(|code| gone.binary_search(code).is_err())
+            .unwrap_or(u32::MAX)
+    }
+
+    /// The services of a list's lines and their codes.
+    fn list(&self, line: u32) -> impl Iterator<Item = (u32, u32, u32)> + '_ {
+        let next = |line: &u32| self.services[*line as usize].next();
+        std::iter::successors(Some(line), next).flat_map(|line| self.services[line as usize].rules())
+    }
+
+    /// What one packet costs.
+    pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
+        let entries = self.list(self.line(simd, packet)).count();
+        Cost { entries, ..self.worst_case() }
+    }
+
+    /// The most that a packet costs.
+    pub(crate) fn worst_case(&self) -> Cost {
+        Cost { steps: self.first.depth() + self.depth, chunks: 0, probes: 0, entries: self.longest }
+    }
+
+    /// Heap bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.first.bytes()
+            + size_of_val(&self.nodes[..])
+            + size_of_val(&self.lines[..])
+            + size_of_val(&self.services[..])
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let (first, second) = self.order("source", "destination");
+        format!(
+            "set pruning: {} {second} pieces of the {first}'s classes, {} lines of services (at most {} in a list), {} search \
+             steps",
+            self.lines.len(),
+            self.services.len(),
+            self.longest,
+            self.worst_case().steps,
+        )
+    }
+}
+
+/// From the roots of the classes' trees to the first lines of the lists.
+struct Descend<'a, A> {
+    pruned: &'a Pruned<A>,
+    points: &'a [A],
+    at: &'a mut [u32],
+}
+
+impl<A: Address> Kernel for Descend<'_, A> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { pruned, points, at } = self;
+        let nodes = &pruned.nodes[..];
+        for _ in 0..pruned.depth {
+            for (at, &point) in at.iter_mut().zip(points) {
+                *at = A::child(simd, &nodes[*at as usize], point);
+            }
+        }
+        for at in at {
+            *at = pruned.lines[*at as usize];
+            // The largest part, and the one that no cache holds: a tenth to a quarter of a lookup.
+            prefetch(&pruned.services, *at as usize);
+        }
+    }
+}
+
+/// From the lines to the codes.
+struct Pick<'a> {
+    lines: &'a [Services],
+    at: &'a [u32],
+    services: &'a [u32],
+    codes: &'a mut [u32],
+}
+
+/// Keys of a block whose lists go on, and room for one more.
+const CONTINUING: usize = super::BLOCK + 1;
+
+impl Kernel for Pick<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { lines, at, services, codes } = self;
+        // Which lists go on past the first line is what no predictor knows.
+        let mut more = List::<CONTINUING>::new();
+        for (key, ((&at, &service), code)) in (0u32..).zip(at.iter().zip(services).zip(&mut *codes)) {
+            *code = simd.pick(&lines[at as usize], service);
+            more.push_some([(key, 0)], u32::from(goes_on(*code)));
+        }
+        while more.len() > 0 {
+            let mut again = List::<CONTINUING>::new();
+            for &mut (key, _) in more.items() {
+                let code = &mut codes[key as usize];
+                *code = simd.pick(&lines[(*code & !CONTINUED) as usize], services[key as usize]);
+                again.push_some([(key, 0)], u32::from(goes_on(*code)));
+            }
+            more = again;
+        }
+    }
+}
+
+/// Whether what was picked is another line.
+#[inline(always)]
+fn goes_on(code: u32) -> bool {
+    code >= CONTINUED && code != u32::MAX
+}

@@ -30,6 +30,10 @@ pub enum Command {
     Compile(Compile),
     /// Check and time the classifier on a ClassBench rule set and trace
     Classify(Classify),
+    /// Forward a node's traffic and enforce its policy: the live vswitch
+    Run(Run),
+    /// Measure what the vswitch can do on this machine
+    Bench(Bench),
 }
 
 /// Where the cluster's state comes from.
@@ -171,6 +175,79 @@ pub struct Classify {
     /// Packets with the position of the rule that decides each, plain or gzip
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+}
+
+/// `bulkhead run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead run --config examples/node.yaml --check\n\n\
+    The configuration and the state's files are watched: ports, routes and policy change while it runs.\n\
+    SIGTERM and SIGINT stop it and give the interfaces back; SIGUSR1 prints the summary that also comes at the end.\n\
+    Exit codes: 0 stopped by a signal; with --check 0 it would start, 1 it would not; 2 an error.")]
+pub struct Run {
+    /// The configuration; examples/node.yaml shows every field
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Only check whether it would start, and touch nothing
+    #[arg(long)]
+    pub check: bool,
+    /// Take an interface even if it carries the node's default route
+    #[arg(long)]
+    pub force: bool,
+    /// Write this file when forwarding has started; systemd is told as well (Type=notify)
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+    /// Record what comes in, with its verdicts, until the end: for looking, it costs a copy of every packet
+    #[arg(long, value_name = "OUT.pcapng")]
+    pub capture: Option<PathBuf>,
+    /// The form of the summary and of the findings of --check
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+}
+
+/// `bulkhead bench`.
+#[derive(Debug, clap::Args)]
+pub struct Bench {
+    /// What to measure.
+    #[command(subcommand)]
+    pub work: BenchWork,
+}
+
+/// What `bulkhead bench` measures.
+#[derive(Debug, Subcommand)]
+pub enum BenchWork {
+    /// Forwarding between two veths, against a bare AF_XDP loop and the kernel (needs root)
+    Wire(Wire),
+    /// The engine on packets in memory, without interfaces: parse, look up, judge, rewrite
+    Pipeline(crate::bench::pipeline::Pipeline),
+}
+
+/// `bulkhead bench wire`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead bench wire --seconds 3 --rounds 5 -o json\n\n\
+    Without a choice all paths are measured in turns and set into ratios, and TCP as well. It makes namespaces and veths of\n\
+    its own and removes them. Needs root, iproute2, ethtool, nftables and iperf3, and two cores.")]
+pub struct Wire {
+    /// Only the vswitch with its policy
+    #[arg(long)]
+    pub pipeline: bool,
+    /// Only a loop that moves frames between AF_XDP sockets, without any policy
+    #[arg(long)]
+    pub bare: bool,
+    /// Only the kernel's routing with the same policy in nftables and connection tracking
+    #[arg(long)]
+    pub kernel: bool,
+    /// Only TCP, through the vswitch and through a kernel bridge
+    #[arg(long)]
+    pub tcp: bool,
+    /// How long each measurement takes
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub seconds: u32,
+    /// How often each path has its turn
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub rounds: u32,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,

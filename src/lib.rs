@@ -10,20 +10,24 @@
 //!  files --control--> tables --run--> snapshot --dataplane--> outcome of every packet
 //!                                                   ^
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
+//!  run: packets of interfaces (`live`)
 //! ```
 //!
 //! **Invariant.** Every subcommand asks the same engine. What `reach` and `explain` say is what the vswitch does.
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod bench;
 mod classify;
 mod compile;
 mod explain;
 pub mod fabric;
+mod live;
 mod output;
 mod reach;
 mod replay;
 pub mod run;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -36,6 +40,9 @@ pub fn main() -> ExitCode {
         args::Command::Explain(explain) => explain::run(explain),
         args::Command::Compile(compile) => compile::run(compile),
         args::Command::Classify(classify) => classify::run(classify),
+        args::Command::Run(run) => live::run(run),
+        args::Command::Bench(args::Bench { work: args::BenchWork::Wire(wire) }) => wire::run(wire),
+        args::Command::Bench(args::Bench { work: args::BenchWork::Pipeline(args) }) => bench::pipeline::run(args),
     };
     match outcome {
         Ok(answer) => answer,

@@ -224,7 +224,7 @@ impl Attributions {
 }
 
 /// One line for Wireshark's packet comment: `drop policy_denied: ingress isolated by default/db`.
-fn comment(outcome: &Outcome, words: &str) -> String {
+pub(crate) fn comment(outcome: &Outcome, words: &str) -> String {
     let mut text = verdict_name(outcome.verdict).to_owned();
     if let Some(reason) = outcome.verdict.drop_reason() {
         text.push(' ');

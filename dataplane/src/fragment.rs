@@ -129,7 +129,7 @@ impl FragmentTable {
         if let Some(datagram) = self.datagrams.get_mut(&key) {
             return Err(datagram.refuse(part));
         }
-        if self.datagrams.len() >= self.config.capacity && !self.forget_dropped() {
+        if self.datagrams.len() >= self.config.capacity && !self.forget_dropped() && !self.forget_oldest() {
             return Err(DropReason::FragmentTableFull);
         }
         let mut parts = self.spare.pop().unwrap_or_default();
@@ -173,6 +173,19 @@ impl FragmentTable {
     /// datagrams, however many, do not stand in the way of allowed ones.
     fn forget_dropped(&mut self) -> bool {
         while let Some((key, number)) = self.dropped.pop_front() {
+            if self.datagrams.get(&key).is_some_and(|datagram| datagram.number == number) {
+                self.forget(&key);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Forgets the datagram that began first: its other fragments are dropped. Whole datagrams take milliseconds, so
+    /// with a few thousand places the oldest one is one that somebody never means to complete. Refusing the new one
+    /// instead would let whoever may send a few hundred packets per second stop all fragments of everybody.
+    fn forget_oldest(&mut self) -> bool {
+        while let Some(Begun { key, number, .. }) = self.begun.pop_front() {
             if self.datagrams.get(&key).is_some_and(|datagram| datagram.number == number) {
                 self.forget(&key);
                 return true;

@@ -17,6 +17,7 @@ cargo xtask VERB
   doc            documentation, warnings are errors
   deny           licences, sources and banned crates (needs cargo-deny)
   test           unit, property, golden, conformance and command-line tests
+  e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds)
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
         ["doc"] => doc(),
         ["deny"] => deny(),
         ["test"] => test(),
+        ["e2e"] => e2e("3"),
+        ["e2e", seconds] => e2e(seconds),
         ["golden"] => cargo(&["test", "--test", "golden"]).run(),
         ["golden", "bless"] => bless(),
         ["fuzz"] => fuzz("30"),
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
 
 fn check() -> bool {
     let started = Instant::now();
-    let done = fmt() && clippy() && doc() && deny() && test() && fuzz("30");
+    let done = fmt() && clippy() && doc() && deny() && test() && e2e("3") && fuzz("30");
     println!("check: {} in {} s", if done { "passed" } else { "FAILED" }, started.elapsed().as_secs());
     done
 }
@@ -80,8 +83,41 @@ fn deny() -> bool {
     }
 }
 
+/// The tests that need root are in here too; without `e2e` they skip, so that nothing runs twice.
 fn test() -> bool {
-    cargo(&["test", "--workspace"]).run()
+    cargo(&["test", "--workspace"]).env("BULKHEAD_E2E", "skip").run()
+}
+
+/// What the machine and its user allow; all of it under CI, which sets BULKHEAD_E2E=require. One after the other: flows
+/// that share two cores would only measure each other.
+fn e2e(seconds: &str) -> bool {
+    if seconds.parse::<u32>().is_err() {
+        eprintln!("e2e: `{seconds}` is not a number of seconds");
+        return false;
+    }
+    let Ok(tests) = e2e_tests() else {
+        eprintln!("e2e: cannot list the tests");
+        return false;
+    };
+    // With the features of `test`, so that nothing is built twice.
+    let mut args = vec!["test", "--workspace", "--no-fail-fast"];
+    args.extend(tests.iter().flat_map(|name| ["--test", name]));
+    args.extend(["--", "--test-threads", "1", "--show-output"]);
+    cargo(&args).env("BULKHEAD_E2E_SECONDS", seconds).run()
+}
+
+/// Every `tests/e2e_*.rs` of the workspace, by name.
+fn e2e_tests() -> std::io::Result<Vec<String>> {
+    let mut tests = Vec::new();
+    for folder in ["dataplane/tests", "tests"] {
+        for file in std::fs::read_dir(root().join(folder))? {
+            let name = file?.file_name().to_string_lossy().into_owned();
+            let name = name.strip_suffix(".rs").filter(|name| name.starts_with("e2e_"));
+            tests.extend(name.map(str::to_owned));
+        }
+    }
+    tests.sort();
+    Ok(tests)
 }
 
 fn bless() -> bool {

@@ -72,7 +72,7 @@ impl<T> Forwarder<T> {
         if side.has_sent(frame) {
             return Ok(());
         }
-        let mac = wire::source_of(frame).ok_or(DropReason::LinkTruncated)?;
+        let mac = wire::source_mac(frame).ok_or(DropReason::LinkTruncated)?;
         if !side.may_send(mac) {
             return Err(DropReason::SpoofedSource);
         }

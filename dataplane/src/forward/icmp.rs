@@ -109,7 +109,7 @@ enum Addresses {
 impl<'a> Report<'a> {
     /// The error about a packet, if there may be one.
     pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>, cause: Cause) -> Option<Self> {
-        let (destination, source) = (wire::destination_of(packet.frame)?, wire::source_of(packet.frame)?);
+        let (destination, source) = (wire::destination_mac(packet.frame)?, wire::source_mac(packet.frame)?);
         if !side.has_link() || wire::is_group(destination) || !wire::is_station(source) {
             return None;
         }

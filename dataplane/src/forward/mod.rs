@@ -37,13 +37,13 @@ mod gateway;
 mod icmp;
 mod message;
 mod neighbours;
+mod resolve;
 pub mod rewrite;
 mod side;
 mod waiting;
 mod wire;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use icmp::ERROR_MAX;
@@ -51,7 +51,6 @@ pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
 
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
-use book::{Asked, REACHABLE, RETRANSMIT, TRIES};
 use bucket::Bucket;
 use gateway::Gateway;
 use icmp::{Cause, Report};
@@ -61,13 +60,6 @@ use side::Side;
 use waiting::Waiting;
 use wire::{ETHERNET_LEN, Mac, ethertype};
 
-/// How long a packet is held: as long as its neighbour is asked for.
-const HOLD: u64 = RETRANSMIT * TRIES as u64;
-/// How often questions and held packets are looked through: a tenth of what they wait for.
-const TICK: u64 = RETRANSMIT / 10;
-/// The least time between two wishes of a worker to probe a stale neighbour: so that it takes the lock for none but one
-/// of a thousand packets.
-const PROBE: u64 = 1_000_000;
 /// The most messages that wait to be sent: a burst of questions, each with its answer.
 const MAX_MESSAGES: usize = 2 * crate::BURST;
 
@@ -174,6 +166,7 @@ impl<T> Forwarder<T> {
         if self.made_from == Some(made_from) {
             return;
         }
+        let is_new = self.made_from.is_some_and(|(generation, ..)| generation != made_from.0);
         self.made_from = Some(made_from);
         side::refresh(&mut self.sides, snapshot, &self.neighbours);
         if self.buckets.len() < self.sides.len() {
@@ -181,6 +174,18 @@ impl<T> Forwarder<T> {
         }
         gateway::refresh(&mut self.gateways, snapshot, &self.sides, self.view.load());
         self.has_news = true;
+        if is_new {
+            self.release_all();
+        }
+    }
+
+    /// What is held was allowed by tables that are no more. Nobody judges it again, so it goes; its sender repeats what
+    /// matters.
+    fn release_all(&mut self) {
+        while let Some((neighbour, queue)) = self.waiting.take_older(u64::MAX) {
+            let reason = self.resolution(&neighbour).and_then(Result::err).unwrap_or(DropReason::NoNeighbour);
+            self.release(neighbour, queue, Err(reason));
+        }
     }
 
     /// Whether a frame may come in at all; to be asked before the engine sees it. Looks at the MAC addresses.
@@ -237,8 +242,8 @@ impl<T> Forwarder<T> {
         if to.is_known {
             return Some(to.addresses());
         }
-        let destination = destination_of(frame)?;
-        if is_link_local(destination) {
+        let destination = wire::destination_of(frame)?;
+        if wire::is_link_local(destination) {
             return None;
         }
         let hop = snapshot.routes().find(destination)?;
@@ -256,7 +261,7 @@ impl<T> Forwarder<T> {
     ) -> Step {
         let step = match verdict {
             // The engine has made all its checks before it looks for a way out.
-            Verdict::Forward(_) | Verdict::Drop(DropReason::NoRoute) if !is_plain(frame) => {
+            Verdict::Forward(_) | Verdict::Drop(DropReason::NoRoute) if !wire::is_plain(frame) => {
                 self.receive(snapshot, frame, wire_len, in_port)
             }
             _ => Ok(None),
@@ -287,7 +292,7 @@ impl<T> Forwarder<T> {
         if !to.fits(wire_len) {
             return Err(DropReason::PacketTooBig);
         }
-        let destination = destination_of(frame).ok_or(DropReason::UnknownEthertype)?;
+        let destination = wire::destination_of(frame).ok_or(DropReason::UnknownEthertype)?;
         if is_hop(from, to.kind) && !take_hop(frame) {
             return Err(DropReason::TtlExpired);
         }
@@ -298,76 +303,6 @@ impl<T> Forwarder<T> {
             }
             Err(neighbour) => Step::Hold(neighbour),
         })
-    }
-
-    /// The start of a frame to the destination, or the neighbour that is to be resolved first.
-    fn find(
-        &mut self,
-        snapshot: &Snapshot,
-        to: &Side,
-        out: PortId,
-        destination: IpAddr,
-    ) -> Result<[u8; 12], NeighbourId> {
-        if to.is_known {
-            return Ok(*to.addresses());
-        }
-        let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
-        let resolved = self.view.load().get(&neighbour).ok_or(neighbour)?;
-        let addresses = to.addresses_to(resolved.mac);
-        if self.now >= resolved.confirmed.saturating_add(REACHABLE) && self.now >= self.next_probe {
-            self.next_probe = self.now + PROBE;
-            if let Some(request) = self.neighbours.probe(neighbour, self.now) {
-                self.send_request(snapshot, request);
-            }
-        }
-        Ok(addresses)
-    }
-
-    /// Takes a packet whose neighbour is not known, and asks for the neighbour. Returns the packet that had to make room:
-    /// an older one, or the packet itself. It is to be dropped as [`DropReason::NeighbourQueueFull`].
-    pub fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, in_port: PortId, packet: T) -> Option<T> {
-        if !self.waiting.contains(&neighbour) {
-            if !self.waiting.may_begin(in_port) {
-                return Some(packet);
-            }
-            match self.neighbours.ask(neighbour, self.now) {
-                Asked::Send(request) => self.send_request(snapshot, request),
-                // Known since a moment ago, or another worker asks.
-                Asked::Wait => self.has_news = true,
-                Asked::Full => return Some(packet),
-            }
-        }
-        self.waiting.push(neighbour, in_port, packet, self.now)
-    }
-
-    /// How many packets are held: those to be released included.
-    pub fn held(&self) -> usize {
-        self.waiting.len() + self.released.len()
-    }
-
-    /// Repeats questions, releases packets whose neighbours are known and those that waited in vain. To be called once
-    /// per burst, and some ten times a second when there are no packets.
-    pub fn tick(&mut self, snapshot: &Snapshot) {
-        if self.has_news {
-            self.has_news = false;
-            self.release_resolved();
-        }
-        let is_due = self.now >= self.next_tick;
-        if is_due {
-            self.next_tick = self.now + TICK;
-            while let Some((neighbour, queue)) = self.waiting.take_older(self.now.saturating_sub(HOLD)) {
-                self.release(neighbour, queue, Err(DropReason::NoNeighbour));
-            }
-        }
-        if is_due || self.neighbours.is_behind() {
-            let neighbours = Arc::clone(&self.neighbours);
-            neighbours.maintain(self.now, TICK, |request| self.send_request(snapshot, request));
-        }
-    }
-
-    /// The next packet that is held no longer; to be asked until there is none.
-    pub fn next_released(&mut self) -> Option<Released<T>> {
-        self.released.pop_front()
     }
 
     /// Whether [`Forwarder::write_message`] has something to write.
@@ -419,62 +354,13 @@ impl<T> Forwarder<T> {
     pub const fn counters(&self) -> ForwardCounters {
         self.counters
     }
-
-    fn release_resolved(&mut self) {
-        let ids: Vec<NeighbourId> = self.waiting.neighbours().collect();
-        for neighbour in ids {
-            let Some(addresses) = self.resolution(&neighbour) else { continue };
-            if let Some(queue) = self.waiting.take(&neighbour) {
-                self.release(neighbour, queue, addresses);
-            }
-        }
-    }
-
-    /// What became of the question for a neighbour; none while it is open.
-    fn resolution(&mut self, neighbour: &NeighbourId) -> Option<Result<[u8; 12], DropReason>> {
-        let Some(side) = self.sides.get(neighbour.port.index()).filter(|side| side.has_link()) else {
-            return Some(Err(DropReason::PortDown));
-        };
-        if side.is_known {
-            return Some(Ok(*side.addresses()));
-        }
-        self.view.load().get(neighbour).map(|resolved| Ok(side.addresses_to(resolved.mac)))
-    }
-
-    fn release(&mut self, neighbour: NeighbourId, queue: waiting::Queue<T>, addresses: Result<[u8; 12], DropReason>) {
-        let out = neighbour.port;
-        let packets = queue.packets.into_iter();
-        self.released.extend(packets.map(|(in_port, packet)| Released { packet, in_port, out, addresses }));
-    }
-}
-
-/// The neighbour that a packet goes to: the gateway of its route, or whoever has the address. On pods' and host ports
-/// there is one machine, which answers for its own addresses only.
-fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAddr) -> IpAddr {
-    if is_link_local(destination) {
-        return destination;
-    }
-    let hop = snapshot.routes().next_hop(destination).filter(|hop| hop.port == out);
-    if let Some(gateway) = hop.and_then(|hop| hop.gateway) {
-        return gateway;
-    }
-    let is_own = kind == PortKind::Uplink || snapshot.owner(destination) == Some(out);
-    let own = || snapshot.port(out)?.addresses.iter().find(|own| own.is_ipv4() == destination.is_ipv4()).copied();
-    if is_own { destination } else { own().unwrap_or(destination) }
-}
-
-/// Whether the address means something on one link only (RFC 4291 §2.5.6): then no route has a say in it, and the engine
-/// has chosen the link.
-#[inline]
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// Takes one hop off a plain packet, if it is one and `hop` says so. False, and nothing changed, for all that has to be
 /// looked at more closely.
 #[inline]
 fn pass(frame: &mut [u8], hop: bool) -> bool {
-    is_plain(frame) && (!hop || take_hop(frame))
+    wire::is_plain(frame) && (!hop || take_hop(frame))
 }
 
 /// One off the TTL or hop limit; false when it does not allow it.
@@ -484,31 +370,6 @@ fn take_hop(frame: &mut [u8]) -> bool {
         Some(ethertype::IPV4) => rewrite::decrement_ttl(&mut frame[ETHERNET_LEN..]),
         Some(ethertype::IPV6) => rewrite::decrement_hop_limit(&mut frame[ETHERNET_LEN..]),
         _ => false,
-    }
-}
-
-/// Whether the frame is certainly neither ARP nor neighbour discovery.
-#[inline]
-fn is_plain(frame: &[u8]) -> bool {
-    match wire::ethertype_of(frame) {
-        Some(ethertype::IPV4) => true,
-        // Behind an extension header may be anything; those are rare.
-        Some(ethertype::IPV6) => match frame.get(20) {
-            Some(0 | 43 | 44 | 51 | 60) | None => false,
-            Some(58) => frame.get(54).is_some_and(|kind| !matches!(kind, 133..=137)),
-            Some(_) => true,
-        },
-        _ => false,
-    }
-}
-
-/// The destination of an IP packet; none when it is cut short.
-#[inline]
-fn destination_of(frame: &[u8]) -> Option<IpAddr> {
-    match wire::ethertype_of(frame)? {
-        ethertype::IPV4 => Some(<[u8; 4]>::try_from(frame.get(30..34)?).ok()?.into()),
-        ethertype::IPV6 => Some(<[u8; 16]>::try_from(frame.get(38..54)?).ok()?.into()),
-        _ => None,
     }
 }
 

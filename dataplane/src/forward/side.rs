@@ -90,7 +90,7 @@ impl Side {
     /// Whether the frame has the source that is known; then there is nothing to check or learn.
     #[inline]
     pub(super) fn has_sent(&self, frame: &[u8]) -> bool {
-        self.source == ANY_SOURCE || wire::source_of(frame).is_some_and(|mac| wire::to_number(mac) == self.source)
+        self.source == ANY_SOURCE || wire::source_mac(frame).is_some_and(|mac| wire::to_number(mac) == self.source)
     }
 
     /// Whether frames with this source may come in: a pod's must have its MAC address where that is known, and one that
@@ -115,7 +115,7 @@ impl Side {
 
     /// Whether a frame that comes in is for the vswitch and from whom it should be.
     pub(super) fn admit(&self, frame: &[u8]) -> Result<(), DropReason> {
-        let (Some(destination), Some(source)) = (wire::destination_of(frame), wire::source_of(frame)) else {
+        let (Some(destination), Some(source)) = (wire::destination_mac(frame), wire::source_mac(frame)) else {
             // The engine says what is wrong with it.
             return Ok(());
         };

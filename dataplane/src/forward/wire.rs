@@ -25,13 +25,13 @@ pub(super) fn ethertype_of(frame: &[u8]) -> Option<u16> {
 }
 
 /// The destination address; none when the header is cut short.
-pub(super) fn destination_of(frame: &[u8]) -> Option<Mac> {
+pub(super) fn destination_mac(frame: &[u8]) -> Option<Mac> {
     frame.first_chunk::<6>().copied()
 }
 
 /// The source address; none when the header is cut short.
 #[inline]
-pub(super) fn source_of(frame: &[u8]) -> Option<Mac> {
+pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
     frame.get(6..12)?.try_into().ok()
 }
 
@@ -83,6 +83,38 @@ pub(super) fn is_routable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => !(a.is_multicast() || a.is_broadcast() || a.is_loopback() || a.octets()[0] == 0),
         IpAddr::V6(a) => !(a.is_multicast() || a.is_loopback() || a.is_unspecified()),
+    }
+}
+
+/// Whether the address means something on one link only (RFC 4291 §2.5.6): then no route has a say in it, and the engine
+/// has chosen the link.
+#[inline]
+pub(super) fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// Whether the frame is certainly neither ARP nor neighbour discovery.
+#[inline]
+pub(super) fn is_plain(frame: &[u8]) -> bool {
+    match ethertype_of(frame) {
+        Some(ethertype::IPV4) => true,
+        // Behind an extension header may be anything; those are rare.
+        Some(ethertype::IPV6) => match frame.get(20) {
+            Some(0 | 43 | 44 | 51 | 60) | None => false,
+            Some(58) => frame.get(54).is_some_and(|kind| !matches!(kind, 133..=137)),
+            Some(_) => true,
+        },
+        _ => false,
+    }
+}
+
+/// The destination of an IP packet; none when it is cut short.
+#[inline]
+pub(super) fn destination_of(frame: &[u8]) -> Option<IpAddr> {
+    match ethertype_of(frame)? {
+        ethertype::IPV4 => Some(<[u8; 4]>::try_from(frame.get(30..34)?).ok()?.into()),
+        ethertype::IPV6 => Some(<[u8; 16]>::try_from(frame.get(38..54)?).ok()?.into()),
+        _ => None,
     }
 }
 

@@ -14,6 +14,10 @@ use super::{Frame, Umem};
 /// paid at most once per burst.
 const BATCH: usize = 256;
 
+/// Frames that no port gets to receive into: for the vswitch's own messages. With too few frames for its ports it still
+/// answers ARP, and says what is wrong.
+const RESERVE: usize = 64;
+
 /// A worker's empty frames.
 #[derive(Debug)]
 pub struct FramePool {
@@ -53,6 +57,14 @@ impl FramePool {
             self.own.extend(std::iter::from_fn(|| shared.pop()).take(BATCH));
         }
         self.own.pop()
+    }
+
+    /// An empty frame for a port to receive into later; none when only the [`RESERVE`] is left.
+    pub fn take_spare(&mut self) -> Option<Frame> {
+        if self.own.len() <= RESERVE && self.own.len() + self.shared.len() <= RESERVE {
+            return None;
+        }
+        self.take()
     }
 
     /// Gives a frame back; the packet in it is forgotten.

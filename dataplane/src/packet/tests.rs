@@ -49,7 +49,7 @@ mod against_etherparse {
 
     use super::*;
 
-    fn packets() -> impl Strategy<Value = Vec<u8>> {
+    pub(super) fn packets() -> impl Strategy<Value = Vec<u8>> {
         let transport = prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..60).prop_map(|bytes| (17u8, bytes)),
             (any::<u32>(), 5u8..9, any::<u8>()).prop_map(|(ports, offset, flags)| {
@@ -167,6 +167,71 @@ mod against_etherparse {
         for (what, count) in [("whole packet", whole), ("fragment", parts), ("IPv6 packet", six), ("refusal", refused)]
         {
             assert!(count.get() > 20, "only {} times a {what}", count.get());
+        }
+    }
+}
+
+mod quick_against_general {
+    //! What the quick parser accepts, the general one reads the same way.
+
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(addresses: Addresses) -> (IpAddr, IpAddr) {
+        let six = |[high, low]: [u64; 2]| IpAddr::V6((u128::from(high) << 64 | u128::from(low)).into());
+        match addresses {
+            Addresses::V4(src, dst) => (IpAddr::V4(src.into()), IpAddr::V4(dst.into())),
+            Addresses::V6(src, dst) => (six(src), six(dst)),
+        }
+    }
+
+    #[test]
+    fn both_parsers_agree() {
+        let (tcp, udp, six, padded, left) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
+        let link = prop_oneof![Just(LinkType::Raw), Just(LinkType::Ethernet)];
+        proptest!(ProptestConfig::with_cases(20_000), |(
+            packet in against_etherparse::packets(), edit in proptest::option::of((0usize..64, any::<u8>())),
+            cut in 0usize..200, padding in 0usize..20, missing in 0usize..40, link in link,
+        )| {
+            let ethertype = if packet[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
+            let header = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ethertype].concat();
+            let mut frame = if link == LinkType::Ethernet { [header, packet].concat() } else { packet };
+            if let Some((at, value)) = edit
+                && let Some(byte) = frame.get_mut(at)
+            {
+                *byte = value;
+            }
+            frame.truncate(cut.max(20));
+            frame.extend(vec![0; padding]);
+            let wire_len = frame.len() + missing;
+            let general = parse(link, &frame, wire_len);
+            let Some((plain, mac)) = parse_plain(link, &frame, wire_len) else {
+                left.set(left.get() + 1);
+                return Ok(());
+            };
+            let Ok(Body::Ip(ip)) = general.body else {
+                return Err(TestCaseError::fail(format!("accepted what is refused: {:?}", general.body)));
+            };
+            let (src, dst) = address(plain.addresses);
+            let flow = Flow { src, dst, protocol: plain.protocol, sport: plain.sport, dport: plain.dport, icmp: None };
+            prop_assert_eq!((flow, plain.hop_limit, mac), (ip.flow, ip.hop_limit, general.source_mac));
+            prop_assert_eq!(general.flow, Some(flow));
+            prop_assert_eq!(ip.fragment, None);
+            let transport = match plain.protocol {
+                6 => Transport::Tcp(plain.flags),
+                _ => Transport::Udp,
+            };
+            prop_assert_eq!(ip.transport, transport);
+            let counter = if plain.protocol == 6 { &tcp } else { &udp };
+            counter.set(counter.get() + 1);
+            six.set(six.get() + u32::from(src.is_ipv6()));
+            padded.set(padded.get() + u32::from(padding > 0));
+        });
+        for (what, count) in [("TCP", tcp), ("UDP", udp), ("IPv6", six), ("padded", padded), ("left", left)] {
+            assert!(count.get() > 20, "only {} times {what}", count.get());
         }
     }
 }

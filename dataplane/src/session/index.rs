@@ -30,23 +30,67 @@ const PROBES: usize = 8;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Bucket {
-    /// 0 for a free place; others are never 0.
-    tags: [u16; WAYS],
+    /// Eight tags of 16 bits in two words, so that four are compared in one step: 0 for a free place, others are never 0.
+    tags: [u64; 2],
     slots: [Slot; WAYS],
     /// How many keys began their walk here or before and lie behind. 0 ends the walk of a lookup.
     passed: u16,
     spare: [u16; 7],
 }
 
-impl Bucket {
-    /// The places with this tag, one bit each.
+/// Places in a bucket, as bits: place `4 * w + l` is bit `16 * l + w`. The lowest bit of each word's four is right; those
+/// above it may be wrong, so whoever goes on to a second one has to look for himself.
+#[derive(Clone, Copy)]
+struct Places(u64);
+
+impl Places {
+    /// Some place, if there is one.
     #[inline]
-    fn with_tag(&self, tag: u16) -> u32 {
-        let mut found = 0;
-        for (way, &other) in self.tags.iter().enumerate() {
-            found |= u32::from(other == tag) << way;
+    const fn first(self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
         }
-        found
+        let bit = self.0.trailing_zeros() as usize;
+        Some((bit & 1) << 2 | bit >> 4)
+    }
+
+    #[inline]
+    const fn without_first(self) -> Self {
+        Self(self.0 & (self.0 - 1))
+    }
+}
+
+impl Bucket {
+    /// The places with this tag.
+    #[inline]
+    fn with_tag(&self, tag: u16) -> Places {
+        const ONES: u64 = 0x0001_0001_0001_0001;
+        const TOPS: u64 = ONES << 15;
+        let [low, high] = self.tags.map(|word| {
+            // The lanes that are 0 now are those whose borrow reaches their top bit (Hacker's Delight §6-1).
+            let differs = word ^ (ONES * u64::from(tag));
+            differs.wrapping_sub(ONES) & !differs & TOPS
+        });
+        Places(low >> 15 | high >> 14)
+    }
+
+    /// The slot in a place.
+    #[inline]
+    const fn slot(&self, place: usize) -> Slot {
+        self.slots[place % WAYS]
+    }
+
+    /// Whether a place has this tag indeed.
+    #[inline]
+    fn has_tag(&self, place: usize, tag: u16) -> bool {
+        (self.tags[place / 4] >> (16 * (place % 4))) & 0xffff == u64::from(tag)
+    }
+
+    /// Writes a tag into a place.
+    fn set_tag(&mut self, place: usize, tag: u16) {
+        let shift = 16 * (place % 4);
+        let word = &mut self.tags[place / 4];
+        *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
     }
 }
 
@@ -83,15 +127,10 @@ impl Index {
         (((hash >> 32) * self.homes as u64) >> 32) as usize
     }
 
-    /// A guess at the slot of each hash, from its first bucket alone, `NONE` when there is none: reads all buckets of a
-    /// burst in a row, so that their cache misses overlap.
+    /// For reading ahead.
     #[inline]
-    pub(super) fn guess(&self, hash: u64) -> Slot {
-        let bucket = &self.buckets.records()[self.home(hash)];
-        match bucket.with_tag(tag(hash)) {
-            0 => NONE,
-            found => bucket.slots[found.trailing_zeros() as usize % WAYS],
-        }
+    pub(super) fn glance(&self) -> Glance<'_> {
+        Glance { buckets: self.buckets.records(), homes: self.homes as u64 }
     }
 
     /// The slot under this hash of which `is_it` says yes.
@@ -99,13 +138,12 @@ impl Index {
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let home = self.home(hash);
         for bucket in &self.buckets.records()[home..home + PROBES] {
-            let mut found = bucket.with_tag(tag(hash));
-            while found != 0 {
-                let slot = bucket.slots[found.trailing_zeros() as usize % WAYS];
-                if is_it(slot) {
-                    return Some(slot);
+            let mut places = bucket.with_tag(tag(hash));
+            while let Some(place) = places.first() {
+                if bucket.has_tag(place, tag(hash)) && is_it(bucket.slot(place)) {
+                    return Some(bucket.slot(place));
                 }
-                found &= found - 1;
+                places = places.without_first();
             }
             if bucket.passed == 0 {
                 break;
@@ -118,32 +156,61 @@ impl Index {
     pub(super) fn insert(&mut self, hash: u64, slot: Slot) -> bool {
         let home = self.home(hash);
         let walk = &mut self.buckets.records_mut()[home..home + PROBES];
-        let Some(at) = walk.iter().position(|bucket| bucket.with_tag(0) != 0) else { return false };
-        walk[..at].iter_mut().for_each(|bucket| bucket.passed += 1);
-        let way = walk[at].with_tag(0).trailing_zeros() as usize;
-        walk[at].tags[way] = tag(hash);
-        walk[at].slots[way] = slot;
-        self.len += 1;
-        true
+        for at in 0..PROBES {
+            if let Some(place) = walk[at].with_tag(0).first() {
+                walk[at].set_tag(place, tag(hash));
+                walk[at].slots[place] = slot;
+                walk[..at].iter_mut().for_each(|bucket| bucket.passed += 1);
+                self.len += 1;
+                return true;
+            }
+        }
+        false
     }
 
     /// Takes a slot out that is in under this hash.
     pub(super) fn remove(&mut self, hash: u64, slot: Slot) {
         let home = self.home(hash);
         for bucket in &mut self.buckets.records_mut()[home..home + PROBES] {
-            let mut found = bucket.with_tag(tag(hash));
-            while found != 0 {
-                let way = found.trailing_zeros() as usize;
-                if bucket.slots[way] == slot {
-                    bucket.tags[way] = 0;
+            let mut places = bucket.with_tag(tag(hash));
+            while let Some(place) = places.first() {
+                if bucket.has_tag(place, tag(hash)) && bucket.slot(place) == slot {
+                    bucket.set_tag(place, 0);
                     self.len -= 1;
                     return;
                 }
-                found &= found - 1;
+                places = places.without_first();
             }
             bucket.passed -= 1;
         }
         debug_assert!(false, "slot {slot} is not in the index");
+    }
+}
+
+/// A look at first buckets, for reading ahead: what it says is a guess.
+#[derive(Clone, Copy)]
+pub(crate) struct Glance<'a> {
+    buckets: &'a [Bucket],
+    homes: u64,
+}
+
+impl Glance<'_> {
+    #[inline]
+    fn bucket(&self, hash: u64) -> &Bucket {
+        &self.buckets[(((hash >> 32) * self.homes) >> 32) as usize]
+    }
+
+    /// Reads the bucket and nothing else: a loop of these has as many cache misses under way as the CPU can have.
+    #[inline]
+    pub(crate) fn touch(&self, hash: u64) -> u16 {
+        self.bucket(hash).passed
+    }
+
+    /// The slot of a hash, if it is in its first bucket, else `NONE` or a wrong one.
+    #[inline]
+    pub(crate) fn guess(&self, hash: u64) -> Slot {
+        let bucket = self.bucket(hash);
+        bucket.with_tag(tag(hash)).first().map_or(NONE, |place| bucket.slot(place))
     }
 }
 
@@ -162,6 +229,22 @@ mod tests {
     #[test]
     fn a_bucket_is_a_cache_line() {
         assert_eq!(size_of::<Bucket>(), 64);
+    }
+
+    #[test]
+    fn every_place_of_a_bucket_is_found_by_its_tag() {
+        let mut bucket = Bucket { tags: [0; 2], slots: [0; WAYS], passed: 0, spare: [0; 7] };
+        for place in 0..WAYS {
+            let free = bucket.with_tag(0).first().unwrap();
+            assert!(bucket.has_tag(free, 0));
+            let tag = u16::try_from(2 * place + 1).unwrap();
+            bucket.set_tag(free, tag);
+            assert_eq!(bucket.with_tag(tag).first(), Some(free));
+            assert_eq!(bucket.with_tag(0xffff).first(), None);
+        }
+        assert_eq!(bucket.with_tag(0).first(), None);
+        bucket.set_tag(5, 0);
+        assert_eq!(bucket.with_tag(0).first(), Some(5));
     }
 
     #[test]
@@ -187,7 +270,7 @@ mod tests {
             assert!(slots.clone().all(|slot| index.insert(hash(slot), slot)), "{capacity}");
             assert!(slots.clone().all(|slot| index.find(hash(slot), |other| other == slot).is_some()));
             slots.for_each(|slot| index.remove(hash(slot), slot));
-            assert!(index.buckets.records().iter().all(|bucket| bucket.tags == [0; WAYS] && bucket.passed == 0));
+            assert!(index.buckets.records().iter().all(|bucket| bucket.tags == [0; 2] && bucket.passed == 0));
         }
     }
 

@@ -1,26 +1,25 @@
 //! The table: two columns of entries, a keyed index into them, and lists by last use.
 
+mod room;
+
 use ahash::RandomState;
 use bulkhead_classifier::protocol;
 
 use super::entry::{Class, Direction, Entry, Links, Moment, NONE, NewSession, Slot};
 use super::flags::SeenFlags;
-use super::index::Index;
+use super::index::{Glance, Index};
 use super::key::KeyHasher;
 use super::lists::Lists;
 use super::memory::Column;
 use super::{Key, SessionConfig};
 use crate::packet::TcpFlags;
-use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
+use crate::{Decision, DropReason, PortId, SessionCounters};
+
+use room::Limits;
 
 /// An entry is moved in its lists at most this many times per timeout, so that most hits write to one cache line and not
 /// to its neighbours' links as well. The price: an expired entry is swept up to a sixteenth of its timeout late.
 const MOVES_PER_TIMEOUT: u64 = 16;
-
-/// What is ended early for a new session: refusals first, which cost nobody a connection; then connections that are not
-/// established, so that a flood of SYNs recycles its own and leaves established ones alone; then pings, which lose one
-/// reply.
-const RECYCLED: [Class; 3] = [Class::Refused, Class::Transient, Class::Echo];
 
 /// The most entries of one table, 6 GiB of memory. Slots would allow more; nothing needs it.
 const MAX_CAPACITY: usize = 1 << 26;
@@ -48,32 +47,10 @@ pub(crate) struct SessionTable {
     pub(crate) counts: SessionCounters,
 }
 
-/// The shares of the capacity as numbers of entries.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    half_open: usize,
-    pod: usize,
-    outside: usize,
-}
-
-impl Limits {
-    const fn of_port(&self, kind: PortKind) -> usize {
-        match kind {
-            PortKind::Pod => self.pod,
-            PortKind::Uplink | PortKind::Host => self.outside,
-        }
-    }
-}
-
 impl SessionTable {
     /// An empty table. Reserves memory for its capacity and touches none of it.
     pub(crate) fn new(config: SessionConfig, hasher: &RandomState) -> Self {
         let capacity = config.capacity.min(MAX_CAPACITY);
-        let limits = Limits {
-            half_open: config.half_open.of(capacity),
-            pod: config.pod_share.of(capacity),
-            outside: config.outside_share.of(capacity),
-        };
         let (mut timeouts, mut periods) = ([0; 8], [0; 8]);
         for class in Class::ALL {
             let timeout = config.timeouts.of(class);
@@ -89,7 +66,7 @@ impl SessionTable {
             free: NONE,
             lists: Lists::new(),
             config: SessionConfig { capacity, ..config },
-            limits,
+            limits: Limits::of(&config, capacity),
             timeouts,
             periods,
             counts: SessionCounters::default(),
@@ -111,23 +88,6 @@ impl SessionTable {
         self.fresh as usize * (size_of::<Entry>() + size_of::<Links>()) + self.index.bytes()
     }
 
-    /// How many more entries fit without ending another one.
-    pub(crate) fn room(&self) -> usize {
-        self.config.capacity.saturating_sub(self.index.len())
-    }
-
-    /// How many more entries like this one fit without ending another one.
-    pub(crate) fn room_for(&self, new: &NewSession) -> usize {
-        let of_port = self.limits.of_port(new.in_kind).saturating_sub(self.lists.held_by(new.in_port));
-        let room = self.room().min(of_port);
-        if class_of(&new.key) == Class::Transient { room.min(self.half_open_room()) } else { room }
-    }
-
-    /// How many more connections that are not established fit without ending another one.
-    pub(crate) const fn half_open_room(&self) -> usize {
-        self.limits.half_open.saturating_sub(self.lists.len(Class::Transient))
-    }
-
     /// Ends all sessions. Costs what was in use, not the capacity; counters stay.
     pub(crate) fn clear(&mut self) {
         for class in Class::ALL {
@@ -144,10 +104,10 @@ impl SessionTable {
         self.hasher.hash(key)
     }
 
-    /// Where the session with this hash probably is, or `NONE`: for reading ahead.
+    /// A look at the index, for reading ahead.
     #[inline]
-    pub(crate) fn guess(&self, hash: u64) -> Slot {
-        self.index.guess(hash)
+    pub(crate) fn glance(&self) -> Glance<'_> {
+        self.index.glance()
     }
 
     /// All entries, for reading ahead and for [`SessionTable::hit`].
@@ -300,15 +260,7 @@ impl SessionTable {
             self.counts.replaced += u64::from(is_session);
             self.remove(slot);
         }
-        let has_room = self.lists.held_by(new.in_port) < self.limits.of_port(new.in_kind)
-            || self.end_one_of_port(new.in_port, &[Class::Refused], now.time);
-        if !has_room {
-            return;
-        }
-        if self.room() == 0 {
-            self.sweep(now.time, 1);
-        }
-        if self.room() > 0 || self.end_one(&[Class::Refused], now.time) {
+        if self.make_room_for_refusal(new, now.time) {
             self.insert(new, Class::Refused, Some(reason), now);
         }
     }
@@ -318,10 +270,11 @@ impl SessionTable {
     /// # Errors
     /// Why there is no room: the port has used up its share, or the table is full, and nothing may be recycled.
     pub(crate) fn create(&mut self, new: &NewSession, now: Moment) -> Result<Slot, DropReason> {
-        let replaces = self.lookup(new.hash, &new.key).is_some();
-        let made = self.make_room(new, replaces, now.time).and_then(|()| {
-            // Looked up again: making room may have ended it.
-            if let Some(old) = self.lookup(new.hash, &new.key) {
+        let (old, before) = (self.lookup(new.hash, &new.key), self.index.len());
+        let made = self.make_room(new, old.is_some(), now.time).and_then(|()| {
+            // Making room may have ended it.
+            let old = if self.index.len() == before { old } else { self.lookup(new.hash, &new.key) };
+            if let Some(old) = old {
                 self.counts.replaced += u64::from(self.entry(old).refused().is_none());
                 self.remove(old);
             }
@@ -347,82 +300,6 @@ impl SessionTable {
         self.lists.link(links, slot, class, new.in_port, now.number);
         *self.entry_mut(slot) = Entry::new(new, class, refused, now.time);
         Some(slot)
-    }
-
-    /// Ends at most `limit` sessions whose time is up.
-    pub(crate) fn sweep(&mut self, now: u64, limit: usize) {
-        let mut left = limit;
-        for class in Class::ALL {
-            while left > 0 && self.end_expired(self.lists.first(class), now) {
-                left -= 1;
-            }
-        }
-    }
-
-    /// Keeps a new session within all limits, by ending what may be ended. What is over its share pays: connections that
-    /// are not established beyond their share are taken from the port that has the most of them, so that a pod that
-    /// floods loses its own; a port's share is made up for by the port's own entries.
-    fn make_room(&mut self, new: &NewSession, replaces: bool, now: u64) -> Result<(), DropReason> {
-        if self.lists.held_by(new.in_port) >= self.limits.of_port(new.in_kind)
-            && !self.end_one_of_port(new.in_port, &RECYCLED, now)
-        {
-            return Err(DropReason::SessionQuota);
-        }
-        if class_of(&new.key) == Class::Transient && self.half_open_room() == 0 {
-            self.end_one(&[Class::Transient], now);
-        }
-        if self.room() == 0 && !replaces {
-            // Whatever its class.
-            self.sweep(now, 1);
-            if self.room() == 0 && !self.end_one(&RECYCLED, now) {
-                return Err(DropReason::SessionTableFull);
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends one entry: one whose time is up, else, of the first of these classes that has any, the least recently used
-    /// one of the port that has the most.
-    fn end_one(&mut self, classes: &[Class], now: u64) -> bool {
-        if classes.iter().any(|&class| self.end_expired(self.lists.first(class), now)) {
-            return true;
-        }
-        let oldest = classes.iter().map(|&class| self.lists.first_of_heaviest(class)).find(|&first| first != NONE);
-        oldest.inspect(|&slot| self.end(slot, now)).is_some()
-    }
-
-    /// Ends one entry of the port: one whose time is up, else the least recently used one of the first of these classes
-    /// that has any.
-    fn end_one_of_port(&mut self, port: PortId, classes: &[Class], now: u64) -> bool {
-        if Class::ALL.iter().any(|&class| self.end_expired(self.lists.first_of_port(port, class), now)) {
-            return true;
-        }
-        let oldest = classes.iter().map(|&class| self.lists.first_of_port(port, class)).find(|&first| first != NONE);
-        oldest.inspect(|&slot| self.end(slot, now)).is_some()
-    }
-
-    fn is_expired(&self, slot: Slot, now: u64) -> bool {
-        let entry = self.entry(slot);
-        now >= entry.seen_at.saturating_add(self.timeouts[entry.class_index()])
-    }
-
-    /// Ends an entry if its time is up.
-    fn end_expired(&mut self, slot: Slot, now: u64) -> bool {
-        let is_expired = slot != NONE && self.is_expired(slot, now);
-        if is_expired {
-            self.end(slot, now);
-        }
-        is_expired
-    }
-
-    /// Ends an entry and counts why.
-    fn end(&mut self, slot: Slot, now: u64) {
-        if self.entry(slot).refused().is_none() {
-            let is_expired = self.is_expired(slot, now);
-            self.counts.expired += u64::from(is_expired);
-            self.counts.recycled += u64::from(!is_expired);
-        }
-        self.remove(slot);
     }
 
     fn remove(&mut self, slot: Slot) {

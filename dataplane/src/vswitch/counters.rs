@@ -1,5 +1,6 @@
 //! What the running vswitch counts.
 
+use crate::forward::ForwardCounters;
 use crate::io::{Frame, PortStatistics};
 use crate::{Counters, DropReason, PortId};
 
@@ -41,6 +42,8 @@ pub struct WorkerCounters {
     /// Packets that were dropped outside of the engine, before it saw them or after it let them pass; by
     /// [`DropReason::index`].
     pub other_drops: Vec<u64>,
+    /// What the forwarder did besides forwarding.
+    pub forward: ForwardCounters,
     /// What went through each port's queues that are this worker's.
     pub ports: Vec<(PortId, PortTraffic)>,
     /// Rounds of the loop in which nothing was to do.

@@ -55,7 +55,7 @@ use stage::Surroundings;
 use worker_loop::{Parts, WorkerLoop};
 
 /// How long the control thread waits for a worker's answer. A round takes well under a millisecond, a sleep at most
-/// [`worker_loop::NAP`]; a worker that does not answer in this time is stuck or dead.
+/// 100 ms; a worker that does not answer in this time is stuck or dead.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// The most workers: there is a lane for each ordered pair of them.
@@ -142,7 +142,9 @@ pub(crate) enum Command {
     Remove(PortId),
     /// Tell what was counted.
     Report(Sender<WorkerCounters>),
-    /// Close all ports and end.
+    /// Close all ports and say so.
+    Halt(Sender<()>),
+    /// End.
     Stop,
 }
 
@@ -212,6 +214,10 @@ impl Vswitch {
     /// Gives one queue of a port to its worker, and tells the others where it is. A port's queues go to different workers
     /// where there are several.
     pub fn add_port(&self, id: PortId, queue: u32, port: Box<dyn Port>) {
+        if queue == 0 {
+            // Packets that were under way when the port was removed may have taught somebody its old MAC address.
+            self.neighbours.forget(id);
+        }
         let owner = (id.index() + queue as usize) % self.workers.len();
         self.tell(owner, Command::Add(id, queue, port));
         for worker in (0..self.workers.len()).filter(|&worker| worker != owner) {
@@ -263,6 +269,12 @@ impl Vswitch {
     }
 
     fn end(&mut self) -> Vec<WorkerCounters> {
+        // First nobody gives anything to anybody any more, then all empty their lanes: so every packet is counted.
+        let (done, halted) = crossbeam_channel::bounded(self.workers.len());
+        (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Halt(done.clone())));
+        drop(done);
+        let deadline = std::time::Instant::now() + ANSWER;
+        while halted.recv_deadline(deadline).is_ok() {}
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Stop));
         self.workers.drain(..).map(|worker| worker.thread.join().unwrap_or_default()).collect()
     }

@@ -79,11 +79,12 @@ impl Ports {
         *self.exit(id) = Exit::Closed;
     }
 
-    /// Closes everything.
+    /// Closes everything, and forgets the way to the other workers' ports.
     pub(super) fn close_all(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
         while !self.own.is_empty() {
             self.close(0, pool, counters);
         }
+        self.exits.clear();
     }
 
     /// The port does not work any more: it is closed, and the control thread is told.

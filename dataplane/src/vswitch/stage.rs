@@ -27,6 +27,12 @@ use crate::{
 /// How often an idle worker lets the engine sweep out sessions whose time is up: 100 ms in nanoseconds, as it wakes.
 const SWEEP_EVERY: u64 = 100_000_000;
 
+/// The longest sleep of a worker in milliseconds. Something must look at the time now and then: neighbours are asked
+/// again, held packets are given up.
+const NAP: u32 = 100;
+/// The longest sleep while packets are held: what a neighbour's answer that another worker took may add to their delay.
+const SHORT_NAP: u32 = 1;
+
 /// Longer than any packet is held: an hour in nanoseconds.
 const FOR_EVER: u64 = 3_600_000_000_000;
 
@@ -150,14 +156,26 @@ impl Stage {
             engine: self.engine.counters().clone(),
             sessions: self.engine.sessions_in_use() as u64,
             held: self.forwarder.held() as u64,
+            forward: self.forwarder.counters(),
             ports: self.ports.traffic(),
             ..self.counters.clone()
         }
     }
 
-    /// Closes all ports; what is under way is dropped.
-    pub(super) fn close(mut self) -> WorkerCounters {
+    /// Closes all ports. After it nothing is received and nothing is given to other workers any more.
+    pub(super) fn halt(&mut self) {
         self.ports.close_all(&mut self.pool, &mut self.counters);
+    }
+
+    /// The longest sleep in milliseconds. What waits for another worker to learn a neighbour, or for a frame, has nobody
+    /// who rings.
+    pub(super) fn nap(&self) -> u32 {
+        if self.forwarder.held() > 0 || self.forwarder.has_messages() { SHORT_NAP } else { NAP }
+    }
+
+    /// Ends the worker; what is under way is dropped.
+    pub(super) fn close(mut self) -> WorkerCounters {
+        self.halt();
         // Nobody is waited for any longer: by then, and with no port left, every held packet is given up.
         let nothing = Snapshot::empty();
         self.forwarder.begin(&nothing, self.now.saturating_add(FOR_EVER));
@@ -313,7 +331,9 @@ impl Stage {
             Step::Send(out) => self.put(out, count, std::iter::once(first).chain(frames)),
             Step::Hold(neighbour) => self.hold(snapshot, neighbour, port, Chain { first, rest: frames.collect() }),
             Step::Consumed => {
-                self.counters.absorbed += 1;
+                // Without a host port the engine finds no way for a pod's ARP and has counted a drop; it is answered
+                // all the same.
+                self.counters.absorbed += u64::from(judged.verdict.out_port().is_some());
                 self.pool.give(first);
                 self.pool.give_all(frames);
             }

@@ -105,6 +105,14 @@ fn from_a(packet: &[u8]) -> Vec<u8> {
     ethernet(A_MAC, 0x0800, packet)
 }
 
+fn with_ttl(mut packet: Vec<u8>, ttl: u8) -> Vec<u8> {
+    packet[8] = ttl;
+    packet[10..12].fill(0);
+    let sum = etherparse::Ipv4HeaderSlice::from_slice(&packet).unwrap().to_header().calc_header_checksum();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
 #[test]
 fn packets_of_two_pods_arrive_as_a_router_sends_them_and_none_is_lost() {
     for workers in [1, 2, 3] {
@@ -194,16 +202,20 @@ fn a_pod_whose_mac_is_not_known_is_asked_and_the_packet_waits() {
 #[test]
 fn a_packet_without_another_hop_is_answered_with_time_exceeded() {
     let mut node = Node::start(1, snapshot_of(1, live_ports()));
-    let mut packet = a_to_b(SYN);
-    packet[8] = 1;
-    packet[10..12].fill(0);
-    let sum = etherparse::Ipv4HeaderSlice::from_slice(&packet).unwrap().to_header().calc_header_checksum();
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    node.send(A, &from_a(&packet));
+    node.send(A, &from_a(&with_ttl(a_to_b(SYN), 1)));
     let error = node.receive(A);
     assert_eq!((error[14 + 9], error[34], &error[26..30]), (1, 11, &[192, 168, 0, 1][..]));
     let counters = node.stop();
     assert_eq!((counters.dropped(DropReason::TtlExpired), counters.sum(|worker| worker.originated)), (1, 1));
+}
+
+#[test]
+fn vswitch_and_host_stack_are_one_hop_so_what_the_node_sends_with_ttl_1_passes() {
+    let mut node = Node::start(1, snapshot_of(1, live_ports()));
+    node.send(HOST, &ethernet([2, 0, 0, 0, 0, 9], 0x0800, &with_ttl(udp("192.168.0.1", "10.0.0.1", 179), 1)));
+    let frame = node.receive(A);
+    assert_eq!((&frame[..6], frame[14 + 8]), (&A_MAC[..], 1));
+    node.stop();
 }
 
 #[test]

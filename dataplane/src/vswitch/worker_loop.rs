@@ -17,10 +17,6 @@ use crate::{Reader, Worker};
 /// connection, so that only an idle worker pays for being woken (some 5 us); far shorter than what anybody feels.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// The longest sleep in milliseconds. Something must look at the time now and then: neighbours are asked again, held
-/// packets are given up.
-pub(super) const NAP: u32 = 100;
-
 /// How many rounds pass between two looks at the commands when there is traffic. A command waits well under a
 /// millisecond and the channel's cache line is left alone.
 const ROUNDS_PER_LOOK: u32 = 16;
@@ -84,6 +80,10 @@ impl WorkerLoop {
                 Ok(Command::Reach(id, worker)) => self.stage.reach(id, worker),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
                 // Nobody waits any more: not this worker's trouble.
+                Ok(Command::Halt(done)) => {
+                    self.stage.halt();
+                    drop(done.send(()));
+                }
                 Ok(Command::Report(answer)) => drop(answer.send(self.stage.counters())),
                 Err(TryRecvError::Empty) => return true,
             }
@@ -114,7 +114,7 @@ impl WorkerLoop {
         self.bell.prepare_to_sleep();
         if self.commands.is_empty() && !self.stage.has_mail() {
             // Refused, it returns at once: the worker spins then, and forwards all the same.
-            drop(poll(&mut self.sources, NAP));
+            drop(poll(&mut self.sources, self.stage.nap()));
             self.stage.slept();
         }
         self.bell.awake();

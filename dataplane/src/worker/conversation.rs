@@ -154,7 +154,7 @@ impl Worker {
         if !claim.fits(burst.snapshot, burst.in_port(at), comes_in) {
             return Ok(false);
         }
-        exit::check_hop_limit(burst.snapshot, claim.hop_limit, leaves)?;
+        exit::check_hop_limit(burst.snapshot, claim.hop_limit, burst.in_port(at), leaves)?;
         let decision = self.sessions.decision(claim.slot);
         if !claim.is_error {
             // What waits found room for itself before this one needed some too.
@@ -189,7 +189,7 @@ impl Worker {
         if !claim.fits(snapshot, arrived, comes_in) {
             return Ok(false);
         }
-        let allowed = exit::verdict(snapshot, claim.hop_limit, leaves);
+        let allowed = exit::verdict(snapshot, claim.hop_limit, arrived, leaves);
         let renewal = Renewal {
             key: claim.key,
             hash: claim.hash,
@@ -260,7 +260,7 @@ impl Worker {
                 return Err(DropReason::PolicyDenied);
             }
         };
-        let allowed = exit::verdict(burst.snapshot, ip.hop_limit, leaves);
+        let allowed = exit::verdict(burst.snapshot, ip.hop_limit, burst.in_port(at), leaves);
         let new = NewSession { out_port: port, ..new };
         match gate {
             Gate::Hairpin(origin) => {

@@ -56,12 +56,18 @@ fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<PortId> {
 
 /// What becomes of a packet that policy allows. Policy comes before the hop limit: who is refused learns nothing about
 /// routes, and the node's Time Exceeded about a packet that is allowed belongs to a session.
-pub(super) fn verdict(snapshot: &Snapshot, hop_limit: u8, out: PortId) -> Verdict {
-    check_hop_limit(snapshot, hop_limit, out).map_or_else(Verdict::Drop, |()| Verdict::Forward(out))
+pub(super) fn verdict(snapshot: &Snapshot, hop_limit: u8, in_port: PortId, out: PortId) -> Verdict {
+    check_hop_limit(snapshot, hop_limit, in_port, out).map_or_else(Verdict::Drop, |()| Verdict::Forward(out))
 }
 
-/// A packet that goes on to another machine or pod needs a hop more. The node itself is where it ends.
-pub(super) fn check_hop_limit(snapshot: &Snapshot, hop_limit: u8, out: PortId) -> Result<(), DropReason> {
-    let to_the_node = snapshot.host() == Some(out);
-    if hop_limit > 1 || to_the_node { Ok(()) } else { Err(DropReason::TtlExpired) }
+/// A packet that goes on to another machine or pod needs a hop more. The node itself is where it begins or ends: vswitch
+/// and host stack are one router ([`is_hop`](crate::forward::is_hop)).
+pub(super) fn check_hop_limit(
+    snapshot: &Snapshot,
+    hop_limit: u8,
+    in_port: PortId,
+    out: PortId,
+) -> Result<(), DropReason> {
+    let is_the_nodes = snapshot.host().is_some_and(|host| host == in_port || host == out);
+    if hop_limit > 1 || is_the_nodes { Ok(()) } else { Err(DropReason::TtlExpired) }
 }

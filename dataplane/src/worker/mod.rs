@@ -1,14 +1,19 @@
 //! The worker: a burst of packets in, one outcome each out.
 //!
-//! **Purpose.** [`Worker::process`] runs the stages of the pipeline over a burst. A worker owns its sessions and
-//! fragments; it shares nothing but the snapshot, takes no lock and, once its tables have grown, does not allocate.
+//! **Purpose.** A worker runs the stages of the pipeline over bursts: [`Worker::judge`] for a live vswitch,
+//! [`Worker::process`] for whoever also wants to know who talks to whom and which rule decided. Both are the same engine
+//! and may be called in turn. A worker owns its sessions and fragments; it shares nothing but the snapshot, takes no
+//! lock and, once its tables have grown, does not allocate.
 //!
 //! **Not its purpose.** It does not receive, send or rewrite frames, and it knows no clock: time is what the packets
-//! say, made monotonic.
+//! say, made monotonic. Which worker gets a packet is [`Affinity`]'s to say.
 //!
 //! ```text
-//!   frames  ->  parse  ->  [column of parsed packets]
+//!   frames  ->  parse  ->  [column of metas] (and of general packets: those that are not plain TCP or UDP)
+//!   read ahead: all buckets of the burst, then all entries
 //!   each in order:
+//!     plain, in an open session of this generation, on the right port, addresses checked before -> forward
+//!     anything else:
 //!     port known? -> MAC -> ARP, neighbour discovery ------------------------------> forward to whom it concerns
 //!                        -> martian? multicast? spoofed?
 //!                        -> fragment: later ones share the first one's fate -------> forward or drop
@@ -18,6 +23,11 @@
 //!                               `miss -> may it start one? -> route --+-> [pending] -> classify per table
 //!                                                                            -> remember -> forward or drop
 //! ```
+//!
+//! The first line after the reading ahead is a short cut, not another judge: it answers only where the long way would
+//! give the same answer. It does not check addresses again. A session remembers for each direction that a packet of it
+//! passed those checks on that port in this generation, and the next one has the same addresses. The source MAC, the port
+//! and the hop limit are checked for every packet.
 //!
 //! **Invariant.** Every outcome starts as a drop ([`DropReason::Unjudged`]) and every stage must earn the pass; the
 //! counters always satisfy `received == forwarded + drops`; and a burst has the outcomes of its packets one by one.
@@ -44,7 +54,7 @@ use crate::{
 pub use affinity::Affinity;
 
 use admission::Arrival;
-use column::{Burst, Columns, PortFacts};
+use column::{Burst, Columns, Meta, PortFacts};
 use pending::Pending;
 
 /// The most packets that are judged together: what VPP takes as one vector. More gains nothing, as the columns would
@@ -215,7 +225,7 @@ impl Worker {
         }
         self.sessions.sweep(self.now.time, SWEEP);
         let mut burst = columns.burst(snapshot, self.epoch);
-        self.read_ahead(&mut burst);
+        self.read_ahead(burst.metas);
         for at in 0..burst.metas.len() {
             if let Times::Each(packets) = times {
                 self.now.time = self.now.time.max(packets[at].time);
@@ -233,18 +243,20 @@ impl Worker {
     }
 
     /// Guesses every plain packet's session and reads its entry. Nothing depends on it: it is there so that the cache
-    /// misses of a burst overlap. All buckets are read in one loop of independent loads and all entries in another, which
-    /// is as good as prefetching; judging packet by packet, the CPU sees two misses at a time.
-    fn read_ahead(&self, burst: &mut Burst<'_>) {
-        for meta in burst.metas.iter_mut().filter(|meta| meta.general().is_none()) {
-            meta.guess = self.sessions.guess(meta.hash);
+    /// misses of a burst overlap. All buckets are read in one short loop of independent loads and all entries in another,
+    /// which is as good as prefetching; judging packet by packet, the CPU would see two misses at a time.
+    fn read_ahead(&self, metas: &mut [Meta]) {
+        let glance = self.sessions.glance();
+        let touched = metas.iter().fold(0, |all, meta| all ^ glance.touch(meta.hash));
+        std::hint::black_box(touched);
+        for meta in metas.iter_mut() {
+            // A packet that is not plain has no hash, and its guess is not used.
+            meta.guess = glance.guess(meta.hash);
         }
         let entries = self.sessions.entries();
-        let mut epochs = 0;
-        for meta in burst.metas.iter() {
-            epochs ^= entries.get(meta.guess as usize).map_or(0, |entry| entry.epoch);
-        }
-        std::hint::black_box(epochs);
+        let touched =
+            metas.iter().fold(0, |all, meta| all ^ entries.get(meta.guess as usize).map_or(0, |entry| entry.epoch));
+        std::hint::black_box(touched);
     }
 
     /// The common case: a plain packet of an open session about which there is nothing to ask.
@@ -252,7 +264,7 @@ impl Worker {
     fn is_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
         let meta = &burst.metas[at];
         let waits = !self.pending.is_empty() && self.pending.may_hold(meta.hash);
-        if meta.guess == NONE || meta.hop_limit <= 1 || waits {
+        if meta.guess == NONE || meta.general().is_some() || meta.hop_limit <= 1 || waits {
             return false;
         }
         let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
@@ -329,7 +341,7 @@ impl Worker {
                 return Err(DropReason::FragmentWithoutFirst);
             }
             if let Verdict::Forward(out) = fate.verdict {
-                exit::check_hop_limit(burst.snapshot, ip.hop_limit, out)?;
+                exit::check_hop_limit(burst.snapshot, ip.hop_limit, burst.in_port(at), out)?;
                 burst.judged[at].session = Some(SessionState::Hit);
             }
             burst.judged[at].verdict = fate.verdict;

@@ -1,5 +1,7 @@
 //! ICMP errors.
 
+use std::net::IpAddr;
+
 use super::*;
 use etherparse::{Icmpv4Slice, Icmpv6Slice, TransportSlice};
 

@@ -275,7 +275,7 @@ fn news_that_come_too_fast_are_published_with_the_next_tick() {
     node.tick();
     let at_once = node.released().len();
     assert!(at_once < 8, "{at_once}");
-    node.wait(PROBE);
+    node.wait(resolve::PROBE);
     node.tick();
     assert_eq!(at_once + node.released().len(), 8);
 }

@@ -26,6 +26,7 @@ const PROG_LOAD: c_long = 5;
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const LINK_CREATE: c_long = 28;
+const LINK_DETACH: c_long = 34;
 
 /// One instruction: operation, registers (destination in the low half), offset, immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +189,13 @@ pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io:
     let attributes = Attributes { program, interface, attach_type: ATTACH_XDP, flags };
     // SAFETY: the attributes of this command, without pointers.
     owned(unsafe { bpf(LINK_CREATE, attributes) }?)
+}
+
+/// Detaches the program of a link at once. Closing the descriptor does so as well, but only when no child process has
+/// a copy of it, which each has for a moment before it runs its program.
+pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the attribute of this command, without pointers.
+    unsafe { bpf(LINK_DETACH, link.as_raw_fd()) }.map(drop)
 }
 
 /// The interface that a program is attached to by this link; 0 when the interface is no more.

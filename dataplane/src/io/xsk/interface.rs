@@ -9,7 +9,7 @@ use super::bpf;
 use super::error::XskError;
 use super::link::LinkInfo;
 use super::namespace;
-use super::port::XskPort;
+use super::port::{LONGEST_CHAIN, XskPort};
 use super::program::Program;
 use super::socket::Queue;
 use super::umem::{ROOM, Umem};
@@ -66,7 +66,8 @@ impl QueueConfig {
     pub(super) fn ring_sizes(self) -> (u32, u32) {
         /// More than a burst's time at any rate; and the kernel allocates the rings.
         const MOST: u32 = 1 << 16;
-        let size = |wanted: u32| wanted.clamp(1, MOST).next_power_of_two();
+        // A packet that is longer than the ring could never be sent.
+        let size = |wanted: u32| wanted.clamp(LONGEST_CHAIN, MOST).next_power_of_two();
         (size(self.receive), size(self.transmit))
     }
 }
@@ -81,7 +82,7 @@ pub struct Interface {
     mode: XdpMode,
     refusal: Option<io::Error>,
     program: Program,
-    /// Closing it detaches the program.
+    /// Closing it detaches the program, whatever the process died of.
     link: OwnedFd,
     /// Where the interface's number means it.
     namespace: Option<u64>,
@@ -180,6 +181,13 @@ impl Interface {
     }
 }
 
+impl Drop for Interface {
+    fn drop(&mut self) {
+        // Fails when the interface is gone, and then there is nothing to detach from.
+        drop(bpf::detach(self.link.as_fd()));
+    }
+}
+
 /// Attaches a program in driver or generic mode. When the driver does not take the program for packets in several
 /// buffers, one for whole packets is tried.
 fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, OwnedFd), XskError> {
@@ -225,7 +233,7 @@ mod tests {
     fn ring_sizes_are_powers_of_two_within_bounds() {
         let sizes = |receive, transmit| QueueConfig { receive, transmit }.ring_sizes();
         assert_eq!(QueueConfig::default().ring_sizes(), (1024, 1024));
-        assert_eq!(sizes(0, 1000), (1, 1024));
-        assert_eq!(sizes(u32::MAX, 3), (65_536, 4));
+        assert_eq!(sizes(0, 1000), (32, 1024));
+        assert_eq!(sizes(u32::MAX, 3), (65_536, 32));
     }
 }

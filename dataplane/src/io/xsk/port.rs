@@ -12,7 +12,7 @@ use crate::io::{FramePool, Port, PortError, PortStatistics};
 
 /// The most frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses a longer chain and never
 /// gives its chunks back.
-const LONGEST_CHAIN: u32 = 18;
+pub(super) const LONGEST_CHAIN: u32 = 18;
 
 /// Frames for receiving are handed over this many at once, as long as that is no more than a quarter of all: the fill
 /// ring's index, a cache line that the sender's core reads, is written once for them.
@@ -114,7 +114,7 @@ impl XskPort {
                 }
             }
         }
-        self.filled -= u32::try_from(frames.len() - start).unwrap_or(count);
+        self.filled = self.filled.saturating_sub(u32::try_from(frames.len() - start).unwrap_or(count));
         if !whole {
             self.spare.extend(frames.drain(start..));
         }
@@ -128,7 +128,7 @@ impl XskPort {
             let descriptor = libc::xdp_desc { addr: socket.completion.peek(ahead), len: 0, options: 0 };
             match self.lent.take(descriptor) {
                 Some(frame) => {
-                    self.sending -= 1;
+                    self.sending = self.sending.saturating_sub(1);
                     pool.give(frame);
                 }
                 None => self.refused += 1,
@@ -174,7 +174,7 @@ impl XskPort {
         }
         let mut given = 0;
         while given < wanted && socket.fill.room(wanted - given) > 0 {
-            let Some(mut frame) = pool.take() else { break };
+            let Some(mut frame) = pool.take_spare() else { break };
             frame.reset(0);
             socket.fill.push(self.lent.lend(frame).addr);
             given += 1;

@@ -135,19 +135,40 @@ fn ipv6_fragments_are_one_datagram_whatever_next_header_the_later_ones_claim() {
 }
 
 #[test]
-fn a_full_fragment_table_drops_new_datagrams_and_serves_old_ones() {
+fn a_full_fragment_table_forgets_the_datagram_that_began_first() {
     let fragments = FragmentConfig { capacity: 2, ..FragmentConfig::default() };
     let mut bed = Bed::new();
     bed.worker = Worker::with_fixed_seed(WorkerConfig { fragments, ..WorkerConfig::default() });
-    for id in 1..=2 {
+    for id in 1..=3 {
         assert_eq!(bed.verdict(A, &pieces(80, id)[0]), Verdict::Forward(B));
     }
-    assert_eq!(bed.verdict(A, &pieces(80, 3)[0]), dropped(DropReason::FragmentTableFull));
-    assert_eq!(bed.verdict(A, &pieces(80, 3)[1]), dropped(DropReason::FragmentWithoutFirst));
-    for piece in &pieces(80, 1)[1..] {
-        assert_eq!(bed.verdict(A, piece), Verdict::Forward(B));
+    assert_eq!(bed.verdict(A, &pieces(80, 1)[1]), dropped(DropReason::FragmentWithoutFirst));
+    for id in 2..=3 {
+        for piece in &pieces(80, id)[1..] {
+            assert_eq!(bed.verdict(A, piece), Verdict::Forward(B));
+        }
     }
-    assert_eq!(bed.verdict(A, &pieces(80, 3)[0]), Verdict::Forward(B), "datagram 1 is complete, so there is room");
+}
+
+#[test]
+fn datagrams_that_are_never_completed_do_not_stop_those_that_are() {
+    let fragments = FragmentConfig { capacity: 8, ..FragmentConfig::default() };
+    let mut bed = Bed::new();
+    bed.worker = Worker::with_fixed_seed(WorkerConfig { fragments, ..WorkerConfig::default() });
+    for id in 1..=100 {
+        bed.send(A, &pieces(80, 1000 + id)[0]);
+        for piece in &pieces(80, id) {
+            assert_eq!(bed.verdict(A, piece), Verdict::Forward(B));
+        }
+    }
+}
+
+#[test]
+fn without_room_for_any_datagram_no_fragment_passes() {
+    let fragments = FragmentConfig { capacity: 0, ..FragmentConfig::default() };
+    let mut bed = Bed::new();
+    bed.worker = Worker::with_fixed_seed(WorkerConfig { fragments, ..WorkerConfig::default() });
+    assert_eq!(bed.verdict(A, &pieces(80, 1)[0]), dropped(DropReason::FragmentTableFull));
 }
 
 #[test]

@@ -4,10 +4,13 @@ mod admission;
 mod errors;
 mod fragments;
 mod generations;
+mod live;
 mod neighbours;
 mod properties;
 mod refusals;
+mod sctp;
 mod sessions;
+mod shares;
 mod speed;
 
 use bulkhead_classifier::OriginId;
@@ -193,4 +196,40 @@ fn clearing_forgets_sessions_and_fragments_and_keeps_counters() {
     assert_eq!(bed.worker.sessions_in_use(), 0);
     assert_eq!(bed.verdict(B, &b_to_a(SYN | ACK)), dropped(DropReason::TcpWithoutSession));
     assert_eq!(bed.worker.counters().received(), 2);
+}
+
+#[test]
+fn cve_2024_47825_an_earlier_deny_of_a_wide_prefix_holds_against_a_later_allow_of_a_narrow_one() {
+    use bulkhead_classifier::{Action, Addresses, Rule, Tables};
+    let of = |action, prefix: &str| Rule {
+        src: Addresses::prefix(prefix.parse().unwrap()),
+        ..Rule::any(action, OriginId(1))
+    };
+    let rules = vec![of(Action::Deny, "10.0.0.0/8"), of(Action::Allow, "10.0.0.1/32")];
+    let table = std::sync::Arc::new(Tables::build(rules).unwrap());
+    let mut bed = Bed::new();
+    bed.snapshot = Snapshot::new(2, ports(), vec![table; 3], routes(&ports())).unwrap();
+    let outcome = bed.send(A, &udp("10.0.0.1", "10.0.0.2", 80));
+    assert_eq!((outcome.verdict, outcome.decision.unwrap().rule), (dropped(DropReason::PolicyDenied), Some(0)));
+}
+
+#[test]
+fn cve_2016_10377_lengths_that_contradict_each_other_never_underflow_and_never_pass() {
+    let good = udp("10.0.0.1", "10.0.0.2", 80);
+    let long = [&good[..], &[0; 64]].concat();
+    for bytes in [&good, &long] {
+        for total in 0..=200u16 {
+            for words in 0..=15 {
+                let mut packet = bytes.clone();
+                packet[0] = 0x40 | words;
+                packet[2..4].copy_from_slice(&total.to_be_bytes());
+                let header = u16::from(words) * 4;
+                // The options are UDP header and payload then; some of them read as such.
+                let may_pass = words >= 5 && total >= header + 8 && usize::from(total) <= packet.len();
+                let passes = Bed::new().verdict(A, &packet).out_port().is_some();
+                assert!(may_pass || !passes, "{words} words, {total} bytes of {}", packet.len());
+            }
+        }
+    }
+    assert_eq!(Bed::new().verdict(A, &good), Verdict::Forward(B));
 }

@@ -10,12 +10,12 @@ use crate::*;
 
 /// A frame, its port and the seconds since the one before.
 #[derive(Clone, Debug)]
-struct Step {
-    in_port: PortId,
-    link: LinkType,
-    frame: Vec<u8>,
+pub(super) struct Step {
+    pub(super) in_port: PortId,
+    pub(super) link: LinkType,
+    pub(super) frame: Vec<u8>,
     cut: usize,
-    wait: u64,
+    pub(super) wait: u64,
 }
 
 const ADDRESSES: [(&str, &str, PortId); 4] = [
@@ -63,7 +63,7 @@ fn frames() -> impl Strategy<Value = Vec<(Vec<u8>, PortId)>> {
     })
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let framed = (frames(), any::<bool>(), 0u64..200).prop_map(|(frames, tagged, wait)| {
         let wait = if wait < 190 { 0 } else { wait };
         frames
@@ -84,7 +84,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// What the session table did, without what depends on when expired sessions are swept out; every session is accounted
 /// for.
-fn session_counts(worker: &Worker) -> SessionCounters {
+pub(super) fn session_counts(worker: &Worker) -> SessionCounters {
     let counts = worker.counters().sessions();
     let ended = counts.expired + counts.recycled + counts.revoked + counts.replaced;
     assert_eq!(counts.created, ended + worker.sessions_in_use() as u64);
@@ -94,10 +94,11 @@ fn session_counts(worker: &Worker) -> SessionCounters {
 fn run(
     steps: &[Step],
     sizes: &[usize],
-    capacity: usize,
+    (capacity, share): (usize, u8),
     change_at: usize,
 ) -> (Vec<Outcome>, Counters, SessionCounters) {
-    let mut sessions = SessionConfig { capacity, ..SessionConfig::default() };
+    let [half_open, pod_share, outside_share] = [share, share / 2, share].map(Percent);
+    let mut sessions = SessionConfig { capacity, half_open, pod_share, outside_share, ..SessionConfig::default() };
     sessions.tcp_pickup = change_at.is_multiple_of(2);
     let mut bed = Bed::with(sessions);
     let packets: Vec<Packet<'_>> = steps
@@ -127,15 +128,17 @@ fn run(
 #[test]
 fn a_burst_has_the_outcomes_of_its_packets_one_by_one() {
     let (hits, news, denies, full) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
-    let parts_v6 = Cell::new(0);
+    let (parts_v6, quota) = (Cell::new(0), Cell::new(0));
     proptest!(ProptestConfig::with_cases(200), |(
         steps in steps(),
         sizes in proptest::collection::vec(1usize..300, 1..6),
         capacity in prop_oneof![3usize..8, Just(1000)],
+        share in prop_oneof![Just(200u8), 20u8..100],
         change_at in 0usize..200,
     )| {
-        let (single, single_counts, single_sessions) = run(&steps, &[1], capacity, change_at);
-        let (burst, burst_counts, burst_sessions) = run(&steps, &sizes, capacity, change_at);
+        let limits = (capacity, share);
+        let (single, single_counts, single_sessions) = run(&steps, &[1], limits, change_at);
+        let (burst, burst_counts, burst_sessions) = run(&steps, &sizes, limits, change_at);
         for (at, (one, many)) in single.iter().zip(&burst).enumerate() {
             prop_assert_eq!(one, many, "packet {} of {}", at, steps.len());
         }
@@ -150,12 +153,18 @@ fn a_burst_has_the_outcomes_of_its_packets_one_by_one() {
         let count = |verdict| single.iter().filter(|o| o.verdict == Verdict::Drop(verdict)).count();
         denies.set(denies.get() + count(DropReason::PolicyDenied));
         full.set(full.get() + count(DropReason::SessionTableFull));
+        quota.set(quota.get() + count(DropReason::SessionQuota));
         hits.set(hits.get() + single.iter().filter(|o| o.session == Some(SessionState::Hit)).count());
         news.set(news.get() + single.iter().filter(|o| o.session == Some(SessionState::New)).count());
     });
-    for (what, count) in
-        [("hit", hits), ("new", news), ("deny", denies), ("full", full), ("passing IPv6 fragment", parts_v6)]
-    {
+    for (what, count) in [
+        ("hit", hits),
+        ("new", news),
+        ("deny", denies),
+        ("full", full),
+        ("over quota", quota),
+        ("passing IPv6 fragment", parts_v6),
+    ] {
         assert!(count.get() > 0, "no packet was a {what}");
     }
 }
@@ -176,7 +185,7 @@ fn whatever_bytes_come_every_packet_is_counted_once_and_nothing_panics() {
             step.cut = if *cut < 100 { *cut } else { usize::MAX };
             step.link = LinkType::ALL.get(link).copied().unwrap_or(step.link);
         }
-        let (outcomes, counters, _) = run(&steps, &[256], 50, 40);
+        let (outcomes, counters, _) = run(&steps, &[256], (50, 100), 40);
         prop_assert_eq!(counters.received(), outcomes.len() as u64);
         prop_assert_eq!(counters.received(), counters.forwarded() + counters.dropped_in_all());
         prop_assert_eq!(counters.dropped(DropReason::Unjudged), 0);

@@ -1,0 +1,132 @@
+//! From a next hop to its MAC address: known, or asked for while the packets wait.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::book::{Asked, REACHABLE, RETRANSMIT, TRIES};
+use super::side::Side;
+use super::waiting::Queue;
+use super::{Forwarder, NeighbourId, Released, wire};
+use crate::{DropReason, PortId, PortKind, Snapshot};
+
+/// How long a packet is held: as long as its neighbour is asked for.
+const HOLD: u64 = RETRANSMIT * TRIES as u64;
+/// How often questions and held packets are looked through: a tenth of what they wait for.
+const TICK: u64 = RETRANSMIT / 10;
+/// The least time between two wishes of a worker to probe a stale neighbour: so that it takes the lock for none but one
+/// of a thousand packets.
+pub(super) const PROBE: u64 = 1_000_000;
+
+impl<T> Forwarder<T> {
+    /// The start of a frame to the destination, or the neighbour that is to be resolved first.
+    pub(super) fn find(
+        &mut self,
+        snapshot: &Snapshot,
+        to: &Side,
+        out: PortId,
+        destination: IpAddr,
+    ) -> Result<[u8; 12], NeighbourId> {
+        if to.is_known {
+            return Ok(*to.addresses());
+        }
+        let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
+        let resolved = self.view.load().get(&neighbour).ok_or(neighbour)?;
+        let addresses = to.addresses_to(resolved.mac);
+        if self.now >= resolved.confirmed.saturating_add(REACHABLE) && self.now >= self.next_probe {
+            self.next_probe = self.now + PROBE;
+            if let Some(request) = self.neighbours.probe(neighbour, self.now) {
+                self.send_request(snapshot, request);
+            }
+        }
+        Ok(addresses)
+    }
+
+    /// Takes a packet whose neighbour is not known, and asks for the neighbour. Returns the packet that had to make room:
+    /// an older one, or the packet itself. It is to be dropped as [`DropReason::NeighbourQueueFull`].
+    pub fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, in_port: PortId, packet: T) -> Option<T> {
+        if !self.waiting.contains(&neighbour) {
+            if !self.waiting.may_begin(in_port) {
+                return Some(packet);
+            }
+            match self.neighbours.ask(neighbour, self.now) {
+                Asked::Send(request) => self.send_request(snapshot, request),
+                // Known since a moment ago, or another worker asks.
+                Asked::Wait => self.has_news = true,
+                Asked::Full => return Some(packet),
+            }
+        }
+        self.waiting.push(neighbour, in_port, packet, self.now)
+    }
+
+    /// How many packets are held: those to be released included.
+    pub fn held(&self) -> usize {
+        self.waiting.len() + self.released.len()
+    }
+
+    /// Repeats questions, releases packets whose neighbours are known and those that waited in vain. To be called once
+    /// per burst, and some ten times a second when there are no packets.
+    pub fn tick(&mut self, snapshot: &Snapshot) {
+        if self.has_news {
+            self.has_news = false;
+            self.release_resolved();
+        }
+        let is_due = self.now >= self.next_tick;
+        if is_due {
+            self.next_tick = self.now + TICK;
+            while let Some((neighbour, queue)) = self.waiting.take_older(self.now.saturating_sub(HOLD)) {
+                self.release(neighbour, queue, Err(DropReason::NoNeighbour));
+            }
+        }
+        if is_due || self.neighbours.is_behind() {
+            let neighbours = Arc::clone(&self.neighbours);
+            neighbours.maintain(self.now, TICK, |request| self.send_request(snapshot, request));
+        }
+    }
+
+    /// The next packet that is held no longer; to be asked until there is none.
+    pub fn next_released(&mut self) -> Option<Released<T>> {
+        self.released.pop_front()
+    }
+
+    fn release_resolved(&mut self) {
+        let ids: Vec<NeighbourId> = self.waiting.neighbours().collect();
+        for neighbour in ids {
+            let Some(addresses) = self.resolution(&neighbour) else { continue };
+            if let Some(queue) = self.waiting.take(&neighbour) {
+                self.release(neighbour, queue, addresses);
+            }
+        }
+    }
+
+    /// What became of the question for a neighbour; none while it is open.
+    pub(super) fn resolution(&mut self, neighbour: &NeighbourId) -> Option<Result<[u8; 12], DropReason>> {
+        let Some(side) = self.sides.get(neighbour.port.index()).filter(|side| side.has_link()) else {
+            return Some(Err(DropReason::PortDown));
+        };
+        if side.is_known {
+            return Some(Ok(*side.addresses()));
+        }
+        self.view.load().get(neighbour).map(|resolved| Ok(side.addresses_to(resolved.mac)))
+    }
+
+    pub(super) fn release(&mut self, neighbour: NeighbourId, queue: Queue<T>, addresses: Result<[u8; 12], DropReason>) {
+        let out = neighbour.port;
+        let packets = queue.packets.into_iter();
+        self.released.extend(packets.map(|(in_port, packet)| Released { packet, in_port, out, addresses }));
+    }
+}
+
+/// The neighbour that a packet goes to: the gateway of its route, or whoever has the address. On pods' and host ports
+/// there is one machine, which answers for its own addresses only.
+fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAddr) -> IpAddr {
+    if wire::is_link_local(destination) {
+        return destination;
+    }
+    let hop = snapshot.routes().next_hop(destination).filter(|hop| hop.port == out);
+    if let Some(gateway) = hop.and_then(|hop| hop.gateway) {
+        return gateway;
+    }
+    let is_own = kind == PortKind::Uplink || snapshot.owner(destination) == Some(out);
+    let own = || snapshot.port(out)?.addresses.iter().find(|own| own.is_ipv4() == destination.is_ipv4()).copied();
+    if is_own { destination } else { own().unwrap_or(destination) }
+}

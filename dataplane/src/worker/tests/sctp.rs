@@ -1,0 +1,130 @@
+//! SCTP associations: opened by INIT, established after both ways, ended by ABORT and SHUTDOWN.
+
+use super::dropped;
+use crate::testbed::*;
+use crate::*;
+
+const INIT: u8 = 1;
+const INIT_ACK: u8 = 2;
+const ABORT: u8 = 6;
+const SHUTDOWN: u8 = 7;
+const SHUTDOWN_ACK: u8 = 8;
+const COOKIE_ECHO: u8 = 10;
+const COOKIE_ACK: u8 = 11;
+const SHUTDOWN_COMPLETE: u8 = 14;
+const DATA: u8 = 0;
+
+fn chunk(src: &str, dst: &str, sport: u16, dport: u16, chunk: u8) -> Vec<u8> {
+    let [a, b] = sport.to_be_bytes();
+    let [c, d] = dport.to_be_bytes();
+    v4(src, dst, 132, 64, &[a, b, c, d, 0, 0, 0, 1, 0, 0, 0, 0, chunk, 0, 0, 4])
+}
+
+fn there(bed: &mut Bed, kind: u8) -> Verdict {
+    bed.verdict(A, &chunk("10.0.0.1", "10.0.0.2", 9, 80, kind))
+}
+
+fn back(bed: &mut Bed, kind: u8) -> Verdict {
+    bed.verdict(B, &chunk("10.0.0.2", "10.0.0.1", 80, 9, kind))
+}
+
+fn established() -> Bed {
+    let mut bed = Bed::new();
+    assert_eq!(there(&mut bed, INIT), Verdict::Forward(B));
+    assert_eq!(back(&mut bed, INIT_ACK), Verdict::Forward(A));
+    assert_eq!(there(&mut bed, COOKIE_ECHO), Verdict::Forward(B));
+    assert_eq!(back(&mut bed, COOKIE_ACK), Verdict::Forward(A));
+    bed
+}
+
+const GONE: Verdict = Verdict::Drop(DropReason::ReplyWithoutSession);
+
+#[test]
+fn only_an_init_opens_an_association() {
+    for kind in (0..=255).filter(|&kind| kind != INIT) {
+        assert_eq!(there(&mut Bed::new(), kind), GONE, "chunk {kind}");
+    }
+}
+
+#[test]
+fn an_association_is_transient_until_the_cookie_is_acknowledged() {
+    for seen in [1, 2, 3] {
+        let mut bed = Bed::new();
+        there(&mut bed, INIT);
+        if seen > 1 {
+            back(&mut bed, INIT_ACK);
+        }
+        if seen > 2 {
+            there(&mut bed, COOKIE_ECHO);
+        }
+        bed.wait(120);
+        assert_eq!(there(&mut bed, COOKIE_ECHO), GONE, "{seen} packets");
+    }
+    let mut bed = established();
+    bed.wait(599);
+    assert_eq!(there(&mut bed, DATA), Verdict::Forward(B));
+    bed.wait(600);
+    assert_eq!(there(&mut bed, DATA), GONE);
+}
+
+#[test]
+fn an_abort_and_a_shutdown_shorten_an_association() {
+    let after = |end: fn(&mut Bed)| {
+        let mut bed = established();
+        end(&mut bed);
+        assert_eq!(back(&mut bed, DATA), Verdict::Forward(A), "what was still under way");
+        bed.wait(120);
+        back(&mut bed, DATA)
+    };
+    assert_eq!(after(|bed| assert_eq!(back(bed, ABORT), Verdict::Forward(A))), GONE);
+    assert_eq!(
+        after(|bed| {
+            there(bed, SHUTDOWN);
+            back(bed, SHUTDOWN_ACK);
+        }),
+        GONE
+    );
+    assert_eq!(
+        after(|bed| {
+            there(bed, SHUTDOWN_COMPLETE);
+        }),
+        GONE
+    );
+    // One side has finished, the other has not.
+    assert_eq!(
+        after(|bed| {
+            there(bed, SHUTDOWN);
+        }),
+        Verdict::Forward(A)
+    );
+}
+
+#[test]
+fn an_init_after_the_end_starts_anew() {
+    let mut bed = established();
+    assert_eq!(there(&mut bed, INIT), Verdict::Forward(B));
+    assert_eq!(bed.worker.counters().sessions().created, 1, "a repeated INIT of an open association");
+    back(&mut bed, ABORT);
+    assert_eq!(there(&mut bed, INIT), Verdict::Forward(B));
+    let sessions = bed.worker.counters().sessions();
+    assert_eq!((sessions.created, sessions.replaced), (2, 1));
+}
+
+#[test]
+fn an_init_against_the_direction_of_an_association_needs_leave_of_its_own() {
+    let mut bed = Bed::new();
+    // B may open one to A, from a port that A may not open one to.
+    let init = chunk("10.0.0.2", "10.0.0.1", 9, 9, INIT);
+    assert_eq!(bed.verdict(B, &init), Verdict::Forward(A));
+    assert_eq!(bed.verdict(A, &chunk("10.0.0.1", "10.0.0.2", 9, 9, INIT)), dropped(DropReason::PolicyDenied));
+    assert_eq!(bed.verdict(A, &chunk("10.0.0.1", "10.0.0.2", 9, 9, INIT_ACK)), Verdict::Forward(B));
+}
+
+#[test]
+fn a_flood_of_inits_has_the_share_of_half_open_connections() {
+    let mut bed = Bed::with(SessionConfig::live(100));
+    for sport in 1..=100 {
+        assert_eq!(bed.verdict(B, &chunk("10.0.0.2", "10.0.0.1", sport, 9, INIT)), Verdict::Forward(A));
+    }
+    assert_eq!(bed.worker.sessions_in_use(), 25);
+}

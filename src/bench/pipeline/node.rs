@@ -1,0 +1,110 @@
+//! The node of the benchmark: an uplink, a host, and a pod with a table.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use bulkhead_classifier::{
+    Action, Addresses, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, protocol,
+};
+use bulkhead_dataplane::{Link, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
+use ipnet::{IpNet, Ipv4Net};
+
+use super::traffic::{DPORT, POD_ADDRESS};
+
+/// The snapshot, and for each port the MAC addresses that its packets get.
+pub(super) struct Node {
+    pub(super) snapshot: Snapshot,
+    pub(super) addresses: Vec<[u8; 12]>,
+}
+
+impl Node {
+    pub(super) const UPLINK: PortId = PortId(0);
+    pub(super) const POD: PortId = PortId(2);
+
+    /// A node whose pod has this many rules, of which only the last one matches the packets of the benchmark.
+    pub(super) fn new(rules: u32) -> anyhow::Result<Self> {
+        let open = Tables::build(vec![Rule::any(Action::Allow, OriginId(0))])?;
+        let policy = Tables::build(mixed_rules(rules))?;
+        let port = |name: &str, kind, address: Option<Ipv4Addr>, number: u8, table| PortConfig {
+            name: name.into(),
+            kind,
+            addresses: address.map(IpAddr::from).into_iter().collect(),
+            mac: None,
+            egress: Some(TableId(table)),
+            hairpin: None,
+            link: Some(Link { mac: [2, 0, 0, 0, 1, number], mtu: 1500 }),
+        };
+        let host = Ipv4Addr::new(192, 168, 0, 1);
+        let ports = vec![
+            port("uplink", PortKind::Uplink, None, 0, 0),
+            port("host", PortKind::Host, Some(host), 1, 0),
+            port("bench/server", PortKind::Pod, Some(POD_ADDRESS), 2, 1),
+        ];
+        let routes = [
+            (IpNet::from(Ipv4Net::default()), Self::UPLINK),
+            (IpNet::from(IpAddr::from(host)), PortId(1)),
+            (IpNet::from(IpAddr::from(POD_ADDRESS)), Self::POD),
+        ];
+        let addresses = (0..3u8).map(|number| [2, 0, 0, 0, 2, number, 2, 0, 0, 0, 1, number]).collect();
+        let snapshot = Snapshot::new(1, ports, vec![Arc::new(open), Arc::new(policy)], Routes::new(routes)?)?;
+        Ok(Self { snapshot, addresses })
+    }
+}
+
+/// Rules of about thirty shapes that match nothing of the traffic: sources in 172.16/12 of any length from 16 on,
+/// destinations of 8 to 32 bits, TCP or UDP, one port or a range or all, allow or deny; and then the one that matches.
+fn mixed_rules(count: u32) -> Vec<Rule> {
+    let mut random = Random(7);
+    let mut rules: Vec<Rule> = (1..count).map(|_| random_rule(&mut random)).collect();
+    let prefix = |text: &str| Addresses::prefix(text.parse().expect("a literal prefix"));
+    rules.push(Rule {
+        src: prefix("100.64.0.0/10"),
+        dst: prefix("10.0.0.0/8"),
+        services: services(protocol::UDP, PortRange::one(DPORT)),
+        ..Rule::any(Action::Allow, OriginId(1))
+    });
+    rules
+}
+
+fn random_rule(random: &mut Random) -> Rule {
+    let prefix = |network: u32, len: u8| {
+        let net = Ipv4Net::new(network.into(), len).expect("the length is at most 32").trunc();
+        Addresses::prefix(net.into())
+    };
+    let src = prefix(0xac10_0000 | random.below(1 << 20), 16 + random.below_u8(17));
+    let dst = prefix(random.below(u32::MAX), 8 + random.below_u8(25));
+    let protocol = if random.below(2) == 0 { protocol::TCP } else { protocol::UDP };
+    let first = u16::try_from(random.below(60_000)).expect("below 60,000");
+    let ports = match random.below(3) {
+        0 => PortRange::one(first),
+        1 => PortRange { first, last: first + 5_000 },
+        _ => PortRange::ALL,
+    };
+    let action = if random.below(2) == 0 { Action::Allow } else { Action::Deny };
+    Rule { src, dst, services: services(protocol, ports), ..Rule::any(action, OriginId(2)) }
+}
+
+fn services(protocol: u8, ports: PortRange) -> Services {
+    let set: ServiceSet = [Service { protocols: (protocol, protocol), ports }].into_iter().collect();
+    Services::from(set)
+}
+
+/// xorshift64 (Marsaglia 2003): repeatable, and a few instructions a number.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    /// A number below `bound`.
+    #[inline]
+    pub(super) fn below(&mut self, bound: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        let scaled = ((self.0 >> 32) * u64::from(bound)) >> 32;
+        u32::try_from(scaled).expect("a product of two 32-bit numbers, shifted by 32")
+    }
+
+    fn below_u8(&mut self, bound: u8) -> u8 {
+        u8::try_from(self.below(bound.into())).expect("below a bound of eight bits")
+    }
+}

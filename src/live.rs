@@ -1,0 +1,82 @@
+//! `bulkhead run`: the control thread of a live vswitch.
+//!
+//! **Purpose.** Reads the configuration and the state, opens the interfaces, tells the workers what to enforce, and keeps all of
+//! that up to date until it is told to stop.
+//!
+//! **Not its purpose.** It touches no packet: the workers of [`bulkhead_dataplane::vswitch`] do, on threads of their own,
+//! and they go on with what they have whatever happens here.
+//!
+//! ```text
+//!   config file --watch--> Config --> ports: wait for interface, open, close --add, remove--> workers
+//!   state files --watch--> LiveState (last good) --> View --> Snapshot --publish---------------^
+//!   signals -------------> stop, summary <----------------------------- counters, events ------'
+//! ```
+//!
+//! **Invariant.** What is published is one whole state that made sense. Whatever fails (a file, an interface, a port)
+//! leaves the rest as it was, is said once and is counted.
+
+mod capture;
+mod config;
+mod control;
+mod log;
+mod ports;
+mod preflight;
+mod signals;
+mod state;
+mod summary;
+mod system;
+mod view;
+mod watch;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use crate::args::{Format, Run};
+use crate::output;
+use config::Config;
+use control::Control;
+use preflight::{Facts, Finding, Severity};
+
+/// Runs the vswitch until a signal ends it, or only checks whether it could.
+pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
+    let config = Config::read(&args.config)?;
+    let findings = preflight::judge(&config, &Facts::gather(&config), args.force);
+    if args.check {
+        return check(&findings, args.output);
+    }
+    for finding in findings.iter().filter(|finding| !finding.comes_again) {
+        match finding.severity {
+            Severity::Error => log::error(finding),
+            Severity::Warning => log::warn(finding),
+            Severity::Note => log::info(finding),
+        }
+    }
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    if errors > 0 {
+        bail!("{errors} of the checks at start failed; nothing was touched");
+    }
+    Control::start(config, args)?.run()
+}
+
+/// Prints the findings. Exit code 1 when the vswitch would not start.
+fn check(findings: &[Finding], format: Format) -> anyhow::Result<ExitCode> {
+    let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
+    let mut out = std::io::stdout().lock();
+    match format {
+        Format::Json => writeln!(out, "{}", serde_json::json!({ "ok": !failed, "findings": findings }))?,
+        Format::Text => {
+            for Finding { severity, what, why, remedy, .. } in findings {
+                let severity = format!("{severity:?}").to_lowercase();
+                writeln!(out, "{severity}: {}", output::printable(what))?;
+                writeln!(out, "  why: {}", output::printable(why))?;
+                for line in remedy.lines() {
+                    writeln!(out, "  help: {}", output::printable(line))?;
+                }
+            }
+            writeln!(out, "{}", if failed { "not ok: the vswitch would not start" } else { "ok" })?;
+        }
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}

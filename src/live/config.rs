@@ -1,0 +1,296 @@
+//! The configuration of `bulkhead run`: one YAML file.
+//!
+//! A field that is not known is an error: a misspelt `tcp_pickup` must not silently mean the default. Every fault is
+//! reported with file, line, field and remedy, all of them in one go.
+//!
+//! ```text
+//!   text --serde--> file::* (as written, each value with its line) --check--> Config (what it means) | ConfigErrors
+//! ```
+//!
+//! `examples/node.yaml` shows every field with its default; a test reads it.
+
+mod check;
+mod file;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_control::object::PodName;
+use bulkhead_dataplane::PortKind;
+use ipnet::IpNet;
+
+use crate::args::NamespaceDefault;
+
+/// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
+const MAX_FILE_LEN: u64 = 1 << 20;
+
+/// What `bulkhead run` shall do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// The node whose vswitch this is.
+    pub node: Arc<str>,
+    /// How interfaces are taken.
+    pub mode: Mode,
+    /// Where policy comes from.
+    pub state: StateConfig,
+    /// The threads that forward.
+    pub workers: WorkersConfig,
+    /// How connections are remembered.
+    pub sessions: SessionsConfig,
+    /// What is connected, in the order of the file.
+    pub ports: Vec<PortEntry>,
+    /// Where packets go that are not for a pod of this node, besides what the state says.
+    pub routes: Vec<RouteEntry>,
+}
+
+/// Which XDP mode binds an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// In the driver.
+    Drv,
+    /// Behind it, which every driver can do.
+    Skb,
+    /// In the driver where that works.
+    #[default]
+    Auto,
+}
+
+/// Where policy comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StateConfig {
+    /// Files and folders, relative ones resolved against the folder of the configuration.
+    pub paths: Vec<PathBuf>,
+    /// As `--lenient` of the other commands.
+    pub lenient: bool,
+    /// As `--namespace-default` of the other commands.
+    pub namespace_default: NamespaceDefault,
+    /// What to do when there is no state at start.
+    pub when_missing: WhenMissing,
+    /// What to do when a changed state does not load.
+    pub when_refused: WhenRefused,
+}
+
+/// What to do when there is no state at start. Nothing is forwarded without one, either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WhenMissing {
+    /// End with an error, so that whoever starts it knows.
+    #[default]
+    Exit,
+    /// Take the interfaces, drop every packet, and wait for a state.
+    Deny,
+}
+
+/// What to do when a changed state does not load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum WhenRefused {
+    /// Enforce the last good one.
+    #[default]
+    Keep,
+    /// Drop every packet until one loads: for clusters where a policy that comes late is worse than an outage.
+    Deny,
+}
+
+/// What a worker does when nothing is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Poll {
+    /// It asks again at once: least delay, a whole core.
+    Spin,
+    /// It asks for a while, then sleeps until something comes.
+    #[default]
+    Adaptive,
+}
+
+/// The threads that forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WorkersConfig {
+    /// One worker each; none is a worker that the kernel may move.
+    pub cores: Vec<Option<usize>>,
+    /// What they do when idle.
+    pub poll: Poll,
+    /// Packet buffers that all ports share, 4 KiB each.
+    pub frames: u32,
+}
+
+/// How connections are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionsConfig {
+    /// The most sessions of all workers together.
+    pub capacity: Option<usize>,
+    /// Whether a TCP connection may be picked up in its middle.
+    pub tcp_pickup: bool,
+    /// Life without packets; none is the dataplane's default.
+    pub timeouts: TimeoutsConfig,
+    /// What one sender may have of them; none is the dataplane's default.
+    pub shares: SharesConfig,
+}
+
+/// Shares of the sessions in percent, where the file says them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SharesConfig {
+    /// Connections that are not established or are over.
+    pub half_open: Option<u8>,
+    /// What one pod has started.
+    pub pod: Option<u8>,
+    /// What the uplink, and what the host has started.
+    pub outside: Option<u8>,
+}
+
+/// Life of a session without packets, where the file says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TimeoutsConfig {
+    /// TCP that both sides have acknowledged.
+    pub tcp_established: Option<Duration>,
+    /// TCP before that and after its end.
+    pub tcp_transient: Option<Duration>,
+    /// UDP, SCTP and the rest.
+    pub idle: Option<Duration>,
+    /// Ping.
+    pub icmp_echo: Option<Duration>,
+}
+
+/// One interface and what is behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortEntry {
+    /// What it is called in the snapshot, in captures and in output: `namespace/pod`, `uplink`, `host`.
+    pub name: Arc<str>,
+    /// What the file calls it; routes may say this as well.
+    pub label: Option<Arc<str>>,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// The pod, for a pod's port.
+    pub pod: Option<PodName>,
+    /// The interface of this network namespace.
+    pub interface: Arc<str>,
+    /// The MAC address on the other side, where it shall not be learned.
+    pub mac: Option<[u8; 6]>,
+    /// The pod's network namespace: a name below /run/netns, or a path.
+    pub netns: Option<Arc<str>>,
+    /// The pod's interface in that namespace.
+    pub peer: Arc<str>,
+    /// Whether the file names that interface.
+    pub peer_named: bool,
+    /// Whether to turn the peer's checksum offload off, rather than to say how.
+    pub fix_offloads: bool,
+    /// The line on which it starts.
+    pub line: u64,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RouteEntry {
+    /// The destinations.
+    pub prefix: IpNet,
+    /// The gateway; none when the destinations are on the link.
+    pub via: Option<IpAddr>,
+    /// The port, by name.
+    pub port: Arc<str>,
+}
+
+/// One fault of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigError {
+    /// The file.
+    pub file: Arc<str>,
+    /// The line, from 1, where there is one.
+    pub line: Option<u64>,
+    /// The field, e.g. `ports[2].pod`; empty when it concerns the file.
+    pub field: String,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do.
+    pub help: String,
+}
+
+impl PortEntry {
+    /// Whether a route that names `port` means this one.
+    fn is_called(&self, port: &str) -> bool {
+        *self.name == *port || self.label.as_deref() == Some(port)
+    }
+}
+
+impl fmt::Display for PortEntry {
+    /// `default/db (veth-db)`, `default/db (database, veth-db)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.label.as_deref().filter(|&label| label != &*self.name) {
+            Some(label) => write!(f, "{} ({label}, {})", self.name, self.interface),
+            None => write!(f, "{} ({})", self.name, self.interface),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, ": {}", self.field)?;
+        }
+        write!(f, ": {}\n  help: {}", self.problem, self.help)
+    }
+}
+
+/// Everything that is wrong with the file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub(crate) struct ConfigErrors(pub Vec<ConfigError>);
+
+impl Config {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigErrors> {
+        let file = path.display().to_string();
+        let unreadable = |problem: String, help: &str| {
+            ConfigErrors(vec![ConfigError {
+                file: file.as_str().into(),
+                line: None,
+                field: String::new(),
+                problem,
+                help: help.to_owned(),
+            }])
+        };
+        let length = std::fs::metadata(path).map(|file| file.len());
+        if length.is_ok_and(|length| length > MAX_FILE_LEN) {
+            let problem = format!("the file has more than {MAX_FILE_LEN} bytes");
+            return Err(unreadable(problem, "name the configuration; Kubernetes objects go into state.paths"));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            unreadable(format!("cannot be read: {error}"), "see examples/node.yaml for a configuration to start from")
+        })?;
+        Self::parse(&file, &text, path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Reads a text. Relative paths in it start at `folder`.
+    ///
+    /// # Errors
+    /// As for [`Config::read`].
+    pub(crate) fn parse(file: &str, text: &str, folder: &Path) -> Result<Self, ConfigErrors> {
+        let written = file::parse(file, text).map_err(|error| ConfigErrors(vec![error]))?;
+        check::check(file, folder, &written)
+    }
+
+    /// What differs that only a restart can change, by field.
+    pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        let mut fields = Vec::new();
+        let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));
+        differs("node", self.node != new.node);
+        differs("mode", self.mode != new.mode);
+        differs("state", self.state != new.state);
+        differs("workers", self.workers != new.workers);
+        differs("sessions", self.sessions != new.sessions);
+        fields
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! The file as it is written: names, shapes, and the line of each value.
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::{ConfigError, Mode, Poll, WhenMissing, WhenRefused};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) node: Spanned<String>,
+    #[serde(default)]
+    pub(super) mode: Mode,
+    pub(super) state: State,
+    #[serde(default)]
+    pub(super) workers: Workers,
+    #[serde(default)]
+    pub(super) sessions: Sessions,
+    pub(super) ports: Vec<Spanned<Port>>,
+    #[serde(default)]
+    pub(super) routes: Vec<Route>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    pub(super) paths: Spanned<Vec<String>>,
+    #[serde(default)]
+    pub(super) lenient: bool,
+    #[serde(default)]
+    pub(super) namespace_default: NamespaceDefault,
+    #[serde(default)]
+    pub(super) when_missing: WhenMissing,
+    #[serde(default)]
+    pub(super) when_refused: WhenRefused,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum NamespaceDefault {
+    #[default]
+    Open,
+    DefaultDeny,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Workers {
+    pub(super) cores: Option<Spanned<Vec<usize>>>,
+    #[serde(default)]
+    pub(super) poll: Poll,
+    pub(super) frames: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sessions {
+    pub(super) capacity: Option<Spanned<usize>>,
+    #[serde(default)]
+    pub(super) tcp_pickup: bool,
+    #[serde(default)]
+    pub(super) timeouts: Timeouts,
+    #[serde(default)]
+    pub(super) shares: Shares,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Shares {
+    pub(super) half_open: Option<Spanned<u8>>,
+    pub(super) pod: Option<Spanned<u8>>,
+    pub(super) outside: Option<Spanned<u8>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Timeouts {
+    pub(super) tcp_established: Option<Spanned<String>>,
+    pub(super) tcp_transient: Option<Spanned<String>>,
+    pub(super) idle: Option<Spanned<String>>,
+    pub(super) icmp_echo: Option<Spanned<String>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Pod,
+    Uplink,
+    Host,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Port {
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) kind: Kind,
+    pub(super) pod: Option<Spanned<String>>,
+    pub(super) interface: Spanned<String>,
+    pub(super) mac: Option<Spanned<String>>,
+    pub(super) netns: Option<Spanned<String>>,
+    pub(super) peer: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) fix_offloads: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Route {
+    pub(super) prefix: Spanned<String>,
+    pub(super) via: Option<Spanned<String>>,
+    pub(super) port: Option<Spanned<String>>,
+}
+
+/// The text as a tree, or what is wrong with it: the parser stops at the first fault.
+pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
+    let options = serde_saphyr::options! {
+        // A tag asks for a meaning that is not known here.
+        reject_unsupported_tags: true,
+        with_snippet: false,
+        emit_comments: false,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let line = error.location().map(|place| place.line());
+        let message = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
+        let problem = message.split(" at line ").next().unwrap_or_default().to_owned();
+        // "unknown field `x`", "missing field `x`": the name is the field.
+        let field = problem.split('`').nth(1).filter(|_| problem.contains(" field ")).unwrap_or_default().to_owned();
+        let help = match () {
+            () if problem.starts_with("unknown field") => "correct the name, or remove the field",
+            () if problem.starts_with("missing field") => "add it; examples/node.yaml shows every field",
+            () if text.trim().is_empty() => "the file is empty; start from examples/node.yaml",
+            () => "correct the YAML; examples/node.yaml shows every field",
+        };
+        ConfigError { file: file.into(), line, field, problem, help: help.to_owned() }
+    })
+}

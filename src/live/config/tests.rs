@@ -1,0 +1,149 @@
+use super::*;
+
+const LEAST: &str = "node: n\nstate: {paths: [s.yaml]}\nports: [{kind: uplink, interface: eth1}]\n";
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse("c.yaml", text, Path::new("/etc/bulkhead")).map_err(|errors| errors.to_string())
+}
+
+fn with_port(port: &str) -> Result<Config, String> {
+    parse(&format!("node: n\nstate: {{paths: [s.yaml]}}\nports:\n  - {port}\n"))
+}
+
+#[test]
+fn the_example_is_a_configuration_and_shows_what_is_the_default() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
+    let config = Config::read(&example).unwrap();
+    assert_eq!((&*config.node, config.mode, config.workers.poll), ("node-1", Mode::Auto, Poll::Adaptive));
+    let names: Vec<&str> = config.ports.iter().map(|port| &*port.name).collect();
+    assert_eq!(names, ["default/db", "default/backend1", "uplink", "host"]);
+    assert!(config.state.paths[0].exists(), "paths start at the file's folder: {:?}", config.state.paths);
+
+    // What is commented out is the default: with the comments taken off it means the same.
+    let text = std::fs::read_to_string(&example).unwrap();
+    let bare = |line: &str| {
+        let rest = line.trim_start();
+        let indent = &line[..line.len() - rest.len()];
+        match rest.strip_prefix('#').filter(|rest| !rest.starts_with(' ')) {
+            Some(field) => format!("{indent}{field}\n"),
+            None => format!("{line}\n"),
+        }
+    };
+    let full: String = text.lines().map(bare).collect();
+    assert_ne!(full, text);
+    // The number of sessions has its default in the dataplane.
+    let known = bulkhead_dataplane::SessionConfig::default().capacity;
+    let mut same = Config::parse("node.yaml", &full, example.parent().unwrap()).unwrap();
+    assert_eq!(same.sessions.capacity.take(), Some(known));
+    for (one, other) in same.ports.iter_mut().zip(&config.ports) {
+        one.line = other.line;
+    }
+    assert_eq!(same, config);
+}
+
+#[test]
+fn a_short_configuration_is_enough() {
+    let config = parse(LEAST).unwrap();
+    assert_eq!(config.workers.cores, [None]);
+    assert_eq!(config.state.paths, [PathBuf::from("/etc/bulkhead/s.yaml")]);
+}
+
+#[test]
+fn a_field_that_is_not_known_is_an_error_with_file_line_field_and_remedy() {
+    let error = parse(&format!("{LEAST}sessions:\n  tcp_pikup: true\n")).unwrap_err();
+    assert!(error.starts_with("c.yaml:5: tcp_pikup: unknown field"), "{error}");
+    assert!(error.contains("tcp_pickup") && error.contains("help: "), "{error}");
+    for (text, part) in [
+        ("", "file is empty"),
+        ("node: n\n", "missing field `state`"),
+        ("- a\n", "expected mapping"),
+        ("node: n\nnode: m\n", "node"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(part) && error.contains("help: "), "{error}");
+    }
+}
+
+#[test]
+fn every_fault_is_told_with_its_line_and_field() {
+    let text = "node: ''
+state: {paths: ['-']}
+workers: {cores: [1, 1], frames: 5}
+sessions:
+  capacity: 0
+  timeouts: {idle: soon, tcp_established: 0s}
+  shares: {pod: 0}
+ports:
+  - {kind: pod, interface: a}
+  - {kind: pod, pod: web, interface: b}
+  - {kind: uplink, pod: a/b, interface: c}
+  - {kind: host, interface: a/b, mac: 'ff:ff:ff:ff:ff:ff', fix_offloads: true}
+  - {kind: uplink, interface: d}
+  - {kind: uplink, interface: d}
+  - {name: x, kind: pod, pod: a/x, interface: x1}
+  - {name: x, kind: pod, pod: a/y, interface: x2}
+routes:
+  - {prefix: 10.0.0.0, via: 10.0.0.1}
+  - {prefix: 10.0.0.0/8, via: 'fd00::1', port: nowhere}
+  - {prefix: 10.1.0.0/8}
+";
+    let error = parse(text).unwrap_err();
+    for part in [
+        "c.yaml:1: node: ",
+        "c.yaml:2: state.paths: ",
+        "c.yaml:3: workers.cores: ",
+        "c.yaml:3: workers.frames: ",
+        "c.yaml:5: sessions.capacity: ",
+        "c.yaml:6: sessions.timeouts.idle: ",
+        "c.yaml:6: sessions.timeouts.tcp_established: ",
+        "c.yaml:7: sessions.shares.pod: ",
+        "c.yaml:9: ports[0].pod: ",
+        "c.yaml:10: ports[1].pod: ",
+        "c.yaml:11: ports[2].pod: ",
+        "c.yaml:12: ports[3].interface: ",
+        "c.yaml:12: ports[3].mac: ",
+        "c.yaml:12: ports[3].fix_offloads: ",
+        "c.yaml:14: ports[5]: is the port uplink, which line 13",
+        "c.yaml:14: ports[5].interface: ",
+        "c.yaml:16: ports[7].name: ",
+        "c.yaml:18: routes[0].prefix: ",
+        "c.yaml:19: routes[1].via: ",
+        "c.yaml:19: routes[1].port: ",
+        "c.yaml:20: routes[2].prefix: ",
+    ] {
+        assert!(error.contains(part), "{part} is not in:\n{error}");
+    }
+    assert_eq!(error.matches("help: ").count(), error.lines().filter(|line| line.starts_with("c.yaml")).count());
+}
+
+#[test]
+fn addresses_and_times_are_taken_as_people_write_them() {
+    let port = with_port("{kind: pod, pod: a/b, interface: v, mac: '02:00:0A:f4:01:02'}").unwrap().ports.remove(0);
+    assert_eq!(port.mac, Some([2, 0, 0x0a, 0xf4, 1, 2]));
+    for wrong in ["01:00:00:00:00:01", "02:00:00:00:00", "02:00:00:00:00:00:00", "2:0:0:0:0:1", "00:00:00:00:00:00"] {
+        assert!(with_port(&format!("{{kind: pod, pod: a/b, interface: v, mac: '{wrong}'}}")).is_err(), "{wrong}");
+    }
+    let text = format!("{LEAST}sessions: {{timeouts: {{tcp_established: 24h, icmp_echo: 1m 30s}}}}\n");
+    let timeouts = parse(&text).unwrap().sessions.timeouts;
+    assert_eq!(timeouts.tcp_established, Some(Duration::from_secs(86_400)));
+    assert_eq!(timeouts.icmp_echo, Some(Duration::from_secs(90)));
+}
+
+#[test]
+fn a_route_may_call_a_port_by_either_name() {
+    let text = "node: n\nstate: {paths: [s]}\nports: [{name: gw, kind: pod, pod: a/b, interface: v}]\n\
+        routes: [{prefix: 10.0.0.0/8, port: gw}, {prefix: 11.0.0.0/8, port: a/b}, {prefix: '::/0', via: 'fe80::1'}]\n";
+    let config = parse(text).unwrap();
+    let ports: Vec<&str> = config.routes.iter().map(|route| &*route.port).collect();
+    assert_eq!(ports, ["a/b", "a/b", "uplink"]);
+}
+
+#[test]
+fn what_a_running_vswitch_cannot_take_is_named() {
+    let old = parse(LEAST).unwrap();
+    let more = "ports: [{kind: uplink, interface: eth1}, {kind: host, interface: h}]";
+    let new = parse(&LEAST.replace("ports: [{kind: uplink, interface: eth1}]", more)).unwrap();
+    assert_eq!((old.needs_restart(&new), old.ports == new.ports), (vec![], false));
+    let new = parse(&format!("{LEAST}mode: skb\nworkers: {{cores: [0]}}\n")).unwrap();
+    assert_eq!(old.needs_restart(&new), ["mode", "workers"]);
+}

@@ -1,0 +1,328 @@
+//! The control thread's loop.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig, VswitchCounters, VswitchEvent};
+use bulkhead_dataplane::{Percent, PortId, Publisher, SessionConfig, Snapshot, Timeouts, WorkerConfig};
+
+use super::capture::Capture;
+use super::config::{Config, Poll, SessionsConfig};
+use super::log;
+use super::ports::{Ids, Ports};
+use super::signals::{self, Request, Requests};
+use super::state::LiveState;
+use super::summary::Summary;
+use super::system::{Kernel, Opened, Taken};
+use super::view::View;
+use super::watch::Watch;
+use crate::args::{Format, Run};
+
+/// How long the loop waits for a signal before it looks around. Less than the watches' interval, so that they look when
+/// they are due.
+const ROUND: Duration = Duration::from_millis(10);
+
+/// How often interfaces are looked at. A few system calls each; a port that fails is told by its worker at once.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Everything that the control thread has.
+pub(super) struct Control {
+    config: Config,
+    config_path: PathBuf,
+    config_watch: Watch,
+    state: LiveState,
+    ports: Ports,
+    ids: Ids,
+    publisher: Publisher,
+    vswitch: Vswitch,
+    taken: Taken,
+    opened: Opened,
+    closed: Vec<PortId>,
+    capture: Option<Capture>,
+    requests: Requests,
+    ready_file: Option<PathBuf>,
+    about: About,
+    force: bool,
+    next_look: Instant,
+}
+
+impl Control {
+    /// Reads the state and starts the workers. No interface is taken yet.
+    pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<Self> {
+        // Before anything that a signal should stop in order.
+        let requests = Requests::listen().context("cannot listen to signals")?;
+        // What an earlier process has left would tell too early that this one is ready.
+        if let Some(path) = &args.ready_file {
+            let _ = std::fs::remove_file(path);
+        }
+        let config_watch = Watch::new(std::slice::from_ref(&args.config));
+        let state = LiveState::load(&config.state, &config.node)?;
+        let (ports, mut ids) = (Ports::new(&config.ports), Ids::default());
+        let first = view(&state, &ports, &config).snapshot(1, &mut ids)?;
+        let publisher = Publisher::new(Snapshot::empty());
+        let mut capture = None;
+        let mut tap = None;
+        if let Some(path) = &args.capture {
+            let (writer, end) = Capture::start(path, first.ports(), state.pipeline().origins().clone())?;
+            (capture, tap) = (Some(writer), Some(end));
+        }
+        publisher.publish(first)?;
+        let vswitch = VswitchConfig {
+            cores: config.workers.cores.clone(),
+            poll: match config.workers.poll {
+                Poll::Spin => PollMode::Spin,
+                Poll::Adaptive => PollMode::Adaptive,
+            },
+            engine: WorkerConfig { sessions: sessions(&config.sessions), ..WorkerConfig::default() },
+            frames: config.workers.frames,
+            tap,
+        };
+        let vswitch = Vswitch::start(&vswitch, &publisher)?;
+        let now = Instant::now();
+        Ok(Self {
+            config,
+            config_path: args.config.clone(),
+            config_watch,
+            state,
+            ports,
+            ids,
+            publisher,
+            vswitch,
+            taken: Taken::default(),
+            opened: Opened::default(),
+            closed: Vec::new(),
+            capture,
+            requests,
+            ready_file: args.ready_file.clone(),
+            about: About { format: args.output, started: now },
+            force: args.force,
+            next_look: now,
+        })
+    }
+
+    /// Goes on until a signal. Answers 0 then.
+    ///
+    /// # Errors
+    /// When a worker has died, which is a fault of the program: half of the traffic would be lost in silence.
+    pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
+        self.round();
+        let (open, all) = self.ports.open_of();
+        signals::announce_ready(self.ready_file.as_deref()).context("cannot announce that forwarding has started")?;
+        log::info(&format!("ready: node {}, {open} of {all} ports open", self.config.node));
+        let dead = loop {
+            match self.requests.wait(ROUND) {
+                Some(Request::Stop) => break 0,
+                Some(Request::Summary) => {
+                    let (counters, snapshot) = (self.vswitch.counters(), self.publisher.current());
+                    let printed = self.about.print(&self.config, &snapshot, &counters, &self.state, &self.ports);
+                    // Whoever reads the output may be gone; that is no reason to stop forwarding.
+                    if let Err(error) = printed {
+                        log::error(&format!("cannot print the summary: {error:#}"));
+                    }
+                }
+                None => {}
+            }
+            self.round();
+            match self.vswitch.dead_workers() {
+                0 => {}
+                dead => break dead,
+            }
+        };
+        let stopped = self.stop();
+        anyhow::ensure!(dead == 0, "{dead} workers have died, a fault of the program; their last words are above");
+        stopped?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// One look at everything that may have changed.
+    fn round(&mut self) {
+        let state = self.state.refresh();
+        let mut changed = self.take_events() | state;
+        if self.config_watch.has_changed() {
+            changed |= self.reconfigure();
+        }
+        if Instant::now() >= self.next_look {
+            self.next_look = Instant::now() + LOOK;
+            changed |= self.with_system(|ports, system| ports.look(system, Instant::now()));
+        }
+        if !self.closed.is_empty() {
+            // Events of closed ports are all here, and new ports of these numbers are not the workers' yet.
+            changed |= self.take_events();
+            self.closed.clear();
+        }
+        if changed {
+            match self.publish() {
+                Ok(generation) if state && !self.state.is_denied() => {
+                    log::info(&format!("the new state is in force, generation {generation}"));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    log::error(&format!("the change cannot be enforced; what was in force stays\n{error:#}"));
+                }
+            }
+        }
+        // Tables that workers still used at the last change.
+        self.publisher.collect();
+    }
+
+    fn take_events(&mut self) -> bool {
+        let events: Vec<VswitchEvent> = self.vswitch.events().collect();
+        let mut changed = false;
+        for VswitchEvent::PortGone { port, queue, error } in events {
+            let Some(name) = self.ids.name(port.index()).cloned().filter(|_| !self.closed.contains(&port)) else {
+                continue;
+            };
+            let why = format!("queue {queue}: {error}");
+            changed |= self.with_system(|ports, system| ports.failed(&name, &why, system));
+        }
+        changed
+    }
+
+    /// Takes over what may change at run time, and says what may not.
+    fn reconfigure(&mut self) -> bool {
+        let config = Config::read(&self.config_path);
+        if !self.config_watch.was_read() {
+            return false;
+        }
+        let config = match config {
+            Ok(config) => config,
+            Err(errors) => {
+                log::error(&format!("the configuration has changed and is not taken over\n{errors}"));
+                return false;
+            }
+        };
+        let fields = self.config.needs_restart(&config);
+        if !fields.is_empty() {
+            log::warn(&format!("the configuration has changed in {}, which needs a restart", fields.join(", ")));
+        }
+        let ports = self.with_system(|ports, system| ports.configure(&config.ports, system));
+        let changed = ports || self.config.routes != config.routes;
+        self.next_look = Instant::now();
+        (self.config.ports, self.config.routes) = (config.ports, config.routes);
+        log::info(if changed {
+            "the configuration's ports and routes were taken over"
+        } else {
+            "the configuration's ports and routes are as before"
+        });
+        changed
+    }
+
+    /// Tells the workers what is so now; then ports that were opened become theirs. Answers the generation.
+    fn publish(&mut self) -> anyhow::Result<u64> {
+        let generation = self.publisher.current().generation() + 1;
+        let snapshot = view(&self.state, &self.ports, &self.config).snapshot(generation, &mut self.ids)?;
+        self.publisher.publish(snapshot)?;
+        for (name, queues) in self.opened.drain(..) {
+            let id = self.ids.of(&name).and_then(|id| u16::try_from(id).ok());
+            let id = PortId(id.with_context(|| format!("port {name} has no number, a fault of the program"))?);
+            for (queue, port) in (0..).zip(queues) {
+                self.vswitch.add_port(id, queue, Box::new(port));
+            }
+        }
+        Ok(generation)
+    }
+
+    fn with_system<T>(&mut self, act: impl FnOnce(&mut Ports, &mut Kernel<'_>) -> T) -> T {
+        let mut system = Kernel {
+            vswitch: &mut self.vswitch,
+            taken: &mut self.taken,
+            opened: &mut self.opened,
+            ids: &self.ids,
+            closed: &mut self.closed,
+            mode: self.config.mode,
+            force: self.force,
+        };
+        act(&mut self.ports, &mut system)
+    }
+
+    /// Stops the workers, gives the interfaces back and prints the summary.
+    fn stop(self) -> anyhow::Result<()> {
+        log::info("stopping");
+        let Self { vswitch, taken, capture, about, config, state, ports, publisher, ready_file, .. } = self;
+        if let Some(path) = ready_file {
+            let _ = std::fs::remove_file(path);
+        }
+        let counters = vswitch.stop();
+        // Only now: until the workers had ended, nothing was to reach the host's stack.
+        drop(taken);
+        if let Some(capture) = capture {
+            let packets = capture.finish().context("the capture is not whole")?;
+            log::info(&format!("captured {packets} packets"));
+        }
+        about.print(&config, &publisher.current(), &counters, &state, &ports)
+    }
+}
+
+/// How and since when this runs, for the summary.
+struct About {
+    format: Format,
+    started: Instant,
+}
+
+impl About {
+    fn print(
+        &self,
+        config: &Config,
+        snapshot: &Snapshot,
+        counters: &VswitchCounters,
+        state: &LiveState,
+        ports: &Ports,
+    ) -> anyhow::Result<()> {
+        let summary = Summary {
+            node: &config.node,
+            snapshot,
+            counters,
+            state: state.counters(),
+            ports: ports.counters,
+            uptime: self.started.elapsed(),
+            origins: state.pipeline().origins(),
+        };
+        let mut out = std::io::stdout().lock();
+        match self.format {
+            Format::Text => summary.write(&mut out)?,
+            Format::Json => writeln!(out, "{}", summary.json())?,
+        }
+        Ok(out.flush()?)
+    }
+}
+
+fn view<'a>(state: &'a LiveState, ports: &'a Ports, config: &'a Config) -> View<'a> {
+    View { tables: state.tables(), ports, routes: &config.routes, peers: state.peers(), denied: state.is_denied() }
+}
+
+fn sessions(config: &SessionsConfig) -> SessionConfig {
+    let default = SessionConfig::live(config.capacity.unwrap_or(SessionConfig::default().capacity));
+    let nanoseconds = |time: Option<Duration>, default: u64| {
+        time.map_or(default, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    };
+    let (times, defaults, shares) = (config.timeouts, default.timeouts, config.shares);
+    SessionConfig {
+        tcp_pickup: config.tcp_pickup,
+        timeouts: Timeouts {
+            tcp_established: nanoseconds(times.tcp_established, defaults.tcp_established),
+            tcp_transient: nanoseconds(times.tcp_transient, defaults.tcp_transient),
+            idle: nanoseconds(times.idle, defaults.idle),
+            icmp_echo: nanoseconds(times.icmp_echo, defaults.icmp_echo),
+            ..defaults
+        },
+        half_open: shares.half_open.map_or(default.half_open, Percent),
+        pod_share: shares.pod.map_or(default.pod_share, Percent),
+        outside_share: shares.outside.map_or(default.outside_share, Percent),
+        ..default
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_shows_the_sessions_as_they_are_by_default() {
+        let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
+        let shown = sessions(&Config::read(&example).unwrap().sessions);
+        assert_eq!(shown, SessionConfig::live(SessionConfig::default().capacity));
+    }
+}

@@ -1,0 +1,266 @@
+//! Whether this machine can do what the configuration asks for, told before anything is touched.
+//!
+//! `gather` asks the system and changes nothing; `judge` is a function of the answers. Each finding says what is, why
+//! it matters and what to do.
+
+mod facts;
+
+use std::fmt;
+
+use super::config::{Config, Mode, Poll, PortEntry};
+use crate::output;
+pub(super) use facts::{Facts, Offload, default_routes_now, namespace_path};
+
+/// bpf_link for XDP, which detaches the program with the process, came with this version.
+const KERNEL: (u32, u32) = (5, 9);
+/// Packets in several buffers (`XDP_USE_SG`) came with this one.
+const KERNEL_JUMBO: (u32, u32) = (6, 6);
+/// The longest packet that fits one buffer of 4 KiB with its headroom and link header.
+const ONE_BUFFER_MTU: u32 = 3_498;
+/// Packet buffers that the kernel has of each queue at most: a ring of 1,024 for each direction.
+const FRAMES_PER_QUEUE: u32 = 2_048;
+/// Bytes of a packet buffer.
+const FRAME: u64 = 4_096;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    /// Nothing will start.
+    Error,
+    /// Some of it will not work.
+    Warning,
+    /// Good to know.
+    Note,
+}
+
+/// One thing that was found.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is.
+    pub what: String,
+    /// Why it matters.
+    pub why: String,
+    /// What to do.
+    pub remedy: String,
+    /// Whether a vswitch that runs says this again when it is so: then it need not be said at start.
+    #[serde(skip)]
+    pub comes_again: bool,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\nhelp: {}", self.what, self.why, self.remedy)
+    }
+}
+
+/// Judges the facts. The worst findings come first.
+pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding> {
+    let mut findings = Findings(Vec::new());
+    findings.kernel(facts);
+    findings.capabilities(config, facts);
+    findings.cores(config, facts);
+    let mut unknown = Vec::new();
+    for entry in &config.ports {
+        findings.interface(config, entry, facts, force);
+        match facts.offloads.get(&entry.name) {
+            Some(Offload::Unknown) => unknown.push(&*entry.name),
+            Some(offload) => findings.0.extend(judge_offload(entry, offload)),
+            None => {}
+        }
+    }
+    findings.unknown_offloads(&unknown);
+    findings.memory(config, facts);
+    findings.0.sort_by_key(|finding| finding.severity);
+    findings.0
+}
+
+/// Why a checksum offload matters.
+const OFFLOAD: &str = "packets of TCP and UDP leave it without checksums, which only the kernel's own forwarding completes; \
+    who receives them drops them (ping works all the same)";
+
+/// What a port's checksum offload means, none when all is well or nothing is known.
+pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Finding> {
+    let (peer, port) = (&entry.peer, &entry.name);
+    let (severity, what, remedy) = match offload {
+        Offload::Off | Offload::Unknown => return None,
+        Offload::On if entry.fix_offloads => (
+            Severity::Note,
+            format!("port {port}: {peer} has transmit checksum offload on"),
+            "nothing: it is turned off when the port is opened (fix_offloads)".to_owned(),
+        ),
+        Offload::On => {
+            let run = match &entry.netns {
+                Some(netns) if !netns.contains('/') => format!("ip netns exec {netns} ethtool -K {peer} tx off"),
+                Some(netns) => format!("nsenter --net={netns} ethtool -K {peer} tx off"),
+                None => format!("ethtool -K {peer} tx off"),
+            };
+            let what = format!("port {port}: {peer} has transmit checksum offload on");
+            (Severity::Warning, what, format!("{run}\nor set fix_offloads: true on the port"))
+        }
+        Offload::Failed(error) => {
+            (Severity::Warning, format!("port {port}: {error}"), "check netns and peer of the port".to_owned())
+        }
+    };
+    Some(Finding { severity, what, why: OFFLOAD.to_owned(), remedy, comes_again: true })
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    /// One finding for all of them: a node has a hundred pods.
+    fn unknown_offloads(&mut self, ports: &[&str]) {
+        if !ports.is_empty() {
+            let ports = output::some_of(ports, 5);
+            self.add(
+                Severity::Note,
+                format!("whether the other ends of {ports} have transmit checksum offload on is not known"),
+                OFFLOAD,
+                "at each other end, in the pod's network namespace: ethtool -K eth0 tx off\n\
+                or set netns (of the host's port: peer), and fix_offloads: true",
+            );
+        }
+    }
+
+    fn add(&mut self, severity: Severity, what: impl Into<String>, why: &str, remedy: impl Into<String>) {
+        let (what, remedy) = (what.into(), remedy.into());
+        self.0.push(Finding { severity, what, why: why.to_owned(), remedy, comes_again: false });
+    }
+
+    /// A port that cannot be opened yet.
+    fn add_for_now(&mut self, what: String, remedy: String) {
+        let (severity, why) = (Severity::Warning, "its port stays closed until that has changed".to_owned());
+        self.0.push(Finding { severity, what, why, remedy, comes_again: true });
+    }
+
+    fn kernel(&mut self, facts: &Facts) {
+        if facts.kernel_version().is_some_and(|version| version < KERNEL) {
+            self.add(
+                Severity::Error,
+                format!("the kernel is {}", facts.release),
+                "an XDP program that goes with its process (bpf_link) needs Linux 5.9",
+                "run a newer kernel; every distribution since 2021 has one",
+            );
+        }
+    }
+
+    fn capabilities(&mut self, config: &Config, facts: &Facts) {
+        let missing: Vec<&str> = [
+            ("CAP_NET_ADMIN", facts.has(facts::NET_ADMIN)),
+            ("CAP_NET_RAW", facts.has(facts::NET_RAW)),
+            ("CAP_BPF", facts.has(facts::BPF) || facts.has(facts::SYS_ADMIN)),
+        ]
+        .into_iter()
+        .filter_map(|(name, there)| (!there).then_some(name))
+        .collect();
+        if !missing.is_empty() {
+            self.add(
+                Severity::Error,
+                format!("the process lacks {}", missing.join(", ")),
+                "AF_XDP sockets and XDP programs need them",
+                "run as root, or grant them: setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep bulkhead",
+            );
+        }
+        let needed = u64::from(config.workers.frames) * FRAME;
+        if !facts.has(facts::IPC_LOCK) && facts.locked_memory.is_some_and(|limit| limit < needed) {
+            self.add(
+                Severity::Error,
+                format!("the process may lock {} bytes of memory", facts.locked_memory.unwrap_or_default()),
+                "the kernel counts packet memory as locked",
+                format!("ulimit -l {}, LimitMEMLOCK=infinity, or grant CAP_IPC_LOCK", needed / 1024),
+            );
+        }
+        if config.ports.iter().any(|port| port.netns.is_some()) && !facts.has(facts::SYS_ADMIN) {
+            self.add(
+                Severity::Warning,
+                "the process lacks CAP_SYS_ADMIN",
+                "entering a pod's network namespace (netns of a port) needs it",
+                "grant it, or remove netns and turn the offloads off elsewhere",
+            );
+        }
+    }
+
+    fn cores(&mut self, config: &Config, facts: &Facts) {
+        for core in config.workers.cores.iter().flatten().filter(|core| !facts.cores.contains(core)) {
+            self.add(
+                Severity::Error,
+                format!("workers.cores names core {core}"),
+                "the process may not run there",
+                format!("name cores of: {}", facts::ranges(&facts.cores)),
+            );
+        }
+        if config.workers.poll == Poll::Spin && config.workers.cores.len() >= facts.cores.len() {
+            self.add(
+                Severity::Warning,
+                format!("{} workers spin on {} cores", config.workers.cores.len(), facts.cores.len()),
+                "the node's other programs, and the kernel that hands packets over, get what is left",
+                "use fewer workers, or poll: adaptive",
+            );
+        }
+    }
+
+    fn interface(&mut self, config: &Config, entry: &PortEntry, facts: &Facts, force: bool) {
+        let (name, port) = (&entry.interface, &entry.name);
+        if facts.default_routes.contains(&**name) && !force {
+            self.add(
+                Severity::Error,
+                format!("port {port}: {name} carries the node's default route"),
+                "all its packets would go to the vswitch, and you would lose the way to this machine",
+                "name another interface, or start with --force if the host port takes the node's traffic over",
+            );
+        }
+        match facts.links.get(name) {
+            None => self.add_for_now(
+                format!("port {port}: there is no interface {name}"),
+                "nothing if it comes later: it is opened then; else check the name with `ip link`".to_owned(),
+            ),
+            Some(link) if !link.up => {
+                self.add_for_now(format!("port {port}: {name} is down"), format!("ip link set {name} up"));
+            }
+            Some(link) if link.mtu > ONE_BUFFER_MTU => self.jumbo(config, entry, link.mtu, facts),
+            Some(_) => {}
+        }
+        if facts.programs.contains(name) {
+            self.add(
+                Severity::Error,
+                format!("port {port}: {name} has an XDP program already"),
+                "an interface can have one in each mode, and this one may be a vswitch that runs",
+                format!("stop the program that owns it (`bpftool net`); what was left over goes by: ip link set {name} xdp off"),
+            );
+        }
+    }
+
+    fn jumbo(&mut self, config: &Config, entry: &PortEntry, mtu: u32, facts: &Facts) {
+        if facts.kernel_version().is_some_and(|version| version < KERNEL_JUMBO) {
+            let severity = if config.mode == Mode::Drv { Severity::Error } else { Severity::Warning };
+            self.add(
+                severity,
+                format!(
+                    "port {}: {} has an MTU of {mtu}, and the kernel is {}",
+                    entry.name, entry.interface, facts.release
+                ),
+                "packets in several buffers need Linux 6.6",
+                format!("ip link set {} mtu {ONE_BUFFER_MTU} at both ends, or a newer kernel", entry.interface),
+            );
+        }
+    }
+
+    fn memory(&mut self, config: &Config, facts: &Facts) {
+        let links = config.ports.iter().filter_map(|entry| facts.links.get(&entry.interface));
+        let queues: u32 = links.map(|link| link.queues).sum();
+        let needed = queues.saturating_mul(FRAMES_PER_QUEUE);
+        if needed > config.workers.frames {
+            self.add(
+                Severity::Warning,
+                format!("{queues} queues share {} packet buffers", config.workers.frames),
+                "when all rings are full there is none left to receive into, and packets are lost",
+                format!("workers: {{frames: {}}}", needed.next_power_of_two()),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

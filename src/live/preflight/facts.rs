@@ -1,0 +1,207 @@
+//! What the preflight asks the system. Reads, and changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use bulkhead_dataplane::PortKind;
+use bulkhead_dataplane::io::{LinkInfo, in_namespace, transmit_checksum_offload};
+
+use crate::live::config::{Config, PortEntry};
+
+/// Bits of `linux/capability.h`.
+pub(super) const NET_ADMIN: u32 = 12;
+pub(super) const NET_RAW: u32 = 13;
+pub(super) const IPC_LOCK: u32 = 14;
+pub(super) const SYS_ADMIN: u32 = 21;
+pub(super) const BPF: u32 = 39;
+
+/// The transmit checksum offload at the other end of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Offload {
+    Off,
+    On,
+    /// The configuration does not say where the other end is.
+    Unknown,
+    /// The other end could not be asked.
+    Failed(String),
+}
+
+impl Offload {
+    /// Asks the other end of a port, in its namespace.
+    pub(crate) fn at(entry: &PortEntry) -> Self {
+        let ask = || transmit_checksum_offload(&entry.peer);
+        let answer = match &entry.netns {
+            Some(netns) => in_namespace(&namespace_path(netns), ask).and_then(|answer| answer),
+            None if entry.kind == PortKind::Host && entry.peer_named => ask(),
+            // Behind an uplink is hardware, or another machine's kernel that has its own packets complete.
+            None if entry.kind == PortKind::Uplink => return Self::Off,
+            None => return Self::Unknown,
+        };
+        match answer {
+            Ok(false) => Self::Off,
+            Ok(true) => Self::On,
+            Err(error) => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// A name below /run/netns, or a path.
+pub(crate) fn namespace_path(netns: &str) -> PathBuf {
+    if netns.contains('/') { PathBuf::from(netns) } else { Path::new("/run/netns").join(netns) }
+}
+
+/// What the system says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// The kernel's version as it calls itself.
+    pub(crate) release: String,
+    /// Effective capabilities, by bit.
+    pub(crate) capabilities: u64,
+    /// Bytes that may be locked; none without a limit.
+    pub(crate) locked_memory: Option<u64>,
+    /// Cores that this process may use.
+    pub(crate) cores: BTreeSet<usize>,
+    /// Interfaces that a default route leads to.
+    pub(crate) default_routes: BTreeSet<String>,
+    /// The configured interfaces that exist.
+    pub(crate) links: BTreeMap<Arc<str>, LinkInfo>,
+    /// Those of them that have an XDP program.
+    pub(crate) programs: BTreeSet<Arc<str>>,
+    /// The other ends, by port.
+    pub(crate) offloads: BTreeMap<Arc<str>, Offload>,
+}
+
+impl Facts {
+    /// Asks. What cannot be learned is left out: opening the ports will tell.
+    pub(crate) fn gather(config: &Config) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let status = read("/proc/self/status");
+        let of_status = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+        let interfaces = config.ports.iter().map(|entry| &entry.interface);
+        let links = interfaces.clone().filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
+        Self {
+            release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            capabilities: u64::from_str_radix(of_status("CapEff:"), 16).unwrap_or_default(),
+            locked_memory: locked_memory(&read("/proc/self/limits")),
+            cores: cores(of_status("Cpus_allowed_list:")),
+            default_routes: default_routes_now(),
+            links: links.collect(),
+            programs: interfaces.filter(|name| has_program(name)).cloned().collect(),
+            offloads: config.ports.iter().map(|entry| (entry.name.clone(), Offload::at(entry))).collect(),
+        }
+    }
+
+    pub(super) fn has(&self, capability: u32) -> bool {
+        self.capabilities >> capability & 1 == 1
+    }
+
+    /// Major and minor number.
+    pub(super) fn kernel_version(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+/// Asks `ip`, which says `xdp`, `xdpgeneric` or `xdpoffload` where a program is. Without it nothing is known: attaching
+/// will tell.
+fn has_program(interface: &str) -> bool {
+    let output = Command::new("ip").args(["-d", "link", "show", "dev", interface]).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().any(|line| line.trim_start().starts_with("prog/xdp"))
+}
+
+/// The soft limit of `Max locked memory`; none for `unlimited`.
+fn locked_memory(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// `0-3,8` as numbers.
+fn cores(list: &str) -> BTreeSet<usize> {
+    let ranges = list.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse::<usize>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// Numbers as `0-3,8`.
+pub(super) fn ranges(numbers: &BTreeSet<usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let text =
+        ranges.iter().map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
+    text.collect::<Vec<_>>().join(",")
+}
+
+/// The interfaces that a default route leads to now.
+pub(crate) fn default_routes_now() -> BTreeSet<String> {
+    // Of the calling thread's network namespace. A kernel without a family has no file for it.
+    let read = |family: &str| fs::read_to_string(Path::new("/proc/thread-self/net").join(family)).unwrap_or_default();
+    default_routes(&read("route"), &read("ipv6_route"))
+}
+
+/// The interfaces of default routes in `/proc/net/route` and `/proc/net/ipv6_route`.
+fn default_routes(v4: &str, v6: &str) -> BTreeSet<String> {
+    /// `RTF_REJECT`: a route that leads nowhere, which every kernel has for `::/0` without IPv6.
+    const REJECT: u32 = 0x200;
+    let v4 = v4.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.get(1) == Some(&"00000000") && words.get(7) == Some(&"00000000")).then(|| words[0].to_owned())
+    });
+    let v6 = v6.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let all =
+            words.first().is_some_and(|net| net.bytes().all(|digit| digit == b'0')) && words.get(1) == Some(&"00");
+        let flags = u32::from_str_radix(words.get(8)?, 16).ok()?;
+        let name = words.get(9)?;
+        (all && flags & REJECT == 0 && *name != "lo").then(|| (*name).to_owned())
+    });
+    v4.chain(v6).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_routes_are_told_from_others() {
+        let v4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+            eth1\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n\
+            eth2\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000080\t0\t0\t0\n";
+        let zeros = "0".repeat(32);
+        let v6 = format!(
+            "{zeros} 00 {zeros} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00450003     eth3\n\
+             {zeros} 00 {zeros} 00 {zeros} ffffffff 00000001 00000000 00200200       lo\n\
+             fe800000000000000000000000000000 40 {zeros} 00 {zeros} 00000100 00000001 00000000 00000001     eth4\n"
+        );
+        assert_eq!(default_routes(v4, &v6).into_iter().collect::<Vec<_>>(), ["eth0", "eth3"]);
+        assert!(default_routes("", "").is_empty());
+    }
+
+    #[test]
+    fn cores_and_limits_are_read_as_the_kernel_writes_them() {
+        let some = cores("0-3,8,10-11");
+        assert_eq!(some.iter().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(ranges(&some), "0-3,8,10-11");
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+            Max locked memory         8388608              8388608              bytes\n";
+        assert_eq!(locked_memory(limits), Some(8_388_608));
+        assert_eq!(locked_memory("Max locked memory         unlimited            unlimited            bytes\n"), None);
+    }
+
+    #[test]
+    fn a_namespace_is_a_name_or_a_path() {
+        assert_eq!(namespace_path("db"), Path::new("/run/netns/db"));
+        assert_eq!(namespace_path("/proc/7/ns/net"), Path::new("/proc/7/ns/net"));
+    }
+}

@@ -1,0 +1,120 @@
+use super::*;
+use bulkhead_dataplane::io::LinkInfo;
+use std::path::Path;
+
+fn config(rest: &str) -> Config {
+    Config::parse("c", &format!("node: n\nstate: {{paths: [s]}}\n{rest}\n"), Path::new("")).unwrap()
+}
+
+fn link(name: &str, mtu: u32) -> LinkInfo {
+    LinkInfo { name: name.to_owned(), index: 7, mac: [2, 0, 0, 0, 0, 1], mtu, up: true, queues: 1 }
+}
+
+/// A machine on which everything is well.
+fn good(config: &Config) -> Facts {
+    Facts {
+        release: "6.18.44".to_owned(),
+        capabilities: u64::MAX,
+        locked_memory: None,
+        cores: (0..4).collect(),
+        links: config.ports.iter().map(|port| (port.interface.clone(), link(&port.interface, 1500))).collect(),
+        ..Facts::default()
+    }
+}
+
+fn only(findings: &[Finding]) -> &Finding {
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(!findings[0].why.is_empty() && !findings[0].remedy.is_empty());
+    &findings[0]
+}
+
+const PORTS: &str = "ports: [{kind: pod, pod: x/a, interface: va, netns: pod-a}, {kind: uplink, interface: up0}]";
+
+#[test]
+fn nothing_is_found_where_all_is_well() {
+    let config = config(PORTS);
+    assert_eq!(judge(&config, &good(&config), false), []);
+}
+
+#[test]
+fn the_way_to_the_machine_is_not_taken_unless_it_must_be() {
+    let config = config(PORTS);
+    let facts = Facts { default_routes: ["up0".to_owned()].into(), ..good(&config) };
+    let findings = judge(&config, &facts, false);
+    assert_eq!(only(&findings).severity, Severity::Error);
+    assert!(findings[0].remedy.contains("--force"));
+    assert_eq!(judge(&config, &facts, true), []);
+}
+
+#[test]
+fn what_keeps_af_xdp_from_working_is_an_error() {
+    let config = config(PORTS);
+    let old = Facts { release: "5.4.0-150-generic".to_owned(), ..good(&config) };
+    assert_eq!(only(&judge(&config, &old, false)).severity, Severity::Error);
+    let without = |bit: u32| Facts { capabilities: !(1 << bit), ..good(&config) };
+    assert!(only(&judge(&config, &without(facts::NET_RAW), false)).what.contains("CAP_NET_RAW"));
+    assert_eq!(judge(&config, &without(facts::BPF), false), [], "CAP_SYS_ADMIN includes it");
+    assert!(only(&judge(&config, &without(facts::SYS_ADMIN), false)).why.contains("namespace"));
+    let limited = Facts { locked_memory: Some(8 << 20), ..without(facts::IPC_LOCK) };
+    assert!(only(&judge(&config, &limited, false)).remedy.contains("ulimit -l 65536"));
+    let taken = Facts { programs: ["va".into()].into(), ..good(&config) };
+    assert!(only(&judge(&config, &taken, false)).remedy.contains("ip link set va xdp off"));
+}
+
+#[test]
+fn cores_that_are_not_there_are_named_with_those_that_are() {
+    let config = config(&format!("{PORTS}\nworkers: {{cores: [3, 9]}}"));
+    let findings = judge(&config, &good(&config), false);
+    assert!(only(&findings).what.contains('9') && findings[0].remedy.contains("0-3"));
+}
+
+#[test]
+fn a_missing_interface_is_waited_for_and_a_downed_one_is_told() {
+    let config = config(PORTS);
+    let mut facts = good(&config);
+    facts.links.remove("va");
+    facts.links.get_mut("up0").unwrap().up = false;
+    let findings = judge(&config, &facts, false);
+    assert_eq!(findings.len(), 2);
+    assert!(findings.iter().all(|finding| finding.severity == Severity::Warning));
+    assert!(findings.iter().any(|finding| finding.remedy == "ip link set up0 up"));
+}
+
+#[test]
+fn jumbo_packets_need_a_kernel_that_can() {
+    let config = config(PORTS);
+    let mut facts = good(&config);
+    facts.links.get_mut("va").unwrap().mtu = 9000;
+    assert_eq!(judge(&config, &facts, false), []);
+    facts.release = "6.1.0-29-amd64".to_owned();
+    assert!(only(&judge(&config, &facts, false)).why.contains("6.6"));
+}
+
+#[test]
+fn too_few_buffers_for_all_queues_are_told_with_the_number_that_is_enough() {
+    let config = config(PORTS);
+    let mut facts = good(&config);
+    facts.links.get_mut("up0").unwrap().queues = 16;
+    assert!(only(&judge(&config, &facts, false)).remedy.contains("65536"));
+}
+
+#[test]
+fn the_command_that_turns_the_offload_off_is_told_exactly() {
+    let on = |port: &str| {
+        let config = config(&format!("ports: [{port}]"));
+        judge_offload(&config.ports[0], &Offload::On).unwrap()
+    };
+    let finding = on("{kind: pod, pod: x/a, interface: va, netns: pod-a}");
+    assert!(finding.remedy.starts_with("ip netns exec pod-a ethtool -K eth0 tx off\n"), "{finding}");
+    assert_eq!(finding.severity, Severity::Warning);
+    let finding = on("{kind: pod, pod: x/a, interface: va, netns: /proc/7/ns/net, peer: net0}");
+    assert!(finding.remedy.starts_with("nsenter --net=/proc/7/ns/net ethtool -K net0 tx off"), "{finding}");
+    let fixed = on("{kind: pod, pod: x/a, interface: va, netns: pod-a, fix_offloads: true}");
+    assert_eq!(fixed.severity, Severity::Note);
+    let config = config("ports: [{kind: pod, pod: x/a, interface: va}, {kind: host, interface: vh}]");
+    let mut facts = good(&config);
+    assert_eq!(judge_offload(&config.ports[0], &Offload::Off), None);
+    facts.offloads = config.ports.iter().map(|port| (port.name.clone(), Offload::Unknown)).collect();
+    let findings = judge(&config, &facts, false);
+    assert!(only(&findings).remedy.contains("ethtool -K eth0 tx off") && findings[0].what.contains("x/a, host"));
+}

@@ -1,0 +1,274 @@
+//! The policy in force: what the state's files say, or said when they last made sense.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::object::{IngressIsolation, Node, Object};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_control::source::{self, Loaded, Strictness};
+use ipnet::IpNet;
+
+use super::config::{StateConfig, WhenMissing, WhenRefused};
+use super::log;
+use super::watch::Watch;
+use crate::args::NamespaceDefault;
+use crate::run;
+
+/// How often the files changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(super) struct StateCounters {
+    /// States that took effect, the first one included.
+    pub applied: u64,
+    /// States that did not load.
+    pub refused: u64,
+}
+
+/// See the module.
+pub(super) struct LiveState {
+    config: StateConfig,
+    node: Arc<str>,
+    watch: Watch,
+    pipeline: Pipeline,
+    tables: Arc<NodeTables>,
+    peers: Vec<(IpNet, IpAddr)>,
+    /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
+    denied: bool,
+    counters: StateCounters,
+}
+
+impl LiveState {
+    /// Reads the state for the first time.
+    ///
+    /// # Errors
+    /// When it does not load, unless the configuration says to wait for one.
+    pub(super) fn load(config: &StateConfig, node: &Arc<str>) -> anyhow::Result<Self> {
+        // Before reading, so that what changes meanwhile is seen.
+        let watch = Watch::new(&config.paths);
+        let isolation = match config.namespace_default {
+            NamespaceDefault::Open => IngressIsolation::ClusterDefault,
+            NamespaceDefault::DefaultDeny => IngressIsolation::DefaultDeny,
+        };
+        let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
+        pipeline.resync([])?;
+        let nothing = pipeline.node_tables(node);
+        let nothing = nothing.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))?;
+        let mut state = Self {
+            config: config.clone(),
+            node: node.clone(),
+            watch,
+            pipeline,
+            tables: nothing,
+            peers: Vec::new(),
+            denied: true,
+            counters: StateCounters::default(),
+        };
+        let read = state.load_files().and_then(|loaded| state.take(loaded));
+        match (read, config.when_missing) {
+            (Ok(()), _) => {}
+            (Err(error), WhenMissing::Exit) => return Err(error),
+            (Err(error), WhenMissing::Deny) => {
+                state.counters.refused += 1;
+                log::error(&format!("there is no state yet; nothing is forwarded until there is\n{error:#}"));
+            }
+        }
+        Ok(state)
+    }
+
+    /// Looks at the files, and reads them when they have changed. Answers whether that changed what is in force.
+    pub(super) fn refresh(&mut self) -> bool {
+        if !self.watch.has_changed() {
+            return false;
+        }
+        let loaded = self.load_files();
+        if !self.watch.was_read() {
+            // The files went on changing: what was read may be half of it.
+            return false;
+        }
+        self.settle(loaded)
+    }
+
+    /// Takes over what was read, or says why not. Answers whether that changed what is in force.
+    fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
+        let read = loaded.and_then(|loaded| self.take(loaded));
+        let Err(error) = read else { return true };
+        self.counters.refused += 1;
+        let was_denied = self.denied;
+        self.denied |= self.config.when_refused == WhenRefused::Deny;
+        let then =
+            if self.denied { "nothing is forwarded until one loads" } else { "the last good one stays in force" };
+        log::error(&format!("the state has changed and does not load; {then}\n{error:#}"));
+        self.denied != was_denied
+    }
+
+    fn load_files(&self) -> anyhow::Result<Loaded> {
+        let strictness = if self.config.lenient { Strictness::Lenient } else { Strictness::Strict };
+        Ok(source::load(&self.config.paths, strictness)?)
+    }
+
+    /// Makes this the state, or changes nothing that is in force.
+    fn take(&mut self, loaded: Loaded) -> anyhow::Result<()> {
+        for warning in loaded.warnings.shown() {
+            log::warn(warning);
+        }
+        check_node(&loaded.objects, &self.node)?;
+        self.pipeline.resync(loaded.objects)?;
+        let tables = run::node_tables(&self.pipeline, &self.node)?;
+        run::check_addresses(&tables)?;
+        self.tables = tables;
+        self.peers = peers(&self.pipeline, &self.node);
+        self.denied = false;
+        self.counters.applied += 1;
+        Ok(())
+    }
+
+    /// The tables in force; those of no state at all before there was one.
+    pub(super) fn tables(&self) -> &Arc<NodeTables> {
+        &self.tables
+    }
+
+    /// Whether nothing may pass.
+    pub(super) const fn is_denied(&self) -> bool {
+        self.denied
+    }
+
+    /// The state behind the tables.
+    pub(super) const fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// The pod networks of the other nodes, each with its node's address of the same family.
+    pub(super) fn peers(&self) -> &[(IpNet, IpAddr)] {
+        &self.peers
+    }
+
+    /// How often the state changed.
+    pub(super) const fn counters(&self) -> StateCounters {
+        self.counters
+    }
+}
+
+/// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:
+/// applied, it would cut all pods off.
+fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
+    let known = objects.iter().any(|object| match object {
+        Object::Node(known) => &*known.name == node,
+        Object::Pod(pod) => pod.node.as_deref() == Some(node),
+        Object::Namespace(_) | Object::Policy(_) => false,
+    });
+    anyhow::ensure!(known, "the state has neither node `{node}` nor a pod on it\n  help: was the file cut off?");
+    Ok(())
+}
+
+fn peers(pipeline: &Pipeline, own: &str) -> Vec<(IpNet, IpAddr)> {
+    let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
+    others.flat_map(|node| node.pod_cidrs.iter().filter_map(|&cidr| Some((cidr, address_for(node, cidr)?)))).collect()
+}
+
+fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
+    node.addresses.iter().copied().find(|address| address.is_ipv4() == cidr.addr().is_ipv4())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A folder with a state, gone with the test.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("bulkhead-state-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, text: &str) {
+            std::fs::write(self.0.join("state.yaml"), text).unwrap();
+        }
+
+        fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
+            let config = StateConfig {
+                paths: vec![self.0.join("state.yaml")],
+                lenient: false,
+                namespace_default: NamespaceDefault::Open,
+                when_missing,
+                when_refused,
+            };
+            LiveState::load(&config, &"node-1".into())
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Reads the files now, without waiting for them to come to rest.
+    fn reread(state: &mut LiveState) -> bool {
+        let loaded = state.load_files();
+        state.settle(loaded)
+    }
+
+    fn node(name: &str, number: u8) -> String {
+        format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\nspec: {{podCIDRs: [10.{number}.0.0/16]}}\n\
+             status: {{addresses: [{{type: InternalIP, address: 192.0.2.{number}}}]}}\n"
+        )
+    }
+
+    fn pod(name: &str, address: &str) -> String {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: x}}\nspec: {{nodeName: node-1}}\n\
+             status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}\n"
+        )
+    }
+
+    #[test]
+    fn what_does_not_load_leaves_the_last_good_state_in_force() {
+        let files = Files::new("keep");
+        files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1")));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let good = Arc::clone(state.tables());
+        let twice = node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.1");
+        for wrong in
+            ["", "kind: [", "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n", &*node("node-2", 2), &*twice]
+        {
+            files.write(wrong);
+            assert!(!reread(&mut state), "{wrong}");
+            assert!(Arc::ptr_eq(&good, state.tables()) && !state.is_denied(), "{wrong}");
+        }
+        files.write(&(node("node-1", 1) + &pod("b", "10.1.0.2")));
+        assert!(reread(&mut state));
+        assert_eq!(state.counters(), StateCounters { applied: 2, refused: 5 });
+        assert_ne!(good.interfaces, state.tables().interfaces);
+    }
+
+    #[test]
+    fn where_the_configuration_wants_it_nothing_passes_until_a_state_loads() {
+        let files = Files::new("deny");
+        assert!(files.load(WhenMissing::Exit, WhenRefused::Keep).is_err(), "there is no file");
+        let mut state = files.load(WhenMissing::Deny, WhenRefused::Deny).unwrap();
+        assert!(state.is_denied());
+        files.write(&node("node-1", 1));
+        assert!(reread(&mut state) && !state.is_denied());
+        files.write("nonsense");
+        assert!(reread(&mut state) && state.is_denied(), "a change of what is in force");
+        assert!(!reread(&mut state) && state.is_denied(), "not again");
+        files.write(&node("node-1", 1));
+        assert!(reread(&mut state) && !state.is_denied());
+    }
+
+    #[test]
+    fn the_other_nodes_pods_are_behind_their_nodes() {
+        let files = Files::new("peers");
+        files.write(&(node("node-1", 1) + &node("node-2", 2) + &node("node-3", 3)));
+        let state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let peers: Vec<String> = state.peers().iter().map(|(net, via)| format!("{net} {via}")).collect();
+        assert_eq!(peers, ["10.2.0.0/16 192.0.2.2", "10.3.0.0/16 192.0.2.3"]);
+    }
+}

@@ -1,0 +1,257 @@
+//! What a vswitch has done: per port, worker, drop reason and policy.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::pipeline::SharedOrigins;
+use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
+use bulkhead_dataplane::{OriginCounters, PortId, SessionCounters, Snapshot};
+use serde_json::{Map, Value, json};
+
+use super::ports::PortsCounters;
+use super::state::StateCounters;
+use crate::output::Columns;
+
+/// Rows of policies that a person reads; JSON has all of them.
+const MAX_POLICIES: usize = 100;
+
+/// Everything that is told.
+pub(super) struct Summary<'a> {
+    pub node: &'a str,
+    pub snapshot: &'a Snapshot,
+    pub counters: &'a VswitchCounters,
+    pub state: StateCounters,
+    pub ports: PortsCounters,
+    pub uptime: Duration,
+    pub origins: &'a SharedOrigins,
+}
+
+impl Summary<'_> {
+    fn ports(&self) -> impl Iterator<Item = (&str, PortTraffic)> {
+        let ports = (0..).map(PortId).zip(self.snapshot.ports());
+        let told = ports.map(|(id, port)| (&*port.name, port.link.is_some(), self.counters.port(id)));
+        told.filter(|(_, open, traffic)| *open || *traffic != PortTraffic::default())
+            .map(|(name, _, traffic)| (name, traffic))
+    }
+
+    fn sessions(&self) -> SessionCounters {
+        self.counters.workers.iter().map(|worker| worker.engine.sessions()).fold(
+            SessionCounters::default(),
+            |sum, more| SessionCounters {
+                created: sum.created + more.created,
+                expired: sum.expired + more.expired,
+                recycled: sum.recycled + more.recycled,
+                refused: sum.refused + more.refused,
+                revoked: sum.revoked + more.revoked,
+                replaced: sum.replaced + more.replaced,
+            },
+        )
+    }
+
+    /// What each rule, isolation and exemption decided, the busiest first.
+    fn policies(&self) -> Vec<(String, OriginCounters)> {
+        let mut sums: BTreeMap<OriginId, OriginCounters> = BTreeMap::new();
+        for (id, counters) in self.counters.workers.iter().flat_map(|worker| worker.engine.origins()) {
+            let sum = sums.entry(id).or_default();
+            *sum = OriginCounters { allowed: sum.allowed + counters.allowed, denied: sum.denied + counters.denied };
+        }
+        let name = |id| self.origins.get(id).map_or_else(|| "unknown".to_owned(), |origin| origin.to_string());
+        let mut named: Vec<_> = sums.into_iter().map(|(id, counters)| (name(id), counters)).collect();
+        named.sort_by_key(|(_, counters)| std::cmp::Reverse(counters.allowed + counters.denied));
+        named
+    }
+
+    /// For people.
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let counters = self.counters;
+        let uptime = humantime::format_duration(Duration::from_secs(self.uptime.as_secs()));
+        writeln!(out, "node {}: {uptime}, generation {}", self.node, self.snapshot.generation())?;
+        writeln!(out)?;
+        let mut table = Columns::new(&["PORT", "RECEIVED", "BYTES", "SENT", "BYTES", "LOST BELOW"]);
+        for (name, traffic) in self.ports() {
+            let numbers =
+                [traffic.received, traffic.received_bytes, traffic.sent, traffic.sent_bytes, lost_below(&traffic)];
+            table.row([name.to_owned()].into_iter().chain(numbers.map(|number| number.to_string())));
+        }
+        table.write(out)?;
+        writeln!(out)?;
+        let mut table =
+            Columns::new(&["WORKER", "RECEIVED", "SENT", "MADE", "ABSORBED", "HELD", "DROPPED", "SESSIONS", "SLEEPS"]);
+        for (at, worker) in counters.workers.iter().enumerate() {
+            let numbers = [
+                worker.received,
+                worker.sent,
+                worker.originated,
+                worker.absorbed,
+                worker.held,
+                dropped(worker),
+                worker.sessions,
+                worker.sleeps,
+            ];
+            table.row([at.to_string()].into_iter().chain(numbers.map(|number| number.to_string())));
+        }
+        table.write(out)?;
+        let total = counters.sum(dropped);
+        writeln!(out, "\n{total} packets dropped")?;
+        for (reason, count) in counters.drops().filter(|(_, count)| *count > 0) {
+            writeln!(out, "  {count} {}: {}", reason.name(), reason.describe())?;
+        }
+        let policies = self.policies();
+        if !policies.is_empty() {
+            let mut table = Columns::new(&["ALLOWED", "DENIED", "POLICY"]);
+            for (name, counters) in policies.iter().take(MAX_POLICIES) {
+                table.row([counters.allowed.to_string(), counters.denied.to_string(), name.clone()]);
+            }
+            writeln!(out)?;
+            table.write(out)?;
+            match policies.len().saturating_sub(MAX_POLICIES) {
+                0 => writeln!(out)?,
+                more => writeln!(out, "and {more} more that decided less often\n")?,
+            }
+        }
+        self.write_rest(out)
+    }
+
+    fn write_rest(&self, out: &mut impl Write) -> io::Result<()> {
+        let sessions = self.sessions();
+        writeln!(
+            out,
+            "sessions: {} created, {} expired, {} recycled, {} refused, {} revoked, {} replaced",
+            sessions.created,
+            sessions.expired,
+            sessions.recycled,
+            sessions.refused,
+            sessions.revoked,
+            sessions.replaced
+        )?;
+        let (state, ports) = (self.state, self.ports);
+        writeln!(out, "state: {} applied, {} refused", state.applied, state.refused)?;
+        writeln!(out, "ports: {} opened, {} removed, {} refused", ports.opened, ports.removed, ports.refused)?;
+        match self.counters.lost() {
+            0 => Ok(()),
+            lost => writeln!(out, "{lost} packets are not accounted for"),
+        }
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        let ports: Map<String, Value> =
+            self.ports().map(|(name, traffic)| (name.to_owned(), port_json(&traffic))).collect();
+        let drops = self.counters.drops().filter(|(_, count)| *count > 0);
+        let drops: Map<String, Value> = drops.map(|(reason, count)| (reason.name().to_owned(), count.into())).collect();
+        let sessions = self.sessions();
+        json!({
+            "node": self.node,
+            "uptime_seconds": self.uptime.as_secs(),
+            "generation": self.snapshot.generation(),
+            "ports": ports,
+            "workers": self.counters.workers.iter().map(worker_json).collect::<Vec<_>>(),
+            "dropped": drops,
+            "policies": self.policies().into_iter().map(policy_json).collect::<Vec<_>>(),
+            "sessions": {
+                "in_use": self.counters.sum(|worker| worker.sessions),
+                "created": sessions.created,
+                "expired": sessions.expired,
+                "recycled": sessions.recycled,
+                "refused": sessions.refused,
+                "revoked": sessions.revoked,
+                "replaced": sessions.replaced,
+            },
+            "state": self.state,
+            "port_changes": self.ports,
+            "unaccounted": self.counters.lost(),
+        })
+    }
+}
+
+/// What the kernel lost before the vswitch saw it.
+fn lost_below(traffic: &PortTraffic) -> u64 {
+    let statistics = traffic.statistics;
+    statistics.receive_ring_full + statistics.fill_ring_empty + statistics.receive_dropped
+}
+
+fn dropped(worker: &WorkerCounters) -> u64 {
+    worker.engine.dropped_in_all() + worker.other_drops.iter().sum::<u64>()
+}
+
+fn port_json(traffic: &PortTraffic) -> Value {
+    json!({
+        "received": traffic.received,
+        "received_bytes": traffic.received_bytes,
+        "sent": traffic.sent,
+        "sent_bytes": traffic.sent_bytes,
+        "receive_ring_full": traffic.statistics.receive_ring_full,
+        "fill_ring_empty": traffic.statistics.fill_ring_empty,
+        "receive_dropped": traffic.statistics.receive_dropped,
+        "invalid_descriptors": traffic.statistics.invalid_descriptors,
+    })
+}
+
+fn policy_json((name, counters): (String, OriginCounters)) -> Value {
+    json!({ "origin": name, "allowed": counters.allowed, "denied": counters.denied })
+}
+
+fn worker_json(worker: &WorkerCounters) -> Value {
+    json!({
+        "received": worker.received,
+        "sent": worker.sent,
+        "originated": worker.originated,
+        "absorbed": worker.absorbed,
+        "held": worker.held,
+        "dropped": dropped(worker),
+        "sessions": worker.sessions,
+        "busy_rounds": worker.busy_rounds,
+        "idle_rounds": worker.idle_rounds,
+        "sleeps": worker.sleeps,
+        "capture_missed": worker.tap_missed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_dataplane::{DropReason, Link, PortConfig, PortKind, Routes};
+
+    use super::*;
+
+    #[test]
+    fn the_summary_tells_ports_workers_reasons_and_changes_in_both_forms() {
+        let port = |name: &str, kind| PortConfig {
+            name: name.into(),
+            kind,
+            addresses: Vec::new(),
+            mac: None,
+            egress: None,
+            hairpin: None,
+            link: Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }),
+        };
+        let ports = vec![port("x/a", PortKind::Pod), port("uplink", PortKind::Uplink)];
+        let snapshot = Snapshot::new(7, ports, Vec::new(), Routes::default()).unwrap();
+        let traffic = PortTraffic { received: 10, received_bytes: 600, ..PortTraffic::default() };
+        let mut other_drops = vec![0; DropReason::COUNT];
+        other_drops[DropReason::PortDown.index()] = 10;
+        let worker =
+            WorkerCounters { received: 10, other_drops, ports: vec![(PortId(0), traffic)], ..Default::default() };
+        let summary = Summary {
+            node: "node-1",
+            snapshot: &snapshot,
+            counters: &VswitchCounters { workers: vec![worker] },
+            state: StateCounters { applied: 2, refused: 1 },
+            ports: PortsCounters { opened: 2, removed: 0, refused: 0 },
+            uptime: Duration::from_secs(61),
+            origins: &SharedOrigins::default(),
+        };
+        let mut text = Vec::new();
+        summary.write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for part in ["node node-1: 1m 1s, generation 7", "x/a", "uplink", "10 port_down", "state: 2 applied, 1 refused"]
+        {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+        assert!(!text.contains("not accounted for"), "{text}");
+        let json = summary.json();
+        assert_eq!((&json["ports"]["x/a"]["received"], &json["dropped"]["port_down"]), (&10.into(), &10.into()));
+        assert_eq!((&json["workers"][0]["dropped"], &json["unaccounted"]), (&10.into(), &0.into()));
+    }
+}

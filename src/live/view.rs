@@ -1,0 +1,213 @@
+//! The snapshot of a live node: the tables' ports, the configured ones, and what is open of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_dataplane::{NextHop, PortConfig, PortId, PortKind, Routes, Snapshot};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::config::RouteEntry;
+use super::ports::{Ids, Ports};
+use crate::run;
+
+/// What a snapshot is made of.
+pub(super) struct View<'a> {
+    /// What policy says, and which pods there are.
+    pub tables: &'a NodeTables,
+    /// What is configured and open.
+    pub ports: &'a Ports,
+    /// The configured routes.
+    pub routes: &'a [RouteEntry],
+    /// The pod networks of the other nodes, each with its node's address.
+    pub peers: &'a [(IpNet, IpAddr)],
+    /// Whether nothing may pass: no port has a table then.
+    pub denied: bool,
+}
+
+impl View<'_> {
+    /// Builds the snapshot. Its ports are numbered by `ids`.
+    ///
+    /// A port that is configured without a pod in the state has no addresses and no table: everything that comes from it
+    /// is spoofed, and nothing goes out. A pod without an open interface is known, so that the packets for it are
+    /// refused as such and not sent to the uplink.
+    ///
+    /// # Errors
+    /// When the parts contradict each other; [`run::check_addresses`] has excluded what a state can do.
+    pub(super) fn snapshot(&self, generation: u64, ids: &mut Ids) -> anyhow::Result<Snapshot> {
+        let mut known: HashMap<Arc<str>, PortConfig> = HashMap::new();
+        let mut names = Vec::new();
+        for interface in self.tables.interfaces.iter() {
+            let port = run::port_config(interface)?;
+            names.push(port.name.clone());
+            known.insert(port.name.clone(), port);
+        }
+        for entry in self.ports.entries() {
+            let port = known.entry(entry.name.clone()).or_insert_with(|| {
+                names.push(entry.name.clone());
+                closed(&entry.name, entry.kind)
+            });
+            port.mac = entry.mac.or(port.mac);
+            port.link = self.ports.link(&entry.name);
+        }
+        if self.denied {
+            for port in known.values_mut() {
+                (port.egress, port.hairpin) = (None, None);
+            }
+        }
+        let numbered = ids.assign(&names);
+        let ports = (0..)
+            .zip(numbered)
+            .map(|(at, name)| name.and_then(|name| known.remove(&name)).unwrap_or_else(|| unused(at)));
+        let ports: Vec<PortConfig> = ports.collect();
+        let routes = Routes::new(self.routes(&ports)?)?;
+        let compiled = self.tables.tables.iter().map(|table| table.tables.clone()).collect();
+        Ok(Snapshot::new(generation, ports, compiled, routes)?)
+    }
+
+    /// Hosts first: what has an address here is never elsewhere. Then what is configured, then the other nodes' pods,
+    /// then the uplink for the rest.
+    fn routes(&self, ports: &[PortConfig]) -> anyhow::Result<BTreeMap<IpNet, NextHop>> {
+        let mut routes = BTreeMap::new();
+        let numbered = || (0u16..).map(PortId).zip(ports);
+        for (id, port) in numbered() {
+            routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), NextHop::from(id))));
+        }
+        let id_of = |name: &str| numbered().find(|(_, port)| *port.name == *name).map(|(id, _)| id);
+        for route in self.routes {
+            let port = id_of(&route.port);
+            let port = port.ok_or_else(|| anyhow::anyhow!("the route {} leads to no port", route.prefix))?;
+            routes.entry(route.prefix).or_insert(NextHop { port, gateway: route.via });
+        }
+        let Some(uplink) = numbered().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id) else {
+            return Ok(routes);
+        };
+        for &(prefix, gateway) in self.peers {
+            routes.entry(prefix.trunc()).or_insert(NextHop { port: uplink, gateway: Some(gateway) });
+        }
+        for default in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
+            routes.entry(default).or_insert(uplink.into());
+        }
+        Ok(routes)
+    }
+}
+
+fn closed(name: &Arc<str>, kind: PortKind) -> PortConfig {
+    PortConfig { name: name.clone(), kind, addresses: Vec::new(), mac: None, egress: None, hairpin: None, link: None }
+}
+
+/// Holds the place of a number that no port has. Its name cannot be a pod's.
+fn unused(at: usize) -> PortConfig {
+    closed(&format!("unused {at}").into(), PortKind::Pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use bulkhead_control::pipeline::Pipeline;
+    use bulkhead_control::processor::Scope;
+    use bulkhead_control::source::{Strictness, load_text};
+    use bulkhead_dataplane::Link;
+
+    use super::*;
+    use crate::live::config::{Config, PortEntry};
+    use crate::live::ports::{Found, System};
+
+    /// Every interface is there.
+    struct All;
+
+    impl System for All {
+        fn find(&mut self, _: &str) -> Option<Found> {
+            Some(Found { index: 1, link: Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }, up: true })
+        }
+
+        fn open(&mut self, _: &PortEntry, _: &Found) -> Result<u32, String> {
+            Ok(1)
+        }
+
+        fn close(&mut self, _: &PortEntry) {}
+    }
+
+    fn tables(state: &str) -> Arc<NodeTables> {
+        let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+        pipeline.resync(load_text("state", state, Strictness::Strict).unwrap().objects).unwrap();
+        pipeline.node_tables("node-1").unwrap()
+    }
+
+    fn pod(name: &str, address: &str) -> String {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: x}}\nspec: {{nodeName: node-1}}\n\
+             status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}\n"
+        )
+    }
+
+    fn open(ports: &str) -> (Ports, Vec<RouteEntry>) {
+        let text = format!("node: n\nstate: {{paths: [s]}}\n{ports}\n");
+        let config = Config::parse("c", &text, Path::new("")).unwrap();
+        let mut ports = Ports::new(&config.ports);
+        ports.look(&mut All, Instant::now());
+        (ports, config.routes)
+    }
+
+    fn snapshot(state: &str, config: &str, ids: &mut Ids) -> Snapshot {
+        let (ports, routes) = open(config);
+        let peers = [("10.2.0.0/16".parse().unwrap(), "192.0.2.2".parse().unwrap())];
+        let view = View { tables: &tables(state), ports: &ports, routes: &routes, peers: &peers, denied: false };
+        view.snapshot(1, ids).unwrap()
+    }
+
+    #[test]
+    fn a_port_without_a_pod_in_the_state_is_closed_and_a_pod_without_a_port_has_no_link() {
+        let config = "ports: [{kind: pod, pod: x/a, interface: a}, {kind: pod, pod: x/later, interface: l}]";
+        let snapshot = snapshot(&(pod("a", "10.1.0.1") + &pod("b", "10.1.0.2")), config, &mut Ids::default());
+        let port = |name: &str| snapshot.port(snapshot.port_named(name).unwrap()).unwrap();
+        assert!(port("x/a").link.is_some() && port("x/a").egress.is_some());
+        assert!(port("x/later").link.is_some() && port("x/later").egress.is_none());
+        assert!(port("x/later").addresses.is_empty());
+        assert!(port("x/b").link.is_none());
+        let to = |address: &str| snapshot.routes().next_hop(address.parse().unwrap());
+        assert_eq!(to("10.1.0.2"), Some(snapshot.port_named("x/b").unwrap().into()));
+    }
+
+    #[test]
+    fn configured_routes_come_before_the_nodes_and_those_before_the_default() {
+        let config = "ports: [{kind: uplink, interface: u}, {kind: pod, pod: x/a, interface: a}]\n\
+            routes: [{prefix: 0.0.0.0/0, via: 192.0.2.1}, {prefix: 10.1.0.0/16, port: x/a}]";
+        let state = pod("a", "10.1.0.1");
+        let routed = snapshot(&state, config, &mut Ids::default());
+        let gateway = |snapshot: &Snapshot, address: &str| {
+            snapshot.routes().next_hop(address.parse().unwrap()).unwrap().gateway.map(|gateway| gateway.to_string())
+        };
+        assert_eq!(gateway(&routed, "198.51.100.1").as_deref(), Some("192.0.2.1"));
+        assert_eq!(gateway(&routed, "10.2.3.4").as_deref(), Some("192.0.2.2"));
+        assert_eq!(gateway(&routed, "fd00::1"), None);
+        assert_eq!(routed.routes().lookup("10.1.9.9".parse().unwrap()), routed.port_named("x/a"));
+        let bare = "ports: [{kind: uplink, interface: u}]\nroutes: [{prefix: 10.2.0.0/16, via: 192.0.2.9}]";
+        assert_eq!(gateway(&snapshot(&state, bare, &mut Ids::default()), "10.2.0.1").as_deref(), Some("192.0.2.9"));
+    }
+
+    #[test]
+    fn without_a_state_that_makes_sense_no_port_has_a_table() {
+        let (ports, routes) = open("ports: [{kind: pod, pod: x/a, interface: a}, {kind: uplink, interface: u}]");
+        let tables = tables(&pod("a", "10.1.0.1"));
+        let view = View { tables: &tables, ports: &ports, routes: &routes, peers: &[], denied: true };
+        let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
+        assert!(snapshot.ports().iter().all(|port| port.egress.is_none() && port.hairpin.is_none()));
+        assert!(snapshot.ports().iter().any(|port| port.link.is_some()));
+    }
+
+    #[test]
+    fn ports_keep_their_numbers_when_pods_come_and_go() {
+        let (mut ids, config) = (Ids::default(), "ports: [{kind: uplink, interface: u}]");
+        let before = snapshot(&(pod("a", "10.1.0.1") + &pod("b", "10.1.0.2")), config, &mut ids);
+        let after = snapshot(&(pod("b", "10.1.0.2") + &pod("c", "10.1.0.3")), config, &mut ids);
+        for name in ["x/b", "uplink", "host"] {
+            assert_eq!(before.port_named(name), after.port_named(name), "{name}");
+        }
+        let gone = after.port(before.port_named("x/a").unwrap()).unwrap();
+        assert!(gone.addresses.is_empty() && gone.egress.is_none() && gone.link.is_none());
+    }
+}

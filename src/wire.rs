@@ -1,0 +1,148 @@
+//! `bulkhead bench wire`: the vswitch against what else could forward the same packets, on the same veths.
+//!
+//! ```text
+//!   [ gen: eth0 ]--[ hA   node: the path that is measured   hB ]--[ sink: eth0 ]     packets counted on arrival
+//!    core 0: generator          core 1: worker
+//! ```
+//!
+//! Three ways through the node, which take turns, a few seconds each, so that what else happens on the machine happens to all of
+//! them:
+//!
+//! * `pipeline`: the vswitch, with a policy of 1,000 rules and established sessions;
+//! * `bare`: AF_XDP sockets and a loop that moves frames, nothing else;
+//! * `kernel`: routing, with the same policy in nftables and connection tracking; once as it is and once with the
+//!   receiving work given to the worker's core (RPS), and the better of the two counts.
+//!
+//! And TCP of one iperf3 flow through the vswitch, the bare loop and a kernel bridge, all offloads the same. The answer is ratios:
+//! medians over the rounds' pairs.
+
+mod lab;
+mod packets;
+mod paths;
+mod tcp;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::args::{Format, Wire};
+use lab::Lab;
+use paths::Path;
+
+/// What was measured once: packets per second, or bits per second.
+type Rates = Vec<(Path, Vec<f64>)>;
+
+pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
+    let cores = cores()?;
+    let seconds = Duration::from_secs(u64::from(args.seconds.max(1)));
+    let mut paths = Vec::new();
+    for (wanted, path) in [(args.bare, Path::Bare), (args.pipeline, Path::Pipeline), (args.kernel, Path::Kernel)] {
+        paths.extend(wanted.then_some(path));
+    }
+    let all = paths.is_empty() && !args.tcp;
+    if all {
+        paths = vec![Path::Pipeline, Path::Bare, Path::Kernel, Path::KernelRps];
+    } else if args.kernel {
+        paths.push(Path::KernelRps);
+    }
+    let mut report = Map::new();
+    report.insert("rules".into(), packets::RULES.into());
+    report.insert("flows".into(), packets::FLOWS.into());
+    report.insert("rounds".into(), args.rounds.into());
+    if !paths.is_empty() {
+        let rates = measure(&paths, args.rounds, |path| paths::measure(&Lab::new()?, path, cores, seconds))?;
+        report.insert("packets_per_second".into(), medians(&rates));
+        report.insert("ratios".into(), ratios(&rates));
+    }
+    if all || args.tcp {
+        let paths = [Path::Pipeline, Path::Bare, Path::Kernel];
+        let rates = measure(&paths, args.rounds, |path| tcp::measure(&Lab::new()?, path, cores, seconds))?;
+        report.insert("tcp_bits_per_second".into(), medians(&rates));
+        report.insert("tcp_ratios".into(), ratios(&rates));
+    }
+    let mut out = std::io::stdout().lock();
+    match args.output {
+        Format::Json => writeln!(out, "{}", Value::Object(report))?,
+        Format::Text => {
+            for (name, value) in &report {
+                writeln!(out, "{name}: {value}")?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The generator's core and the worker's. With one core nothing that is measured would mean anything.
+fn cores() -> anyhow::Result<[usize; 2]> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    match cores.as_slice() {
+        [one, other, ..] => Ok([one.id, other.id]),
+        _ => anyhow::bail!("this needs two cores, one for the generator and one for the worker"),
+    }
+}
+
+/// All paths in turn, as often as there are rounds.
+fn measure(paths: &[Path], rounds: u32, mut once: impl FnMut(Path) -> anyhow::Result<f64>) -> anyhow::Result<Rates> {
+    let mut rates: Rates = paths.iter().map(|&path| (path, Vec::new())).collect();
+    for _ in 0..rounds.max(1) {
+        for (path, rates) in &mut rates {
+            rates.push(once(*path)?);
+        }
+    }
+    Ok(rates)
+}
+
+fn medians(rates: &Rates) -> Value {
+    let named = rates.iter().map(|(path, rates)| (path.name().to_owned(), json!(median(rates.clone()).round())));
+    Value::Object(named.collect())
+}
+
+/// The pipeline against each other path: the median of the rounds' ratios. Of the two ways of the kernel the better one.
+fn ratios(rates: &Rates) -> Value {
+    let of = |wanted: Path| rates.iter().find(|(path, _)| *path == wanted).map(|(_, rates)| rates);
+    let mut ratios = Map::new();
+    let Some(pipeline) = of(Path::Pipeline) else { return Value::Object(ratios) };
+    let mut add = |name: &str, other: Vec<f64>| {
+        let pairs = pipeline.iter().zip(other).map(|(ours, theirs)| ours / theirs.max(1.0));
+        let ratio = median(pairs.collect());
+        ratios.insert(format!("pipeline/{name}"), json!((ratio * 1000.0).round() / 1000.0));
+    };
+    if let Some(bare) = of(Path::Bare) {
+        add("bare", bare.clone());
+    }
+    match (of(Path::Kernel), of(Path::KernelRps)) {
+        (Some(one), Some(other)) => add("kernel", one.iter().zip(other).map(|(one, other)| one.max(*other)).collect()),
+        (Some(one), None) | (None, Some(one)) => add("kernel", one.clone()),
+        (None, None) => {}
+    }
+    Value::Object(ratios)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_medians_of_pairs_and_the_better_kernel_counts() {
+        let rates = vec![
+            (Path::Pipeline, vec![90.0, 100.0, 10.0]),
+            (Path::Bare, vec![100.0, 100.0, 10.0]),
+            (Path::Kernel, vec![30.0, 80.0, 1.0]),
+            (Path::KernelRps, vec![45.0, 10.0, 2.0]),
+        ];
+        assert_eq!(ratios(&rates), json!({ "pipeline/bare": 1.0, "pipeline/kernel": 2.0 }));
+        assert_eq!(medians(&rates)["kernel"], 30.0);
+        assert_eq!((median(vec![]), median(vec![3.0, 1.0])), (0.0, 2.0));
+    }
+}

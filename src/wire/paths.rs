@@ -1,0 +1,229 @@
+//! The ways through the node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bulkhead_dataplane::io::{
+    Frame, FramePool, Generator, Interface, Port, QueueConfig, Umem, XdpMode, XskPort, in_namespace,
+};
+use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig};
+use bulkhead_dataplane::{Link, PortId, Publisher, SessionConfig, WorkerConfig};
+use core_affinity::CoreId;
+
+use super::lab::Lab;
+use super::packets::{self, Way};
+
+/// Packet buffers: the rings of two ports and what is under way.
+const FRAMES: u32 = 16_384;
+/// A burst of the bare forwarder, the vswitch's own size.
+const BURST: usize = bulkhead_dataplane::BURST;
+/// Time to fill caches and sessions before counting.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Flows that are opened at once, and the pause after them.
+const GROUP: usize = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// See the module of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    Pipeline,
+    Bare,
+    Kernel,
+    KernelRps,
+}
+
+impl Path {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Pipeline => "pipeline",
+            Self::Bare => "bare",
+            Self::Kernel => "kernel",
+            Self::KernelRps => "kernel_rps",
+        }
+    }
+}
+
+/// The node's interfaces, taken, and the sockets on them.
+pub(super) struct Taken {
+    /// They must live as long as the sockets.
+    _interfaces: Vec<Interface>,
+    pub(super) ports: Vec<XskPort>,
+}
+
+/// Takes both interfaces of the node.
+///
+/// # Errors
+/// When AF_XDP does not work here.
+pub(super) fn take(lab: &Lab, umem: &Arc<Umem>) -> anyhow::Result<Taken> {
+    let open = || {
+        let (mut interfaces, mut ports) = (Vec::new(), Vec::new());
+        for name in ["hA", "hB"] {
+            let interface = Interface::open(name, XdpMode::Drv)?;
+            ports.extend(interface.ports(umem, QueueConfig::default())?);
+            interfaces.push(interface);
+        }
+        anyhow::Ok(Taken { _interfaces: interfaces, ports })
+    };
+    in_namespace(&lab.path("node"), open)?
+}
+
+/// Packets per second that arrive at the sink by this path.
+///
+/// # Errors
+/// When it cannot be set up.
+pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) -> anyhow::Result<f64> {
+    match path {
+        Path::Pipeline => {
+            let vswitch = pipeline(lab, cores[1], PollMode::Spin, true, [None, Some(packets::NOBODY)])?;
+            let rate = send(lab, cores[0], time);
+            drop(vswitch);
+            rate
+        }
+        Path::Bare => bare(lab, cores[1], || send(lab, cores[0], time)),
+        Path::Kernel | Path::KernelRps => {
+            route(lab, (path == Path::KernelRps).then_some(cores[1]))?;
+            send(lab, cores[0], time)
+        }
+    }
+}
+
+/// The vswitch between the two interfaces, running.
+pub(super) struct Pipeline {
+    // In this order: the workers end before the interfaces go back to the kernel.
+    _vswitch: Vswitch,
+    _publisher: Publisher,
+    _interfaces: Vec<Interface>,
+}
+
+/// Starts the vswitch. A MAC of the other side that is not given is the real one.
+///
+/// # Errors
+/// When it cannot be started.
+pub(super) fn pipeline(
+    lab: &Lab,
+    core: usize,
+    poll: PollMode,
+    with_policy: bool,
+    macs: [Option<[u8; 6]>; 2],
+) -> anyhow::Result<Pipeline> {
+    let link = |name: &str| -> anyhow::Result<Link> {
+        let info = lab.link("node", name)?;
+        Ok(Link { mac: info.mac, mtu: u16::try_from(info.mtu)? })
+    };
+    let macs = [macs[0].unwrap_or(lab.link("gen", "eth0")?.mac), macs[1].unwrap_or(lab.link("sink", "eth0")?.mac)];
+    let publisher = Publisher::new(packets::snapshot([link("hA")?, link("hB")?], macs, with_policy)?);
+    let sessions = SessionConfig::live(SessionConfig::default().capacity);
+    let engine = WorkerConfig { sessions, ..WorkerConfig::default() };
+    let config = VswitchConfig { cores: vec![Some(core)], poll, engine, frames: FRAMES, tap: None };
+    let mut vswitch = Vswitch::start(&config, &publisher)?;
+    let umem = Arc::clone(vswitch.pool().umem());
+    let Taken { _interfaces, ports } = take(lab, &umem)?;
+    for (id, port) in (0..).zip(ports) {
+        vswitch.add_port(PortId(id), 0, Box::new(port));
+    }
+    Ok(Pipeline { _vswitch: vswitch, _publisher: publisher, _interfaces })
+}
+
+/// A loop that moves frames from one socket to the other, and nothing else, while something is measured.
+///
+/// # Errors
+/// When it cannot be set up, and those of what is measured.
+pub(super) fn bare(lab: &Lab, core: usize, measure: impl FnOnce() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
+    let (umem, frames) = Umem::new(FRAMES)?;
+    let mut pool = FramePool::new(Arc::clone(&umem), frames);
+    let Taken { _interfaces, mut ports } = take(lab, &umem)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let forwarder = scope.spawn(|| -> anyhow::Result<()> {
+            core_affinity::set_for_current(CoreId { id: core });
+            let mut queues: [Vec<Frame>; 2] = [Vec::new(), Vec::new()];
+            while !stop.load(Ordering::Relaxed) {
+                for (at, queue) in queues.iter_mut().enumerate() {
+                    let room = BURST.saturating_sub(queue.len());
+                    ports[at].receive(queue, room)?;
+                    ports[1 - at].send(queue)?;
+                }
+                for port in &mut ports {
+                    port.service(&mut pool)?;
+                }
+            }
+            queues.into_iter().for_each(|queue| pool.give_all(queue));
+            for port in &mut ports {
+                port.close(&mut pool);
+            }
+            Ok(())
+        });
+        let rate = measure();
+        stop.store(true, Ordering::Relaxed);
+        forwarder.join().map_err(|_| anyhow::anyhow!("the bare forwarder has panicked"))??;
+        rate
+    })
+}
+
+/// Sets the node up as a router with the policy in nftables. With a core, received packets are worked on there.
+fn route(lab: &Lab, core: Option<usize>) -> anyhow::Result<()> {
+    lab.run(
+        "node",
+        "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0",
+    )?;
+    for (host, gateway) in [("hA", super::lab::GENERATOR), ("hB", super::lab::SINK)] {
+        lab.run("node", &format!("ip route add {gateway}/32 dev {host}"))?;
+        // The generator's packets come from no socket: without GRO a veth takes them only for an XDP program.
+        lab.run("node", &format!("ethtool -K {host} gro on"))?;
+    }
+    let mac = packets::NOBODY.map(|byte| format!("{byte:02x}")).join(":");
+    lab.run("node", &format!("ip neigh add {} lladdr {mac} nud permanent dev hB", super::lab::SINK))?;
+    let file = std::env::temp_dir().join(format!("bulkhead-wire-{}.nft", std::process::id()));
+    std::fs::write(&file, packets::nftables()).context("cannot write the rules for nft")?;
+    let loaded = lab.run("node", &format!("nft -f {}", file.display()));
+    let _ = std::fs::remove_file(&file);
+    loaded?;
+    if let Some(core) = core {
+        // `ip netns exec` mounts the namespace's own /sys.
+        let mask = format!("{:x}", 1_u64 << core.min(63));
+        let name = "/sys/class/net/hA/queues/rx-0/rps_cpus";
+        lab.shell("node", &format!("echo {mask} > {name}"))?;
+    }
+    Ok(())
+}
+
+/// Lets the generator send, and counts at the sink.
+///
+/// At first one packet of each flow goes forth and one back: connection tracking takes a flow for established only when
+/// it was answered, and every packet of one that was not goes through all rules.
+fn send(lab: &Lab, core: usize, time: Duration) -> anyhow::Result<f64> {
+    let forth = packets::frames(Way::Forth, lab.link("gen", "eth0")?.mac, lab.link("node", "hA")?.mac);
+    let back = packets::frames(Way::Back, packets::NOBODY, lab.link("node", "hB")?.mac);
+    for (namespace, frames) in [("gen", &forth), ("sink", &back)] {
+        // In small groups, so that no queue on the way overflows.
+        for group in frames.chunks(GROUP) {
+            in_namespace(&lab.path(namespace), || Generator::new("eth0", group)?.send(1))??;
+            std::thread::sleep(PAUSE);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let generator = scope.spawn(|| {
+            in_namespace(&lab.path("gen"), || {
+                core_affinity::set_for_current(CoreId { id: core });
+                Generator::new("eth0", &forth)?.run(&stop)
+            })
+        });
+        std::thread::sleep(WARM_UP);
+        let counted = count(lab, time);
+        stop.store(true, Ordering::Relaxed);
+        generator.join().map_err(|_| anyhow::anyhow!("the generator has panicked"))???;
+        counted
+    })
+}
+
+/// Packets per second that arrive at the sink.
+fn count(lab: &Lab, time: Duration) -> anyhow::Result<f64> {
+    let (before, started) = (lab.arrived()?, Instant::now());
+    std::thread::sleep(time);
+    let (after, took) = (lab.arrived()?, started.elapsed());
+    #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
+    Ok((after - before) as f64 / took.as_secs_f64())
+}

@@ -1,0 +1,44 @@
+//! `bulkhead bench pipeline` on small tables: its answers and their form, no times.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use serde_json::Value;
+use support::{bulkhead, stdout};
+
+fn measured(more: &[&str]) -> Value {
+    let args =
+        [&["bench", "pipeline", "--flows", "1000", "--rules", "50", "--duration", "20", "-o", "json"], more].concat();
+    serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap()
+}
+
+#[test]
+fn the_answer_has_rates_and_what_they_are_about() {
+    let answer = measured(&["--size", "128"]);
+    for (key, expected) in [("flows", 1000), ("rules", 50), ("workers", 1), ("size", 128), ("new_sessions", 0)] {
+        assert_eq!(answer[key], expected, "{key}");
+    }
+    let number = |key: &str| answer[key].as_f64().unwrap();
+    assert!(number("packets") > 0.0 && number("ns_per_packet") > 0.0);
+    assert!((number("packets_per_second") * number("ns_per_packet") / 1e9 - 1.0).abs() < 1e-6);
+    assert_eq!(answer["session_hits"], answer["packets"], "every packet that was timed was a hit");
+}
+
+#[test]
+fn every_packet_starts_a_session_when_that_is_asked_for() {
+    let answer = measured(&["--new-sessions"]);
+    assert_eq!((&answer["session_hits"], &answer["new_sessions"]), (&Value::from(0), &answer["packets"]));
+}
+
+#[test]
+fn workers_have_flows_of_their_own() {
+    let answer = measured(&["--workers", "2"]);
+    assert_eq!(answer["workers"], 2);
+    assert_eq!(answer["session_hits"], answer["packets"]);
+}
+
+#[test]
+fn the_answer_for_people_says_that_the_generator_is_not_counted() {
+    let text = stdout(&bulkhead(&["bench", "pipeline", "--flows", "10", "--rules", "1", "--duration", "1"]), 0);
+    assert!(text.contains("net of the generator's"), "{text}");
+}

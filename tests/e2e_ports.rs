@@ -1,0 +1,169 @@
+//! Ports that come and go, and processes that end: in order, and not.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support {
+    pub mod lab;
+    pub mod netns;
+}
+
+use support::lab::{Lab, has_xdp};
+use support::netns::eventually;
+
+fn three() -> Lab {
+    let mut lab = Lab::new();
+    for name in ["a", "b", "c"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab
+}
+
+#[test]
+fn a_pod_that_is_deleted_under_traffic_is_removed_and_the_others_go_on() {
+    require!("ping");
+    let mut lab = three();
+    lab.start("");
+    let (a, b, c) = (lab.get("a").v4.clone(), lab.get("b").v4.clone(), lab.get("c").v4.clone());
+    let flood = lab.get("a").netns.spawn(&format!("ping -n -q -i 0.002 {c}"));
+    let background = lab.get("a").netns.spawn(&format!("ping -n -i 0.01 -w 60 {b}"));
+    eventually("packets flow", || lab.node.statistic(&lab.get("c").interface, 1) > 50);
+    for round in 1..=3 {
+        lab.unplug("c");
+        eventually("the port is removed", || lab.count("port default/c (p4) was removed") == round);
+        assert!(lab.pings("b", &a), "the others go on");
+        lab.plug("c");
+        eventually("the port is open again", || lab.count("port default/c (p4) is open") == round + 1);
+        eventually("the pod is reached again", || lab.pings("b", &c));
+    }
+    drop(flood);
+    let output = background.interrupt();
+    let report = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = report.lines().find(|line| line.contains("packets transmitted")).unwrap();
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    let (sent, answered) = (numbers.next().unwrap(), numbers.next().unwrap());
+    // The last one may be under way when ping is told to end.
+    assert!(sent > 50 && sent - answered <= 1, "the flow between the others: {line}");
+    let summary = lab.stop();
+    assert_eq!((&summary["port_changes"]["removed"], &summary["port_changes"]["opened"]), (&3.into(), &6.into()));
+}
+
+#[test]
+fn ports_are_added_and_removed_by_the_configuration() {
+    require!("ping");
+    let mut lab = three();
+    lab.configure("c", false);
+    lab.start("");
+    let c = lab.get("c").v4.clone();
+    assert!(!lab.pings("a", &c) && !has_xdp(&lab.node, "p4"));
+    lab.configure("c", true);
+    lab.write_config();
+    eventually("the new port is open", || lab.count("port default/c (p4) is open") == 1);
+    eventually("the pod is reached", || lab.pings("a", &c));
+    lab.configure("c", false);
+    lab.write_config();
+    eventually("the port is given back", || !has_xdp(&lab.node, "p4"));
+    assert!(!lab.pings("a", &c) && lab.pings("a", &lab.get("b").v4));
+    std::fs::write(lab.path("config.yaml"), "node: x\nportz: []\n").unwrap();
+    eventually("a wrong configuration is told", || lab.log().contains("unknown field `portz`"));
+    assert!(lab.pings("a", &lab.get("b").v4));
+    let summary = lab.stop();
+    assert_eq!(summary["port_changes"]["removed"], 0, "what the configuration closes is not lost: {summary:#}");
+}
+
+#[test]
+fn nothing_is_left_after_a_kill_and_a_new_process_takes_over() {
+    require!("ping", "nc", "socat", "ss");
+    let mut lab = three();
+    lab.start("");
+    let b = lab.get("b").v4.clone();
+    let interfaces = ["p2", "p3", "p4"];
+    assert!(lab.pings("a", &b) && interfaces.iter().all(|name| has_xdp(&lab.node, name)));
+    lab.kill();
+    eventually("no XDP program remains", || interfaces.iter().all(|name| !has_xdp(&lab.node, name)));
+    assert!(!lab.pings("a", &b), "nobody forwards");
+    lab.start("");
+    assert!(lab.pings("a", &b));
+    let _server = lab.get("b").netns.serve("socat TCP-LISTEN:80,fork,reuseaddr EXEC:cat", 80);
+    assert!(lab.connects("a", &b, 80));
+    lab.stop();
+    assert!(interfaces.iter().all(|name| !has_xdp(&lab.node, name)), "SIGTERM gives the interfaces back");
+}
+
+#[test]
+fn a_second_vswitch_does_not_take_what_the_first_has() {
+    require!("ping");
+    let mut lab = three();
+    lab.start("");
+    let config = lab.path("config.yaml");
+    let words = ["run", "--config", config.to_str().unwrap(), "--check"];
+    let output = lab.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("has an XDP program already") && text.contains("help: "), "{text}");
+    assert!(lab.pings("a", &lab.get("b").v4), "the first one goes on");
+    lab.stop();
+}
+
+#[test]
+fn the_checks_say_what_is_wrong_and_how_to_mend_it() {
+    require!();
+    let lab = three();
+    lab.write_state("");
+    lab.node.ip("link set p3 down");
+    lab.node.ip("link del p4");
+    lab.node.ip("addr add 192.0.2.1/24 dev p2");
+    lab.node.ip("route add default via 192.0.2.2");
+    let netns = lab.get("a").netns.name();
+    let ports = format!(
+        "ports:\n  - {{kind: pod, pod: default/a, interface: p2, netns: {netns}}}\n  \
+         - {{kind: pod, pod: default/b, interface: p3}}\n  - {{kind: pod, pod: default/c, interface: p4}}\n"
+    );
+    let config = lab.path("wrong.yaml");
+    std::fs::write(
+        &config,
+        format!("node: node-1\nstate: {{paths: [state.yaml]}}\nworkers: {{cores: [999]}}\n{ports}"),
+    )
+    .unwrap();
+    let check = |more: &[&str]| {
+        let mut words = vec!["run", "--config", config.to_str().unwrap()];
+        words.extend(more);
+        let output = lab.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, text) = check(&["--check"]);
+    assert_eq!(code, Some(1), "{text}");
+    for part in [
+        "p2 carries the node's default route",
+        "--force",
+        "p3 is down",
+        "ip link set p3 up",
+        "there is no interface p4",
+        "core 999",
+        &format!("ip netns exec {netns} ethtool -K eth0 tx off"),
+    ] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+    let (code, text) = check(&[]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("nothing was touched") && !has_xdp(&lab.node, "p2"), "{text}");
+    let (_, text) = check(&["--check", "--force", "-o", "json"]);
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(report["ok"] == false && !text.contains("default route"), "{text}");
+}
+
+#[test]
+fn the_summary_comes_on_demand_and_at_the_end() {
+    require!("ping");
+    let mut lab = three();
+    lab.start("");
+    assert!(lab.pings("a", &lab.get("b").v4));
+    lab.vswitch().signal("USR1");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let output = lab.stop_with_output();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    for summary in &lines {
+        assert!(summary["ports"]["default/a"]["received"].as_u64() >= Some(1), "{summary:#}");
+        assert_eq!(summary["workers"].as_array().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,60 @@
+//! `bulkhead run` as far as it goes without privileges: what it says about its configuration and this machine.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::fs;
+
+use serde_json::Value;
+use support::{bulkhead, root};
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[test]
+fn the_readme_command_and_the_help_example_check_this_machine_and_give_a_remedy_for_each_finding() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let commands = readme.lines().filter_map(|line| line.strip_prefix("cargo run --release -- "));
+    let from_readme = commands.filter(|command| command.starts_with("run ")).map(str::to_owned).next().unwrap();
+    let help = String::from_utf8(bulkhead(&["run", "--help"]).stdout).unwrap();
+    let from_help = help.lines().find_map(|line| line.strip_prefix("  bulkhead ")).unwrap().to_owned();
+    for command in [from_readme, from_help] {
+        let output = bulkhead(&words(&format!("{command} -o json")));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // Whether this machine could run it does not matter here; that the answer and the exit code agree does.
+        assert_eq!(output.status.code(), Some(i32::from(report["ok"] == false)), "{report:#}");
+        let findings = report["findings"].as_array().unwrap();
+        assert!(findings.iter().any(|finding| finding["what"].as_str().unwrap().contains("veth-db")), "{report:#}");
+        for finding in findings {
+            for part in ["what", "why", "remedy"] {
+                assert!(!finding[part].as_str().unwrap().is_empty(), "{part}: {finding:#}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_configuration_is_an_error_with_file_line_and_remedy() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong-config.yaml");
+    fs::write(&path, "node: n1\nstate: {paths: [s]}\nports: []\nworkers:\n  pol: spin\n").unwrap();
+    let output = bulkhead(&["run", "--config", path.to_str().unwrap()]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("wrong-config.yaml:5: pol: unknown field") && text.contains("help: "), "{text}");
+    let output = bulkhead(&["run", "--config", "absent.yaml"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("absent.yaml: cannot be read"), "{text}");
+}
+
+#[test]
+fn a_state_that_does_not_load_ends_the_start() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join("no-state.yaml");
+    fs::write(&path, "node: n1\nstate: {paths: [absent-state.yaml]}\nports: []\n").unwrap();
+    let output = bulkhead(&["run", "--config", path.to_str().unwrap()]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    // Without privileges the checks end it before.
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("absent-state.yaml") || text.contains("CAP_NET_ADMIN"), "{text}");
+}

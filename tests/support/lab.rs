@@ -1,0 +1,378 @@
+//! A node with pods, an outside and the vswitch, in namespaces of its own.
+//!
+//! ```text
+//!   [ pod: eth0 ]--[ p2                    ul0 ]--[ outside: eth0 ]
+//!   [ pod: eth0 ]--[ p3    node: bulkhead   hv ]--[ host0, in the node too ]
+//! ```
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "each test file uses a part of this; tests may panic and print"
+)]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+
+use super::netns::{Netns, Running, eventually, ip, run};
+
+/// A pod: its namespace and what the state says of it.
+#[derive(Debug)]
+pub struct Pod {
+    pub netns: Netns,
+    /// The node's end of its veth.
+    pub interface: String,
+    pub name: String,
+    labels: String,
+    pub v4: String,
+    pub v6: String,
+    /// Whether it is a port of the configuration.
+    configured: bool,
+    /// Whether the state knows it.
+    hidden: bool,
+}
+
+/// What a lab is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// 1, 2, ...: its pods are in 10.244.N.0/24 and fd00:244:N::/64, the node is 172.18.0.1N.
+    pub node: u8,
+    pub mtu: u32,
+    /// Queues of each end of a pod's veth.
+    pub queues: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { node: 1, mtu: 1500, queues: 1 }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Lab {
+    vswitch: Option<Running>,
+    pub node: Netns,
+    pub pods: Vec<Pod>,
+    /// What is behind the uplink, when there is one.
+    pub outside: Option<Netns>,
+    options: Options,
+    has_host: bool,
+    has_uplink: bool,
+    /// More lines of the configuration.
+    pub more_config: String,
+    /// Objects of the state besides the node, its namespace and its pods.
+    pub more_state: String,
+    folder: PathBuf,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub fn with(options: Options) -> Self {
+        let node = Netns::new(&format!("node{}", options.node));
+        let folder = std::env::temp_dir().join(format!("bulkhead-e2e-{}", node.name()));
+        fs::create_dir_all(&folder).unwrap();
+        let (pods, more) = (Vec::new(), String::new());
+        Self {
+            vswitch: None,
+            node,
+            pods,
+            outside: None,
+            options,
+            has_host: false,
+            has_uplink: false,
+            more_config: String::new(),
+            more_state: more,
+            folder,
+        }
+    }
+
+    /// A file of this lab.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Adds a pod of the namespace `default`. `labels` as YAML: `{role: db}`.
+    pub fn pod(&mut self, name: &str, labels: &str) -> &Pod {
+        let number = self.pods.len() + 2;
+        let (node, netns) = (self.options.node, Netns::new(name));
+        let pod = Pod {
+            netns,
+            interface: format!("p{number}"),
+            name: name.to_owned(),
+            labels: labels.to_owned(),
+            v4: format!("10.244.{node}.{number}"),
+            v6: format!("fd00:244:{node}::{number}"),
+            configured: true,
+            hidden: false,
+        };
+        self.pods.push(pod);
+        self.plug(name);
+        self.get(name)
+    }
+
+    /// Makes a pod's veth, new or again.
+    pub fn plug(&self, name: &str) {
+        let Pod { netns, interface, v4, v6, .. } = self.get(name);
+        let Options { mtu, queues, .. } = self.options;
+        veth_with(
+            &self.node,
+            interface,
+            netns,
+            "eth0",
+            &format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}"),
+        );
+        netns.ip(&format!("addr add {v4}/32 dev eth0"));
+        netns.ip(&format!("addr add {v6}/128 dev eth0 nodad"));
+        netns.ip("route add 169.254.1.1 dev eth0 scope link");
+        netns.ip("route add default via 169.254.1.1 dev eth0");
+        netns.ip("-6 route add fe80::1 dev eth0");
+        netns.ip("-6 route add default via fe80::1 dev eth0");
+    }
+
+    /// Takes a pod's veth away, as the deletion of the pod does.
+    pub fn unplug(&self, name: &str) {
+        self.node.ip(&format!("link del {}", self.get(name).interface));
+    }
+
+    pub fn get(&self, name: &str) -> &Pod {
+        self.pods.iter().find(|pod| pod.name == name).unwrap()
+    }
+
+    /// Leaves a pod out of the configuration, or takes it in again; takes effect with [`Lab::write_config`].
+    pub fn configure(&mut self, name: &str, configured: bool) {
+        self.pods.iter_mut().find(|pod| pod.name == name).unwrap().configured = configured;
+    }
+
+    /// Leaves a pod out of the state, or takes it in again; takes effect with [`Lab::apply`].
+    pub fn hide(&mut self, name: &str, hidden: bool) {
+        self.pods.iter_mut().find(|pod| pod.name == name).unwrap().hidden = hidden;
+    }
+
+    /// Adds an uplink to a namespace with one machine, 172.18.0.100 and fd00:18::100. The vswitch has the node's
+    /// address on it.
+    pub fn outside(&mut self) -> &Netns {
+        let outside = Netns::new("outside");
+        veth(&self.node, "ul0", &outside, "eth0", self.options.mtu);
+        outside.ip("addr add 172.18.0.100/16 dev eth0");
+        outside.ip("addr add fd00:18::100/64 dev eth0 nodad");
+        outside.exec("ethtool -K eth0 tx off");
+        for node in 1..=2 {
+            outside.ip(&format!("route add 10.244.{node}.0/24 via 172.18.0.1{node}"));
+            outside.ip(&format!("-6 route add fd00:244:{node}::/64 via fd00:18::1{node}"));
+        }
+        self.has_uplink = true;
+        self.outside.insert(outside)
+    }
+
+    /// Says that an interface `ul0` was made by the test.
+    pub fn has_uplink(&mut self) {
+        self.has_uplink = true;
+    }
+
+    /// Adds the port to the node itself, whose end is `host0` with the node's addresses.
+    pub fn host(&mut self) {
+        let (node, v4, v6) = (&self.node, self.node_v4(), self.node_v6());
+        veth(node, "hv", node, "host0", self.options.mtu);
+        node.ip(&format!("addr add {v4}/32 dev host0"));
+        node.ip(&format!("addr add {v6}/128 dev host0 nodad"));
+        node.ip("route add 169.254.1.1 dev host0 scope link");
+        node.ip("route add 10.244.0.0/16 via 169.254.1.1 dev host0");
+        node.ip("-6 route add fe80::1 dev host0");
+        node.ip("-6 route add fd00:244::/32 via fe80::1 dev host0");
+        self.has_host = true;
+    }
+
+    pub fn node_name(&self) -> String {
+        format!("node-{}", self.options.node)
+    }
+
+    pub fn node_v4(&self) -> String {
+        format!("172.18.0.1{}", self.options.node)
+    }
+
+    pub fn node_v6(&self) -> String {
+        format!("fd00:18::1{}", self.options.node)
+    }
+
+    /// This node and its pods as Kubernetes objects.
+    pub fn objects(&self) -> String {
+        let (name, v4, v6, number) = (self.node_name(), self.node_v4(), self.node_v6(), self.options.node);
+        let mut text = format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n\
+             spec: {{podCIDRs: [10.244.{number}.0/24, 'fd00:244:{number}::/64']}}\n\
+             status: {{addresses: [{{type: InternalIP, address: {v4}}}, {{type: InternalIP, address: '{v6}'}}]}}\n"
+        );
+        for Pod { name: pod, labels, v4, v6, .. } in self.pods.iter().filter(|pod| !pod.hidden) {
+            write!(
+                text,
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: default, labels: {labels}}}\n\
+                 spec: {{nodeName: {name}, containers: []}}\n\
+                 status: {{phase: Running, podIP: {v4}, podIPs: [{{ip: {v4}}}, {{ip: '{v6}'}}]}}\n"
+            )
+            .unwrap();
+        }
+        text
+    }
+
+    /// Writes the state with these policies, whole and at once.
+    pub fn write_state(&self, policies: &str) {
+        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n";
+        let text = format!("{namespace}{}{}{policies}", self.objects(), self.more_state);
+        self.replace("state.yaml", &text);
+    }
+
+    /// Writes the configuration, whole and at once.
+    pub fn write_config(&self) {
+        let mut text =
+            format!("node: {}\nstate: {{paths: [state.yaml]}}\n{}ports:\n", self.node_name(), self.more_config);
+        for pod in self.pods.iter().filter(|pod| pod.configured) {
+            let (interface, netns) = (&pod.interface, pod.netns.name());
+            let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
+            writeln!(text, "  - {{{pod}, netns: {netns}, fix_offloads: true}}").unwrap();
+        }
+        if self.has_uplink {
+            text.push_str("  - {kind: uplink, interface: ul0}\n");
+        }
+        if self.has_host {
+            text.push_str("  - {kind: host, interface: hv, peer: host0, fix_offloads: true}\n");
+        }
+        self.replace("config.yaml", &text);
+    }
+
+    fn replace(&self, name: &str, text: &str) {
+        let new = self.path(&format!("{name}.new"));
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.path(name)).unwrap();
+    }
+
+    /// Starts the vswitch with these policies and waits until it forwards.
+    pub fn start(&mut self, policies: &str) {
+        self.start_with(policies, &[]);
+    }
+
+    pub fn start_with(&mut self, policies: &str, args: &[&str]) {
+        self.write_state(policies);
+        self.write_config();
+        let ready = self.path("ready");
+        let _ = fs::remove_file(&ready);
+        let paths = [self.path("config.yaml"), ready.clone()];
+        let [config, ready_file] = paths.each_ref().map(|path| path.to_str().unwrap());
+        let mut all = vec!["run", "--config", config, "--ready-file", ready_file, "-o", "json"];
+        all.extend(args);
+        let file = |name| fs::OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
+        let mut command = self.node.command(env!("CARGO_BIN_EXE_bulkhead"), &all);
+        command.stdout(Stdio::piped()).stderr(file("log"));
+        let mut vswitch = Running::start(&mut command);
+        eventually("the vswitch is ready", || {
+            assert!(!vswitch.has_ended(), "it ended:\n{}", self.log());
+            ready.exists()
+        });
+        self.vswitch = Some(vswitch);
+    }
+
+    /// What the vswitch has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    pub fn vswitch(&self) -> &Running {
+        self.vswitch.as_ref().unwrap()
+    }
+
+    /// Writes the state and waits until it is in force.
+    pub fn apply(&self, policies: &str) {
+        let before = self.count("in force");
+        self.write_state(policies);
+        eventually("the new state is in force", || self.count("in force") > before);
+    }
+
+    /// How often the log has this text.
+    pub fn count(&self, text: &str) -> usize {
+        self.log().matches(text).count()
+    }
+
+    /// Stops the vswitch. Answers its summary, after checking that no packet was lost without a reason.
+    pub fn stop(&mut self) -> Value {
+        let output = self.vswitch.take().unwrap().stop();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{}", self.log());
+        let summary: Value = serde_json::from_str(text.lines().last().unwrap_or_default()).unwrap();
+        assert_eq!(summary["unaccounted"], 0, "{summary:#}");
+        summary
+    }
+
+    /// Stops the vswitch. Answers all that it printed.
+    pub fn stop_with_output(&mut self) -> Output {
+        self.vswitch.take().unwrap().stop()
+    }
+
+    /// Ends the vswitch without giving it a chance.
+    pub fn kill(&mut self) {
+        drop(self.vswitch.take());
+    }
+
+    /// Whether one pod's ping is answered by the other.
+    pub fn pings(&self, from: &str, to: &str) -> bool {
+        self.get(from).netns.output(&format!("ping -n -c 1 -W 1 {to}")).status.success()
+    }
+
+    /// Whether a TCP connection can be made.
+    pub fn connects(&self, from: &str, to: &str, port: u16) -> bool {
+        self.get(from).netns.output(&format!("nc -n -z -w 1 {to} {port}")).status.success()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        drop(self.vswitch.take());
+        if std::thread::panicking() {
+            // Shown with the test's output when it fails.
+            println!("--- log of {}\n{}", self.node_name(), self.log());
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A veth between two namespaces, both ends up.
+pub fn veth(one: &Netns, one_name: &str, other: &Netns, other_name: &str, mtu: u32) {
+    veth_with(one, one_name, other, other_name, &format!("mtu {mtu}"));
+}
+
+fn veth_with(one: &Netns, one_name: &str, other: &Netns, other_name: &str, words: &str) {
+    let (first, second) = (one.name(), other.name());
+    ip(&format!("link add {one_name} netns {first} {words} type veth peer name {other_name} netns {second} {words}"));
+    // The vswitch's end has no address of its own and shall not speak.
+    if !std::ptr::eq(one, other) {
+        one.sysctl(&format!("net.ipv6.conf.{one_name}.disable_ipv6"), "1");
+    }
+    one.ip(&format!("link set {one_name} up"));
+    other.ip(&format!("link set {other_name} up"));
+}
+
+/// A NetworkPolicy of the namespace `default`: its name and its spec as YAML in one line.
+pub fn policy(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: default}}\nspec: {spec}\n"
+    )
+}
+
+/// Whether an XDP program is on the interface.
+pub fn has_xdp(netns: &Netns, interface: &str) -> bool {
+    netns.ip(&format!("-d link show dev {interface}")).contains("prog/xdp")
+}
+
+/// The packets of a capture as tcpdump prints them with these words.
+pub fn tcpdump_read(path: &Path, words: &str) -> String {
+    let path = path.to_str().unwrap();
+    let args: Vec<&str> = ["-n", "-r", path].into_iter().chain(words.split_whitespace()).collect();
+    run("tcpdump", &args)
+}

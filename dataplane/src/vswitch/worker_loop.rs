@@ -79,11 +79,12 @@ impl WorkerLoop {
                 Ok(Command::Add(id, queue, port)) => self.stage.add(id, queue, port),
                 Ok(Command::Reach(id, worker)) => self.stage.reach(id, worker),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
-                // Nobody waits any more: not this worker's trouble.
                 Ok(Command::Halt(done)) => {
                     self.stage.halt();
-                    drop(done.send(()));
+                    // Nobody waits any more: not this worker's trouble.
+                    let _ = done.send(());
                 }
+                // As above.
                 Ok(Command::Report(answer)) => drop(answer.send(self.stage.counters())),
                 Err(TryRecvError::Empty) => return true,
             }

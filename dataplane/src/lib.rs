@@ -5,8 +5,9 @@
 //! packet where it goes or why it is dropped, and which rule decided.
 //!
 //! **Not its purpose.** No Kubernetes: a policy is an opaque [`OriginId`](bulkhead_classifier::OriginId) on a
-//! classifier's rule, and every default is a rule in a table, never an `if` in here. No clock: time is what the
-//! packets say. No threads: a worker belongs to whoever calls it.
+//! classifier's rule, and every default is a rule in a table, never an `if` in here. No configuration and no files
+//! but captures. The engine has no clock and no threads: time is what the packets say, a worker belongs to whoever
+//! calls it. Only [`vswitch`] has both.
 //!
 //! ```text
 //!   control plane --Snapshot--> Publisher ~~swapped lock-free~~> Reader
@@ -14,7 +15,8 @@
 //!   rx burst -> parse -> session --hit, same generation------------v---------> forward -> tx
 //!      ^          |          `- miss or stale -> classify the batch -> remember -^
 //!      |          `-> drop(reason) <- deny ----------'
-//!   captures ([`io`]), probes ([`probe`]); live ports later
+//!   captures, probes ([`probe`]), and frames of live ports ([`io::Port`]) that [`vswitch`]'s workers move and
+//!   [`forward`] rewrites
 //! ```
 //!
 //! **Invariant.** A packet passes only if every stage says so: the verdict starts as a drop, and an unknown port, a

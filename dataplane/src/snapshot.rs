@@ -1,7 +1,7 @@
 //! The snapshot: everything that the control plane tells the workers, swapped in one step.
 //!
 //! This is the one place where control and dataplane meet. A worker reads it once per burst, so a packet, and even a
-//! whole burst, sees exactly one generation. How it is swapped, and who frees the old one: [`swap`](crate::swap).
+//! whole burst, sees exactly one generation. How it is swapped, and who frees the old one: [`crate::swap`].
 
 use std::collections::HashSet;
 use std::net::IpAddr;

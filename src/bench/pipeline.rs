@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Packets are real frames in a few hundred buffers that are used again and again, as VPP's packet generator does, so that
-//! packet bytes are in the cache and what is measured is the work and the session table. The generator is timed alone,
+//! packet bytes are in the cache and what is measured is the work and the session table. Several workers have flows of
+//! their own, as an interface with as many queues would give them: nothing is handed over. The generator is timed alone,
 //! interleaved with the whole, and subtracted. Answers are checked before anything is timed, and counted afterwards.
 
 mod node;

@@ -14,10 +14,6 @@ use super::{Frame, Umem};
 /// paid at most once per burst.
 const BATCH: usize = 256;
 
-/// Frames that no port gets to receive into: for the vswitch's own messages. With too few frames for its ports it still
-/// answers ARP, and says what is wrong.
-const RESERVE: usize = 64;
-
 /// A worker's empty frames.
 #[derive(Debug)]
 pub struct FramePool {
@@ -27,6 +23,10 @@ pub struct FramePool {
 }
 
 impl FramePool {
+    /// Frames that no port gets to receive into: for the vswitch's own messages. With too few frames for its ports it
+    /// still answers ARP, and can say what is wrong.
+    pub const RESERVE: usize = 64;
+
     /// The first pool of a region, with all its frames to share.
     ///
     /// # Panics
@@ -59,9 +59,9 @@ impl FramePool {
         self.own.pop()
     }
 
-    /// An empty frame for a port to receive into later; none when only the [`RESERVE`] is left.
+    /// An empty frame for a port to receive into later; none when only [`FramePool::RESERVE`] frames are left.
     pub fn take_spare(&mut self) -> Option<Frame> {
-        if self.own.len() <= RESERVE && self.own.len() + self.shared.len() <= RESERVE {
+        if self.own.len() <= Self::RESERVE && self.available() <= Self::RESERVE {
             return None;
         }
         self.take()

@@ -29,12 +29,12 @@ const COPIES: usize = 16;
 /// And for short lists: half a megabyte of separators and numbers.
 const FEW: usize = 1 << 16;
 
-/// Beyond these it is two per rule. More of long lists (acl1.100k: 39 MB) is a tenth quicker than bit vectors, which
-/// take a fifth of the memory and are built in a third of the time.
-const MANY: usize = 1 << 18;
+/// Beyond these it is two per rule: what acl1.100k takes (1.2 million), where set pruning is half as quick again as bit
+/// vectors once the caches are shared with others, at five times the memory (39 MB) and three times the build.
+const MANY: usize = 1 << 21;
 
-/// Bytes per rule at most, or as for this many rules.
-const BYTES: usize = 256;
+/// Bytes per rule at most, or as for this many rules: 45 MB for 100,000, within the 64 MB that such a list may take.
+const BYTES: usize = 448;
 const BYTES_RULES: usize = 1 << 12;
 
 /// Every class's tree over the second address, and their leaves.

@@ -43,7 +43,8 @@ impl Offload {
         match answer {
             Ok(false) => Self::Off,
             Ok(true) => Self::On,
-            Err(error) => Self::Failed(error.to_string()),
+            // Its first line: the finding has a remedy of its own.
+            Err(error) => Self::Failed(error.to_string().lines().next().unwrap_or_default().to_owned()),
         }
     }
 }

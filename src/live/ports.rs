@@ -89,18 +89,26 @@ impl Ports {
         Self { managed: entries.iter().map(Managed::new).collect(), counters: PortsCounters::default() }
     }
 
-    /// Makes these the configured ports. An entry that is the same as before keeps its port.
+    /// Makes these the configured ports. Only what the interface was opened by closes a port: while it is closed, its
+    /// packets are the host's stack's, which knows no policy.
     pub(super) fn configure(&mut self, entries: &[PortEntry], system: &mut impl System) -> bool {
-        let same = |one: &PortEntry, other: &PortEntry| *one == PortEntry { line: one.line, ..other.clone() };
+        let same = |one: &PortEntry, other: &PortEntry| {
+            let PortEntry { label, mac, line, .. } = one.clone();
+            *one == PortEntry { label, mac, line, ..other.clone() }
+        };
         let mut changed = false;
         self.managed.retain_mut(|port| {
-            let stays = entries.iter().any(|entry| same(entry, &port.entry));
-            if !stays && port.is_open() {
-                system.close(&port.entry);
-                log::info(&format!("port {} is not configured any more and was closed", port.entry));
-            }
-            changed |= !stays;
-            stays
+            let Some(entry) = entries.iter().find(|entry| same(entry, &port.entry)) else {
+                if port.is_open() {
+                    system.close(&port.entry);
+                    log::info(&format!("port {} is not configured any more and was closed", port.entry));
+                }
+                changed = true;
+                return false;
+            };
+            changed |= (&entry.label, entry.mac) != (&port.entry.label, port.entry.mac);
+            port.entry = entry.clone();
+            true
         });
         for entry in entries {
             if !self.managed.iter().any(|port| same(entry, &port.entry)) {

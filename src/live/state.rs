@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_control::object::{IngressIsolation, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
@@ -24,6 +25,11 @@ pub(super) struct StateCounters {
     /// States that did not load.
     pub refused: u64,
 }
+
+/// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
+/// longer than that is read as it comes, like any later change.
+const SETTLING: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// See the module.
 pub(super) struct LiveState {
@@ -64,7 +70,16 @@ impl LiveState {
             denied: true,
             counters: StateCounters::default(),
         };
-        let read = state.load_files().and_then(|loaded| state.take(loaded));
+        let mut loaded = state.load_files();
+        for _ in 0..SETTLING {
+            if state.watch.was_read() {
+                break;
+            }
+            // Somebody is writing: what was read may lack the policies that are still to come.
+            std::thread::sleep(PAUSE);
+            loaded = state.load_files();
+        }
+        let read = loaded.and_then(|loaded| state.take(loaded));
         match (read, config.when_missing) {
             (Ok(()), _) => {}
             (Err(error), WhenMissing::Exit) => return Err(error),

@@ -37,7 +37,7 @@
 //! | one pod, 256 / 1,000 / 5,000 rules | cross product 6.7 / 7.2 / 8.4 | vectors (the last with tuples) 8.8 / 10.8 / 17.4; tuples 9.4 / 15.9 / 17.5 |
 //! | nested prefixes times ranges, 8,193 rules | cross product 6.7 | vectors with the overfull buckets as direct bits 50 |
 //! | node exit, 10,000 / 50,000 / 200,000 rules | set pruning 8.5 / 12 / 35 | vectors and tuples 20 / 22 / 55; vectors alone 75 (10,000) |
-//! | acl1, 1k / 10k / 100k rules | set pruning 9.7 / 10 / 29 | vectors 12.7, vectors and tuples 23 / 40; vectors alone 68 (10k) |
+//! | acl1, 1k / 10k / 100k rules | set pruning 9.7 / 10 / 12 | vectors 12.7, vectors and tuples 23 / 22; vectors alone 68 (10k) |
 //! | fw1, ipc1, 1k rules | vectors 11.4 / 12.4 | tuples 17.1 / 19.9 |
 //! | fw1, ipc1, 10k rules | vectors and tuples 21 / 34 | vectors alone 68 / 70; no shape dissolved 36 / 38 |
 //!

@@ -63,6 +63,8 @@ mod tests_fallback;
 #[cfg(test)]
 mod tests_files;
 #[cfg(test)]
+mod tests_places;
+#[cfg(test)]
 mod tests_properties;
 
 use std::collections::BTreeMap;

@@ -7,22 +7,24 @@
 //!   lanes of the others --judge---------------'                    `--ICMP error, ARP, ND: a new frame--^
 //! ```
 
+mod departure;
+
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use super::arrivals::{Arrival, Arrivals};
+use super::arrivals::Arrivals;
 use super::bell::Bell;
 use super::lane::{Errand, Incoming, Outgoing};
 use super::ports::Ports;
 use super::{Captured, Tap, VswitchEvent, WorkerCounters};
-use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Released, Step, rewrite};
+use crate::forward::Forwarder;
 use crate::io::{Frame, FramePool, Port, Umem};
 use crate::{
-    Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, Snapshot, Verdict,
-    Worker,
+    Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, Snapshot, Worker,
 };
+pub(super) use departure::Chain;
 
 /// How often an idle worker lets the engine sweep out sessions whose time is up: 100 ms in nanoseconds, as it wakes.
 const SWEEP_EVERY: u64 = 100_000_000;
@@ -35,14 +37,6 @@ const SHORT_NAP: u32 = 1;
 
 /// Longer than any packet is held: an hour in nanoseconds.
 const FOR_EVER: u64 = 3_600_000_000_000;
-
-/// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
-/// for jumbo packets.
-#[derive(Debug)]
-pub(super) struct Chain {
-    first: Frame,
-    rest: Vec<Frame>,
-}
 
 /// What connects a stage with its surroundings.
 pub(super) struct Surroundings {
@@ -180,10 +174,9 @@ impl Stage {
         let nothing = Snapshot::empty();
         self.forwarder.begin(&nothing, self.now.saturating_add(FOR_EVER));
         self.forwarder.tick(&nothing);
-        while let Some(Released { packet: Chain { first, rest }, .. }) = self.forwarder.next_released() {
+        while let Some(released) = self.forwarder.next_released() {
             self.counters.drop_packet(DropReason::PortDown);
-            self.pool.give(first);
-            self.pool.give_all(rest);
+            self.pool.give_all(released.packet.into_frames());
         }
         for lane in &mut self.incoming {
             lane.take(usize::MAX, |frame, _| {
@@ -319,110 +312,6 @@ impl Stage {
             let (bytes, wire_len, outcome) = (packet.frame.into(), packet.wire_len, *outcome);
             let taken = tap.offer(Captured { time: self.now, bytes, wire_len, outcome });
             self.counters.tap_missed += u64::from(!taken);
-        }
-    }
-
-    /// What comes of one packet's verdict.
-    fn act(&mut self, snapshot: &Snapshot, arrival: Arrival, judged: Judged, mut frames: impl Iterator<Item = Frame>) {
-        let Arrival { port, count, len } = arrival;
-        let Some(mut first) = frames.next() else { return };
-        let step = self.forwarder.forward(snapshot, self.umem.bytes_mut(&mut first), len, port, judged.verdict);
-        match step {
-            Step::Send(out) => self.put(out, count, std::iter::once(first).chain(frames)),
-            Step::Hold(neighbour) => self.hold(snapshot, neighbour, port, Chain { first, rest: frames.collect() }),
-            Step::Consumed => {
-                // Without a host port the engine finds no way for a pod's ARP and has counted a drop; it is answered
-                // all the same.
-                self.counters.absorbed += u64::from(judged.verdict.out_port().is_some());
-                self.pool.give(first);
-                self.pool.give_all(frames);
-            }
-            Step::Drop(reason) => {
-                self.report(snapshot, &first, arrival, judged.verdict, reason);
-                if judged.verdict.out_port().is_some() {
-                    self.counters.drop_packet(reason);
-                }
-                self.pool.give(first);
-                self.pool.give_all(frames);
-            }
-        }
-    }
-
-    /// Queues a packet for its port, or drops it.
-    fn put(&mut self, out: PortId, count: usize, frames: impl Iterator<Item = Frame>) {
-        if let Err(reason) = self.ports.put(out, count, frames, &mut self.pool) {
-            self.counters.drop_packet(reason);
-        }
-    }
-
-    fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, port: PortId, packet: Chain) {
-        if let Some(Chain { first, rest }) = self.forwarder.hold(snapshot, neighbour, port, packet) {
-            self.counters.drop_packet(DropReason::NeighbourQueueFull);
-            self.pool.give(first);
-            self.pool.give_all(rest);
-        }
-    }
-
-    /// Tells the sender of a packet that is dropped, where a router does.
-    fn report(&mut self, snapshot: &Snapshot, first: &Frame, arrival: Arrival, verdict: Verdict, reason: DropReason) {
-        if !Forwarder::<Chain>::reports(reason) {
-            return;
-        }
-        // Without a frame there is no report, as with a lost one.
-        let Some(mut fresh) = self.pool.take() else { return };
-        fresh.reset(ERROR_MAX);
-        let packet = Packet {
-            frame: self.umem.bytes(first),
-            wire_len: arrival.len,
-            link: LinkType::Ethernet,
-            in_port: arrival.port,
-            time: self.now,
-        };
-        let into = self.umem.bytes_mut(&mut fresh);
-        match self.forwarder.report(snapshot, &packet, verdict.out_port(), reason, into) {
-            Some(len) => self.originate(arrival.port, fresh, len),
-            None => self.pool.give(fresh),
-        }
-    }
-
-    /// Sends a packet that the vswitch made itself.
-    fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
-        self.counters.originated += 1;
-        frame.reset(len);
-        self.put(out, 1, std::iter::once(frame));
-    }
-
-    /// Packets whose next hop is known now, or given up.
-    fn send_released(&mut self, snapshot: &Snapshot) {
-        while let Some(released) = self.forwarder.next_released() {
-            let Chain { mut first, rest } = released.packet;
-            let len = first.len() + rest.iter().map(Frame::len).sum::<usize>();
-            match released.addresses {
-                Ok(addresses) => {
-                    rewrite::ethernet(self.umem.bytes_mut(&mut first), &addresses);
-                    self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest));
-                }
-                Err(reason) => {
-                    let arrival = Arrival { port: released.in_port, count: 1 + rest.len(), len };
-                    self.report(snapshot, &first, arrival, Verdict::Forward(released.out), reason);
-                    self.counters.drop_packet(reason);
-                    self.pool.give(first);
-                    self.pool.give_all(rest);
-                }
-            }
-        }
-    }
-
-    /// ARP and neighbour discovery, answers and questions.
-    fn send_messages(&mut self) {
-        while self.forwarder.has_messages() {
-            // Without a frame the messages wait for the next round.
-            let Some(mut frame) = self.pool.take() else { return };
-            frame.reset(MESSAGE_MAX);
-            match self.forwarder.write_message(self.umem.bytes_mut(&mut frame)) {
-                Some((out, len)) => self.originate(out, frame, len),
-                None => self.pool.give(frame),
-            }
         }
     }
 

@@ -133,6 +133,22 @@ fn a_new_configuration_touches_only_what_differs() {
     assert!(!ports.configure(&[entry("x/b", "vb"), entry("x/c", "vc")], &mut system), "a moved line is no change");
 }
 
+#[test]
+fn another_label_or_mac_address_takes_effect_without_a_moment_in_which_the_port_is_closed() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 7);
+    let before = entry("x/a", "va");
+    let mut ports = Ports::new(std::slice::from_ref(&before));
+    ports.look(&mut system, now);
+    system.calls();
+    let mac = Some([2, 0, 0, 0, 0, 9]);
+    assert!(ports.configure(&[PortEntry { label: Some("web".into()), mac, line: 9, ..before.clone() }], &mut system));
+    assert!(!ports.look(&mut system, now));
+    assert_eq!((system.calls(), ports.managed[0].entry.mac), (vec![], mac));
+    assert!(ports.configure(&[PortEntry { peer: "eth1".into(), ..before }], &mut system));
+    assert_eq!(system.calls(), ["close va"]);
+}
+
 fn names(list: &[&str]) -> Vec<Arc<str>> {
     list.iter().map(|&name| name.into()).collect()
 }

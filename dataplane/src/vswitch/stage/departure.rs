@@ -1,0 +1,129 @@
+//! What becomes of a packet that was judged, and what the vswitch sends of its own.
+
+use super::super::arrivals::Arrival;
+use super::Stage;
+use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite};
+use crate::io::Frame;
+use crate::{DropReason, Judged, LinkType, Packet, PortId, Snapshot, Verdict};
+
+/// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
+/// for jumbo packets.
+#[derive(Debug)]
+pub(in crate::vswitch) struct Chain {
+    first: Frame,
+    rest: Vec<Frame>,
+}
+
+impl Chain {
+    pub(super) fn into_frames(self) -> impl Iterator<Item = Frame> {
+        std::iter::once(self.first).chain(self.rest)
+    }
+}
+
+impl Stage {
+    /// What comes of one packet's verdict.
+    pub(super) fn act(
+        &mut self,
+        snapshot: &Snapshot,
+        arrival: Arrival,
+        judged: Judged,
+        mut frames: impl Iterator<Item = Frame>,
+    ) {
+        let Arrival { port, count, len } = arrival;
+        let Some(mut first) = frames.next() else { return };
+        let step = self.forwarder.forward(snapshot, self.umem.bytes_mut(&mut first), len, port, judged.verdict);
+        match step {
+            Step::Send(out) => self.put(out, count, std::iter::once(first).chain(frames)),
+            Step::Hold(neighbour) => self.hold(snapshot, neighbour, port, Chain { first, rest: frames.collect() }),
+            Step::Consumed => {
+                // Without a host port the engine finds no way for a pod's ARP and has counted a drop; it is answered
+                // all the same.
+                self.counters.absorbed += u64::from(judged.verdict.out_port().is_some());
+                self.pool.give_all(std::iter::once(first).chain(frames));
+            }
+            Step::Drop(reason) => {
+                self.report(snapshot, &first, arrival, judged.verdict, reason);
+                if judged.verdict.out_port().is_some() {
+                    self.counters.drop_packet(reason);
+                }
+                self.pool.give_all(std::iter::once(first).chain(frames));
+            }
+        }
+    }
+
+    /// Queues a packet for its port, or drops it.
+    fn put(&mut self, out: PortId, count: usize, frames: impl Iterator<Item = Frame>) {
+        if let Err(reason) = self.ports.put(out, count, frames, &mut self.pool) {
+            self.counters.drop_packet(reason);
+        }
+    }
+
+    fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, port: PortId, packet: Chain) {
+        if let Some(crowded_out) = self.forwarder.hold(snapshot, neighbour, port, packet) {
+            self.counters.drop_packet(DropReason::NeighbourQueueFull);
+            self.pool.give_all(crowded_out.into_frames());
+        }
+    }
+
+    /// Tells the sender of a packet that is dropped, where a router does.
+    fn report(&mut self, snapshot: &Snapshot, first: &Frame, arrival: Arrival, verdict: Verdict, reason: DropReason) {
+        if !Forwarder::<Chain>::reports(reason) {
+            return;
+        }
+        // Without a frame there is no report, as with a lost one.
+        let Some(mut fresh) = self.pool.take() else { return };
+        fresh.reset(ERROR_MAX);
+        let packet = Packet {
+            frame: self.umem.bytes(first),
+            wire_len: arrival.len,
+            link: LinkType::Ethernet,
+            in_port: arrival.port,
+            time: self.now,
+        };
+        let into = self.umem.bytes_mut(&mut fresh);
+        match self.forwarder.report(snapshot, &packet, verdict.out_port(), reason, into) {
+            Some(len) => self.originate(arrival.port, fresh, len),
+            None => self.pool.give(fresh),
+        }
+    }
+
+    /// Sends a packet that the vswitch made itself.
+    fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
+        self.counters.originated += 1;
+        frame.reset(len);
+        self.put(out, 1, std::iter::once(frame));
+    }
+
+    /// Packets whose next hop is known now, or given up.
+    pub(super) fn send_released(&mut self, snapshot: &Snapshot) {
+        while let Some(released) = self.forwarder.next_released() {
+            let Chain { mut first, rest } = released.packet;
+            let len = first.len() + rest.iter().map(Frame::len).sum::<usize>();
+            match released.addresses {
+                Ok(addresses) => {
+                    rewrite::ethernet(self.umem.bytes_mut(&mut first), &addresses);
+                    self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest));
+                }
+                Err(reason) => {
+                    let arrival = Arrival { port: released.in_port, count: 1 + rest.len(), len };
+                    self.report(snapshot, &first, arrival, Verdict::Forward(released.out), reason);
+                    self.counters.drop_packet(reason);
+                    self.pool.give_all(Chain { first, rest }.into_frames());
+                }
+            }
+        }
+    }
+
+    /// ARP and neighbour discovery, answers and questions.
+    pub(super) fn send_messages(&mut self) {
+        while self.forwarder.has_messages() {
+            // Without a frame the messages wait for the next round.
+            let Some(mut frame) = self.pool.take() else { return };
+            frame.reset(MESSAGE_MAX);
+            match self.forwarder.write_message(self.umem.bytes_mut(&mut frame)) {
+                Some((out, len)) => self.originate(out, frame, len),
+                None => self.pool.give(frame),
+            }
+        }
+    }
+}

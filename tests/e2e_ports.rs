@@ -35,13 +35,15 @@ fn a_pod_that_is_deleted_under_traffic_is_removed_and_the_others_go_on() {
         eventually("the pod is reached again", || lab.pings("b", &c));
     }
     drop(flood);
+    // However fast the rounds were: enough packets to tell a loss by.
+    eventually("the others go on", || lab.node.statistic(&lab.get("b").interface, 1) > 100);
     let output = background.interrupt();
     let report = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = report.lines().find(|line| line.contains("packets transmitted")).unwrap();
     let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
     let (sent, answered) = (numbers.next().unwrap(), numbers.next().unwrap());
     // The last one may be under way when ping is told to end.
-    assert!(sent > 50 && sent - answered <= 1, "the flow between the others: {line}");
+    assert!(sent > 10 && sent - answered <= 1, "the flow between the others: {line}");
     let summary = lab.stop();
     assert_eq!((&summary["port_changes"]["removed"], &summary["port_changes"]["opened"]), (&3.into(), &6.into()));
 }

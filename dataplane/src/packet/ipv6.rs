@@ -91,7 +91,7 @@ pub(super) fn walk(mut next: u8, payload: Bytes<'_>) -> Result<Chain<'_>, ChainE
             // RFC 8200 §4.1: hop-by-hop options stand only right behind the fixed header.
             next_header::HOP_BY_HOP if position > 0 => return Err(ChainError::Refused(DropReason::Ipv6Malformed)),
             next_header::HOP_BY_HOP | next_header::ROUTING | next_header::DESTINATION => 8,
-            // RFC 4302 §2.2: in words of 4 bytes, minus 2.
+            // RFC 4302 §2.2: in words of 4 bytes, minus 2; its fixed fields alone are three words.
             next_header::AUTHENTICATION => 4,
             next_header::FRAGMENT => {
                 next = chain.enter_fragment(cut_short)?;
@@ -110,6 +110,9 @@ pub(super) fn walk(mut next: u8, payload: Bytes<'_>) -> Result<Chain<'_>, ChainE
         let &[following, length, kind, left, ..] = chain.payload.seen else { return Err(cut_short) };
         if next == next_header::ROUTING && is_source_route(kind, left) {
             return Err(ChainError::Refused(DropReason::SourceRouted));
+        }
+        if next == next_header::AUTHENTICATION && length == 0 {
+            return Err(ChainError::Refused(DropReason::Ipv6Malformed));
         }
         let len = if length_unit == 8 { (usize::from(length) + 1) * 8 } else { (usize::from(length) + 2) * 4 };
         chain.payload = chain.payload.skip(len).ok_or(cut_short)?;
@@ -226,6 +229,12 @@ mod tests {
         payload.extend([0; 14]);
         payload.extend(UDP);
         assert_eq!(parse_bytes(&frame_v6(51, &payload)).map(|ip| ip.flow.dport), Ok(53));
+    }
+
+    #[test]
+    fn an_authentication_header_shorter_than_its_fixed_fields_is_malformed() {
+        let payload = [&[17, 0, 0, 0, 0, 0, 0, 7][..], &UDP].concat();
+        assert_eq!(parse_bytes(&frame_v6(51, &payload)), Err(DropReason::Ipv6Malformed));
     }
 
     #[test]

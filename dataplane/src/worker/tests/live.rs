@@ -67,7 +67,9 @@ fn a_live_burst_has_the_verdicts_of_a_capture() {
         prop_assert!(one.worker.counters().drops().eq(other.worker.counters().drops()));
         prop_assert_eq!(session_counts(&one.worker), session_counts(&other.worker));
     });
-    assert!(hits.get() > 100 && news.get() > 100 && drops.get() > 100);
+    for (what, count) in [("session hit", hits), ("new session", news), ("drop", drops)] {
+        assert!(count.get() > 50, "only {} times a {what}", count.get());
+    }
 }
 
 #[test]

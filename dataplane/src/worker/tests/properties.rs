@@ -27,7 +27,12 @@ const ADDRESSES: [(&str, &str, PortId); 4] = [
 
 /// Packets of few conversations, so that they meet each other.
 fn packet() -> impl Strategy<Value = (Vec<u8>, PortId)> {
-    (0usize..4, 0usize..4, any::<bool>(), 0u8..8, 0u16..3, 0u8..64).prop_map(|(from, to, six, what, port, flags)| {
+    // Every combination of flags, and as often those of a conversation.
+    let flags = prop_oneof![0u8..64, prop::sample::select(vec![SYN, SYN | ACK, ACK, FIN | ACK])];
+    // Everybody with everybody, and as often the two pods, whose packets then meet.
+    let pair = prop_oneof![(0usize..4, 0usize..4), prop::sample::select(vec![(0, 1), (1, 0)])];
+    let packet = (pair, prop::bool::weighted(0.3), 0u8..8, 0u16..3, flags, 0u8..16);
+    packet.prop_map(|((from, to), six, what, port, flags, error)| {
         let address = |at: usize| if six { ADDRESSES[at].1 } else { ADDRESSES[at].0 };
         let (src, dst) = (address(from), address(to));
         let kind = [ProbeKind::Tcp, ProbeKind::Udp, ProbeKind::Sctp, ProbeKind::IcmpEcho][usize::from(what % 4)];
@@ -38,7 +43,7 @@ fn packet() -> impl Strategy<Value = (Vec<u8>, PortId)> {
             let at = bytes.len() - 7;
             bytes[at] = flags;
         }
-        if flags % 16 == 7 {
+        if error == 0 {
             // An error about it, sent to its source by the destination's side.
             return (error_about(&bytes, dst, src), ADDRESSES[to].2);
         }

@@ -172,6 +172,24 @@ fn an_address_that_passes_from_one_pod_to_the_next_stays_allowed_in_either_order
 }
 
 #[test]
+fn the_order_of_classes_follows_an_event_that_leaves_every_set_of_sources_as_it_is() {
+    let objects = |first: &str| {
+        vec![
+            namespace("x", ""),
+            // Two pods with one address, as when one is not yet gone: without the first, other sources come first.
+            pod("x/a", "10.0.0.5", "n1", first),
+            pod("x/b", "10.0.0.1", "n1", "role=b"),
+            pod("x/c", "10.0.0.5", "n1", "role=c"),
+            policy("x/b", "role=b", None, Some(vec![])),
+            policy("x/c", "role=c", None, Some(vec![])),
+        ]
+    };
+    let mut pipeline = cluster(objects("role=c"));
+    pipeline.apply(Event::Apply(pod("x/a", "10.0.0.5", "n1", "role=d"))).unwrap();
+    assert_eq!(enforced(&pipeline), enforced(&cluster(objects("role=d"))));
+}
+
+#[test]
 fn events_that_concern_nobody_publish_nothing() {
     let mut objects = redis();
     objects.push(allow_backend());

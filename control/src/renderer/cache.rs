@@ -167,9 +167,13 @@ impl RendererCache {
             });
             order[at].1.extend(&config.addresses);
         }
+        // In their order, which is that of the rules: a pod may come or go that leaves every set of sources as it is, since
+        // another one has its address, and yet another class is the first.
+        let row = |class: &EgressClass| (class.v4.0, class.v6.0, class.reach.clone());
+        let (old_rows, old_order): (Vec<_>, Vec<_>) =
+            self.classes.iter().map(|class| (row(class), class.list.revision)).unzip();
         let mut old: AHashMap<u64, EgressClass> =
             std::mem::take(&mut self.classes).into_iter().map(|class| (class.list.revision, class)).collect();
-        let old_rows: Vec<_> = old.values().map(|class| (class.v4.0, class.v6.0, class.reach.clone())).collect();
         let mut changed = order.len() != old.len();
         for (list, addresses) in order {
             let sources: AddressSet = addresses.into_iter().collect();
@@ -182,11 +186,8 @@ impl RendererCache {
             };
             self.classes.push(class);
         }
-        let mut old_rows = old_rows;
-        let mut rows: Vec<_> = self.classes.iter().map(|class| (class.v4.0, class.v6.0, class.reach.clone())).collect();
-        old_rows.sort_unstable();
-        rows.sort_unstable();
-        (rows != old_rows, changed)
+        changed |= !self.classes.iter().map(|class| class.list.revision).eq(old_order);
+        (!self.classes.iter().map(row).eq(old_rows), changed)
     }
 
     /// The class with another list, when that says the same about every pod of the node: what an event of another node

@@ -7,18 +7,21 @@
 //! and they go on with what they have whatever happens here.
 //!
 //! ```text
-//!   config file --watch--> Config --> ports: wait for interface, open, close --add, remove--> workers
+//!   config file --watch--> Config --> ports: wait for interface, hold, open --add, remove--> workers
 //!   state files --watch--> LiveState (last good) --> View --> Snapshot --publish---------------^
 //!   signals -------------> stop, summary <----------------------------- counters, events ------'
 //! ```
 //!
 //! **Invariant.** What is published is one whole state that made sense. Whatever fails (a file, an interface, a port)
-//! leaves the rest as it was, is said once and is counted.
+//! leaves the rest as it was, is said once and is counted. An interface of the configuration gives no packet to the host's
+//! stack, whether its port is open or not ([`ports`]).
 
 mod capture;
 mod config;
 mod control;
+mod ids;
 mod log;
+mod next_hops;
 mod ports;
 mod preflight;
 mod signals;

@@ -8,6 +8,7 @@ mod support {
 
 use serde_json::Value;
 use support::lab::{Lab, Options, policy};
+use support::netns::{Netns, eventually};
 
 /// Two clients and a server that only one of them may use; bulk both ways, ping, and the one that may not.
 fn story(options: Options, config: &str) -> Value {
@@ -57,4 +58,56 @@ fn every_queue_of_an_interface_is_served() {
     require!("iperf3", "ping", "ss");
     let summary = story(Options { queues: 2, ..Options::default() }, "workers: {cores: [0, 1], poll: spin}");
     assert_eq!(summary["port_changes"]["opened"], 3, "{summary:#}");
+}
+
+#[test]
+fn a_changed_number_of_queues_opens_the_port_anew_and_the_kernel_takes_none_away_that_is_in_use() {
+    require!("ping");
+    let mut lab = Lab::with(Options { queues: 2, ..Options::default() });
+    for name in ["a", "b"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    let ethtool = |netns: &Netns, line: &str| netns.output(&format!("ethtool -L {line}")).status.success();
+    let (a, b) = (&lab.get("a").netns, lab.get("b").v4.clone());
+    assert!(ethtool(a, "eth0 rx 1 tx 1") && ethtool(&lab.node, "p2 rx 1 tx 1"));
+    lab.start("");
+    let a = &lab.get("a").netns;
+    assert!(lab.log().contains("port default/a (p2) is open: interface") && lab.log().contains("1 queue,"));
+    assert!(!ethtool(a, "eth0 tx 2"), "the pod cannot send on a queue that the node's end does not have");
+    assert!(ethtool(&lab.node, "p2 rx 2"));
+    eventually("the change is seen", || {
+        lab.count("2 queues to receive and 1 to transmit now, instead of 1 and 1") == 1
+    });
+    // What would be sent on the second queue would be lost: better said than half a port.
+    eventually("the remedy is told", || lab.count("help: ethtool -L p2 tx 2") == 1);
+    assert!(ethtool(&lab.node, "p2 tx 2"));
+    eventually("the port is open again", || lab.count("port default/a (p2) is open") == 2);
+    assert!(ethtool(a, "eth0 tx 2"));
+    // The kernel takes the link down and up for it, which its own routing notices a little later.
+    eventually("the pod is reached again", || lab.pings("a", &b));
+    assert!(ethtool(a, "eth0 tx 1") && !ethtool(&lab.node, "p2 rx 1 tx 1"), "its second queue has a socket");
+    eventually("the pod is reached again", || lab.pings("a", &b));
+    let summary = lab.stop();
+    assert_eq!((&summary["port_changes"]["opened"], &summary["port_changes"]["removed"]), (&3.into(), &1.into()));
+}
+
+#[test]
+fn a_larger_mtu_is_taken_over_while_the_port_is_open() {
+    require!("ping");
+    let mut lab = Lab::new();
+    for name in ["a", "b"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab.start("");
+    let b = lab.get("b").v4.clone();
+    for (pod, interface) in [("a", "p2"), ("b", "p3")] {
+        lab.node.ip(&format!("link set {interface} mtu 9000"));
+        lab.get(pod).netns.ip("link set eth0 mtu 9000");
+        eventually("the change is told", || {
+            lab.count(&format!("({interface}): its interface has an MTU of 9000 now")) == 1
+        });
+    }
+    let ping = format!("ping -n -c 1 -W 1 -M do -s 8000 {b}");
+    eventually("a long packet passes", || lab.get("a").netns.output(&ping).status.success());
+    assert_eq!(lab.stop()["port_changes"]["opened"], 2, "nothing was closed");
 }

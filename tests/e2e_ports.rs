@@ -169,3 +169,63 @@ fn the_summary_comes_on_demand_and_at_the_end() {
         assert_eq!(summary["workers"].as_array().unwrap().len(), 1);
     }
 }
+
+#[test]
+fn a_capture_that_cannot_be_written_is_told_once_and_counted_and_forwarding_goes_on() {
+    require!("ping");
+    let mut lab = three();
+    // Opens like any file, and has no room.
+    lab.start_with("", &["--capture", "/dev/full"]);
+    let b = lab.get("b").v4.clone();
+    let told = || lab.count("the capture /dev/full cannot be written: No space left on device");
+    eventually("the full disk is told", || {
+        lab.get("a").netns.exec(&format!("ping -n -q -c 10 -i 0.002 -s 1400 {b}"));
+        told() == 1
+    });
+    lab.get("a").netns.exec(&format!("ping -n -q -c 10 -i 0.002 -s 1400 {b}"));
+    assert_eq!(told(), 1, "{}", lab.log());
+    let output = lab.stop_with_output();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(2), "whoever asked for a capture does not have one: {}", lab.log());
+    let summary: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(summary["capture"]["unwritten"].as_u64() >= Some(20), "{summary:#}");
+}
+
+#[test]
+fn sessions_that_find_no_memory_end_the_start_with_the_setting_and_a_remedy() {
+    require!("prlimit");
+    let mut lab = three();
+    lab.more_config = "sessions: {capacity: 60000000}\n".to_owned();
+    lab.write_state("");
+    lab.write_config();
+    let config = lab.path("config.yaml");
+    let program = env!("CARGO_BIN_EXE_bulkhead");
+    let words = ["--as=3000000000", program, "run", "--config", config.to_str().unwrap()];
+    let output = lab.node.command("prlimit", &words).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("help: lower sessions.capacity") && !text.contains("panicked"), "{text}");
+    assert!(!has_xdp(&lab.node, "p2"), "nothing was touched");
+}
+
+#[test]
+fn a_node_that_is_not_on_the_uplinks_link_is_told_once_with_the_route_that_is_missing() {
+    require!();
+    let mut lab = three();
+    lab.outside();
+    lab.node.ip("addr add 172.18.0.11/16 dev ul0");
+    let node = |name: &str, number: u8, address: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\nspec: {{podCIDRs: [10.244.{number}.0/24]}}\n\
+             status: {{addresses: [{{type: InternalIP, address: {address}}}]}}\n"
+        )
+    };
+    lab.more_state = node("near", 2, "172.18.0.12") + &node("far", 3, "192.0.2.13");
+    lab.start("");
+    let told = || lab.count("pods of other nodes cannot be reached: far (10.244.3.0/24 through 192.0.2.13)");
+    assert_eq!(told(), 1, "{}", lab.log());
+    lab.apply("");
+    assert_eq!(told(), 1, "not again");
+    assert!(!lab.log().contains("near"), "{}", lab.log());
+    lab.stop();
+}

@@ -9,14 +9,16 @@ use anyhow::Context;
 use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig, VswitchCounters, VswitchEvent};
 use bulkhead_dataplane::{Percent, PortId, Publisher, SessionConfig, Snapshot, Timeouts, WorkerConfig};
 
-use super::capture::Capture;
+use super::capture::{Capture, CaptureCounters};
 use super::config::{Config, Poll, SessionsConfig};
+use super::ids::Ids;
 use super::log;
-use super::ports::{Ids, Ports};
+use super::next_hops::NextHops;
+use super::ports::Ports;
 use super::signals::{self, Request, Requests};
 use super::state::LiveState;
 use super::summary::Summary;
-use super::system::{Kernel, Opened, Taken};
+use super::system::{Held, Kernel, Opened};
 use super::view::View;
 use super::watch::Watch;
 use crate::args::{Format, Run};
@@ -36,9 +38,10 @@ pub(super) struct Control {
     state: LiveState,
     ports: Ports,
     ids: Ids,
+    next_hops: NextHops,
     publisher: Publisher,
     vswitch: Vswitch,
-    taken: Taken,
+    held: Held,
     opened: Opened,
     closed: Vec<PortId>,
     capture: Option<Capture>,
@@ -70,6 +73,8 @@ impl Control {
             (capture, tap) = (Some(writer), Some(end));
         }
         publisher.publish(first)?;
+        let mut next_hops = NextHops::default();
+        next_hops.check(state.peers(), &config);
         let vswitch = VswitchConfig {
             cores: config.workers.cores.clone(),
             poll: match config.workers.poll {
@@ -89,9 +94,10 @@ impl Control {
             state,
             ports,
             ids,
+            next_hops,
             publisher,
             vswitch,
-            taken: Taken::default(),
+            held: Held::default(),
             opened: Opened::default(),
             closed: Vec::new(),
             capture,
@@ -117,7 +123,9 @@ impl Control {
                 Some(Request::Stop) => break 0,
                 Some(Request::Summary) => {
                     let (counters, snapshot) = (self.vswitch.counters(), self.publisher.current());
-                    let printed = self.about.print(&self.config, &snapshot, &counters, &self.state, &self.ports);
+                    let captured = self.capture.as_ref().map(Capture::counters);
+                    let (config, state, ports) = (&self.config, &self.state, &self.ports);
+                    let printed = self.about.print(config, &snapshot, &counters, state, ports, captured);
                     // Whoever reads the output may be gone; that is no reason to stop forwarding.
                     if let Err(error) = printed {
                         log::error(&format!("cannot print the summary: {error:#}"));
@@ -140,6 +148,9 @@ impl Control {
     /// One look at everything that may have changed.
     fn round(&mut self) {
         let state = self.state.refresh();
+        if state {
+            self.next_hops.check(self.state.peers(), &self.config);
+        }
         let mut changed = self.take_events() | state;
         if self.config_watch.has_changed() {
             changed |= self.reconfigure();
@@ -202,6 +213,7 @@ impl Control {
         let changed = ports || self.config.routes != config.routes;
         self.next_look = Instant::now();
         (self.config.ports, self.config.routes) = (config.ports, config.routes);
+        self.next_hops.check(self.state.peers(), &self.config);
         log::info(if changed {
             "the configuration's ports and routes were taken over"
         } else {
@@ -228,7 +240,7 @@ impl Control {
     fn with_system<T>(&mut self, act: impl FnOnce(&mut Ports, &mut Kernel<'_>) -> T) -> T {
         let mut system = Kernel {
             vswitch: &mut self.vswitch,
-            taken: &mut self.taken,
+            held: &mut self.held,
             opened: &mut self.opened,
             ids: &self.ids,
             closed: &mut self.closed,
@@ -241,18 +253,20 @@ impl Control {
     /// Stops the workers, gives the interfaces back and prints the summary.
     fn stop(self) -> anyhow::Result<()> {
         log::info("stopping");
-        let Self { vswitch, taken, capture, about, config, state, ports, publisher, ready_file, .. } = self;
+        let Self { vswitch, held, capture, about, config, state, ports, publisher, ready_file, .. } = self;
         if let Some(path) = ready_file {
             let _ = std::fs::remove_file(path);
         }
         let counters = vswitch.stop();
         // Only now: until the workers had ended, nothing was to reach the host's stack.
-        drop(taken);
-        if let Some(capture) = capture {
-            let packets = capture.finish().context("the capture is not whole")?;
-            log::info(&format!("captured {packets} packets"));
+        drop(held);
+        let (captured, whole) = capture.map(Capture::finish).unzip();
+        if let Some(captured) = captured {
+            log::info(&format!("captured {} packets", captured.written));
         }
-        about.print(&config, &publisher.current(), &counters, &state, &ports)
+        about.print(&config, &publisher.current(), &counters, &state, &ports, captured)?;
+        // What was counted is told in any case.
+        whole.unwrap_or(Ok(())).context("the capture is not whole")
     }
 }
 
@@ -270,6 +284,7 @@ impl About {
         counters: &VswitchCounters,
         state: &LiveState,
         ports: &Ports,
+        capture: Option<CaptureCounters>,
     ) -> anyhow::Result<()> {
         let summary = Summary {
             node: &config.node,
@@ -277,6 +292,7 @@ impl About {
             counters,
             state: state.counters(),
             ports: ports.counters,
+            capture,
             uptime: self.started.elapsed(),
             origins: state.pipeline().origins(),
         };

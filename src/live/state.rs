@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 use super::config::{StateConfig, WhenMissing, WhenRefused};
 use super::log;
+use super::next_hops::Peer;
 use super::watch::Watch;
 use crate::args::NamespaceDefault;
 use crate::run;
@@ -38,7 +39,7 @@ pub(super) struct LiveState {
     watch: Watch,
     pipeline: Pipeline,
     tables: Arc<NodeTables>,
-    peers: Vec<(IpNet, IpAddr)>,
+    peers: Vec<Peer>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
     denied: bool,
     counters: StateCounters,
@@ -154,7 +155,7 @@ impl LiveState {
     }
 
     /// The pod networks of the other nodes, each with its node's address of the same family.
-    pub(super) fn peers(&self) -> &[(IpNet, IpAddr)] {
+    pub(super) fn peers(&self) -> &[Peer] {
         &self.peers
     }
 
@@ -176,9 +177,11 @@ fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn peers(pipeline: &Pipeline, own: &str) -> Vec<(IpNet, IpAddr)> {
+fn peers(pipeline: &Pipeline, own: &str) -> Vec<Peer> {
     let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
-    others.flat_map(|node| node.pod_cidrs.iter().filter_map(|&cidr| Some((cidr, address_for(node, cidr)?)))).collect()
+    let of_node =
+        |node: &Arc<Node>, prefix| Some(Peer { node: node.name.clone(), prefix, address: address_for(node, prefix)? });
+    others.flat_map(|node| node.pod_cidrs.iter().filter_map(move |&cidr| of_node(node, cidr))).collect()
 }
 
 fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
@@ -283,7 +286,8 @@ mod tests {
         let files = Files::new("peers");
         files.write(&(node("node-1", 1) + &node("node-2", 2) + &node("node-3", 3)));
         let state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
-        let peers: Vec<String> = state.peers().iter().map(|(net, via)| format!("{net} {via}")).collect();
-        assert_eq!(peers, ["10.2.0.0/16 192.0.2.2", "10.3.0.0/16 192.0.2.3"]);
+        let peers: Vec<String> =
+            state.peers().iter().map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address)).collect();
+        assert_eq!(peers, ["node-2 10.2.0.0/16 192.0.2.2", "node-3 10.3.0.0/16 192.0.2.3"]);
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use bulkhead_classifier::OriginId;
 use bulkhead_control::pipeline::SharedOrigins;
+use bulkhead_dataplane::forward::ForwardCounters;
 use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
 use bulkhead_dataplane::{OriginCounters, PortId, SessionCounters, Snapshot};
 use serde_json::{Map, Value, json};
 
+use super::capture::CaptureCounters;
 use super::ports::PortsCounters;
 use super::state::StateCounters;
 use crate::output::Columns;
@@ -24,6 +26,8 @@ pub(super) struct Summary<'a> {
     pub counters: &'a VswitchCounters,
     pub state: StateCounters,
     pub ports: PortsCounters,
+    /// None without a capture.
+    pub capture: Option<CaptureCounters>,
     pub uptime: Duration,
     pub origins: &'a SharedOrigins,
 }
@@ -48,6 +52,26 @@ impl Summary<'_> {
                 replaced: sum.replaced + more.replaced,
             },
         )
+    }
+
+    /// What the workers did besides forwarding.
+    fn forward(&self) -> ForwardCounters {
+        self.counters.workers.iter().map(|worker| worker.forward).fold(ForwardCounters::default(), |sum, more| {
+            ForwardCounters {
+                answered: sum.answered + more.answered,
+                requested: sum.requested + more.requested,
+                learned: sum.learned + more.learned,
+                unsolicited: sum.unsolicited + more.unsolicited,
+                messages_lost: sum.messages_lost + more.messages_lost,
+                errors_sent: sum.errors_sent + more.errors_sent,
+                errors_suppressed: sum.errors_suppressed + more.errors_suppressed,
+            }
+        })
+    }
+
+    /// Packets that the capture should have and has not: its writer was behind.
+    fn capture_missed(&self) -> u64 {
+        self.counters.sum(|worker| worker.tap_missed)
     }
 
     /// What each rule, isolation and exemption decided, the busiest first.
@@ -126,6 +150,16 @@ impl Summary<'_> {
             sessions.revoked,
             sessions.replaced
         )?;
+        let forward = self.forward();
+        writeln!(
+            out,
+            "neighbours (ARP, ND): {} answered, {} requested, {} learned, {} unsolicited, {} messages lost",
+            forward.answered, forward.requested, forward.learned, forward.unsolicited, forward.messages_lost
+        )?;
+        writeln!(out, "ICMP errors: {} sent, {} suppressed", forward.errors_sent, forward.errors_suppressed)?;
+        if let Some(CaptureCounters { written, unwritten }) = self.capture {
+            writeln!(out, "capture: {written} written, {unwritten} not written, {} missed", self.capture_missed())?;
+        }
         let (state, ports) = (self.state, self.ports);
         writeln!(out, "state: {} applied, {} refused", state.applied, state.refused)?;
         writeln!(out, "ports: {} opened, {} removed, {} refused", ports.opened, ports.removed, ports.refused)?;
@@ -141,7 +175,7 @@ impl Summary<'_> {
             self.ports().map(|(name, traffic)| (name.to_owned(), port_json(&traffic))).collect();
         let drops = self.counters.drops().filter(|(_, count)| *count > 0);
         let drops: Map<String, Value> = drops.map(|(reason, count)| (reason.name().to_owned(), count.into())).collect();
-        let sessions = self.sessions();
+        let (sessions, forward) = (self.sessions(), self.forward());
         json!({
             "node": self.node,
             "uptime_seconds": self.uptime.as_secs(),
@@ -159,6 +193,17 @@ impl Summary<'_> {
                 "revoked": sessions.revoked,
                 "replaced": sessions.replaced,
             },
+            "neighbours": {
+                "answered": forward.answered,
+                "requested": forward.requested,
+                "learned": forward.learned,
+                "unsolicited": forward.unsolicited,
+                "messages_lost": forward.messages_lost,
+            },
+            "icmp_errors": { "sent": forward.errors_sent, "suppressed": forward.errors_suppressed },
+            "capture": self.capture.map(|CaptureCounters { written, unwritten }| {
+                json!({ "written": written, "unwritten": unwritten, "missed": self.capture_missed() })
+            }),
             "state": self.state,
             "port_changes": self.ports,
             "unaccounted": self.counters.lost(),
@@ -231,27 +276,45 @@ mod tests {
         let traffic = PortTraffic { received: 10, received_bytes: 600, ..PortTraffic::default() };
         let mut other_drops = vec![0; DropReason::COUNT];
         other_drops[DropReason::PortDown.index()] = 10;
-        let worker =
-            WorkerCounters { received: 10, other_drops, ports: vec![(PortId(0), traffic)], ..Default::default() };
+        let forward = ForwardCounters { answered: 3, requested: 1, errors_suppressed: 5, ..Default::default() };
+        let worker = WorkerCounters {
+            received: 10,
+            other_drops,
+            forward,
+            ports: vec![(PortId(0), traffic)],
+            ..Default::default()
+        };
+        let other = WorkerCounters { forward, ..Default::default() };
         let summary = Summary {
             node: "node-1",
             snapshot: &snapshot,
-            counters: &VswitchCounters { workers: vec![worker] },
+            counters: &VswitchCounters { workers: vec![worker, other] },
             state: StateCounters { applied: 2, refused: 1 },
             ports: PortsCounters { opened: 2, removed: 0, refused: 0 },
+            capture: Some(CaptureCounters { written: 7, unwritten: 2 }),
             uptime: Duration::from_secs(61),
             origins: &SharedOrigins::default(),
         };
         let mut text = Vec::new();
         summary.write(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        for part in ["node node-1: 1m 1s, generation 7", "x/a", "uplink", "10 port_down", "state: 2 applied, 1 refused"]
-        {
+        for part in [
+            "node node-1: 1m 1s, generation 7",
+            "x/a",
+            "uplink",
+            "10 port_down",
+            "state: 2 applied, 1 refused",
+            "6 answered, 2 requested",
+            "ICMP errors: 0 sent, 10 suppressed",
+            "capture: 7 written, 2 not written, 0 missed",
+        ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(!text.contains("not accounted for"), "{text}");
         let json = summary.json();
         assert_eq!((&json["ports"]["x/a"]["received"], &json["dropped"]["port_down"]), (&10.into(), &10.into()));
+        assert_eq!((&json["neighbours"]["answered"], &json["icmp_errors"]["suppressed"]), (&6.into(), &10.into()));
+        assert_eq!(json["capture"]["unwritten"], 2);
         assert_eq!((&json["workers"][0]["dropped"], &json["unaccounted"]), (&10.into(), &0.into()));
     }
 }

@@ -1,7 +1,6 @@
 //! The snapshot of a live node: the tables' ports, the configured ones, and what is open of them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::renderer::acl::NodeTables;
@@ -9,7 +8,9 @@ use bulkhead_dataplane::{NextHop, PortConfig, PortId, PortKind, Routes, Snapshot
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::config::RouteEntry;
-use super::ports::{Ids, Ports};
+use super::ids::Ids;
+use super::next_hops::Peer;
+use super::ports::Ports;
 use crate::run;
 
 /// What a snapshot is made of.
@@ -21,7 +22,7 @@ pub(super) struct View<'a> {
     /// The configured routes.
     pub routes: &'a [RouteEntry],
     /// The pod networks of the other nodes, each with its node's address.
-    pub peers: &'a [(IpNet, IpAddr)],
+    pub peers: &'a [Peer],
     /// Whether nothing may pass: no port has a table then.
     pub denied: bool,
 }
@@ -83,8 +84,8 @@ impl View<'_> {
         let Some(uplink) = numbered().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id) else {
             return Ok(routes);
         };
-        for &(prefix, gateway) in self.peers {
-            routes.entry(prefix.trunc()).or_insert(NextHop { port: uplink, gateway: Some(gateway) });
+        for peer in self.peers {
+            routes.entry(peer.prefix.trunc()).or_insert(NextHop { port: uplink, gateway: Some(peer.address) });
         }
         for default in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
             routes.entry(default).or_insert(uplink.into());
@@ -114,21 +115,33 @@ mod tests {
 
     use super::*;
     use crate::live::config::{Config, PortEntry};
-    use crate::live::ports::{Found, System};
+    use crate::live::ports::{Found, Opening, Refusal, System};
 
     /// Every interface is there.
     struct All;
 
     impl System for All {
         fn find(&mut self, _: &str) -> Option<Found> {
-            Some(Found { index: 1, link: Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }, up: true })
+            Some(Found {
+                index: 1,
+                link: Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 },
+                up: true,
+                queues: 1,
+                transmit_queues: 1,
+            })
         }
 
-        fn open(&mut self, _: &PortEntry, _: &Found) -> Result<u32, String> {
-            Ok(1)
+        fn hold(&mut self, _: &PortEntry, _: &Found) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn open(&mut self, _: &PortEntry) -> Result<Opening, Refusal> {
+            Ok(Opening { queues: 1, largest_mtu: u16::MAX })
         }
 
         fn close(&mut self, _: &PortEntry) {}
+
+        fn release(&mut self, _: &str) {}
     }
 
     fn tables(state: &str) -> Arc<NodeTables> {
@@ -154,7 +167,8 @@ mod tests {
 
     fn snapshot(state: &str, config: &str, ids: &mut Ids) -> Snapshot {
         let (ports, routes) = open(config);
-        let peers = [("10.2.0.0/16".parse().unwrap(), "192.0.2.2".parse().unwrap())];
+        let (prefix, address) = ("10.2.0.0/16".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let peers = [Peer { node: "node-2".into(), prefix, address }];
         let view = View { tables: &tables(state), ports: &ports, routes: &routes, peers: &peers, denied: false };
         view.snapshot(1, ids).unwrap()
     }

@@ -29,6 +29,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     Pipeline,
+    /// The pipeline where it has several workers otherwise.
+    OneWorker,
     Bare,
     Kernel,
     KernelRps,
@@ -38,6 +40,7 @@ impl Path {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Pipeline => "pipeline",
+            Self::OneWorker => "pipeline_one_worker",
             Self::Bare => "bare",
             Self::Kernel => "kernel",
             Self::KernelRps => "kernel_rps",
@@ -75,8 +78,8 @@ pub(super) fn take(lab: &Lab, umem: &Arc<Umem>) -> anyhow::Result<Taken> {
 /// When it cannot be set up.
 pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) -> anyhow::Result<f64> {
     match path {
-        Path::Pipeline => {
-            let vswitch = pipeline(lab, cores[1], PollMode::Spin, true, [None, Some(packets::NOBODY)])?;
+        Path::Pipeline | Path::OneWorker => {
+            let vswitch = pipeline(lab, &cores[1..], PollMode::Spin, true, [None, Some(packets::NOBODY)])?;
             let rate = send(lab, cores[0], time);
             drop(vswitch);
             rate
@@ -97,13 +100,13 @@ pub(super) struct Pipeline {
     _interfaces: Vec<Interface>,
 }
 
-/// Starts the vswitch. A MAC of the other side that is not given is the real one.
+/// Starts the vswitch with a worker on each of the cores. A MAC of the other side that is not given is the real one.
 ///
 /// # Errors
 /// When it cannot be started.
 pub(super) fn pipeline(
     lab: &Lab,
-    core: usize,
+    cores: &[usize],
     poll: PollMode,
     with_policy: bool,
     macs: [Option<[u8; 6]>; 2],
@@ -116,7 +119,8 @@ pub(super) fn pipeline(
     let publisher = Publisher::new(packets::snapshot([link("hA")?, link("hB")?], macs, with_policy)?);
     let sessions = SessionConfig::live(SessionConfig::default().capacity);
     let engine = WorkerConfig { sessions, ..WorkerConfig::default() };
-    let config = VswitchConfig { cores: vec![Some(core)], poll, engine, frames: FRAMES, tap: None };
+    let cores = cores.iter().copied().map(Some).collect();
+    let config = VswitchConfig { cores, poll, engine, frames: FRAMES, tap: None };
     let mut vswitch = Vswitch::start(&config, &publisher)?;
     let umem = Arc::clone(vswitch.pool().umem());
     let Taken { _interfaces, ports } = take(lab, &umem)?;

@@ -25,9 +25,10 @@ impl Drop for Server {
 /// When a path cannot be set up, or iperf3 fails.
 pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) -> anyhow::Result<f64> {
     match path {
-        Path::Pipeline => {
-            // Not spinning: iperf3's receiver needs the worker's core as well where there are only two.
-            let vswitch = paths::pipeline(lab, cores[1], PollMode::Adaptive, false, [None, None])?;
+        Path::Pipeline | Path::OneWorker => {
+            let workers = if path == Path::Pipeline { &cores[..] } else { &cores[1..] };
+            // Not spinning: iperf3 needs the workers' cores as well where there are only two.
+            let vswitch = paths::pipeline(lab, workers, PollMode::Adaptive, false, [None, None])?;
             let rate = flow(lab, cores[0], time);
             drop(vswitch);
             rate

@@ -17,7 +17,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::entry::{NONE, Slot};
-use super::memory::Column;
+use super::memory::{Column, SessionMemoryError};
 
 /// Entries in a bucket: what fits a cache line of 64 bytes.
 const WAYS: usize = 8;
@@ -105,10 +105,13 @@ pub(super) struct Index {
 
 impl Index {
     /// For this many entries.
-    pub(super) fn new(capacity: usize) -> Self {
+    ///
+    /// # Errors
+    /// When there is not so much address space.
+    pub(super) fn new(capacity: usize) -> Result<Self, SessionMemoryError> {
         // Half full at capacity.
         let homes = (2 * capacity).div_ceil(WAYS).max(1);
-        Self { buckets: Column::new(homes + PROBES - 1), homes, len: 0 }
+        Ok(Self { buckets: Column::new(homes + PROBES - 1, capacity)?, homes, len: 0 })
     }
 
     /// How many entries it has.
@@ -249,7 +252,7 @@ mod tests {
 
     #[test]
     fn cve_2019_25076_no_lookup_reads_more_than_eight_buckets_whatever_was_inserted() {
-        let mut index = Index::new(1000);
+        let mut index = Index::new(1000).unwrap();
         // All with one hash, as if somebody could choose them.
         let taken = (0..1000).take_while(|&slot| index.insert(7 << 32, slot)).count();
         assert_eq!((taken, index.len()), (PROBES * WAYS, PROBES * WAYS));
@@ -264,7 +267,7 @@ mod tests {
     #[test]
     fn an_index_takes_its_whole_capacity() {
         for capacity in [1, 2, 7, 1000, 100_000] {
-            let mut index = Index::new(capacity);
+            let mut index = Index::new(capacity).unwrap();
             let hash = |slot: u32| (u64::from(slot) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
             let slots = 0..u32::try_from(capacity).unwrap();
             assert!(slots.clone().all(|slot| index.insert(hash(slot), slot)), "{capacity}");
@@ -277,7 +280,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_agrees_with_a_map(steps in proptest::collection::vec((0u64..40, any::<bool>()), 1..400)) {
-            let mut index = Index::new(20);
+            let mut index = Index::new(20).unwrap();
             let mut model = HashMap::new();
             // Few homes and fewer tags.
             let hash = |key: u64| ((key % 3) << 62) | (key % 7);

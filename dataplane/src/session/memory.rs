@@ -8,10 +8,26 @@
 //! million sessions and nothing at a hundred thousand, since a burst's address translations overlap like its cache misses
 //! do; and the first session on each would wait until two megabytes are cleared, with a burst behind it.
 
+use std::io;
 use std::marker::PhantomData;
 
 use memmap2::{MmapMut, MmapOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Memory for the sessions cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot reserve {bytes} bytes of address space for {capacity} sessions: {source}\n  help: lower sessions.capacity, or \
+     raise the limit on the process's memory (`ulimit -v`; vm.overcommit_memory=2 bounds it too)"
+)]
+pub struct SessionMemoryError {
+    /// How many bytes were asked for at once.
+    pub bytes: usize,
+    /// For how many sessions of one worker.
+    pub capacity: usize,
+    /// What the system said.
+    pub source: io::Error,
+}
 
 /// A fixed number of records.
 #[derive(Debug)]
@@ -21,16 +37,17 @@ pub(super) struct Column<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Column<T> {
-    /// Reserves `len` zeroed records (one when that is none).
+    /// Reserves `len` zeroed records (one when that is none), for so many sessions.
     ///
-    /// # Panics
-    /// When the address space is used up, as every allocation does.
-    pub(super) fn new(len: usize) -> Self {
-        let bytes = len.max(1).checked_mul(size_of::<T>()).expect("capacities are bounded by the caller");
+    /// # Errors
+    /// When the process may not have so much address space: a limit of its own, or a machine that counts what is
+    /// reserved (`vm.overcommit_memory=2`).
+    pub(super) fn new(len: usize, capacity: usize) -> Result<Self, SessionMemoryError> {
+        let len = len.max(1).saturating_mul(size_of::<T>());
         // No reservation: memory that is not used yet shall not count against the machine's commit limit.
-        let bytes = MmapOptions::new().len(bytes).no_reserve_swap().map_anon();
-        let bytes = bytes.expect("there is address space for the session table");
-        Self { bytes, records: PhantomData }
+        let bytes = MmapOptions::new().len(len).no_reserve_swap().map_anon();
+        let bytes = bytes.map_err(|source| SessionMemoryError { bytes: len, capacity, source })?;
+        Ok(Self { bytes, records: PhantomData })
     }
 
     /// All records.
@@ -52,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_column_is_zeroed_and_keeps_what_is_written() {
-        let mut column = Column::<[u64; 8]>::new(1000);
+        let mut column = Column::<[u64; 8]>::new(1000, 1000).unwrap();
         assert!(column.records().iter().all(|record| *record == [0; 8]));
         column.records_mut()[999][7] = 7;
         assert_eq!((column.records().len(), column.records()[999][7]), (1000, 7));
@@ -60,12 +77,20 @@ mod tests {
 
     #[test]
     fn an_empty_column_has_a_place_that_nobody_uses() {
-        assert_eq!(Column::<u32>::new(0).records().len(), 1);
+        assert_eq!(Column::<u32>::new(0, 0).unwrap().records().len(), 1);
     }
 
     #[test]
     fn what_is_not_touched_costs_nothing() {
         // 1 TiB, more than any machine that runs this.
-        assert_eq!(Column::<[u64; 8]>::new(1 << 34).records().len(), 1 << 34);
+        assert_eq!(Column::<[u64; 8]>::new(1 << 34, 1 << 34).unwrap().records().len(), 1 << 34);
+    }
+
+    #[test]
+    fn more_than_there_is_is_an_error_that_names_the_setting_and_a_remedy() {
+        for records in [1 << 55, usize::MAX] {
+            let error = Column::<[u64; 8]>::new(records, 1 << 26).unwrap_err().to_string();
+            assert!(error.contains("67108864 sessions") && error.contains("help: lower sessions.capacity"), "{error}");
+        }
     }
 }

@@ -38,6 +38,7 @@ mod table;
 
 pub(crate) use entry::{Direction, Moment, NONE, NewSession, Slot};
 pub(crate) use key::{Key, KeyHasher};
+pub use memory::SessionMemoryError;
 pub(crate) use table::{PlainHit, SessionTable};
 
 use entry::Class;

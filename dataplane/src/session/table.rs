@@ -10,7 +10,7 @@ use super::flags::SeenFlags;
 use super::index::{Glance, Index};
 use super::key::KeyHasher;
 use super::lists::Lists;
-use super::memory::Column;
+use super::memory::{Column, SessionMemoryError};
 use super::{Key, SessionConfig};
 use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId, SessionCounters};
@@ -49,7 +49,10 @@ pub(crate) struct SessionTable {
 
 impl SessionTable {
     /// An empty table. Reserves memory for its capacity and touches none of it.
-    pub(crate) fn new(config: SessionConfig, hasher: &RandomState) -> Self {
+    ///
+    /// # Errors
+    /// When there is not so much address space.
+    pub(crate) fn new(config: SessionConfig, hasher: &RandomState) -> Result<Self, SessionMemoryError> {
         let capacity = config.capacity.min(MAX_CAPACITY);
         let (mut timeouts, mut periods) = ([0; 8], [0; 8]);
         for class in Class::ALL {
@@ -57,11 +60,11 @@ impl SessionTable {
             timeouts[class as usize] = timeout;
             periods[class as usize] = (timeout / MOVES_PER_TIMEOUT).checked_ilog2().unwrap_or(0);
         }
-        Self {
+        Ok(Self {
             hasher: KeyHasher::new(hasher),
-            index: Index::new(capacity),
-            entries: Column::new(capacity),
-            links: Column::new(capacity),
+            index: Index::new(capacity)?,
+            entries: Column::new(capacity, capacity)?,
+            links: Column::new(capacity, capacity)?,
             fresh: 0,
             free: NONE,
             lists: Lists::new(),
@@ -70,7 +73,7 @@ impl SessionTable {
             timeouts,
             periods,
             counts: SessionCounters::default(),
-        }
+        })
     }
 
     /// Makes room for the ports of a snapshot. No session is about a port that was not made known.

@@ -48,7 +48,7 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FramePool, Port, PortError, Umem, UmemError, Waker};
-use crate::{Affinity, PortId, Publisher, SessionConfig, Worker, WorkerConfig};
+use crate::{Affinity, PortId, Publisher, SessionConfig, SessionMemoryError, Worker, WorkerConfig};
 use bell::Bell;
 use lane::{Incoming, Outgoing};
 use stage::Surroundings;
@@ -98,6 +98,9 @@ pub enum VswitchError {
     /// No packet memory.
     #[error(transparent)]
     Umem(#[from] UmemError),
+    /// No memory for the sessions.
+    #[error(transparent)]
+    Sessions(#[from] SessionMemoryError),
     /// The system refused a thread or a descriptor.
     #[error("cannot start worker {worker}: {source}")]
     Start {
@@ -192,7 +195,7 @@ impl Vswitch {
                 tap: config.tap.clone(),
             };
             let parts = Parts {
-                engine: Worker::new(share(config.engine, count)),
+                engine: Worker::try_new(share(config.engine, count))?,
                 forwarder: Forwarder::new(Arc::clone(&neighbours)),
                 pool: vswitch.pool.sibling(),
                 surroundings,

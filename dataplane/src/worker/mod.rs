@@ -45,7 +45,7 @@ use ahash::RandomState;
 
 use crate::fragment::{DatagramKey, Fate, FragmentTable};
 use crate::packet::{Body, Fragment, Ip, Transport};
-use crate::session::{Moment, NONE, PlainHit, SessionTable};
+use crate::session::{Moment, NONE, PlainHit, SessionMemoryError, SessionTable};
 use crate::{
     BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, Received, SessionConfig,
     SessionState, Snapshot, Verdict,
@@ -102,20 +102,31 @@ enum Times<'a> {
 
 impl Worker {
     /// A worker without sessions. Its hashes are keyed at random.
+    ///
+    /// # Panics
+    /// When there is no address space for the sessions, as for any allocation. [`Worker::try_new`] answers that.
     pub fn new(config: WorkerConfig) -> Self {
+        Self::try_new(config).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A worker without sessions. Its hashes are keyed at random.
+    ///
+    /// # Errors
+    /// When there is no address space for so many sessions.
+    pub fn try_new(config: WorkerConfig) -> Result<Self, SessionMemoryError> {
         Self::with_hasher(config, &RandomState::new())
     }
 
     /// A worker whose hashes are the same in every run.
     #[cfg(test)]
     pub(crate) fn with_fixed_seed(config: WorkerConfig) -> Self {
-        Self::with_hasher(config, &RandomState::with_seeds(1, 2, 3, 4))
+        Self::with_hasher(config, &RandomState::with_seeds(1, 2, 3, 4)).expect("tests have room")
     }
 
-    fn with_hasher(config: WorkerConfig, hasher: &RandomState) -> Self {
-        Self {
+    fn with_hasher(config: WorkerConfig, hasher: &RandomState) -> Result<Self, SessionMemoryError> {
+        Ok(Self {
             tcp_pickup: config.sessions.tcp_pickup,
-            sessions: SessionTable::new(config.sessions, hasher),
+            sessions: SessionTable::new(config.sessions, hasher)?,
             fragments: FragmentTable::new(config.fragments, hasher.clone()),
             counters: Counters::default(),
             now: Moment::default(),
@@ -124,7 +135,7 @@ impl Worker {
             ports: Vec::new(),
             columns: Columns::default(),
             pending: Pending::new(),
-        }
+        })
     }
 
     /// Judges a live burst of Ethernet frames, in order, by one snapshot. `judged` is emptied and gets what became of each

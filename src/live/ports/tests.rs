@@ -1,12 +1,17 @@
 use super::*;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Interfaces that exist in this test only.
 #[derive(Default)]
 struct Fake {
     interfaces: HashMap<&'static str, Found>,
-    refuse: Option<&'static str>,
+    /// Why no interface can be held.
+    unholdable: Option<&'static str>,
+    refuse: Option<Refusal>,
+    /// Whether ports take packets in several buffers.
+    plain: bool,
     calls: Vec<String>,
+    held: BTreeSet<String>,
 }
 
 impl System for Fake {
@@ -14,20 +19,34 @@ impl System for Fake {
         self.interfaces.get(interface).copied()
     }
 
-    fn open(&mut self, entry: &PortEntry, found: &Found) -> Result<u32, String> {
-        self.calls.push(format!("open {} {}", entry.interface, found.index));
-        self.refuse.map_or(Ok(1), |why| Err(why.to_owned()))
+    fn hold(&mut self, entry: &PortEntry, _: &Found) -> Result<(), String> {
+        self.unholdable.map_or(Ok(()), |why| Err(why.to_owned()))?;
+        self.held.insert(entry.interface.to_string());
+        Ok(())
+    }
+
+    fn open(&mut self, entry: &PortEntry) -> Result<Opening, Refusal> {
+        assert!(self.held.contains(&*entry.interface), "only what is held is opened");
+        let Found { index, queues, .. } = self.interfaces[&*entry.interface];
+        self.calls.push(format!("open {} {index}", entry.interface));
+        self.refuse.clone().map_or(Ok(()), Err)?;
+        Ok(Opening { queues, largest_mtu: if self.plain { 3822 } else { u16::MAX } })
     }
 
     fn close(&mut self, entry: &PortEntry) {
         self.calls.push(format!("close {}", entry.interface));
+    }
+
+    fn release(&mut self, interface: &str) {
+        assert!(self.held.remove(interface) || self.unholdable.is_some() || !self.interfaces.contains_key(interface));
+        self.calls.push(format!("release {interface}"));
     }
 }
 
 impl Fake {
     fn set(&mut self, name: &'static str, index: u32) {
         let link = Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 };
-        self.interfaces.insert(name, Found { index, link, up: true });
+        self.interfaces.insert(name, Found { index, link, up: true, queues: 1, transmit_queues: 1 });
     }
 
     fn calls(&mut self) -> Vec<String> {
@@ -93,7 +112,7 @@ fn a_port_that_fails_is_opened_again_and_one_that_is_refused_after_a_while() {
     ports.look(&mut system, now);
     assert!(ports.failed("x/a", "the kernel said no", &mut system));
     assert!(!ports.failed("x/a", "again", &mut system), "it is closed already");
-    system.refuse = Some("another program is attached");
+    system.refuse = Some(Refusal::Other("another program is attached".to_owned()));
     system.calls();
     ports.look(&mut system, now);
     ports.look(&mut system, now);
@@ -129,7 +148,7 @@ fn a_new_configuration_touches_only_what_differs() {
     let moved = PortEntry { line: 99, ..entry("x/b", "vb") };
     assert!(ports.configure(&[moved, entry("x/c", "vc")], &mut system));
     ports.look(&mut system, now);
-    assert_eq!(system.calls(), ["close va", "open vc 3"]);
+    assert_eq!(system.calls(), ["close va", "release va", "open vc 3"]);
     assert!(!ports.configure(&[entry("x/b", "vb"), entry("x/c", "vc")], &mut system), "a moved line is no change");
 }
 
@@ -149,28 +168,88 @@ fn another_label_or_mac_address_takes_effect_without_a_moment_in_which_the_port_
     assert_eq!(system.calls(), ["close va"]);
 }
 
-fn names(list: &[&str]) -> Vec<Arc<str>> {
-    list.iter().map(|&name| name.into()).collect()
-}
-
 #[test]
-fn a_name_keeps_its_number_while_others_come_and_go() {
-    let mut ids = Ids::default();
-    ids.assign(&names(&["uplink", "host", "x/a", "x/b"]));
-    let used = ids.assign(&names(&["x/b", "host", "x/c", "uplink"]));
-    let used: Vec<_> = used.iter().map(|name| name.as_deref()).collect();
-    assert_eq!(used, [Some("uplink"), Some("host"), None, Some("x/b"), Some("x/c")]);
-    ids.assign(&names(&["x/a"]));
-    assert_eq!((ids.of("x/a"), ids.of("x/d"), ids.name(4).map(|name| &**name)), (Some(2), None, Some("x/c")));
-}
-
-#[test]
-fn numbers_are_bounded_however_many_names_come() {
-    let mut ids = Ids::default();
-    for at in 0..3 * Ids::IDLE {
-        let used = ids.assign(&names(&["uplink", &format!("x/{at}")]));
-        assert_eq!(used.iter().flatten().count(), 2);
-        assert!(used.len() <= Ids::IDLE + 2);
+fn an_interface_is_held_until_nothing_names_it_any_more() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    let before = entry("x/a", "va");
+    let mut ports = Ports::new(std::slice::from_ref(&before));
+    ports.look(&mut system, now);
+    ports.failed("x/a", "the kernel said no", &mut system);
+    ports.look(&mut system, now);
+    for peer in ["eth1", "eth2"] {
+        ports.configure(&[PortEntry { peer: peer.into(), ..before.clone() }], &mut system);
+        assert!(system.held.contains("va") && ports.link("x/a").is_none());
+        ports.look(&mut system, now);
+        assert!(ports.link("x/a").is_some());
     }
-    assert_eq!(ids.of("uplink"), Some(0));
+    // Another pod's now: the interface is the same.
+    ports.configure(&[entry("x/b", "va")], &mut system);
+    assert!(system.held.contains("va"));
+    assert!(system.calls().iter().all(|call| !call.starts_with("release")));
+    ports.configure(&[], &mut system);
+    assert!(system.held.is_empty() && system.calls() == ["release va"]);
+}
+
+#[test]
+fn what_cannot_be_opened_is_held_and_what_is_down_as_well() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    system.set("vb", 2);
+    system.interfaces.get_mut("vb").unwrap().up = false;
+    system.refuse = Some(Refusal::Other("no memory".to_owned()));
+    let mut ports = ports(&mut system, &[entry("x/a", "va"), entry("x/b", "vb")]);
+    assert!(!ports.look(&mut system, now));
+    assert_eq!((system.held.len(), ports.counters.refused, ports.open_of()), (2, 1, (0, 2)));
+    assert!(ports.managed[0].said.as_ref().unwrap().contains("cut off, not unprotected"));
+    system.unholdable = Some("another program is attached");
+    system.set("vc", 3);
+    ports.configure(&[entry("x/a", "va"), entry("x/b", "vb"), entry("x/c", "vc")], &mut system);
+    ports.look(&mut system, now);
+    assert!(ports.managed[2].said.as_ref().unwrap().contains("the host's stack, which knows no policy"));
+}
+
+#[test]
+fn a_busy_queue_is_tried_again_at_each_look_and_said_when_it_stays_busy() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    system.refuse = Some(Refusal::Busy("queue 0 is in use".to_owned()));
+    let mut ports = ports(&mut system, &[entry("x/a", "va")]);
+    for _ in 0..3 {
+        assert!(!ports.look(&mut system, now));
+    }
+    assert_eq!((system.calls().len(), ports.counters.refused), (3, 0));
+    assert!(!ports.look(&mut system, now + BUSY));
+    assert_eq!((system.calls().len(), ports.counters.refused), (1, 1));
+    system.refuse = None;
+    assert!(ports.look(&mut system, now + BUSY + RETRY));
+    assert_eq!(ports.open_of(), (1, 1));
+}
+
+#[test]
+fn another_number_of_queues_opens_the_port_anew() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    let mut ports = ports(&mut system, &[entry("x/a", "va")]);
+    ports.look(&mut system, now);
+    system.interfaces.get_mut("va").unwrap().queues = 2;
+    for _ in 0..3 {
+        ports.look(&mut system, now);
+    }
+    assert_eq!(system.calls(), ["open va 1", "close va", "open va 1"]);
+    assert_eq!((ports.counters.opened, ports.counters.removed), (2, 1));
+}
+
+#[test]
+fn an_mtu_that_the_port_cannot_carry_is_not_promised_to_anybody() {
+    let (mut system, now) = (Fake { plain: true, ..Fake::default() }, Instant::now());
+    system.set("va", 1);
+    let mut ports = ports(&mut system, &[entry("x/a", "va")]);
+    ports.look(&mut system, now);
+    system.interfaces.get_mut("va").unwrap().link.mtu = 9000;
+    assert!(ports.look(&mut system, now));
+    assert_eq!((ports.link("x/a").unwrap().mtu, ports.open_of()), (3822, (1, 1)));
+    system.interfaces.get_mut("va").unwrap().link.mtu = 3000;
+    ports.look(&mut system, now);
+    assert_eq!(ports.link("x/a").unwrap().mtu, 3000);
 }

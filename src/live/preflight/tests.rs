@@ -7,7 +7,8 @@ fn config(rest: &str) -> Config {
 }
 
 fn link(name: &str, mtu: u32) -> LinkInfo {
-    LinkInfo { name: name.to_owned(), index: 7, mac: [2, 0, 0, 0, 0, 1], mtu, up: true, queues: 1 }
+    let (name, mac) = (name.to_owned(), [2, 0, 0, 0, 0, 1]);
+    LinkInfo { name, index: 7, mac, mtu, up: true, queues: 1, transmit_queues: 1, most_queues: 1 }
 }
 
 /// A machine on which everything is well.

@@ -26,6 +26,7 @@ const PROG_LOAD: c_long = 5;
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const LINK_CREATE: c_long = 28;
+const LINK_UPDATE: c_long = 29;
 const LINK_DETACH: c_long = 34;
 
 /// One instruction: operation, registers (destination in the low half), offset, immediate.
@@ -189,6 +190,20 @@ pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io:
     let attributes = Attributes { program, interface, attach_type: ATTACH_XDP, flags };
     // SAFETY: the attributes of this command, without pointers.
     owned(unsafe { bpf(LINK_CREATE, attributes) }?)
+}
+
+/// Puts another program in the place of a link's, with no moment in between.
+pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link: u32,
+        program: u32,
+        flags: u32,
+        old_program: u32,
+    }
+    let [link, program] = [link, program].map(|descriptor| descriptor.as_raw_fd().cast_unsigned());
+    // SAFETY: the attributes of this command, without pointers.
+    unsafe { bpf(LINK_UPDATE, Attributes { link, program, flags: 0, old_program: 0 }) }.map(drop)
 }
 
 /// Detaches the program of a link at once. Closing the descriptor does so as well, but only when no child process has

@@ -118,6 +118,19 @@ pub enum XskError {
         /// How many there are.
         queues: u32,
     },
+    /// There is no transmit queue for each receive queue. The kernel binds a socket all the same, and loses what it sends.
+    #[error(
+        "{interface}: the interface has {receive} receive queues and {transmit} to transmit\n  help: ethtool -L {interface} \
+         tx {receive} (or rx {transmit})"
+    )]
+    TransmitQueues {
+        /// Its name.
+        interface: String,
+        /// How many receive queues it has.
+        receive: u32,
+        /// How many transmit queues it has.
+        transmit: u32,
+    },
     /// A network namespace could not be entered.
     #[error(
         "{}: cannot enter the network namespace: {source}\n  help: give the path of a namespace, such as \

@@ -72,10 +72,11 @@ impl QueueConfig {
     }
 }
 
-/// An interface whose packets all go to AF_XDP sockets of this process, or nowhere: from `open` on, until it is
-/// dropped or the process ends, in whatever way.
+/// An interface whose packets all go to AF_XDP sockets of this process, or nowhere: from `open` or `hold` on, until it
+/// is dropped or the process ends, in whatever way.
 ///
-/// It must outlive its ports if no packet may reach the host's stack in between.
+/// It must outlive its ports if no packet may reach the host's stack in between. Ports may be closed and opened again
+/// as often as wanted meanwhile; a queue without one drops.
 #[derive(Debug)]
 pub struct Interface {
     info: LinkInfo,
@@ -89,19 +90,37 @@ pub struct Interface {
 }
 
 impl Interface {
+    /// The largest MTU, in bytes, that a port without packets of several frames
+    /// ([`XskPort::takes_chains`]) can carry.
+    pub const PLAIN_MTU: u32 = ROOM as u32 - LINK_HEADER;
+
     /// Takes an interface of the calling thread's network namespace over. Its packets are dropped until its queues
     /// have ports.
     ///
     /// # Errors
     /// [`XskError`] when it is not there, down, taken already, or the kernel or the driver cannot.
     pub fn open(name: &str, mode: XdpMode) -> Result<Self, XskError> {
-        raise_memory_limit();
         let info = LinkInfo::read(name)?;
         if !info.up {
             return Err(XskError::Down { interface: info.name });
         }
-        let failed = |source| XskError::system(name, "load the XDP program", source);
-        let program = Program::load(info.queues).map_err(failed)?;
+        Self::take(info, mode)
+    }
+
+    /// As [`open`](Self::open), whether it is up or not. What is held while it is down gives no packet away when it
+    /// comes up; its ports can be opened then.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn hold(name: &str, mode: XdpMode) -> Result<Self, XskError> {
+        Self::take(LinkInfo::read(name)?, mode)
+    }
+
+    fn take(info: LinkInfo, mode: XdpMode) -> Result<Self, XskError> {
+        raise_memory_limit();
+        let failed = |source| XskError::system(&info.name, "load the XDP program", source);
+        // Room for every queue that it can be given, so that the program need not be replaced then.
+        let program = Program::load(info.most_queues).map_err(failed)?;
         let (program, link, used, refusal) = match mode {
             XdpMode::Drv | XdpMode::Skb => {
                 let (program, link) = attach(program, &info, mode)?;
@@ -110,7 +129,7 @@ impl Interface {
             XdpMode::Auto => match attach(program, &info, XdpMode::Drv) {
                 Ok((program, link)) => (program, link, XdpMode::Drv, None),
                 Err(XskError::ModeRefused { source, .. }) => {
-                    let program = Program::load(info.queues).map_err(failed)?;
+                    let program = Program::load(info.most_queues).map_err(failed)?;
                     let (program, link) = attach(program, &info, XdpMode::Skb)?;
                     (program, link, XdpMode::Skb, Some(source))
                 }
@@ -126,6 +145,10 @@ impl Interface {
     /// # Errors
     /// [`XskError`] when there is no such queue, it is in use, or there is no memory for it.
     pub fn port(&self, queue: u32, umem: &Arc<Umem>, config: QueueConfig) -> Result<XskPort, XskError> {
+        self.bind(queue, umem, config, true)
+    }
+
+    fn bind(&self, queue: u32, umem: &Arc<Umem>, config: QueueConfig, wait: bool) -> Result<XskPort, XskError> {
         let interface = || self.info.name.clone();
         if queue >= self.info.queues {
             return Err(XskError::NoQueue { interface: interface(), queue, queues: self.info.queues });
@@ -135,12 +158,15 @@ impl Interface {
             let source = io::Error::other("the calling thread is in another network namespace than the interface");
             return Err(XskError::System { interface: interface(), operation: "open a queue", source });
         }
-        let place = Queue { interface: &self.info.name, index: self.info.index, queue };
+        if self.info.queues > self.info.transmit_queues {
+            let (receive, transmit) = (self.info.queues, self.info.transmit_queues);
+            return Err(XskError::TransmitQueues { interface: interface(), receive, transmit });
+        }
+        let place = Queue { interface: &self.info.name, index: self.info.index, queue, wait };
         let port = XskPort::open(place, umem, config, self.program.frags)?;
         // The program may take chains where the socket cannot (Linux 5.18 to 6.5).
-        let most = u32::from(ROOM) - LINK_HEADER;
-        if self.info.mtu > most && !port.takes_chains() {
-            return Err(XskError::MtuTooLarge { interface: interface(), mtu: self.info.mtu, most });
+        if self.info.mtu > Self::PLAIN_MTU && !port.takes_chains() {
+            return Err(XskError::MtuTooLarge { interface: interface(), mtu: self.info.mtu, most: Self::PLAIN_MTU });
         }
         let socket = port.socket().expect("just opened");
         self.program
@@ -157,7 +183,33 @@ impl Interface {
         (0..self.info.queues).map(|queue| self.port(queue, umem, config)).collect()
     }
 
-    /// What it was like when it was opened.
+    /// Takes a changed number of queues over. On a veth (seen with Linux 6.18) the XDP program does not run on queues that
+    /// were added while it is attached: their packets go to the host's stack until the program is put in place again, and
+    /// that is what this does. Sockets stay where they are.
+    ///
+    /// # Errors
+    /// [`XskError`] when the interface is gone or the kernel refuses.
+    pub fn renew(&mut self, queues: u32) -> Result<(), XskError> {
+        self.info.queues = queues;
+        let renewed = self.program.renew(self.link.as_fd());
+        renewed.map_err(|source| XskError::system(&self.info.name, "attach the XDP program to new queues", source))
+    }
+
+    /// Opens all its queues as they are now, in order, without waiting for one that is busy.
+    ///
+    /// # Errors
+    /// As for [`port`](Self::port), [`XskError::QueueBusy`] at once, and [`XskError::NoInterface`] when the name is
+    /// another interface's by now; none stays open then.
+    pub fn try_ports(&mut self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
+        let info = LinkInfo::read(&self.info.name)?;
+        if info.index != self.info.index {
+            return Err(XskError::NoInterface { interface: info.name });
+        }
+        self.info = info;
+        (0..self.info.queues).map(|queue| self.bind(queue, umem, config, false)).collect()
+    }
+
+    /// What it was like when it was opened, or when [`try_ports`](Self::try_ports) was called last.
     pub const fn info(&self) -> &LinkInfo {
         &self.info
     }
@@ -207,7 +259,7 @@ fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, 
     match program.attach(info.index, flags).map_err(failed) {
         Ok(link) => Ok((program, link)),
         Err(refused @ XskError::ModeRefused { .. }) if program.frags => {
-            let Ok(plain) = Program::load_with(info.queues, false) else { return Err(refused) };
+            let Ok(plain) = Program::load_with(info.most_queues, false) else { return Err(refused) };
             match plain.attach(info.index, flags) {
                 Ok(link) => Ok((plain, link)),
                 Err(_) => Err(refused),

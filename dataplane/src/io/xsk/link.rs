@@ -24,6 +24,10 @@ pub struct LinkInfo {
     pub up: bool,
     /// How many receive queues it has; each wants a socket of its own.
     pub queues: u32,
+    /// How many transmit queues it has.
+    pub transmit_queues: u32,
+    /// How many receive queues it can be given while it exists (`ethtool -L`).
+    pub most_queues: u32,
 }
 
 impl LinkInfo {
@@ -47,8 +51,10 @@ impl LinkInfo {
         // SAFETY: as above.
         let mac = unsafe { mac.ifr_ifru.ifru_hwaddr }.sa_data;
         let mac = std::array::from_fn(|at| mac[at].cast_unsigned());
-        let queues = request.queues().map_err(failed("ask for the number of queues"))?;
-        Ok(Self { name: name.to_owned(), index, mac, mtu, up: flags & libc::IFF_UP != 0, queues })
+        let [queues, transmit_queues, most_queues] =
+            request.queues().map_err(failed("ask for the number of queues"))?;
+        let (name, up) = (name.to_owned(), flags & libc::IFF_UP != 0);
+        Ok(Self { name, index, mac, mtu, up, queues, transmit_queues, most_queues })
     }
 }
 
@@ -96,7 +102,10 @@ struct Value {
 #[repr(C)]
 struct Channels {
     command: u32,
-    most: [u32; 4],
+    most_receive: u32,
+    most_transmit: u32,
+    most_other: u32,
+    most_combined: u32,
     receive: u32,
     transmit: u32,
     other: u32,
@@ -152,13 +161,21 @@ impl Request {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    fn queues(&self) -> io::Result<u32> {
+    /// How many receive and transmit queues there are, and how many receive queues there can be.
+    fn queues(&self) -> io::Result<[u32; 3]> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         match self.ethtool(&mut channels) {
-            Ok(()) => Ok(channels.receive.saturating_add(channels.combined).max(1)),
+            Ok(()) => {
+                let queues = channels.receive.saturating_add(channels.combined).max(1);
+                let transmit = channels.transmit.saturating_add(channels.combined).max(1);
+                let most = channels.most_receive.saturating_add(channels.most_combined).max(queues);
+                Ok([queues, transmit, most])
+            }
             // A driver that cannot say has one, with few exceptions; packets on a queue that nobody asked for are
             // dropped.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL)) => Ok(1),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL)) => {
+                Ok([1, 1, 1])
+            }
             Err(error) => Err(error),
         }
     }
@@ -171,7 +188,7 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_told_as_it_is() {
         let info = LinkInfo::read("lo").unwrap();
-        assert_eq!((info.name.as_str(), info.mac, info.queues), ("lo", [0; 6], 1));
+        assert_eq!((info.name.as_str(), info.mac, info.queues, info.most_queues), ("lo", [0; 6], 1, 1));
         assert!(info.index > 0 && info.mtu >= 1280);
     }
 

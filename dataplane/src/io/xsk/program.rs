@@ -45,17 +45,16 @@ impl Program {
     /// Loads it with or without packets in several buffers.
     pub(super) fn load_with(queues: u32, frags: bool) -> io::Result<Self> {
         let sockets = Map::new(MAP_XSK, MAP_NAME, 4, queues)?;
-        let [low, high] = Instruction::map(1, &sockets);
-        let instructions = [
-            Instruction::load(2, 1, RX_QUEUE_INDEX),
-            low,
-            high,
-            Instruction::set(3, XDP_DROP),
-            Instruction::call(REDIRECT_MAP),
-            Instruction::exit(),
-        ];
-        let descriptor = bpf::load_program("bulkhead", &instructions, if frags { HAS_FRAGS } else { 0 })?;
-        Ok(Self { descriptor, sockets, frags })
+        Ok(Self { descriptor: load(&sockets, frags)?, sockets, frags })
+    }
+
+    /// Puts a copy of it, with the same map, in its place, which makes the driver set all its queues up anew. The kernel
+    /// does nothing when it is the very same program.
+    pub(super) fn renew(&mut self, link: BorrowedFd<'_>) -> io::Result<()> {
+        let copy = load(&self.sockets, self.frags)?;
+        bpf::replace(link, copy.as_fd())?;
+        self.descriptor = copy;
+        Ok(())
     }
 
     /// Sends the packets of a queue to a socket. The kernel forgets it when the socket is closed.
@@ -67,4 +66,17 @@ impl Program {
     pub(super) fn attach(&self, interface: u32, flags: u32) -> io::Result<OwnedFd> {
         bpf::attach(self.descriptor.as_fd(), interface, flags)
     }
+}
+
+fn load(sockets: &Map, frags: bool) -> io::Result<OwnedFd> {
+    let [low, high] = Instruction::map(1, sockets);
+    let instructions = [
+        Instruction::load(2, 1, RX_QUEUE_INDEX),
+        low,
+        high,
+        Instruction::set(3, XDP_DROP),
+        Instruction::call(REDIRECT_MAP),
+        Instruction::exit(),
+    ];
+    bpf::load_program("bulkhead", &instructions, if frags { HAS_FRAGS } else { 0 })
 }

@@ -25,6 +25,8 @@ pub(super) struct Queue<'a> {
     pub(super) interface: &'a str,
     pub(super) index: u32,
     pub(super) queue: u32,
+    /// Whether to wait while the queue is busy.
+    pub(super) wait: bool,
 }
 
 /// The socket with our ends of its rings. The fields are in the order in which they must go: mapped rings keep the
@@ -202,7 +204,7 @@ fn bind(socket: BorrowedFd<'_>, queue: Queue<'_>, frags: bool) -> Result<bool, X
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::EBUSY) if steps < BUSY_STEPS => {
+            Some(libc::EBUSY) if queue.wait && steps < BUSY_STEPS => {
                 steps += 1;
                 std::thread::sleep(BUSY_STEP);
             }

@@ -43,7 +43,7 @@ fn at(time: u64) -> Moment {
 }
 
 fn table_of(config: SessionConfig) -> SessionTable {
-    let mut table = SessionTable::new(config, &RandomState::with_seeds(1, 2, 3, 4));
+    let mut table = SessionTable::new(config, &RandomState::with_seeds(1, 2, 3, 4)).unwrap();
     table.know_ports(4);
     table
 }
@@ -77,7 +77,7 @@ fn check(table: &SessionTable) {
 
 #[test]
 fn two_keys_with_one_hash_live_side_by_side_and_are_never_mixed_up() {
-    let mut index = Index::new(10);
+    let mut index = Index::new(10).unwrap();
     assert!(index.insert(7, 0) && index.insert(7, 1));
     assert_eq!((index.find(7, |slot| slot == 1), index.find(7, |slot| slot == 0)), (Some(1), Some(0)));
     assert_eq!(index.find(7, |_| false), None);
@@ -85,7 +85,7 @@ fn two_keys_with_one_hash_live_side_by_side_and_are_never_mixed_up() {
 
 #[test]
 fn hashes_differ_from_table_to_table() {
-    let of = || SessionTable::new(CONFIG, &RandomState::new());
+    let of = || SessionTable::new(CONFIG, &RandomState::new()).unwrap();
     assert_ne!(session(&of(), 1, true).hash, session(&of(), 1, true).hash);
 }
 

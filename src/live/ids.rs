@@ -1,0 +1,89 @@
+//! Numbers for the ports of a process that lives long.
+
+use std::sync::Arc;
+
+/// Numbers for ports that stay with a name for the life of the process: sessions and counters are kept by number.
+///
+/// A name that is gone leaves its number unused, until there are [`Ids::IDLE`] such numbers: then the one that is unused
+/// for longest is given to a new name. Sessions find their ports again by address after each change (see
+/// [`bulkhead_dataplane::PortId`]), so this mixes up nothing but counters.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    /// The name of each number.
+    names: Vec<Arc<str>>,
+    /// When each number was last in use, in calls of [`Ids::assign`].
+    used: Vec<u64>,
+    round: u64,
+}
+
+impl Ids {
+    /// A node runs some hundred pods; this is a few days of deployments.
+    const IDLE: usize = 4_096;
+
+    /// Gives each name its number. Answers all names in use by number; none for a number without one.
+    pub(super) fn assign(&mut self, names: &[Arc<str>]) -> Vec<Option<Arc<str>>> {
+        self.round += 1;
+        let mut new = Vec::new();
+        for name in names {
+            match self.names.iter().position(|known| known == name) {
+                Some(at) => self.used[at] = self.round,
+                None => new.push(name),
+            }
+        }
+        for name in new {
+            let idle = self.used.iter().filter(|&&used| used != self.round).count();
+            let oldest =
+                self.used.iter().enumerate().filter(|&(_, &used)| used != self.round).min_by_key(|&(_, used)| used);
+            match oldest.map(|(at, _)| at).filter(|_| idle >= Self::IDLE) {
+                Some(at) => (self.names[at], self.used[at]) = (name.clone(), self.round),
+                None => {
+                    self.names.push(name.clone());
+                    self.used.push(self.round);
+                }
+            }
+        }
+        let in_use = |(name, used): (&Arc<str>, &u64)| (*used == self.round).then(|| name.clone());
+        self.names.iter().zip(&self.used).map(in_use).collect()
+    }
+
+    /// The number of a name, used or not.
+    pub(super) fn of(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| &**known == name)
+    }
+
+    /// The name of a number.
+    pub(super) fn name(&self, at: usize) -> Option<&Arc<str>> {
+        self.names.get(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[&str]) -> Vec<Arc<str>> {
+        list.iter().map(|&name| name.into()).collect()
+    }
+
+    #[test]
+    fn a_name_keeps_its_number_while_others_come_and_go() {
+        let mut ids = Ids::default();
+        ids.assign(&names(&["uplink", "host", "x/a", "x/b"]));
+        let used = ids.assign(&names(&["x/b", "host", "x/c", "uplink"]));
+        let used: Vec<_> = used.iter().map(|name| name.as_deref()).collect();
+        assert_eq!(used, [Some("uplink"), Some("host"), None, Some("x/b"), Some("x/c")]);
+        ids.assign(&names(&["x/a"]));
+        assert_eq!((ids.of("x/a"), ids.of("x/d"), ids.name(4).map(|name| &**name)), (Some(2), None, Some("x/c")));
+    }
+
+    #[test]
+    fn numbers_are_bounded_however_many_names_come() {
+        let mut ids = Ids::default();
+        for at in 0..3 * Ids::IDLE {
+            let used = ids.assign(&names(&["uplink", &format!("x/{at}")]));
+            assert_eq!(used.iter().flatten().count(), 2);
+            assert!(used.len() <= Ids::IDLE + 2);
+        }
+        assert_eq!(ids.of("uplink"), Some(0));
+    }
+}

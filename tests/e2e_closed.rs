@@ -1,0 +1,193 @@
+//! Ports that are closed: their pods are cut off, and never handed to the node's own kernel, which would forward without
+//! any policy.
+//!
+//! The node of these tests forwards by itself: it has routes to its pods and knows their MAC addresses. Every test shows
+//! that this way exists, so that a packet that takes it is seen.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support {
+    pub mod lab;
+    pub mod netns;
+}
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+
+use bulkhead_dataplane::io::{Interface, Port, QueueConfig, Umem, XdpMode, XskPort, in_namespace};
+use support::lab::{Lab, Options, has_xdp, policy};
+use support::netns::{Netns, eventually};
+
+/// Three pods; b is to receive nothing, by policy, and would receive everything from the node's own kernel.
+fn node_that_forwards(options: Options) -> (Lab, String) {
+    let mut lab = Lab::with(options);
+    for name in ["a", "b", "c"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    let mac = |netns: &Netns, interface: &str| netns.exec(&format!("cat /sys/class/net/{interface}/address"));
+    for pod in &lab.pods {
+        let interface = &pod.interface;
+        lab.node.ip(&format!("route add {}/32 dev {interface}", pod.v4));
+        let (pods, nodes) = (mac(&pod.netns, "eth0"), mac(&lab.node, interface));
+        lab.node.ip(&format!("neigh replace {} lladdr {} dev {interface} nud permanent", pod.v4, pods.trim()));
+        pod.netns.ip(&format!("neigh replace 169.254.1.1 lladdr {} dev eth0 nud permanent", nodes.trim()));
+        lab.node.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0");
+    }
+    lab.node.sysctl("net.ipv4.conf.all.rp_filter", "0");
+    lab.node.sysctl("net.ipv4.ip_forward", "1");
+    assert!(lab.pings("a", &lab.get("b").v4), "the way past the vswitch");
+    (lab, policy("b", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"))
+}
+
+/// Echo requests that have come to a pod.
+fn echoes(lab: &Lab, pod: &str) -> u64 {
+    counter(lab, pod, "Icmp:", "InEchos")
+}
+
+/// A counter of a pod's own kernel.
+fn counter(lab: &Lab, pod: &str, protocol: &str, name: &str) -> u64 {
+    let text = lab.get(pod).netns.exec("cat /proc/net/snmp");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)).map(str::split_whitespace);
+    let (mut names, mut numbers) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.position(|known| known == name).unwrap();
+    numbers.nth(at).unwrap().parse().unwrap()
+}
+
+/// Changes the configuration, whole and at once.
+fn edit(lab: &Lab, change: impl Fn(String) -> String) {
+    let (path, new) = (lab.path("config.yaml"), lab.path("config.yaml.new"));
+    fs::write(&new, change(fs::read_to_string(&path).unwrap())).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+fn namespace(netns: &Netns) -> PathBuf {
+    Path::new("/run/netns").join(netns.name())
+}
+
+#[test]
+fn a_pod_does_not_get_past_policy_while_its_port_is_closed_and_opened_again() {
+    require!("ping");
+    let (mut lab, none) = node_that_forwards(Options::default());
+    lab.start(&none);
+    let b = lab.get("b").v4.clone();
+    let before = echoes(&lab, "b");
+    let _flood = lab.get("a").netns.spawn(&format!("ping -n -q -i 0.002 {b}"));
+    let netns = lab.get("a").netns.name().to_owned();
+    let opened = || lab.count("port default/a (p2) is open");
+    for round in 1..=24 {
+        // What the port was opened by is different each time.
+        match round % 4 {
+            0 => {
+                lab.node.ip("link set p2 down");
+                eventually("the port is removed", || lab.count("its interface was shut down") == round / 4);
+                lab.node.ip("link set p2 up");
+            }
+            1 => edit(&lab, |text| text.replace(&format!("netns: {netns}"), &format!("netns: /run/netns/{netns}"))),
+            2 => edit(&lab, |text| text.replacen("fix_offloads: true", "fix_offloads: false", 1)),
+            _ => lab.write_config(),
+        }
+        eventually("the port is open again", || opened() == round + 1);
+    }
+    // Another pod's name for the same interface, which has no table in the state.
+    edit(&lab, |text| text.replace("default/a,", "default/unknown,"));
+    eventually("the port is open", || lab.count("port default/unknown (p2) is open") == 1);
+    assert!(has_xdp(&lab.node, "p2"));
+    assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
+    // The flood goes on, and nobody is between the pods any more when nothing names the interface.
+    edit(&lab, |text| text.lines().filter(|line| !line.contains("p2,")).map(|line| format!("{line}\n")).collect());
+    eventually("the kernel forwards what is not the vswitch's", || echoes(&lab, "b") > before);
+    assert!(!has_xdp(&lab.node, "p2"));
+    let summary = lab.stop();
+    assert_eq!(summary["port_changes"]["opened"], 3 + 24 + 1, "{summary:#}");
+}
+
+/// Takes the only queue of an interface, without an XDP program, as a program that works on it with AF_XDP would.
+fn occupy(netns: &Netns, interface: &str) -> XskPort {
+    let occupy = || {
+        let (umem, _frames) = Umem::new(64).unwrap();
+        let interface = Interface::open(interface, XdpMode::Auto).unwrap();
+        interface.port(0, &umem, QueueConfig { receive: 32, transmit: 32 }).unwrap()
+    };
+    in_namespace(&namespace(netns), occupy).unwrap()
+}
+
+#[test]
+fn a_pod_whose_port_is_refused_is_cut_off_and_not_unprotected() {
+    require!("ping");
+    let (mut lab, none) = node_that_forwards(Options::default());
+    let occupier = occupy(&lab.node, "p2");
+    assert!(occupier.descriptor().is_some() && !has_xdp(&lab.node, "p2"));
+    lab.start(&none);
+    let (b, c) = (lab.get("b").v4.clone(), lab.get("c").v4.clone());
+    let before = echoes(&lab, "b");
+    let ping = |count| lab.get("a").netns.output(&format!("ping -n -q -c {count} -i 0.002 -W 1 {b}")).status.success();
+    assert!(!ping(50));
+    eventually("the refusal is told", || lab.count("it is cut off, not unprotected") == 1);
+    assert!(lab.log().contains("queue 0 is in use by another AF_XDP socket"), "{}", lab.log());
+    assert!(!ping(50) && has_xdp(&lab.node, "p2"));
+    assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
+    assert!(lab.pings("b", &c), "the others go on");
+    drop(occupier);
+    eventually("the port is opened when it can be", || lab.count("port default/a (p2) is open") == 1);
+    assert!(lab.pings("a", &c) && !ping(1));
+    assert_eq!(echoes(&lab, "b"), before);
+    lab.stop();
+}
+
+#[test]
+fn an_interface_that_comes_up_later_was_held_before() {
+    require!("ping");
+    let (mut lab, none) = node_that_forwards(Options::default());
+    lab.node.ip("link set p2 down");
+    lab.start(&none);
+    assert!(has_xdp(&lab.node, "p2"), "no moment between its coming up and its being taken");
+    // Setting it down has removed what leads to it.
+    let a = lab.get("a").v4.clone();
+    lab.node.ip("link set p2 up");
+    lab.node.ip(&format!("route replace {a}/32 dev p2"));
+    eventually("the port is open", || lab.count("port default/a (p2) is open") == 1);
+    assert!(lab.pings("a", &lab.get("c").v4) && !lab.pings("a", &lab.get("b").v4));
+    lab.stop();
+    assert!(!has_xdp(&lab.node, "p2"));
+}
+
+#[test]
+fn packets_on_a_queue_that_was_added_later_do_not_get_past_policy() {
+    require!("ping");
+    let (mut lab, none) = node_that_forwards(Options { queues: 2, ..Options::default() });
+    let ethtool = |netns: &Netns, line: &str| netns.output(&format!("ethtool -L {line}")).status.success();
+    assert!(ethtool(&lab.get("a").netns, "eth0 rx 1 tx 1") && ethtool(&lab.node, "p2 rx 1 tx 1"));
+    lab.start(&none);
+    assert!(!ethtool(&lab.get("a").netns, "eth0 tx 2"), "the pod may not send where the node's end does not listen");
+    assert!(ethtool(&lab.node, "p2 rx 2 tx 2"));
+    eventually("the change is seen", || {
+        lab.count("2 queues to receive and 2 to transmit now, instead of 1 and 1") == 1
+    });
+    eventually("the port is open again", || lab.count("port default/a (p2) is open") == 2);
+    assert!(ethtool(&lab.get("a").netns, "eth0 tx 2"));
+    let (b, c) = (lab.get("b").v4.clone(), lab.get("c").v4.clone());
+    let is_up = |file| lab.get("a").netns.exec(&format!("cat /sys/class/net/eth0/{file}")).trim() == "up";
+    eventually("the link is up again", || is_up("operstate"));
+    let arrived = |pod| counter(&lab, pod, "Udp:", "NoPorts");
+    let before = arrived("b");
+    // Many flows, so that both queues have some.
+    let send = |to: &str| {
+        let send = || {
+            for _ in 0..64 {
+                UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", (to, 9)).unwrap();
+            }
+        };
+        in_namespace(&namespace(&lab.get("a").netns), send).unwrap();
+    };
+    send(&b);
+    // The way to c is open, and what was sent to b before has been judged when c is reached.
+    eventually("c is reached", || {
+        assert_eq!(arrived("b"), before, "past the vswitch");
+        lab.pings("a", &c)
+    });
+    let reached = arrived("c");
+    send(&c);
+    eventually("both queues are served", || arrived("c") == reached + 64);
+    assert_eq!(arrived("b"), before);
+    lab.stop();
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::address::{Address, Fields};
-use crate::engine::{Block, Choice, Cost, Family, Protocols};
+use crate::engine::{Behind, Block, Choice, Cost, Family, Protocols};
 use crate::simd::{Scalar, Simd};
 use crate::{BuildError, BuildOptions, Key, Rule};
 
@@ -24,8 +24,11 @@ impl Compiled {
     }
 
     /// The same list without the rule of this code; none when only another build can do that.
-    pub(crate) fn without(&self, code: u32) -> Option<Self> {
-        Some(Self { protocols: self.protocols.clone(), v4: self.v4.without(code)?, v6: self.v6.without(code)? })
+    pub(crate) fn without(&self, code: u32, behind: Behind<'_>) -> Option<Self> {
+        let protocols = self.protocols.clone();
+        let v4 = self.v4.without(code, &protocols, behind)?;
+        let v6 = self.v6.without(code, &protocols, behind)?;
+        Some(Self { protocols, v4, v6 })
     }
 
     /// The codes of up to `N` keys, `u32::MAX` for "no rule" and for keys of two families. Whether there were such.

@@ -12,7 +12,7 @@
 
 use crate::compiled::Compiled;
 use crate::engine::{Choice, Exceptions};
-use crate::{AddressSet, BuildError, BuildOptions, Rule};
+use crate::{AddressSet, BuildError, BuildOptions, Rule, RuleList, Verdict};
 
 /// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
 pub(crate) const MAX_ADDED: usize = 64;
@@ -66,6 +66,18 @@ impl Delta {
             self.removed.insert(self.removed.partition_point(|&removed| removed < base), base);
         }
         base
+    }
+
+    /// The rules of the base behind a position of it that are left in the present list, with their codes there. None
+    /// when some have other addresses than in the base.
+    pub(crate) fn behind<'a>(&self, position: u32, present: &'a RuleList) -> Option<Vec<(u32, &'a Rule)>> {
+        let mut base = (0..).filter(|at| self.removed.binary_search(at).is_err());
+        let own = |(at, rule)| self.added.binary_search(&at).is_err().then_some(rule);
+        let remaining = (0u32..).zip(present.iter()).filter_map(own);
+        let coded = remaining.filter_map(|rule: &Rule| base.next().map(|at| (at, rule)));
+        let behind = coded.filter(|&(at, _)| at > position);
+        let all = behind.map(|(at, rule)| (Verdict::by(rule.action, at).code(), rule));
+        self.exceptions.is_empty().then(|| all.collect())
     }
 
     /// The position in the base of the rule that has so many of the remaining ones before it.

@@ -170,6 +170,83 @@ fn a_crowd_at_one_point_is_left_to_the_bit_vectors() {
     assert!(!worst(33).0);
 }
 
+/// Rules with source ports whose addresses are few enough for a table of pairs: `spread` hosts on either side, a subnet
+/// of each eight, and `crowd` rules more between two hosts.
+fn pairs(spread: u32, crowd: u32) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = (0..2000u32)
+        .map(|at| {
+            let (a, b) = (at % spread, at * 7 / 3 % spread);
+            let length = if at % 5 == 0 { 29 } else { 32 };
+            let (src, dst) = (prefix(0x0a00_0000 + a, length), prefix(0x0b00_0000 + b, length));
+            let src_ports = PortRange { first: 0, last: u16::try_from(30_000 + at).unwrap() };
+            Rule { src, dst, src_ports, services: tcp(80, 80 + 3), ..Rule::any(Action::Allow, OriginId(at)) }
+        })
+        .collect();
+    rules.extend((0..crowd).map(|at| {
+        let (src, dst) = (prefix(0x0c00_0000, 32), prefix(0x0d00_0000, 32));
+        let port = u16::try_from(at).unwrap();
+        let src_ports = PortRange { first: port, last: port + 1 };
+        Rule { src, dst, src_ports, services: tcp(port, port), ..Rule::any(Action::Deny, OriginId(9000 + at)) }
+    }));
+    // Everywhere: these are direct, and the others are behind pairs.
+    let everywhere = (0..1024u32).map(|at| {
+        let port = u16::try_from(10_000 + at).unwrap();
+        let src_ports = PortRange { first: port, last: u16::MAX };
+        Rule { src_ports, services: tcp(port, port), ..Rule::any(Action::Deny, OriginId(20_000 + at)) }
+    });
+    rules.extend(everywhere);
+    rules
+}
+
+/// One more rule between two hosts than the list of a pair may hold: such a list is not cut short, but left to the
+/// tuples.
+#[test]
+fn a_crowd_at_one_pair_is_left_to_the_tuples() {
+    let keys: Vec<Key> = (0..120).map(|port| key(0x0c00_0000, 0x0d00_0000, port, port / 2 * 2)).collect();
+    let worst = |crowd| {
+        let tables = holds(&pairs(300, crowd), &keys).unwrap();
+        (tables.describe().contains("class pairs"), tables.worst_case().entries, tables.worst_case().probes)
+    };
+    assert_eq!(worst(32), (true, 32, 1));
+    assert!(!worst(33).0);
+}
+
+/// As many classes on both sides as there are rules: their pairs are not written down.
+#[test]
+fn hosts_without_number_are_not_paired() {
+    let rules: Vec<Rule> = (0..20_000u32)
+        .map(|at| {
+            let (src, dst) = (prefix(0x0a00_0000 + at * 3, 32), prefix(0x0b00_0000 + at * 5, 32));
+            let src_ports = PortRange { first: 0, last: 40_000 };
+            Rule { src, dst, src_ports, services: tcp(80, 80), ..Rule::any(Action::Allow, OriginId(at)) }
+        })
+        .collect();
+    let keys: Vec<Key> = (0..200u32)
+        .map(|at| key(0x0a00_0000 + at * 99, 0x0b00_0000 + at * 165, if at % 2 == 0 { 40_000 } else { 40_001 }, 80))
+        .collect();
+    let tables = holds(&rules, &keys).unwrap();
+    assert!(tables.describe().contains("tuples") && tables.bytes() < 8 << 20, "{}", tables.describe());
+}
+
+/// Keys that no rule is made for, and those at the edges of all ports: a table of pairs answers like the scan.
+#[test]
+fn pairs_answer_for_every_edge_of_their_ports() {
+    let rules = pairs(97, 20);
+    let edges = [0u16, 1, 79, 80, 83, 84, 9_999, 10_000, 10_511, 10_512, 11_023, 11_024, 30_000, 31_999, 65_535];
+    let keys: Vec<Key> = (0..400u32)
+        .flat_map(|at| {
+            let (src, dst) = (0x0a00_0000 + at % 110, 0x0b00_0000 + at * 7 / 3 % 110);
+            [(at as usize) % 15, (at as usize * 7) % 15]
+                .map(|edge| key(src, dst, edges[edge], edges[at as usize / 15 % 15]))
+        })
+        .collect();
+    let tables = holds(&rules, &keys).unwrap();
+    assert!(tables.describe().contains("class pairs: 1024 direct"), "{}", tables.describe());
+    let decided: std::collections::HashSet<_> =
+        keys.iter().map(|key| tables.lookup(key).rule().map(|at| at < 2020)).collect();
+    assert_eq!(decided.len(), 3, "a rule behind a pair, a direct one and none decide");
+}
+
 /// Structured addresses, whatever the key of the hash: what weak multiplications map to few buckets.
 #[test]
 fn structured_addresses_do_not_share_buckets() {
@@ -182,19 +259,23 @@ fn structured_addresses_do_not_share_buckets() {
         |at| (at * 0x0001_0001, !(at * 0x0001_0001)),
         |at| (at.wrapping_mul(0x9e37_79b9), at.wrapping_mul(0x9e37_79b9)),
     ];
+    let mut with_tuples = 0;
     for structure in structures {
-        // A source port keeps the list out of set pruning, so that it has tuples.
-        let rules: Vec<Rule> = (0..3000u32)
+        // A source port keeps the list out of set pruning, and the number of classes out of pairs, so that it has tuples.
+        let rules: Vec<Rule> = (0..5000u32)
             .map(|at| {
                 let (src, dst) = structure(at);
                 let src_ports = PortRange { first: 0, last: 60_000 };
                 Rule { src: prefix(src, 32), dst: prefix(dst, 32), src_ports, ..Rule::any(Action::Allow, OriginId(at)) }
             })
             .collect();
-        let keys: Vec<Key> = (0..60).map(|at| structure(at * 50)).map(|(src, dst)| key(src, dst, 7, 7)).collect();
+        let keys: Vec<Key> = (0..100).map(|at| structure(at * 50)).map(|(src, dst)| key(src, dst, 7, 7)).collect();
         let tables = holds(&rules, &keys).unwrap();
+        with_tuples += usize::from(tables.describe().contains("tuples"));
         assert!(tables.worst_case().entries <= 2 * 16, "{}", tables.describe());
     }
+    // A structure with one destination is a cross product, and one with 32 sources a table of pairs.
+    assert_eq!(with_tuples, 4);
 }
 
 proptest! {

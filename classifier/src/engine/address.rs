@@ -47,6 +47,9 @@ pub(crate) trait Address:
     /// A search node.
     fn node(separators: [Self; NODE]) -> Node<Self>;
 
+    /// One of a node's separators.
+    fn separator(node: &Node<Self>, at: usize) -> Self;
+
     /// How many of the ascending separators are below the point.
     fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32;
 
@@ -115,6 +118,10 @@ impl Address for u32 {
         Node::narrow(separators)
     }
 
+    fn separator(node: &Node<Self>, at: usize) -> Self {
+        node.number(at)
+    }
+
     #[inline(always)]
     fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32 {
         simd.rank(node, point)
@@ -150,6 +157,10 @@ impl Address for u128 {
 
     fn node(separators: [Self; NODE]) -> Node<Self> {
         Node::wide(separators)
+    }
+
+    fn separator(node: &Node<Self>, at: usize) -> Self {
+        node.separator(at)
     }
 
     #[inline(always)]

@@ -94,6 +94,15 @@ impl<A: Address> Axis<A> {
         self.class_of[at as usize]
     }
 
+    /// Calls `take` with the last point and the class of each piece.
+    pub(crate) fn each(&self, mut take: impl FnMut(A, u32)) {
+        let leaves = self.depth.checked_sub(1).map_or(&[][..], |level| &self.nodes[self.levels[level]..]);
+        for (piece, &class) in self.class_of.iter().enumerate() {
+            let last = piece + 1 == self.class_of.len();
+            take(if last { A::LAST } else { A::separator(&leaves[piece / NODE], piece % NODE) }, class);
+        }
+    }
+
     /// How many nodes a search visits.
     pub(crate) fn depth(&self) -> usize {
         self.depth

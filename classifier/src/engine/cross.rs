@@ -25,9 +25,11 @@ const MAX_CLASSES: usize = 1 << 13;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cross {
     /// Positions in `codes`: half the size of the codes themselves, which are few and stay in the L1 cache.
-    cells: Vec<u16>,
+    pub(super) cells: Vec<u16>,
     /// One per rule, and one for "no rule".
-    codes: Vec<u32>,
+    pub(super) codes: Vec<u32>,
+    /// How many classes each axis has.
+    pub(super) classes: [usize; 4],
 }
 
 impl Cross {
@@ -53,7 +55,7 @@ impl Cross {
         axes.renumber(
             [dst * service * src_port, service * src_port, src_port, 1].map(|factor| move |class| class * factor),
         );
-        Ok(Some((axes, Self { cells, codes })))
+        Ok(Some((axes, Self { cells, codes, classes: rows.each_ref().map(Rows::classes) })))
     }
 
     #[inline(always)]

@@ -9,22 +9,24 @@
 //!
 //!   or, where the classes multiply to few:       cells[17, 204, 3, 0] -> rule
 //!   or, where a class of sources has few rules:  its own tree over the destinations -> services of four rules -> rule
+//!   or, where a pair of classes has few rules:   blocks[17, 204] -> services and ports of four rules -> rule
 //! ```
 //!
-//! Four structures share the search ([`axis`], [`ports`], cut by [`cover`]). The compiler takes the first that fits:
+//! Five structures share the search ([`axis`], [`ports`], cut by [`cover`]). The compiler takes the first that fits:
 //! the **cross product** of the classes ([`cross`]) if it fits a cache; **set pruning** ([`pruning`]) if no rule looks
 //! at source ports and the classes share few rules; **bit vectors** ([`vectors`]) whose bits are rules, up to 1,024 of
-//! them; and bit vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]). Keys are worked on
+//! them; for longer lists bit vectors of the widest rules beside **class pairs** ([`pairs`]) for the others; and bit
+//! vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]). Keys are worked on
 //! in blocks of [`BLOCK`], stage by stage, with as few branches as can be: a wrongly predicted one costs as much as
 //! intersecting ten rows.
 //!
 //! **Invariant.** A row's bit of a direct rule is exact; a tuple's bit may be set in vain but never missing. So the
 //! smallest code among the direct bits left and the entries verified is the first rule that matches. A pruned list
-//! holds every rule of its class and piece, in order.
+//! holds every rule of its class and piece, in order, and a pair's list every rule of its classes that is not direct.
 //!
 //! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
-//! rows, 64 probes, 16 entries verified per probe, 32 services in a pruned list. A list that does not fit them, or its
-//! memory bound, is an error. Beside them, [`Exceptions`] say for which addresses the compiled form is out of date.
+//! rows, 64 probes, 16 entries verified per probe; or one pair of classes, or a piece, whose list has 32 services. A list
+//! that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which addresses the compiled form is out of date.
 //!
 //! # What lost, by how much
 //!
@@ -39,14 +41,20 @@
 //! | node exit, 10,000 / 50,000 / 200,000 rules | set pruning 8.5 / 12 / 35 | vectors and tuples 20 / 22 / 55; vectors alone 75 (10,000) |
 //! | acl1, 1k / 10k / 100k rules | set pruning 9.7 / 10 / 12 | vectors 12.7, vectors and tuples 23 / 22; vectors alone 68 (10k) |
 //! | fw1, ipc1, 1k rules | vectors 11.4 / 12.4 | tuples 17.1 / 19.9 |
-//! | fw1, ipc1, 10k rules | vectors and tuples 21 / 34 | vectors alone 68 / 70; no shape dissolved 36 / 38 |
+//! | fw1, 10k rules | vectors and tuples 21 | vectors alone 68; no shape dissolved 36; class pairs: 8 million lists |
+//! | ipc1, 10k rules | class pairs 20 (burst 1: 38) | vectors and tuples 31 (burst 1: 64); vectors alone 70 |
+//!
+//! Of the 31 ns of ipc1.10k with tuples 17 were their 1.9 probes and 3.7 verified rules, 6 the search, 4 the rows. Class
+//! pairs with fewer direct rules: 512 are 17.5 ns (burst 1: 34), 256 17.9, for 9.4 and 15.7 MB where 1,024 take 2.6;
+//! none at all, which is set pruning of source ports too, would be 1.5 million lines, 97 MB. On ipc1.1k and fw1.1k pairs
+//! are 14.5 each, where all rules as vectors are 11.5 and 10.8.
 //!
 //! Parts that were changed, by what the same lists took before: services and ports in tables instead of search trees,
 //! 10 to 15 % less on lists of 1k rules and 8 % on a pod's; the root of a tree compared with one point at a time
 //! instead of 16 in registers, 4 to 8 %; the line of a pruned list asked for as soon as it is known, 10 to 25 %. The
 //! same for the nodes and numbers before it was no clear gain, nor for rows of bits: up to a tenth on fw1.100k, 3 % lost
-//! on lists of 1k rules. IPv6 nodes that
-//! keep the halves of their addresses apart: 1.4 to 2.2 times the time of IPv4, where a binary search took 2.4 to 3.8.
+//! on lists of 1k rules. IPv6 nodes that keep the halves of their addresses apart: 1.4 to 2.2 times the time of IPv4
+//! (2.4 to 3.6 on acl1.100k, whose nodes are four times as large as IPv4's), where a binary search took 2.4 to 3.8.
 //!
 //! Also tried: loosening the tuples' intervals by joining those up to 256 or 4,096 addresses apart, for a smaller
 //! search tree: within 5 % on node-exit lists, 17 % slower on acl1.10k and up to 41 % on ipc1.10k, because rows let
@@ -58,10 +66,13 @@ mod axis;
 mod cover;
 mod cross;
 mod exceptions;
+mod pairing;
+mod pairs;
 mod partition;
 mod plan;
 mod ports;
 mod pruning;
+mod removal;
 mod rules;
 mod tuples;
 mod vectors;
@@ -78,6 +89,7 @@ pub(crate) use rules::Protocols;
 use crate::simd::{Chunk, Simd};
 use crate::{BuildError, BuildOptions, Rule};
 use cross::Cross;
+use pairs::Pairs;
 use ports::Ports;
 use pruning::Pruned;
 use vectors::Vectors;
@@ -208,6 +220,10 @@ pub(crate) struct Family<A> {
     retracted: Retracted,
 }
 
+/// The rules of a compiled list behind one that is taken out, with their codes, in order; none when they are not the
+/// compiled ones any more.
+pub(crate) type Behind<'a> = &'a dyn Fn() -> Option<Vec<(u32, &'a Rule)>>;
+
 /// Rules that were taken out after the build.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retracted {
@@ -217,10 +233,20 @@ pub(crate) struct Retracted {
     codes: Vec<u32>,
 }
 
+impl Retracted {
+    /// Clears the bit of a direct rule: its chunk and its place in that.
+    fn clear(&mut self, place: Option<(usize, usize)>) {
+        if let Some((chunk, at)) = place {
+            self.live[chunk].0[at / 64] &= !(1 << (at % 64));
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Matcher<A> {
     Cross(Axes<A>, Cross),
     Pruned(Pruned<A>),
+    Paired(Axes<A>, Pairs),
     Vectors(Axes<A>, Vectors<A>),
 }
 
@@ -231,6 +257,8 @@ pub(crate) struct Choice {
     pub(crate) cells: usize,
     /// Whether each class of an address may have a tree of its own.
     pub(crate) pruned: bool,
+    /// How many rules may be direct beside a table of the pairs of classes; none forbids such tables.
+    pub(crate) paired: Option<usize>,
     /// The longest list whose rules are all direct.
     pub(crate) all_direct: usize,
     /// The most bits that small tuples are dissolved into.
@@ -239,12 +267,18 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// One bit for each of at most 64 rules.
-    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0 };
+    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, paired: None, all_direct: 64, dissolved: 0 };
 }
 
 impl Default for Choice {
     fn default() -> Self {
-        Self { cells: cross::MAX_CELLS, pruned: true, all_direct: plan::ALL_DIRECT, dissolved: plan::DISSOLVED }
+        Self {
+            cells: cross::MAX_CELLS,
+            pruned: true,
+            paired: Some(pairing::DIRECT),
+            all_direct: plan::ALL_DIRECT,
+            dissolved: plan::DISSOLVED,
+        }
     }
 }
 
@@ -261,6 +295,9 @@ impl<A: Address> Family<A> {
             (Matcher::Cross(axes, cross), Vec::new())
         } else if let Some(pruned) = Pruned::build(&live, options, choice)? {
             (Matcher::Pruned(pruned), Vec::new())
+        } else if let Some((axes, pairs)) = Pairs::build(&live, options, choice)? {
+            let live = vec![Chunk([u64::MAX; 8]); pairs.worst_case().chunks];
+            (Matcher::Paired(axes, pairs), live)
         } else {
             let (axes, vectors) = Vectors::build(&live, options, choice)?;
             let live = vec![Chunk([u64::MAX; 8]); vectors.chunks()];
@@ -272,16 +309,17 @@ impl<A: Address> Family<A> {
     }
 
     /// The same rules without that of this code; none when only another build can do that.
-    pub(crate) fn without(&self, code: u32) -> Option<Self> {
+    pub(crate) fn without(&self, code: u32, protocols: &Protocols, behind: Behind<'_>) -> Option<Self> {
         let mut family = self.clone();
         match &*self.matcher {
-            Matcher::Cross(_, cross) => return (!cross.holds(code)).then_some(family),
-            Matcher::Pruned(_) => {}
-            Matcher::Vectors(_, vectors) => {
-                if let Some((chunk, at)) = vectors.place(code) {
-                    family.retracted.live[chunk].0[at / 64] &= !(1 << (at % 64));
-                }
+            Matcher::Cross(_, cross) if !cross.holds(code) => return Some(family),
+            Matcher::Cross(axes, cross) => {
+                let cross = cross.without(axes, code, &behind()?, protocols)?;
+                return Some(Self { matcher: Arc::new(Matcher::Cross(axes.clone(), cross)), ..family });
             }
+            Matcher::Pruned(_) => {}
+            Matcher::Paired(_, pairs) => family.retracted.clear(pairs.place(code)),
+            Matcher::Vectors(_, vectors) => family.retracted.clear(vectors.place(code)),
         }
         let codes = &mut family.retracted.codes;
         codes.insert(codes.partition_point(|&gone| gone < code), code);
@@ -294,6 +332,7 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, cross) => cross.decide(&axes.classes(simd, block), block.len),
             Matcher::Pruned(pruned) => pruned.decide(simd, block, &self.retracted.codes),
+            Matcher::Paired(axes, pairs) => pairs.decide(simd, &axes.classes(simd, block), block, &self.retracted),
             Matcher::Vectors(axes, vectors) => vectors.decide(simd, &axes.classes(simd, block), block, &self.retracted),
         }
     }
@@ -305,6 +344,10 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, cross) => cross.decide_one(axes.classes_of(simd, packet)),
             Matcher::Pruned(pruned) => pruned.decide_one(simd, packet, &self.retracted.codes),
+            Matcher::Paired(axes, pairs) => {
+                let classes = axes.classes_of(simd, packet);
+                pairs.decide_one(simd, classes, packet.service, packet.src_port, &self.retracted)
+            }
             Matcher::Vectors(axes, vectors) => {
                 vectors.decide_one(simd, axes.classes_of(simd, packet), packet, &self.retracted)
             }
@@ -316,6 +359,7 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
             Matcher::Pruned(pruned) => pruned.cost(simd, packet),
+            Matcher::Paired(axes, pairs) => Cost { steps: axes.depth(), ..pairs.cost(axes.classes_of(simd, packet)) },
             Matcher::Vectors(axes, vectors) => {
                 Cost { steps: axes.depth(), ..vectors.cost(axes.classes_of(simd, packet), packet) }
             }
@@ -327,6 +371,7 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
             Matcher::Pruned(pruned) => pruned.worst_case(),
+            Matcher::Paired(axes, pairs) => Cost { steps: axes.depth(), ..pairs.worst_case() },
             Matcher::Vectors(axes, vectors) => Cost { steps: axes.depth(), ..vectors.worst_case() },
         }
     }
@@ -335,6 +380,7 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, cross) => axes.bytes() + cross.bytes(),
             Matcher::Pruned(pruned) => pruned.bytes(),
+            Matcher::Paired(axes, pairs) => axes.bytes() + pairs.bytes(),
             Matcher::Vectors(axes, vectors) => axes.bytes() + vectors.bytes(),
         }
     }
@@ -345,6 +391,7 @@ impl<A: Address> Family<A> {
                 format!("cross product of {} cells, {} search steps", cross.cells(), axes.depth())
             }
             Matcher::Pruned(pruned) => pruned.describe(),
+            Matcher::Paired(axes, pairs) => format!("{}, {} search steps", pairs.describe(), axes.depth()),
             Matcher::Vectors(axes, vectors) => format!("{}, {} search steps", vectors.describe(), axes.depth()),
         }
     }

@@ -68,6 +68,12 @@ impl Lists {
         &self.rules[self.starts[list]..self.starts[list + 1]]
     }
 
+    /// The number of the list with these rules, ascending; none when it would take more than the bounds.
+    pub(crate) fn of(&mut self, rules: &[u32]) -> Option<u32> {
+        let hash = rules.iter().fold(0, |hash, rule| hash ^ self.keyed.hash_one(rule));
+        self.number(rules, hash)
+    }
+
     /// The number of the list with these rules; none when it would take more than the bounds.
     fn number(&mut self, rules: &[u32], hash: u64) -> Option<u32> {
         self.work += rules.len();

@@ -14,10 +14,10 @@ use crate::{BuildError, BuildOptions};
 const MAX_BITS: usize = 1 << 14;
 
 /// Bits of a chunk.
-const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+pub(super) const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
 
 /// Codes of a chunk: one per bit, and more up to the place that stands for none.
-const CHUNK_CODES: usize = NO_BIT + 1;
+pub(super) const CHUNK_CODES: usize = NO_BIT + 1;
 
 /// Probes that wait for their cache lines together: four per key of a block, and room for a key that has 64.
 const PROBES: usize = 192;
@@ -217,8 +217,7 @@ impl<A: Address> Vectors<A> {
 
     /// Where the bit of a direct rule is: its chunk and its place in that.
     pub(crate) fn place(&self, code: u32) -> Option<(usize, usize)> {
-        let at = self.codes.iter().position(|&direct| direct == code)?;
-        Some((at / CHUNK_CODES, at % CHUNK_CODES))
+        place(&self.codes, code)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -240,16 +239,22 @@ impl<A: Address> Vectors<A> {
     }
 }
 
+/// Where a code is among those of all chunks' bits: the chunk and the place in that.
+pub(super) fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
+    let at = codes.iter().position(|&direct| direct == code)?;
+    Some((at / CHUNK_CODES, at % CHUNK_CODES))
+}
+
 /// Intersects the first `CHUNKS` (1 or 2) chunks of each key: the best direct rule, and the tuples that may have a
 /// better one. Both chunks always, because whether the first has a rule is not predictable.
-struct Meet<'a, const N: usize, const CHUNKS: usize> {
-    rows: &'a [Chunk],
-    live: &'a [Chunk],
-    codes: &'a [u32],
-    aside: u64,
-    classes: &'a Classes<N>,
-    best: &'a mut [u32],
-    tuples: &'a mut [u64],
+pub(super) struct Meet<'a, const N: usize, const CHUNKS: usize> {
+    pub(super) rows: &'a [Chunk],
+    pub(super) live: &'a [Chunk],
+    pub(super) codes: &'a [u32],
+    pub(super) aside: u64,
+    pub(super) classes: &'a Classes<N>,
+    pub(super) best: &'a mut [u32],
+    pub(super) tuples: &'a mut [u64],
 }
 
 impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {

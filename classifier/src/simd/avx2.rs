@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
+use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd, Transport};
 
 /// Proof that the CPU has AVX2, BMI1, BMI2, LZCNT and POPCNT.
 #[derive(Clone, Copy, Debug)]
@@ -36,30 +36,6 @@ impl Avx2 {
             _mm256_movemask_epi8(_mm256_packs_epi32(low, high))
         }
     }
-
-    /// A bit per separator that is below the point.
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
-    fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
-        let line = (&raw const node.0).cast::<__m256i>();
-        let (high, low) = ((point >> 64) as u64, point as u64);
-        // SAFETY: an Avx2 exists, so the CPU has the features; a node is 256 readable bytes aligned to 64.
-        unsafe {
-            // As in `below`: signed comparisons of numbers whose top bit is turned.
-            let turn = _mm256_set1_epi64x(i64::MIN);
-            let turned = |number: u64| _mm256_xor_si256(_mm256_set1_epi64x(number.cast_signed()), turn);
-            let (high, low) = (turned(high), turned(low));
-            let load = |at: usize| _mm256_xor_si256(_mm256_load_si256(line.add(at)), turn);
-            let mut all = 0;
-            for at in 0..4 {
-                let highs = load(at);
-                let low = _mm256_and_si256(_mm256_cmpeq_epi64(high, highs), _mm256_cmpgt_epi64(low, load(at + 4)));
-                let below = _mm256_or_si256(_mm256_cmpgt_epi64(high, highs), low);
-                all |= _mm256_movemask_pd(_mm256_castsi256_pd(below)) << (4 * at);
-            }
-            all.cast_unsigned()
-        }
-    }
 }
 
 impl Simd for Avx2 {
@@ -86,14 +62,26 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32 {
-        self.below_wide(node, point).count_ones()
-    }
-
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "made of a u32")]
-    fn child_wide(self, node: &Node<u128>, point: u128) -> u32 {
-        (self.below_wide(node, point) & 0x7fff).count_ones() + node.separator(NODE - 1) as u32
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        let line = (&raw const node.0).cast::<__m256i>();
+        let (high, low) = ((point >> 64) as u64, point as u64);
+        // SAFETY: an Avx2 exists, so the CPU has the features; a node is 256 readable bytes aligned to 64.
+        unsafe {
+            // As in `below`: signed comparisons of numbers whose top bit is turned.
+            let turn = _mm256_set1_epi64x(i64::MIN);
+            let turned = |number: u64| _mm256_xor_si256(_mm256_set1_epi64x(number.cast_signed()), turn);
+            let (high, low) = (turned(high), turned(low));
+            let load = |at: usize| _mm256_xor_si256(_mm256_load_si256(line.add(at)), turn);
+            let mut all = 0;
+            for at in 0..4 {
+                let highs = load(at);
+                let low = _mm256_and_si256(_mm256_cmpeq_epi64(high, highs), _mm256_cmpgt_epi64(low, load(at + 4)));
+                let below = _mm256_or_si256(_mm256_cmpgt_epi64(high, highs), low);
+                all |= _mm256_movemask_pd(_mm256_castsi256_pd(below)) << (4 * at);
+            }
+            all.cast_unsigned()
+        }
     }
 
     #[inline(always)]
@@ -107,6 +95,23 @@ impl Simd for Avx2 {
             _mm_movemask_ps(_mm_castsi128_ps(inside))
         };
         line.codes[(inside | 1 << Services::RULES).trailing_zeros() as usize]
+    }
+
+    #[inline(always)]
+    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32 {
+        // SAFETY: an Avx2 exists, so the CPU has the features; each array is 16 readable bytes.
+        let inside = unsafe {
+            let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
+            let above = _mm_sub_epi32(_mm_set1_epi32(service.cast_signed()), load(&line.first));
+            let ports = _mm_loadu_si128((&raw const line.src_ports).cast());
+            let port_above = _mm_sub_epi16(_mm_set1_epi16(src_port.cast_signed()), ports);
+            // Unsigned `above <= width` where the smaller of both is `above`.
+            let inside = _mm_cmpeq_epi32(_mm_min_epu32(above, load(&line.width)), above);
+            let port_inside = _mm_cmpeq_epi16(_mm_min_epu16(port_above, _mm_srli_si128(ports, 8)), port_above);
+            let both = _mm_and_si128(inside, _mm_unpacklo_epi16(port_inside, port_inside));
+            _mm_movemask_ps(_mm_castsi128_ps(both))
+        };
+        line.picked(inside.cast_unsigned())
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, Chunk, Kernel, NODE, Node, Services, Simd};
+use super::{Avx2, Chunk, Kernel, NODE, Node, Services, Simd, Transport};
 
 /// Proof that the CPU has AVX-512 F, BW, DQ and VL beside what [`Avx2`] proves.
 #[derive(Clone, Copy, Debug)]
@@ -17,27 +17,6 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
         all.then_some(Self(()))
-    }
-}
-
-impl Avx512 {
-    /// A bit per separator that is below the point.
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
-    fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
-        let line = (&raw const node.0).cast::<__m512i>();
-        let (high, low) = ((point >> 64) as u64, point as u64);
-        // SAFETY: an Avx512 exists, so the CPU has the features; a node is 256 readable bytes aligned to 64.
-        unsafe {
-            let (high, low) = (_mm512_set1_epi64(high.cast_signed()), _mm512_set1_epi64(low.cast_signed()));
-            let load = |at: usize| _mm512_load_si512(line.add(at));
-            let eight = |at: usize| {
-                let highs = load(at);
-                let (below, equal) = (_mm512_cmplt_epu64_mask(highs, high), _mm512_cmpeq_epu64_mask(highs, high));
-                below | _mm512_mask_cmplt_epu64_mask(equal, load(at + 2), low)
-            };
-            u32::from(eight(0)) | u32::from(eight(1)) << 8
-        }
     }
 }
 
@@ -74,14 +53,21 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32 {
-        self.below_wide(node, point).count_ones()
-    }
-
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "made of a u32")]
-    fn child_wide(self, node: &Node<u128>, point: u128) -> u32 {
-        (self.below_wide(node, point) & 0x7fff).count_ones() + node.separator(NODE - 1) as u32
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        let line = (&raw const node.0).cast::<__m512i>();
+        let (high, low) = ((point >> 64) as u64, point as u64);
+        // SAFETY: an Avx512 exists, so the CPU has the features; a node is 256 readable bytes aligned to 64.
+        unsafe {
+            let (high, low) = (_mm512_set1_epi64(high.cast_signed()), _mm512_set1_epi64(low.cast_signed()));
+            let load = |at: usize| _mm512_load_si512(line.add(at));
+            let eight = |at: usize| {
+                let highs = load(at);
+                let (below, equal) = (_mm512_cmplt_epu64_mask(highs, high), _mm512_cmpeq_epu64_mask(highs, high));
+                below | _mm512_mask_cmplt_epu64_mask(equal, load(at + 2), low)
+            };
+            u32::from(eight(0)) | u32::from(eight(1)) << 8
+        }
     }
 
     #[inline(always)]
@@ -93,6 +79,21 @@ impl Simd for Avx512 {
             _mm_cmple_epu32_mask(above, load(&line.width))
         };
         line.codes[(u32::from(inside) | 1 << Services::RULES).trailing_zeros() as usize]
+    }
+
+    #[inline(always)]
+    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32 {
+        // SAFETY: an Avx512 exists, so the CPU has the features; each array is 16 readable bytes.
+        let inside = unsafe {
+            let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
+            let above = _mm_sub_epi32(_mm_set1_epi32(service.cast_signed()), load(&line.first));
+            let ports = _mm_loadu_si128((&raw const line.src_ports).cast());
+            let port_above = _mm_sub_epi16(_mm_set1_epi16(src_port.cast_signed()), ports);
+            // The upper four lanes compare with zeros, and do not count.
+            let port_inside = _mm_cmple_epu16_mask(port_above, _mm_srli_si128(ports, 8));
+            _mm_cmple_epu32_mask(above, load(&line.width)) & port_inside
+        };
+        line.picked(u32::from(inside) & 0xf)
     }
 
     #[inline(always)]

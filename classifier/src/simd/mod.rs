@@ -22,6 +22,7 @@ mod scalar;
 mod services;
 #[cfg(test)]
 mod tests;
+mod transport;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -30,6 +31,7 @@ pub(crate) use avx512::Avx512;
 pub(crate) use list::List;
 pub(crate) use scalar::Scalar;
 pub(crate) use services::{CONTINUED, Services};
+pub(crate) use transport::Transport;
 
 /// How many separators a search node holds: 16 of 32 bits are one cache line and one AVX-512 register.
 pub(crate) const NODE: usize = 16;
@@ -59,6 +61,11 @@ impl Node<u32> {
     pub(crate) fn narrow(separators: [u32; NODE]) -> Self {
         Self(separators)
     }
+
+    /// The separator at a place.
+    pub(crate) fn number(&self, at: usize) -> u32 {
+        self.0[at]
+    }
 }
 
 impl Node<u128> {
@@ -71,8 +78,9 @@ impl Node<u128> {
         Self(std::array::from_fn(|at| u128::from(half(2 * at)) | u128::from(half(2 * at + 1)) << 64))
     }
 
+    /// The separator at a place.
     #[inline(always)]
-    fn separator(&self, at: usize) -> u128 {
+    pub(crate) fn separator(&self, at: usize) -> u128 {
         let half = |at: usize| self.0[at / 2 % NODE] >> (at % 2 * 64);
         half(at) << 64 | half(at + NODE) & u128::from(u64::MAX)
     }
@@ -97,14 +105,29 @@ pub(crate) trait Simd: Copy {
     /// ascending, are below the point.
     fn child(self, node: &Node<u32>, point: u32) -> u32;
 
+    /// Which of the separators of 128 bits are below the point, a bit each.
+    fn below_wide(self, node: &Node<u128>, point: u128) -> u32;
+
     /// [`Simd::rank`] for 128 bits.
-    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32;
+    #[inline(always)]
+    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        self.below_wide(node, point).count_ones()
+    }
 
     /// [`Simd::child`] for 128 bits.
-    fn child_wide(self, node: &Node<u128>, point: u128) -> u32;
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "made of a u32")]
+    fn child_wide(self, node: &Node<u128>, point: u128) -> u32 {
+        let others = (1 << (NODE - 1)) - 1;
+        (self.below_wide(node, point) & others).count_ones() + node.separator(NODE - 1) as u32
+    }
 
     /// The code of the first of the line's rules that holds the service, the line's last number when none does.
     fn pick(self, line: &Services, service: u32) -> u32;
+
+    /// The code of the first of the line's rules that holds both. When none does, [`CONTINUED`] if the list goes on, and
+    /// `u32::MAX` if not.
+    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32;
 
     /// Whether each of four points lies in its interval, given by its first number and its length less one.
     fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool;

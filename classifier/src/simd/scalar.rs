@@ -1,6 +1,6 @@
 //! The level that every CPU has.
 
-use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
+use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd, Transport};
 
 /// Plain Rust. The compiler may still use what the target guarantees (SSE2 on x86-64).
 #[derive(Clone, Copy, Debug)]
@@ -24,24 +24,16 @@ impl Simd for Scalar {
         first + separators.iter().map(|&separator| u32::from(separator < point)).sum::<u32>()
     }
 
-    /// A binary search: a comparison of 128 bits is two instructions.
+    /// A binary search, because a comparison of 128 bits is two instructions. The separators ascend, except that the
+    /// last one of a branch is a number: the search leaves it to the end, where it adds a bit and moves none.
     #[inline(always)]
-    fn rank_wide(self, node: &Node<u128>, point: u128) -> u32 {
-        let mut rank = 0;
-        for step in [8, 4, 2, 1, 1] {
-            rank += if node.separator((rank + step - 1) as usize) < point { step } else { 0 };
-        }
-        rank
-    }
-
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "made of a u32")]
-    fn child_wide(self, node: &Node<u128>, point: u128) -> u32 {
+    fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
         let mut rank = 0;
         for step in [8, 4, 2, 1] {
-            rank += if node.separator((rank + step - 1) as usize) < point { step } else { 0 };
+            rank += if node.separator(rank + step - 1) < point { step } else { 0 };
         }
-        node.separator(NODE - 1) as u32 + rank
+        let last = u32::from(node.separator(NODE - 1) < point) << (NODE - 1);
+        ((1 << rank) - 1) | last
     }
 
     #[inline(always)]
@@ -49,6 +41,15 @@ impl Simd for Scalar {
         let inside = |at: usize| u32::from(service.wrapping_sub(line.first[at]) <= line.width[at]) << at;
         let inside = inside(0) | inside(1) | inside(2) | inside(3) | 1 << Services::RULES;
         line.codes[inside.trailing_zeros() as usize]
+    }
+
+    #[inline(always)]
+    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32 {
+        let inside = |at: usize| {
+            let ports = src_port.wrapping_sub(line.src_ports[at]) <= line.src_ports[Transport::RULES + at];
+            u32::from((service.wrapping_sub(line.first[at]) <= line.width[at]) & ports) << at
+        };
+        line.picked(inside(0) | inside(1) | inside(2) | inside(3))
     }
 
     #[inline(always)]

@@ -43,8 +43,9 @@ impl Tables {
     /// [`Change::Replace`] of a rule by one with another address or two in its sets takes as long as finding what changed,
     /// and lookups of just those addresses scan the list from then on, until 128 addresses have changed.
     ///
-    /// Short lists of few addresses are compiled anew, and so are long ones after 64 insertions or removals, and those
-    /// whose removed rule is in a cross product (up to 65,535 rules, some milliseconds).
+    /// Short lists of few addresses are compiled anew, and so are long ones after 64 insertions or removals, when a rule
+    /// for everything leaves that had others behind it, and when one leaves a cross product (up to 65,535 rules, some
+    /// milliseconds) where it decided in very many combinations, or after addresses have changed.
     ///
     /// # Errors
     /// [`BuildError`] as for [`Tables::build_with`].
@@ -139,11 +140,16 @@ impl Update {
     }
 
     fn remove(&mut self, at: usize) {
-        let action = self.rules[at].action;
+        let rule = &self.rules[at];
+        let (action, is_any) = (rule.action, *rule == Rule::any(rule.action, rule.origin));
         self.rules.remove(at);
         if let Some(base) = self.delta.remove(position(at)) {
+            // Rules behind one for everything were not compiled.
+            let uncovers = is_any && at < self.rules.len();
             let code = Verdict::by(action, base).code();
-            self.compiled = self.compiled.take().and_then(|compiled| compiled.without(code));
+            let behind = || self.delta.behind(base, &self.rules);
+            let compiled = self.compiled.take().filter(|_| !uncovers);
+            self.compiled = compiled.and_then(|compiled| compiled.without(code, &behind));
         }
     }
 }
@@ -151,3 +157,6 @@ impl Update {
 fn position(at: usize) -> u32 {
     u32::try_from(at).expect("lists are shorter than MAX_RULES")
 }
+
+#[cfg(test)]
+mod tests;

@@ -220,7 +220,7 @@ pub struct Bench {
 pub enum BenchWork {
     /// Forwarding between two veths, against a bare AF_XDP loop and the kernel (needs root)
     Wire(Wire),
-    /// The engine on packets in memory, without interfaces: parse, look up, judge, rewrite
+    /// The vswitch between ports in memory, without interfaces: receive, judge, forward, send
     Pipeline(crate::bench::pipeline::Pipeline),
 }
 

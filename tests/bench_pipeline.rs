@@ -38,6 +38,33 @@ fn workers_have_flows_of_their_own() {
 }
 
 #[test]
+fn the_vswitch_is_measured_unless_only_the_engine_is_asked_for() {
+    for (more, path) in [(&[][..], "vswitch"), (&["--engine"], "engine"), (&["--engine", "--workers", "2"], "engine")] {
+        let answer = measured(more);
+        assert_eq!((answer["path"].as_str(), &answer["dropped"]), (Some(path), &Value::from(0)), "{answer:#}");
+        assert_eq!(answer["session_hits"], answer["packets"]);
+    }
+}
+
+#[test]
+fn packets_may_come_to_any_worker() {
+    for spread in ["any", "shared", "locked", "unshared"] {
+        let answer = measured(&["--workers", "2", "--spread", spread]);
+        assert_eq!((answer["spread"].as_str(), &answer["new_sessions"]), (Some(spread), &Value::from(0)), "{answer:#}");
+        assert!(answer["packets"].as_u64() > Some(0), "{answer:#}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_together_is_refused() {
+    for more in ["--engine", "--new-sessions"] {
+        let output = bulkhead(&["bench", "pipeline", "--spread", "any", more]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.contains("--spread any"), "{text}");
+    }
+}
+
+#[test]
 fn the_answer_for_people_says_that_the_generator_is_not_counted() {
     let text = stdout(&bulkhead(&["bench", "pipeline", "--flows", "10", "--rules", "1", "--duration", "1"]), 0);
     assert!(text.contains("net of the generator's"), "{text}");

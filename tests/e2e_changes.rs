@@ -6,10 +6,13 @@ mod support {
     pub mod netns;
 }
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
-use support::lab::{Lab, policy, tcpdump_read};
+use support::lab::{Lab, Pod, policy, tcpdump_read};
 use support::netns::{eventually, seconds};
 
 /// The server takes what comes from pods with this label.
@@ -134,4 +137,123 @@ fn a_state_that_does_not_load_changes_nothing_and_is_told() {
     assert!(!lab.pings("client", &server));
     let summary = lab.stop();
     assert_eq!(summary["state"]["refused"], 2, "{summary:#}");
+}
+
+/// The server takes UDP from the client on this port and on [`ALWAYS`].
+fn port(number: u16) -> String {
+    let ports = format!("[{{protocol: UDP, port: {number}}}, {{protocol: UDP, port: {ALWAYS}}}]");
+    let spec = format!(
+        "{{podSelector: {{matchLabels: {{app: server}}}}, policyTypes: [Ingress], ingress: [{{ports: {ports}}}]}}"
+    );
+    policy("server", &spec)
+}
+
+/// Of the first two ports one is allowed, by the policy of the moment; the third always is.
+const EITHER: [u16; 2] = [5001, 5002];
+const ALWAYS: u16 = 5003;
+
+/// Rounds of packets that may be under way: so few that no queue on their way can be full.
+const UNDER_WAY: u32 = 32;
+
+/// Rounds of packets that each policy judges at least.
+const ROUNDS: u32 = 200;
+
+/// The client's sockets, which take turns: each has its own three sessions.
+const FLOWS: usize = 8;
+
+/// Changes from one policy to the other.
+const FLIPS: usize = 12;
+
+#[test]
+fn traffic_sees_one_of_two_disjoint_policies_at_any_time_and_what_both_allow_loses_nothing() {
+    require!();
+    let mut lab = pair();
+    lab.start(&port(EITHER[0]));
+    let socket = |pod: &str, port: u16| {
+        let Pod { netns, v4, .. } = lab.get(pod);
+        let path = Path::new("/run/netns").join(netns.name());
+        let socket = in_namespace(&path, || UdpSocket::bind((v4.as_str(), port)).unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let mut traffic = Rounds {
+        senders: (0..FLOWS).map(|_| socket("client", 0)).collect(),
+        receivers: [EITHER[0], EITHER[1], ALWAYS].map(|port| socket("server", port)),
+        server: lab.get("server").v4.clone(),
+        sent: 0,
+        received: [vec![], vec![], vec![]],
+    };
+    // Before there are many, the vswitch finds out where the server is.
+    traffic.run(1);
+    for flip in 1..=FLIPS {
+        traffic.run(ROUNDS);
+        let before = lab.count("in force");
+        lab.write_state(&port(EITHER[flip % 2]));
+        // Packets go on while the change is on its way.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while lab.count("in force") == before {
+            assert!(Instant::now() < deadline, "the new state is not in force");
+            traffic.run(1);
+        }
+    }
+    traffic.run(ROUNDS);
+    // Which policy judged a packet shows by its fate. Packets are judged in the order in which they were sent. A round of which
+    // both packets pass, or neither, so needs a change in its middle, and there are no more changes than were made.
+    let Rounds { sent, received: [first, second, always], .. } = traffic;
+    assert_eq!(always, (0..sent).collect::<Vec<u32>>(), "what both policies allow arrives whole and in order");
+    let has = |received: &[u32], round| received.binary_search(&round).is_ok();
+    let rulers: Vec<bool> = (0..sent).flat_map(|round| [has(&first, round), !has(&second, round)]).collect();
+    let changes = rulers.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert_eq!((rulers[0], changes), (true, FLIPS), "each change is seen once and nothing else");
+
+    let summary = lab.stop();
+    let dropped = u64::from(sent) * 2 - (first.len() + second.len()) as u64;
+    assert_eq!(summary["dropped"]["policy_denied"], dropped, "{summary:#}");
+    let reasons = summary["dropped"].as_object().unwrap().keys();
+    assert!(reasons.into_iter().all(|reason| ["policy_denied", "multicast"].contains(&reason.as_str())), "{summary:#}");
+    assert!(summary["sessions"]["revoked"].as_u64() >= Some(1), "{summary:#}");
+}
+
+/// Rounds of three numbered packets, one to each port of the server.
+struct Rounds {
+    senders: Vec<UdpSocket>,
+    receivers: [UdpSocket; 3],
+    server: String,
+    sent: u32,
+    /// The rounds of which a packet has arrived, by port.
+    received: [Vec<u32>; 3],
+}
+
+impl Rounds {
+    /// Sends so many rounds, and waits until the last packet that must arrive has.
+    fn run(&mut self, count: u32) {
+        for _ in 0..count {
+            self.wait_for(self.sent.saturating_sub(UNDER_WAY));
+            let sender = &self.senders[self.sent as usize % self.senders.len()];
+            for port in [EITHER[0], EITHER[1], ALWAYS] {
+                sender.send_to(&self.sent.to_be_bytes(), (self.server.as_str(), port)).unwrap();
+            }
+            self.sent += 1;
+        }
+        self.wait_for(self.sent);
+    }
+
+    /// Receives until so many rounds have arrived as far as every policy allows.
+    fn wait_for(&mut self, rounds: u32) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            // The last packet of a round first: when it is there, so are those before it.
+            for (socket, received) in self.receivers.iter().zip(&mut self.received).rev() {
+                let mut bytes = [0; 4];
+                while socket.recv(&mut bytes).is_ok() {
+                    received.push(u32::from_be_bytes(bytes));
+                }
+            }
+            if self.received[2].len() >= rounds as usize {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{} of {} rounds have arrived", self.received[2].len(), self.sent);
+            std::thread::yield_now();
+        }
+    }
 }

@@ -121,6 +121,8 @@ drop_reasons! {
     NoNeighbour "no_neighbour" "Nobody on the link answered for the address of the next hop.";
     /// Packets wait for a neighbour's MAC address in a bounded queue.
     NeighbourQueueFull "neighbour_queue_full" "Too many packets wait for the MAC addresses of neighbours.";
+    /// Answering ARP and neighbour discovery has a limit per port.
+    NeighbourRate "neighbour_rate" "More ARP requests and neighbour solicitations came in on the port than are answered.";
     /// The interface does not take packets as fast as they come.
     TxFull "tx_full" "The transmit queue of the port is full.";
     /// The packet's sessions or its way out belong to a worker that is too far behind to take it.

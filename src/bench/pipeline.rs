@@ -1,38 +1,49 @@
-//! `bulkhead bench pipeline`: what a packet costs from its bytes to its rewritten bytes, without interfaces.
+//! `bulkhead bench pipeline`: what a packet costs from one port of the vswitch to another, without interfaces.
 //!
 //! ```text
-//!   generator: 512 buffers, each packet of a random flow --> Worker::judge --> rewrite::hop --> queue of the port
+//!   generator --> LoopbackPort --> a worker's round: receive -> judge -> forward -> send --> LoopbackPort --> generator
 //! ```
 //!
 //! Packets are real frames in a few hundred buffers that are used again and again, as VPP's packet generator does, so that
-//! packet bytes are in the cache and what is measured is the work and the session table. Several workers have flows of
-//! their own, as an interface with as many queues would give them: nothing is handed over. The generator is timed alone,
-//! interleaved with the whole, and subtracted. Answers are checked before anything is timed, and counted afterwards.
+//! packet bytes are in the cache and what is measured is the work and the session table. Generator and worker take turns on
+//! one core, burst by burst, and each part has its own time; only the worker's is shown as the vswitch's. Answers are
+//! checked before anything is timed, and counted afterwards.
+//!
+//! `--engine` leaves out the vswitch: what `Worker::judge` and the rewrite take of it. `--spread` is for several workers,
+//! and for the question which the vswitch's module answers with this: packets to the worker that has their sessions, or
+//! sessions that all workers share.
 
+mod engine;
+mod measure;
 mod node;
+mod shared;
+mod through;
 mod traffic;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use bulkhead_dataplane::forward::rewrite;
-use bulkhead_dataplane::{
-    BURST, BodyKind, Judged, Percent, Received, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
-};
+use bulkhead_dataplane::{BURST, Percent, SessionConfig, WorkerConfig};
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::args::Format;
+use engine::Engine;
+use measure::{Measured, Subject};
 use node::Node;
-use traffic::{Order, Traffic};
+use shared::{Access, Lines};
+use through::Through;
+use traffic::Order;
 
 /// `bulkhead bench pipeline`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead bench pipeline --flows 1000000 --rules 1000 -o json\n\n\
-    Times are net of the packet generator, which is timed alone in the same process and subtracted.")]
+    Times are net of the packet generator, which takes turns with the vswitch and has its own time.")]
 pub struct Pipeline {
     /// Flows, in random order; with --new-sessions, sessions in the table at a time
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
@@ -43,9 +54,15 @@ pub struct Pipeline {
     /// Bytes of a frame, without its checksum
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
     pub size: u16,
-    /// Workers, one thread each, with flows of their own
+    /// Workers, one thread each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: u16,
+    /// Which packets come to which of several workers
+    #[arg(long, value_enum, default_value = "own")]
+    pub spread: Spread,
+    /// Only the engine and the rewrite, without ports and the vswitch around them
+    #[arg(long)]
+    pub engine: bool,
     /// Every packet starts a session; as many sessions end because their time is up
     #[arg(long)]
     pub new_sessions: bool,
@@ -57,184 +74,151 @@ pub struct Pipeline {
     pub output: Format,
 }
 
-/// Packets between two looks at the clock: under a millisecond, so that reading it costs nothing and most rounds fall
-/// between two interruptions. The median drops the others.
-const ROUND: usize = 32 * BURST;
+/// How flows are spread over workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Spread {
+    /// Each worker gets packets of its own flows, as from an interface that hashes as the vswitch does
+    Own,
+    /// Every worker gets packets of all flows; those of another worker's change hands
+    Any,
+    /// As `any`, but nothing changes hands: each hit writes a cache line that all workers share, the least that a session
+    /// table for all of them would cost
+    Shared,
+    /// As `shared`, and each of these lines has a lock
+    Locked,
+    /// As `shared`, but each worker has such lines of its own: what to compare the two with
+    Unshared,
+}
 
-/// Bursts that are checked before the time is taken: each flow of a small table several times.
-const CHECKED: usize = 256;
+impl Spread {
+    /// Whether a worker has only its part of the sessions.
+    const fn divides(self) -> bool {
+        matches!(self, Self::Own | Self::Any)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Any => "any",
+            Self::Shared => "shared",
+            Self::Locked => "locked",
+            Self::Unshared => "unshared",
+        }
+    }
+}
 
 /// VPP's default capacity, and the default of live workers: a table is not made smaller because there are few flows.
 const CAPACITY: usize = 500_000;
 
+/// What all workers have in common.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    size: usize,
+    /// Of all workers together.
+    flows: u32,
+    /// Of each worker at a time.
+    sessions: u32,
+    spread: Spread,
+    order: Order,
+    /// Of each worker.
+    engine: WorkerConfig,
+    /// Nanoseconds from burst to burst, as packets tell the time.
+    step: u64,
+}
+
+/// A worker's part of the flows.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    number: u16,
+    of: u16,
+}
+
+impl Setup {
+    /// When the first burst comes.
+    const BEGIN: u64 = 1_000_000_000_000;
+
+    fn new(args: &Pipeline) -> Self {
+        let parts = if args.spread.divides() { args.workers.into() } else { 1 };
+        let flows = args.flows.div_ceil(parts);
+        let order = if args.new_sessions { Order::Fresh } else { Order::Random };
+        // A twentieth more than the flows, so that the table is nearly full and nothing is refused.
+        let capacity = flows as usize + flows as usize / 20 + BURST;
+        let sessions = SessionConfig {
+            // All packets come in on the uplink and may have all of it.
+            outside_share: Percent::ALL,
+            ..SessionConfig::live(if args.new_sessions { capacity } else { capacity.max(CAPACITY) })
+        };
+        let step = match order {
+            // A session's time is up when as many others have come as there are flows. (256 is the burst.)
+            Order::Fresh => sessions.timeouts.idle / u64::from(flows.div_ceil(256)),
+            // 256 packets at 20 million a second.
+            Order::Random | Order::Each => 12_800,
+        };
+        let engine = WorkerConfig { sessions, ..WorkerConfig::default() };
+        Self { size: args.size.into(), flows: args.flows, sessions: flows, spread: args.spread, order, engine, step }
+    }
+}
+
 pub(crate) fn run(args: &Pipeline) -> anyhow::Result<ExitCode> {
-    let node = &Node::new(args.rules)?;
-    let start = &Barrier::new(usize::from(args.workers));
-    let measured = thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..args.workers).map(|number| scope.spawn(move || measure(args, node, number, start))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a measurement does not panic")).collect::<Vec<_>>()
-    });
-    let measured = measured.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    ensure!(
+        args.spread == Spread::Own || !(args.engine || args.new_sessions),
+        "--spread {} is about workers of the vswitch that have sessions: without --engine and --new-sessions",
+        args.spread.name()
+    );
+    let (setup, node) = (Setup::new(args), &Node::new(args.rules)?);
+    let duration = Duration::from_millis(args.duration.into());
+    let measured = if args.engine {
+        let shares = (0..args.workers).map(|number| Share { number, of: args.workers });
+        let engines = shares.map(|share| Engine::new(&setup, node, share)).collect();
+        side_by_side(engines, &setup, duration)?.0
+    } else {
+        let (measured, workers) = side_by_side(workers(args, &setup, node)?, &setup, duration)?;
+        through::finish(workers)?;
+        measured
+    };
     write(&report(args, &measured), args.output).context("cannot write the answer")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What one worker did.
-#[derive(Clone, Copy, Debug)]
-struct Measured {
-    /// Nanoseconds per packet, net.
-    net: f64,
-    /// The same of the fastest round: what the machine can do when it does nothing else.
-    fastest: f64,
-    generator: f64,
-    packets: u64,
-    hits: u64,
-    created: u64,
-    session_bytes: usize,
-    sessions: usize,
-}
-
-/// One worker and what it needs.
-struct Bench<'a> {
-    snapshot: &'a Snapshot,
-    addresses: Vec<[u8; 12]>,
-    worker: Worker,
-    traffic: Traffic,
-    judged: Vec<Judged>,
-    /// The queue of the pod's port: positions in the burst.
-    sent: Vec<usize>,
-    now: u64,
-    /// Nanoseconds from burst to burst.
-    step: u64,
-}
-
-fn measure(args: &Pipeline, node: &Node, number: u16, start: &Barrier) -> anyhow::Result<Measured> {
-    let flows = args.flows.div_ceil(u32::from(args.workers));
-    let order = if args.new_sessions { Order::Fresh } else { Order::Random };
-    // A twentieth more than the flows, so that the table is nearly full and nothing is refused.
-    let capacity = flows as usize + flows as usize / 20 + BURST;
-    let sessions = SessionConfig {
-        // All packets come in on the uplink and may have all of it.
-        outside_share: Percent::ALL,
-        ..SessionConfig::live(if args.new_sessions { capacity } else { capacity.max(CAPACITY) })
+/// The vswitch's workers.
+fn workers<'a>(args: &Pipeline, setup: &Setup, node: &'a Node) -> anyhow::Result<Vec<Through<'a>>> {
+    let apart = |lines: &dyn Fn() -> Lines| {
+        // A vswitch each: nothing is another's.
+        let one = |_| Ok(through::vswitch(setup, node, 1)?.into_iter().map(|worker| worker.with(lines())));
+        Ok((0..args.workers).map(one).collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     };
-    let step = match order {
-        // A session's time is up when as many others have come as there are flows. (256 is the burst.)
-        Order::Fresh => sessions.timeouts.idle / u64::from(flows.div_ceil(256)),
-        // 256 packets at 20 million a second.
-        Order::Random | Order::Each => 12_800,
+    match args.spread {
+        Spread::Own | Spread::Any => through::vswitch(setup, node, args.workers),
+        Spread::Unshared => apart(&|| Lines::new(args.flows, Access::Plain)),
+        Spread::Shared | Spread::Locked => {
+            let access = if args.spread == Spread::Locked { Access::Locked } else { Access::Plain };
+            let lines = Lines::new(args.flows, access);
+            apart(&|| lines.clone())
+        }
+    }
+}
+
+/// Measures all at the same time, a thread each, and gives them back.
+fn side_by_side<S: Subject + Send>(
+    subjects: Vec<S>,
+    setup: &Setup,
+    duration: Duration,
+) -> anyhow::Result<(Vec<Measured>, Vec<S>)> {
+    let (start, others) = (&Barrier::new(subjects.len()), &AtomicUsize::new(subjects.len()));
+    let one = move |mut subject: S| {
+        let prepared = measure::prepare(&mut subject, setup.order, setup.sessions);
+        start.wait();
+        if let Err(error) = prepared {
+            others.fetch_sub(1, Ordering::Relaxed);
+            return Err(error);
+        }
+        Ok((measure::time(&mut subject, setup.order, duration, others), subject))
     };
-    let mut bench = Bench {
-        snapshot: &node.snapshot,
-        addresses: node.addresses.clone(),
-        worker: Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() }),
-        traffic: Traffic::new(usize::from(args.size), flows, number),
-        judged: Vec::with_capacity(BURST),
-        sent: Vec::with_capacity(BURST),
-        now: 1_000_000_000_000,
-        step,
-    };
-    bench.check(order)?;
-    start.wait();
-    Ok(bench.time(order, Duration::from_millis(u64::from(args.duration))))
-}
-
-impl Bench<'_> {
-    /// The generator's burst through everything.
-    #[inline]
-    fn forward(&mut self) {
-        self.now += self.step;
-        let in_port = Node::UPLINK;
-        let packets = self.traffic.frames().map(|frame| Received { frame, wire_len: frame.len(), in_port });
-        self.worker.judge(self.snapshot, self.now, packets, &mut self.judged);
-        self.sent.clear();
-        for (at, judged) in self.judged.iter().enumerate() {
-            if let Verdict::Forward(out) = judged.verdict
-                && rewrite::hop(self.traffic.frame_mut(at), &self.addresses[out.index()])
-            {
-                self.sent.push(at);
-            }
-        }
-    }
-
-    /// Makes the sessions, and looks at answers and bytes on the way.
-    fn check(&mut self, order: Order) -> anyhow::Result<()> {
-        let bursts = (self.traffic.flows() as usize).div_ceil(BURST);
-        if order == Order::Fresh {
-            return (0..bursts + 1).try_for_each(|_| self.check_burst(order, SessionState::New));
-        }
-        for _ in 0..bursts {
-            self.traffic.generate(Order::Each);
-            self.forward();
-        }
-        let (sessions, flows) = (self.worker.sessions_in_use(), self.traffic.flows() as usize);
-        ensure!(sessions == flows, "{sessions} sessions of {flows} flows");
-        (0..CHECKED).try_for_each(|_| self.check_burst(order, SessionState::Hit))
-    }
-
-    fn check_burst(&mut self, order: Order, session: SessionState) -> anyhow::Result<()> {
-        self.traffic.generate(order);
-        let before: Vec<Vec<u8>> = self.traffic.frames().map(<[u8]>::to_vec).collect();
-        self.forward();
-        let right = Judged { verdict: Verdict::Forward(Node::POD), body: BodyKind::Ip, session: Some(session) };
-        let wrong = self.judged.iter().find(|judged| **judged != right);
-        ensure!(wrong.is_none() && self.sent.len() == BURST, "a packet got the wrong answer: {wrong:?}");
-        let addresses = &self.addresses[Node::POD.index()];
-        let mut pairs = before.iter().zip(self.traffic.frames());
-        let wrong = pairs.find(|(before, after)| !traffic::is_one_hop(before, after, addresses));
-        ensure!(wrong.is_none(), "a packet was rewritten wrongly: {wrong:?}");
-        Ok(())
-    }
-
-    /// Generator alone and everything, in turn; the difference of the medians.
-    fn time(&mut self, order: Order, duration: Duration) -> Measured {
-        let before = self.worker.counters().clone();
-        let (mut wholes, mut generators) = (Vec::new(), Vec::new());
-        let started = Instant::now();
-        while started.elapsed() < duration || wholes.len() < 3 {
-            generators.push(time_of(|| self.traffic.generate(order)));
-            wholes.push(time_of(|| {
-                self.traffic.generate(order);
-                self.forward();
-            }));
-        }
-        let packets = (wholes.len() * ROUND) as u64;
-        let (whole, generator) = (Times::of(wholes), Times::of(generators));
-        let after = self.worker.counters();
-        let created = after.sessions().created - before.sessions().created;
-        let forwarded = after.forwarded() - before.forwarded();
-        Measured {
-            net: whole.median - generator.median,
-            fastest: whole.fastest - generator.fastest,
-            generator: generator.median,
-            packets,
-            hits: forwarded - created,
-            created,
-            session_bytes: self.worker.session_memory(),
-            sessions: self.worker.sessions_in_use(),
-        }
-    }
-}
-
-/// Nanoseconds per packet of a round.
-fn time_of(mut burst: impl FnMut()) -> f64 {
-    let started = Instant::now();
-    (0..ROUND / BURST).for_each(|_| burst());
-    started.elapsed().as_secs_f64() * 1e9 / ROUND as f64
-}
-
-/// Nanoseconds per packet over many rounds.
-struct Times {
-    median: f64,
-    fastest: f64,
-}
-
-impl Times {
-    fn of(mut rounds: Vec<f64>) -> Self {
-        rounds.sort_by(f64::total_cmp);
-        Self { median: rounds[rounds.len() / 2], fastest: rounds[0] }
-    }
+    let results = thread::scope(|scope| {
+        let threads: Vec<_> = subjects.into_iter().map(|subject| scope.spawn(move || one(subject))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a measurement does not panic")).collect::<Vec<_>>()
+    });
+    Ok(results.into_iter().collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip())
 }
 
 fn report(args: &Pipeline, measured: &[Measured]) -> Value {
@@ -253,6 +237,9 @@ fn report(args: &Pipeline, measured: &[Measured]) -> Value {
         "new_sessions": sum(|worker| worker.created),
         "packets": sum(|worker| worker.packets),
         "size": args.size,
+        "path": if args.engine { "engine" } else { "vswitch" },
+        "spread": args.spread.name(),
+        "dropped": sum(|worker| worker.dropped),
         "generator_ns_per_packet": measured.iter().map(|worker| worker.generator).sum::<f64>() / measured.len() as f64,
         "session_bytes": bytes,
         "bytes_per_session": bytes as f64 / sessions.max(1) as f64,

@@ -16,6 +16,15 @@ pub(super) struct Bucket {
     full_at: u64,
 }
 
+/// What the vswitch sends of its own to a port because of what came in there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PortBuckets {
+    /// ICMP errors.
+    pub(super) errors: Bucket,
+    /// Answers to ARP and neighbour discovery.
+    pub(super) answers: Bucket,
+}
+
 impl Bucket {
     /// Takes a token; false when there is none.
     pub(super) fn take(&mut self, rate: Rate, now: u64) -> bool {

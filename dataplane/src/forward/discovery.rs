@@ -7,6 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::book::Request;
+use super::bucket::Rate;
 use super::icmp::node_address;
 use super::message::{Message, icmpv6_checksum};
 use super::wire::{self, ETHERNET_LEN, Mac};
@@ -22,6 +23,11 @@ const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
 /// In the flags of an advertisement: it answers a solicitation.
 const SOLICITED: u8 = 0x40;
+
+/// How many questions of a port a worker answers. Linux repeats a question after a second, and asks for each address alone:
+/// a burst answers a host that has just begun and asks for 250 pods. What is above is a flood, which would have as many
+/// answers made and sent to it.
+const ANSWERS: Rate = Rate { per_second: 1000, burst: 256 };
 
 /// A question: who asks, from what MAC address, for what.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +113,17 @@ impl<T> Forwarder<T> {
         self.send(port, message);
     }
 
+    /// Queues an answer, unless the port has had too many of late.
+    fn answer(&mut self, port: PortId, message: Message) -> Result<(), DropReason> {
+        let bucket = self.buckets.get_mut(port.index()).ok_or(DropReason::UnknownPort)?;
+        if !bucket.answers.take(ANSWERS, self.now) {
+            return Err(DropReason::NeighbourRate);
+        }
+        self.counters.answered += 1;
+        self.send(port, message);
+        Ok(())
+    }
+
     fn send(&mut self, port: PortId, message: Message) {
         let Some(side) = self.sides.get(port.index()).filter(|side| side.has_link()) else { return };
         if self.messages.len() < MAX_MESSAGES {
@@ -138,8 +155,7 @@ impl<T> Forwarder<T> {
         }
         let question = Question { asker: sender, mac: source, target: arp.target.into() };
         if arp.operation == Operation::Request && self.answers(snapshot, in_port, &question) {
-            self.counters.answered += 1;
-            self.send(in_port, Message::ArpReply { about: arp.target, asker: arp.sender, to: source });
+            self.answer(in_port, Message::ArpReply { about: arp.target, asker: arp.sender, to: source })?;
         }
         Ok(())
     }
@@ -165,8 +181,7 @@ impl<T> Forwarder<T> {
             (Neighbour::Solicitation(target), IpAddr::V6(asker)) => {
                 let question = Question { asker: flow.src, mac: source, target: target.into() };
                 if self.answers(snapshot, in_port, &question) {
-                    self.counters.answered += 1;
-                    self.send(in_port, Message::Advertisement { about: target, asker, to: named.unwrap_or(source) });
+                    self.answer(in_port, Message::Advertisement { about: target, asker, to: named.unwrap_or(source) })?;
                 }
             }
             (Neighbour::Advertisement(target), _) if is_uplink => {

@@ -12,7 +12,7 @@
 //!   engine ----------> forward -----> Send(out)  <------- held packets --3 s--> Drop(no_neighbour)
 //!                         |  `- unknown -> Hold ------------^   |
 //!                         |                                   ask: ARP request, neighbour solicitation
-//!                         |- ARP, ND: answer, learn -> Consumed
+//!                         |- ARP, ND: answer (rate limited), learn -> Consumed
 //!                         `- Drop -> report: ICMP error, rate limited
 //! ```
 //!
@@ -51,7 +51,7 @@ pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
 
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
-use bucket::Bucket;
+use bucket::PortBuckets;
 use gateway::Gateway;
 use icmp::{Cause, Report};
 use message::Message;
@@ -131,7 +131,7 @@ pub struct Forwarder<T> {
     released: VecDeque<Released<T>>,
     messages: VecDeque<(PortId, Mac, Message)>,
     /// By port.
-    buckets: Vec<Bucket>,
+    buckets: Vec<PortBuckets>,
     next_tick: u64,
     next_probe: u64,
     counters: ForwardCounters,
@@ -170,7 +170,7 @@ impl<T> Forwarder<T> {
         self.made_from = Some(made_from);
         side::refresh(&mut self.sides, snapshot, &self.neighbours);
         if self.buckets.len() < self.sides.len() {
-            self.buckets.resize(self.sides.len(), Bucket::default());
+            self.buckets.resize(self.sides.len(), PortBuckets::default());
         }
         gateway::refresh(&mut self.gateways, snapshot, &self.sides, self.view.load());
         self.has_news = true;
@@ -194,6 +194,7 @@ impl<T> Forwarder<T> {
     /// [`DropReason::SpoofedSource`] for a frame that does not carry its pod's MAC address, [`DropReason::OtherHost`] for
     /// one on the uplink that is for another machine, [`DropReason::Multicast`] for a packet that the uplink's link
     /// broadcasts (RFC 1812 §5.3.4), [`DropReason::UnknownPort`].
+    #[inline]
     pub fn admit(&self, in_port: PortId, frame: &[u8]) -> Result<(), DropReason> {
         self.sides.get(in_port.index()).ok_or(DropReason::UnknownPort)?.admit(frame)
     }
@@ -251,6 +252,7 @@ impl<T> Forwarder<T> {
     }
 
     /// Everything but a plain packet to a known pod, host or gateway.
+    #[inline(never)]
     fn forward_any(
         &mut self,
         snapshot: &Snapshot,
@@ -340,7 +342,7 @@ impl<T> Forwarder<T> {
     ) -> Option<usize> {
         let side = self.sides.get(packet.in_port.index())?;
         let report = Report::new(snapshot, side, packet, Cause::of(reason)?)?;
-        if !self.buckets[packet.in_port.index()].take(icmp::RATE, self.now) {
+        if !self.buckets[packet.in_port.index()].errors.take(icmp::RATE, self.now) {
             self.counters.errors_suppressed += 1;
             return None;
         }
@@ -360,7 +362,10 @@ impl<T> Forwarder<T> {
 /// looked at more closely.
 #[inline]
 fn pass(frame: &mut [u8], hop: bool) -> bool {
-    wire::is_plain(frame) && (!hop || take_hop(frame))
+    match wire::ethertype_of(frame) {
+        Some(ethertype::IPV4) => !hop || rewrite::decrement_ttl(&mut frame[ETHERNET_LEN..]),
+        _ => wire::is_plain(frame) && (!hop || take_hop(frame)),
+    }
 }
 
 /// One off the TTL or hop limit; false when it does not allow it.

@@ -19,6 +19,8 @@ pub(super) struct Side {
     longest: usize,
     /// The source that incoming frames have, as [`wire::to_number`] has it, [`ANY_SOURCE`] or [`NO_SOURCE`].
     source: u64,
+    /// The vswitch's own MAC address on the uplink as a number, if that has a link: what frames there are nearly always for.
+    own: u64,
     pub(super) kind: PortKind,
     /// Whether the other side's MAC address is known. Never on the uplink, where there are many.
     pub(super) is_known: bool,
@@ -33,6 +35,10 @@ impl Side {
             addresses: rewrite::addresses([0; 6], own),
             longest,
             source: if port.kind == PortKind::Uplink { ANY_SOURCE } else { NO_SOURCE },
+            own: port
+                .link
+                .filter(|_| port.kind == PortKind::Uplink)
+                .map_or(NO_SOURCE, |link| wire::to_number(link.mac)),
             kind: port.kind,
             is_known: false,
             is_configured: port.mac.is_some(),
@@ -114,7 +120,18 @@ impl Side {
     }
 
     /// Whether a frame that comes in is for the vswitch and from whom it should be.
+    #[inline]
     pub(super) fn admit(&self, frame: &[u8]) -> Result<(), DropReason> {
+        let is_usual = match self.kind {
+            PortKind::Uplink => wire::destination_mac(frame).is_some_and(|mac| wire::to_number(mac) == self.own),
+            PortKind::Pod | PortKind::Host => self.has_sent(frame),
+        };
+        if is_usual { Ok(()) } else { self.admit_any(frame) }
+    }
+
+    /// Everything but a frame to the vswitch on the uplink, or from whoever is known to be behind the port.
+    #[inline(never)]
+    fn admit_any(&self, frame: &[u8]) -> Result<(), DropReason> {
         let (Some(destination), Some(source)) = (wire::destination_mac(frame), wire::source_mac(frame)) else {
             // The engine says what is wrong with it.
             return Ok(());

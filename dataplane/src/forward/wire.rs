@@ -25,6 +25,7 @@ pub(super) fn ethertype_of(frame: &[u8]) -> Option<u16> {
 }
 
 /// The destination address; none when the header is cut short.
+#[inline]
 pub(super) fn destination_mac(frame: &[u8]) -> Option<Mac> {
     frame.first_chunk::<6>().copied()
 }

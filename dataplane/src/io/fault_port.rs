@@ -188,7 +188,7 @@ impl<P: Port> Port for FaultPort<P> {
         }
         // Only when the inner port has room again: packets wait with their sender, not in here.
         if self.transit.is_empty() {
-            let count = whole(&*frames, frames.len());
+            let count = whole(frames, frames.len());
             self.transit.extend(frames.drain(..count));
             self.send.pass(&mut self.transit, &mut self.workshop);
             self.tell();

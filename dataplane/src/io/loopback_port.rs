@@ -82,6 +82,11 @@ impl LoopbackPort {
             PortStatistics { receive_ring_full: 0, fill_ring_empty: 0, receive_dropped: 0, invalid_descriptors: 0 };
         Self { outgoing: Some(outgoing), incoming: Some(incoming), oversized: Vec::new(), statistics }
     }
+
+    /// How many frames fit into the queue now; none when this end is closed.
+    fn room(&self) -> Option<usize> {
+        self.outgoing.as_ref().map(|outgoing| outgoing.ring.slots())
+    }
 }
 
 impl Port for LoopbackPort {
@@ -96,12 +101,16 @@ impl Port for LoopbackPort {
         }
         let chunk = ring.read_chunk(waiting).expect("that many are there, and nobody else takes them");
         let (front, back) = chunk.as_slices();
-        let queue = || front.iter().chain(back);
-        let count = match whole(queue(), limit) {
-            0 if limit > 0 => first(queue()).unwrap_or(0),
+        let count = match whole(back, limit.saturating_sub(front.len())) {
+            0 => whole(front, limit),
+            more => front.len() + more,
+        };
+        let count = match count {
+            0 if limit > 0 => first(front.iter().chain(back)).unwrap_or(0),
             count => count,
         };
-        frames.extend(chunk.into_iter().take(count));
+        frames.reserve(count);
+        chunk.into_iter().take(count).for_each(|frame| frames.push(frame));
         Ok(())
     }
 
@@ -112,7 +121,7 @@ impl Port for LoopbackPort {
         }
         let capacity = ring.buffer().capacity();
         loop {
-            let count = whole(&*frames, ring.slots());
+            let count = whole(frames, ring.slots());
             if count > 0 {
                 let chunk = ring.write_chunk_uninit(count).expect("that many slots are free, and only get more");
                 chunk.fill_from_iter(frames.drain(..count));
@@ -225,6 +234,21 @@ impl LoopbackPeer {
         self.pool.give_all(self.frames.drain(..));
         sent?;
         if was_taken { Ok(()) } else { Err(LoopbackError::Full) }
+    }
+
+    /// Sends packets as one batch: all of them or none, and the other end does not see one before the others.
+    ///
+    /// # Errors
+    /// [`LoopbackError`] when they were not sent.
+    pub fn push_burst(&mut self, packets: &[impl AsRef<[u8]>]) -> Result<(), LoopbackError> {
+        let has_frames = packets.iter().all(|packet| scatter(&mut self.pool, packet.as_ref(), &mut self.frames));
+        let sent = match self.port.room() {
+            _ if !has_frames => Err(LoopbackError::NoFrames),
+            Some(room) if room < self.frames.len() => Err(LoopbackError::Full),
+            _ => self.port.send(&mut self.frames).map_err(LoopbackError::Port),
+        };
+        self.pool.give_all(self.frames.drain(..));
+        sent
     }
 
     /// The next packet that the other end sent; none when there is none now, or never again.

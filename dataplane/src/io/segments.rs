@@ -5,14 +5,11 @@
 use super::{Frame, FramePool, Umem};
 
 /// How many frames at the front of a queue are whole packets, as many as `room` frames can hold.
-pub(super) fn whole<'a>(frames: impl IntoIterator<Item = &'a Frame>, room: usize) -> usize {
-    let mut whole = 0;
-    for (at, frame) in frames.into_iter().take(room).enumerate() {
-        if !frame.has_more() {
-            whole = at + 1;
-        }
-    }
-    whole
+#[inline]
+pub(super) fn whole(frames: &[Frame], room: usize) -> usize {
+    // From the end: nearly always the last frame there is the last one of its packet.
+    let frames = &frames[..room.min(frames.len())];
+    frames.iter().rposition(|frame| !frame.has_more()).map_or(0, |last| last + 1)
 }
 
 /// How many frames the first packet has; none when its last frame is not there.

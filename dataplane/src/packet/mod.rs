@@ -159,8 +159,9 @@ impl Network {
     }
 }
 
-/// The quick way: the packet and its sender's MAC address, if it is a plain one.
-#[inline]
+/// The quick way: the packet and its sender's MAC address, if it is a plain one. A part of the loop that parses a burst:
+/// called, its answer goes through memory.
+#[inline(always)]
 pub(crate) fn parse_plain(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Plain, Option<[u8; 6]>)> {
     let mut source_mac = None;
     let plain = match parse_link(link, Bytes::new(frame, wire_len), &mut source_mac) {
@@ -184,7 +185,7 @@ pub(crate) fn parse(link: LinkType, frame: &[u8], wire_len: usize) -> Parsed {
 }
 
 /// Takes the link header off. The source MAC is told even when the rest of the frame is not understood.
-#[inline]
+#[inline(always)]
 fn parse_link<'a>(
     link: LinkType,
     frame: Bytes<'a>,

@@ -1,5 +1,7 @@
 //! Packets that wait to be judged.
 
+use std::vec::Drain;
+
 use crate::io::{Frame, Umem};
 use crate::{PortId, Received};
 
@@ -9,9 +11,31 @@ pub(super) struct Arrival {
     /// The port that it came in on.
     pub(super) port: PortId,
     /// How many frames it has.
-    pub(super) count: usize,
-    /// Its bytes in all of them.
-    pub(super) len: usize,
+    pub(super) count: u32,
+    /// Its bytes in all of them, or the most that fits, which no link carries.
+    len: u32,
+}
+
+impl Arrival {
+    /// A packet of so many frames and bytes.
+    pub(super) fn new(port: PortId, count: usize, len: usize) -> Self {
+        let count = u32::try_from(count).expect("a region has fewer chunks");
+        Self { port, count, len: u32::try_from(len).unwrap_or(u32::MAX) }
+    }
+
+    /// Bytes in all frames.
+    pub(super) const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// How many frames follow the first one.
+    pub(super) const fn rest(&self) -> usize {
+        self.count as usize - 1
+    }
+
+    fn add(&mut self, frame: &Frame) {
+        *self = Self::new(self.port, self.count as usize + 1, self.len() + frame.len());
+    }
 }
 
 /// Packets side by side with their frames, in order. Keeps its memory from burst to burst.
@@ -29,17 +53,43 @@ impl Arrivals {
         self.packets.len()
     }
 
+    /// Where a port puts frames, behind those that are there; then they are to be sorted.
+    pub(super) const fn frames(&mut self) -> &mut Vec<Frame> {
+        &mut self.frames
+    }
+
+    /// Makes packets of the frames that came in on a port and that are no packets yet, as long as they are packets of one frame
+    /// that `is_mine` wants. Answers how many these are, and their bytes. What is left belongs to `rest`.
+    #[inline]
+    pub(super) fn accept(&mut self, port: PortId, first: usize, is_mine: impl Fn(&Frame) -> bool) -> (usize, u64) {
+        let (mut count, mut bytes) = (0, 0);
+        for frame in &self.frames[first..] {
+            if frame.has_more() || !is_mine(frame) {
+                break;
+            }
+            self.packets.push(Arrival::new(port, 1, frame.len()));
+            count += 1;
+            bytes += frame.len() as u64;
+        }
+        (count, bytes)
+    }
+
     /// Appends a frame: of the last packet when that has more to come, else of a new one.
+    #[inline]
     pub(super) fn push(&mut self, port: PortId, frame: Frame) {
         match self.packets.last_mut().filter(|_| self.is_open) {
-            Some(packet) => {
-                packet.count += 1;
-                packet.len += frame.len();
-            }
-            None => self.packets.push(Arrival { port, count: 1, len: frame.len() }),
+            Some(packet) => packet.add(&frame),
+            None => self.packets.push(Arrival::new(port, 1, frame.len())),
         }
         self.is_open = frame.has_more();
         self.frames.push(frame);
+    }
+
+    /// Reads something of every frame from `first` on. Nothing depends on it: frames from another worker have their headers in
+    /// that one's cache, and so the misses overlap; parsing packet by packet, the CPU would see a few at a time.
+    pub(super) fn read_ahead(&self, umem: &Umem, first: usize) {
+        let bytes = self.frames[first..].iter().map(|frame| umem.bytes(frame).first().copied().unwrap_or_default());
+        std::hint::black_box(bytes.fold(0, |all, byte| all ^ byte));
     }
 
     /// The packets as the engine wants them.
@@ -47,20 +97,14 @@ impl Arrivals {
         let mut first = 0;
         self.packets.iter().map(move |packet| {
             let frame = umem.bytes(&self.frames[first]);
-            first += packet.count;
-            Received { frame, wire_len: packet.len, in_port: packet.port }
+            first += packet.count as usize;
+            Received { frame, wire_len: packet.len(), in_port: packet.port }
         })
     }
 
-    /// Takes the packets out: each with its position and its frames, all of which must be taken.
-    pub(super) fn drain(
-        &mut self,
-        mut each: impl FnMut(Arrival, usize, std::iter::Take<&mut std::vec::Drain<'_, Frame>>),
-    ) {
-        let mut frames = self.frames.drain(..);
-        for (at, packet) in self.packets.drain(..).enumerate() {
-            each(packet, at, frames.by_ref().take(packet.count));
-        }
+    /// Takes the packets out, and their frames, which are as many as the packets say.
+    pub(super) fn drain(&mut self) -> (Drain<'_, Arrival>, Drain<'_, Frame>) {
+        (self.packets.drain(..), self.frames.drain(..))
     }
 }
 
@@ -79,10 +123,12 @@ mod tests {
         }
         let seen: Vec<_> = arrivals.iter(&umem).map(|p| (p.in_port.0, p.frame.len(), p.wire_len)).collect();
         assert_eq!(seen, [(0, 10, 10), (1, 11, 11 + 12 + 13)]);
-        let mut taken = Vec::new();
-        arrivals
-            .drain(|packet, at, frames| taken.push((packet.count, at, frames.map(|f| f.len()).collect::<Vec<_>>())));
-        assert_eq!(taken, [(1, 0, vec![10]), (3, 1, vec![11, 12, 13])]);
+        let (packets, mut frames) = arrivals.drain();
+        let mut lengths = |count| frames.by_ref().take(count).map(|frame| frame.len()).collect::<Vec<_>>();
+        let taken: Vec<_> = packets.map(|packet| (packet.rest(), lengths(packet.rest() + 1))).collect();
+        assert_eq!(taken, [(0, vec![10]), (2, vec![11, 12, 13])]);
+        assert_eq!(frames.next().map(|frame| frame.len()), None);
+        drop(frames);
         assert_eq!(arrivals.len(), 0);
     }
 }

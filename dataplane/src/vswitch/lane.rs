@@ -1,12 +1,42 @@
-//! Lanes: how packets change workers.
+//! Lanes: how packets change workers, and why they do.
 //!
 //! Every ordered pair of workers has a queue of its own, with one end each. So no two workers ever wait for each other
-//! over a slot, and a packet changes hands with one write and one read of 24 bytes.
+//! over a slot, and a packet changes hands with one write and one read of 24 bytes. Packets wait in the worker until it has
+//! sorted a burst, and then go in as one: the cache lines that say how full the lane is change cores once per burst.
+//!
+//! # Changing hands, or one table for all workers
+//!
+//! `bulkhead bench pipeline --workers 2 --spread ...`, two cores with one L3, 64 bytes, 1,000 rules, 10,000 flows, medians of
+//! several runs on a machine that also did other work; nanoseconds that a worker spends per packet:
+//!
+//! | `--spread` | | ns | Mpps of both |
+//! |---|---|---|---|
+//! | `own` | every packet comes to the worker that has its session | 37 | 54 |
+//! | `any` | half of them come to the other worker and change hands | 69 | 29 |
+//! | `unshared` | own sessions, and each hit writes one more cache line, the worker's own | 37 | 54 |
+//! | `shared` | the same, but the line is shared: plain loads and stores | 39 | 52 |
+//! | `locked` | the same, and the line has a lock | 43 | 46 |
+//!
+//! A packet that changes hands costs some 60 ns more than one that does not, most of it because its header is in the other
+//! core's cache. That is more than what hits on a shared table cost at the least, 2 to 7 ns: the misses overlap, as the engine
+//! reads ahead. So hits alone would speak for a shared table. It was not taken, for what these lines leave out:
+//!
+//! * A hit is not the whole of it. A new session takes an entry, a place in the index, in a list of its class and port and in
+//!   its port's quota; an old one is swept out or recycled. All of that is one worker's own now, and 5 million a second on
+//!   each. Shared it needs locks around the lists, or a lock-free reclamation, on the path that a flood of SYNs takes.
+//! * What the engine promises is sequential: a burst has the outcomes of its packets one by one, a request is judged before its
+//!   reply, a later fragment after the first one, TCP's state follows the order of arrival. One worker per pair of addresses
+//!   keeps that without a word; with a shared table each of these is a race to be thought through.
+//!
+//! What it means: of N workers' packets (N - 1) / N change hands, however the ports are laid out, since the hash is keyed. Two
+//! workers so judge and forward together hardly more than one. What they share out is what ports cost, which with AF_XDP on
+//! veths (copies, system calls) is several times all of this. Whether a complete shared table would keep the distance of its
+//! lower bound was not measured.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::PortId;
 use crate::io::Frame;
+use crate::{BURST, PortId};
 
 /// Frames that a lane holds: eight bursts. A worker that is that far behind is overloaded, and a longer queue would
 /// only make its packets older.
@@ -31,8 +61,10 @@ struct Parcel {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     lane: Producer<Parcel>,
-    /// Whether something was put in since the other worker was last woken.
-    pub(super) is_news: bool,
+    /// What goes in with the next [`Outgoing::post`].
+    waiting: Vec<Parcel>,
+    /// How many frames fit in, as far as was looked.
+    room: usize,
 }
 
 /// Where a worker finds what one other worker put in.
@@ -44,24 +76,39 @@ pub(super) struct Incoming {
 /// A lane's two ends.
 pub(super) fn lane() -> (Outgoing, Incoming) {
     let (producer, consumer) = RingBuffer::new(LANE_FRAMES);
-    (Outgoing { lane: producer, is_news: false }, Incoming { lane: consumer })
+    (Outgoing { lane: producer, waiting: Vec::with_capacity(BURST), room: LANE_FRAMES }, Incoming { lane: consumer })
 }
 
 impl Outgoing {
     /// Whether a packet of so many frames fits. Only this end fills the lane, so the answer stays true.
-    pub(super) fn has_room(&self, frames: usize) -> bool {
-        self.lane.slots() >= frames
+    #[inline]
+    pub(super) fn has_room(&mut self, frames: usize) -> bool {
+        let needed = self.waiting.len() + frames;
+        if self.room < needed {
+            self.room = self.lane.slots();
+        }
+        self.room >= needed
     }
 
-    /// Puts a packet of so many frames in. The other end sees it whole or not at all.
+    /// Puts a packet of some frames in, for which there is room.
+    #[inline]
+    pub(super) fn push(&mut self, frames: impl Iterator<Item = Frame>, errand: Errand) {
+        self.waiting.extend(frames.map(|frame| Parcel { frame, errand }));
+    }
+
+    /// Lets the other end have what was put in: a packet whole or not at all. False when that is nothing.
     ///
     /// # Panics
-    /// Without room, or when `frames` has fewer than `count`.
-    pub(super) fn push(&mut self, count: usize, frames: impl Iterator<Item = Frame>, errand: Errand) {
-        self.is_news = true;
+    /// When there was no room.
+    pub(super) fn post(&mut self) -> bool {
+        let count = self.waiting.len();
+        if count == 0 {
+            return false;
+        }
         let chunk = self.lane.write_chunk_uninit(count).expect("has_room was asked");
-        let filled = chunk.fill_from_iter(frames.take(count).map(|frame| Parcel { frame, errand }));
-        assert_eq!(filled, count, "a packet has as many frames as were counted");
+        chunk.fill_from_iter(self.waiting.drain(..));
+        self.room -= count;
+        true
     }
 }
 
@@ -73,12 +120,12 @@ impl Incoming {
 
     /// Takes frames out, whole packets only, until about `limit` frames were taken.
     pub(super) fn take(&mut self, limit: usize, mut each: impl FnMut(Frame, Errand)) {
-        let mut taken = 0;
-        while let Ok(Parcel { frame, errand }) = self.lane.pop() {
+        let waiting = self.lane.slots();
+        let chunk = self.lane.read_chunk(waiting).expect("that many are there, and nobody else takes them");
+        for (at, Parcel { frame, errand }) in chunk.into_iter().enumerate() {
             let is_last = !frame.has_more();
             each(frame, errand);
-            taken += 1;
-            if is_last && taken >= limit {
+            if is_last && at + 1 >= limit {
                 break;
             }
         }
@@ -98,8 +145,10 @@ mod tests {
             frame.set_more(at % 3 != 2);
             frame
         });
-        out.push(3, &mut frames, Errand::Judge(PortId(1)));
-        out.push(3, &mut frames, Errand::Judge(PortId(1)));
+        out.push(frames.by_ref().take(3), Errand::Judge(PortId(1)));
+        out.push(frames.by_ref().take(3), Errand::Judge(PortId(1)));
+        assert!(into.is_empty());
+        assert!(out.post() && !out.post());
         let mut taken = Vec::new();
         into.take(1, |frame, _| taken.push(frame));
         assert_eq!(taken.len(), 3);
@@ -111,11 +160,15 @@ mod tests {
     #[test]
     fn a_full_lane_says_so() {
         let (_umem, frames) = Umem::new(u32::try_from(LANE_FRAMES).unwrap()).unwrap();
-        let (mut out, _into) = lane();
+        let (mut out, mut into) = lane();
         for frame in frames {
             assert!(out.has_room(1));
-            out.push(1, std::iter::once(frame), Errand::Send(PortId(0)));
+            out.push(std::iter::once(frame), Errand::Send(PortId(0)));
         }
+        assert!(!out.has_room(1), "what waits takes room as well");
+        assert!(out.post());
         assert!(!out.has_room(1));
+        into.take(3, |_, _| {});
+        assert!(out.has_room(3) && !out.has_room(4));
     }
 }

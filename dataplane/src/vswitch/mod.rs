@@ -16,12 +16,10 @@
 //!
 //! Both directions of a connection must find one session, but they come in on different ports and so perhaps on
 //! different workers. Every pair of addresses therefore has one worker, by a keyed hash that is the same in both
-//! directions, and packets that come in elsewhere change hands over a lane. The alternative, one session table for all
-//! workers, was not taken: every hit writes to its entry (the time, the TCP state), so the entries' cache lines would
-//! travel between the cores just as the packets do now, and creating, ending and recycling would need locks or a
-//! lock-free reclamation on top. Addresses and not ports decide, so that fragments and ICMP errors come to their
-//! session's worker too; the price is that two pods that talk only to each other keep one worker busy, as one queue of a
-//! veth pair does anyway.
+//! directions, and packets that come in elsewhere change hands over a lane. What that costs, and what one table for all
+//! workers would cost instead, was measured: see `lane.rs`. Addresses and not ports decide, so that fragments and ICMP errors
+//! come to their session's worker too; the price is that two pods that talk only to each other keep one worker busy, as
+//! one queue of a veth pair does anyway.
 //!
 //! **Invariant.** A packet that came in is sent, absorbed, held or dropped with a reason, and its frames are back in a
 //! pool or at a port ([`VswitchCounters::lost`]). A round sees one snapshot. The packet path takes no lock and does
@@ -34,6 +32,7 @@ mod counters;
 mod lane;
 mod ports;
 mod stage;
+mod stepped;
 mod tap;
 mod worker_loop;
 
@@ -44,6 +43,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 
 pub use counters::{PortTraffic, VswitchCounters, WorkerCounters};
+pub use stepped::SteppedWorker;
 pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
@@ -155,7 +155,8 @@ pub(crate) enum Command {
 struct Handle {
     commands: Sender<Command>,
     bell: Arc<Bell>,
-    thread: JoinHandle<WorkerCounters>,
+    /// None for a worker that somebody else drives.
+    thread: Option<JoinHandle<WorkerCounters>>,
 }
 
 /// A running vswitch. Dropping it stops it.
@@ -172,6 +173,15 @@ impl Vswitch {
     /// # Errors
     /// [`VswitchError`]; nothing is left running then.
     pub fn start(config: &VswitchConfig, publisher: &Publisher) -> Result<Self, VswitchError> {
+        let (mut vswitch, parts) = Self::assemble(config, publisher)?;
+        for (id, parts) in parts.into_iter().enumerate() {
+            vswitch.workers[id].thread = Some(spawn(id, config.cores[id], parts)?);
+        }
+        Ok(vswitch)
+    }
+
+    /// The packet memory, and what each worker is made of.
+    fn assemble(config: &VswitchConfig, publisher: &Publisher) -> Result<(Self, Vec<Parts>), VswitchError> {
         let count = config.cores.len();
         if !(1..=MAX_WORKERS).contains(&count) {
             return Err(VswitchError::Workers { workers: count });
@@ -183,6 +193,7 @@ impl Vswitch {
         let mut vswitch =
             Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events };
         let (bells, affinity) = (bells(count)?, Affinity::new());
+        let mut all = Vec::with_capacity(count);
         for (id, (outgoing, incoming)) in lanes(count).into_iter().enumerate() {
             let (send, commands) = crossbeam_channel::unbounded();
             let surroundings = Surroundings {
@@ -194,7 +205,7 @@ impl Vswitch {
                 events: tell.clone(),
                 tap: config.tap.clone(),
             };
-            let parts = Parts {
+            all.push(Parts {
                 engine: Worker::try_new(share(config.engine, count))?,
                 forwarder: Forwarder::new(Arc::clone(&neighbours)),
                 pool: vswitch.pool.sibling(),
@@ -202,11 +213,10 @@ impl Vswitch {
                 reader: publisher.reader(),
                 commands,
                 poll: config.poll,
-            };
-            let thread = spawn(id, config.cores[id], parts)?;
-            vswitch.workers.push(Handle { commands: send, bell: Arc::clone(&bells[id]), thread });
+            });
+            vswitch.workers.push(Handle { commands: send, bell: Arc::clone(&bells[id]), thread: None });
         }
-        Ok(vswitch)
+        Ok((vswitch, all))
     }
 
     /// A pool of the shared memory, for opening ports.
@@ -243,7 +253,8 @@ impl Vswitch {
 
     /// How many workers do not run any more though nobody stopped them: a fault of the program. What they owned is closed.
     pub fn dead_workers(&self) -> usize {
-        self.workers.iter().filter(|worker| worker.thread.is_finished()).count()
+        let is_dead = |worker: &&Handle| worker.thread.as_ref().is_some_and(JoinHandle::is_finished);
+        self.workers.iter().filter(is_dead).count()
     }
 
     /// What was counted so far. Waits for each worker's answer, a few milliseconds at most when all is well.
@@ -272,6 +283,9 @@ impl Vswitch {
     }
 
     fn end(&mut self) -> Vec<WorkerCounters> {
+        if self.workers.iter().all(|worker| worker.thread.is_none()) {
+            return Vec::new();
+        }
         // First nobody gives anything to anybody any more, then all empty their lanes: so every packet is counted.
         let (done, halted) = crossbeam_channel::bounded(self.workers.len());
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Halt(done.clone())));
@@ -279,7 +293,8 @@ impl Vswitch {
         let deadline = std::time::Instant::now() + ANSWER;
         while halted.recv_deadline(deadline).is_ok() {}
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Stop));
-        self.workers.drain(..).map(|worker| worker.thread.join().unwrap_or_default()).collect()
+        let threads = self.workers.drain(..).filter_map(|worker| worker.thread);
+        threads.map(|thread| thread.join().unwrap_or_default()).collect()
     }
 }
 

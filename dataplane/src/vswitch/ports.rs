@@ -95,6 +95,18 @@ impl Ports {
         let _ = self.events.send(VswitchEvent::PortGone { port, queue, error });
     }
 
+    /// As [`Ports::put`], for a packet of one frame.
+    #[inline]
+    pub(super) fn put_one(&mut self, out: PortId, frame: Frame, pool: &mut FramePool) -> Result<(), DropReason> {
+        match self.exits.get(out.index()) {
+            Some(&Exit::Own(at)) => {
+                self.own[at].transmit.push(frame);
+                Ok(())
+            }
+            _ => self.put(out, 1, std::iter::once(frame), pool),
+        }
+    }
+
     /// Queues a packet of `count` frames for a port. What cannot be queued goes back to the pool.
     pub(super) fn put(
         &mut self,
@@ -108,12 +120,12 @@ impl Ports {
                 self.own[at].transmit.extend(frames.take(count));
                 return Ok(());
             }
-            Some(&Exit::Worker(worker)) => match &mut self.outgoing[worker] {
-                Some(lane) if lane.has_room(count) => {
-                    lane.push(count, frames, Errand::Send(out));
+            Some(&Exit::Worker(worker)) => match self.lane(worker, count) {
+                Some(lane) => {
+                    lane.push(frames.take(count), Errand::Send(out));
                     return Ok(());
                 }
-                _ => DropReason::WorkerBusy,
+                None => DropReason::WorkerBusy,
             },
             Some(Exit::Closed) | None => DropReason::PortDown,
         };
@@ -130,16 +142,22 @@ impl Ports {
         port: PortId,
         pool: &mut FramePool,
     ) -> Result<(), DropReason> {
-        match &mut self.outgoing[worker] {
-            Some(lane) if lane.has_room(count) => {
-                lane.push(count, frames, Errand::Judge(port));
+        match self.lane(worker, count) {
+            Some(lane) => {
+                lane.push(frames, Errand::Judge(port));
                 Ok(())
             }
-            _ => {
+            None => {
                 pool.give_all(frames);
                 Err(DropReason::WorkerBusy)
             }
         }
+    }
+
+    /// The lane to another worker, if so many frames fit in.
+    fn lane(&mut self, worker: usize, frames: usize) -> Option<&mut Outgoing> {
+        let lane = self.outgoing.get_mut(worker)?.as_mut()?;
+        if lane.has_room(frames) { Some(lane) } else { None }
     }
 
     /// Queues a packet that another worker has forwarded; it does not travel further.
@@ -217,6 +235,7 @@ impl OwnPort {
             // The kernel has just taken some out of the queue.
             sent = self.port.send(&mut self.transmit).and_then(|()| self.port.service(pool));
         }
+        // Mostly nothing.
         let (left, left_bytes) = size(&self.transmit);
         self.traffic.sent += packets - left;
         self.traffic.sent_bytes += bytes - left_bytes;

@@ -11,6 +11,7 @@ mod departure;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::vec::Drain;
 
 use crossbeam_channel::Sender;
 
@@ -62,7 +63,7 @@ pub(super) struct Stage {
     incoming: Vec<Incoming>,
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
-    /// What a port has just received.
+    /// What a port has just received and that cannot simply stay where it is.
     received: Vec<Frame>,
     arrivals: Arrivals,
     judged: Vec<Judged>,
@@ -104,6 +105,8 @@ impl Stage {
         self.now = now;
         self.forwarder.begin(snapshot, now);
         let mut worked = self.receive(snapshot);
+        // Now, so that the others work on it while this one works on its own.
+        self.post();
         worked |= self.open_mail(snapshot);
         self.judge(snapshot);
         self.sweep(snapshot);
@@ -111,7 +114,7 @@ impl Stage {
         self.send_released(snapshot);
         self.send_messages();
         self.ports.flush(&mut self.pool, &mut self.counters);
-        self.ring_bells();
+        self.post();
         self.counters.busy_rounds += u64::from(worked);
         self.counters.idle_rounds += u64::from(!worked);
         worked
@@ -156,6 +159,11 @@ impl Stage {
         }
     }
 
+    /// Bytes of memory that the sessions take.
+    pub(super) fn session_memory(&self) -> usize {
+        self.engine.session_memory()
+    }
+
     /// Closes all ports. After it nothing is received and nothing is given to other workers any more.
     pub(super) fn halt(&mut self) {
         self.ports.close_all(&mut self.pool, &mut self.counters);
@@ -192,11 +200,13 @@ impl Stage {
         let mut worked = false;
         let mut at = 0;
         while at < self.ports.len() {
+            let frames = self.arrivals.frames();
+            let first = frames.len();
             let own = self.ports.get(at);
-            let (id, result) = (own.id, own.port.receive(&mut self.received, BURST));
-            if !self.received.is_empty() {
+            let (id, result) = (own.id, own.port.receive(frames, BURST));
+            if frames.len() > first {
                 worked = true;
-                self.sort(id, at);
+                self.sort(id, at, first);
                 if self.arrivals.len() >= BURST {
                     self.judge(snapshot);
                 }
@@ -209,50 +219,56 @@ impl Stage {
         worked
     }
 
-    /// Keeps the packets that are this worker's, and sends the others to theirs.
-    fn sort(&mut self, port: PortId, at: usize) {
-        let mut received = std::mem::take(&mut self.received);
-        let (mut packets, mut bytes) = (0, 0);
-        let mut frames = received.drain(..);
-        while let Some(first) = frames.next() {
-            packets += 1;
-            bytes += first.len() as u64;
-            let fate = self.forwarder.admit(port, self.umem.bytes(&first));
-            let owner = fate.map(|()| self.owner(&first));
-            let rest = frames.as_slice().iter().scan(first.has_more(), |more, frame| {
-                let is_in = *more;
-                *more = frame.has_more();
-                is_in.then_some(frame.len() as u64)
-            });
-            let (rest, rest_bytes) = rest.fold((0, 0), |(count, sum), len| (count + 1, sum + len));
-            bytes += rest_bytes;
-            let packet = std::iter::once(first).chain(frames.by_ref().take(rest));
-            match owner {
-                Ok(owner) if owner == self.id => packet.for_each(|frame| self.arrivals.push(port, frame)),
-                Ok(owner) => {
-                    let handed = self.ports.hand_over(owner, rest + 1, packet, port, &mut self.pool);
-                    handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
-                }
-                Err(reason) => {
-                    self.counters.drop_packet(reason);
-                    self.pool.give_all(packet);
-                }
+    /// Keeps the packets that are this worker's, and sends the others to theirs. The port's frames are those of the arrivals
+    /// from `first` on. They stay where they are while they are this worker's, which nearly always is all of them.
+    fn sort(&mut self, port: PortId, at: usize, first: usize) {
+        let Self { id, forwarder, affinity, umem, arrivals, bells, .. } = self;
+        let is_mine = |frame: &Frame| {
+            let bytes = umem.bytes(frame);
+            forwarder.admit(port, bytes).is_ok() && owner(affinity, bells.len(), bytes) == *id
+        };
+        let (mut packets, mut bytes) = arrivals.accept(port, first, is_mine);
+        if arrivals.frames().len() > first + packets {
+            let mut rest = std::mem::take(&mut self.received);
+            rest.extend(self.arrivals.frames().drain(first + packets..));
+            let mut frames = rest.drain(..);
+            while let Some(first) = frames.next() {
+                packets += 1;
+                bytes += self.deliver(port, first, &mut frames);
             }
+            drop(frames);
+            self.received = rest;
         }
-        drop(frames);
-        self.received = received;
-        self.counters.received += packets;
+        self.counters.received += packets as u64;
         let traffic = &mut self.ports.get(at).traffic;
-        traffic.received += packets;
+        traffic.received += packets as u64;
         traffic.received_bytes += bytes;
     }
 
-    /// The worker that has the packet's sessions.
-    fn owner(&self, first: &Frame) -> usize {
-        match self.bells.len() {
-            1 => 0,
-            workers => self.affinity.of(self.umem.bytes(first)) as usize % workers,
+    /// Keeps a packet, gives it to the worker whose it is, or drops it. Answers how many bytes it has.
+    fn deliver(&mut self, port: PortId, first: Frame, frames: &mut Drain<'_, Frame>) -> u64 {
+        let bytes = self.umem.bytes(&first);
+        let owner = self.forwarder.admit(port, bytes).map(|()| owner(&self.affinity, self.bells.len(), bytes));
+        let following = frames.as_slice();
+        let is_last = |frame: &Frame| !frame.has_more();
+        let rest = match first.has_more() {
+            false => 0,
+            true => following.iter().position(is_last).map_or(following.len(), |last| last + 1),
+        };
+        let len = first.len() + following[..rest].iter().map(Frame::len).sum::<usize>();
+        let mut packet = std::iter::once(first).chain(frames.take(rest));
+        match owner {
+            Ok(owner) if owner == self.id => packet.for_each(|frame| self.arrivals.push(port, frame)),
+            Ok(owner) => {
+                let handed = self.ports.hand_over(owner, rest + 1, &mut packet, port, &mut self.pool);
+                handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
+            }
+            Err(reason) => {
+                self.counters.drop_packet(reason);
+                self.pool.give_all(packet);
+            }
         }
+        len as u64
     }
 
     /// Takes what other workers have sent.
@@ -263,11 +279,13 @@ impl Stage {
                 continue;
             }
             worked = true;
-            let Self { incoming, arrivals, ports, pool, counters, .. } = self;
+            let Self { incoming, arrivals, ports, pool, counters, umem, .. } = self;
+            let first = arrivals.frames().len();
             incoming[at].take(BURST, |frame, errand| match errand {
                 Errand::Judge(port) => arrivals.push(port, frame),
                 Errand::Send(out) => ports.put_own(out, frame, pool, counters),
             });
+            arrivals.read_ahead(umem, first);
             if self.arrivals.len() >= BURST {
                 self.judge(snapshot);
             }
@@ -284,17 +302,22 @@ impl Stage {
         if self.tap.is_some() {
             self.judge_for_tap(snapshot, &arrivals);
         } else {
-            let packets = arrivals.iter(&self.umem);
-            self.engine.judge(snapshot, self.now, packets, &mut self.judged);
+            self.ask_engine(snapshot, &arrivals);
         }
-        let judged = std::mem::take(&mut self.judged);
-        arrivals.drain(|arrival, at, frames| self.act(snapshot, arrival, judged[at], frames));
-        self.judged = judged;
+        self.depart(snapshot, &mut arrivals);
         self.arrivals = arrivals;
         self.swept_at = self.now;
     }
 
+    /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
+    #[inline(never)]
+    fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged);
+    }
+
     /// As the engine's `judge`, and everything that it knows goes to the tap.
+    #[cold]
+    #[inline(never)]
     fn judge_for_tap(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
         let link = LinkType::Ethernet;
         let of = |Received { frame, wire_len, in_port }| Packet { frame, wire_len, link, in_port, time: self.now };
@@ -323,13 +346,21 @@ impl Stage {
         }
     }
 
-    /// Wakes the workers that were sent something.
-    fn ring_bells(&mut self) {
+    /// Lets the other workers have what was put into their lanes, and wakes them.
+    fn post(&mut self) {
         for (lane, bell) in self.ports.outgoing.iter_mut().zip(&self.bells) {
-            if let Some(lane) = lane.as_mut().filter(|lane| lane.is_news) {
-                lane.is_news = false;
+            if lane.as_mut().is_some_and(Outgoing::post) {
                 bell.ring();
             }
         }
+    }
+}
+
+/// The worker that has a packet's sessions.
+#[inline]
+fn owner(affinity: &Affinity, workers: usize, frame: &[u8]) -> usize {
+    match workers {
+        1 => 0,
+        _ => affinity.of(frame) as usize % workers,
     }
 }

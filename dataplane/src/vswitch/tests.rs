@@ -1,5 +1,7 @@
 //! The whole loop over ports in memory.
 
+mod torture;
+
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -26,7 +28,7 @@ const fn own_mac(id: u8) -> [u8; 6] {
 /// A running vswitch, and the other ends of its ports.
 struct Node {
     vswitch: Vswitch,
-    publisher: Publisher,
+    publisher: Arc<Publisher>,
     peers: Vec<Option<LoopbackPeer>>,
 }
 
@@ -36,11 +38,11 @@ impl Node {
     }
 
     fn start_with(workers: usize, snapshot: Snapshot, tap: Option<Tap>) -> Self {
-        let publisher = Publisher::new(snapshot);
+        let publisher = Arc::new(Publisher::new(snapshot));
         let config = VswitchConfig {
             cores: vec![None; workers],
             poll: PollMode::Adaptive,
-            engine: WorkerConfig { sessions: SessionConfig::live(10_000), ..WorkerConfig::default() },
+            engine: WorkerConfig { sessions: SessionConfig::live(1_000_000), ..WorkerConfig::default() },
             frames: FRAMES,
             tap,
         };
@@ -63,6 +65,11 @@ impl Node {
             assert!(Instant::now() < deadline, "port {id:?} takes nothing");
             std::thread::yield_now();
         }
+    }
+
+    /// Sends frames that are received together.
+    fn send_burst(&mut self, id: PortId, frames: &[Vec<u8>]) {
+        self.until("room for a burst", |node| node.peers[id.index()].as_mut().unwrap().push_burst(frames).is_ok());
     }
 
     /// The next frame that the vswitch sends out through a port.
@@ -263,6 +270,37 @@ fn a_new_generation_holds_from_its_first_packet_on() {
     node.until_dropped(DropReason::PolicyDenied, 1);
     let counters = node.stop();
     assert_eq!(counters.sum(|worker| worker.engine.sessions().revoked), 1);
+}
+
+#[test]
+fn workers_without_threads_do_a_round_when_they_are_told_to() {
+    let publisher = Publisher::new(snapshot_of(1, live_ports()));
+    let config = VswitchConfig {
+        cores: vec![None; 2],
+        poll: PollMode::Spin,
+        engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },
+        frames: FRAMES,
+        tap: None,
+    };
+    let (mut vswitch, mut workers) = Vswitch::stepped(&config, &publisher).unwrap();
+    let peers = [A, B].map(|id| {
+        let (port, other) = LoopbackPort::pair(64);
+        vswitch.add_port(id, 0, Box::new(port));
+        LoopbackPeer::new(other, vswitch.pool().sibling())
+    });
+    let [mut a, mut b] = peers;
+    let frame = from_a(&udp("10.0.0.1", "10.0.0.2", 80));
+    assert_eq!(workers.iter().filter(|worker| worker.owns(&frame)).count(), 1);
+    // A's port is the first worker's, B's the second's: whoever has the session, the packet travels over one lane.
+    a.push(&frame).unwrap();
+    assert!(workers[0].round(1) && b.pop().is_none());
+    assert!(workers[1].round(2));
+    assert_eq!(b.pop().unwrap()[..6], B_MAC);
+    assert!(!workers[0].round(3) && !workers[1].round(3));
+    let counters = VswitchCounters { workers: workers.into_iter().map(SteppedWorker::stop).collect() };
+    assert_eq!((counters.port(A).received, counters.port(B).sent, counters.lost()), (1, 1, 0));
+    // Nobody is waited for.
+    assert!(vswitch.stop().workers.is_empty());
 }
 
 #[test]

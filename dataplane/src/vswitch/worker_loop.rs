@@ -41,6 +41,7 @@ pub(super) struct WorkerLoop {
     poll: PollMode,
     bell: Arc<Bell>,
     sources: PollSet,
+    rounds: u32,
     /// Since when nothing was to do; none while something is.
     idle_since: Option<Instant>,
 }
@@ -51,24 +52,46 @@ impl WorkerLoop {
         let bell = Arc::clone(&surroundings.bells[surroundings.id]);
         let stage = Stage::new(engine, forwarder, pool, surroundings);
         let sources = PollSet::new();
-        Self { stage, reader, commands, clock: Clock::new(), poll, bell, sources, idle_since: None }
+        Self { stage, reader, commands, clock: Clock::new(), poll, bell, sources, rounds: 0, idle_since: None }
     }
 
     /// Works until it is told to stop, or until nobody can tell it any more.
     pub(super) fn run(mut self) -> WorkerCounters {
-        let mut rounds = 0u32;
-        loop {
-            let is_time_to_look = rounds.is_multiple_of(ROUNDS_PER_LOOK) || self.idle_since.is_some();
-            if is_time_to_look && !self.obey() {
-                return self.stage.close();
-            }
-            rounds = rounds.wrapping_add(1);
-            // One look at the clock and one at the snapshot, whatever the round brings.
-            let now = self.clock.now();
-            let snapshot = self.reader.load();
-            let worked = self.stage.round(snapshot, now);
+        while self.listen(self.idle_since.is_some()) {
+            // One look at the clock, whatever the round brings.
+            let worked = self.round(self.clock.now());
             self.rest(worked);
         }
+        self.stage.close()
+    }
+
+    /// Looks at the commands now and then, and always when there is nothing else to do. False when the worker is to end.
+    #[inline]
+    pub(super) fn listen(&mut self, is_idle: bool) -> bool {
+        let is_time_to_look = is_idle || self.rounds.is_multiple_of(ROUNDS_PER_LOOK);
+        self.rounds = self.rounds.wrapping_add(1);
+        !is_time_to_look || self.obey()
+    }
+
+    /// One round at this time, with one look at the snapshot. False when there was nothing to do.
+    #[inline]
+    pub(super) fn round(&mut self, now: u64) -> bool {
+        self.stage.round(self.reader.load(), now)
+    }
+
+    /// What was counted so far.
+    pub(super) fn counters(&self) -> WorkerCounters {
+        self.stage.counters()
+    }
+
+    /// Bytes of memory that the sessions take.
+    pub(super) fn session_memory(&self) -> usize {
+        self.stage.session_memory()
+    }
+
+    /// Ends without having been told.
+    pub(super) fn end(self) -> WorkerCounters {
+        self.stage.close()
     }
 
     /// Does what the control thread wants. False when that is to stop.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bulkhead_classifier::{
     Action, Addresses, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, protocol,
 };
+use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::{Link, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -29,10 +30,11 @@ impl Node {
             name: name.into(),
             kind,
             addresses: address.map(IpAddr::from).into_iter().collect(),
-            mac: None,
+            // That of the machine behind the port, so that nobody has to be asked; many are behind the uplink.
+            mac: address.map(|_| peer_mac(number)),
             egress: Some(TableId(table)),
             hairpin: None,
-            link: Some(Link { mac: [2, 0, 0, 0, 1, number], mtu: 1500 }),
+            link: Some(Link { mac: own_mac(number), mtu: 1500 }),
         };
         let host = Ipv4Addr::new(192, 168, 0, 1);
         let ports = vec![
@@ -45,10 +47,20 @@ impl Node {
             (IpNet::from(IpAddr::from(host)), PortId(1)),
             (IpNet::from(IpAddr::from(POD_ADDRESS)), Self::POD),
         ];
-        let addresses = (0..3u8).map(|number| [2, 0, 0, 0, 2, number, 2, 0, 0, 0, 1, number]).collect();
+        let addresses = (0..3u8).map(|number| rewrite::addresses(peer_mac(number), own_mac(number))).collect();
         let snapshot = Snapshot::new(1, ports, vec![Arc::new(open), Arc::new(policy)], Routes::new(routes)?)?;
         Ok(Self { snapshot, addresses })
     }
+}
+
+/// The vswitch's side of a port.
+const fn own_mac(port: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 1, port]
+}
+
+/// The other side.
+const fn peer_mac(port: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 2, port]
 }
 
 /// Rules of about thirty shapes that match nothing of the traffic: sources in 172.16/12 of any length from 16 on,

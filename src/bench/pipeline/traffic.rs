@@ -2,8 +2,6 @@
 
 use std::net::Ipv4Addr;
 
-use bulkhead_dataplane::BURST;
-
 use super::node::Random;
 
 /// Where all packets go.
@@ -16,19 +14,12 @@ const CLIENTS: u32 = 0x6440_0000;
 /// Bits of a flow's number that choose the client; the rest is in the source port.
 const CLIENT_BITS: u32 = 22;
 
-/// Buffers that are used in turn: two bursts, as if one were still being sent.
-const BUFFERS: usize = 2 * BURST;
-
-/// Bytes from buffer to buffer. Not a power of two: the packets' headers would all fall into the same few sets of the
-/// cache. VPP's buffers are about as far apart.
-const STRIDE: usize = 2048 + 256;
-
 const TTL: u8 = 64;
 
 /// Which flow the next packet is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// One after the other, and then the first again and again.
+    /// One after the other, each once.
     Each,
     /// Any.
     Random,
@@ -36,69 +27,50 @@ pub(super) enum Order {
     Fresh,
 }
 
-/// The generator.
+/// The generator: writes packets into frames that others keep.
 pub(super) struct Traffic {
-    buffers: Vec<u8>,
     template: Vec<u8>,
     /// The sum of the header's words without the source address.
     sum: u32,
-    /// The buffer that the burst begins with: 0 or [`BURST`].
-    at: usize,
     flows: u32,
-    /// Keeps the flows of workers apart: two bits of the source port.
-    worker: u16,
     random: Random,
     next: u64,
 }
 
 impl Traffic {
+    /// Packets of `size` bytes and so many flows. Each worker has a generator with numbers of its own.
     pub(super) fn new(size: usize, flows: u32, worker: u16) -> Self {
         let template = template(size);
         let sum = header_sum(&template);
         let random = Random(0x9e37_79b9_7f4a_7c15 ^ (u64::from(worker) << 32));
-        Self { buffers: vec![0; BUFFERS * STRIDE], template, sum, at: 0, flows, worker: worker << 14, random, next: 0 }
+        Self { template, sum, flows, random, next: 0 }
     }
 
-    pub(super) const fn flows(&self) -> u32 {
-        self.flows
+    /// Bytes of every packet.
+    pub(super) fn size(&self) -> usize {
+        self.template.len()
     }
 
-    /// Writes a burst over the one before the last.
-    #[inline(never)]
-    pub(super) fn generate(&mut self, order: Order) {
-        self.at = BURST - self.at;
-        for at in self.at..self.at + BURST {
-            let flow = match order {
-                Order::Random => u64::from(self.random.below(self.flows)),
-                Order::Each if self.next >= u64::from(self.flows) => 0,
-                Order::Each | Order::Fresh => self.next,
-            };
-            self.next += u64::from(order != Order::Random);
-            self.write(at, flow);
-        }
-    }
-
-    /// The frames of the burst.
+    /// Writes the next packet into a frame of its size. Answers its flow's number; none when each flow had its turn.
     #[inline]
-    pub(super) fn frames(&self) -> impl Iterator<Item = &[u8]> + '_ {
-        let (buffers, len) = (&self.buffers[self.at * STRIDE..(self.at + BURST) * STRIDE], self.template.len());
-        buffers.chunks_exact(STRIDE).map(move |buffer| &buffer[..len])
-    }
-
-    /// A frame of the burst.
-    #[inline]
-    pub(super) fn frame_mut(&mut self, at: usize) -> &mut [u8] {
-        &mut self.buffers[(self.at + at) * STRIDE..][..self.template.len()]
+    pub(super) fn write(&mut self, order: Order, frame: &mut [u8]) -> Option<u64> {
+        let flow = match order {
+            Order::Random => u64::from(self.random.below(self.flows)),
+            Order::Each if self.next >= u64::from(self.flows) => return None,
+            Order::Each | Order::Fresh => self.next,
+        };
+        self.next += u64::from(order != Order::Random);
+        self.write_flow(flow, frame);
+        Some(flow)
     }
 
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "bits are taken from a number, and a sum is folded to 16")]
-    fn write(&mut self, at: usize, flow: u64) {
-        let frame = &mut self.buffers[at * STRIDE..][..self.template.len()];
+    fn write_flow(&self, flow: u64, frame: &mut [u8]) {
         frame.copy_from_slice(&self.template);
         let Some(head) = frame.first_chunk_mut::<42>() else { return };
         let src = CLIENTS + (flow as u32 & ((1 << CLIENT_BITS) - 1));
-        let sport = (flow >> CLIENT_BITS) as u16 ^ (flow as u16 & 0x3fff) ^ self.worker;
+        let sport = (flow >> CLIENT_BITS) as u16 ^ (flow as u16 & 0x3fff);
         let sum = self.sum + (src >> 16) + (src & 0xffff);
         let sum = (sum & 0xffff) + (sum >> 16);
         let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;

@@ -180,7 +180,31 @@ fn answers_that_find_no_room_are_counted() {
     let mut node = Node::new();
     let question = arp(1, A_MAC, "10.0.0.1", "169.254.1.1");
     for _ in 0..MAX_MESSAGES + 5 {
+        // As fast as a port is answered.
+        node.now += SECOND / 1000;
         assert_eq!(node.receive(A, &question), Step::Consumed);
     }
     assert_eq!((node.messages().len(), node.forwarder.counters().messages_lost), (MAX_MESSAGES, 5));
+}
+
+#[test]
+fn a_pod_that_floods_with_questions_gets_no_more_answers_and_the_others_still_do() {
+    let mut node = Node::new();
+    let questions = [arp(1, A_MAC, "10.0.0.1", "169.254.1.1"), solicitation(A_MAC, "fd00::1", "fd00::2")];
+    let ask = |node: &mut Node, count: usize| {
+        let steps = questions.iter().cycle().take(count).map(|question| node.receive(A, question));
+        let steps: Vec<Step> = steps.collect();
+        let answered = steps.iter().take_while(|step| **step == Step::Consumed).count();
+        assert!(steps[answered..].iter().all(|step| *step == Step::Drop(DropReason::NeighbourRate)), "{steps:?}");
+        assert_eq!(node.messages().len(), answered);
+        answered
+    };
+    assert_eq!(ask(&mut node, 1000), 256);
+    // What needs no answer is no question: it is learned from as ever.
+    assert_eq!(node.receive(A, &arp(2, A_MAC, "10.0.0.1", "10.0.0.1")), Step::Consumed);
+    assert_eq!(node.receive(HOST, &arp(1, HOST_MAC, "192.168.0.1", "10.0.0.1")), Step::Consumed);
+    assert_eq!(node.message().0, HOST);
+    node.wait(SECOND / 10);
+    assert_eq!(ask(&mut node, 1000), 100);
+    assert_eq!(node.forwarder.counters().answered, 256 + 100 + 1);
 }

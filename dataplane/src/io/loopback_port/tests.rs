@@ -137,6 +137,23 @@ fn what_was_sent_before_the_other_end_closed_is_received_and_then_the_port_is_go
 }
 
 #[test]
+fn a_batch_is_sent_whole_or_not_at_all() {
+    let (mut port, mut peer, mut pool) = bed(8);
+    peer.push_burst(&[[1; 4]; 5]).unwrap();
+    assert!(matches!(peer.push_burst(&[[2; 4]; 4]), Err(LoopbackError::Full)));
+    peer.push_burst(&[[3; 4]; 3]).unwrap();
+    assert!(matches!(peer.push_burst(&vec![[4; 4]; CHUNKS as usize + 1]), Err(LoopbackError::NoFrames)));
+    let mut queue = Vec::new();
+    port.receive(&mut queue, 256).unwrap();
+    let first: Vec<u8> = queue.iter().map(|frame| pool.umem().bytes(frame)[0]).collect();
+    assert_eq!(first, [1, 1, 1, 1, 1, 3, 3, 3]);
+    pool.give_all(queue);
+    drop(peer);
+    port.close(&mut pool);
+    assert_eq!(pool.available(), CHUNKS as usize);
+}
+
+#[test]
 fn no_frame_is_lost_whichever_end_closes_first() {
     for peer_first in [true, false] {
         let (mut port, mut peer, mut pool) = bed(8);

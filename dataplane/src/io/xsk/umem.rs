@@ -6,6 +6,7 @@
 //! every access to packet bytes `unsafe`.
 
 use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -48,18 +49,20 @@ pub struct Umem {
     memory: Mapping,
     chunks: u32,
     /// Tells regions apart, so that a frame of another one is found out.
-    id: u32,
+    id: NonZeroU32,
 }
 
 /// The right to one chunk, and where in it the packet is. To be given back to a pool or a port: one that is dropped is
 /// a chunk that nobody can use again.
+///
+/// Two words, so that it moves in two registers, an `Option` of it as well. As five fields of 13 bytes it moved field by
+/// field, over the stack, and a packet moves half a dozen times on its way.
 #[must_use = "a frame that is dropped is a chunk lost"]
 pub struct Frame {
-    chunk: u32,
-    umem: u32,
-    offset: u16,
-    len: u16,
-    more: bool,
+    /// The region in the upper half, never 0; the chunk in the lower.
+    place: NonZeroU64,
+    /// From the lowest bit: offset (16 bits), length (16 bits), whether there is more (1 bit).
+    extent: u64,
 }
 
 impl Umem {
@@ -72,20 +75,20 @@ impl Umem {
     /// [`UmemError`] for a number of chunks that cannot be, or when there is no memory.
     pub fn new(chunks: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
         /// Numbers are not used again; a process makes a handful of regions.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         if chunks == 0 || chunks > MAX_CHUNKS {
             return Err(UmemError::Chunks { chunks });
         }
         let bytes = chunks as usize * usize::from(CHUNK);
         let id = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
-        let id = id.expect("nobody makes four thousand million regions");
+        let id = id.ok().and_then(NonZeroU32::new).expect("nobody makes four thousand million regions");
         let memory = Mapping::anonymous(bytes).map_err(|source| UmemError::Map { bytes, source })?;
         // The chunks' headers then do not all fall into the same few cache sets, and the address translation of a few
         // thousand chunks stays cached.
         memory.prefer_huge_pages();
         memory.keep_from_children();
         let umem = Self { memory, chunks, id };
-        let frames = (0..chunks).map(|chunk| Frame { chunk, umem: id, offset: HEADROOM, len: 0, more: false });
+        let frames = (0..chunks).map(|chunk| Frame::new(id, chunk, HEADROOM, 0, false));
         Ok((Arc::new(umem), frames.collect()))
     }
 
@@ -93,21 +96,23 @@ impl Umem {
     ///
     /// # Panics
     /// For a frame of another region.
+    #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let at = self.check(frame);
         // SAFETY: `check` says that offset and length are within the region. The frame is the only one of its chunk
         // and is borrowed for as long as the slice lives, so nobody writes there.
-        unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().add(at), usize::from(frame.len)) }
+        unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().add(at), frame.len()) }
     }
 
     /// The packet's bytes in this frame, to be changed.
     ///
     /// # Panics
     /// For a frame of another region.
+    #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let at = self.check(frame);
         // SAFETY: as in `bytes`, and the frame is borrowed mutably, so nobody reads there either.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().add(at), usize::from(frame.len)) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().add(at), frame.len()) }
     }
 
     /// How many chunks there are.
@@ -122,20 +127,35 @@ impl Umem {
 
     /// Where a frame's bytes begin, in bytes from the start of the region.
     fn check(&self, frame: &Frame) -> usize {
-        assert_eq!(frame.umem, self.id, "a frame of another region");
+        assert_eq!(frame.region(), self.id.get(), "a frame of another region");
         // Frames are made in `new` and `from_parts` only, with a chunk below `chunks` and offset + len within a chunk.
-        frame.chunk as usize * usize::from(CHUNK) + usize::from(frame.offset)
+        frame.chunk() as usize * usize::from(CHUNK) + usize::from(frame.offset())
     }
 }
 
 impl Frame {
+    const LEN: u32 = 16;
+    const MORE: u64 = 1 << 32;
+
+    #[inline]
+    const fn new(region: NonZeroU32, chunk: u32, offset: u16, len: u16, more: bool) -> Self {
+        let place = (region.get() as u64) << 32 | chunk as u64;
+        let place = NonZeroU64::new(place).expect("the upper half is not 0");
+        Self { place, extent: Self::extent(offset, len, more) }
+    }
+
+    const fn extent(offset: u16, len: u16, more: bool) -> u64 {
+        offset as u64 | (len as u64) << Self::LEN | if more { Self::MORE } else { 0 }
+    }
+
     /// Ends the right to the chunk: its number, where in it the packet is, its length, and whether it goes on.
     ///
     /// # Panics
     /// For a frame of another region.
+    #[expect(clippy::cast_possible_truncation, reason = "the length has 16 bits")]
     pub(super) fn into_parts(self, umem: &Umem) -> (u32, u16, u16, bool) {
-        assert_eq!(self.umem, umem.id, "a frame of another region");
-        (self.chunk, self.offset, self.len, self.more)
+        assert_eq!(self.region(), umem.id.get(), "a frame of another region");
+        (self.chunk(), self.offset(), self.len() as u16, self.has_more())
     }
 
     /// Makes the right to a chunk again.
@@ -145,46 +165,62 @@ impl Frame {
     /// packet must lie within it.
     pub(super) unsafe fn from_parts(umem: &Umem, chunk: u32, offset: u16, len: u16, more: bool) -> Self {
         debug_assert!(chunk < umem.chunks && u32::from(offset) + u32::from(len) <= u32::from(CHUNK));
-        Self { chunk, umem: umem.id, offset, len, more }
+        Self::new(umem.id, chunk, offset, len, more)
+    }
+
+    const fn region(&self) -> u32 {
+        (self.place.get() >> 32) as u32
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    const fn chunk(&self) -> u32 {
+        self.place.get() as u32
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the lowest 16 bits")]
+    const fn offset(&self) -> u16 {
+        self.extent as u16
     }
 
     /// How many bytes of a packet are in it.
+    #[inline]
     pub const fn len(&self) -> usize {
-        self.len as usize
+        (self.extent >> Self::LEN) as usize & 0xffff
     }
 
     /// Whether there are none.
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Whether the packet goes on in the next frame.
+    #[inline]
     pub const fn has_more(&self) -> bool {
-        self.more
+        self.extent & Self::MORE != 0
     }
 
     /// Says whether the packet goes on in the next frame.
+    #[inline]
     pub const fn set_more(&mut self, more: bool) {
-        self.more = more;
+        self.extent = self.extent & !Self::MORE | if more { Self::MORE } else { 0 };
     }
 
     /// Makes it a frame for a new packet of `len` bytes. The bytes are whatever was in the chunk before.
     ///
     /// # Panics
     /// When `len` is more than [`Umem::ROOM`].
+    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "asked just before")]
     pub const fn reset(&mut self, len: usize) {
         assert!(len <= Umem::ROOM, "the packet does not fit one frame");
-        self.offset = HEADROOM;
-        self.len = len as u16;
-        self.more = false;
+        self.extent = Self::extent(HEADROOM, len as u16, false);
     }
 }
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { chunk, offset, len, more, .. } = self;
-        write!(f, "Frame({chunk}+{offset}, {len} bytes{})", if *more { ", more" } else { "" })
+        let (chunk, offset, len) = (self.chunk(), self.offset(), self.len());
+        write!(f, "Frame({chunk}+{offset}, {len} bytes{})", if self.has_more() { ", more" } else { "" })
     }
 }
 

@@ -1,10 +1,10 @@
 //! What becomes of a packet that was judged, and what the vswitch sends of its own.
 
-use super::super::arrivals::Arrival;
+use super::super::arrivals::{Arrival, Arrivals};
 use super::Stage;
 use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite};
 use crate::io::Frame;
-use crate::{DropReason, Judged, LinkType, Packet, PortId, Snapshot, Verdict};
+use crate::{DropReason, LinkType, Packet, PortId, Snapshot, Verdict};
 
 /// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
 /// for jumbo packets.
@@ -21,32 +21,67 @@ impl Chain {
 }
 
 impl Stage {
-    /// What comes of one packet's verdict.
-    pub(super) fn act(
+    /// What comes of all packets' verdicts.
+    #[inline(never)]
+    pub(super) fn depart(&mut self, snapshot: &Snapshot, arrivals: &mut Arrivals) {
+        let judged = std::mem::take(&mut self.judged);
+        let (packets, mut frames) = arrivals.drain();
+        for (arrival, judged) in packets.zip(&judged) {
+            self.act(snapshot, arrival, judged.verdict, &mut frames);
+        }
+        drop(frames);
+        self.judged = judged;
+    }
+
+    /// What comes of one packet's verdict. Its frames are the next ones of `frames`.
+    #[inline]
+    fn act(
         &mut self,
         snapshot: &Snapshot,
         arrival: Arrival,
-        judged: Judged,
-        mut frames: impl Iterator<Item = Frame>,
+        verdict: Verdict,
+        frames: &mut impl Iterator<Item = Frame>,
     ) {
-        let Arrival { port, count, len } = arrival;
         let Some(mut first) = frames.next() else { return };
-        let step = self.forwarder.forward(snapshot, self.umem.bytes_mut(&mut first), len, port, judged.verdict);
+        let (port, bytes) = (arrival.port, self.umem.bytes_mut(&mut first));
+        match self.forwarder.forward(snapshot, bytes, arrival.len(), port, verdict) {
+            Step::Send(out) if arrival.rest() == 0 => {
+                if let Err(reason) = self.ports.put_one(out, first, &mut self.pool) {
+                    self.counters.drop_packet(reason);
+                }
+            }
+            step => self.act_on(snapshot, arrival, verdict, step, first, &mut frames.take(arrival.rest())),
+        }
+    }
+
+    /// All but the most frequent case.
+    #[inline(never)]
+    fn act_on(
+        &mut self,
+        snapshot: &Snapshot,
+        arrival: Arrival,
+        verdict: Verdict,
+        step: Step,
+        first: Frame,
+        rest: &mut dyn Iterator<Item = Frame>,
+    ) {
         match step {
-            Step::Send(out) => self.put(out, count, std::iter::once(first).chain(frames)),
-            Step::Hold(neighbour) => self.hold(snapshot, neighbour, port, Chain { first, rest: frames.collect() }),
+            Step::Send(out) => self.put(out, 1 + arrival.rest(), std::iter::once(first).chain(rest)),
+            Step::Hold(neighbour) => {
+                self.hold(snapshot, neighbour, arrival.port, Chain { first, rest: rest.collect() });
+            }
             Step::Consumed => {
                 // Without a host port the engine finds no way for a pod's ARP and has counted a drop; it is answered
                 // all the same.
-                self.counters.absorbed += u64::from(judged.verdict.out_port().is_some());
-                self.pool.give_all(std::iter::once(first).chain(frames));
+                self.counters.absorbed += u64::from(verdict.out_port().is_some());
+                self.pool.give_all(std::iter::once(first).chain(rest));
             }
             Step::Drop(reason) => {
-                self.report(snapshot, &first, arrival, judged.verdict, reason);
-                if judged.verdict.out_port().is_some() {
+                self.report(snapshot, &first, arrival, verdict, reason);
+                if verdict.out_port().is_some() {
                     self.counters.drop_packet(reason);
                 }
-                self.pool.give_all(std::iter::once(first).chain(frames));
+                self.pool.give_all(std::iter::once(first).chain(rest));
             }
         }
     }
@@ -75,7 +110,7 @@ impl Stage {
         fresh.reset(ERROR_MAX);
         let packet = Packet {
             frame: self.umem.bytes(first),
-            wire_len: arrival.len,
+            wire_len: arrival.len(),
             link: LinkType::Ethernet,
             in_port: arrival.port,
             time: self.now,
@@ -105,7 +140,7 @@ impl Stage {
                     self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest));
                 }
                 Err(reason) => {
-                    let arrival = Arrival { port: released.in_port, count: 1 + rest.len(), len };
+                    let arrival = Arrival::new(released.in_port, 1 + rest.len(), len);
                     self.report(snapshot, &first, arrival, Verdict::Forward(released.out), reason);
                     self.counters.drop_packet(reason);
                     self.pool.give_all(Chain { first, rest }.into_frames());

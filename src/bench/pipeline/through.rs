@@ -1,0 +1,244 @@
+//! A worker of the vswitch between two ports: packets come in on the uplink and leave to the pod.
+//!
+//! ```text
+//!   generator --send--> LoopbackPort ==> [ uplink: receive -> judge -> forward -> send :pod ] ==> LoopbackPort --receive-.
+//!       ^                                                 a worker's round                                               |
+//!       `----------------------------------------- the same frames again --------------------------------------------------'
+//! ```
+//!
+//! The two outer ports belong to the generator, and so does their time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, ensure};
+use bulkhead_dataplane::io::{Frame, FramePool, LoopbackPort, Port, Umem};
+use bulkhead_dataplane::vswitch::{PollMode, SteppedWorker, Vswitch, VswitchConfig, VswitchCounters, WorkerCounters};
+use bulkhead_dataplane::{BURST, DropReason, PortId, Publisher, SessionConfig, SessionState, WorkerConfig};
+
+use super::measure::{Counts, Subject};
+use super::node::Node;
+use super::shared::Lines;
+use super::traffic::{self, Order, Traffic};
+use super::{Setup, Spread};
+
+/// Frames that a generator uses in turn: two bursts, as if one were still being sent.
+const IN_USE: usize = 2 * BURST;
+
+/// Frames for each worker: those in use, and what the pools of generator and worker keep to themselves.
+const FRAMES: u32 = 4096;
+
+/// The most packets that are under way at a time: fewer than fit into a lane between two workers, so that none is dropped
+/// when one of them has to wait for its core.
+const UNDER_WAY: usize = 1536;
+
+/// One worker, and the generator around it.
+pub(super) struct Through<'a> {
+    node: &'a Node,
+    worker: SteppedWorker,
+    /// The generator's ends of the worker's ports.
+    uplink: LoopbackPort,
+    pod: LoopbackPort,
+    umem: Arc<Umem>,
+    pool: FramePool,
+    idle: VecDeque<Frame>,
+    burst: Vec<Frame>,
+    received: Vec<Frame>,
+    traffic: Traffic,
+    /// Whether packets of other workers' flows are to come as well, and whether they do already.
+    strangers: bool,
+    has_begun: bool,
+    /// Packets between all generators and workers of the vswitch, and the most that there are to be.
+    under_way: Arc<AtomicUsize>,
+    limit: usize,
+    /// For the comparison with a table that is shared.
+    lines: Option<Lines>,
+    /// The burst's flows, for the lines.
+    flows: Vec<u64>,
+    now: u64,
+    step: u64,
+    /// What must be there as long as a worker is.
+    _control: Arc<(Vswitch, Publisher)>,
+}
+
+/// Makes a vswitch with so many workers, each with a queue of either port.
+pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow::Result<Vec<Through<'a>>> {
+    let sessions = setup.engine.sessions;
+    let sessions = SessionConfig { capacity: sessions.capacity * usize::from(workers), ..sessions };
+    let config = VswitchConfig {
+        cores: vec![None; workers.into()],
+        poll: PollMode::Spin,
+        engine: WorkerConfig { sessions, ..setup.engine },
+        frames: FRAMES * u32::from(workers),
+        tap: None,
+    };
+    let publisher = Publisher::new(node.snapshot.clone());
+    let (mut vswitch, stepped) = Vswitch::stepped(&config, &publisher).context("cannot make the vswitch")?;
+    let pools: Vec<FramePool> = stepped.iter().map(|_| vswitch.pool().sibling()).collect();
+    let control = Arc::new((vswitch, publisher));
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let limit = (IN_USE * usize::from(workers)).min(UNDER_WAY);
+    let through = |(number, (worker, mut pool)): (u16, (SteppedWorker, FramePool))| {
+        let plug = |id: PortId| {
+            // All packets may come out of one worker. No longer than that: a queue is memory that passes through the cache.
+            let (inner, outer) = LoopbackPort::pair(limit);
+            // Queue q of port p is worker (p + q) % workers'.
+            let of_queue_0 = id.0 % workers;
+            control.0.add_port(id, u32::from((number + workers - of_queue_0) % workers), Box::new(inner));
+            outer
+        };
+        Through {
+            node,
+            uplink: plug(Node::UPLINK),
+            pod: plug(Node::POD),
+            worker,
+            umem: Arc::clone(pool.umem()),
+            idle: std::iter::from_fn(|| pool.take()).take(IN_USE).collect(),
+            pool,
+            burst: Vec::with_capacity(BURST),
+            received: Vec::with_capacity(limit),
+            traffic: Traffic::new(setup.size, setup.flows, number),
+            strangers: setup.spread == Spread::Any,
+            has_begun: false,
+            under_way: Arc::clone(&under_way),
+            limit,
+            lines: None,
+            flows: Vec::with_capacity(BURST),
+            now: Setup::BEGIN,
+            step: setup.step,
+            _control: Arc::clone(&control),
+        }
+    };
+    Ok((0..).zip(stepped.into_iter().zip(pools)).map(through).collect())
+}
+
+/// Lets everything out that is still under way, and makes sure that nothing was lost without a reason.
+pub(super) fn finish(mut all: Vec<Through<'_>>) -> anyhow::Result<()> {
+    while all.iter_mut().map(Through::let_out).max() == Some(true) {}
+    let workers: Vec<WorkerCounters> = all.into_iter().map(|through| through.worker.stop()).collect();
+    let lost = VswitchCounters { workers }.lost();
+    ensure!(lost == 0, "{lost} packets were lost");
+    Ok(())
+}
+
+impl Through<'_> {
+    /// The same, and every hit writes to a line of its flow besides.
+    pub(super) fn with(mut self, lines: Lines) -> Self {
+        self.lines = Some(lines);
+        self
+    }
+
+    /// Makes a burst; less when the flows are at an end, none while many packets are under way.
+    fn write(&mut self, order: Order) {
+        let only_own = !(self.strangers && self.has_begun);
+        self.flows.clear();
+        if self.under_way.load(Ordering::Relaxed) + BURST > self.limit {
+            return;
+        }
+        while self.burst.len() < BURST {
+            let Some(mut frame) = self.idle.pop_front().or_else(|| self.pool.take()) else { return };
+            frame.reset(self.traffic.size());
+            let bytes = self.umem.bytes_mut(&mut frame);
+            let flow = loop {
+                let flow = self.traffic.write(order, bytes);
+                if !only_own || flow.is_none() || self.worker.owns(bytes) {
+                    break flow;
+                }
+            };
+            let Some(flow) = flow else { return self.idle.push_front(frame) };
+            self.flows.push(flow);
+            self.burst.push(frame);
+        }
+    }
+
+    /// Gives the burst to the worker.
+    fn send(&mut self) -> usize {
+        let count = self.burst.len();
+        // Nobody closes these ports; what does not fit is in the next burst.
+        let _open = self.uplink.send(&mut self.burst);
+        let sent = count - self.burst.len();
+        self.under_way.fetch_add(sent, Ordering::Relaxed);
+        sent
+    }
+
+    /// Takes what the worker has sent.
+    fn receive(&mut self) {
+        // As above.
+        let _open = self.pod.receive(&mut self.received, usize::MAX);
+    }
+
+    /// A round without new packets. Whether there was something to do.
+    fn let_out(&mut self) -> bool {
+        let worked = self.worker.round(self.now);
+        self.collect();
+        worked
+    }
+}
+
+impl Subject for Through<'_> {
+    fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    #[inline(never)]
+    fn generate(&mut self, order: Order) -> usize {
+        self.write(order);
+        self.send()
+    }
+
+    #[inline]
+    fn work(&mut self) {
+        self.now += self.step;
+        if !self.worker.round(self.now) {
+            // The other worker may wait for this core.
+            std::thread::yield_now();
+        }
+        if let Some(lines) = &self.lines {
+            lines.touch(&self.flows, self.now);
+        }
+    }
+
+    #[inline(never)]
+    fn collect(&mut self) -> usize {
+        self.receive();
+        let count = self.received.len();
+        self.under_way.fetch_sub(count, Ordering::Relaxed);
+        self.idle.extend(self.received.drain(..));
+        // With several workers, frames may gather at one of them.
+        let surplus = self.idle.len().saturating_sub(IN_USE);
+        self.pool.give_all(self.idle.drain(..surplus));
+        count
+    }
+
+    fn check(&mut self, order: Order, session: SessionState) -> anyhow::Result<()> {
+        let counts = self.counts();
+        self.write(order);
+        let bytes = |umem: &Umem, frames: &[Frame]| frames.iter().map(|frame| umem.bytes(frame).to_vec()).collect();
+        let before: Vec<Vec<u8>> = bytes(&self.umem, &self.burst);
+        self.send();
+        self.work();
+        self.receive();
+        let after: Vec<Vec<u8>> = bytes(&self.umem, &self.received);
+        self.collect();
+        ensure!(after.len() == before.len(), "{} packets of {} were sent", after.len(), before.len());
+        let addresses = &self.node.addresses[Node::POD.index()];
+        let wrong = before.iter().zip(&after).find(|(before, after)| !traffic::is_one_hop(before, after, addresses));
+        ensure!(wrong.is_none(), "a packet was rewritten wrongly: {wrong:?}");
+        let created = self.counts().created - counts.created;
+        let expected = if session == SessionState::New { before.len() as u64 } else { 0 };
+        ensure!(created == expected, "{created} sessions were made by packets of which {expected} begin one");
+        Ok(())
+    }
+
+    fn counts(&self) -> Counts {
+        let counters = self.worker.counters();
+        Counts {
+            forwarded: counters.engine.forwarded(),
+            created: counters.engine.sessions().created,
+            dropped: DropReason::ALL.iter().map(|&reason| counters.dropped(reason)).sum(),
+            sessions: usize::try_from(counters.sessions).unwrap_or(usize::MAX),
+            session_bytes: self.worker.session_memory(),
+        }
+    }
+}

@@ -41,6 +41,7 @@ const LINES: &[Line] = &[
     ("the same pod, 12 broad policies, 1,000 pods", "flat within 2x of the next", || same_affected(1_000, 6)),
     ("the same pod, 12 broad policies, 100,000 pods", "flat within 2x of the last", || same_affected(100_000, 6)),
     ("one policy changes, 100,000 pods", "p99 <= 10 ms", || policy_changes(LARGE)),
+    ("one policy changes among 20 broad, 100,000 pods", "p99 <= 10 ms", || policy_changes(BROAD)),
     ("one namespace relabelled, named by 660 policies", "<= 100 ms", namespace_relabelled),
     ("Contiv's stress policy", "<= 1 s, <= 512 MiB", stress_policy),
 ];

@@ -76,6 +76,11 @@ impl Configurator {
         self.lists.retain(|_, list| Arc::strong_count(list) > 1);
     }
 
+    /// The lists that somebody holds.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = &Arc<RuleList>> {
+        self.lists.values()
+    }
+
     fn list(
         &mut self,
         direction: Direction,

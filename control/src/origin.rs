@@ -1,6 +1,6 @@
 //! Where a rule comes from: what stands behind the classifier's opaque marks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -83,30 +83,142 @@ impl fmt::Display for Origin {
 
 /// Numbers the origins, so that a rule and a session carry four bytes instead of names.
 ///
-/// A number once given keeps its meaning for the life of the table, because sessions outlive the rules that made them.
-#[derive(Clone, Debug, Default)]
+/// **A number never gets another meaning**: sessions, counters, captured verdicts and snapshots that workers still read
+/// outlive the rules that made them, and none of them tells when it has forgotten a number. What is forgotten is the
+/// meaning of numbers that no list and no published table has: a verdict may then name nobody, but never somebody else. It
+/// is kept while fewer than [`Origins::KEPT`] others were numbered after the last use, so that what is still on its way to
+/// a person has its name. Since the same policy's rule has the same number as long as it is remembered, it is new names of
+/// policies, and new sets of policies that isolate, that take room: some 200 bytes each.
+///
+/// Numbers that are free again when nobody has them any more would need a count of their holders, packets among them.
+#[derive(Clone, Debug)]
 pub struct Origins {
-    by_id: Vec<Origin>,
+    by_id: HashMap<OriginId, Origin>,
     ids: HashMap<Origin, OriginId>,
+    /// Numbers that nothing had when that was last looked for, and that were not asked for since.
+    unused: HashSet<OriginId>,
+    given: u32,
+    kept: usize,
+    /// How many had a meaning when that was last looked for.
+    before: usize,
+}
+
+impl Default for Origins {
+    fn default() -> Self {
+        Self::keeping(Self::KEPT)
+    }
 }
 
 impl Origins {
-    /// The number of the origin, a new one when it has none yet.
-    ///
-    /// # Panics
-    /// After 2^32 different origins, which no cluster's history reaches.
+    /// How many origins are numbered before one that is not used any more is forgotten: for 3 MB, a day in which a cluster
+    /// makes ten policies of new names a minute.
+    pub const KEPT: usize = 1 << 14;
+
+    /// The number that stands for all origins when there are no others left. It means nothing.
+    const NOBODY: OriginId = OriginId(u32::MAX);
+
+    pub(crate) fn keeping(kept: usize) -> Self {
+        let (by_id, ids, unused) = Default::default();
+        Self { by_id, ids, unused, given: 0, kept, before: 0 }
+    }
+
+    /// The number of the origin, a new one when it has none or is forgotten. After 2^32 numbers all origins have the last,
+    /// which means nothing.
     pub fn id(&mut self, origin: Origin) -> OriginId {
         if let Some(&id) = self.ids.get(&origin) {
+            self.unused.remove(&id);
             return id;
         }
-        let id = OriginId(u32::try_from(self.by_id.len()).expect("fewer than 2^32 origins"));
-        self.by_id.push(origin.clone());
+        let id = OriginId(self.given);
+        if id == Self::NOBODY {
+            return id;
+        }
+        self.given += 1;
+        self.by_id.insert(id, origin.clone());
         self.ids.insert(origin, id);
         id
     }
 
-    /// What the number stands for.
+    /// What the number stands for; none when it was never given, or is forgotten.
     pub fn get(&self, id: OriginId) -> Option<&Origin> {
-        self.by_id.get(id.0 as usize)
+        self.by_id.get(&id)
+    }
+
+    /// Forgets what was not used the last time either, once so many were numbered since that it is worth the search.
+    pub(crate) fn sweep(&mut self, used: impl FnOnce() -> HashSet<OriginId>) {
+        if self.by_id.len() < self.before + self.kept {
+            return;
+        }
+        let used = used();
+        let lasts = |origin: &Origin| !matches!(origin, Origin::Policy { .. } | Origin::Isolation { .. });
+        let before = std::mem::take(&mut self.unused);
+        self.by_id.retain(|id, origin| used.contains(id) || lasts(origin) || !before.contains(id));
+        self.ids.retain(|_, id| self.by_id.contains_key(id));
+        let unused = |(id, origin): (&OriginId, &Origin)| (!used.contains(id) && !lasts(origin)).then_some(*id);
+        self.unused = self.by_id.iter().filter_map(unused).collect();
+        self.before = self.by_id.len();
+    }
+
+    /// How many numbers have a meaning.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(at: usize) -> Origin {
+        Origin::Policy { policy: PolicyName::new("x", format!("p{at}")), direction: Direction::Ingress, rule: 0 }
+    }
+
+    #[test]
+    fn what_nothing_uses_is_forgotten_after_as_many_others_and_its_number_means_nobody_else() {
+        let mut origins = Origins::keeping(10);
+        let lasting = origins.id(Origin::OwnNode);
+        let used = origins.id(origin(0));
+        let mut most = 0;
+        for at in 1..1_000 {
+            let id = origins.id(origin(at));
+            origins.sweep(|| [used].into());
+            most = most.max(origins.len());
+            let back = at.saturating_sub(9).max(1);
+            for recent in back..=at {
+                let number = origins.ids[&origin(recent)];
+                assert_eq!(origins.get(number), Some(&origin(recent)), "{recent} at {at}");
+            }
+            assert_eq!(origins.get(id), Some(&origin(at)));
+            assert!((0..origins.given).all(|id| origins.get(OriginId(id)).is_none_or(|meant| match meant {
+                Origin::OwnNode => id == lasting.0,
+                meant => *meant == origin(id as usize - 1),
+            })));
+        }
+        assert!(most <= 35, "{most} origins remembered of 1,001");
+        assert_eq!((origins.get(lasting), origins.get(used)), (Some(&Origin::OwnNode), Some(&origin(0))));
+        assert_eq!(origins.get(OriginId(2)), None);
+        assert_eq!(origins.id(origin(1)).0, 1_001, "it comes back under a new number");
+    }
+
+    #[test]
+    fn an_origin_that_is_asked_for_again_is_in_use() {
+        let mut origins = Origins::keeping(10);
+        let id = origins.id(origin(0));
+        for at in 1..200 {
+            origins.id(origin(at));
+            assert_eq!(origins.id(origin(0)), id);
+            origins.sweep(HashSet::new);
+        }
+    }
+
+    #[test]
+    fn after_the_last_number_origins_have_no_meaning_and_not_anothers() {
+        let mut origins = Origins { given: u32::MAX - 1, ..Origins::default() };
+        let last = origins.id(origin(0));
+        assert_eq!(origins.get(last), Some(&origin(0)));
+        let (one, other) = (origins.id(origin(1)), origins.id(origin(2)));
+        assert_eq!((origins.get(one), origins.get(other)), (None, None));
+        assert_eq!(origins.id(origin(0)), last);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owned by one thread. An event runs through all layers before the next is taken, so a renderer sees whole states only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cache::{Cache, Change, Event, PodKey};
@@ -10,7 +10,7 @@ use crate::configurator::Configurator;
 use crate::object::{IngressIsolation, Node, Object, Pod};
 use crate::origin::{Origin, Origins};
 use crate::processor::{Processor, Scope, Work};
-use crate::renderer::acl::{AclRenderer, NodeTables, OriginsGuard, Published};
+use crate::renderer::acl::{AclRenderer, NodeTables, OriginsGuard, Published, TableWork};
 use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
 
 /// The origins, shared by the layers that make rules and by whoever wants to know what a verdict means.
@@ -169,7 +169,21 @@ impl Pipeline {
             outcome = outcome.and(renderer.render(transaction));
         }
         self.configurator.sweep();
+        self.sweep_origins();
         outcome
+    }
+
+    /// Forgets origins that no list has, nor tables that are in force, be it because a renderer refused the later ones.
+    fn sweep_origins(&self) {
+        let used = || {
+            let lists = self.configurator.lists().flat_map(|list| &list.rules).map(|rule| rule.origin);
+            let mut used: HashSet<_> = lists.collect();
+            for tables in self.published.all() {
+                used.extend(tables.tables.iter().flat_map(|table| table.tables.rules().iter()).map(|rule| rule.origin));
+            }
+            used
+        };
+        self.origins.lock().sweep(used);
     }
 
     /// Makes a renderer for each node of the scope that has none yet.
@@ -182,7 +196,11 @@ impl Pipeline {
         };
         for node in nodes {
             if !self.acl.contains_key(&node) {
-                let mut renderer = AclRenderer::new(node.clone(), self.origins.clone(), self.published.clone());
+                let (origins, published) = (self.origins.clone(), self.published.clone());
+                let mut renderer = match self.processor.scope() {
+                    Scope::Node(_) => AclRenderer::new(node.clone(), origins, published),
+                    Scope::Cluster => AclRenderer::of_many(node.clone(), origins, published),
+                };
                 renderer.set_node(self.node_state(&node).as_deref());
                 self.acl.insert(node, renderer);
             }
@@ -207,6 +225,17 @@ impl Pipeline {
     /// The work that finding and compiling the affected policies took so far.
     pub fn work(&self) -> Work {
         self.processor.work()
+    }
+
+    /// The work that large tables of all nodes took so far.
+    pub fn table_work(&self) -> TableWork {
+        self.acl.values().map(AclRenderer::work).fold(TableWork::default(), TableWork::plus)
+    }
+
+    /// Waits for the tables that are compiled beside, so that the next event goes on from them.
+    #[cfg(test)]
+    fn finish_builds(&mut self) {
+        self.acl.values_mut().for_each(AclRenderer::finish_build);
     }
 
     /// The state.

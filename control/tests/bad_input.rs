@@ -11,10 +11,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{
-    ISOLATION_ANNOTATION, IngressIsolation, Object, PodName, Policy, PolicyName, PolicyVersion,
-};
-use bulkhead_control::selector::Selector;
+use bulkhead_control::object::{ISOLATION_ANNOTATION, Object, PodName, PolicyName};
 use bulkhead_control::source::{Loaded, SourceErrors, Strictness, load_text};
 use oracle::{Flow, Owner, State};
 use random::{Probes, Rng, shuffled};
@@ -448,7 +445,7 @@ fn a_damaged_file_is_refused_or_lets_no_more_through_than_the_whole_one() {
             running.apply(&event);
         }
         assert_eq!(after, whole, "{context}");
-        compared += equals_oracle(&mut rng, &with_isolation(&after.objects()), &running, &context);
+        compared += equals_oracle(&mut rng, &after, &running, &context);
         // What a strict reader takes means something else, and may well mean more.
         if load_text("state.yaml", &text, Strictness::Strict).is_ok() {
             valid += 1;
@@ -491,30 +488,11 @@ fn isolated_documents() -> Vec<Value> {
 
 const ISOLATED: &str = r#"{"ingress": {"isolation": "DefaultDeny"}}"#;
 
-/// The state, with a policy in place of each namespace's isolation, which the oracle does not know.
-fn with_isolation(objects: &[Object]) -> State {
-    let mut state = State::of(objects);
-    for namespace in state.namespaces.values().filter(|namespace| namespace.isolation == IngressIsolation::DefaultDeny)
-    {
-        let policy = Policy {
-            name: PolicyName::new(namespace.name.clone(), "isolation"),
-            subject: Selector::everything(),
-            ingress: Some(Vec::new()),
-            egress: None,
-            version: PolicyVersion::V1,
-            fault: None,
-            position: None,
-        };
-        state.policies.insert(policy.name.clone(), policy);
-    }
-    state
-}
-
 #[test]
 fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolates() {
     let documents = isolated_documents();
     let objects = lenient(&list(&documents)).unwrap().objects;
-    let before = with_isolation(&objects);
+    let before = State::of(&objects);
     let targets: Vec<_> = (0..documents.len())
         .filter(|&at| matches!(documents[at]["kind"].as_str(), Some("Namespace" | "Pod")))
         .collect();
@@ -554,7 +532,7 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
             (false, true) => namespaces += 1,
             (false, false) => pods += 1,
         }
-        let after = with_isolation(&loaded.objects);
+        let after = State::of(&loaded.objects);
         // Over the whole state, and from scratch in any order.
         let mut running = tables(&objects);
         let whole = State::of(&loaded.objects);

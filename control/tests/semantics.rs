@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{Object, Policy, PolicyName, PolicyRule};
+use bulkhead_control::object::{IngressIsolation, Object, Policy, PolicyName, PolicyRule};
 use bulkhead_control::origin::{Direction, Origin};
-use oracle::{Flow, Judgement, Owner, Side, State};
+use oracle::{Flow, Judgement, Owner, Part, Side, State};
 use random::shrink::{show, shrink};
 use random::{History, Probes, Rng, Step, history, objects, shuffled};
 use vswitch::{Hop, Vswitches};
@@ -32,7 +32,7 @@ const STEPS_PER_STATE: usize = 5;
 type Reached = BTreeMap<&'static str, u64>;
 
 /// Every situation that a run must meet, each this often at least in the normal run.
-const MUST_REACH: [(&str, u64); 27] = [
+const MUST_REACH: [(&str, u64); 35] = [
     ("ingress allowed by policy", 20_000),
     ("egress allowed by policy", 20_000),
     ("ingress denied by default", 50_000),
@@ -60,11 +60,34 @@ const MUST_REACH: [(&str, u64); 27] = [
     ("pod of an unknown namespace", 20_000),
     ("pod on no node", 1_000),
     ("after a resync", 20_000),
+    ("denied by the isolation of a namespace", 10_000),
+    ("denied by the isolation of all namespaces", 5_000),
+    ("allowed by v1beta1", 2_000),
+    ("v1beta1 without isolation has no effect", 2_000),
+    ("denied by a policy after its deletion", 500),
+    ("allowed by a policy after its deletion", 200),
+    ("denied by an isolation after its end", 200),
+    ("after a resync without a policy in force", 50),
 ];
 
-/// One pipeline for the cluster, or one a node.
-fn fresh(per_node: bool) -> Vswitches {
-    if per_node { Vswitches::nodes(&objects::NODES) } else { Vswitches::cluster() }
+/// What a history runs on: one pipeline for the cluster, or one a node, and what namespaces do that do not say.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    per_node: bool,
+    isolation: IngressIsolation,
+}
+
+impl Setting {
+    fn state(self) -> State {
+        State { isolates: self.isolation == IngressIsolation::DefaultDeny, ..State::default() }
+    }
+
+    fn vswitches(self) -> Vswitches {
+        match self.per_node {
+            true => Vswitches::nodes_where(&objects::NODES, self.isolation),
+            false => Vswitches::cluster_where(self.isolation),
+        }
+    }
 }
 
 fn take(step: &Step, state: &mut State, vswitches: &mut Vswitches) {
@@ -160,6 +183,15 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
     if let (Owner::Pod(src), Owner::Pod(dst)) = (&src, &dst) {
         add(if src.node == dst.node { "same node" } else { "across nodes" }, true);
     }
+    let has = |part| judged.parts.contains(&part);
+    let only = |side: &Side| matches!(side, Side::Denied(by) if by.len() == 1);
+    add("denied by the isolation of a namespace", has(Part::Annotation) && only(ingress));
+    add("denied by the isolation of all namespaces", has(Part::ClusterDefault) && only(ingress));
+    add("allowed by v1beta1", has(Part::Beta) && allowed(ingress));
+    add("v1beta1 without isolation has no effect", has(Part::IdleBeta) && !allowed(ingress));
+    add("denied by a policy after its deletion", has(Part::KeptPolicy) && !judged.passes());
+    add("allowed by a policy after its deletion", has(Part::KeptAllow) && judged.passes());
+    add("denied by an isolation after its end", has(Part::KeptIsolation) && only(ingress));
     add("leaves the cluster", dst == Owner::Nobody);
     add("comes from outside", src == Owner::Nobody);
 }
@@ -170,9 +202,9 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
 /// On the first difference, with a small history that leads to it.
 fn check_history(seed: u64, reached: &mut Reached) -> u64 {
     let mut rng = Rng::new(seed);
-    let History { initial, steps } = history(&mut rng);
-    let per_node = rng.chance(40);
-    let (mut state, mut vswitches) = (State::default(), fresh(per_node));
+    let History { isolation, initial, steps } = history(&mut rng);
+    let setting = Setting { per_node: rng.chance(40), isolation };
+    let (mut state, mut vswitches) = (setting.state(), setting.vswitches());
     let mut checked = 0;
     for (at, step) in steps.iter().enumerate() {
         take(step, &mut state, &mut vswitches);
@@ -186,18 +218,21 @@ fn check_history(seed: u64, reached: &mut Reached) -> u64 {
             // Looking the reasons up costs as much as the rest; every eighth is enough.
             match difference(&state, &vswitches, &flow, at_flow % 8 == 0) {
                 Ok(judged) => count(reached, &state, &flow, &judged),
-                Err(what) => panic!("{}", report(seed, per_node, &steps[..=at], &flow, &what)),
+                Err(what) => panic!("{}", report(seed, setting, &steps[..=at], &flow, &what)),
             }
-            *reached.entry("after a resync").or_default() += u64::from(matches!(step, Step::Resync(_)));
+            let resync = matches!(step, Step::Resync(_));
+            let kept = !state.kept.policies.is_empty() || !state.kept.isolations.is_empty();
+            *reached.entry("after a resync").or_default() += u64::from(resync);
+            *reached.entry("after a resync without a policy in force").or_default() += u64::from(resync && kept);
             checked += 1;
         }
     }
     checked
 }
 
-fn report(seed: u64, per_node: bool, steps: &[Step], flow: &Flow, what: &str) -> String {
+fn report(seed: u64, setting: Setting, steps: &[Step], flow: &Flow, what: &str) -> String {
     let fault = |steps: &[Step]| {
-        let (mut state, mut vswitches) = (State::default(), fresh(per_node));
+        let (mut state, mut vswitches) = (setting.state(), setting.vswitches());
         steps.iter().for_each(|step| take(step, &mut state, &mut vswitches));
         if !fits(&state, flow, vswitches.know_the_unbound()) {
             return None;
@@ -206,7 +241,7 @@ fn report(seed: u64, per_node: bool, steps: &[Step], flow: &Flow, what: &str) ->
     };
     let small = shrink(steps.to_vec(), |steps| fault(steps).is_some());
     let what = fault(&small).unwrap_or_else(|| what.to_owned());
-    format!("history {seed}, {flow:?}\n{what}\nafter (a pipeline per node: {per_node})\n{}", show(&small))
+    format!("history {seed}, {flow:?}\n{what}\nafter ({setting:?})\n{}", show(&small))
 }
 
 /// Runs histories on all cores until `flows` are checked. Answers how many were, and what they met.
@@ -250,14 +285,32 @@ fn after_every_history_the_tables_say_to_every_flow_what_the_objects_say() {
     assert!(reached.keys().all(|what| MUST_REACH.iter().any(|(must, _)| must == what)));
 }
 
-/// The state and the tables after a whole history.
-fn played(seed: u64) -> (Rng, State, Vswitches) {
+/// A whole history, and the state and the tables after it.
+struct Played {
+    rng: Rng,
+    setting: Setting,
+    state: State,
+    vswitches: Vswitches,
+}
+
+fn played(seed: u64) -> Played {
     let mut rng = Rng::new(seed);
-    let (mut state, mut vswitches) = (State::default(), fresh(seed.is_multiple_of(2)));
-    for step in &history(&mut rng).steps {
+    let History { isolation, steps, .. } = history(&mut rng);
+    let setting = Setting { per_node: seed.is_multiple_of(2), isolation };
+    let (mut state, mut vswitches) = (setting.state(), setting.vswitches());
+    for step in &steps {
         take(step, &mut state, &mut vswitches);
     }
-    (rng, state, vswitches)
+    Played { rng, setting, state, vswitches }
+}
+
+/// The histories after which all that is enforced is an object's, or can be written as one: what a fresh start can get.
+fn played_to_objects() -> impl Iterator<Item = (u64, Played)> {
+    (0..HISTORIES).filter_map(|seed| {
+        let played = played(seed);
+        let state = played.state.with_the_kept()?;
+        Some((seed, Played { state, ..played }))
+    })
 }
 
 /// Histories for each of the tests below.
@@ -265,28 +318,31 @@ const HISTORIES: u64 = 150;
 
 #[test]
 fn the_order_of_events_changes_nothing() {
-    for seed in 0..HISTORIES {
-        let (mut rng, state, vswitches) = played(seed);
+    let mut histories = 0;
+    for (seed, Played { mut rng, setting, state, vswitches }) in played_to_objects() {
         let enforced = vswitches.enforced();
+        histories += 1;
         for _ in 0..2 {
-            let mut again = fresh(seed.is_multiple_of(2));
+            let mut again = setting.vswitches();
             let objects = shuffled(state.objects(), rng.below(usize::MAX) as u64);
             objects.into_iter().for_each(|object| again.apply(&Event::Apply(object)));
             assert_eq!(again.enforced(), enforced, "history {seed}, events in another order");
         }
-        let mut from_scratch = fresh(seed.is_multiple_of(2));
+        let mut from_scratch = setting.vswitches();
         from_scratch.resync(&state.objects());
         assert_eq!(from_scratch.enforced(), enforced, "history {seed}, from scratch");
     }
+    assert!(histories > HISTORIES * 3 / 4, "only {histories} histories");
 }
 
 #[test]
 fn an_event_that_comes_again_publishes_nothing() {
     let mut repeated = 0;
     for seed in 0..HISTORIES {
-        let mut rng = Rng::new(seed);
-        let (mut state, mut vswitches) = (State::default(), fresh(seed.is_multiple_of(2)));
-        for step in &history(&mut rng).steps {
+        let History { isolation, steps, .. } = history(&mut Rng::new(seed));
+        let setting = Setting { per_node: seed.is_multiple_of(2), isolation };
+        let (mut state, mut vswitches) = (setting.state(), setting.vswitches());
+        for step in &steps {
             take(step, &mut state, &mut vswitches);
             let before = vswitches.generations();
             if let Step::Event(event) = step {
@@ -303,7 +359,7 @@ fn an_event_that_comes_again_publishes_nothing() {
 #[test]
 fn a_resync_with_the_same_state_publishes_nothing() {
     for seed in 0..HISTORIES {
-        let (_, state, mut vswitches) = played(seed);
+        let Played { state, mut vswitches, .. } = played(seed);
         let before = vswitches.generations();
         vswitches.resync(&shuffled(state.objects(), seed));
         assert_eq!(vswitches.generations(), before, "history {seed}");
@@ -376,12 +432,11 @@ fn with_policies(state: &State, change: impl Fn(&Policy) -> Vec<Policy>) -> Stat
 #[test]
 fn split_rules_and_split_or_reordered_policies_change_no_verdict() {
     let mut compared = 0;
-    for seed in 0..HISTORIES {
-        let (mut rng, state, vswitches) = played(seed);
+    for (seed, Played { mut rng, setting, state, vswitches }) in played_to_objects() {
         let rules_split = with_policies(&state, |policy| vec![split_rules(policy)]);
         let policies_split = with_policies(&state, split_policy);
         for (what, other) in [("rules split", rules_split), ("policies split", policies_split)] {
-            let mut tables = fresh(seed.is_multiple_of(2));
+            let mut tables = setting.vswitches();
             tables.resync(&shuffled(other.objects(), seed));
             let context = format!("history {seed}, {what}");
             compared += same_verdicts(&mut rng, &state, &vswitches, (&other, &tables), &context);
@@ -393,9 +448,8 @@ fn split_rules_and_split_or_reordered_policies_change_no_verdict() {
 #[test]
 fn a_pod_that_comes_or_goes_changes_no_verdict_between_others() {
     let mut compared = 0;
-    for seed in 0..HISTORIES {
-        let (mut rng, state, mut vswitches) = played(seed);
-        let (mut more, mut before) = (state.clone(), fresh(seed.is_multiple_of(2)));
+    for (seed, Played { mut rng, setting, state, mut vswitches }) in played_to_objects() {
+        let (mut more, mut before) = (state.clone(), setting.vswitches());
         before.resync(&state.objects());
         let name = objects::pod_name(&mut rng);
         let mut stranger = objects::pod(&mut rng, &name);

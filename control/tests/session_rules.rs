@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{Object, Policy, PolicyPort, PolicyRule};
+use bulkhead_control::object::{IngressIsolation, Object, Policy, PolicyPort, PolicyRule};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport};
@@ -53,14 +53,15 @@ fn session_rules_let_through_what_the_oracle_allows_at_both_ends_of_every_node()
     let mut reached: BTreeMap<(&str, bool), u64> = BTreeMap::new();
     for seed in 0..HISTORIES {
         let mut rng = Rng::new(seed);
-        let History { initial, steps } = history(&mut rng);
+        let History { isolation, initial, steps } = history(&mut rng);
         let tables: BTreeMap<Arc<str>, SessionTable> =
             objects::NODES.iter().map(|&node| (node.into(), SessionTable::default())).collect();
-        let mut pipeline = Pipeline::new(Scope::Cluster);
+        let mut pipeline = Pipeline::with_default_isolation(Scope::Cluster, isolation);
         for (node, table) in &tables {
             pipeline.register(Box::new(SessionRenderer::new(node.clone(), table.clone())));
         }
-        let mut state = State::default();
+        let isolates = isolation == IngressIsolation::DefaultDeny;
+        let mut state = State { isolates, ..State::default() };
         for (at, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Event(event) => {

@@ -30,8 +30,9 @@ impl Cache {
     /// Keeps account of the namespaces that are being deleted. One whose object is gone is among them until its last pod
     /// is gone too: watches of different kinds are not ordered among each other.
     pub(super) fn follow_end(&mut self, name: &Arc<str>, old: Option<&Namespace>, new: Option<&Namespace>) {
-        let ends = new.or(old).is_some_and(|namespace| namespace.terminating);
-        if ends {
+        // That it is gone may be told twice.
+        let Some(namespace) = new.or(old) else { return };
+        if namespace.terminating {
             self.ending.insert(name.clone());
         } else {
             self.ending.remove(name);

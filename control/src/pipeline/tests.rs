@@ -8,7 +8,7 @@ use crate::fixtures::{deny_all, from_pods, name, namespace, node, pod, policy};
 use crate::object::{
     ISOLATION_ANNOTATION, IpBlock, Namespace, NamespaceScope, ObjectName, Peer, PodPeer, PolicyRule, Position,
 };
-use crate::origin::Direction;
+use crate::origin::{Direction, Origins};
 use crate::renderer::acl::Attachment;
 
 fn cluster(objects: Vec<Object>) -> Pipeline {
@@ -340,6 +340,49 @@ fn cve_2024_7598_neither_the_namespaces_end_nor_a_pod_that_loses_its_address_for
     assert!(!allowed(&pipeline, "n1", &denied), "a list has neither the namespace nor the policy");
     pipeline.apply(Event::DeletePod(name("default/db"))).unwrap();
     assert!(pipeline.cache().policies().is_empty());
+}
+
+#[test]
+fn cve_2024_7598_a_namespace_that_is_said_to_be_gone_twice_still_keeps_its_pods_policies() {
+    let denied = tcp("10.244.1.3", "10.244.1.2", 6379);
+    let mut pipeline = cluster(redis().into_iter().chain([allow_backend(), terminating("default")]).collect());
+    pipeline.apply(Event::DeleteNamespace("default".into())).unwrap();
+    pipeline.apply(Event::DeleteNamespace("default".into())).unwrap();
+    pipeline.apply(Event::DeletePolicy(name("default/allow-backend"))).unwrap();
+    assert!(!allowed(&pipeline, "n1", &denied), "the pod is still there");
+    pipeline.apply(Event::DeleteNamespace("default".into())).unwrap();
+    pipeline.apply(Event::DeletePod(name("default/frontend"))).unwrap();
+    assert!(!allowed(&pipeline, "n1", &tcp("10.244.1.4", "10.244.1.2", 6380)));
+}
+
+#[test]
+fn a_long_history_of_policies_is_forgotten_and_no_verdict_loses_or_changes_its_name() {
+    let mut pipeline = Pipeline::new(Scope::Cluster);
+    *pipeline.origins.lock() = Origins::keeping(40);
+    pipeline.resync(redis().into_iter().chain([allow_backend(), egress_to_web()])).unwrap();
+    let (mut most, mut held) = (0, Vec::new());
+    for at in 0..500 {
+        let names = [format!("default/a{at}"), format!("default/b{at}")];
+        for text in &names {
+            pipeline.apply(Event::Apply(deny_all(text))).unwrap();
+        }
+        let (action, origin) = judge(&pipeline, "n1", &tcp("10.244.1.3", "10.244.1.4", 80));
+        assert!(action == Action::Deny && matches!(origin, Some(Origin::Isolation { .. })), "{origin:?}");
+        let (_, origin) = judge(&pipeline, "n1", &tcp("10.244.1.4", "10.244.1.2", 6379));
+        assert!(matches!(origin, Some(Origin::Policy { policy, .. }) if policy == name("default/allow-backend")));
+        // What a worker may still read: it has its name, or in the end none.
+        let tables = pipeline.node_tables("n1").unwrap();
+        for rule in tables.tables.iter().flat_map(|table| table.tables.rules().iter()) {
+            held.push((rule.origin, pipeline.origins().get(rule.origin).expect("published tables name everything")));
+        }
+        for text in &names {
+            pipeline.apply(Event::DeletePolicy(name(text))).unwrap();
+        }
+        most = most.max(pipeline.origins.lock().len());
+    }
+    assert!(most < 200, "{most} origins are remembered");
+    let lost = held.iter().filter(|(id, _)| pipeline.origins().get(*id).is_none()).count();
+    assert!(lost > 0 && held.iter().all(|(id, was)| pipeline.origins().get(*id).is_none_or(|now| now == *was)));
 }
 
 #[test]

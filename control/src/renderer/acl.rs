@@ -8,13 +8,17 @@
 //!
 //! Every interface has a table, an open one too: what is not bound is denied by the dataplane.
 
+mod large;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ahash::AHashMap;
-use bulkhead_classifier::{Addresses, BuildError, OriginId, Rule, Tables};
+use bulkhead_classifier::{OriginId, Tables};
 
+pub use self::large::TableWork;
+use self::large::{Beside, Compiled};
 use super::cache::{Changes, LocalId, RendererCache};
 use super::{PodConfig, RenderError, Renderer, Transaction};
 use crate::object::{Node, PodName};
@@ -98,10 +102,13 @@ pub struct AclRenderer {
     published: Published,
     cache: RendererCache,
     node_addresses: Vec<IpAddr>,
-    compiled: AHashMap<LocalId, Arc<Tables>>,
+    compiled: AHashMap<LocalId, Compiled>,
+    /// The pods whose tables are large, with what decided them: the next tables follow those.
+    large: AHashMap<PodName, LocalId>,
+    beside: Beside,
     interfaces: Arc<[Interface]>,
     local_tables: Vec<AclTable>,
-    global: Option<Arc<Tables>>,
+    global: Option<Compiled>,
     generation: u64,
     /// What has changed since the last publication.
     pending: Changes,
@@ -112,6 +119,15 @@ pub struct AclRenderer {
 impl AclRenderer {
     /// A renderer that publishes the tables of `node`, at once those of a node without pods.
     pub fn new(node: Arc<str>, origins: SharedOrigins, published: Published) -> Self {
+        Self::with(node, origins, published, false)
+    }
+
+    /// The same for one of the many nodes of a what-if, whose very large tables are scanned instead of compiled.
+    pub(crate) fn of_many(node: Arc<str>, origins: SharedOrigins, published: Published) -> Self {
+        Self::with(node, origins, published, true)
+    }
+
+    fn with(node: Arc<str>, origins: SharedOrigins, published: Published, scans: bool) -> Self {
         Self {
             node,
             origins,
@@ -119,6 +135,8 @@ impl AclRenderer {
             cache: RendererCache::default(),
             node_addresses: Vec::new(),
             compiled: AHashMap::new(),
+            large: AHashMap::new(),
+            beside: Beside::new(scans),
             interfaces: Arc::default(),
             local_tables: Vec::new(),
             global: None,
@@ -134,38 +152,61 @@ impl AclRenderer {
         self.cache.set_node_addresses(self.node_addresses.iter().copied().collect())
     }
 
+    /// The work that large tables took so far.
+    pub fn work(&self) -> TableWork {
+        self.beside.work
+    }
+
     /// Compiles the tables that are new and keeps the others.
     fn compile(&mut self) -> Result<(), RenderError> {
-        let mut origins = self.origins.lock();
-        let fail = |interface: String| move |source| RenderError::Table { interface, source };
-        let locals = self.pending.locals.then(|| {
-            let mut compiled: AHashMap<LocalId, Arc<Tables>> = AHashMap::new();
-            for (name, &id) in self.cache.ids() {
-                if compiled.contains_key(&id) {
-                    continue;
-                }
-                let tables = match self.compiled.get(&id).filter(|_| !self.stale) {
-                    Some(tables) => tables.clone(),
-                    None => {
-                        let rules = self.cache.local_rules(&self.cache.pods()[name], id, &mut origins);
-                        Arc::new(build(rules).map_err(fail(name.to_string()))?)
-                    }
-                };
-                compiled.insert(id, tables);
-            }
-            Ok(compiled)
-        });
-        let locals = locals.transpose()?;
+        self.beside.collect(self.compiled.values_mut().chain(&mut self.global));
+        let locals = if self.pending.locals { Some(self.locals()?) } else { None };
         if self.pending.global {
-            let rules = self.cache.global_rules(&mut origins);
-            self.global = Some(Arc::new(build(rules).map_err(fail("the node's exit".into()))?));
+            let rules = self.cache.global_rules(&mut self.origins.lock());
+            let fail = |source| RenderError::Table { interface: "the node's exit".into(), source };
+            self.global = Some(Compiled::of(rules, || self.global.as_ref(), &mut self.beside).map_err(fail)?);
         }
-        drop(origins);
-        if let Some(compiled) = locals {
-            self.compiled = compiled;
+        if let Some(locals) = locals {
+            self.compiled = locals;
+            let large = |id: &LocalId| self.compiled[id].is_large();
+            self.large = self.cache.ids().iter().filter(|(_, id)| large(id)).map(|(k, id)| (k.clone(), *id)).collect();
             self.bind();
         }
+        self.beside.begin(self.compiled.values().chain(&self.global));
         Ok(())
+    }
+
+    /// The tables of the pods' interfaces.
+    fn locals(&mut self) -> Result<AHashMap<LocalId, Compiled>, RenderError> {
+        let mut origins = self.origins.lock();
+        let mut compiled: AHashMap<LocalId, Compiled> = AHashMap::new();
+        // The large tables that one of the pods had which now have the same.
+        let (cache, large, known) = (&self.cache, &self.large, &self.compiled);
+        let before = |id: LocalId| {
+            let mut pods = cache.ids().iter().filter(|(_, of)| **of == id && !large.is_empty()).map(|(name, _)| name);
+            pods.find_map(|name| known.get(large.get(name)?))
+        };
+        for (name, &id) in self.cache.ids() {
+            if compiled.contains_key(&id) {
+                continue;
+            }
+            let tables = match self.compiled.get(&id).filter(|_| !self.stale) {
+                Some(tables) => tables.clone(),
+                None => {
+                    let rules = self.cache.local_rules(&self.cache.pods()[name], id, &mut origins);
+                    let fail = |source| RenderError::Table { interface: name.to_string(), source };
+                    Compiled::of(rules, || before(id), &mut self.beside).map_err(fail)?
+                }
+            };
+            compiled.insert(id, tables);
+        }
+        Ok(compiled)
+    }
+
+    /// Waits for the build that goes on beside.
+    #[cfg(test)]
+    pub(crate) fn finish_build(&mut self) {
+        self.beside.wait(self.compiled.values_mut().chain(&mut self.global));
     }
 
     /// Binds the interfaces to the compiled tables.
@@ -175,7 +216,8 @@ impl AclRenderer {
         let mut position = AHashMap::new();
         for ((name, config), id) in self.cache.pods().iter().zip(self.cache.ids().values()) {
             let table = *position.entry(id).or_insert_with(|| {
-                tables.push(AclTable { name: format!("local:{name}").into(), tables: self.compiled[id].clone() });
+                tables
+                    .push(AclTable { name: format!("local:{name}").into(), tables: self.compiled[id].tables.clone() });
                 tables.len() - 1
             });
             interfaces.push(Interface {
@@ -196,7 +238,7 @@ impl AclRenderer {
     }
 
     fn publish(&mut self) {
-        let Some(global) = self.global.clone() else { return };
+        let Some(global) = self.global.as_ref().map(|global| global.tables.clone()) else { return };
         let mut tables = self.local_tables.clone();
         tables.push(AclTable { name: "node-exit".into(), tables: global });
         self.generation += 1;
@@ -241,26 +283,6 @@ impl AclRenderer {
             Some(config) => Some((name.clone(), Some(config.clone()))),
             None => self.cache.pods().contains_key(name).then(|| (name.clone(), None)),
         }
-    }
-}
-
-/// Address intervals in a table above which it is scanned instead of compiled. Compiling takes about 70 ns an interval,
-/// and a table with sets as large as that changes with nearly every pod of the cluster: a node's exit with 80,000
-/// intervals took 5 ms per event where 1 ms is promised. Such tables have few rules; the sets in them are searched, not
-/// scanned.
-const WORTH_COMPILING: usize = 8_192;
-
-fn build(rules: Vec<Rule>) -> Result<Tables, BuildError> {
-    let intervals = |addresses: &Addresses| match addresses {
-        Addresses::Any => 0,
-        Addresses::Set(set) => set.v4_intervals().len() + set.v6_intervals().len(),
-    };
-    if rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum::<usize>() > WORTH_COMPILING {
-        return Tables::scanned(rules);
-    }
-    match Tables::build(rules.clone()) {
-        Err(BuildError::TooComplex | BuildError::TooLarge { .. }) => Tables::scanned(rules),
-        built => built,
     }
 }
 

@@ -1,5 +1,7 @@
 //! NetworkPolicy v1 read straight from the objects: the truth that the pipeline's tables are held against.
 //!
+//! Also `extensions/v1beta1`, read from its proposal, and what outlives its deletion in a namespace that is being deleted.
+//!
 //! **Purpose.** [`State::judge`] answers for one first packet whether the cluster lets it through, and which policies
 //! say so. It is slow, short, and written from the specification.
 //!
@@ -9,7 +11,8 @@
 //! ```text
 //!  flow --who has these addresses?--> pod, node or nobody
 //!          source pod:      policies that select it, egress  --> no list: open; a rule that matches: open; else shut
-//!          destination pod: policies that select it, ingress --> the same
+//!          destination pod: policies that select it, ingress --> the same; and where its namespace isolates, it is
+//!                           isolated by that, and policies of v1beta1 allow too
 //!  passes = own node, or both sides open
 //! ```
 //!
@@ -17,14 +20,16 @@
 //! question who is an endpoint are all decided here a second time.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
-use std::collections::BTreeMap;
+mod ending;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{
-    IpBlock, Labels, Namespace, NamespaceScope, Node, Object, Peer, Pod, PodName, Policy, PolicyName, PolicyPort,
-    PolicyRule, Transport,
+    ISOLATION_ANNOTATION, IngressIsolation, IpBlock, Labels, Namespace, NamespaceScope, Node, Object, Peer, Pod,
+    PodName, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Transport,
 };
 use bulkhead_control::origin::Direction;
 use bulkhead_control::selector::{Condition, Selector};
@@ -72,6 +77,27 @@ pub(crate) struct Judgement {
     pub(crate) by_name: bool,
     /// An `except` decided that a block does not match.
     pub(crate) by_except: bool,
+    /// What of the former model, and of what outlives its deletion, had a part in it.
+    pub(crate) parts: BTreeSet<Part>,
+}
+
+/// What may have a part in a judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// The namespace isolates the pod because its annotation says so.
+    Annotation,
+    /// The namespace isolates the pod because all do that say nothing.
+    ClusterDefault,
+    /// A policy of `extensions/v1beta1` allows.
+    Beta,
+    /// A policy of `extensions/v1beta1` would allow, but the namespace does not isolate.
+    IdleBeta,
+    /// A policy that was deleted isolates the pod.
+    KeptPolicy,
+    /// A policy that was deleted allows.
+    KeptAllow,
+    /// An isolation that was taken back isolates the pod.
+    KeptIsolation,
 }
 
 impl Judgement {
@@ -97,6 +123,10 @@ pub(crate) struct State {
     pub(crate) pods: BTreeMap<PodName, Pod>,
     pub(crate) nodes: BTreeMap<Arc<str>, Node>,
     pub(crate) policies: BTreeMap<PolicyName, Policy>,
+    /// Whether namespaces isolate that do not say.
+    pub(crate) isolates: bool,
+    /// What outlives its deletion.
+    pub(crate) kept: ending::Kept,
 }
 
 impl State {
@@ -111,6 +141,12 @@ impl State {
 
     /// Follows one event.
     pub(crate) fn apply(&mut self, event: &Event) {
+        let before = self.clone();
+        self.set(event);
+        self.keep(&before, event);
+    }
+
+    fn set(&mut self, event: &Event) {
         match event.clone() {
             Event::Apply(Object::Namespace(namespace)) => {
                 self.namespaces.insert(namespace.name.clone(), namespace);
@@ -129,6 +165,12 @@ impl State {
             Event::DeleteNode(name) => drop(self.nodes.remove(&name)),
             Event::DeletePolicy(name) => drop(self.policies.remove(&name)),
         }
+    }
+
+    /// Whether a namespace says that it isolates its pods. One that says nothing, or has no object, does as all do.
+    fn says_that_it_isolates(&self, namespace: &Arc<str>) -> bool {
+        self.namespaces.get(namespace).is_some_and(|object| object.isolation == IngressIsolation::DefaultDeny)
+            || self.isolates
     }
 
     /// All objects, by kind and name.
@@ -183,10 +225,12 @@ impl State {
             Owner::Pod(pod) => Some(self.pods.get(&pod.name).unwrap()),
             _ => None,
         };
-        let mut asked = Asked { state: self, flow, src: pod(&src), dst: pod(&dst), by_name: false, by_except: false };
+        let (by_name, by_except, parts) = (false, false, BTreeSet::new());
+        let mut asked = Asked { state: self, flow, src: pod(&src), dst: pod(&dst), by_name, by_except, parts };
         let egress = asked.side(Direction::Egress);
         let ingress = asked.side(Direction::Ingress);
-        Judgement { own_node, egress, ingress, by_name: asked.by_name, by_except: asked.by_except }
+        let Asked { by_name, by_except, parts, .. } = asked;
+        Judgement { own_node, egress, ingress, by_name, by_except, parts }
     }
 
     /// Whether the scope covers a namespace. Of one without an object only the name is known.
@@ -214,6 +258,7 @@ struct Asked<'a> {
     dst: Option<&'a Pod>,
     by_name: bool,
     by_except: bool,
+    parts: BTreeSet<Part>,
 }
 
 impl Asked<'_> {
@@ -223,24 +268,58 @@ impl Asked<'_> {
             Direction::Egress => self.src,
         };
         let Some(subject) = subject else { return Side::NotIsolated };
+        let namespace_isolates = direction == Direction::Ingress && self.namespace_isolates(subject);
         let (mut isolating, mut allowing) = (Vec::new(), Vec::new());
-        for policy in self.state.policies.values() {
+        let kept = self.state.kept.policies.values().map(|policy| (policy, true));
+        for (policy, kept) in self.state.policies.values().map(|policy| (policy, false)).chain(kept) {
             if policy.name.namespace != subject.name.namespace || !selects(&policy.subject, &subject.labels) {
                 continue;
             }
             let Some(rules) = list(policy, direction) else { continue };
-            isolating.push(policy.name.clone());
+            // In the former model a policy isolates nobody, and says nothing where the namespace does not isolate.
+            let beta = policy.version == PolicyVersion::V1beta1;
+            if !beta {
+                isolating.push(policy.name.clone());
+                self.part(Part::KeptPolicy, kept);
+            }
             for (at, rule) in rules.iter().enumerate() {
                 if self.matches(rule, direction) {
+                    self.part(Part::IdleBeta, beta && !namespace_isolates);
+                    if beta && !namespace_isolates {
+                        continue;
+                    }
+                    self.part(Part::Beta, beta);
+                    self.part(Part::KeptAllow, kept);
                     allowing.push((policy.name.clone(), at));
                 }
             }
         }
+        if namespace_isolates {
+            isolating.push(PolicyName::new(subject.name.namespace.clone(), ISOLATION_ANNOTATION));
+        }
+        isolating.sort();
         match (isolating.is_empty(), allowing.is_empty()) {
             (true, _) => Side::NotIsolated,
             (false, false) => Side::Allowed(allowing),
             (false, true) => Side::Denied(isolating),
         }
+    }
+
+    fn part(&mut self, part: Part, has: bool) {
+        if has {
+            self.parts.insert(part);
+        }
+    }
+
+    fn namespace_isolates(&mut self, subject: &Pod) -> bool {
+        let namespace = &subject.name.namespace;
+        let object = self.state.namespaces.get(namespace);
+        let annotated = object.is_some_and(|object| object.isolation == IngressIsolation::DefaultDeny);
+        let kept = self.state.kept.isolations.contains(namespace);
+        self.part(Part::Annotation, annotated);
+        self.part(Part::ClusterDefault, !annotated && self.state.isolates);
+        self.part(Part::KeptIsolation, kept);
+        annotated || self.state.isolates || kept
     }
 
     fn matches(&mut self, rule: &PolicyRule, direction: Direction) -> bool {
@@ -292,7 +371,7 @@ fn list(policy: &Policy, direction: Direction) -> Option<&Vec<PolicyRule>> {
     }
 }
 
-fn selects(selector: &Selector, labels: &Labels) -> bool {
+pub(crate) fn selects(selector: &Selector, labels: &Labels) -> bool {
     selector.requirements().iter().all(|requirement| {
         let value = labels.get(&requirement.key);
         match (&requirement.condition, value) {

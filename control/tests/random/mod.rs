@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{Object, PodName};
+use bulkhead_control::object::{IngressIsolation, Namespace, Object, PodName};
 
 use crate::oracle::{Flow, Owner, State, number_of};
 
@@ -65,12 +65,15 @@ pub(crate) enum Step {
 
 /// A history: first the objects of a cluster in any order, then changes. `initial` is the number of the first.
 pub(crate) struct History {
+    /// What namespaces do that do not say whether they isolate.
+    pub(crate) isolation: IngressIsolation,
     pub(crate) initial: usize,
     pub(crate) steps: Vec<Step>,
 }
 
 /// A random history.
 pub(crate) fn history(rng: &mut Rng) -> History {
+    let isolation = if rng.chance(12) { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault };
     let mut first = Vec::new();
     for name in objects::NAMESPACES.into_iter().filter(|name| *name != objects::UNKNOWN_NAMESPACE) {
         if rng.chance(85) {
@@ -102,7 +105,7 @@ pub(crate) fn history(rng: &mut Rng) -> History {
             steps.push(step);
         }
     }
-    History { initial, steps }
+    History { isolation, initial, steps }
 }
 
 fn follow(state: &mut State, step: &Step) {
@@ -141,9 +144,26 @@ fn change(rng: &mut Rng, state: &State, past: &[Step]) -> Vec<Step> {
             apply(objects::node(rng, at))
         }
         89..91 => vec![Step::Event(Event::DeleteNode((rng.pick(&objects::NODES)).into()))],
-        91..96 => vec![past[rng.below(past.len())].clone()],
+        91..93 => end(rng, state),
+        93..97 => vec![past[rng.below(past.len())].clone()],
         _ => vec![Step::Resync(rng.next())],
     }
+}
+
+/// A namespace is said to terminate, and its contents go in any order, as far as that is seen.
+fn end(rng: &mut Rng, state: &State) -> Vec<Step> {
+    let Some(namespace) = state.namespaces.values().nth(rng.below(objects::NAMESPACES.len())) else {
+        return Vec::new();
+    };
+    let terminating = Namespace { terminating: true, ..namespace.clone() };
+    let pods = state.pods.keys().filter(|pod| pod.namespace == namespace.name).cloned().map(Event::DeletePod);
+    let policies = state.policies.keys().filter(|policy| policy.namespace == namespace.name);
+    let mut gone: Vec<Event> = pods.chain(policies.cloned().map(Event::DeletePolicy)).collect();
+    gone.push(Event::DeleteNamespace(namespace.name.clone()));
+    rng.shuffle(&mut gone);
+    gone.truncate(rng.below(gone.len() + 1));
+    let first = Event::Apply(Object::Namespace(terminating));
+    std::iter::once(first).chain(gone).map(Step::Event).collect()
 }
 
 /// A pod ends or goes, and another takes its addresses, in either order.

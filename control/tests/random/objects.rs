@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::object::{
-    ContainerPort, IpBlock, Labels, Namespace, NamespaceScope, Node, Object, Peer, Pod, PodName, PodPeer, Policy,
-    PolicyName, PolicyPort, PolicyRule, Transport,
+    ContainerPort, IngressIsolation, IpBlock, Labels, Namespace, NamespaceScope, Node, Object, Peer, Pod, PodName,
+    PodPeer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Transport,
 };
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 use ipnet::IpNet;
@@ -81,8 +81,8 @@ pub(crate) fn namespace(rng: &mut Rng, name: &str) -> Object {
     Object::Namespace(Namespace {
         name: text(name),
         labels,
-        terminating: false,
-        isolation: bulkhead_control::object::IngressIsolation::ClusterDefault,
+        terminating: rng.chance(8),
+        isolation: if rng.chance(20) { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault },
     })
 }
 
@@ -173,11 +173,13 @@ pub(crate) fn policy(rng: &mut Rng) -> Policy {
         7 | 8 => (true, true),
         _ => (false, false),
     };
+    // The former version has ingress only.
+    let beta = rng.chance(20);
     Policy {
         subject: selector(rng, POD_LABELS, 40),
-        ingress: ingress.then(|| rules(rng, &name.namespace)),
-        egress: egress.then(|| rules(rng, &name.namespace)),
-        version: bulkhead_control::object::PolicyVersion::V1,
+        ingress: (ingress || beta).then(|| rules(rng, &name.namespace)),
+        egress: (egress && !beta).then(|| rules(rng, &name.namespace)),
+        version: if beta { PolicyVersion::V1beta1 } else { PolicyVersion::V1 },
         fault: None,
         position: None,
         name,

@@ -144,9 +144,12 @@ fn show_object(object: &Object) -> String {
                 })
             };
             let (ingress, egress) = (list(&policy.ingress), list(&policy.egress));
-            format!("policy {} for {} ingress {ingress} egress {egress}", policy.name, policy.subject)
+            format!(
+                "{:?} policy {} for {} ingress {ingress} egress {egress}",
+                policy.version, policy.name, policy.subject
+            )
         }
-        Object::Namespace(namespace) => format!("namespace {} {:?}", namespace.name, namespace.labels),
+        Object::Namespace(namespace) => format!("{namespace:?}"),
         Object::Node(node) => format!("node {} {:?}", node.name, node.addresses),
     }
 }

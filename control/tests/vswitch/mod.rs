@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{Action, Key, OriginId, Rule};
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::Object;
+use bulkhead_control::object::{IngressIsolation, Object};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::{Pipeline, UNBOUND};
 use bulkhead_control::processor::Scope;
@@ -44,13 +44,23 @@ pub(crate) type Enforced = (String, Vec<(Rule, Option<Origin>)>);
 impl Vswitches {
     /// One pipeline in [`Scope::Cluster`].
     pub(crate) fn cluster() -> Self {
-        Self { pipelines: [(ALL.into(), Pipeline::new(Scope::Cluster))].into() }
+        Self::cluster_where(IngressIsolation::ClusterDefault)
+    }
+
+    /// The same for a cluster whose namespaces isolate or not when they do not say.
+    pub(crate) fn cluster_where(isolation: IngressIsolation) -> Self {
+        Self { pipelines: [(ALL.into(), Pipeline::with_default_isolation(Scope::Cluster, isolation))].into() }
     }
 
     /// A pipeline for each of the nodes.
     pub(crate) fn nodes(names: &[&str]) -> Self {
-        let pipeline = |name: &&str| ((*name).into(), Pipeline::new(Scope::Node((*name).into())));
-        Self { pipelines: names.iter().map(pipeline).collect() }
+        Self::nodes_where(names, IngressIsolation::ClusterDefault)
+    }
+
+    /// The same for a cluster whose namespaces isolate or not when they do not say.
+    pub(crate) fn nodes_where(names: &[&str], isolation: IngressIsolation) -> Self {
+        let of = |name: &str| Pipeline::with_default_isolation(Scope::Node(name.into()), isolation);
+        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 
     /// Whether a pod without a node is looked after.

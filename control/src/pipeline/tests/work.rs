@@ -109,3 +109,76 @@ fn a_pod_that_no_group_has_costs_nothing_but_the_look_at_it() {
     let work = cost(&mut pipeline, Event::Apply(Object::Pod(waiting)));
     assert_eq!(work, Work { pods: 1, intervals: 0, policies: 0 });
 }
+
+/// A pipeline whose node has large tables at its exit and at its pod, and what is to be asked of them.
+fn with_large_tables() -> Pipeline {
+    let policies = (0..3).map(|at| {
+        let rule = |ports| PolicyRule { peers: all_pods(), ports };
+        policy(&format!("x/p{at}"), "", Some(vec![rule(None)]), Some(vec![rule(http())]))
+    });
+    large(policies.collect())
+}
+
+#[test]
+fn a_pod_event_compiles_no_large_table_and_no_table_is_left_to_a_scan() {
+    let mut pipeline = with_large_tables();
+    let first = pipeline.table_work();
+    assert_eq!((first.built, first.followed, first.beside), (2, 0, 0), "the pod's table and the exit's");
+    let out = |at: u32| tcp("192.168.0.1", &address(at), 8080);
+    for at in 0..300 {
+        let before = pipeline.table_work();
+        let pod = at / 2 * 31;
+        if at % 2 == 0 {
+            pipeline.apply(Event::DeletePod(name(&format!("n{}/p{pod}", pod % 100)))).unwrap();
+        } else {
+            pipeline.apply(Event::Apply(with_port(pod, 8080))).unwrap();
+        }
+        let after = pipeline.table_work();
+        assert_eq!((after.built, after.followed - before.followed), (first.built, 2), "event {at}");
+        assert_eq!(allowed(&pipeline, "n", &out(pod)), at % 2 == 1);
+        assert!(allowed(&pipeline, "n", &out(pod + 1)));
+        // How far a build beside has come is a matter of time; here it is always ready.
+        pipeline.finish_builds();
+        for table in &pipeline.node_tables("n").unwrap().tables {
+            assert!(!table.tables.describe().contains("scan"), "{}: {}", table.name, table.tables.describe());
+        }
+    }
+    assert!(pipeline.table_work().beside > 1, "{:?}", pipeline.table_work());
+}
+
+#[test]
+fn large_tables_say_what_a_scan_of_their_rules_says_after_every_event() {
+    let mut pipeline = with_large_tables();
+    let (mut compared, mut allows) = (0, 0);
+    for at in 0..120_u32 {
+        let pod = at.wrapping_mul(2_654_435_761) % PODS;
+        let name = name(&format!("n{}/p{pod}", pod % 100));
+        let event = match at % 8 {
+            0..4 => Event::DeletePod(name),
+            4..6 => Event::Apply(with_port(pod, 8081)),
+            6 => Event::Apply(deny_all("x/d")),
+            _ => Event::DeletePolicy(super::name("x/d")),
+        };
+        pipeline.apply(event).unwrap();
+        if at % 5 == 0 {
+            pipeline.finish_builds();
+        }
+        for table in &pipeline.node_tables("n").unwrap().tables {
+            for other in [pod, pod + 1, at * 7 % PODS] {
+                for key in [
+                    tcp("192.168.0.1", &address(other), 8080),
+                    tcp("192.168.0.1", &address(other), 8081),
+                    tcp(&address(other), "192.168.0.1", 8080),
+                ] {
+                    let truth = bulkhead_classifier::linear::scan(table.tables.rules().iter(), &key);
+                    assert_eq!(table.tables.lookup(&key), truth, "{} {key:?} after event {at}", table.name);
+                    compared += 1;
+                    allows += u32::from(truth.is_allow());
+                }
+            }
+        }
+    }
+    assert!(compared > 2_000 && allows > 200, "{allows} of {compared}");
+    let work = pipeline.table_work();
+    assert!(work.followed > 100 && work.built > 2, "{work:?}");
+}

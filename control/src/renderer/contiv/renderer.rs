@@ -1,7 +1,8 @@
 //! The renderer of 6-tuple tables: one node's pods in, tables for a stack that takes plain lists out.
 //!
 //! It keeps what it was told and could not render (too many tuples): the next transaction tries it again, so that the
-//! tables follow as soon as they fit. Until then the last good ones stay, whole.
+//! tables follow as soon as they fit. Until then the last good ones stay, whole. A refusal is remembered with what led to
+//! it, so that transactions that change none of that do not work it out again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -66,8 +67,23 @@ pub struct ContivRenderer {
     pending: BTreeSet<PodName>,
     /// By the list's revision. They depend on the node's addresses.
     expanded: AHashMap<u64, Arc<PeerList>>,
+    /// Lists that were too long: by revision, for how many tuples there was room, and how many they have at least. They
+    /// depend on the node's addresses too.
+    refused: AHashMap<u64, (usize, usize)>,
+    /// Why what is pending could not be rendered; none when it was not tried since it last changed.
+    refusal: Option<TooManyTuples>,
+    attempts: Attempts,
     open: Arc<PeerList>,
     cache: RendererCache,
+}
+
+/// How often the costly steps were taken so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    /// Lists that were expanded, or refused while that was tried.
+    pub expansions: u64,
+    /// Times that the tables were worked out.
+    pub combinations: u64,
 }
 
 impl ContivRenderer {
@@ -88,6 +104,9 @@ impl ContivRenderer {
             pods: BTreeMap::new(),
             pending: BTreeSet::new(),
             expanded: AHashMap::new(),
+            refused: AHashMap::new(),
+            refusal: None,
+            attempts: Attempts::default(),
             open: Arc::default(),
             cache: RendererCache::new(orientation, limit),
         }
@@ -96,6 +115,11 @@ impl ContivRenderer {
     /// The node's pods as last heard of.
     pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
         &self.pods
+    }
+
+    /// How often the costly steps were taken so far.
+    pub fn attempts(&self) -> Attempts {
+        self.attempts
     }
 
     /// Resumes from tables that the stack was found with: the next transaction, which has to be a resync, publishes
@@ -109,32 +133,42 @@ impl ContivRenderer {
         global: Vec<SixTuple>,
     ) -> Result<(), InTwoTables> {
         self.pending.extend(self.pods.keys().cloned());
+        self.refusal = None;
         self.cache.recover(locals, global)
     }
 
+    /// Takes in what is new. What could not be rendered before is tried again only if something of this node is.
     fn take_in(&mut self, transaction: &Transaction) {
-        if transaction.resync {
-            self.pending.extend(std::mem::take(&mut self.pods).into_keys());
-        }
+        let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
+        let mut changed = false;
         for (name, config) in &transaction.pods {
-            let known = match config.as_ref().filter(|config| config.node == self.node) {
-                Some(config) => {
-                    self.pods.insert(name.clone(), config.clone());
-                    true
-                }
+            let (old, new) = match config.as_ref().filter(|config| config.node == self.node) {
+                Some(config) => (self.pods.insert(name.clone(), config.clone()), Some(config)),
                 // A pod that moved to another node is gone from here.
-                None => self.pods.remove(name).is_some(),
+                None => (self.pods.remove(name), None),
             };
-            if known {
+            if old.is_some() || new.is_some() {
+                changed |= old.as_ref() != new;
                 self.pending.insert(name.clone());
             }
         }
-        let Some((_, node)) = transaction.nodes.iter().rev().find(|(name, _)| *name == self.node) else { return };
-        let addresses = node.as_ref().map(|node| node.addresses.clone()).unwrap_or_default();
-        if addresses != self.node_addresses {
-            self.node_addresses = addresses;
-            self.expanded.clear();
-            self.pending.extend(self.pods.keys().cloned());
+        if transaction.resync {
+            changed = before != self.pods;
+            self.pending.extend(before.into_keys());
+        }
+        let own = transaction.nodes.iter().rev().find(|(name, _)| *name == self.node);
+        if let Some((_, node)) = own {
+            let addresses = node.as_ref().map(|node| node.addresses.clone()).unwrap_or_default();
+            if addresses != self.node_addresses {
+                self.node_addresses = addresses;
+                self.expanded.clear();
+                self.refused.clear();
+                self.pending.extend(self.pods.keys().cloned());
+                changed = true;
+            }
+        }
+        if changed {
+            self.refusal = None;
         }
     }
 
@@ -142,6 +176,7 @@ impl ContivRenderer {
         let lists = |config: &Arc<PodConfig>| [config.rules.ingress.clone(), config.rules.egress.clone()];
         let live: AHashSet<u64> = self.pods.values().flat_map(lists).flatten().map(|list| list.revision).collect();
         self.expanded.retain(|revision, _| live.contains(revision));
+        self.refused.retain(|revision, _| live.contains(revision));
         let mut updates = Vec::with_capacity(self.pending.len());
         for name in self.pending.clone() {
             let lists = match self.pods.get(&name).cloned() {
@@ -168,14 +203,33 @@ impl ContivRenderer {
             return Ok(expanded.clone());
         }
         let others: usize = self.expanded.values().map(|list| list.rules().len()).sum();
-        let expanded = expand(list, &self.node_addresses, self.limit - others).map_err(|tuples| TooManyTuples {
+        let room = self.limit - others;
+        let refusal = |tuples: usize| TooManyTuples {
             what: format!("the {direction} list of pod {pod} (with all others)"),
             tuples: tuples.saturating_add(others),
             limit: self.limit,
+        };
+        // What did not fit into as much room or more does not fit now.
+        if let Some(&(_, tuples)) = self.refused.get(&list.revision).filter(|(tried, _)| room <= *tried) {
+            return Err(refusal(tuples));
+        }
+        self.attempts.expansions += 1;
+        let expanded = expand(list, &self.node_addresses, room).map_err(|tuples| {
+            self.refused.insert(list.revision, (room, tuples));
+            refusal(tuples)
         })?;
         let expanded = Arc::new(expanded);
         self.expanded.insert(list.revision, expanded.clone());
         Ok(expanded)
+    }
+
+    fn commit(&mut self) -> Result<Vec<Change>, TooManyTuples> {
+        if let Some(refusal) = &self.refusal {
+            return Err(refusal.clone());
+        }
+        let updates = self.updates()?;
+        self.attempts.combinations += 1;
+        Ok(self.cache.stage(false, updates)?.commit())
     }
 }
 
@@ -183,7 +237,8 @@ impl Renderer for ContivRenderer {
     fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
         self.take_in(transaction);
         let node = self.node.clone();
-        let rendered = self.updates().and_then(|updates| Ok(self.cache.stage(false, updates)?.commit()));
+        let rendered = self.commit();
+        self.refusal = rendered.as_ref().err().cloned();
         let changes = rendered.map_err(|source| RenderError::SixTuples { node, source })?;
         self.pending.clear();
         if changes.is_empty() && self.generation > 0 {

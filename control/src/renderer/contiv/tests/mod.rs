@@ -2,6 +2,7 @@
 
 mod pipeline;
 mod properties;
+mod refusals;
 mod scenarios;
 mod vectors;
 

@@ -1,0 +1,246 @@
+//! Compiled tables that follow their lists, and the builds beside that keep them quick.
+//!
+//! ```text
+//!  list changed --addresses of sets only--> the last tables with exceptions            (80 to 120 us)
+//!              `--rules too---------------> the classifier adds, removes or compiles   (up to some ms)
+//!
+//!  REBUILD_AT changes old --> a thread compiles the list as it is now --> the next change starts from that
+//! ```
+//! A set with all pods of a cluster changes with nearly every event. Compiling takes about 70 ns an interval, 5 ms for a
+//! node's exit with 80,000 of them, where 1 ms an event is promised; so the classifier keeps what was compiled and scans
+//! for the few addresses that have changed since. When these become many the list is compiled again, beside, one list at a
+//! time, so that it takes one core at most; events go on from the old tables meanwhile. Whether and when a build is ready shows only in the
+//! time that events and lookups take: the rules, and so the answers, are the same.
+//!
+//! What lost: leaving large tables to a scan (every new session paid for it); building in the event's thread (each of
+//! twenty large tables once in 128 events, and they fill at the same event); to publish scanned tables until a build is
+//! ready (somebody has to publish again without an event).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use bulkhead_classifier::{Addresses, BuildError, BuildOptions, Rule, Tables};
+
+/// Address intervals of a list from which on its tables follow it. Smaller ones take less than 0.1 ms to compile, and the
+/// classifier compiles them anew in any case.
+const LARGE: usize = 1 << 10;
+
+/// Address intervals of a list above which it is scanned where tables of all nodes are kept, to be asked some questions: a
+/// compiled node's exit takes up to 9 MB and 5 ms, 400 of them too much of both.
+const SCANNED: usize = 1 << 13;
+
+/// Changes after which a list is compiled again beside. The classifier's exceptions end at 128 addresses a family; a change
+/// may have two, so that half of them are left for the changes until the build is ready, also where ten lists change with
+/// every event and are due at the same one (5 ms each, one after the other). A pod that comes and goes all the time is
+/// counted each time: to find out which addresses changed before costs each event more than these builds cost a core.
+const REBUILD_AT: u32 = 32;
+
+/// Changes after which a list is tried again that the classifier has refused: it may fit when it has changed, but hardly at
+/// once, and to refuse it takes as long as a build.
+const RETRY_AT: u32 = 4_096;
+
+/// What was done for large tables so far, in steps that do not depend on the machine.
+///
+/// How many tables were rebuilt beside at some time depends on how fast that went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableWork {
+    /// Large tables whose list changed by addresses alone, and which were not compiled for it.
+    pub followed: u64,
+    /// Large tables that were compiled, whole or in part, while the event waited.
+    pub built: u64,
+    /// Builds begun beside.
+    pub beside: u64,
+}
+
+impl TableWork {
+    /// What two parts did together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            followed: self.followed + other.followed,
+            built: self.built + other.built,
+            beside: self.beside + other.beside,
+        }
+    }
+}
+
+/// Compiled tables, with what is needed to follow a large list.
+#[derive(Clone, Debug)]
+pub(super) struct Compiled {
+    pub(super) tables: Arc<Tables>,
+    large: Option<Large>,
+}
+
+#[derive(Clone, Debug)]
+struct Large {
+    /// Tables that follow each other have the same, also when two have followed the same one.
+    lineage: u64,
+    /// Changes since the whole list was compiled, or refused.
+    age: u32,
+    refused: bool,
+    /// The list as it was at this age, compiled.
+    rebuilt: Option<(u32, Arc<Tables>)>,
+}
+
+impl Large {
+    const fn new(lineage: u64, refused: bool) -> Self {
+        Self { lineage, age: 0, refused, rebuilt: None }
+    }
+}
+
+impl Compiled {
+    /// Whether the next tables may follow these.
+    pub(super) fn is_large(&self) -> bool {
+        self.large.is_some()
+    }
+
+    /// The tables of a list. `before` gives those to follow, where the list is large.
+    pub(super) fn of<'a>(
+        rules: Vec<Rule>,
+        before: impl FnOnce() -> Option<&'a Self>,
+        beside: &mut Beside,
+    ) -> Result<Self, BuildError> {
+        let size = intervals(&rules);
+        if beside.scans && size > SCANNED {
+            return Ok(Self { tables: Arc::new(Tables::scanned(rules)?), large: None });
+        }
+        if beside.scans || size < LARGE {
+            let (tables, _) = whole(rules)?;
+            return Ok(Self { tables, large: None });
+        }
+        match before().and_then(|before| Some((before, before.large.as_ref()?))) {
+            Some((before, large)) => before.follow(large, rules, beside),
+            None => {
+                beside.work.built += 1;
+                let (tables, refused) = whole(rules)?;
+                Ok(Self { tables, large: Some(Large::new(beside.lineage(), refused)) })
+            }
+        }
+    }
+
+    fn follow(&self, large: &Large, rules: Vec<Rule>, beside: &mut Beside) -> Result<Self, BuildError> {
+        // Nothing is compiled in here: a change that asks for that is cancelled.
+        let by_addresses = BuildOptions { cancelled: &|| true, ..BuildOptions::default() };
+        let follow = |from: &Tables| from.changed_to(&rules, &by_addresses).ok().map(Arc::new);
+        let rebuilt = large.rebuilt.as_ref().and_then(|(age, from)| Some((age, follow(from)?)));
+        if let Some((age, tables)) = rebuilt {
+            beside.work.followed += 1;
+            let age = (large.age - age).saturating_add(1);
+            return Ok(Self { tables, large: Some(Large { age, ..Large::new(large.lineage, false) }) });
+        }
+        let older = Large { age: large.age.saturating_add(1), ..large.clone() };
+        if let Some(tables) = follow(&self.tables) {
+            beside.work.followed += 1;
+            return Ok(Self { tables, large: Some(older) });
+        }
+        beside.work.built += 1;
+        match self.tables.changed_to(&rules, &BuildOptions::default()) {
+            Ok(tables) => Ok(Self { tables: Arc::new(tables), large: Some(Large { rebuilt: None, ..older }) }),
+            Err(BuildError::TooComplex | BuildError::TooLarge { .. }) => {
+                let tables = Arc::new(Tables::scanned(rules)?);
+                Ok(Self { tables, large: Some(Large::new(beside.lineage(), true)) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The tables of a list that nothing is known of, and whether they are a scan because the list is refused.
+fn whole(rules: Vec<Rule>) -> Result<(Arc<Tables>, bool), BuildError> {
+    match Tables::build(rules.clone()) {
+        Err(BuildError::TooComplex | BuildError::TooLarge { .. }) => Ok((Arc::new(Tables::scanned(rules)?), true)),
+        built => Ok((Arc::new(built?), false)),
+    }
+}
+
+fn intervals(rules: &[Rule]) -> usize {
+    let intervals = |addresses: &Addresses| match addresses {
+        Addresses::Any => 0,
+        Addresses::Set(set) => set.v4_intervals().len() + set.v6_intervals().len(),
+    };
+    rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
+}
+
+/// The builds beside the events of one node.
+#[derive(Debug)]
+pub(super) struct Beside {
+    scans: bool,
+    running: Option<Running>,
+    lineages: u64,
+    pub(super) work: TableWork,
+}
+
+#[derive(Debug)]
+struct Running {
+    lineage: u64,
+    age: u32,
+    thread: JoinHandle<Result<Tables, BuildError>>,
+    _cancel: Cancel,
+}
+
+/// Ends a build that nobody waits for any more.
+#[derive(Debug)]
+struct Cancel(Arc<AtomicBool>);
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Beside {
+    /// With `scans`, very large lists are not compiled at all.
+    pub(super) fn new(scans: bool) -> Self {
+        Self { scans, running: None, lineages: 0, work: TableWork::default() }
+    }
+
+    fn lineage(&mut self) -> u64 {
+        self.lineages += 1;
+        self.lineages
+    }
+
+    /// Hands a finished build to the tables that may go on from it.
+    pub(super) fn collect<'a>(&mut self, all: impl Iterator<Item = &'a mut Compiled>) {
+        if self.running.as_ref().is_none_or(|running| !running.thread.is_finished()) {
+            return;
+        }
+        self.wait(all);
+    }
+
+    /// [`Self::collect`], after the build that is going on.
+    pub(super) fn wait<'a>(&mut self, all: impl Iterator<Item = &'a mut Compiled>) {
+        let Some(Running { lineage, age, thread, _cancel }) = self.running.take() else { return };
+        let tables = thread.join().ok().and_then(Result::ok).map(Arc::new);
+        for large in all.filter_map(|compiled| compiled.large.as_mut()).filter(|large| large.lineage == lineage) {
+            match &tables {
+                Some(tables) => large.rebuilt = Some((age, tables.clone())),
+                None => (large.refused, large.age) = (true, 0),
+            }
+        }
+    }
+
+    /// Begins a build of the tables that need it most, when none is going on.
+    pub(super) fn begin<'a>(&mut self, all: impl Iterator<Item = &'a Compiled>) {
+        if self.running.is_some() {
+            return;
+        }
+        let limit = |large: &Large| if large.refused { RETRY_AT } else { REBUILD_AT };
+        let due = |large: &&Large| large.rebuilt.is_none() && large.age >= limit(large);
+        let large = all.filter_map(|one| Some((one, one.large.as_ref().filter(due)?)));
+        let Some((oldest, large)) = large.max_by_key(|(_, large)| large.age) else { return };
+        let (tables, cancelled) = (oldest.tables.clone(), Arc::new(AtomicBool::new(false)));
+        let asked = cancelled.clone();
+        let build = move || {
+            let options = BuildOptions { cancelled: &|| asked.load(Ordering::Relaxed), ..BuildOptions::default() };
+            Tables::build_with(tables.rules().iter().cloned().collect(), &options)
+        };
+        // Without a thread the classifier builds when its exceptions are at their end.
+        if let Ok(thread) = thread::Builder::new().name("bulkhead-build".into()).spawn(build) {
+            self.work.beside += 1;
+            self.running = Some(Running { lineage: large.lineage, age: large.age, thread, _cancel: Cancel(cancelled) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! A refusal is worked out once, until something that led to it changes.
+
+use bulkhead_classifier::{AddressSet, Addresses, OriginId, Services};
+use ipnet::IpNet;
+
+use crate::configurator::PodRules;
+use crate::contiv::{ContivRule, RuleList};
+use crate::object::Node;
+use crate::renderer::contiv::renderer::{Attempts, ContivRenderer, PublishedTuples};
+use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
+
+use super::*;
+
+const LIMIT: usize = 100;
+
+fn ingress(revision: u64, blocks: u8) -> Arc<RuleList> {
+    let nets = (0..blocks).map(|at| format!("10.{at}.0.0/24").parse::<IpNet>().unwrap());
+    let rule = |peers, action| ContivRule { peers, services: Services::Any, action, origin: OriginId(0) };
+    let peers = nets.collect::<AddressSet>().into();
+    Arc::new(RuleList { revision, rules: vec![rule(peers, Action::Allow), rule(Addresses::Any, Action::Deny)] })
+}
+
+fn with(number: u8, node: &str, list: Option<Arc<RuleList>>) -> (PodName, Option<Arc<PodConfig>>) {
+    let config = PodConfig {
+        pod: pod(number.into()),
+        node: node.into(),
+        addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
+        mac: None,
+        rules: PodRules { ingress: list, egress: None },
+    };
+    (config.pod.clone(), Some(Arc::new(config)))
+}
+
+fn of(pods: Vec<(PodName, Option<Arc<PodConfig>>)>) -> Transaction {
+    Transaction { resync: false, pods, nodes: vec![] }
+}
+
+fn renderer() -> (ContivRenderer, PublishedTuples) {
+    let published = PublishedTuples::default();
+    (ContivRenderer::with_limit("n1".into(), Orientation::Egress, published.clone(), LIMIT), published)
+}
+
+/// Renders and answers what that took.
+fn cost(renderer: &mut ContivRenderer, transaction: &Transaction) -> (Result<(), RenderError>, Attempts) {
+    let before = renderer.attempts();
+    let outcome = renderer.render(transaction);
+    let after = renderer.attempts();
+    let (expansions, combinations) = (after.expansions - before.expansions, after.combinations - before.combinations);
+    (outcome, Attempts { expansions, combinations })
+}
+
+const NOTHING: Attempts = Attempts { expansions: 0, combinations: 0 };
+
+#[test]
+fn a_list_that_is_too_long_is_expanded_once_until_it_or_the_room_for_it_changes() {
+    let (mut renderer, published) = renderer();
+    let once = Attempts { expansions: 1, combinations: 0 };
+    let (first, work) = cost(&mut renderer, &of(vec![with(1, "n1", Some(ingress(1, 200)))]));
+    assert_eq!(work, once);
+    assert!(first.is_err());
+    for elsewhere in [with(9, "n2", Some(ingress(2, 1))), (pod(9), None)] {
+        let (outcome, work) = cost(&mut renderer, &of(vec![elsewhere]));
+        assert_eq!((&outcome, work), (&first, NOTHING), "another node");
+    }
+    let (outcome, work) = cost(&mut renderer, &of(vec![with(1, "n1", Some(ingress(1, 200)))]));
+    assert_eq!((outcome.is_err(), work), (true, NOTHING), "the same again");
+    let (outcome, work) = cost(&mut renderer, &of(vec![with(2, "n1", None)]));
+    assert_eq!((outcome.is_err(), work), (true, NOTHING), "another pod changed, and the list is as long as before");
+    let mut own = of(vec![]);
+    let node = Node { name: "n1".into(), addresses: vec!["192.168.0.1".parse().unwrap()], pod_cidrs: vec![] };
+    own.nodes.push(("n1".into(), Some(Arc::new(node))));
+    let (outcome, work) = cost(&mut renderer, &own);
+    assert_eq!((outcome.is_err(), work), (true, once), "the node's addresses are in the list");
+    assert!(published.latest().is_none());
+    let (outcome, work) = cost(&mut renderer, &of(vec![with(1, "n1", Some(ingress(3, 50)))]));
+    assert_eq!((outcome, work), (Ok(()), Attempts { expansions: 1, combinations: 1 }), "it has become shorter");
+    assert_eq!(published.latest().unwrap().locals[&pod(1)].rules.len(), 52);
+}
+
+#[test]
+fn a_list_that_is_refused_for_the_room_that_others_take_is_tried_when_they_go() {
+    let (mut renderer, published) = renderer();
+    renderer.render(&of(vec![with(1, "n1", Some(ingress(1, 60)))])).unwrap();
+    let (outcome, work) = cost(&mut renderer, &of(vec![with(2, "n1", Some(ingress(2, 50)))]));
+    assert_eq!((outcome.is_err(), work.expansions), (true, 1));
+    let (outcome, work) = cost(&mut renderer, &of(vec![with(3, "n1", None)]));
+    assert_eq!((outcome.is_err(), work), (true, NOTHING));
+    let (outcome, work) = cost(&mut renderer, &of(vec![(pod(1), None)]));
+    assert_eq!((outcome, work), (Ok(()), Attempts { expansions: 1, combinations: 1 }), "there is room now");
+    assert_eq!(published.latest().unwrap().locals[&pod(2)].rules.len(), 51);
+}
+
+#[test]
+fn tables_that_are_too_large_together_are_combined_once_until_a_pod_of_the_node_changes() {
+    let (mut renderer, published) = renderer();
+    // Each list fits, and so do both; the tables of the pods that have them do not beside a third pod's.
+    let closed = Some(ingress(1, 0));
+    let pods = (1..=60).map(|number| {
+        let (name, config) = with(number, "n1", None);
+        let egress = PodRules { ingress: None, egress: closed.clone() };
+        (name, config.map(|config| Arc::new(PodConfig { rules: egress, ..PodConfig::clone(&config) })))
+    });
+    let (outcome, work) = cost(&mut renderer, &of(pods.collect()));
+    assert_eq!((outcome.is_err(), work.combinations), (true, 1));
+    let (outcome, work) = cost(&mut renderer, &of(vec![with(99, "n2", None)]));
+    assert_eq!((outcome.is_err(), work), (true, NOTHING), "another node");
+    let (outcome, work) = cost(&mut renderer, &of((2..=60).map(|number| (pod(number), None)).collect()));
+    assert_eq!((outcome, work.combinations), (Ok(()), 1));
+    assert!(published.latest().is_some());
+    let (outcome, work) = cost(&mut renderer, &of(vec![with(99, "n2", None)]));
+    assert_eq!((outcome, work.expansions), (Ok(()), 0));
+}

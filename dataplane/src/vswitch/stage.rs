@@ -113,8 +113,9 @@ impl Stage {
         self.forwarder.tick(snapshot);
         self.send_released(snapshot);
         self.send_messages();
-        self.ports.flush(&mut self.pool, &mut self.counters);
+        // Before the calls to the kernel, which may take a while.
         self.post();
+        self.ports.flush(&mut self.pool, &mut self.counters);
         self.counters.busy_rounds += u64::from(worked);
         self.counters.idle_rounds += u64::from(!worked);
         worked

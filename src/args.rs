@@ -184,8 +184,10 @@ pub struct Classify {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead run --config examples/node.yaml --check\n\n\
     The configuration and the state's files are watched: ports, routes and policy change while it runs.\n\
-    SIGTERM and SIGINT stop it and give the interfaces back; SIGUSR1 prints the summary that also comes at the end.\n\
-    Exit codes: 0 stopped by a signal; with --check 0 it would start, 1 it would not; 2 an error.")]
+    SIGTERM and SIGINT stop it and give the interfaces back; SIGUSR1 prints the summary that also comes at the end;\n\
+    SIGHUP looks at the files at once. A second SIGTERM or SIGINT, a second or more after the first, ends it without waiting.\n\
+    Exit codes: 0 stopped by a signal; with --check 0 it would start, 1 it would not; 2 an error, or a capture that is not\n\
+    whole; 143 or 130 ended by a second SIGTERM or SIGINT.")]
 pub struct Run {
     /// The configuration; examples/node.yaml shows every field
     #[arg(long, value_name = "FILE")]

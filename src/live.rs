@@ -22,6 +22,7 @@ mod control;
 mod ids;
 mod log;
 mod next_hops;
+mod outlet;
 mod ports;
 mod preflight;
 mod signals;
@@ -44,11 +45,24 @@ use preflight::{Facts, Finding, Severity};
 
 /// Runs the vswitch until a signal ends it, or only checks whether it could.
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
+    if args.check {
+        let config = Config::read(&args.config)?;
+        return check(&preflight::judge(&config, &Facts::gather(&config), args.force), args.output);
+    }
+    // Reported here, where a reader that reads nothing keeps nobody waiting, and where a capture that ends with a broken
+    // pipe is a failure.
+    let code = start(args).unwrap_or_else(|error| {
+        log::last(&error);
+        ExitCode::from(2)
+    });
+    log::finish();
+    Ok(code)
+}
+
+/// Runs the vswitch until a signal ends it.
+fn start(args: &Run) -> anyhow::Result<ExitCode> {
     let config = Config::read(&args.config)?;
     let findings = preflight::judge(&config, &Facts::gather(&config), args.force);
-    if args.check {
-        return check(&findings, args.output);
-    }
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {
             Severity::Error => log::error(finding),

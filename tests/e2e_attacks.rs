@@ -9,7 +9,7 @@ mod support {
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use support::lab::{Lab, policy, tcpdump_read};
+use support::lab::{Dump, Lab, policy};
 use support::netns::{Netns, Running, eventually};
 
 fn lab_of(pods: &[&str]) -> Lab {
@@ -21,24 +21,8 @@ fn lab_of(pods: &[&str]) -> Lab {
 }
 
 /// What arrives at a pod while this is alive.
-struct Watch {
-    dump: Running,
-    path: std::path::PathBuf,
-}
-
-impl Watch {
-    fn new(lab: &Lab, pod: &str, filter: &str) -> Self {
-        let path = lab.path(&format!("{pod}.pcap"));
-        let line = format!("tcpdump -i eth0 -Q in -U --immediate-mode -w {} {filter}", path.display());
-        let dump = lab.get(pod).netns.spawn(&line);
-        eventually("tcpdump listens", || path.exists());
-        Self { dump, path }
-    }
-
-    fn seen(self) -> String {
-        self.dump.stop();
-        tcpdump_read(&self.path, "")
-    }
+fn watch(lab: &Lab, pod: &str, filter: &str) -> Dump {
+    Dump::start(lab, pod, &format!("-Q in {filter}"))
 }
 
 /// Runs a Python program in a pod.
@@ -54,7 +38,7 @@ fn a_pod_cannot_speak_for_another_address_or_mac() {
     lab.start("");
     let (good, victim) = (lab.get("good").v4.clone(), lab.get("victim").v4.clone());
     assert!(lab.pings("good", &victim) && lab.pings("bad", &victim));
-    let watch = Watch::new(&lab, "victim", "ip or ip6");
+    let watch = watch(&lab, "victim", "ip or ip6");
     let bad = &lab.get("bad").netns;
     for (address, target) in [(good.as_str(), victim.as_str()), ("192.0.2.66", victim.as_str())] {
         bad.ip(&format!("addr add {address}/32 dev eth0"));
@@ -70,7 +54,7 @@ fn a_pod_cannot_speak_for_another_address_or_mac() {
     bad.ip("route replace 169.254.1.1 dev eth0 scope link");
     bad.ip("route replace default via 169.254.1.1 dev eth0");
     assert!(!lab.pings("bad", &victim));
-    assert_eq!(watch.seen(), "");
+    assert_eq!(watch.seen(""), "");
     assert!(lab.pings("good", &victim), "others go on");
     let summary = lab.stop();
     assert!(summary["dropped"]["spoofed_source"].as_u64() >= Some(3), "{summary:#}");
@@ -84,12 +68,12 @@ fn a_port_whose_pod_is_not_in_the_state_is_closed() {
     lab.start("");
     let (known, unknown) = (lab.get("known").v4.clone(), lab.get("unknown").v4.clone());
     assert!(lab.pings("unknown", &known));
-    let watch = Watch::new(&lab, "known", "icmp");
+    let watch = watch(&lab, "known", "icmp");
     lab.hide("unknown", true);
     lab.apply("");
     assert!(!lab.pings("unknown", &known) && !lab.pings("known", &unknown));
     // What is seen is the vswitch's answer that there is no way to the unknown pod.
-    assert!(!watch.seen().contains(&format!("{unknown} > {known}")));
+    assert!(!watch.seen("").contains(&format!("{unknown} > {known}")));
     lab.hide("unknown", false);
     lab.apply("");
     assert!(lab.pings("unknown", &known));
@@ -107,7 +91,7 @@ fn fragments_share_the_fate_of_the_first_one() {
     client.exec(&format!("ping -n -c 1 -W 2 -s 4000 {v4}"));
     client.exec(&format!("ping -6 -n -c 1 -W 2 -s 4000 {v6}"));
     lab.apply(&closed);
-    let watch = Watch::new(&lab, "server", "icmp or icmp6 or udp");
+    let watch = watch(&lab, "server", "icmp or icmp6 or udp");
     for line in [format!("ping -n -c 1 -W 1 -s 4000 {v4}"), format!("ping -6 -n -c 1 -W 1 -s 4000 {v6}")] {
         assert!(!client.output(&line).status.success());
     }
@@ -125,7 +109,7 @@ send(0x2000, b'xxxxxxxx'[:4])
 "
     );
     python(client, &program);
-    let seen = watch.seen();
+    let seen = watch.seen("");
     assert!(!seen.contains(&format!("{from} > {v4}")) && !seen.contains("echo request"), "{seen}");
     let summary = lab.stop();
     let dropped = &summary["dropped"];

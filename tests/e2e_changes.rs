@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
-use support::lab::{Lab, Pod, policy, tcpdump_read};
+use support::lab::{Dump, Lab, Pod, policy};
 use support::netns::{eventually, seconds};
 
 /// The server takes what comes from pods with this label.
@@ -70,14 +70,11 @@ fn a_flow_that_becomes_forbidden_stops_at_once() {
     require!("iperf3", "ss", "tcpdump");
     let mut lab = pair();
     lab.start(&from("client"));
-    let capture = lab.path("seen.pcap");
-    let line = format!("tcpdump -i eth0 -U -B 16384 -s 100 --immediate-mode -w {} udp", capture.display());
-    let dump = lab.get("server").netns.spawn(&line);
-    eventually("tcpdump listens", || capture.exists());
+    let dump = Dump::start(&lab, "server", "-B 16384 -s 100 udp");
     let _server = lab.get("server").netns.serve("iperf3 -s -1", 5201);
     let line = format!("iperf3 -u -b 10M -l 1000 -c {} -t 60", lab.get("server").v4);
     let flow = lab.get("client").netns.spawn(&line);
-    eventually("the flow runs", || tcpdump_read(&capture, "-c 100").lines().count() >= 100);
+    eventually("the flow runs", || dump.so_far("-c 100").lines().count() >= 100);
 
     let changed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     lab.write_state(&from("nobody"));
@@ -85,8 +82,7 @@ fn a_flow_that_becomes_forbidden_stops_at_once() {
     // What came after that would be packets of half a second.
     std::thread::sleep(Duration::from_millis(500));
     drop(flow);
-    dump.stop();
-    let seen = tcpdump_read(&capture, "-tt");
+    let seen = dump.seen("-tt");
     let last: f64 = seen.lines().last().unwrap().split_whitespace().next().unwrap().parse().unwrap();
     let after = last - changed.as_secs_f64();
     println!("the last packet came {:.1} ms after the change", after * 1e3);
@@ -104,14 +100,10 @@ fn a_new_flow_is_blocked_from_its_first_packet() {
     let _server = lab.get("server").netns.serve("socat TCP6-LISTEN:80,fork,reuseaddr EXEC:cat", 80);
     assert!(lab.connects("client", &lab.get("server").v4, 80) && lab.connects("client", &lab.get("server").v6, 80));
     lab.apply(&from("nobody"));
-    let capture = lab.path("seen.pcap");
-    let line = format!("tcpdump -i eth0 -U --immediate-mode -w {} tcp port 80", capture.display());
-    let dump = lab.get("server").netns.spawn(&line);
-    eventually("tcpdump listens", || capture.exists());
+    let dump = Dump::start(&lab, "server", "tcp port 80");
     assert!(!lab.connects("client", &lab.get("server").v4, 80) && !lab.connects("client", &lab.get("server").v6, 80));
-    dump.stop();
     // The ends of the connections from before belong to nobody any more, either.
-    assert_eq!(tcpdump_read(&capture, ""), "");
+    assert_eq!(dump.seen(""), "");
     lab.apply(&from("client"));
     assert!(lab.connects("client", &lab.get("server").v4, 80), "allowed again");
     lab.stop();
@@ -137,6 +129,25 @@ fn a_state_that_does_not_load_changes_nothing_and_is_told() {
     assert!(!lab.pings("client", &server));
     let summary = lab.stop();
     assert_eq!(summary["state"]["refused"], 2, "{summary:#}");
+}
+
+#[test]
+fn summaries_that_nobody_reads_keep_no_change_waiting() {
+    require!("ping");
+    let mut lab = pair();
+    lab.start(&from("client"));
+    let server = lab.get("server").v4.clone();
+    assert!(lab.pings("client", &server));
+    // Many times what the pipe and the queue hold: nobody reads the pipe before the end.
+    for _ in 0..300 {
+        lab.vswitch().signal("USR1");
+    }
+    // It asks to reload, and does not end the vswitch.
+    lab.vswitch().signal("HUP");
+    eventually("SIGHUP is obeyed", || lab.count("looking at the files") == 1);
+    lab.apply(&from("nobody"));
+    assert!(!lab.pings("client", &server));
+    assert_eq!(lab.stop_with_output().status.code(), Some(0), "{}", lab.log());
 }
 
 /// The server takes UDP from the client on this port and on [`ALWAYS`].

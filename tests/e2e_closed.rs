@@ -79,7 +79,7 @@ fn a_pod_does_not_get_past_policy_while_its_port_is_closed_and_opened_again() {
         match round % 4 {
             0 => {
                 lab.node.ip("link set p2 down");
-                eventually("the port is removed", || lab.count("its interface was shut down") == round / 4);
+                eventually("the port is removed", || lab.count("port default/a (p2) was removed") == round / 4);
                 lab.node.ip("link set p2 up");
             }
             1 => edit(&lab, |text| text.replace(&format!("netns: {netns}"), &format!("netns: /run/netns/{netns}"))),
@@ -189,5 +189,46 @@ fn packets_on_a_queue_that_was_added_later_do_not_get_past_policy() {
     send(&c);
     eventually("both queues are served", || arrived("c") == reached + 64);
     assert_eq!(arrived("b"), before);
+    lab.stop();
+}
+
+#[test]
+fn interfaces_that_are_renamed_do_not_get_past_policy_and_forward_again_under_their_new_names() {
+    require!("ping");
+    let (mut lab, none) = node_that_forwards(Options::default());
+    lab.start(&none);
+    let (b, c) = (lab.get("b").v4.clone(), lab.get("c").v4.clone());
+    let before = echoes(&lab, "b");
+    let _flood = lab.get("a").netns.spawn(&format!("ping -n -q -i 0.002 {b}"));
+    let rename = |from: &str, to: &str| {
+        lab.node.ip(&format!("link set {from} down"));
+        lab.node.ip(&format!("link set {from} name {to}"));
+        lab.node.ip(&format!("link set {to} up"));
+    };
+    // Another interface has its name meanwhile.
+    rename("p2", "old2");
+    eventually("the port is removed", || lab.count("port default/a (p2) was removed") == 1);
+    lab.node.ip("link add p2 type veth peer name other");
+    lab.node.ip("link set p2 up");
+    eventually("the new one is open", || lab.count("port default/a (p2) is open") == 2);
+    assert!(has_xdp(&lab.node, "old2") && has_xdp(&lab.node, "p2"));
+    lab.node.ip("link del p2");
+    eventually("that is seen", || lab.count("port default/a (p2) was removed") == 2);
+    rename("old2", "p2");
+    eventually("the port is open again", || lab.count("port default/a (p2) is open") == 3);
+    assert!(lab.pings("a", &c));
+    // Two that change their names: c is behind the port of a.
+    rename("p2", "tmp");
+    rename("p4", "p2");
+    rename("tmp", "p4");
+    eventually("both are open again", || {
+        lab.count("port default/a (p2) is open") == 4 && lab.count("port default/c (p4) is open") == 2
+    });
+    // The configuration follows a new name.
+    rename("p4", "q4");
+    edit(&lab, |text| text.replace("interface: p4", "interface: q4"));
+    eventually("it is open", || lab.count("port default/c (q4) is open") == 1);
+    assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
+    assert!(!lab.log().contains("host's stack"), "{}", lab.log());
     lab.stop();
 }

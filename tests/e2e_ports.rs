@@ -229,3 +229,58 @@ fn a_node_that_is_not_on_the_uplinks_link_is_told_once_with_the_route_that_is_mi
     assert!(!lab.log().contains("near"), "{}", lab.log());
     lab.stop();
 }
+
+#[test]
+fn the_way_to_the_machine_is_known_by_every_name_route_and_device() {
+    require!();
+    let lab = three();
+    lab.write_state("");
+    let node = &lab.node;
+    node.ip("addr add 192.0.2.1/24 dev p2");
+    node.ip("addr add 198.51.100.1/24 dev p3");
+    let guarded = |interface: &str| {
+        let config = lab.path("way.yaml");
+        let port = format!("ports: [{{kind: pod, pod: default/a, interface: {interface}}}]");
+        std::fs::write(&config, format!("node: node-1\nstate: {{paths: [state.yaml]}}\n{port}\n")).unwrap();
+        let words = ["run", "--config", config.to_str().unwrap(), "--check"];
+        let output = node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(i32::from(text.contains("error: "))), "{text}");
+        text.contains(&format!("{interface} carries the node's default route"))
+    };
+    assert!(!guarded("p2") && !guarded("p3"));
+    node.ip("link property add dev p2 altname enp1s0");
+    node.ip("route add default via 192.0.2.2");
+    assert!(guarded("enp1s0") && !guarded("p3"));
+    node.ip("route replace default nexthop via 192.0.2.2 dev p2 nexthop via 198.51.100.2 dev p3");
+    assert!(guarded("p2") && guarded("p3"));
+    node.ip("route del default");
+    node.ip("route add 128.0.0.0/1 via 192.0.2.2");
+    assert!(guarded("p2") && !guarded("p3"));
+    node.ip("route del 128.0.0.0/1");
+    node.ip("route add default via 198.51.100.2 table 100");
+    assert!(!guarded("p2") && guarded("p3"));
+    node.ip("link add br0 type bridge");
+    node.ip("link set br0 up");
+    node.ip("link set p4 master br0");
+    assert!(!guarded("p4"));
+    node.ip("route add default dev br0");
+    assert!(guarded("p4") && !guarded("lo"));
+}
+
+#[test]
+fn a_port_for_which_there_are_no_buffers_is_refused_and_not_silently_dead() {
+    require!("ping");
+    let mut lab = three();
+    // Two rings of 1,024, and what is under way.
+    lab.more_config = "workers: {frames: 4096}\n".to_owned();
+    lab.start("");
+    let refused = "it needs 1024 packet buffers to receive into, and 0 of 4096 are left";
+    assert!(lab.log().contains(refused) && lab.log().contains("raise workers.frames to 5120"), "{}", lab.log());
+    assert!(lab.pings("a", &lab.get("b").v4) && has_xdp(&lab.node, "p4"));
+    lab.configure("b", false);
+    lab.write_config();
+    eventually("what was given back is enough", || lab.count("port default/c (p4) is open") == 1);
+    assert!(lab.pings("a", &lab.get("c").v4));
+    lab.stop();
+}

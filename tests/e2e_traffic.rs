@@ -9,7 +9,7 @@ mod support {
 use std::fs;
 
 use serde_json::Value;
-use support::lab::{Lab, Options, tcpdump_read};
+use support::lab::{Dump, Lab, Options};
 use support::netns::{run, seconds};
 
 fn pair(options: Options) -> Lab {
@@ -196,15 +196,10 @@ fn names_are_resolved_over_udp_and_tcp() {
 fn the_wire_shows_a_router_the_time_to_live_is_one_less_and_the_mac_is_ours() {
     require!("ping", "tcpdump");
     let mut lab = pair(Options::default());
-    let capture = lab.path("seen.pcap");
     lab.start("");
-    let server = &lab.get("server").netns;
-    let dump = server.spawn(&format!("tcpdump -i eth0 -U -w {} icmp", capture.display()));
-    support::netns::eventually("tcpdump listens", || capture.exists());
+    let dump = Dump::start(&lab, "server", "icmp");
     assert!(lab.pings("client", &lab.get("server").v4));
-    support::netns::eventually("the echo is captured", || tcpdump_read(&capture, "").contains("echo request"));
-    dump.stop();
-    let seen = tcpdump_read(&capture, "-e -v icmp[icmptype]==icmp-echo");
+    let seen = dump.seen("-e -v icmp[icmptype]==icmp-echo");
     assert!(seen.contains("ttl 63"), "{seen}");
     let interface = lab.node.exec(&format!("cat /sys/class/net/{}/address", lab.get("server").interface));
     assert!(seen.contains(interface.trim()), "{seen} does not come from {interface}");

@@ -9,6 +9,7 @@
 //!
 //! `examples/node.yaml` shows every field with its default; a test reads it.
 
+pub(super) mod buffers;
 mod check;
 mod file;
 
@@ -114,8 +115,8 @@ pub(crate) struct WorkersConfig {
     pub cores: Vec<Option<usize>>,
     /// What they do when idle.
     pub poll: Poll,
-    /// Packet buffers that all ports share, 4 KiB each.
-    pub frames: u32,
+    /// Packet buffers that all ports share, 4 KiB each; none is [`Config::frames`]' default, which follows the ports.
+    pub frames: Option<u32>,
 }
 
 /// How connections are remembered.
@@ -277,6 +278,11 @@ impl Config {
     pub(crate) fn parse(file: &str, text: &str, folder: &Path) -> Result<Self, ConfigErrors> {
         let written = file::parse(file, text).map_err(|error| ConfigErrors(vec![error]))?;
         check::check(file, folder, &written)
+    }
+
+    /// How many packet buffers all ports share.
+    pub(crate) fn frames(&self) -> u32 {
+        self.workers.frames.unwrap_or_else(|| buffers::default_frames(self.ports.len()))
     }
 
     /// What differs that only a restart can change, by field.

@@ -1,7 +1,6 @@
 //! The control thread's loop.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use super::ports::Ports;
 use super::signals::{self, Request, Requests};
 use super::state::LiveState;
 use super::summary::Summary;
-use super::system::{Held, Kernel, Opened};
+use super::system::{Held, Kernel, NewPort, Opened};
 use super::view::View;
 use super::watch::Watch;
 use crate::args::{Format, Run};
@@ -29,6 +28,9 @@ const ROUND: Duration = Duration::from_millis(10);
 
 /// How often interfaces are looked at. A few system calls each; a port that fails is told by its worker at once.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How long after a change that could not be enforced it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Everything that the control thread has.
 pub(super) struct Control {
@@ -50,6 +52,15 @@ pub(super) struct Control {
     about: About,
     force: bool,
     next_look: Instant,
+    refused: Option<Refused>,
+}
+
+/// A change that could not be enforced, and is tried again.
+struct Refused {
+    why: String,
+    again: Instant,
+    /// Whether it was one of the state.
+    state: bool,
 }
 
 impl Control {
@@ -59,6 +70,9 @@ impl Control {
         let requests = Requests::listen().context("cannot listen to signals")?;
         // What an earlier process has left would tell too early that this one is ready.
         if let Some(path) = &args.ready_file {
+            // Now, and not when all interfaces are taken.
+            signals::check_ready_file(path)
+                .with_context(|| format!("the ready file {} cannot be written", path.display()))?;
             let _ = std::fs::remove_file(path);
         }
         let config_watch = Watch::new(std::slice::from_ref(&args.config));
@@ -82,7 +96,7 @@ impl Control {
                 Poll::Adaptive => PollMode::Adaptive,
             },
             engine: WorkerConfig { sessions: sessions(&config.sessions), ..WorkerConfig::default() },
-            frames: config.workers.frames,
+            frames: config.frames(),
             tap,
         };
         let vswitch = Vswitch::start(&vswitch, &publisher)?;
@@ -106,6 +120,7 @@ impl Control {
             about: About { format: args.output, started: now },
             force: args.force,
             next_look: now,
+            refused: None,
         })
     }
 
@@ -114,35 +129,49 @@ impl Control {
     /// # Errors
     /// When a worker has died, which is a fault of the program: half of the traffic would be lost in silence.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
-        self.round();
-        let (open, all) = self.ports.open_of();
-        signals::announce_ready(self.ready_file.as_deref()).context("cannot announce that forwarding has started")?;
-        log::info(&format!("ready: node {}, {open} of {all} ports open", self.config.node));
+        let mut is_ready = false;
         let dead = loop {
-            match self.requests.wait(ROUND) {
+            self.round();
+            match self.vswitch.dead_workers() {
+                0 => {}
+                dead => break dead,
+            }
+            let has_more = self.ports.has_more();
+            if !is_ready && !has_more {
+                is_ready = true;
+                let (open, all) = self.ports.open_of();
+                let announced = signals::announce_ready(self.ready_file.as_deref());
+                announced.context("cannot announce that forwarding has started")?;
+                log::info(&format!("ready: node {}, {open} of {all} ports open", self.config.node));
+            }
+            match self.requests.wait(if has_more { Duration::ZERO } else { ROUND }) {
                 Some(Request::Stop) => break 0,
                 Some(Request::Summary) => {
                     let (counters, snapshot) = (self.vswitch.counters(), self.publisher.current());
                     let captured = self.capture.as_ref().map(Capture::counters);
                     let (config, state, ports) = (&self.config, &self.state, &self.ports);
                     let printed = self.about.print(config, &snapshot, &counters, state, ports, captured);
-                    // Whoever reads the output may be gone; that is no reason to stop forwarding.
                     if let Err(error) = printed {
                         log::error(&format!("cannot print the summary: {error:#}"));
                     }
                 }
+                Some(Request::Look) => self.hurry(),
                 None => {}
-            }
-            self.round();
-            match self.vswitch.dead_workers() {
-                0 => {}
-                dead => break dead,
             }
         };
         let stopped = self.stop();
         anyhow::ensure!(dead == 0, "{dead} workers have died, a fault of the program; their last words are above");
         stopped?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Looks at everything in the next round, whenever it would be due.
+    fn hurry(&mut self) {
+        log::info("looking at the files, as SIGHUP asks");
+        self.config_watch.hurry();
+        self.state.hurry();
+        self.next_look = Instant::now();
+        self.refused.iter_mut().for_each(|refused| refused.again = Instant::now());
     }
 
     /// One look at everything that may have changed.
@@ -155,7 +184,7 @@ impl Control {
         if self.config_watch.has_changed() {
             changed |= self.reconfigure();
         }
-        if Instant::now() >= self.next_look {
+        if Instant::now() >= self.next_look || self.ports.has_more() {
             self.next_look = Instant::now() + LOOK;
             changed |= self.with_system(|ports, system| ports.look(system, Instant::now()));
         }
@@ -164,19 +193,31 @@ impl Control {
             changed |= self.take_events();
             self.closed.clear();
         }
-        if changed {
-            match self.publish() {
-                Ok(generation) if state && !self.state.is_denied() => {
-                    log::info(&format!("the new state is in force, generation {generation}"));
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    log::error(&format!("the change cannot be enforced; what was in force stays\n{error:#}"));
-                }
-            }
+        if changed || self.refused.as_ref().is_some_and(|refused| Instant::now() >= refused.again) {
+            self.enforce(changed, state);
         }
         // Tables that workers still used at the last change.
         self.publisher.collect();
+    }
+
+    /// Puts into force what is so now. What cannot be is tried again: it may be for lack of memory, which passes.
+    fn enforce(&mut self, changed: bool, state: bool) {
+        let before = self.refused.take();
+        let state = state || before.as_ref().is_some_and(|refused| refused.state);
+        match self.publish() {
+            Ok(generation) if state && !self.state.is_denied() => {
+                log::info(&format!("the new state is in force, generation {generation}"));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let why = format!("{error:#}");
+                // The same again is no news.
+                if changed || before.is_none_or(|refused| refused.why != why) {
+                    log::error(&format!("the change cannot be enforced; what was in force stays\n{why}"));
+                }
+                self.refused = Some(Refused { why, again: Instant::now() + AGAIN, state });
+            }
+        }
     }
 
     fn take_events(&mut self) -> bool {
@@ -194,6 +235,16 @@ impl Control {
 
     /// Takes over what may change at run time, and says what may not.
     fn reconfigure(&mut self) -> bool {
+        if let Some(path) = self.config_watch.endless().map(Path::to_path_buf) {
+            if self.config_watch.was_read() {
+                log::error(&format!(
+                    "the configuration has changed and is not taken over\n{} is not a file any more\n\
+                     help: write a new file and rename it",
+                    path.display()
+                ));
+            }
+            return false;
+        }
         let config = Config::read(&self.config_path);
         if !self.config_watch.was_read() {
             return false;
@@ -227,13 +278,21 @@ impl Control {
         let generation = self.publisher.current().generation() + 1;
         let snapshot = view(&self.state, &self.ports, &self.config).snapshot(generation, &mut self.ids)?;
         self.publisher.publish(snapshot)?;
-        for (name, queues) in self.opened.drain(..) {
+        let mut said = Vec::new();
+        for NewPort { name, queues, said: text } in self.opened.drain(..) {
             let id = self.ids.of(&name).and_then(|id| u16::try_from(id).ok());
             let id = PortId(id.with_context(|| format!("port {name} has no number, a fault of the program"))?);
             for (queue, port) in (0..).zip(queues) {
                 self.vswitch.add_port(id, queue, Box::new(port));
             }
+            said.push(text);
         }
+        if !said.is_empty() {
+            // What is said is true then: the second answer comes after a round in which the worker has given the port's
+            // rings buffers to receive into.
+            let _ = (self.vswitch.counters(), self.vswitch.counters());
+        }
+        said.iter().for_each(log::info);
         Ok(generation)
     }
 
@@ -264,9 +323,10 @@ impl Control {
         if let Some(captured) = captured {
             log::info(&format!("captured {} packets", captured.written));
         }
-        about.print(&config, &publisher.current(), &counters, &state, &ports, captured)?;
+        let printed = about.print(&config, &publisher.current(), &counters, &state, &ports, captured);
         // What was counted is told in any case.
-        whole.unwrap_or(Ok(())).context("the capture is not whole")
+        whole.unwrap_or(Ok(())).context("the capture is not whole")?;
+        printed
     }
 }
 
@@ -296,12 +356,15 @@ impl About {
             uptime: self.started.elapsed(),
             origins: state.pipeline().origins(),
         };
-        let mut out = std::io::stdout().lock();
-        match self.format {
-            Format::Text => summary.write(&mut out)?,
-            Format::Json => writeln!(out, "{}", summary.json())?,
-        }
-        Ok(out.flush()?)
+        log::print(match self.format {
+            Format::Text => {
+                let mut text = Vec::new();
+                summary.write(&mut text)?;
+                String::from_utf8(text)?
+            }
+            Format::Json => format!("{}\n", summary.json()),
+        });
+        Ok(())
     }
 }
 
@@ -337,7 +400,7 @@ mod tests {
 
     #[test]
     fn the_example_shows_the_sessions_as_they_are_by_default() {
-        let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
         let shown = sessions(&Config::read(&example).unwrap().sessions);
         assert_eq!(shown, SessionConfig::live(SessionConfig::default().capacity));
     }

@@ -2,10 +2,24 @@
 //!
 //! `tracing` was the alternative. The packet path logs nothing, so what is left is the control thread's few lines per
 //! hour; a subscriber with its filters and formats would be the largest dependency of the program for that.
+//!
+//! The summaries go to standard output from here as well: neither stream may keep the control thread waiting ([`outlet`]).
+//!
+//! [`outlet`]: super::outlet
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::time::SystemTime;
+
+use super::outlet::{Faults, LAST_WAIT, Outlet};
+
+/// Events that wait for a slow reader: an incident's worth, 100 KB or so.
+const WAITING_EVENTS: usize = 1024;
+
+/// Summaries that wait for a slow reader. Those of a large node have megabytes.
+const WAITING_SUMMARIES: usize = 8;
 
 /// Something that was meant to happen.
 pub(crate) fn info(text: &(impl Display + ?Sized)) {
@@ -24,9 +38,54 @@ pub(crate) fn error(text: &(impl Display + ?Sized)) {
 
 /// An event may have several lines: those after the first are indented, so that each event starts with a time.
 fn line(level: &str, text: &(impl Display + ?Sized)) {
-    let time = humantime::format_rfc3339_millis(SystemTime::now());
-    // When standard error is gone there is nobody to tell. One write, so that lines of threads do not mix.
-    let _ = std::io::stderr().lock().write_all(render(&time, level, &text.to_string()).as_bytes());
+    errors().put(stamped(level, &text.to_string()));
+}
+
+/// The error that ends the process, in the form that every subcommand has.
+pub(crate) fn last(error: &anyhow::Error) {
+    errors().put(format!("error: {error:#}\n"));
+}
+
+/// Has a summary printed.
+pub(crate) fn print(summary: String) {
+    output().put(summary);
+}
+
+/// Waits until everything is printed, but not for a reader that reads nothing.
+pub(crate) fn finish() {
+    // What cannot be printed is an event.
+    if !output().finish(LAST_WAIT) {
+        warn("standard output is not read: the summary was not printed");
+    }
+    errors().finish(LAST_WAIT);
+}
+
+fn errors() -> &'static Outlet {
+    static OUTLET: OnceLock<Outlet> = OnceLock::new();
+    OUTLET.get_or_init(|| {
+        let missed = |count| stamped("warning", &format!("{count} events are not here: they were not read in time"));
+        // When standard error is gone there is nobody to tell.
+        let faults = Faults { missed, failed: |_| {} };
+        Outlet::start("stderr", io::stderr().as_fd().try_clone_to_owned(), WAITING_EVENTS, faults)
+    })
+}
+
+fn output() -> &'static Outlet {
+    static OUTLET: OnceLock<Outlet> = OnceLock::new();
+    OUTLET.get_or_init(|| {
+        let missed = |count| {
+            // Not among the summaries, which are a program's input.
+            warn(&format!("standard output was not read in time: {count} summaries were not printed"));
+            String::new()
+        };
+        // Whoever reads the output may be gone; that is no reason to stop forwarding.
+        let faults = Faults { missed, failed: |fault| error(&format!("cannot print the summary: {fault}")) };
+        Outlet::start("stdout", io::stdout().as_fd().try_clone_to_owned(), WAITING_SUMMARIES, faults)
+    })
+}
+
+fn stamped(level: &str, text: &str) -> String {
+    render(&humantime::format_rfc3339_millis(SystemTime::now()), level, text)
 }
 
 fn render(time: &impl Display, level: &str, text: &str) -> String {

@@ -17,10 +17,13 @@
 //! **Held** means that every packet of the interface is dropped: the XDP program is attached, and no socket is in its map.
 //! What is not open forwards nothing, and everything else goes on.
 //!
-//! **Invariant.** From the moment in which an interface of the configuration is seen, until the configuration does not name
+//! **Invariant.** From the look at which an interface of the configuration is seen, until the configuration does not name
 //! it any more, it is gone, or the process ends, none of its packets reaches the host's stack, which knows no policy.
-//! A pod whose port is closed, for whatever reason, is cut off and not unprotected. The exception is an interface that
-//! cannot be held at all (another XDP program, or the node's default route without `--force`), and the log says so.
+//! A pod whose port is closed, for whatever reason, is cut off and not unprotected. Renaming an interface, or moving it to
+//! another namespace and back, changes nothing in that. There are two exceptions: an interface that cannot be held at all
+//! (another XDP program, or the node's default route without `--force`), and the log says so; and one that has just come,
+//! alone or in the place of another one, which the next look sees, 100 ms later at most. Whoever makes interfaces and cannot
+//! bear that sets them up when the port is open, or has the node's kernel forward nothing.
 //!
 //! That is why holding an interface and opening its queues are two things, and closing undoes only the second. The
 //! alternative, to open a port anew and then close the old one, cannot work: an interface takes one XDP program, and the
@@ -28,6 +31,7 @@
 //! link (`BPF_LINK_UPDATE`) would do, but has nothing to replace it with when the new port is refused, or when the port only
 //! waits; and it is not needed, since the program does not depend on anything that changes.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Link;
@@ -79,9 +83,13 @@ pub(super) enum Refusal {
 /// What the ports need from the system. A trait, so that the rules below are tested without interfaces.
 pub(super) trait System {
     /// The interface of this name, none when there is none.
-    fn find(&mut self, interface: &str) -> Option<Found>;
+    ///
+    /// # Errors
+    /// The system does not answer, which says nothing about the interface.
+    fn find(&mut self, interface: &str) -> Result<Option<Found>, String>;
 
-    /// Takes the interface, up or down, so that all its packets are dropped. Nothing, when that is so already.
+    /// Takes the interface, up or down, so that all its packets are dropped. Nothing, when that is so already, under
+    /// whatever name it was taken.
     ///
     /// # Errors
     /// Why it cannot be had, for people, with a remedy.
@@ -91,21 +99,49 @@ pub(super) trait System {
     ///
     /// # Errors
     /// Why not. The interface stays held.
-    fn open(&mut self, entry: &PortEntry) -> Result<Opening, Refusal>;
+    fn open(&mut self, entry: &PortEntry, found: &Found) -> Result<Opening, Refusal>;
 
     /// Stops forwarding through the port. The interface stays held.
     fn close(&mut self, entry: &PortEntry);
 
-    /// Gives an interface back to the host's stack.
-    fn release(&mut self, interface: &str);
+    /// Gives all interfaces back to the host's stack but those that were `found` by a configured name, and those that the
+    /// configured name which led to them last still means: an interface that has another name for a moment, or for good,
+    /// is not to be unprotected for that.
+    fn release_others(&mut self, names: &BTreeSet<&str>, found: &BTreeSet<u32>);
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Phase {
     Waiting,
-    Refused { at: Instant },
-    Held { found: Found, since: Instant },
-    Open { found: Found, largest_mtu: u16 },
+    /// It cannot be held, which is tried at each look.
+    Unheld {
+        at: Instant,
+        index: u32,
+    },
+    /// It is held and cannot be opened.
+    Refused {
+        at: Instant,
+        index: u32,
+    },
+    Held {
+        found: Found,
+        since: Instant,
+    },
+    Open {
+        found: Found,
+        largest_mtu: u16,
+    },
+}
+
+impl Phase {
+    /// The interface that the port has.
+    const fn index(&self) -> Option<u32> {
+        match self {
+            Self::Open { found, .. } | Self::Held { found, .. } => Some(found.index),
+            Self::Refused { index, .. } => Some(*index),
+            Self::Waiting | Self::Unheld { .. } => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -114,6 +150,8 @@ struct Managed {
     phase: Phase,
     /// What was said last about why it is not open, so that it is said once.
     said: Option<String>,
+    /// Whether the system did not answer at the last look, which was said.
+    unanswered: bool,
 }
 
 /// How often ports came and went.
@@ -131,17 +169,19 @@ pub(super) struct PortsCounters {
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     managed: Vec<Managed>,
+    /// The place of the next port to open.
+    next: usize,
     pub(super) counters: PortsCounters,
 }
 
 impl Ports {
     /// Ports that are all still closed.
     pub(super) fn new(entries: &[PortEntry]) -> Self {
-        Self { managed: entries.iter().map(Managed::new).collect(), counters: PortsCounters::default() }
+        Self { managed: entries.iter().map(Managed::new).collect(), ..Self::default() }
     }
 
-    /// Makes these the configured ports. Only what the interface was opened by closes a port, and only an interface that
-    /// no port names any more is given back.
+    /// Makes these the configured ports. Only what the interface was opened by closes a port. An interface that no port
+    /// names any more is given back at the next look, when it is known whether it only has another name.
     pub(super) fn configure(&mut self, entries: &[PortEntry], system: &mut impl System) -> bool {
         let same = |one: &PortEntry, other: &PortEntry| {
             let PortEntry { label, mac, line, .. } = one.clone();
@@ -160,7 +200,6 @@ impl Ports {
                         "port {entry} is configured differently and is opened anew; until then it is held"
                     ));
                 } else {
-                    system.release(&entry.interface);
                     log::info(&format!("port {entry} is not configured any more and was closed"));
                 }
                 changed = true;
@@ -179,17 +218,59 @@ impl Ports {
         changed
     }
 
-    /// Looks at every interface and holds, opens and closes what must be. Answers whether anything changed.
+    /// Looks at every interface and holds and closes what must be, and opens one port: that takes some milliseconds, and
+    /// signals and a new policy shall not wait for a hundred of them. Answers whether anything changed.
     pub(super) fn look(&mut self, system: &mut impl System, now: Instant) -> bool {
+        let seen: Vec<_> = self.managed.iter().map(|port| system.find(&port.entry.interface)).collect();
+        let others = self.others(&seen);
         let mut changed = false;
-        for port in &mut self.managed {
-            changed |= port.settle(system, now, &mut self.counters);
+        for ((port, found), other) in self.managed.iter_mut().zip(&seen).zip(others) {
+            match found {
+                Ok(found) => changed |= port.settle(*found, other, system, now, &mut self.counters),
+                Err(error) => port.say_unanswered(error),
+            }
+        }
+        if seen.iter().all(Result::is_ok) {
+            let names = self.managed.iter().map(|port| &*port.entry.interface).collect();
+            let found = seen.iter().flatten().flatten().map(|found| found.index).collect();
+            system.release_others(&names, &found);
         }
         // Only now, when no packet of any of them goes past the vswitch.
-        for port in &mut self.managed {
-            changed |= port.open(system, now, &mut self.counters);
+        if self.next_held().is_none() {
+            self.next = 0;
+        }
+        if let Some(at) = self.next_held() {
+            changed |= self.managed[at].open(system, now, &mut self.counters);
+            self.next = at + 1;
         }
         changed
+    }
+
+    /// Whether there are ports to open at once: looking again need not wait.
+    pub(super) fn has_more(&self) -> bool {
+        self.next > 0 && self.next_held().is_some()
+    }
+
+    /// The first held port from the next one on. After the last one it is the turn of the first again, but not at once:
+    /// what is held then was tried.
+    fn next_held(&self) -> Option<usize> {
+        let held = self.managed.iter().skip(self.next).position(|port| matches!(port.phase, Phase::Held { .. }));
+        held.map(|at| self.next + at)
+    }
+
+    /// For each port, the one that has its interface already, under another name.
+    fn others(&self, seen: &[Result<Option<Found>, String>]) -> Vec<Option<String>> {
+        let index = |at: usize| seen[at].as_ref().ok().copied().flatten().map(|found| found.index);
+        let mut owners = HashMap::new();
+        // Who has it keeps it; else the first one gets it.
+        let has = |&at: &usize| index(at).is_some() && self.managed[at].phase.index() == index(at);
+        for at in (0..seen.len()).filter(has).chain(0..seen.len()) {
+            if let Some(index) = index(at) {
+                owners.entry(index).or_insert(at);
+            }
+        }
+        let other = |at| owners.get(&index(at)?).copied().filter(|&owner| owner != at);
+        (0..seen.len()).map(|at| other(at).map(|owner| self.managed[owner].entry.to_string())).collect()
     }
 
     /// A port failed by itself, and why. Answers whether it was open.
@@ -208,7 +289,7 @@ impl Ports {
             Phase::Open { found: Found { link, .. }, largest_mtu } => {
                 Some(Link { mtu: link.mtu.min(largest_mtu), ..link })
             }
-            Phase::Waiting | Phase::Refused { .. } | Phase::Held { .. } => None,
+            Phase::Waiting | Phase::Unheld { .. } | Phase::Refused { .. } | Phase::Held { .. } => None,
         }
     }
 
@@ -225,93 +306,88 @@ impl Ports {
 
 impl Managed {
     fn new(entry: &PortEntry) -> Self {
-        Self { entry: entry.clone(), phase: Phase::Waiting, said: None }
+        Self { entry: entry.clone(), phase: Phase::Waiting, said: None, unanswered: false }
     }
 
     const fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open { .. })
     }
 
-    /// Closes what must be closed and holds what is there.
-    fn settle(&mut self, system: &mut impl System, now: Instant, counters: &mut PortsCounters) -> bool {
-        let found = system.find(&self.entry.interface);
-        match (&mut self.phase, found) {
-            (Phase::Open { found: old, largest_mtu }, Some(new))
-                if (old.index, old.queues) == (new.index, new.queues)
-                    && old.transmit_queues == new.transmit_queues
-                    && new.up =>
-            {
-                let (before, largest) = (*old, *largest_mtu);
-                *old = new;
-                if before.link.mtu != new.link.mtu {
-                    say_mtu(&self.entry, new.link.mtu, largest);
-                }
-                before != new
-            }
-            (Phase::Open { found: old, .. }, new) => {
-                let why = match new {
-                    None => "its interface is gone".to_owned(),
-                    Some(new) if new.index != old.index => {
-                        "its interface was replaced by another one of the same name".to_owned()
+    /// Closes what must be closed and holds what is there. `other` is the port that has the interface already.
+    fn settle(
+        &mut self,
+        found: Option<Found>,
+        other: Option<String>,
+        system: &mut impl System,
+        now: Instant,
+        counters: &mut PortsCounters,
+    ) -> bool {
+        self.unanswered = false;
+        let mut changed = false;
+        if let Phase::Open { found: old, largest_mtu } = &mut self.phase {
+            match why_close(old, found.as_ref(), other.as_deref()) {
+                Ok(new) => {
+                    let (before, largest) = (*old, *largest_mtu);
+                    *old = new;
+                    if before.link.mtu != new.link.mtu {
+                        say_mtu(&self.entry, new.link.mtu, largest);
                     }
-                    Some(new) if !new.up => "its interface was shut down".to_owned(),
-                    Some(new) => format!(
-                        "its interface has {} to receive and {} to transmit now, instead of {} and {}",
-                        queues(new.queues),
-                        new.transmit_queues,
-                        old.queues,
-                        old.transmit_queues
-                    ),
-                };
-                self.close(&why, system, counters);
-                true
+                    return before != new;
+                }
+                Err(why) => self.close(&why, system, counters),
             }
-            (_, None) => {
+            changed = true;
+        }
+        match (found, other) {
+            (None, _) => {
                 self.phase = Phase::Waiting;
                 self.say(format!("waits for its interface: there is no {}", self.entry.interface));
-                false
             }
-            (Phase::Refused { at }, Some(_)) if now.duration_since(*at) < RETRY => false,
-            (Phase::Held { found: old, .. }, Some(new)) if old.index == new.index && new.up => {
-                *old = new;
-                false
+            (Some(_), Some(other)) => {
+                self.phase = Phase::Waiting;
+                let name = &self.entry.interface;
+                self.say(format!(
+                    "cannot be opened: {name} is the interface of port {other} under another name\n\
+                     help: an interface is one port; remove one of the two"
+                ));
             }
-            (_, Some(new)) => {
-                self.hold(new, system, now, counters);
-                false
-            }
+            // Before anything else, and however often it was refused: this may be another interface.
+            (Some(found), None) => self.hold(found, system, now, counters),
         }
+        changed
     }
 
     fn hold(&mut self, found: Found, system: &mut impl System, now: Instant, counters: &mut PortsCounters) {
+        let is_recent = |at: Instant, index: u32| index == found.index && now.duration_since(at) < RETRY;
         if let Err(error) = system.hold(&self.entry, &found) {
-            counters.refused += 1;
-            self.phase = Phase::Refused { at: now };
+            if !matches!(self.phase, Phase::Unheld { at, index } if is_recent(at, index)) {
+                counters.refused += 1;
+                self.phase = Phase::Unheld { at: now, index: found.index };
+            }
             self.say(format!(
                 "cannot be opened: {error}\nits packets go to the host's stack, which knows no policy, until it can"
             ));
-        } else if found.up {
-            self.phase = Phase::Held { found, since: now };
-        } else {
+            return;
+        }
+        if !found.up {
             self.phase = Phase::Waiting;
             let interface = self.entry.interface.clone();
             self.say(format!("waits for its interface: {interface} is down\nhelp: ip link set {interface} up"));
+            return;
         }
+        self.phase = match self.phase {
+            Phase::Refused { at, index } if is_recent(at, index) => return,
+            Phase::Held { found: old, since } if old.index == found.index => Phase::Held { found, since },
+            _ => Phase::Held { found, since: now },
+        };
     }
 
     /// Opens the port when its interface is held and up.
     fn open(&mut self, system: &mut impl System, now: Instant, counters: &mut PortsCounters) -> bool {
         let Phase::Held { found, since } = self.phase else { return false };
-        let error = match system.open(&self.entry) {
+        let error = match system.open(&self.entry, &found) {
             Ok(Opening { queues: count, largest_mtu }) => {
                 counters.opened += 1;
-                let Found { index, link, .. } = found;
-                log::info(&format!(
-                    "port {} is open: interface {index}, {}, MTU {}",
-                    self.entry,
-                    queues(count),
-                    link.mtu
-                ));
                 self.phase = Phase::Open { found: Found { queues: count, ..found }, largest_mtu };
                 self.said = None;
                 return true;
@@ -320,7 +396,7 @@ impl Managed {
             Err(Refusal::Busy(error) | Refusal::Other(error)) => error,
         };
         counters.refused += 1;
-        self.phase = Phase::Refused { at: now };
+        self.phase = Phase::Refused { at: now, index: found.index };
         self.say(format!(
             "cannot be opened: {error}\nits packets are dropped until it can: it is cut off, not unprotected"
         ));
@@ -336,11 +412,38 @@ impl Managed {
         self.said = Some(format!("waits for its interface: there is no {}", self.entry.interface));
     }
 
+    /// The port stays as it is.
+    fn say_unanswered(&mut self, error: &str) {
+        if !std::mem::replace(&mut self.unanswered, true) {
+            log::error(&format!("port {}: its interface cannot be looked at; it stays as it is\n{error}", self.entry));
+        }
+    }
+
     fn say(&mut self, what: String) {
         if self.said.as_ref() != Some(&what) {
             log::warn(&format!("port {} {what}", self.entry));
             self.said = Some(what);
         }
+    }
+}
+
+/// The interface of an open port as it is now, or why the port is to be closed.
+fn why_close(old: &Found, new: Option<&Found>, other: Option<&str>) -> Result<Found, String> {
+    match new {
+        None => Err("there is no interface of its name any more".to_owned()),
+        Some(new) if new.index != old.index => {
+            Err("its interface was replaced by another one of the same name".to_owned())
+        }
+        Some(new) if !new.up => Err("its interface was shut down".to_owned()),
+        Some(_) if other.is_some() => Err("its interface is another port's".to_owned()),
+        Some(new) if (old.queues, old.transmit_queues) != (new.queues, new.transmit_queues) => Err(format!(
+            "its interface has {} to receive and {} to transmit now, instead of {} and {}",
+            queues(new.queues),
+            new.transmit_queues,
+            old.queues,
+            old.transmit_queues
+        )),
+        Some(new) => Ok(*new),
     }
 }
 
@@ -358,7 +461,8 @@ fn say_mtu(entry: &PortEntry, mtu: u16, largest: u16) {
     ));
 }
 
-fn queues(count: u32) -> String {
+/// `1 queue`, `2 queues`.
+pub(super) fn queues(count: u32) -> String {
     if count == 1 { "1 queue".to_owned() } else { format!("{count} queues") }
 }
 

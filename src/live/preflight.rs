@@ -7,9 +7,9 @@ mod facts;
 
 use std::fmt;
 
-use super::config::{Config, Mode, Poll, PortEntry};
+use super::config::{Config, Mode, Poll, PortEntry, buffers};
 use crate::output;
-pub(super) use facts::{Facts, Offload, default_routes_now, namespace_path};
+pub(super) use facts::{Facts, Offload, namespace_path};
 
 /// bpf_link for XDP, which detaches the program with the process, came with this version.
 const KERNEL: (u32, u32) = (5, 9);
@@ -17,10 +17,6 @@ const KERNEL: (u32, u32) = (5, 9);
 const KERNEL_JUMBO: (u32, u32) = (6, 6);
 /// The longest packet that fits one buffer of 4 KiB with its headroom and link header.
 const ONE_BUFFER_MTU: u32 = 3_498;
-/// Packet buffers that the kernel has of each queue at most: a ring of 1,024 for each direction.
-const FRAMES_PER_QUEUE: u32 = 2_048;
-/// Bytes of a packet buffer.
-const FRAME: u64 = 4_096;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -163,7 +159,7 @@ impl Findings {
                 "run as root, or grant them: setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep bulkhead",
             );
         }
-        let needed = u64::from(config.workers.frames) * FRAME;
+        let needed = u64::from(config.frames()) * buffers::BYTES;
         if !facts.has(facts::IPC_LOCK) && facts.locked_memory.is_some_and(|limit| limit < needed) {
             self.add(
                 Severity::Error,
@@ -203,7 +199,8 @@ impl Findings {
 
     fn interface(&mut self, config: &Config, entry: &PortEntry, facts: &Facts, force: bool) {
         let (name, port) = (&entry.interface, &entry.name);
-        if facts.default_routes.contains(&**name) && !force {
+        let link = facts.links.get(name);
+        if link.is_some_and(|link| facts.default_routes.contains(&link.index)) && !force {
             self.add(
                 Severity::Error,
                 format!("port {port}: {name} carries the node's default route"),
@@ -211,7 +208,13 @@ impl Findings {
                 "name another interface, or start with --force if the host port takes the node's traffic over",
             );
         }
-        match facts.links.get(name) {
+        match link {
+            Some(link) if !link.ethernet => self.add(
+                Severity::Error,
+                format!("port {port}: {name} is not an Ethernet interface"),
+                "AF_XDP gives and takes Ethernet packets, and a tunnel or the loopback interface has none",
+                "name an Ethernet interface, such as a veth or a network card",
+            ),
             None => self.add_for_now(
                 format!("port {port}: there is no interface {name}"),
                 "nothing if it comes later: it is opened then; else check the name with `ip link`".to_owned(),
@@ -248,15 +251,33 @@ impl Findings {
     }
 
     fn memory(&mut self, config: &Config, facts: &Facts) {
-        let links = config.ports.iter().filter_map(|entry| facts.links.get(&entry.interface));
-        let queues: u32 = links.map(|link| link.queues).sum();
-        let needed = queues.saturating_mul(FRAMES_PER_QUEUE);
-        if needed > config.workers.frames {
+        let frames = config.frames();
+        let links = config.ports.iter().filter_map(|entry| Some((entry.kind, facts.links.get(&entry.interface)?)));
+        let (mut queues, mut needed) = (0u32, buffers::UNDER_WAY);
+        for (kind, link) in links {
+            queues = queues.saturating_add(link.queues);
+            let each = buffers::rings(kind, config.ports.len()).receive;
+            needed = needed.saturating_add(link.queues.saturating_mul(each));
+        }
+        let mib = |bytes: u64| bytes >> 20;
+        let (region, notes) =
+            (u64::from(frames) * buffers::BYTES, u64::from(frames) * u64::from(queues) * buffers::NOTES);
+        self.add(
+            Severity::Note,
+            format!(
+                "{} MiB of packet memory, and about {} MiB of the kernel's for {queues} queues",
+                mib(region),
+                mib(notes)
+            ),
+            "both are taken as ports are opened, and stay: each queue has all of the memory registered",
+            format!("nothing; {frames} buffers are shared by all ports, and workers.frames says another number"),
+        );
+        if needed > frames {
             self.add(
                 Severity::Warning,
-                format!("{queues} queues share {} packet buffers", config.workers.frames),
-                "when all rings are full there is none left to receive into, and packets are lost",
-                format!("workers: {{frames: {}}}", needed.next_power_of_two()),
+                format!("{queues} queues share {frames} packet buffers"),
+                "a port is refused when there is nothing left for it to receive into",
+                format!("workers: {{frames: {needed}}}"),
             );
         }
     }

@@ -6,11 +6,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+
+/// A signal to stop that comes so soon after the first is the same request: `timeout` and `sudo` pass a signal on that
+/// their whole process group gets as well.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +23,12 @@ pub(super) enum Request {
     Stop,
     /// SIGUSR1: print the summary.
     Summary,
+    /// SIGHUP: look at the files now. To daemons it means to reload, and ending one would cut all pods off.
+    Look,
 }
 
-/// Receives signals from now on; without it SIGUSR1 would end the process.
+/// Receives signals from now on; without it SIGUSR1 and SIGHUP would end the process. A second signal to stop ends the
+/// process at once, whatever it waits for: the kernel gives the interfaces back, and nothing is printed.
 pub(super) struct Requests(Receiver<Request>);
 
 impl Requests {
@@ -30,11 +37,23 @@ impl Requests {
     /// # Errors
     /// When the system does not let it.
     pub(super) fn listen() -> io::Result<Self> {
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1])?;
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])?;
         let (tell, requests) = crossbeam_channel::unbounded();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut stopping: Option<Instant> = None;
             for signal in signals.forever() {
-                let request = if signal == SIGUSR1 { Request::Summary } else { Request::Stop };
+                let request = match signal {
+                    SIGUSR1 => Request::Summary,
+                    SIGHUP => Request::Look,
+                    // As the shell shows that a signal has ended a program.
+                    _ if stopping.is_some_and(|since| since.elapsed() >= SAME_REQUEST) => {
+                        signal_hook::low_level::exit(128 + signal)
+                    }
+                    _ => Request::Stop,
+                };
+                if request == Request::Stop {
+                    stopping.get_or_insert_with(Instant::now);
+                }
                 if tell.send(request).is_err() {
                     break;
                 }
@@ -52,6 +71,19 @@ impl Requests {
             Err(RecvTimeoutError::Disconnected) => Some(Request::Stop),
         }
     }
+}
+
+/// Whether the ready file can be written when its time comes, as far as can be told without writing it.
+///
+/// # Errors
+/// When it cannot.
+pub(super) fn check_ready_file(path: &Path) -> io::Result<()> {
+    // `ready` has the parent ``, which stands for the current folder.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !std::fs::metadata(folder)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(()) }
 }
 
 /// Says that forwarding has started: to whoever waits for `ready_file`, and to systemd (`Type=notify`).
@@ -97,6 +129,15 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         assert!(notify(path.as_os_str()).is_err(), "nobody listens");
+    }
+
+    #[test]
+    fn a_ready_file_that_has_no_folder_is_found_before_it_is_written() {
+        let folder = std::env::temp_dir();
+        assert!(check_ready_file(Path::new("ready")).is_ok() && check_ready_file(&folder.join("ready")).is_ok());
+        for wrong in [folder.join("no-such-folder/ready"), folder, "/dev/null/ready".into()] {
+            assert!(check_ready_file(&wrong).is_err(), "{}", wrong.display());
+        }
     }
 
     #[test]

@@ -92,6 +92,11 @@ impl LiveState {
         Ok(state)
     }
 
+    /// Looks at the files with the next [`Self::refresh`].
+    pub(super) fn hurry(&mut self) {
+        self.watch.hurry();
+    }
+
     /// Looks at the files, and reads them when they have changed. Answers whether that changed what is in force.
     pub(super) fn refresh(&mut self) -> bool {
         if !self.watch.has_changed() {
@@ -119,6 +124,11 @@ impl LiveState {
     }
 
     fn load_files(&self) -> anyhow::Result<Loaded> {
+        if let Some(path) = self.watch.endless() {
+            // A pipe without a writer would keep the control thread for ever.
+            let help = "name a file or a folder; what writes the pipe may write a new file and rename it";
+            anyhow::bail!("{} is neither a file nor a folder\n  help: {help}", path.display());
+        }
         let strictness = if self.config.lenient { Strictness::Lenient } else { Strictness::Strict };
         Ok(source::load(&self.config.paths, strictness)?)
     }

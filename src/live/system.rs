@@ -1,26 +1,76 @@
 //! The ports' view of the real system: AF_XDP sockets on this machine's interfaces.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bulkhead_dataplane::io::{
-    Interface, LinkInfo, QueueConfig, XdpMode, XskError, XskPort, in_namespace, set_transmit_checksum_offload,
+    Interface, LinkInfo, XdpMode, XskError, XskPort, default_route_interfaces, in_namespace,
+    set_transmit_checksum_offload,
 };
 use bulkhead_dataplane::vswitch::Vswitch;
 use bulkhead_dataplane::{Link, PortId};
 
-use super::config::{Mode, PortEntry};
+use super::config::{Mode, PortEntry, buffers};
 use super::ids::Ids;
 use super::log;
 use super::ports::{Found, Opening, Refusal, System};
 use super::preflight::{self, Offload};
 
-/// Interfaces that are held, by name: none of their packets reaches the host's stack while they are in here.
+/// Interfaces that are held: none of their packets reaches the host's stack while they are in here.
+///
+/// They are known by what the XDP link says of them and not by name: an interface may be renamed, change its name with
+/// another one, or be moved to another namespace and back, and a new one may have its name.
 #[derive(Default)]
-pub(super) struct Held(HashMap<Arc<str>, Interface>);
+pub(super) struct Held {
+    interfaces: Vec<Taken>,
+    /// What a default route needs, as asked in this look at the interfaces.
+    default_routes: Option<Result<BTreeSet<u32>, String>>,
+}
 
-/// Ports that are open and not yet the workers': they are handed over when the snapshot knows them.
-pub(super) type Opened = Vec<(Arc<str>, Vec<XskPort>)>;
+/// One of them.
+struct Taken {
+    interface: Interface,
+    /// Its number when it was looked at last.
+    index: u32,
+    /// The configured name that led to it last.
+    name: Arc<str>,
+    /// The port that is open on it, and the buffers that its receive rings have, filled or not.
+    port: Option<(Arc<str>, u32)>,
+    /// The number of queues that could not be taken over, so that it is said once.
+    said: Option<u32>,
+}
+
+impl Held {
+    /// The one that is the interface of this number here.
+    fn here_as(&mut self, index: u32) -> Option<&mut Taken> {
+        let is = |taken: &Taken| taken.interface.is_here_as(index);
+        // The numbers as they were known first: asking all of a hundred interfaces takes a while.
+        let known = self.interfaces.iter().position(|taken| taken.index == index && is(taken));
+        let at = known.or_else(|| self.interfaces.iter().position(is))?;
+        let taken = &mut self.interfaces[at];
+        taken.index = index;
+        Some(taken)
+    }
+
+    /// Whether the way to the machine goes over the interface. Errors are for people.
+    fn carries_default_route(&mut self, index: u32) -> Result<bool, String> {
+        let ask = || default_route_interfaces().map_err(|error| format!("cannot ask for the node's routes: {error}"));
+        self.default_routes.get_or_insert_with(ask).as_ref().map(|known| known.contains(&index)).map_err(Clone::clone)
+    }
+}
+
+/// A port that is open and not yet the workers': it is handed over when the snapshot knows it.
+pub(super) struct NewPort {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its queues, in order.
+    pub queues: Vec<XskPort>,
+    /// What to say when it forwards.
+    pub said: String,
+}
+
+/// Several of them.
+pub(super) type Opened = Vec<NewPort>;
 
 /// See the module. Made for one round of the control thread.
 pub(super) struct Kernel<'a> {
@@ -36,33 +86,34 @@ pub(super) struct Kernel<'a> {
 }
 
 impl System for Kernel<'_> {
-    fn find(&mut self, interface: &str) -> Option<Found> {
-        let Ok(LinkInfo { index, mac, mtu, up, queues, transmit_queues, .. }) = LinkInfo::read(interface) else {
-            // One that is there under another name stays held: nobody has said that it may be let go.
-            if self.held.0.get(interface).is_some_and(|held| !held.is_alive()) {
-                self.held.0.remove(interface);
-            }
-            return None;
+    fn find(&mut self, interface: &str) -> Result<Option<Found>, String> {
+        let LinkInfo { index, mac, mtu, up, queues, transmit_queues, .. } = match LinkInfo::read(interface) {
+            Ok(info) => info,
+            Err(XskError::NoInterface { .. }) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
         };
-        let held = self.held.0.get_mut(interface).filter(|held| held.info().index == index);
-        if let Some(held) = held.filter(|held| held.info().queues != queues) {
+        let taken = self.held.interfaces.iter_mut().find(|taken| taken.index == index);
+        if let Some(taken) = taken.filter(|taken| taken.interface.info().queues != queues) {
             // Whether the port is open or not, and before anything else: packets of the new queues go past the vswitch.
-            if let Err(error) = held.renew(queues) {
+            let renewed = taken.interface.renew(queues);
+            let before = std::mem::replace(&mut taken.said, renewed.is_err().then_some(queues));
+            if let Some(error) = renewed.err().filter(|_| before != Some(queues)) {
                 log::error(&format!(
-                    "{error}\nits new queues' packets may go to the host's stack, which knows no policy"
+                    "{error}\nits new queues' packets may go to the host's stack, which knows no policy; it is tried again"
                 ));
             }
         }
         // An IP packet has no more than 65,535 bytes, whatever the link carries.
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
-        Some(Found { index, link: Link { mac, mtu }, up, queues, transmit_queues })
+        Ok(Some(Found { index, link: Link { mac, mtu }, up, queues, transmit_queues }))
     }
 
     fn hold(&mut self, entry: &PortEntry, found: &Found) -> Result<(), String> {
-        if self.held.0.get(&entry.interface).is_some_and(|held| held.info().index == found.index && held.is_alive()) {
+        if let Some(taken) = self.held.here_as(found.index) {
+            taken.name = entry.interface.clone();
             return Ok(());
         }
-        if !self.force && preflight::default_routes_now().contains(&*entry.interface) {
+        if !self.force && self.held.carries_default_route(found.index)? {
             let name = &entry.interface;
             return Err(format!("{name} carries the node's default route\nhelp: start with --force if that is meant"));
         }
@@ -78,18 +129,23 @@ impl System for Kernel<'_> {
         if let Some(refusal) = interface.drv_refusal() {
             log::info(&format!("port {entry}: mode skb, because the driver refuses XDP: {refusal}"));
         }
-        self.held.0.insert(entry.interface.clone(), interface);
+        let (index, name) = (found.index, entry.interface.clone());
+        self.held.interfaces.push(Taken { interface, index, name, port: None, said: None });
         Ok(())
     }
 
-    fn open(&mut self, entry: &PortEntry) -> Result<Opening, Refusal> {
-        let Some(interface) = self.held.0.get_mut(&entry.interface) else {
+    fn open(&mut self, entry: &PortEntry, found: &Found) -> Result<Opening, Refusal> {
+        let lent: u32 = self.held.interfaces.iter().filter_map(|taken| taken.port.as_ref()).map(|(_, lent)| lent).sum();
+        let rings = buffers::rings(entry.kind, self.held.interfaces.len());
+        let Some(taken) = self.held.here_as(found.index) else {
             return Err(Refusal::Other("its interface is not held, a fault of the program".to_owned()));
         };
+        let umem = Arc::clone(self.vswitch.pool().umem());
+        let wanted = found.queues.saturating_mul(rings.receive);
+        check_buffers(umem.chunks(), lent, wanted).map_err(Refusal::Other)?;
         // Before the first packet comes.
         let offload = settle_offload(entry);
-        let umem = Arc::clone(self.vswitch.pool().umem());
-        let queues = interface.try_ports(&umem, QueueConfig::default()).map_err(|error| match error {
+        let queues = taken.interface.try_ports(&entry.interface, &umem, rings).map_err(|error| match error {
             XskError::QueueBusy { .. } => Refusal::Busy(error.to_string()),
             _ => Refusal::Other(error.to_string()),
         })?;
@@ -101,13 +157,16 @@ impl System for Kernel<'_> {
         } else {
             u16::try_from(Interface::PLAIN_MTU).unwrap_or(u16::MAX)
         };
-        let opening = Opening { queues: interface.info().queues, largest_mtu };
-        self.opened.push((entry.name.clone(), queues));
+        let opening = Opening { queues: taken.interface.info().queues, largest_mtu };
+        taken.port = Some((entry.name.clone(), opening.queues.saturating_mul(rings.receive)));
+        let (count, mtu) = (super::ports::queues(opening.queues), found.link.mtu);
+        let said = format!("port {entry} is open: interface {}, {count}, MTU {mtu}", found.index);
+        self.opened.push(NewPort { name: entry.name.clone(), queues, said });
         Ok(opening)
     }
 
     fn close(&mut self, entry: &PortEntry) {
-        self.opened.retain(|(name, _)| *name != entry.name);
+        self.opened.retain(|new| new.name != entry.name);
         if let Some(id) = self.ids.of(&entry.name).and_then(|id| u16::try_from(id).ok()) {
             self.vswitch.remove_port(PortId(id));
             // Answered when the workers have closed their queues: until then they cannot be opened again, and the
@@ -115,11 +174,35 @@ impl System for Kernel<'_> {
             let _ = self.vswitch.counters();
             self.closed.push(PortId(id));
         }
+        for taken in &mut self.held.interfaces {
+            taken.port.take_if(|(name, _)| *name == entry.name);
+        }
     }
 
-    fn release(&mut self, interface: &str) {
-        self.held.0.remove(interface);
+    fn release_others(&mut self, names: &BTreeSet<&str>, found: &BTreeSet<u32>) {
+        self.held.interfaces.retain_mut(|taken| match taken.interface.index() {
+            None => false,
+            Some(index) => {
+                taken.index = index;
+                found.contains(&index) || names.contains(&*taken.name)
+            }
+        });
+        self.held.default_routes = None;
     }
+}
+
+/// Whether so many of `all` buffers can be kept to receive into, besides those that open ports keep. With less a port
+/// would be open and silently receive nothing.
+fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
+    let needed = lent.saturating_add(wanted).saturating_add(buffers::UNDER_WAY);
+    if needed <= all {
+        return Ok(());
+    }
+    let left = all.saturating_sub(lent).saturating_sub(buffers::UNDER_WAY);
+    Err(format!(
+        "it needs {wanted} packet buffers to receive into, and {left} of {all} are left\n\
+         help: raise workers.frames to {needed} at least, which needs a restart"
+    ))
 }
 
 /// Turns the other end's checksum offload off where that is wanted. Answers how it is now.
@@ -139,5 +222,18 @@ fn settle_offload(entry: &PortEntry) -> Offload {
             Offload::Off
         }
         Err(error) => Offload::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_without_buffers_to_receive_into_is_refused_with_the_number_that_is_enough() {
+        assert_eq!(check_buffers(4_096, 1_024, 1_024), Ok(()));
+        let error = check_buffers(4_096, 1_024, 1_025).unwrap_err();
+        assert!(error.contains("1024 of 4096 are left") && error.contains("workers.frames to 4097"), "{error}");
+        assert!(check_buffers(4_096, u32::MAX, u32::MAX).is_err());
     }
 }

@@ -105,6 +105,7 @@ fn unused(at: usize) -> PortConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
     use std::time::Instant;
 
@@ -121,27 +122,27 @@ mod tests {
     struct All;
 
     impl System for All {
-        fn find(&mut self, _: &str) -> Option<Found> {
-            Some(Found {
-                index: 1,
+        fn find(&mut self, name: &str) -> Result<Option<Found>, String> {
+            Ok(Some(Found {
+                index: name.bytes().map(u32::from).sum(),
                 link: Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 },
                 up: true,
                 queues: 1,
                 transmit_queues: 1,
-            })
+            }))
         }
 
         fn hold(&mut self, _: &PortEntry, _: &Found) -> Result<(), String> {
             Ok(())
         }
 
-        fn open(&mut self, _: &PortEntry) -> Result<Opening, Refusal> {
+        fn open(&mut self, _: &PortEntry, _: &Found) -> Result<Opening, Refusal> {
             Ok(Opening { queues: 1, largest_mtu: u16::MAX })
         }
 
         fn close(&mut self, _: &PortEntry) {}
 
-        fn release(&mut self, _: &str) {}
+        fn release_others(&mut self, _: &BTreeSet<&str>, _: &BTreeSet<u32>) {}
     }
 
     fn tables(state: &str) -> Arc<NodeTables> {
@@ -161,7 +162,10 @@ mod tests {
         let text = format!("node: n\nstate: {{paths: [s]}}\n{ports}\n");
         let config = Config::parse("c", &text, Path::new("")).unwrap();
         let mut ports = Ports::new(&config.ports);
-        ports.look(&mut All, Instant::now());
+        while {
+            ports.look(&mut All, Instant::now());
+            ports.has_more()
+        } {}
         (ports, config.routes)
     }
 

@@ -28,6 +28,8 @@ const MAX_DEPTH: usize = 32;
 struct Version {
     path: PathBuf,
     file: Option<(u64, u64, u64, i64, i64, i64, i64)>,
+    /// Reading it might never end: a pipe, a socket, a device.
+    endless: bool,
 }
 
 /// How the files looked at one moment.
@@ -47,11 +49,12 @@ impl Look {
     fn add(&mut self, path: &Path, depth: usize) {
         let file = fs::metadata(path).ok();
         let is_folder = file.as_ref().is_some_and(Metadata::is_dir);
+        let endless = file.as_ref().is_some_and(|file| !file.is_dir() && !file.is_file());
         let identity = |file: Metadata| {
             let (size, mtime) = (file.size(), (file.mtime(), file.mtime_nsec()));
             (file.dev(), file.ino(), size, mtime.0, mtime.1, file.ctime(), file.ctime_nsec())
         };
-        self.0.push(Version { path: path.to_owned(), file: file.map(identity) });
+        self.0.push(Version { path: path.to_owned(), file: file.map(identity), endless });
         if !is_folder || depth == 0 {
             return;
         }
@@ -79,6 +82,22 @@ impl Watch {
     pub(crate) fn new(paths: &[PathBuf]) -> Self {
         let look = Look::at(paths);
         Self { paths: paths.to_vec(), read: look.clone(), last: look, next: Instant::now() + INTERVAL }
+    }
+
+    /// Looks at the next opportunity, however soon after the last one that is.
+    pub(crate) fn hurry(&mut self) {
+        self.next = Instant::now();
+    }
+
+    /// What at the last look was neither a file nor a folder: to read it may take for ever. In folders only by the names
+    /// that are read at all.
+    pub(crate) fn endless(&self) -> Option<&Path> {
+        let is_read = |path: &Path| {
+            let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+            self.paths.iter().any(|named| named == path)
+                || ["yaml", "yml", "json"].iter().any(|known| ending.eq_ignore_ascii_case(known))
+        };
+        self.last.0.iter().find(|version| version.endless && is_read(&version.path)).map(|version| &*version.path)
     }
 
     /// Whether the files have changed and have come to rest. To be followed by reading them and [`Watch::was_read`].
@@ -203,6 +222,18 @@ mod tests {
         fs::rename(folder.0.join("..new"), folder.0.join("..data")).unwrap();
         look(&mut watch);
         assert!(look(&mut watch));
+    }
+
+    #[test]
+    fn what_may_never_end_is_named_where_it_would_be_read() {
+        let folder = Folder::new("endless");
+        folder.write("a.yaml", "1");
+        let _socket = std::os::unix::net::UnixListener::bind(folder.0.join("socket")).unwrap();
+        assert_eq!(Watch::new(std::slice::from_ref(&folder.0)).endless(), None, "nobody reads this name");
+        symlink("socket", folder.0.join("b.yaml")).unwrap();
+        assert_eq!(Watch::new(std::slice::from_ref(&folder.0)).endless(), Some(&*folder.0.join("b.yaml")));
+        let named = folder.0.join("socket");
+        assert_eq!(Watch::new(std::slice::from_ref(&named)).endless(), Some(&*named));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
@@ -375,4 +376,39 @@ pub fn tcpdump_read(path: &Path, words: &str) -> String {
     let path = path.to_str().unwrap();
     let args: Vec<&str> = ["-n", "-r", path].into_iter().chain(words.split_whitespace()).collect();
     run("tcpdump", &args)
+}
+
+/// What tcpdump sees at a pod's `eth0` while this is alive.
+#[derive(Debug)]
+pub struct Dump {
+    tcpdump: Running,
+    path: PathBuf,
+}
+
+impl Dump {
+    /// Starts it and waits until it captures: that its file is there says less. `words` are more options and the filter.
+    pub fn start(lab: &Lab, pod: &str, words: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let [path, said] = ["pcap", "stderr"].map(|ending| lab.path(&format!("seen-{number}.{ending}")));
+        let line = format!("-n -i eth0 -U --immediate-mode -w {} {words}", path.display());
+        let mut command = lab.get(pod).netns.command("tcpdump", &line.split_whitespace().collect::<Vec<_>>());
+        command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
+        let tcpdump = Running::start(&mut command);
+        eventually("tcpdump listens", || fs::read_to_string(&said).unwrap().contains("listening on"));
+        Self { tcpdump, path }
+    }
+
+    /// What it has seen so far, as it prints it with these words.
+    pub fn so_far(&self, words: &str) -> String {
+        tcpdump_read(&self.path, words)
+    }
+
+    /// What it has seen in all, as it prints it with these words.
+    pub fn seen(self, words: &str) -> String {
+        // With something to read it runs. Told to end, it would leave the rest.
+        eventually("tcpdump has read everything", || self.tcpdump.sleeps());
+        self.tcpdump.stop();
+        tcpdump_read(&self.path, words)
+    }
 }

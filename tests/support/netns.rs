@@ -57,6 +57,25 @@ macro_rules! require {
     };
 }
 
+/// The first two cores that this process may run on, none (with a printed reason) where it has fewer: a container or
+/// `taskset` gives any set.
+pub fn two_cores() -> Option<[usize; 2]> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    // `0-3,8,10-11`
+    let mut cores = list.trim().split(',').flat_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse::<usize>().unwrap()..=last.parse().unwrap()
+    });
+    match (cores.next(), cores.next()) {
+        (Some(first), Some(second)) => Some([first, second]),
+        _ => {
+            println!("skipped: this needs two cores, and this process may run on {}", list.trim());
+            None
+        }
+    }
+}
+
 /// How long flows run, in seconds: short, unless `BULKHEAD_E2E_SECONDS` says otherwise.
 pub fn seconds() -> u32 {
     std::env::var("BULKHEAD_E2E_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
@@ -198,6 +217,13 @@ impl Running {
 
     pub fn signal(&self, signal: &str) {
         run("kill", &["-s", signal, &self.id().to_string()]);
+    }
+
+    /// Whether it waits for something to do.
+    pub fn sleeps(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
+        // The state follows the name, which is in parentheses and may have any character in it.
+        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('S')
     }
 
     /// Whether it has ended by itself.

@@ -219,6 +219,10 @@ impl<P: Port> Port for FaultPort<P> {
         self.port.close(pool);
     }
 
+    fn is_waiting(&self) -> bool {
+        self.port.is_waiting()
+    }
+
     fn descriptor(&self) -> Option<RawFd> {
         self.port.descriptor()
     }

@@ -38,6 +38,12 @@ pub trait Port: Send {
         None
     }
 
+    /// Whether something is left to do that nothing will wake the worker for: packets that the kernel has not taken yet, or
+    /// no memory to receive into, which comes back when other packets are sent.
+    fn is_waiting(&self) -> bool {
+        false
+    }
+
     /// What went wrong below the port so far, counted by the kernel or by the port itself.
     fn statistics(&self) -> PortStatistics {
         PortStatistics::default()
@@ -61,7 +67,7 @@ pub struct PortStatistics {
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// Its interface was removed or shut down.
-    #[error("the interface is gone: {source}")]
+    #[error("the interface is gone or down: {source}")]
     Gone {
         /// What the kernel said.
         source: std::io::Error,

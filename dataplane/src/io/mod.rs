@@ -42,7 +42,8 @@ pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
 pub use xsk::{
     Frame, Generator, Interface, LinkInfo, PollSet, QueueConfig, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
-    in_namespace, poll, set_transmit_checksum_offload, transmit_checksum_offload,
+    default_route_interfaces, in_namespace, poll, set_transmit_checksum_offload, transmit_checksum_offload,
+    xdp_programs,
 };
 
 use crate::LinkType;

@@ -171,9 +171,10 @@ impl Stage {
     }
 
     /// The longest sleep in milliseconds. What waits for another worker to learn a neighbour, or for a frame, has nobody
-    /// who rings.
+    /// who rings; nor has a port that [waits](Port::is_waiting).
     pub(super) fn nap(&self) -> u32 {
-        if self.forwarder.held() > 0 || self.forwarder.has_messages() { SHORT_NAP } else { NAP }
+        let waits = self.forwarder.held() > 0 || self.forwarder.has_messages();
+        if waits || self.ports.iter().any(|own| own.port.is_waiting()) { SHORT_NAP } else { NAP }
     }
 
     /// Ends the worker; what is under way is dropped.

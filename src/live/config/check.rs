@@ -11,6 +11,7 @@ use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 use serde_saphyr::Spanned;
 
+use super::buffers::MOST as MAX_FRAMES;
 use super::file::{File, Kind, NamespaceDefault, Port, Route};
 use super::{
     Config, ConfigError, ConfigErrors, PortEntry, RouteEntry, SessionsConfig, SharesConfig, StateConfig,
@@ -18,14 +19,8 @@ use super::{
 };
 use crate::args;
 
-/// 64 MiB of packet memory, which is touched as it is used.
-const DEFAULT_FRAMES: u32 = 16_384;
-/// What a port needs: 1,024 frames to receive into, which it keeps, and as many under way.
-const FRAMES_PER_PORT: u32 = 2_048;
-/// One receive ring of one port; with less nothing can be received.
+/// Two receive rings and what is under way; with less no packet goes from one port to another.
 const MIN_FRAMES: u32 = 4_096;
-/// 16 GiB, more than a node has to spare.
-const MAX_FRAMES: u32 = 1 << 22;
 /// What a table can number (2^26). A session takes about 110 bytes, so this is some 7 GiB.
 const MAX_SESSIONS: usize = 1 << 26;
 /// Linux' IFNAMSIZ without the closing zero.
@@ -67,7 +62,7 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         node: written.node.value.as_str().into(),
         mode: written.mode,
         state: state(&written.state, folder, &mut faults),
-        workers: workers(&written.workers, ports.len(), &mut faults),
+        workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, &mut faults),
         routes: routes(&written.routes, &ports, &mut faults),
         ports,
@@ -96,7 +91,7 @@ fn state(written: &super::file::State, folder: &Path, faults: &mut Faults<'_>) -
     }
 }
 
-fn workers(written: &super::file::Workers, ports: usize, faults: &mut Faults<'_>) -> WorkersConfig {
+fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersConfig {
     let mut cores = vec![None];
     if let Some(named) = &written.cores {
         let mut sorted = named.value.clone();
@@ -110,18 +105,12 @@ fn workers(written: &super::file::Workers, ports: usize, faults: &mut Faults<'_>
         }
         cores = named.value.iter().copied().map(Some).collect();
     }
-    let frames = written.frames.as_ref().map_or_else(|| default_frames(ports), |frames| frames.value);
-    if let Some(named) = written.frames.as_ref().filter(|_| !(MIN_FRAMES..=MAX_FRAMES).contains(&frames)) {
+    if let Some(named) = written.frames.as_ref().filter(|frames| !(MIN_FRAMES..=MAX_FRAMES).contains(&frames.value)) {
         let help = format!("write {MIN_FRAMES} to {MAX_FRAMES}; each is 4 KiB of memory");
-        faults.add(line(named), "workers.frames", format!("{frames} packet buffers"), help);
+        faults.add(line(named), "workers.frames", format!("{} packet buffers", named.value), help);
     }
+    let frames = written.frames.as_ref().map(|frames| frames.value);
     WorkersConfig { cores, poll: written.poll, frames }
-}
-
-/// Enough for the ports that there are, and as many again for those that are added while it runs.
-fn default_frames(ports: usize) -> u32 {
-    let ports = u32::try_from(ports).unwrap_or(u32::MAX);
-    ports.saturating_mul(2 * FRAMES_PER_PORT).clamp(DEFAULT_FRAMES, MAX_FRAMES)
 }
 
 fn sessions(written: &super::file::Sessions, faults: &mut Faults<'_>) -> SessionsConfig {

@@ -35,6 +35,8 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     let known = bulkhead_dataplane::SessionConfig::default().capacity;
     let mut same = Config::parse("node.yaml", &full, example.parent().unwrap()).unwrap();
     assert_eq!(same.sessions.capacity.take(), Some(known));
+    // The number of packet buffers follows the ports.
+    assert_eq!(same.workers.frames.take(), Some(config.frames()));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {
         one.line = other.line;
     }
@@ -143,7 +145,8 @@ fn what_a_running_vswitch_cannot_take_is_named() {
     let old = parse(LEAST).unwrap();
     let more = "ports: [{kind: uplink, interface: eth1}, {kind: host, interface: h}]";
     let new = parse(&LEAST.replace("ports: [{kind: uplink, interface: eth1}]", more)).unwrap();
-    assert_eq!((old.needs_restart(&new), old.ports == new.ports), (vec![], false));
+    assert_ne!(old.frames(), new.frames());
+    assert_eq!((old.needs_restart(&new), old.ports == new.ports), (vec![], false), "more ports are no other workers");
     let new = parse(&format!("{LEAST}mode: skb\nworkers: {{cores: [0]}}\n")).unwrap();
     assert_eq!(old.needs_restart(&new), ["mode", "workers"]);
 }

@@ -1,5 +1,5 @@
 use super::*;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
 /// Interfaces that exist in this test only.
 #[derive(Default)]
@@ -10,23 +10,27 @@ struct Fake {
     refuse: Option<Refusal>,
     /// Whether ports take packets in several buffers.
     plain: bool,
+    /// Why nothing can be asked.
+    unanswered: Option<&'static str>,
     calls: Vec<String>,
-    held: BTreeSet<String>,
+    /// By number, with the name that led there last.
+    held: BTreeMap<u32, String>,
 }
 
 impl System for Fake {
-    fn find(&mut self, interface: &str) -> Option<Found> {
-        self.interfaces.get(interface).copied()
+    fn find(&mut self, interface: &str) -> Result<Option<Found>, String> {
+        self.unanswered.map_or(Ok(()), |why| Err(why.to_owned()))?;
+        Ok(self.interfaces.get(interface).copied())
     }
 
-    fn hold(&mut self, entry: &PortEntry, _: &Found) -> Result<(), String> {
+    fn hold(&mut self, entry: &PortEntry, found: &Found) -> Result<(), String> {
         self.unholdable.map_or(Ok(()), |why| Err(why.to_owned()))?;
-        self.held.insert(entry.interface.to_string());
+        self.held.insert(found.index, entry.interface.to_string());
         Ok(())
     }
 
-    fn open(&mut self, entry: &PortEntry) -> Result<Opening, Refusal> {
-        assert!(self.held.contains(&*entry.interface), "only what is held is opened");
+    fn open(&mut self, entry: &PortEntry, found: &Found) -> Result<Opening, Refusal> {
+        assert!(self.held.contains_key(&found.index), "only what is held is opened");
         let Found { index, queues, .. } = self.interfaces[&*entry.interface];
         self.calls.push(format!("open {} {index}", entry.interface));
         self.refuse.clone().map_or(Ok(()), Err)?;
@@ -37,9 +41,13 @@ impl System for Fake {
         self.calls.push(format!("close {}", entry.interface));
     }
 
-    fn release(&mut self, interface: &str) {
-        assert!(self.held.remove(interface) || self.unholdable.is_some() || !self.interfaces.contains_key(interface));
-        self.calls.push(format!("release {interface}"));
+    fn release_others(&mut self, names: &BTreeSet<&str>, found: &BTreeSet<u32>) {
+        let calls = &mut self.calls;
+        self.held.retain(|index, name| {
+            let stays = found.contains(index) || names.contains(&**name);
+            calls.extend((!stays).then(|| format!("release {name}")));
+            stays
+        });
     }
 }
 
@@ -59,6 +67,15 @@ fn entry(pod: &str, interface: &str) -> PortEntry {
     super::super::config::Config::parse("c", &text, std::path::Path::new("")).unwrap().ports.remove(0)
 }
 
+/// Looks until nothing more is to be opened at once. Whether anything changed.
+fn look(ports: &mut Ports, system: &mut Fake, now: Instant) -> bool {
+    let mut changed = ports.look(system, now);
+    while ports.has_more() {
+        changed |= ports.look(system, now);
+    }
+    changed
+}
+
 fn ports(system: &mut Fake, entries: &[PortEntry]) -> Ports {
     assert!(system.calls.is_empty());
     Ports::new(entries)
@@ -69,11 +86,11 @@ fn an_interface_that_comes_later_is_opened_when_it_comes() {
     let (mut system, now) = (Fake::default(), Instant::now());
     let mut ports = ports(&mut system, &[entry("x/a", "va"), entry("x/b", "vb")]);
     system.set("vb", 7);
-    assert!(ports.look(&mut system, now));
+    assert!(look(&mut ports, &mut system, now));
     assert_eq!((system.calls(), ports.open_of()), (vec!["open vb 7".into()], (1, 2)));
-    assert!(!ports.look(&mut system, now), "nothing new");
+    assert!(!look(&mut ports, &mut system, now), "nothing new");
     system.set("va", 8);
-    assert!(ports.look(&mut system, now));
+    assert!(look(&mut ports, &mut system, now));
     assert_eq!(ports.open_of(), (2, 2));
     assert!(ports.link("x/a").is_some());
 }
@@ -84,10 +101,10 @@ fn a_port_whose_interface_goes_is_removed_and_counted_and_the_others_stay() {
     system.set("va", 1);
     system.set("vb", 2);
     let mut ports = ports(&mut system, &[entry("x/a", "va"), entry("x/b", "vb")]);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     system.calls();
     system.interfaces.remove("va");
-    assert!(ports.look(&mut system, now));
+    assert!(look(&mut ports, &mut system, now));
     assert_eq!((system.calls(), ports.counters.removed), (vec!["close va".into()], 1));
     assert!(ports.link("x/a").is_none() && ports.link("x/b").is_some());
 }
@@ -97,10 +114,10 @@ fn another_interface_of_the_same_name_is_another_one() {
     let (mut system, now) = (Fake::default(), Instant::now());
     system.set("va", 1);
     let mut ports = ports(&mut system, &[entry("x/a", "va")]);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     system.set("va", 2);
-    ports.look(&mut system, now);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
+    look(&mut ports, &mut system, now);
     assert_eq!(system.calls(), ["open va 1", "close va", "open va 2"]);
 }
 
@@ -109,16 +126,16 @@ fn a_port_that_fails_is_opened_again_and_one_that_is_refused_after_a_while() {
     let (mut system, now) = (Fake::default(), Instant::now());
     system.set("va", 1);
     let mut ports = ports(&mut system, &[entry("x/a", "va")]);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     assert!(ports.failed("x/a", "the kernel said no", &mut system));
     assert!(!ports.failed("x/a", "again", &mut system), "it is closed already");
     system.refuse = Some(Refusal::Other("another program is attached".to_owned()));
     system.calls();
-    ports.look(&mut system, now);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
+    look(&mut ports, &mut system, now);
     assert_eq!(system.calls().len(), 1, "not at once again");
     system.refuse = None;
-    assert!(ports.look(&mut system, now + RETRY));
+    assert!(look(&mut ports, &mut system, now + RETRY));
     assert_eq!((ports.counters.refused, ports.open_of()), (1, (1, 1)));
 }
 
@@ -127,12 +144,12 @@ fn a_changed_mtu_is_a_change_and_a_downed_interface_is_closed() {
     let (mut system, now) = (Fake::default(), Instant::now());
     system.set("va", 1);
     let mut ports = ports(&mut system, &[entry("x/a", "va")]);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     system.interfaces.get_mut("va").unwrap().link.mtu = 9000;
-    assert!(ports.look(&mut system, now));
+    assert!(look(&mut ports, &mut system, now));
     assert_eq!(ports.link("x/a").unwrap().mtu, 9000);
     system.interfaces.get_mut("va").unwrap().up = false;
-    assert!(ports.look(&mut system, now));
+    assert!(look(&mut ports, &mut system, now));
     assert_eq!(ports.open_of(), (0, 1));
 }
 
@@ -143,11 +160,11 @@ fn a_new_configuration_touches_only_what_differs() {
         system.set(name, at);
     }
     let mut ports = ports(&mut system, &[entry("x/a", "va"), entry("x/b", "vb")]);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     system.calls();
     let moved = PortEntry { line: 99, ..entry("x/b", "vb") };
     assert!(ports.configure(&[moved, entry("x/c", "vc")], &mut system));
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     assert_eq!(system.calls(), ["close va", "release va", "open vc 3"]);
     assert!(!ports.configure(&[entry("x/b", "vb"), entry("x/c", "vc")], &mut system), "a moved line is no change");
 }
@@ -158,11 +175,11 @@ fn another_label_or_mac_address_takes_effect_without_a_moment_in_which_the_port_
     system.set("va", 7);
     let before = entry("x/a", "va");
     let mut ports = Ports::new(std::slice::from_ref(&before));
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     system.calls();
     let mac = Some([2, 0, 0, 0, 0, 9]);
     assert!(ports.configure(&[PortEntry { label: Some("web".into()), mac, line: 9, ..before.clone() }], &mut system));
-    assert!(!ports.look(&mut system, now));
+    assert!(!look(&mut ports, &mut system, now));
     assert_eq!((system.calls(), ports.managed[0].entry.mac), (vec![], mac));
     assert!(ports.configure(&[PortEntry { peer: "eth1".into(), ..before }], &mut system));
     assert_eq!(system.calls(), ["close va"]);
@@ -174,20 +191,21 @@ fn an_interface_is_held_until_nothing_names_it_any_more() {
     system.set("va", 1);
     let before = entry("x/a", "va");
     let mut ports = Ports::new(std::slice::from_ref(&before));
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     ports.failed("x/a", "the kernel said no", &mut system);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     for peer in ["eth1", "eth2"] {
         ports.configure(&[PortEntry { peer: peer.into(), ..before.clone() }], &mut system);
-        assert!(system.held.contains("va") && ports.link("x/a").is_none());
-        ports.look(&mut system, now);
+        assert!(system.held.contains_key(&1) && ports.link("x/a").is_none());
+        look(&mut ports, &mut system, now);
         assert!(ports.link("x/a").is_some());
     }
     // Another pod's now: the interface is the same.
     ports.configure(&[entry("x/b", "va")], &mut system);
-    assert!(system.held.contains("va"));
+    assert!(system.held.contains_key(&1));
     assert!(system.calls().iter().all(|call| !call.starts_with("release")));
     ports.configure(&[], &mut system);
+    look(&mut ports, &mut system, now);
     assert!(system.held.is_empty() && system.calls() == ["release va"]);
 }
 
@@ -199,13 +217,13 @@ fn what_cannot_be_opened_is_held_and_what_is_down_as_well() {
     system.interfaces.get_mut("vb").unwrap().up = false;
     system.refuse = Some(Refusal::Other("no memory".to_owned()));
     let mut ports = ports(&mut system, &[entry("x/a", "va"), entry("x/b", "vb")]);
-    assert!(!ports.look(&mut system, now));
+    assert!(!look(&mut ports, &mut system, now));
     assert_eq!((system.held.len(), ports.counters.refused, ports.open_of()), (2, 1, (0, 2)));
     assert!(ports.managed[0].said.as_ref().unwrap().contains("cut off, not unprotected"));
     system.unholdable = Some("another program is attached");
     system.set("vc", 3);
     ports.configure(&[entry("x/a", "va"), entry("x/b", "vb"), entry("x/c", "vc")], &mut system);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     assert!(ports.managed[2].said.as_ref().unwrap().contains("the host's stack, which knows no policy"));
 }
 
@@ -216,13 +234,13 @@ fn a_busy_queue_is_tried_again_at_each_look_and_said_when_it_stays_busy() {
     system.refuse = Some(Refusal::Busy("queue 0 is in use".to_owned()));
     let mut ports = ports(&mut system, &[entry("x/a", "va")]);
     for _ in 0..3 {
-        assert!(!ports.look(&mut system, now));
+        assert!(!look(&mut ports, &mut system, now));
     }
     assert_eq!((system.calls().len(), ports.counters.refused), (3, 0));
-    assert!(!ports.look(&mut system, now + BUSY));
+    assert!(!look(&mut ports, &mut system, now + BUSY));
     assert_eq!((system.calls().len(), ports.counters.refused), (1, 1));
     system.refuse = None;
-    assert!(ports.look(&mut system, now + BUSY + RETRY));
+    assert!(look(&mut ports, &mut system, now + BUSY + RETRY));
     assert_eq!(ports.open_of(), (1, 1));
 }
 
@@ -231,10 +249,10 @@ fn another_number_of_queues_opens_the_port_anew() {
     let (mut system, now) = (Fake::default(), Instant::now());
     system.set("va", 1);
     let mut ports = ports(&mut system, &[entry("x/a", "va")]);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     system.interfaces.get_mut("va").unwrap().queues = 2;
     for _ in 0..3 {
-        ports.look(&mut system, now);
+        look(&mut ports, &mut system, now);
     }
     assert_eq!(system.calls(), ["open va 1", "close va", "open va 1"]);
     assert_eq!((ports.counters.opened, ports.counters.removed), (2, 1));
@@ -245,11 +263,120 @@ fn an_mtu_that_the_port_cannot_carry_is_not_promised_to_anybody() {
     let (mut system, now) = (Fake { plain: true, ..Fake::default() }, Instant::now());
     system.set("va", 1);
     let mut ports = ports(&mut system, &[entry("x/a", "va")]);
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     system.interfaces.get_mut("va").unwrap().link.mtu = 9000;
-    assert!(ports.look(&mut system, now));
+    assert!(look(&mut ports, &mut system, now));
     assert_eq!((ports.link("x/a").unwrap().mtu, ports.open_of()), (3822, (1, 1)));
     system.interfaces.get_mut("va").unwrap().link.mtu = 3000;
-    ports.look(&mut system, now);
+    look(&mut ports, &mut system, now);
     assert_eq!(ports.link("x/a").unwrap().mtu, 3000);
+}
+
+#[test]
+fn a_look_opens_one_port_and_holds_them_all_first() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    for (at, name) in (1..).zip(["va", "vb", "vc"]) {
+        system.set(name, at);
+    }
+    let mut ports = ports(&mut system, &[entry("x/a", "va"), entry("x/b", "vb"), entry("x/c", "vc")]);
+    for open in 1..=3 {
+        assert!(ports.look(&mut system, now));
+        assert_eq!((ports.open_of(), system.held.len(), ports.has_more()), ((open, 3), 3, open < 3));
+    }
+    // One that is busy keeps no other one waiting.
+    for name in ["x/a", "x/b", "x/c"] {
+        ports.failed(name, "the kernel said no", &mut system);
+    }
+    system.calls();
+    system.refuse = Some(Refusal::Busy("queue 0 is in use".to_owned()));
+    look(&mut ports, &mut system, now);
+    assert_eq!(system.calls(), ["open va 1", "open vb 2", "open vc 3"]);
+    system.refuse = None;
+    look(&mut ports, &mut system, now);
+    assert_eq!(ports.open_of(), (3, 3));
+}
+
+#[test]
+fn an_interface_that_is_renamed_stays_held_and_another_one_of_its_name_is_held_beside_it() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    let mut ports = ports(&mut system, &[entry("x/a", "va")]);
+    look(&mut ports, &mut system, now);
+    let old = system.interfaces.remove("va").unwrap();
+    system.interfaces.insert("old", old);
+    look(&mut ports, &mut system, now);
+    assert_eq!((ports.open_of(), system.held.contains_key(&1)), ((0, 1), true));
+    system.set("va", 2);
+    look(&mut ports, &mut system, now);
+    assert_eq!((ports.open_of(), system.held.len()), ((1, 1), 2));
+    // The configuration follows another one: it is never let go in between.
+    let new = system.interfaces.remove("va").unwrap();
+    system.interfaces.insert("vb", new);
+    system.calls();
+    ports.configure(&[entry("x/a", "vb")], &mut system);
+    look(&mut ports, &mut system, now);
+    assert_eq!(system.calls(), ["close va", "release va", "open vb 2"]);
+    assert_eq!(system.held.keys().copied().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn two_interfaces_that_change_their_names_are_opened_again() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    system.set("vb", 2);
+    let mut ports = ports(&mut system, &[entry("x/a", "va"), entry("x/b", "vb")]);
+    look(&mut ports, &mut system, now);
+    system.calls();
+    system.set("va", 2);
+    system.set("vb", 1);
+    look(&mut ports, &mut system, now);
+    assert_eq!(system.calls(), ["close va", "close vb", "open va 2", "open vb 1"]);
+    assert_eq!((ports.open_of(), system.held.len()), ((2, 2), 2));
+}
+
+#[test]
+fn two_names_of_one_interface_are_told_as_such() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    let mut ports = ports(&mut system, &[entry("x/a", "alt"), entry("x/b", "va")]);
+    look(&mut ports, &mut system, now);
+    system.set("alt", 1);
+    look(&mut ports, &mut system, now);
+    assert_eq!((ports.open_of(), ports.link("x/b").is_some()), ((1, 2), true), "who has it keeps it");
+    let said = ports.managed[0].said.as_ref().unwrap();
+    assert!(said.contains("alt is the interface of port x/b (va)") && !said.contains("host's stack"), "{said}");
+}
+
+#[test]
+fn what_replaces_the_interface_of_a_refused_port_is_held_at_once() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    system.refuse = Some(Refusal::Other("no memory".to_owned()));
+    let mut ports = ports(&mut system, &[entry("x/a", "va")]);
+    look(&mut ports, &mut system, now);
+    system.set("va", 2);
+    system.refuse = None;
+    look(&mut ports, &mut system, now);
+    assert!(system.held.contains_key(&2) && ports.open_of() == (1, 1), "the wait was the other interface's");
+    system.set("va", 3);
+    system.unholdable = Some("another program is attached");
+    look(&mut ports, &mut system, now);
+    system.unholdable = None;
+    look(&mut ports, &mut system, now);
+    assert!(system.held.contains_key(&3), "holding is tried at each look");
+}
+
+#[test]
+fn a_system_that_does_not_answer_closes_no_port_and_gives_nothing_back() {
+    let (mut system, now) = (Fake::default(), Instant::now());
+    system.set("va", 1);
+    let mut ports = ports(&mut system, &[entry("x/a", "va")]);
+    look(&mut ports, &mut system, now);
+    system.calls();
+    system.unanswered = Some("too many open files");
+    assert!(!look(&mut ports, &mut system, now));
+    ports.configure(&[entry("x/a", "vb")], &mut system);
+    look(&mut ports, &mut system, now);
+    assert!(system.held.contains_key(&1), "whether vb is the same interface is not known");
+    assert_eq!(system.calls(), ["close va"]);
 }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use bulkhead_dataplane::PortKind;
-use bulkhead_dataplane::io::{LinkInfo, in_namespace, transmit_checksum_offload};
+use bulkhead_dataplane::io::{
+    LinkInfo, default_route_interfaces, in_namespace, transmit_checksum_offload, xdp_programs,
+};
 
 use crate::live::config::{Config, PortEntry};
 
@@ -65,8 +66,8 @@ pub(crate) struct Facts {
     pub(crate) locked_memory: Option<u64>,
     /// Cores that this process may use.
     pub(crate) cores: BTreeSet<usize>,
-    /// Interfaces that a default route leads to.
-    pub(crate) default_routes: BTreeSet<String>,
+    /// Interfaces that a default route needs, by number.
+    pub(crate) default_routes: BTreeSet<u32>,
     /// The configured interfaces that exist.
     pub(crate) links: BTreeMap<Arc<str>, LinkInfo>,
     /// Those of them that have an XDP program.
@@ -82,15 +83,19 @@ impl Facts {
         let status = read("/proc/self/status");
         let of_status = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
         let interfaces = config.ports.iter().map(|entry| &entry.interface);
-        let links = interfaces.clone().filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
+        let links = interfaces.filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
+        let links: BTreeMap<_, _> = links.collect();
+        let has_program = |link: &LinkInfo| xdp_programs(link.index).is_ok_and(|programs| !programs.is_empty());
+        let programs = links.iter().filter(|(_, link)| has_program(link)).map(|(name, _)| name.clone()).collect();
         Self {
             release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             capabilities: u64::from_str_radix(of_status("CapEff:"), 16).unwrap_or_default(),
             locked_memory: locked_memory(&read("/proc/self/limits")),
             cores: cores(of_status("Cpus_allowed_list:")),
-            default_routes: default_routes_now(),
-            links: links.collect(),
-            programs: interfaces.filter(|name| has_program(name)).cloned().collect(),
+            // Taking an interface asks again, and refuses when there is no answer.
+            default_routes: default_route_interfaces().unwrap_or_default(),
+            links,
+            programs,
             offloads: config.ports.iter().map(|entry| (entry.name.clone(), Offload::at(entry))).collect(),
         }
     }
@@ -104,14 +109,6 @@ impl Facts {
         let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
-}
-
-/// Asks `ip`, which says `xdp`, `xdpgeneric` or `xdpoffload` where a program is. Without it nothing is known: attaching
-/// will tell.
-fn has_program(interface: &str) -> bool {
-    let output = Command::new("ip").args(["-d", "link", "show", "dev", interface]).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().any(|line| line.trim_start().starts_with("prog/xdp"))
 }
 
 /// The soft limit of `Max locked memory`; none for `unlimited`.
@@ -143,51 +140,9 @@ pub(super) fn ranges(numbers: &BTreeSet<usize>) -> String {
     text.collect::<Vec<_>>().join(",")
 }
 
-/// The interfaces that a default route leads to now.
-pub(crate) fn default_routes_now() -> BTreeSet<String> {
-    // Of the calling thread's network namespace. A kernel without a family has no file for it.
-    let read = |family: &str| fs::read_to_string(Path::new("/proc/thread-self/net").join(family)).unwrap_or_default();
-    default_routes(&read("route"), &read("ipv6_route"))
-}
-
-/// The interfaces of default routes in `/proc/net/route` and `/proc/net/ipv6_route`.
-fn default_routes(v4: &str, v6: &str) -> BTreeSet<String> {
-    /// `RTF_REJECT`: a route that leads nowhere, which every kernel has for `::/0` without IPv6.
-    const REJECT: u32 = 0x200;
-    let v4 = v4.lines().filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        (words.get(1) == Some(&"00000000") && words.get(7) == Some(&"00000000")).then(|| words[0].to_owned())
-    });
-    let v6 = v6.lines().filter_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let all =
-            words.first().is_some_and(|net| net.bytes().all(|digit| digit == b'0')) && words.get(1) == Some(&"00");
-        let flags = u32::from_str_radix(words.get(8)?, 16).ok()?;
-        let name = words.get(9)?;
-        (all && flags & REJECT == 0 && *name != "lo").then(|| (*name).to_owned())
-    });
-    v4.chain(v6).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn default_routes_are_told_from_others() {
-        let v4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
-            eth0\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
-            eth1\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0\n\
-            eth2\t00000000\t0102A8C0\t0003\t0\t0\t100\t00000080\t0\t0\t0\n";
-        let zeros = "0".repeat(32);
-        let v6 = format!(
-            "{zeros} 00 {zeros} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00450003     eth3\n\
-             {zeros} 00 {zeros} 00 {zeros} ffffffff 00000001 00000000 00200200       lo\n\
-             fe800000000000000000000000000000 40 {zeros} 00 {zeros} 00000100 00000001 00000000 00000001     eth4\n"
-        );
-        assert_eq!(default_routes(v4, &v6).into_iter().collect::<Vec<_>>(), ["eth0", "eth3"]);
-        assert!(default_routes("", "").is_empty());
-    }
 
     #[test]
     fn cores_and_limits_are_read_as_the_kernel_writes_them() {

@@ -6,9 +6,15 @@ fn config(rest: &str) -> Config {
     Config::parse("c", &format!("node: n\nstate: {{paths: [s]}}\n{rest}\n"), Path::new("")).unwrap()
 }
 
+/// Without the note on memory, which is there always.
+fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding> {
+    let findings = super::judge(config, facts, force);
+    findings.into_iter().filter(|finding| !finding.what.contains("MiB of packet memory")).collect()
+}
+
 fn link(name: &str, mtu: u32) -> LinkInfo {
     let (name, mac) = (name.to_owned(), [2, 0, 0, 0, 0, 1]);
-    LinkInfo { name, index: 7, mac, mtu, up: true, queues: 1, transmit_queues: 1, most_queues: 1 }
+    LinkInfo { name, index: 7, mac, mtu, ethernet: true, up: true, queues: 1, transmit_queues: 1, most_queues: 1 }
 }
 
 /// A machine on which everything is well.
@@ -40,11 +46,22 @@ fn nothing_is_found_where_all_is_well() {
 #[test]
 fn the_way_to_the_machine_is_not_taken_unless_it_must_be() {
     let config = config(PORTS);
-    let facts = Facts { default_routes: ["up0".to_owned()].into(), ..good(&config) };
+    let mut facts = Facts { default_routes: [9].into(), ..good(&config) };
+    assert_eq!(judge(&config, &facts, false), []);
+    // By number: the name may be one of several.
+    facts.links.get_mut("up0").unwrap().index = 9;
     let findings = judge(&config, &facts, false);
     assert_eq!(only(&findings).severity, Severity::Error);
     assert!(findings[0].remedy.contains("--force"));
     assert_eq!(judge(&config, &facts, true), []);
+}
+
+#[test]
+fn what_is_no_ethernet_interface_is_refused() {
+    let config = config(PORTS);
+    let mut facts = good(&config);
+    facts.links.get_mut("va").unwrap().ethernet = false;
+    assert!(only(&judge(&config, &facts, true)).what.contains("va is not an Ethernet interface"));
 }
 
 #[test]
@@ -57,7 +74,7 @@ fn what_keeps_af_xdp_from_working_is_an_error() {
     assert_eq!(judge(&config, &without(facts::BPF), false), [], "CAP_SYS_ADMIN includes it");
     assert!(only(&judge(&config, &without(facts::SYS_ADMIN), false)).why.contains("namespace"));
     let limited = Facts { locked_memory: Some(8 << 20), ..without(facts::IPC_LOCK) };
-    assert!(only(&judge(&config, &limited, false)).remedy.contains("ulimit -l 65536"));
+    assert!(only(&judge(&config, &limited, false)).remedy.contains("ulimit -l 67584"));
     let taken = Facts { programs: ["va".into()].into(), ..good(&config) };
     assert!(only(&judge(&config, &taken, false)).remedy.contains("ip link set va xdp off"));
 }
@@ -96,7 +113,16 @@ fn too_few_buffers_for_all_queues_are_told_with_the_number_that_is_enough() {
     let config = config(PORTS);
     let mut facts = good(&config);
     facts.links.get_mut("up0").unwrap().queues = 16;
-    assert!(only(&judge(&config, &facts, false)).remedy.contains("65536"));
+    let findings = judge(&config, &facts, false);
+    assert!(only(&findings).remedy.contains("19456") && findings[0].severity == Severity::Warning, "{findings:?}");
+}
+
+#[test]
+fn the_memory_is_told_that_of_the_kernel_included() {
+    let config = config(&format!("{PORTS}\nworkers: {{frames: 16384}}"));
+    let findings = super::judge(&config, &good(&config), false);
+    // 16,384 x 4 KiB, and 16,384 x 2 queues x 170 bytes.
+    assert!(only(&findings).what.starts_with("64 MiB of packet memory, and about 5 MiB"), "{findings:?}");
 }
 
 #[test]

@@ -213,8 +213,8 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { bpf(LINK_DETACH, link.as_raw_fd()) }.map(drop)
 }
 
-/// The interface that a program is attached to by this link; 0 when the interface is no more.
-pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<u32> {
+/// The interface that a program is attached to by this link, 0 when the interface is no more; and the program's number.
+pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     #[repr(C)]
     struct Attributes {
         descriptor: u32,
@@ -240,7 +240,7 @@ pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<u32> {
     };
     // SAFETY: the attributes of this command. The kernel writes at most `info_len` bytes into `info`.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, attributes) }?;
-    Ok(info.interface)
+    Ok((info.interface, info.program))
 }
 
 /// What a run of a program on a packet is asked for: `struct bpf_attr`, `test`.

@@ -49,6 +49,14 @@ pub enum XskError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// It has no Ethernet packets: the loopback interface, a tunnel.
+    #[error(
+        "{interface}: not an Ethernet interface\n  help: name an Ethernet interface, such as a veth or a network card"
+    )]
+    NotEthernet {
+        /// Its name.
+        interface: String,
+    },
     /// Somebody else's XDP program is attached. It may be a running instance of this program.
     #[error(
         "{interface}: an XDP program is attached already\n  help: stop the program that has attached it (`bpftool net` \

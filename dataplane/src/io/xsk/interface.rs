@@ -9,6 +9,7 @@ use super::bpf;
 use super::error::XskError;
 use super::link::LinkInfo;
 use super::namespace;
+use super::netlink;
 use super::port::{LONGEST_CHAIN, XskPort};
 use super::program::Program;
 use super::socket::Queue;
@@ -117,7 +118,10 @@ impl Interface {
     }
 
     fn take(info: LinkInfo, mode: XdpMode) -> Result<Self, XskError> {
-        raise_memory_limit();
+        if !info.ethernet {
+            return Err(XskError::NotEthernet { interface: info.name });
+        }
+        raise_limits();
         let failed = |source| XskError::system(&info.name, "load the XDP program", source);
         // Room for every queue that it can be given, so that the program need not be replaced then.
         let program = Program::load(info.most_queues).map_err(failed)?;
@@ -188,22 +192,28 @@ impl Interface {
     /// that is what this does. Sockets stay where they are.
     ///
     /// # Errors
-    /// [`XskError`] when the interface is gone or the kernel refuses.
+    /// [`XskError`] when the interface is gone or the kernel refuses. The number is as before then, so that the caller
+    /// sees that it is to be tried again.
     pub fn renew(&mut self, queues: u32) -> Result<(), XskError> {
-        self.info.queues = queues;
         let renewed = self.program.renew(self.link.as_fd());
-        renewed.map_err(|source| XskError::system(&self.info.name, "attach the XDP program to new queues", source))
+        renewed.map_err(|source| XskError::system(&self.info.name, "attach the XDP program to new queues", source))?;
+        self.info.queues = queues;
+        Ok(())
     }
 
-    /// Opens all its queues as they are now, in order, without waiting for one that is busy.
+    /// Opens all its queues as they are now, in order, without waiting for one that is busy. `name` is how it is called
+    /// now, which may be another name than when it was taken.
     ///
     /// # Errors
     /// As for [`port`](Self::port), [`XskError::QueueBusy`] at once, and [`XskError::NoInterface`] when the name is
-    /// another interface's by now; none stays open then.
-    pub fn try_ports(&mut self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
-        let info = LinkInfo::read(&self.info.name)?;
-        if info.index != self.info.index {
+    /// another interface's; none stays open then.
+    pub fn try_ports(&mut self, name: &str, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
+        let info = LinkInfo::read(name)?;
+        if self.index().is_none_or(|index| index != info.index) {
             return Err(XskError::NoInterface { interface: info.name });
+        }
+        if info.queues != self.info.queues {
+            self.renew(info.queues)?;
         }
         self.info = info;
         (0..self.info.queues).map(|queue| self.bind(queue, umem, config, false)).collect()
@@ -224,12 +234,26 @@ impl Interface {
         self.refusal.as_ref()
     }
 
-    /// Whether the interface is still the one that was opened, under whatever name: not removed, and not moved to
-    /// another namespace. Asks the kernel (about a microsecond); can be called from any thread and namespace.
+    /// Whether the interface is still there, under whatever name and in whatever namespace. Asks the kernel (about a
+    /// microsecond); can be called from any thread and namespace.
     pub fn is_alive(&self) -> bool {
-        // The link knows its interface and forgets it when that is unregistered. A name or number could be another
-        // interface's by now.
-        bpf::attached_to(self.link.as_fd()).is_ok_and(|index| index != 0)
+        self.index().is_some()
+    }
+
+    /// The interface's number now, in the namespace where it is now; none when it was removed. Asks the kernel as
+    /// [`is_alive`](Self::is_alive) does.
+    pub fn index(&self) -> Option<u32> {
+        // The link knows its interface and forgets it when that is unregistered. A name could be another interface's by
+        // now, and the number changes when the interface is moved to another namespace.
+        bpf::attached_to(self.link.as_fd()).ok().map(|(index, _)| index).filter(|&index| index != 0)
+    }
+
+    /// Whether it is the interface of this number in the calling thread's namespace. Asks for the program that is on
+    /// that one, since an interface that was moved to another namespace may have the same number there.
+    pub fn is_here_as(&self, index: u32) -> bool {
+        bpf::attached_to(self.link.as_fd()).is_ok_and(|(at, program)| {
+            at == index && netlink::xdp_programs(index).is_ok_and(|programs| programs.contains(&program))
+        })
     }
 }
 
@@ -271,10 +295,20 @@ fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, 
 
 /// Packet memory counts as locked memory unless the process has `CAP_IPC_LOCK`. Raising the limit needs
 /// `CAP_SYS_RESOURCE`; without either, registering the memory fails later, with an error that says so.
-fn raise_memory_limit() {
+///
+/// An interface takes three descriptors, and one for each queue: the usual 1,024 are not enough for a node of 250 pods,
+/// and the hard limit is far above.
+fn raise_limits() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: reads the limit and touches no other memory.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
+    let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the limit and touches no other memory.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) } == 0 {
+        files.rlim_cur = files.rlim_max;
+        // SAFETY: as above, reading.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files) };
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub struct LinkInfo {
     pub mac: [u8; 6],
     /// The most bytes of a packet after its Ethernet header.
     pub mtu: u32,
+    /// Whether it is an Ethernet interface: AF_XDP gives and takes Ethernet packets, and a tunnel or `lo` has none.
+    pub ethernet: bool,
     /// Whether it is administratively up.
     pub up: bool,
     /// How many receive queues it has; each wants a socket of its own.
@@ -49,12 +51,14 @@ impl LinkInfo {
         let mtu = unsafe { mtu.ifr_ifru.ifru_mtu }.cast_unsigned();
         let mac = request.ask(libc::SIOCGIFHWADDR).map_err(failed("ask for the MAC address"))?;
         // SAFETY: as above.
-        let mac = unsafe { mac.ifr_ifru.ifru_hwaddr }.sa_data;
+        let address = unsafe { mac.ifr_ifru.ifru_hwaddr };
+        let ethernet = address.sa_family == libc::ARPHRD_ETHER;
+        let mac = address.sa_data;
         let mac = std::array::from_fn(|at| mac[at].cast_unsigned());
         let [queues, transmit_queues, most_queues] =
             request.queues().map_err(failed("ask for the number of queues"))?;
         let (name, up) = (name.to_owned(), flags & libc::IFF_UP != 0);
-        Ok(Self { name, index, mac, mtu, up, queues, transmit_queues, most_queues })
+        Ok(Self { name, index, mac, mtu, ethernet, up, queues, transmit_queues, most_queues })
     }
 }
 
@@ -189,7 +193,7 @@ mod tests {
     fn the_loopback_interface_is_told_as_it_is() {
         let info = LinkInfo::read("lo").unwrap();
         assert_eq!((info.name.as_str(), info.mac, info.queues, info.most_queues), ("lo", [0; 6], 1, 1));
-        assert!(info.index > 0 && info.mtu >= 1280);
+        assert!(!info.ethernet && info.index > 0 && info.mtu >= 1280);
     }
 
     #[test]

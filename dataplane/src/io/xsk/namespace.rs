@@ -19,6 +19,10 @@ use super::error::XskError;
 /// When `inside` does.
 pub fn in_namespace<T: Send>(path: &Path, inside: impl FnOnce() -> T + Send) -> Result<T, XskError> {
     let enter = || {
+        // To open a named pipe would wait for its writer, for ever.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a network namespace"));
+        }
         let namespace = File::open(path)?;
         // SAFETY: changes what network this thread sees, and no memory.
         let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };

@@ -286,6 +286,10 @@ impl Port for XskPort {
         self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
     }
 
+    fn is_waiting(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| self.filled == 0 || socket.transmit.pending() > 0)
+    }
+
     fn statistics(&self) -> PortStatistics {
         let mut statistics = self.read_statistics().unwrap_or(self.last);
         statistics.invalid_descriptors += self.refused;

@@ -149,9 +149,10 @@ fn create() -> io::Result<OwnedFd> {
 }
 
 /// Registers the whole region with this socket. Every socket registers it, instead of sharing the registration of a
-/// first one (`XDP_SHARED_UMEM`): as quick, and no socket has to outlive the others. The price is some memory of the
-/// kernel's per socket, about 140 bytes per chunk, and that the region counts once per socket against the limit of
-/// locked memory for a process without `CAP_IPC_LOCK`.
+/// first one (`XDP_SHARED_UMEM`): no socket has to be bound before the others and to outlive them. The price is the time to
+/// pin the region for each socket, and that it counts once per socket against the limit of locked memory for a process
+/// without `CAP_IPC_LOCK`. The memory that the kernel needs for it, about 170 bytes per chunk and socket, sharing would not
+/// save: most of it is the buffer pool, which each queue has of its own (`xp_create_and_assign_umem`).
 fn register(socket: BorrowedFd<'_>, umem: &Umem) -> io::Result<()> {
     let memory = umem.memory();
     let region = libc::xdp_umem_reg {

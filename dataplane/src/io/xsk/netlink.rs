@@ -1,0 +1,311 @@
+//! What the kernel tells about routes and interfaces by rtnetlink: dumps that are read once, nothing is changed.
+//! Source: `include/uapi/linux/{netlink,rtnetlink,if_link}.h`.
+//!
+//! `/proc/net/route` was the alternative: it has the main table only, of a route with several next hops only the first,
+//! and nothing about bridges and bonds.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Bytes of a message's header.
+const HEADER: usize = 16;
+/// Bytes of `struct rtmsg`.
+const ROUTE: usize = 12;
+/// Bytes of `struct ifinfomsg`.
+const LINK: usize = 16;
+/// The kernel fills 32 KiB at most for a reader that does not say more.
+const BUFFER: usize = 1 << 16;
+/// A dump that the tables changed under is asked for again this often; then what was seen must do.
+const TRIES: u32 = 5;
+
+/// `IFLA_LINK_NETNSID`: what `IFLA_LINK` numbers is in another namespace.
+const IFLA_LINK_NETNSID: u16 = 37;
+/// `IFLA_XDP`.
+const IFLA_XDP: u16 = 43;
+/// `IFLA_XDP_PROG_ID`, `IFLA_XDP_DRV_PROG_ID`, `IFLA_XDP_SKB_PROG_ID`.
+const PROGRAM_IDS: std::ops::RangeInclusive<u16> = 4..=6;
+/// `IFLA_INFO_KIND`.
+const IFLA_INFO_KIND: u16 = 1;
+
+/// The interfaces that a default route of the calling thread's network namespace needs, by number: of every table, with
+/// all its next hops, and with the interfaces below those (ports of a bridge, members of a bond, what a VLAN is on). The
+/// halves of a default route (`0.0.0.0/1`, `128.0.0.0/1`, `::/1`, `8000::/1`) count as one.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn default_route_interfaces() -> io::Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut body = [0; ROUTE];
+        body[0] = u8::try_from(family).map_err(io::Error::other)?;
+        ask(libc::RTM_GETROUTE, true, &body, |message| found.extend(way_out(message)))?;
+    }
+    let mut links = Vec::new();
+    ask(libc::RTM_GETLINK, true, &[0; LINK], |message| links.extend(Relation::of(message)))?;
+    add_lower(&mut found, &links);
+    Ok(found)
+}
+
+/// The numbers of the XDP programs on an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// When there is no such interface, or the kernel does not answer.
+pub fn xdp_programs(interface: u32) -> io::Result<Vec<u32>> {
+    let mut body = [0; LINK];
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    let mut programs = Vec::new();
+    ask(libc::RTM_GETLINK, false, &body, |message| {
+        for (_, xdp) in attributes(message.get(LINK..).unwrap_or_default()).filter(|&(kind, _)| kind == IFLA_XDP) {
+            let ids = attributes(xdp).filter(|(kind, _)| PROGRAM_IDS.contains(kind));
+            programs.extend(ids.filter_map(|(_, value)| number(value, 0)).filter(|&id| id != 0));
+        }
+    })?;
+    Ok(programs)
+}
+
+/// The interfaces of a route, when it is a default route that leads somewhere.
+fn way_out(message: &[u8]) -> Vec<u32> {
+    let Some((&[family, length, _, _, _, _, _, kind], rest)) = message.split_first_chunk::<8>() else {
+        return Vec::new();
+    };
+    let is_ip = [libc::AF_INET, libc::AF_INET6].contains(&i32::from(family));
+    if !is_ip || length > 1 || kind != libc::RTN_UNICAST {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (kind, value) in attributes(rest.get(ROUTE - 8..).unwrap_or_default()) {
+        match kind {
+            libc::RTA_OIF => found.extend(number(value, 0)),
+            libc::RTA_MULTIPATH => {
+                // `struct rtnexthop`: length (16 bits), flags, hops, interface; then attributes of its own.
+                let mut hops = value;
+                while let (Some(length), Some(interface)) = (short(hops, 0), number(hops, 4)) {
+                    found.push(interface);
+                    hops = hops.get(aligned(usize::from(length).max(8))..).unwrap_or_default();
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// What an interface is above or below of, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Relation {
+    interface: u32,
+    /// The bridge or bond that it is a port of.
+    master: Option<u32>,
+    /// The interface that it is on, as a VLAN is.
+    lower: Option<u32>,
+}
+
+impl Relation {
+    fn of(message: &[u8]) -> Option<Self> {
+        let mut relation = Self { interface: number(message, 4)?, master: None, lower: None };
+        let mut is_below = true;
+        for (kind, value) in attributes(message.get(LINK..)?) {
+            match kind {
+                libc::IFLA_MASTER => relation.master = number(value, 0),
+                libc::IFLA_LINK => relation.lower = number(value, 0),
+                IFLA_LINK_NETNSID => is_below = false,
+                // There it is the other end.
+                libc::IFLA_LINKINFO => {
+                    is_below &=
+                        !attributes(value).any(|(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"veth"));
+                }
+                _ => {}
+            }
+        }
+        relation.lower = relation.lower.filter(|_| is_below);
+        Some(relation)
+    }
+}
+
+fn add_lower(found: &mut BTreeSet<u32>, links: &[Relation]) {
+    loop {
+        let before = found.len();
+        for link in links {
+            if link.master.is_some_and(|master| found.contains(&master)) {
+                found.insert(link.interface);
+            }
+            if let Some(lower) = link.lower.filter(|_| found.contains(&link.interface)) {
+                found.insert(lower);
+            }
+        }
+        if found.len() == before {
+            return;
+        }
+    }
+}
+
+/// Asks once and calls `each` with the bodies of the answers.
+fn ask(kind: u16, is_dump: bool, body: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let flags = libc::NLM_F_REQUEST | if is_dump { libc::NLM_F_DUMP } else { 0 };
+    let mut request = Vec::with_capacity(HEADER + body.len());
+    request.extend(u32::try_from(HEADER + body.len()).map_err(io::Error::other)?.to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend(u16::try_from(flags).map_err(io::Error::other)?.to_ne_bytes());
+    // Sequence number and sender: the socket asks only once.
+    request.extend([0; 8]);
+    request.extend(body);
+    for _ in 0..TRIES {
+        if exchange(&request, &mut each)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// One request and its answers. False when the tables changed while they were told.
+fn exchange(request: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: makes a descriptor and touches no memory.
+    let socket = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and nobody else knows of it.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: the bytes of the request, which outlive the call. Without an address it goes to the kernel.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (mut buffer, mut whole) = (vec![0; BUFFER], true);
+    loop {
+        // SAFETY: the kernel writes within the buffer.
+        let length = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let Ok(length) = usize::try_from(length) else {
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => continue,
+                error => return Err(error),
+            }
+        };
+        if take(&buffer[..length.min(BUFFER)], each, &mut whole)? {
+            return Ok(whole);
+        }
+    }
+}
+
+/// The messages of one answer. Whether they are the last ones.
+fn take(mut answer: &[u8], each: &mut impl FnMut(&[u8]), whole: &mut bool) -> io::Result<bool> {
+    /// `NLM_F_MULTI`, `NLM_F_DUMP_INTR`.
+    const MULTI: u16 = 2;
+    const INTERRUPTED: u16 = 0x10;
+    /// `NLMSG_ERROR`, `NLMSG_DONE`: `libc` has them as `i32`.
+    const ERROR: u16 = 2;
+    const DONE: u16 = 3;
+    let mut is_last = true;
+    while let (Some(length), Some(kind), Some(flags)) = (number(answer, 0), short(answer, 4), short(answer, 6)) {
+        let length = length as usize;
+        let Some(body) = answer.get(HEADER..length) else { return Err(io::ErrorKind::InvalidData.into()) };
+        *whole &= flags & INTERRUPTED == 0;
+        match kind {
+            ERROR | DONE => {
+                return match number(body, 0).map_or(0, u32::cast_signed) {
+                    code if code < 0 => Err(io::Error::from_raw_os_error(-code)),
+                    _ => Ok(true),
+                };
+            }
+            _ => each(body),
+        }
+        is_last = flags & MULTI == 0;
+        answer = answer.get(aligned(length)..).unwrap_or_default();
+    }
+    Ok(is_last)
+}
+
+/// Attributes by type. What is cut off is left out.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    /// The upper two bits are flags.
+    const TYPE: u16 = 0x3fff;
+    std::iter::from_fn(move || {
+        let (length, kind) = (usize::from(short(bytes, 0)?), short(bytes, 2)? & TYPE);
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(aligned(length)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+const fn aligned(length: usize) -> usize {
+    length.next_multiple_of(4)
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(aligned(bytes.len()), 0);
+        bytes
+    }
+
+    fn route(length: u8, kind: u8, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = vec![2, length, 0, 0, 100, 0, 0, kind, 0, 0, 0, 0];
+        bytes.extend(attributes.concat());
+        bytes
+    }
+
+    #[test]
+    fn every_next_hop_of_a_default_route_and_of_its_halves_is_told() {
+        let over = |interface: u32| attribute(libc::RTA_OIF, &interface.to_ne_bytes());
+        assert_eq!(way_out(&route(0, libc::RTN_UNICAST, &[over(7)])), [7]);
+        assert_eq!(way_out(&route(1, libc::RTN_UNICAST, &[over(8)])), [8]);
+        assert!(way_out(&route(2, libc::RTN_UNICAST, &[over(9)])).is_empty());
+        assert!(way_out(&route(0, libc::RTN_UNREACHABLE, &[over(1)])).is_empty());
+        let hop = |interface: u32| {
+            let gateway = attribute(5, &[10, 0, 0, 1]);
+            let length = u16::try_from(8 + gateway.len()).unwrap();
+            [&length.to_ne_bytes()[..], &[0, 0], &interface.to_ne_bytes(), &gateway].concat()
+        };
+        let hops = attribute(libc::RTA_MULTIPATH, &[hop(3), hop(4)].concat());
+        assert_eq!(way_out(&route(0, libc::RTN_UNICAST, &[hops])), [3, 4]);
+    }
+
+    #[test]
+    fn what_is_below_a_bridge_or_a_vlan_carries_its_default_route_too() {
+        let link = |interface, master, lower| Relation { interface, master, lower };
+        // A VLAN (5) on a bridge (4) with the ports 2 and 3; 6 has nothing to do with it.
+        let links = [
+            link(2, Some(4), None),
+            link(3, Some(4), None),
+            link(4, None, None),
+            link(5, None, Some(4)),
+            link(6, None, None),
+        ];
+        let mut found = [5].into();
+        add_lower(&mut found, &links);
+        assert_eq!(found, [2, 3, 4, 5].into());
+    }
+
+    #[test]
+    fn a_message_that_is_cut_off_or_refused_is_an_error_and_no_answer() {
+        let mut none = |_: &[u8]| panic!("there is no message");
+        let header = |length: u32, kind: u16| [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10]].concat();
+        assert!(take(&header(64, 24), &mut none, &mut true).is_err());
+        let refused = [header(20, 2), (-1i32).to_ne_bytes().to_vec()].concat();
+        assert_eq!(take(&refused, &mut none, &mut true).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        let done = [header(20, 3), 0i32.to_ne_bytes().to_vec()].concat();
+        assert!(take(&done, &mut none, &mut true).unwrap());
+    }
+
+    #[test]
+    fn the_loopback_interface_has_no_program_and_a_missing_one_is_an_error() {
+        assert!(xdp_programs(1).unwrap().is_empty());
+        assert!(xdp_programs(u32::MAX >> 1).is_err());
+        default_route_interfaces().unwrap();
+    }
+}

@@ -1,0 +1,153 @@
+//! Standard output and standard error, written by threads of their own.
+//!
+//! A pipe that nobody reads blocks whoever writes to it, and the control thread has to enforce changes and to obey
+//! signals. Non-blocking descriptors were the alternative: that setting belongs to the open file, which the shell and
+//! other programs share.
+//!
+//! ```text
+//!   put --bounded queue--> thread --write--> standard output
+//!    '--full: counted, told when there is room again
+//! ```
+//!
+//! **Invariant.** [`Outlet::put`] never waits. What is written is whole and in the order of the calls.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+
+/// How long the end of the process waits for a reader that may only be slow.
+pub(super) const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// What an outlet does with what it cannot write.
+pub(super) struct Faults {
+    /// So many texts did not fit: the answer is written in their place.
+    pub(super) missed: fn(u64) -> String,
+    /// Writing has failed.
+    pub(super) failed: fn(&io::Error),
+}
+
+enum Message {
+    /// A text, and how many before it did not fit.
+    Text(String, u64),
+    /// Whoever sends this waits until all before it is written.
+    Flush(Sender<()>),
+}
+
+/// See the module.
+pub(super) struct Outlet {
+    queue: Sender<Message>,
+    missed: Arc<AtomicU64>,
+}
+
+impl Outlet {
+    /// Starts the thread. At most `waiting` texts wait for it.
+    pub(super) fn start(name: &str, descriptor: io::Result<OwnedFd>, waiting: usize, faults: Faults) -> Self {
+        let (queue, messages) = crossbeam_channel::bounded(waiting);
+        let missed = Arc::new(AtomicU64::new(0));
+        let told = Arc::clone(&missed);
+        // Without a descriptor or a thread there is nobody to tell: the queue's end goes, and puts count as missed.
+        if let Ok(descriptor) = descriptor {
+            let mut out = File::from(descriptor);
+            let write = move || write(&mut out, &messages, &told, &faults);
+            drop(std::thread::Builder::new().name(name.into()).spawn(write));
+        }
+        Self { queue, missed }
+    }
+
+    /// Has the text written soon.
+    pub(super) fn put(&self, text: String) {
+        let before = self.missed.swap(0, Ordering::Relaxed);
+        if self.queue.try_send(Message::Text(text, before)).is_err() {
+            self.missed.fetch_add(before + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until everything is written, and no longer than `limit`. False when something is not.
+    pub(super) fn finish(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        let (tell, done) = crossbeam_channel::bounded(1);
+        self.queue.send_deadline(Message::Flush(tell), deadline).is_ok() && done.recv_deadline(deadline).is_ok()
+    }
+}
+
+fn write(out: &mut impl Write, messages: &Receiver<Message>, missed: &AtomicU64, faults: &Faults) {
+    let put = |out: &mut dyn Write, text: &str| {
+        if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            (faults.failed)(&error);
+        }
+    };
+    let tell = |out: &mut dyn Write, count: u64| {
+        if count > 0 {
+            put(out, &(faults.missed)(count));
+        }
+    };
+    for message in messages {
+        match message {
+            Message::Text(text, before) => {
+                tell(out, before);
+                put(out, &text);
+            }
+            Message::Flush(done) => {
+                tell(out, missed.swap(0, Ordering::Relaxed));
+                // Who asked may have given up.
+                let _ = done.send(());
+            }
+        }
+        // There is room again, and perhaps nothing more to say for hours.
+        if messages.is_empty() {
+            tell(out, missed.swap(0, Ordering::Relaxed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, pipe};
+
+    use super::*;
+
+    const FAULTS: Faults = Faults { missed: |count| format!("{count} missed\n"), failed: |_| {} };
+
+    #[test]
+    fn a_reader_that_does_not_read_makes_nobody_wait_and_is_told_what_it_missed() {
+        let (reader, writer) = pipe().unwrap();
+        let outlet = Outlet::start("test", Ok(writer.into()), 4, FAULTS);
+        // More than a pipe holds in each, so that the thread is stuck in the first.
+        let long = "x".repeat(1 << 21);
+        for number in 0..10 {
+            outlet.put(format!("{number} {long}\n"));
+        }
+        assert!(!outlet.finish(Duration::ZERO));
+        let mut lines = BufReader::new(reader).lines().map(|line| line.unwrap());
+        let mut numbers = Vec::new();
+        let missed = loop {
+            let line = lines.next().unwrap();
+            match line.strip_suffix(" missed") {
+                Some(count) => break count.parse::<usize>().unwrap(),
+                None => numbers.push(line.split(' ').next().unwrap().parse::<usize>().unwrap()),
+            }
+        };
+        assert!((4..=5).contains(&numbers.len()), "those that fit, and the one that the thread had taken");
+        assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>(), "in order");
+        assert_eq!(numbers.len() + missed, 10);
+        outlet.put("after\n".to_owned());
+        assert_eq!(lines.next().unwrap(), "after");
+        assert!(outlet.finish(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn what_was_put_is_written_in_order_when_finish_says_so() {
+        let (reader, writer) = pipe().unwrap();
+        let outlet = Outlet::start("test", Ok(writer.into()), 1000, FAULTS);
+        (0..500).for_each(|number| outlet.put(format!("{number}\n")));
+        assert!(outlet.finish(Duration::from_secs(60)));
+        drop(outlet);
+        let numbers: Vec<usize> = BufReader::new(reader).lines().map(|line| line.unwrap().parse().unwrap()).collect();
+        assert_eq!(numbers, (0..500).collect::<Vec<_>>());
+    }
+}

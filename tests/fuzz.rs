@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_classifier::{
-    Action, Addresses, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, Verdict,
+    Action, Addresses, BuildError, BuildOptions, Change, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services,
+    Tables, Verdict,
 };
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -216,4 +217,168 @@ fn compiled_tables_answer_as_a_scan_of_the_rules() {
             }
         },
     );
+}
+
+/// Rules of a grown list: more than are all direct (1,024), so that the others are reached through classes of addresses.
+const GROWN: usize = 1100;
+
+/// Hosts on either side of a grown list, and ports: more combinations of them than a cross product takes.
+const HOSTS: usize = 47;
+const PORTS: usize = 331;
+
+fn v4(net: u8, host: usize, length: u8) -> IpNet {
+    IpNet::new(IpAddr::from([10, net, 0, u8::try_from(host % HOSTS * 2).unwrap()]), length).unwrap()
+}
+
+/// A list of hosts times hosts with source ports, to which random bits give wider prefixes, ports and services.
+fn grown_rule(at: usize, bits: u8) -> Rule {
+    let wider = |often: usize, length: u8| {
+        if (at + usize::from(bits)).is_multiple_of(often + usize::from(bits)) { length } else { 32 }
+    };
+    let port = u16::try_from(at * 7 % PORTS).unwrap();
+    let service = Service {
+        protocols: ([6, 17, 1][at % 3], [6, 17, 1][at % 3]),
+        ports: PortRange { first: port, last: port + u16::from(bits & 3) },
+    };
+    let first = u16::try_from(at * 5 % PORTS).unwrap();
+    let action = if at.is_multiple_of(3) { Action::Deny } else { Action::Allow };
+    Rule {
+        src: Addresses::prefix(v4(0, at, wider(29, 30))),
+        dst: Addresses::prefix(v4(1, at / HOSTS + at, wider(31, 29))),
+        src_ports: PortRange { first, last: if bits & 4 == 0 { u16::MAX } else { first + 9 } },
+        services: ServiceSet::from_iter([service]).into(),
+        ..Rule::any(action, OriginId(u32::try_from(at).unwrap()))
+    }
+}
+
+/// A place as a part of the whole.
+fn scaled(place: u16, whole: usize) -> usize {
+    usize::from(place) * whole / (usize::from(u16::MAX) + 1)
+}
+
+/// A key that the rule matches, or just misses in the fields whose bits are set.
+fn near(rule: &Rule, miss: u8) -> Key {
+    let address = |addresses: &Addresses, miss: bool| {
+        let first = match addresses {
+            Addresses::Set(set) => set.v4_intervals().first().map_or(0, |&(first, _)| first),
+            Addresses::Any => 0x0a00_0000,
+        };
+        IpAddr::from((first + u32::from(miss)).to_be_bytes())
+    };
+    let (number, port) = match &rule.services {
+        Services::Set(set) => set.services().next().map_or((6, 0), |service| (service.protocols.0, service.ports.last)),
+        Services::Any => (17, 80),
+    };
+    let bit = |bit: u8| miss >> bit & 3 == 3;
+    let src_port = rule.src_ports.first.wrapping_sub(u16::from(bit(0)));
+    let (src, dst) = (address(&rule.src, bit(2)), address(&rule.dst, bit(4)));
+    Key::new(src, dst, number, src_port, port + u16::from(bit(6)))
+}
+
+/// An edit of a rule list: what, where, and the bits of a rule.
+type ListEdit = (u8, u16, u8);
+
+/// The list after an edit, and the change that says so; none when the edit is said by another list.
+fn edited_list(list: &mut Vec<Rule>, (kind, place, bits): ListEdit) -> Option<Change> {
+    let at = scaled(place, list.len());
+    let any = |rule: &Rule| *rule == Rule::any(rule.action, rule.origin);
+    match kind % 8 {
+        0 | 1 => {
+            let rule =
+                if kind >= 240 { Rule::any(Action::Deny, OriginId(9)) } else { grown_rule(usize::from(place), bits) };
+            list.insert(at, rule.clone());
+            Some(Change::Insert { at, rule })
+        }
+        2 | 3 if !list.is_empty() => {
+            let at = if kind >= 128 { list.iter().position(any).unwrap_or(at) } else { at };
+            list.remove(at);
+            Some(Change::Remove { at })
+        }
+        4 | 5 if !list.is_empty() => {
+            // A host more in its set, or less.
+            let mut rule = list[at].clone();
+            if let Addresses::Set(set) = &rule.src {
+                let host = [v4(0, usize::from(bits), 32)].into_iter().collect();
+                rule.src = if bits < 128 { set.union(&host) } else { set.subtract(&host) }.into();
+            }
+            list[at] = rule.clone();
+            Some(Change::Replace { at, rule })
+        }
+        6 if !list.is_empty() => {
+            let rule = grown_rule(usize::from(place), bits);
+            list[at] = rule.clone();
+            Some(Change::Replace { at, rule })
+        }
+        _ => {
+            let end = (at + usize::from(bits % 16)).min(list.len());
+            list[at..end].reverse();
+            None
+        }
+    }
+}
+
+/// A list, its tables, and what happens to both. How many changes the tables followed without a build.
+fn follow(rules: Vec<Rule>, edits: &[ListEdit], probes: &[(u16, u8)]) -> usize {
+    let mut list = rules;
+    let mut tables = Tables::build(list.clone()).unwrap();
+    let mut followed = 0;
+    for &edit in edits {
+        let (before, before_list) = (tables.clone(), list.clone());
+        let change = edited_list(&mut list, edit);
+        let cancelled = edit.2 % 16 == 15;
+        let options = BuildOptions { cancelled: &|| cancelled, ..BuildOptions::default() };
+        let changed = match change {
+            Some(change) => tables.update(&[change], &options),
+            None => tables.changed_to(&list, &options),
+        };
+        match changed {
+            Ok(changed) => tables = changed,
+            // The tables in use stay as they are.
+            Err(error) => {
+                assert_eq!((error, cancelled), (BuildError::Cancelled, true));
+                list.clone_from(&before_list);
+                tables = before;
+            }
+        }
+        followed += usize::from(tables.describe().contains("changed since"));
+        assert_eq!(*tables.rules(), *list);
+        // Rules that have just gone are asked for too.
+        let keys: Vec<Key> = probes
+            .iter()
+            .flat_map(|probe| {
+                [&list, &before_list].map(|list| list.get(scaled(probe.0, list.len())).map(|rule| near(rule, probe.1)))
+            })
+            .flatten()
+            .collect();
+        let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
+        tables.lookup_batch(&keys, &mut verdicts);
+        for (key, verdict) in keys.iter().zip(verdicts) {
+            assert_eq!(verdict, bulkhead_classifier::linear::scan(&list, key), "{key:?}, {}", tables.describe());
+            assert_eq!(verdict, tables.lookup(key));
+        }
+    }
+    followed
+}
+
+#[test]
+fn tables_that_follow_their_list_answer_as_a_scan_of_it() {
+    // With a rule for everything before the last fifty when the input says so: they are not compiled until it goes.
+    let grown = |bits: &[u8]| -> Vec<Rule> {
+        let all = (0..GROWN).map(|at| grown_rule(at, bits.get(at % bits.len().max(1)).copied().unwrap_or(0)));
+        let mut list: Vec<Rule> = all.collect();
+        if bits.first().is_some_and(|bits| bits % 2 == 1) {
+            list.insert(GROWN - 50, Rule::any(Action::Allow, OriginId(7)));
+        }
+        list
+    };
+    // What the input grows from has the structure that is looked for, and follows its changes but the last.
+    assert!(Tables::build(grown(&[])).unwrap().describe().contains("class pairs"));
+    let every_edit: Vec<ListEdit> = (0..8).map(|kind| (kind, u16::from(kind) * 5000, 3)).collect();
+    let probes: Vec<(u16, u8)> = (0..250).map(|at| (u16::from(at) * 262, at)).collect();
+    assert_eq!(follow(grown(&[]), &every_edit, &probes), every_edit.len());
+    assert_eq!(follow(grown(&[1]), &[(130, 0, 0)], &probes), 0, "the rule for everything was taken out by a build");
+    type Input = (Vec<u8>, Vec<ListEdit>, Vec<(u16, u8)>);
+    bolero::check!().with_type::<Input>().with_test_time(duration()).for_each(|(bits, edits, probes)| {
+        follow(grown(bits), edits, probes);
+    });
 }

@@ -107,6 +107,12 @@ impl Delta {
         &self.exceptions
     }
 
+    /// How many rules were added and removed.
+    #[cfg(test)]
+    pub(crate) fn changes(&self) -> (usize, usize) {
+        (self.added.len(), self.removed.len())
+    }
+
     /// Whether there is more than a delta should hold.
     pub(crate) fn is_full(&self) -> bool {
         self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED

@@ -1,37 +1,40 @@
 //! What turns one ordered list into another.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ahash::RandomState;
 
 use crate::{AddressSet, Addresses, Change, Rule, RuleList};
 
-/// How far a rule is searched that stands elsewhere. Lists that differ by more are compiled anew.
+/// How far a rule is searched that stands elsewhere.
 const WINDOW: usize = 64;
 
-/// The changes that make the second list of the first.
-pub(crate) fn changes(old: &RuleList, new: &[Rule]) -> Vec<Change> {
+/// Calls `take` with the changes that make the second list of the first, until it says that this is enough.
+pub(crate) fn each_change(
+    old: &RuleList,
+    new: &[Rule],
+    mut take: impl FnMut(Change) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     let start = old.iter().zip(new).take_while(|(before, rule)| before == rule).count();
     let most = old.len().min(new.len()) - start;
     let end = old.iter().rev().zip(new.iter().rev()).take(most).take_while(|(before, rule)| before == rule).count();
     let (old, new): (Vec<&Rule>, _) = (old.iter().take(old.len() - end).skip(start).collect(), &new[..new.len() - end]);
-    let mut all = Vec::new();
     // Positions in what is left of the old list, and in the new one, which is also that in the list as changed so far.
     let (mut from, mut at) = (0, start);
     while from < old.len() && at < new.len() {
         let (removed, inserted) = if old[from] == &new[at] { (0, 0) } else { apart(&old[from..], &new[at..]) };
-        all.extend((0..removed).map(|_| Change::Remove { at }));
-        all.extend((at..).zip(&new[at..at + inserted]).map(|(at, rule)| Change::Insert { at, rule: rule.clone() }));
+        (0..removed).try_for_each(|_| take(Change::Remove { at }))?;
+        (at..at + inserted).try_for_each(|at| take(Change::Insert { at, rule: new[at].clone() }))?;
         (from, at) = (from + removed, at + inserted);
         if old[from] != &new[at] {
-            all.push(Change::Replace { at, rule: new[at].clone() });
+            take(Change::Replace { at, rule: new[at].clone() })?;
         }
         (from, at) = (from + 1, at + 1);
     }
-    all.extend((from..old.len()).map(|_| Change::Remove { at }));
-    all.extend((at..new.len()).map(|at| Change::Insert { at, rule: new[at].clone() }));
-    all
+    (from..old.len()).try_for_each(|_| take(Change::Remove { at }))?;
+    (at..new.len()).try_for_each(|at| take(Change::Insert { at, rule: new[at].clone() }))
 }
 
 /// How many rules have gone before the next one that is in both lists, and how many have come; nothing when the rules
@@ -119,7 +122,12 @@ mod tests {
             let rules = |origins: &[u32]| origins.iter().map(|&at| Rule::any(Action::Allow, OriginId(at))).collect::<Vec<_>>();
             let new = if same { let mut new = old.clone(); new.truncate(80); new.insert(new.len() / 2, 9); new } else { new };
             let (mut list, new) = (rules(&old), rules(&new));
-            let all = changes(&RuleList::from(list.clone()), &new);
+            let mut all = Vec::new();
+            let end = each_change(&RuleList::from(list.clone()), &new, |change| {
+                all.push(change);
+                ControlFlow::Continue(())
+            });
+            prop_assert!(end.is_continue());
             let count = all.len();
             for change in all {
                 match change {
@@ -131,5 +139,16 @@ mod tests {
             prop_assert_eq!(&list, &new);
             prop_assert!(!same || count <= 12, "{} changes for one insertion", count);
         }
+    }
+
+    #[test]
+    fn no_change_is_looked_for_after_the_last_that_is_wanted() {
+        let rules = |from: u32| (from..from + 500).map(|at| Rule::any(Action::Allow, OriginId(at))).collect::<Vec<_>>();
+        let mut seen = 0;
+        let end = each_change(&RuleList::from(rules(0)), &rules(5000), |_| {
+            seen += 1;
+            if seen == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!((seen, end), (3, ControlFlow::Break(())));
     }
 }

@@ -47,11 +47,14 @@ impl Pairs {
         let Some(most) = choice.paired.filter(|_| live.rules.len() > choice.all_direct) else { return Ok(None) };
         let Some(src) = Side::new(live, |rule| rule.src, options)? else { return Ok(None) };
         let Some(dst) = Side::new(live, |rule| rule.dst, options)? else { return Ok(None) };
-        if src.classes.len() * dst.classes.len() > PAIRS.min(options.max_bytes) {
+        let most_bytes = options.max_bytes.min(BYTES * live.rules.len().max(BYTES_RULES));
+        // Rows are written for whole blocks of destinations, and for the classes of both sides.
+        let pairs = src.classes.len() * dst.classes.len().next_multiple_of(BLOCK_CLASSES as usize);
+        let row_bytes = row_chunks(most.min(live.rules.len())) * size_of::<Chunk>();
+        if pairs > PAIRS || (src.classes.len() + dst.classes.len()) * row_bytes > most_bytes {
             return Ok(None);
         }
         let direct = direct(live, &src, &dst, most);
-        let most_bytes = options.max_bytes.min(BYTES * live.rules.len().max(BYTES_RULES));
         let mut filling = Filling::new(live, &dst.classes, &direct, most_bytes);
         for class in 0..src.classes.len() {
             options.proceed()?;
@@ -59,7 +62,7 @@ impl Pairs {
                 return Ok(None);
             }
         }
-        let built = compile(live, src, dst, &direct, filling.table, options)?;
+        let built = compile(live, src, dst, &direct, filling.table, most_bytes, options)?;
         Ok(built.filter(|(axes, pairs)| axes.bytes() + pairs.bytes() <= most_bytes))
     }
 }
@@ -101,6 +104,11 @@ impl<A: Address> Side<A> {
         self.pieces.lasts.pop();
         Axis::new(Classed { lasts: self.pieces.lasts, class_of: self.pieces.lists })
     }
+}
+
+/// Chunks of a row of so many direct rules.
+fn row_chunks(direct: usize) -> usize {
+    direct.div_ceil(CHUNK_BITS).max(1)
 }
 
 /// Stands for the bit of a rule that has none.
@@ -249,10 +257,11 @@ fn compile<A: Address>(
     dst: Side<A>,
     direct: &[u32],
     table: Table,
+    most_bytes: usize,
     options: &BuildOptions<'_>,
 ) -> Result<Option<(Axes<A>, Pairs)>, BuildError> {
     let count = direct.iter().filter(|&&bit| bit != NO_BIT).count();
-    let each = count.div_ceil(CHUNK_BITS).max(1);
+    let each = row_chunks(count);
     let words = each * CHUNK_BITS / 64;
     let (mut services, mut src_ports) = (Cover::new(), Cover::new());
     let mut codes = vec![u32::MAX; each * CHUNK_CODES];
@@ -261,7 +270,7 @@ fn compile<A: Address>(
         src_ports.add_set(bit, &[port_interval(rule.src_ports)]);
         codes[bit as usize / CHUNK_BITS * CHUNK_CODES + bit as usize % CHUNK_BITS] = rule.code;
     }
-    let cut = Cut { words, max_classes: usize::MAX, options };
+    let cut = Cut { words, max_classes: most_bytes / (each * size_of::<Chunk>()), options };
     let Some((services, service_rows)) = services.cut(&cut)? else { return Ok(None) };
     let Some((src_ports, src_port_rows)) = src_ports.cut(&cut)? else { return Ok(None) };
     let all = [rows(&src.classes, direct, words), rows(&dst.classes, direct, words), service_rows, src_port_rows];
@@ -295,4 +304,106 @@ fn rows(classes: &Lists, direct: &[u32], words: usize) -> Rows {
         }
     }
     Rows { words, bits }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use ipnet::{IpNet, Ipv4Net, Ipv4Subnets};
+
+    use super::*;
+    use crate::engine::Protocols;
+    use crate::{Action, AddressSet, Addresses, OriginId, PortRange, Rule, Service, ServiceSet, protocol};
+
+    /// What making the table of a list took, counted: positions looked at for the classes of both sides, pairs written
+    /// down, pairs that hold a rule, and positions looked at for their lists.
+    #[derive(Debug, Default)]
+    struct Work {
+        classes: usize,
+        pairs: usize,
+        held: usize,
+        lists: usize,
+        is_made: bool,
+    }
+
+    fn work(rules: &[Rule]) -> Work {
+        let (protocols, options) = (Protocols::new(rules), BuildOptions::default());
+        let live = LiveRules::<u32>::new(rules, &protocols);
+        let made = Pairs::build(&live, &options, Choice::default()).unwrap();
+        let src = Side::new(&live, |rule| rule.src, &options).unwrap();
+        let dst = Side::new(&live, |rule| rule.dst, &options).unwrap();
+        let Some((src, dst)) = src.zip(dst) else { return Work::default() };
+        let classes = src.classes.work() + dst.classes.work();
+        let mut work = Work { classes, is_made: made.is_some(), ..Work::default() };
+        let width = dst.classes.len().next_multiple_of(BLOCK_CLASSES as usize);
+        let most_bytes = BYTES * live.rules.len().max(BYTES_RULES);
+        if src.classes.len() * width > PAIRS || (src.classes.len() + dst.classes.len()) * 128 > most_bytes {
+            return work;
+        }
+        let mut filling = Filling::new(&live, &dst.classes, &direct(&live, &src, &dst, DIRECT), most_bytes);
+        for class in 0..src.classes.len() {
+            work.pairs += width;
+            if filling.add(src.classes.get(class)).is_none() {
+                break;
+            }
+        }
+        Work { held: filling.held, lists: filling.lists.work(), ..work }
+    }
+
+    fn host(base: u32, at: u32, length: u8) -> Addresses {
+        Addresses::prefix(IpNet::V4(Ipv4Net::new(Ipv4Addr::from(base + at), length).unwrap()))
+    }
+
+    fn rule(at: u32, src: Addresses, dst: Addresses) -> Rule {
+        let port = u16::try_from(at % 60_000).unwrap();
+        let service = Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) };
+        let services = [service].into_iter().collect::<ServiceSet>().into();
+        let src_ports = PortRange { first: 0, last: 1000 + port };
+        Rule { src, dst, src_ports, services, ..Rule::any(Action::Allow, OriginId(at)) }
+    }
+
+    /// Lists that were made to take long, each by another part of the work. What counts is the work, not the time.
+    #[test]
+    fn no_list_takes_more_work_than_is_stated() {
+        let (a, b) = (0x0a00_0000, 0x0b00_0000);
+        let one_end = |at| rule(at, host(a, at * 3, 32), host(b, 0, 24));
+        let either = |at: u32| match at % 2 {
+            0 => rule(at, host(a, at * 3, 32), Addresses::Any),
+            _ => rule(at, Addresses::Any, host(b, at * 3, 32)),
+        };
+        let hosts = |at: u32| rule(at, host(a, at * 3, 32), host(b, at * 5, 32));
+        // Each source is in a thousand windows, so that classes are many and long.
+        let windows = |at: u32| {
+            let window = Ipv4Subnets::new((a + at).into(), (a + at + 1000).into(), 0).map(IpNet::V4);
+            rule(at, window.collect::<AddressSet>().into(), host(b, at % 60 * 2, 32))
+        };
+        type List<'a> = (&'a str, u32, &'a dyn Fn(u32) -> Rule);
+        let lists: [List<'_>; 6] = [
+            ("one end", 60_000, &one_end),
+            ("either side", 5000, &either),
+            ("as many pairs as are written down", 4000, &hosts),
+            ("more pairs", 60_000, &hosts),
+            ("windows", 3500, &windows),
+            ("more windows", 5000, &windows),
+        ];
+        let (mut most, mut made) = (Work::default(), 0);
+        for (name, count, list) in lists {
+            let work = work(&(0..count).map(list).collect::<Vec<_>>());
+            // A bound is seen by the step that passes it: a list, or the classes of a rule.
+            assert!(work.classes <= 2 * 5 * POSITIONS, "{name}: {work:?}");
+            assert!(work.pairs <= PAIRS, "{name}: {work:?}");
+            assert!(work.held <= HELD + PAIRS / BLOCK_CLASSES as usize, "{name}: {work:?}");
+            assert!(work.lists <= HELD, "{name}: {work:?}");
+            most.classes = most.classes.max(work.classes);
+            most.pairs = most.pairs.max(work.pairs);
+            most.held = most.held.max(work.held);
+            most.lists = most.lists.max(work.lists);
+            made += usize::from(work.is_made);
+        }
+        assert!(0 < made && made < lists.len(), "some are made and some are given up, not {made}");
+        let reached =
+            [most.classes * 2 / POSITIONS, most.pairs * 2 / PAIRS, most.held * 2 / HELD, most.lists * 4 / HELD];
+        assert!(reached.iter().all(|&part| part > 0), "too easy: {most:?}");
+    }
 }

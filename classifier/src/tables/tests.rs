@@ -1,7 +1,6 @@
 //! The engines against the scan, and what the interface promises.
 
 use super::*;
-use crate::difference;
 use crate::{Addresses, OriginId, PortRange, Service, Services, protocol};
 
 pub(super) fn key(src: &str, port: u16) -> Key {
@@ -301,10 +300,9 @@ proptest! {
         let mut list = rules.clone();
         list.truncate(kept.index(rules.len() + 1));
         list.extend(other);
-        let changes = difference::changes(&RuleList::from(rules.clone()), &list);
         for choice in &choices() {
             let tables = Tables::build_as(rules.clone(), &BuildOptions::default(), *choice).unwrap();
-            let tables = tables.update_as(&changes, &BuildOptions::default(), 0).unwrap();
+            let tables = tables.changed_to_as(&list, &BuildOptions::default(), 0).unwrap();
             prop_assert!(*tables.rules() == *list);
             let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
             tables.lookup_batch(&keys, &mut verdicts);

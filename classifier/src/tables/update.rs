@@ -1,5 +1,6 @@
 //! How tables follow the changes of their list.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::{MAX_RULES, Tables};
@@ -59,12 +60,30 @@ impl Tables {
     /// The tables of another list, which is mostly the same: [`Tables::update`] by what differs.
     ///
     /// Rules whose sets are shared with these tables (the same `Arc`) are compared in no time, so sets that did not
-    /// change should be kept.
+    /// change should be kept. A list that differs in more than these tables can follow is compiled as soon as that is
+    /// known.
     ///
     /// # Errors
     /// [`BuildError`] as for [`Tables::build_with`].
     pub fn changed_to(&self, rules: &[Rule], options: &BuildOptions<'_>) -> Result<Self, BuildError> {
-        self.update(&difference::changes(&self.rules, rules), options)
+        self.changed_to_as(rules, options, MIN_SHARED)
+    }
+
+    pub(super) fn changed_to_as(
+        &self,
+        rules: &[Rule],
+        options: &BuildOptions<'_>,
+        min_shared: usize,
+    ) -> Result<Self, BuildError> {
+        let mut update = Update::of(self);
+        let end = difference::each_change(&self.rules, rules, |change| {
+            update.apply(&change);
+            if update.compiled.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        if end.is_break() {
+            update.rules = rules.to_vec().into();
+        }
+        self.with(update, options, min_shared)
     }
 
     pub(super) fn update_as(
@@ -73,13 +92,12 @@ impl Tables {
         options: &BuildOptions<'_>,
         min_shared: usize,
     ) -> Result<Self, BuildError> {
-        let mut update = Update {
-            rules: self.rules.clone(),
-            delta: self.delta.as_deref().cloned().unwrap_or_else(Delta::new),
-            compiled: self.compiled.clone(),
-            differences: Differences::default(),
-        };
+        let mut update = Update::of(self);
         changes.iter().for_each(|change| update.apply(change));
+        self.with(update, options, min_shared)
+    }
+
+    fn with(&self, update: Update, options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
         let Update { rules, mut delta, compiled, .. } = update;
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
@@ -88,7 +106,7 @@ impl Tables {
             return Ok(Self { rules, compiled: None, delta: None, level: self.level });
         }
         let is_long = || self.rules.len() >= min_shared || intervals(&self.rules) >= min_shared;
-        let Some(compiled) = compiled.filter(|_| !delta.is_full() && is_long()) else {
+        let Some(compiled) = compiled.filter(|_| is_long()) else {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
         delta.finish(|at| &rules[at as usize], options)?;
@@ -109,48 +127,67 @@ fn intervals(rules: &RuleList) -> usize {
 struct Update {
     rules: RuleList,
     delta: Delta,
-    /// None when only another build gives what the changes ask for.
+    /// None when only another build gives what the changes ask for. Then only the list follows them: a delta of 100,000
+    /// changes takes seconds, and would not be used.
     compiled: Option<Compiled>,
     differences: Differences,
 }
 
 impl Update {
+    fn of(tables: &Tables) -> Self {
+        Self {
+            rules: tables.rules.clone(),
+            delta: tables.delta.as_deref().cloned().unwrap_or_else(Delta::new),
+            compiled: tables.compiled.clone(),
+            differences: Differences::default(),
+        }
+    }
+
     fn apply(&mut self, change: &Change) {
         match change {
             Change::Insert { at, rule } => self.insert(*at, rule),
             Change::Remove { at } => self.remove(*at),
+            Change::Replace { at, rule } if self.compiled.is_none() || self.excepts(*at, rule) => {
+                self.rules.replace(*at, rule.clone());
+            }
             Change::Replace { at, rule } => {
-                if difference::same_but_addresses(&self.rules[*at], rule)
-                    && let Some(changed) = self.differences.between(&self.rules[*at], rule)
-                    && self.delta.except(&changed)
-                {
-                    self.rules.replace(*at, rule.clone());
-                } else {
-                    self.remove(*at);
-                    self.insert(*at, rule);
-                }
+                self.remove(*at);
+                self.insert(*at, rule);
             }
         }
+        if self.delta.is_full() {
+            self.compiled = None;
+        }
+    }
+
+    /// Whether the rule differs from the one at a position by a few addresses, which are exceptions from now on.
+    fn excepts(&mut self, at: usize, rule: &Rule) -> bool {
+        let before = &self.rules[at];
+        difference::same_but_addresses(before, rule)
+            && self.differences.between(before, rule).is_some_and(|changed| self.delta.except(&changed))
     }
 
     fn insert(&mut self, at: usize, rule: &Rule) {
         assert!(at <= self.rules.len(), "an insertion at {at} of a list of {}", self.rules.len());
         self.rules.insert(at, rule.clone());
-        self.delta.insert(position(at));
+        if self.compiled.is_some() {
+            self.delta.insert(position(at));
+        }
     }
 
     fn remove(&mut self, at: usize) {
         let rule = &self.rules[at];
         let (action, is_any) = (rule.action, *rule == Rule::any(rule.action, rule.origin));
         self.rules.remove(at);
-        if let Some(base) = self.delta.remove(position(at)) {
-            // Rules behind one for everything were not compiled.
-            let uncovers = is_any && at < self.rules.len();
-            let code = Verdict::by(action, base).code();
-            let behind = || self.delta.behind(base, &self.rules);
-            let compiled = self.compiled.take().filter(|_| !uncovers);
-            self.compiled = compiled.and_then(|compiled| compiled.without(code, &behind));
-        }
+        let Some(compiled) = self.compiled.take() else { return };
+        let Some(base) = self.delta.remove(position(at)) else {
+            self.compiled = Some(compiled);
+            return;
+        };
+        // Rules behind one for everything were not compiled.
+        let uncovers = is_any && at < self.rules.len();
+        let behind = || self.delta.behind(base, &self.rules);
+        self.compiled = if uncovers { None } else { compiled.without(Verdict::by(action, base).code(), &behind) };
     }
 }
 

@@ -102,3 +102,37 @@ fn a_rule_of_too_many_cells_is_taken_out_by_a_build() {
     let keys = keys_of_pod(60, 40);
     assert!(keys.iter().all(|key| tables.lookup(key) == linear::scan(&list, key)));
 }
+
+/// Another list than the compiled one is compiled as soon as that is known. Following each of 100,000 changes first took
+/// 11 seconds, and the build that comes after 0.07.
+#[test]
+fn a_list_that_shares_nothing_is_not_followed_change_by_change() {
+    let list = |from: u32| -> Vec<Rule> {
+        (from..from + 3000).map(|at| rule("10.0.0.0/8", u16::try_from(at).unwrap(), Action::Allow, at)).collect()
+    };
+    let before = Tables::build(list(0)).unwrap();
+    let changes = |count: usize| {
+        let insert = |at| Change::Insert { at, rule: rule("10.9.0.0/16", 7, Action::Deny, 1) };
+        (0..count).map(insert).chain((0..count).map(|_| Change::Remove { at: count })).collect::<Vec<_>>()
+    };
+    let mut update = Update::of(&before);
+    changes(2000).iter().for_each(|change| update.apply(change));
+    assert!(update.compiled.is_none());
+    assert_eq!(update.delta.changes(), (65, 0), "the first change that is one too many was the last that counted");
+    assert_eq!(update.rules.len(), 3000);
+    let after = list(5000);
+    for tables in
+        [before.changed_to(&after, &BuildOptions::default()), before.update(&changes(2000), &BuildOptions::default())]
+    {
+        let tables = tables.unwrap();
+        assert!(tables.delta.is_none());
+        let rules: Vec<Rule> = tables.rules().iter().cloned().collect();
+        for port in [0, 7, 1999, 2000, 2999, 5000, 7999, 8000] {
+            let key = key("10.9.0.1", port);
+            assert_eq!(tables.lookup(&key), linear::scan(&rules, &key), "{key:?}");
+        }
+    }
+    assert!(*before.changed_to(&after, &BuildOptions::default()).unwrap().rules() == *after);
+    let scanned = Tables::scanned(list(0)).unwrap().changed_to(&after, &BuildOptions::default()).unwrap();
+    assert!(scanned.compiled.is_none() && *scanned.rules() == *after);
+}

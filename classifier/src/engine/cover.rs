@@ -13,6 +13,7 @@ use super::axis::{Axis, Classed};
 use super::plan::Entry;
 use super::ports::Ports;
 use super::rules::{LiveRules, port_interval};
+use crate::simd::Chunk;
 use crate::{BuildError, BuildOptions};
 
 /// "The group's candidates cover the points from here on", or no longer.
@@ -34,6 +35,26 @@ impl Rows {
     /// How many classes there are.
     pub(crate) fn classes(&self) -> usize {
         self.bits.len() / self.words
+    }
+
+    /// The rows of the four axes behind each other, in chunks.
+    pub(crate) fn chunks(all: &[Self; 4]) -> Vec<Chunk> {
+        let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
+        all.iter().flat_map(|rows| rows.bits.chunks_exact(8)).map(chunk).collect()
+    }
+
+    /// Numbers each class by where its row begins, when the rows of the four axes lie behind each other and each takes so
+    /// many chunks. Where the rows of each axis begin.
+    pub(crate) fn number<A: Address>(all: &[Self; 4], axes: &mut Axes<A>, chunks: usize) -> [u32; 4] {
+        let number = |count: usize| u32::try_from(count).expect("the bounds on bytes keep it small");
+        let mut next = 0;
+        let begins = all.each_ref().map(|rows| {
+            next += rows.classes() * chunks;
+            number(next - rows.classes() * chunks)
+        });
+        let chunks = number(chunks);
+        axes.renumber(begins.map(|begin| move |class| begin + class * chunks));
+        begins
     }
 
     /// The row of a class.

@@ -25,8 +25,9 @@
 //! holds every rule of its class and piece, in order, and a pair's list every rule of its classes that is not direct.
 //!
 //! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
-//! rows, 64 probes, 16 entries verified per probe; or one pair of classes, or a piece, whose list has 32 services. A list
-//! that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which addresses the compiled form is out of date.
+//! rows, 64 probes, 16 entries verified per probe; or one pair of classes, or a piece, whose list has 32 services. A
+//! list that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which addresses the
+//! compiled form is out of date.
 //!
 //! # What lost, by how much
 //!

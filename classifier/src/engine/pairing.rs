@@ -6,13 +6,12 @@ use std::collections::HashMap;
 use ahash::RandomState;
 
 use super::address::Address;
-use super::axis::{Axis, Classed};
 use super::cover::{Cover, Cut, Rows};
 use super::pairs::{BLOCK_CLASSES, Pairs};
-use super::partition::{Bounds, Event, Lists, Pieces};
+use super::partition::{Bounds, Lists, Side};
 use super::ports::Ports;
-use super::rules::{Live, LiveRules, port_interval};
-use super::vectors::{CHUNK_BITS, CHUNK_CODES};
+use super::rules::{LiveRules, port_interval};
+use super::vectors::{CHUNK_BITS, by_place};
 use super::{Axes, Choice};
 use crate::simd::{Chunk, Transport};
 use crate::{BuildError, BuildOptions};
@@ -33,8 +32,8 @@ const PAIRS: usize = 1 << 24;
 /// Pairs that hold a rule, counted per rule: the time of the build, some tenths of a second. ipc1.10k has 1 million.
 const HELD: usize = 1 << 22;
 
-/// Bytes per rule at most, three times what ipc1.10k takes; or as for this many rules.
-const BYTES: usize = 768;
+/// Bytes per rule at most, or as for this many rules: 64 MB for 100,000. ipc1.10k takes 260.
+const BYTES: usize = 640;
 const BYTES_RULES: usize = 1 << 11;
 
 impl Pairs {
@@ -45,8 +44,11 @@ impl Pairs {
         choice: Choice,
     ) -> Result<Option<(Axes<A>, Self)>, BuildError> {
         let Some(most) = choice.paired.filter(|_| live.rules.len() > choice.all_direct) else { return Ok(None) };
-        let Some(src) = Side::new(live, |rule| rule.src, options)? else { return Ok(None) };
-        let Some(dst) = Side::new(live, |rule| rule.dst, options)? else { return Ok(None) };
+        let most_positions = POSITIONS.min(options.max_bytes / 8);
+        options.proceed()?;
+        let Some(src) = Side::new(live, |rule| rule.src, most_positions) else { return Ok(None) };
+        options.proceed()?;
+        let Some(dst) = Side::new(live, |rule| rule.dst, most_positions) else { return Ok(None) };
         let most_bytes = options.max_bytes.min(BYTES * live.rules.len().max(BYTES_RULES));
         // Rows are written for whole blocks of destinations, and for the classes of both sides.
         let pairs = src.classes.len() * dst.classes.len().next_multiple_of(BLOCK_CLASSES as usize);
@@ -67,43 +69,13 @@ impl Pairs {
     }
 }
 
-/// The pieces of an address's axis and their classes' rules.
-struct Side<A> {
-    pieces: Pieces<A>,
-    classes: Lists,
-}
-
-impl<A: Address> Side<A> {
-    fn new<'a>(
-        live: &LiveRules<'a, A>,
-        intervals: impl Fn(&Live<'a, A>) -> &'a [(A, A)],
-        options: &BuildOptions<'_>,
-    ) -> Result<Option<Self>, BuildError> {
-        options.proceed()?;
-        let most = POSITIONS.min(options.max_bytes / 8);
-        if live.rules.iter().map(|rule| intervals(rule).len()).sum::<usize>() > most {
-            return Ok(None);
-        }
-        let event = |(rule, at)| intervals(rule).iter().flat_map(move |&interval| Event::of(at, interval));
-        let mut events: Vec<Event<A>> = live.rules.iter().zip(0u32..).flat_map(event).collect();
-        let mut pieces = Pieces { lasts: Vec::new(), lists: Vec::new() };
-        let mut classes = Lists::new(Bounds { longest: most, positions: most, work: 4 * most });
-        Ok(classes.cut(&mut events, &mut pieces).map(|()| Self { pieces, classes }))
+/// How many classes of a side each rule covers.
+fn covered(classes: &Lists, rules: usize) -> Vec<usize> {
+    let mut covered = vec![0; rules];
+    for class in 0..classes.len() {
+        classes.get(class).iter().for_each(|&rule| covered[rule as usize] += 1);
     }
-
-    /// How many classes each rule covers.
-    fn covered(&self, rules: usize) -> Vec<usize> {
-        let mut covered = vec![0; rules];
-        for class in 0..self.classes.len() {
-            self.classes.get(class).iter().for_each(|&rule| covered[rule as usize] += 1);
-        }
-        covered
-    }
-
-    fn axis(mut self) -> Axis<A> {
-        self.pieces.lasts.pop();
-        Axis::new(Classed { lasts: self.pieces.lasts, class_of: self.pieces.lists })
-    }
+    covered
 }
 
 /// Chunks of a row of so many direct rules.
@@ -116,7 +88,7 @@ const NO_BIT: u32 = u32::MAX;
 
 /// The bit of each rule, ascending; [`NO_BIT`] for one that is not direct. Those that most pairs hold are direct.
 fn direct<A: Address>(live: &LiveRules<'_, A>, src: &Side<A>, dst: &Side<A>, most: usize) -> Vec<u32> {
-    let (srcs, dsts) = (src.covered(live.rules.len()), dst.covered(live.rules.len()));
+    let [srcs, dsts] = [src, dst].map(|side| covered(&side.classes, live.rules.len()));
     let held = |at: usize| srcs[at] * dsts[at] * live.services(&live.rules[at]).len();
     let mut order: Vec<usize> = (0..live.rules.len()).collect();
     order.sort_by_cached_key(|&at| Reverse(held(at)));
@@ -264,31 +236,25 @@ fn compile<A: Address>(
     let each = row_chunks(count);
     let words = each * CHUNK_BITS / 64;
     let (mut services, mut src_ports) = (Cover::new(), Cover::new());
-    let mut codes = vec![u32::MAX; each * CHUNK_CODES];
+    let mut codes = Vec::with_capacity(count);
     for (rule, &bit) in live.rules.iter().zip(direct).filter(|&(_, &bit)| bit != NO_BIT) {
         services.add_set(bit, live.services(rule));
         src_ports.add_set(bit, &[port_interval(rule.src_ports)]);
-        codes[bit as usize / CHUNK_BITS * CHUNK_CODES + bit as usize % CHUNK_BITS] = rule.code;
+        codes.push(rule.code);
     }
     let cut = Cut { words, max_classes: most_bytes / (each * size_of::<Chunk>()), options };
     let Some((services, service_rows)) = services.cut(&cut)? else { return Ok(None) };
     let Some((src_ports, src_port_rows)) = src_ports.cut(&cut)? else { return Ok(None) };
     let all = [rows(&src.classes, direct, words), rows(&dst.classes, direct, words), service_rows, src_port_rows];
-    let [a, b, c, d] = all.each_ref().map(Rows::classes);
     let mut axes = Axes {
-        src: src.axis(),
-        dst: dst.axis(),
+        src: src.pieces.axis(),
+        dst: dst.pieces.axis(),
         service: Ports::new(&services, live.last_service),
         src_port: Ports::new(&src_ports, u32::from(u16::MAX)),
     };
-    let number = |count: usize| u32::try_from(count * each).expect("POSITIONS bounds it");
-    let begins = [0, a, a + b, a + b + c].map(number);
-    let chunks = number(1);
-    axes.renumber(begins.map(|begin| move |class| begin + class * chunks));
-    let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
-    let rows = all.iter().flat_map(|rows| rows.bits.chunks_exact(8)).map(chunk).collect();
+    let [_, first_dst, ..] = Rows::number(&all, &mut axes, each);
+    let (rows, codes, classes) = (Rows::chunks(&all), by_place(&codes, each), all.each_ref().map(Rows::classes));
     let Table { width, blocks, cells, lines, longest } = table;
-    let (first_dst, classes) = (begins[1], [a, b, c, d]);
     Ok(Some((
         axes,
         Pairs { rows, each, codes, first_dst, width, blocks, cells, lines, longest, direct: count, classes },
@@ -331,9 +297,8 @@ mod tests {
         let (protocols, options) = (Protocols::new(rules), BuildOptions::default());
         let live = LiveRules::<u32>::new(rules, &protocols);
         let made = Pairs::build(&live, &options, Choice::default()).unwrap();
-        let src = Side::new(&live, |rule| rule.src, &options).unwrap();
-        let dst = Side::new(&live, |rule| rule.dst, &options).unwrap();
-        let Some((src, dst)) = src.zip(dst) else { return Work::default() };
+        let sides = Side::new(&live, |rule| rule.src, POSITIONS).zip(Side::new(&live, |rule| rule.dst, POSITIONS));
+        let Some((src, dst)) = sides else { return Work::default() };
         let classes = src.classes.work() + dst.classes.work();
         let mut work = Work { classes, is_made: made.is_some(), ..Work::default() };
         let width = dst.classes.len().next_multiple_of(BLOCK_CLASSES as usize);

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use ahash::RandomState;
 
 use super::address::Address;
+use super::axis::{Axis, Classed};
+use super::rules::{Live, LiveRules};
 
 /// Different lists of rules, each numbered.
 #[derive(Clone, Debug)]
@@ -41,6 +43,39 @@ pub(crate) struct Pieces<A> {
     pub(crate) lasts: Vec<A>,
     /// The list of each piece.
     pub(crate) lists: Vec<u32>,
+}
+
+impl<A: Address> Pieces<A> {
+    /// The search for the piece of a point, whose class is its list.
+    pub(crate) fn axis(mut self) -> Axis<A> {
+        self.lasts.pop();
+        Axis::new(Classed { lasts: self.lasts, class_of: self.lists })
+    }
+}
+
+/// One address of a list of rules: its axis's pieces, and the rules of each class of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Side<A> {
+    pub(crate) pieces: Pieces<A>,
+    pub(crate) classes: Lists,
+}
+
+impl<A: Address> Side<A> {
+    /// None when the rules have more intervals there, or the classes more positions, than may be.
+    pub(crate) fn new<'a>(
+        live: &LiveRules<'a, A>,
+        intervals: impl Fn(&Live<'a, A>) -> &'a [(A, A)],
+        most: usize,
+    ) -> Option<Self> {
+        if live.rules.iter().map(|rule| intervals(rule).len()).sum::<usize>() > most {
+            return None;
+        }
+        let event = |(rule, at)| intervals(rule).iter().flat_map(move |&interval| Event::of(at, interval));
+        let mut events: Vec<Event<A>> = live.rules.iter().zip(0u32..).flat_map(event).collect();
+        let mut pieces = Pieces { lasts: Vec::new(), lists: Vec::new() };
+        let mut classes = Lists::new(Bounds { longest: most, positions: most, work: 4 * most });
+        classes.cut(&mut events, &mut pieces).map(|()| Self { pieces, classes })
+    }
 }
 
 /// "The rule covers the points from here on", or no longer.

@@ -13,8 +13,8 @@
 //! Source: set-pruning tries, Decasper et al., "Router Plugins", 1998, with classes for trie paths.
 
 use super::address::{Address, Fields};
-use super::axis::{Axis, Classed};
-use super::partition::{Bounds, Event, Lists, Pieces};
+use super::axis::Axis;
+use super::partition::{Bounds, Event, Lists, Pieces, Side};
 use super::rules::{Live, LiveRules};
 use super::{Block, Choice, Cost};
 use crate::simd::{BRANCHES, CONTINUED, Kernel, List, Node, Services, Simd, prefetch};
@@ -89,28 +89,17 @@ struct Trees<A> {
 }
 
 impl<A: Address> Trees<A> {
-    fn new(
-        live: &LiveRules<'_, A>,
+    fn new<'a>(
+        live: &LiveRules<'a, A>,
         destination_first: bool,
         options: &BuildOptions<'_>,
     ) -> Result<Option<Self>, BuildError> {
         options.proceed()?;
         let count = live.rules.len();
         let most = (count * COPIES).max(FEW).min(MANY + 2 * count).min(options.max_bytes / 8);
-        let intervals = |rule: &Live<'_, A>| if destination_first { rule.dst.len() } else { rule.src.len() };
-        if live.rules.iter().map(intervals).sum::<usize>() > most {
-            return Ok(None);
-        }
+        let intervals = |rule: &Live<'a, A>| if destination_first { rule.dst } else { rule.src };
+        let Some(Side { pieces: first, classes }) = Side::new(live, intervals, most) else { return Ok(None) };
         let mut events = Vec::new();
-        for (rule, at) in live.rules.iter().zip(0u32..) {
-            let intervals = if destination_first { rule.dst } else { rule.src };
-            events.extend(intervals.iter().flat_map(|&interval| Event::of(at, interval)));
-        }
-        let mut first = Pieces { lasts: Vec::new(), lists: Vec::new() };
-        let mut classes = Lists::new(Bounds { longest: most, positions: most, work: 4 * most });
-        if classes.cut(&mut events, &mut first).is_none() {
-            return Ok(None);
-        }
         let mut second = Pieces { lasts: Vec::new(), lists: Vec::new() };
         let mut lists = Lists::new(Bounds { longest: LONGEST, positions: 4 * most, work: 16 * most });
         let mut starts = vec![0];
@@ -145,10 +134,8 @@ impl<A: Address> Trees<A> {
         }
         let lines: Vec<u32> = self.second.lists.iter().map(|&list| line_of[list as usize]).collect();
         let (nodes, depth) = forest(&self.second.lasts, &self.starts);
-        let mut ends = self.first.lasts;
-        ends.pop();
-        let first = Axis::new(Classed { lasts: ends, class_of: self.first.lists });
-        Some(Pruned { destination_first: self.destination_first, first, nodes, depth, lines, services, longest })
+        let (destination_first, first) = (self.destination_first, self.first.axis());
+        Some(Pruned { destination_first, first, nodes, depth, lines, services, longest })
     }
 }
 

@@ -2,7 +2,7 @@
 //! that may.
 
 use super::address::{Address, Fields};
-use super::cover::Covers;
+use super::cover::{self, Covers};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::{Tuples, lanes};
@@ -75,26 +75,15 @@ impl<A: Address> Vectors<A> {
         }
         let too_large = BuildError::TooLarge { max_bytes: options.max_bytes };
         let (mut axes, rows) = covers.cut(options.max_bytes / (words * 8), usize::MAX, options)?.ok_or(too_large)?;
-        // The rows of the four axes lie behind each other, and a class is numbered by where its row begins.
         let each = words.div_ceil(8);
-        let mut begins = 0;
-        let mut all = Vec::with_capacity(rows.iter().map(|rows| rows.bits.len()).sum());
-        axes.renumber(rows.each_ref().map(|rows| {
-            let begin = begins;
-            begins += u32::try_from(rows.classes() * each).expect("max_bytes keeps it small");
-            move |class| begin + class * u32::try_from(each).expect("below MAX_BITS / 512")
-        }));
-        rows.iter().for_each(|rows| all.extend_from_slice(&rows.bits));
-        let classes = rows.each_ref().map(super::cover::Rows::classes);
+        cover::Rows::number(&rows, &mut axes, each);
+        let classes = rows.each_ref().map(cover::Rows::classes);
         let rows = if words == 1 {
-            Rows::Words(all)
+            Rows::Words(rows.iter().flat_map(|rows| &rows.bits).copied().collect())
         } else {
-            let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
-            Rows::Chunks { rows: all.chunks_exact(8).map(chunk).collect(), each }
+            Rows::Chunks { rows: cover::Rows::chunks(&rows), each }
         };
-        let code = |chunk: usize, at: usize| (at < CHUNK_BITS).then(|| codes.get(chunk * CHUNK_BITS + at)).flatten();
-        let codes =
-            (0..each).flat_map(|chunk| (0..CHUNK_CODES).map(move |at| *code(chunk, at).unwrap_or(&u32::MAX))).collect();
+        let codes = by_place(&codes, each);
         let tuple_bits = if plan.tuples.len() == 64 { u64::MAX } else { (1 << plan.tuples.len()) - 1 };
         Ok((axes, Self { rows, codes, classes, direct: plan.direct.len(), tuple_bits, tuples, shapes: plan.tuples }))
     }
@@ -237,6 +226,15 @@ impl<A: Address> Vectors<A> {
             self.classes,
         )
     }
+}
+
+/// The codes of the bits of so many chunks, [`CHUNK_CODES`] for each.
+pub(super) fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
+    let mut placed = vec![u32::MAX; chunks * CHUNK_CODES];
+    for (placed, codes) in placed.chunks_exact_mut(CHUNK_CODES).zip(codes.chunks(CHUNK_BITS)) {
+        placed[..codes.len()].copy_from_slice(codes);
+    }
+    placed
 }
 
 /// Where a code is among those of all chunks' bits: the chunk and the place in that.

@@ -1,5 +1,7 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::managed::{BUSY, RETRY};
 use super::*;
-use std::collections::BTreeMap;
 
 /// Interfaces that exist in this test only.
 #[derive(Default)]

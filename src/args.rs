@@ -235,6 +235,9 @@ pub struct Wire {
     /// Only the vswitch with its policy
     #[arg(long)]
     pub pipeline: bool,
+    /// Only the vswitch with its policy and with its flow cache in the kernel
+    #[arg(long)]
+    pub flow_cache: bool,
     /// Only a loop that moves frames between AF_XDP sockets, without any policy
     #[arg(long)]
     pub bare: bool,

@@ -5,10 +5,11 @@
 //!    core 0: generator          core 1: worker
 //! ```
 //!
-//! Three ways through the node, which take turns, a few seconds each, so that what else happens on the machine happens to all of
+//! Four ways through the node, which take turns, a few seconds each, so that what else happens on the machine happens to all of
 //! them:
 //!
 //! * `pipeline`: the vswitch, with a policy of 1,000 rules and established sessions;
+//! * `flow_cache`: the same, with packets of established sessions forwarded in the kernel (`flow_cache: true`);
 //! * `bare`: AF_XDP sockets and a loop that moves frames, nothing else;
 //! * `kernel`: routing, with the same policy in nftables and connection tracking; once as it is and once with the
 //!   receiving work given to the worker's core (RPS), and the better of the two counts.
@@ -40,12 +41,17 @@ pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
     let cores = cores()?;
     let seconds = Duration::from_secs(u64::from(args.seconds.max(1)));
     let mut paths = Vec::new();
-    for (wanted, path) in [(args.bare, Path::Bare), (args.pipeline, Path::Pipeline), (args.kernel, Path::Kernel)] {
+    for (wanted, path) in [
+        (args.bare, Path::Bare),
+        (args.pipeline, Path::Pipeline),
+        (args.flow_cache, Path::FlowCache),
+        (args.kernel, Path::Kernel),
+    ] {
         paths.extend(wanted.then_some(path));
     }
     let all = paths.is_empty() && !args.tcp;
     if all {
-        paths = vec![Path::Pipeline, Path::Bare, Path::Kernel, Path::KernelRps];
+        paths = vec![Path::Pipeline, Path::FlowCache, Path::Bare, Path::Kernel, Path::KernelRps];
     } else if args.kernel {
         paths.push(Path::KernelRps);
     }
@@ -59,7 +65,7 @@ pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
         report.insert("ratios".into(), ratios(&rates));
     }
     if all || args.tcp {
-        let paths = [Path::Pipeline, Path::OneWorker, Path::Bare, Path::Kernel];
+        let paths = [Path::Pipeline, Path::OneWorker, Path::FlowCache, Path::Bare, Path::Kernel];
         let rates = measure(&paths, args.rounds, |path| tcp::measure(&Lab::new()?, path, cores, seconds))?;
         report.insert("tcp_bits_per_second".into(), medians(&rates));
         report.insert("tcp_ratios".into(), ratios(&rates));
@@ -101,23 +107,23 @@ fn medians(rates: &Rates) -> Value {
     Value::Object(named.collect())
 }
 
-/// The pipeline against each other path: the median of the rounds' ratios. Of the two ways of the kernel the better one.
+/// The pipeline, with a flow cache and without, against each other path: the median of the rounds' ratios. Of the two ways of
+/// the kernel the better one.
 fn ratios(rates: &Rates) -> Value {
     let of = |wanted: Path| rates.iter().find(|(path, _)| *path == wanted).map(|(_, rates)| rates);
-    let mut ratios = Map::new();
-    let Some(pipeline) = of(Path::Pipeline) else { return Value::Object(ratios) };
-    let mut add = |name: &str, other: Vec<f64>| {
-        let pairs = pipeline.iter().zip(other).map(|(ours, theirs)| ours / theirs.max(1.0));
-        let ratio = median(pairs.collect());
-        ratios.insert(format!("pipeline/{name}"), json!((ratio * 1000.0).round() / 1000.0));
+    let kernel = match (of(Path::Kernel), of(Path::KernelRps)) {
+        (Some(one), Some(other)) => Some(one.iter().zip(other).map(|(one, other)| one.max(*other)).collect()),
+        (one, other) => one.or(other).cloned(),
     };
-    if let Some(bare) = of(Path::Bare) {
-        add("bare", bare.clone());
-    }
-    match (of(Path::Kernel), of(Path::KernelRps)) {
-        (Some(one), Some(other)) => add("kernel", one.iter().zip(other).map(|(one, other)| one.max(*other)).collect()),
-        (Some(one), None) | (None, Some(one)) => add("kernel", one.clone()),
-        (None, None) => {}
+    let others: [(&str, Option<Vec<f64>>); 2] = [("bare", of(Path::Bare).cloned()), ("kernel", kernel)];
+    let mut ratios = Map::new();
+    for ours in [Path::Pipeline, Path::FlowCache] {
+        for (name, theirs) in &others {
+            let (Some(ours_rates), Some(theirs)) = (of(ours), theirs) else { continue };
+            let pairs = ours_rates.iter().zip(theirs).map(|(ours, theirs)| ours / theirs.max(1.0));
+            let ratio = (median(pairs.collect()) * 1000.0).round() / 1000.0;
+            ratios.insert(format!("{}/{name}", ours.name()), json!(ratio));
+        }
     }
     Value::Object(ratios)
 }
@@ -139,11 +145,17 @@ mod tests {
     fn ratios_are_medians_of_pairs_and_the_better_kernel_counts() {
         let rates = vec![
             (Path::Pipeline, vec![90.0, 100.0, 10.0]),
+            (Path::FlowCache, vec![200.0, 200.0, 20.0]),
             (Path::Bare, vec![100.0, 100.0, 10.0]),
             (Path::Kernel, vec![30.0, 80.0, 1.0]),
             (Path::KernelRps, vec![45.0, 10.0, 2.0]),
         ];
-        assert_eq!(ratios(&rates), json!({ "pipeline/bare": 1.0, "pipeline/kernel": 2.0 }));
+        assert_eq!(
+            ratios(&rates),
+            json!({
+                "pipeline/bare": 1.0, "pipeline/kernel": 2.0, "flow_cache/bare": 2.0, "flow_cache/kernel": 4.444
+            })
+        );
         assert_eq!(medians(&rates)["kernel"], 30.0);
         assert_eq!((median(vec![]), median(vec![3.0, 1.0])), (0.0, 2.0));
     }

@@ -98,6 +98,7 @@ impl Control {
             engine: WorkerConfig { sessions: sessions(&config.sessions), ..WorkerConfig::default() },
             frames: config.frames(),
             tap,
+            flow_cache: None,
         };
         let vswitch = Vswitch::start(&vswitch, &publisher)?;
         let now = Instant::now();

@@ -122,7 +122,7 @@ impl System for Kernel<'_> {
             Mode::Skb => XdpMode::Skb,
             Mode::Auto => XdpMode::Auto,
         };
-        let interface = Interface::hold(&entry.interface, mode).map_err(|error| error.to_string())?;
+        let interface = Interface::hold(&entry.interface, mode, None).map_err(|error| error.to_string())?;
         if interface.info().index != found.index {
             return Err("its interface is just being replaced".to_owned());
         }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bulkhead_dataplane::io::{
-    Frame, FramePool, Generator, Interface, Port, QueueConfig, Umem, XdpMode, XskPort, in_namespace,
+    FlowCache, Frame, FramePool, Generator, Interface, KernelFlowCache, Port, QueueConfig, Umem, XdpMode, XskPort,
+    in_namespace, takes_xdp_frames,
 };
 use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig};
 use bulkhead_dataplane::{Link, PortId, Publisher, SessionConfig, WorkerConfig};
@@ -29,6 +30,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     Pipeline,
+    /// The pipeline with a flow cache in front of it.
+    FlowCache,
     /// The pipeline where it has several workers otherwise.
     OneWorker,
     Bare,
@@ -40,6 +43,7 @@ impl Path {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Pipeline => "pipeline",
+            Self::FlowCache => "flow_cache",
             Self::OneWorker => "pipeline_one_worker",
             Self::Bare => "bare",
             Self::Kernel => "kernel",
@@ -55,16 +59,21 @@ pub(super) struct Taken {
     pub(super) ports: Vec<XskPort>,
 }
 
-/// Takes both interfaces of the node.
+/// Takes both interfaces of the node, with a flow cache or without.
 ///
 /// # Errors
 /// When AF_XDP does not work here.
-pub(super) fn take(lab: &Lab, umem: &Arc<Umem>) -> anyhow::Result<Taken> {
+pub(super) fn take(lab: &Lab, umem: &Arc<Umem>, cache: Option<&Arc<KernelFlowCache>>) -> anyhow::Result<Taken> {
     let open = || {
         let (mut interfaces, mut ports) = (Vec::new(), Vec::new());
         for name in ["hA", "hB"] {
-            let interface = Interface::open(name, XdpMode::Drv)?;
+            let interface = Interface::hold(name, XdpMode::Drv, cache)?;
             ports.extend(interface.ports(umem, QueueConfig::default())?);
+            if let (Some(cache), Some(slot)) = (cache, interface.slot()) {
+                let index = interface.info().index;
+                anyhow::ensure!(takes_xdp_frames(index)?, "{name} takes no packets from an XDP program");
+                cache.reach(slot, Some(index))?;
+            }
             interfaces.push(interface);
         }
         anyhow::Ok(Taken { _interfaces: interfaces, ports })
@@ -78,8 +87,9 @@ pub(super) fn take(lab: &Lab, umem: &Arc<Umem>) -> anyhow::Result<Taken> {
 /// When it cannot be set up.
 pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) -> anyhow::Result<f64> {
     match path {
-        Path::Pipeline | Path::OneWorker => {
-            let vswitch = pipeline(lab, &cores[1..], PollMode::Spin, true, [None, Some(packets::NOBODY)])?;
+        Path::Pipeline | Path::FlowCache | Path::OneWorker => {
+            let setup = Setup { poll: PollMode::Spin, with_policy: true, flow_cache: path == Path::FlowCache };
+            let vswitch = pipeline(lab, &cores[1..], setup, [None, Some(packets::NOBODY)])?;
             let rate = send(lab, cores[0], time);
             drop(vswitch);
             rate
@@ -104,6 +114,14 @@ pub(super) struct Pipeline {
     _interfaces: Vec<Interface>,
 }
 
+/// How the vswitch is started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub(super) poll: PollMode,
+    pub(super) with_policy: bool,
+    pub(super) flow_cache: bool,
+}
+
 /// Starts the vswitch with a worker on each of the cores. A MAC of the other side that is not given is the real one.
 ///
 /// # Errors
@@ -111,8 +129,7 @@ pub(super) struct Pipeline {
 pub(super) fn pipeline(
     lab: &Lab,
     cores: &[usize],
-    poll: PollMode,
-    with_policy: bool,
+    setup: Setup,
     macs: [Option<[u8; 6]>; 2],
 ) -> anyhow::Result<Pipeline> {
     let link = |name: &str| -> anyhow::Result<Link> {
@@ -120,14 +137,20 @@ pub(super) fn pipeline(
         Ok(Link { mac: info.mac, mtu: u16::try_from(info.mtu)? })
     };
     let macs = [macs[0].unwrap_or(lab.link("gen", "eth0")?.mac), macs[1].unwrap_or(lab.link("sink", "eth0")?.mac)];
-    let publisher = Publisher::new(packets::snapshot([link("hA")?, link("hB")?], macs, with_policy)?);
+    let snapshot = packets::snapshot([link("hA")?, link("hB")?], macs, setup.with_policy)?;
+    let cache = setup.flow_cache.then(KernelFlowCache::new).transpose().context("no flow cache")?;
+    if let Some(cache) = &cache {
+        cache.enter(snapshot.generation());
+    }
+    let publisher = Publisher::new(snapshot);
     let sessions = SessionConfig::live(SessionConfig::default().capacity);
     let engine = WorkerConfig { sessions, ..WorkerConfig::default() };
     let cores = cores.iter().copied().map(Some).collect();
-    let config = VswitchConfig { cores, poll, engine, frames: FRAMES, tap: None };
+    let flow_cache = cache.clone().map(|cache| -> Arc<dyn FlowCache> { cache });
+    let config = VswitchConfig { cores, poll: setup.poll, engine, frames: FRAMES, tap: None, flow_cache };
     let mut vswitch = Vswitch::start(&config, &publisher)?;
     let umem = Arc::clone(vswitch.pool().umem());
-    let Taken { _interfaces, ports } = take(lab, &umem)?;
+    let Taken { _interfaces, ports } = take(lab, &umem, cache.as_ref())?;
     for (id, port) in (0..).zip(ports) {
         vswitch.add_port(PortId(id), 0, Box::new(port));
     }
@@ -141,7 +164,7 @@ pub(super) fn pipeline(
 pub(super) fn bare(lab: &Lab, core: usize, measure: impl FnOnce() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
     let (umem, frames) = Umem::new(FRAMES)?;
     let mut pool = FramePool::new(Arc::clone(&umem), frames);
-    let Taken { _interfaces, mut ports } = take(lab, &umem)?;
+    let Taken { _interfaces, mut ports } = take(lab, &umem, None)?;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let forwarder = scope.spawn(|| -> anyhow::Result<()> {

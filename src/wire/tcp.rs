@@ -7,7 +7,7 @@ use anyhow::Context;
 use bulkhead_dataplane::vswitch::PollMode;
 
 use super::lab::{Lab, SINK};
-use super::paths::{self, Path};
+use super::paths::{self, Path, Setup};
 
 /// A server that is ended with this.
 struct Server(Child);
@@ -25,10 +25,11 @@ impl Drop for Server {
 /// When a path cannot be set up, or iperf3 fails.
 pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) -> anyhow::Result<f64> {
     match path {
-        Path::Pipeline | Path::OneWorker => {
+        Path::Pipeline | Path::FlowCache | Path::OneWorker => {
             let workers = if path == Path::Pipeline { &cores[..] } else { &cores[1..] };
+            let setup = Setup { poll: PollMode::Adaptive, with_policy: false, flow_cache: path == Path::FlowCache };
             // Not spinning: iperf3 needs the workers' cores as well where there are only two.
-            let vswitch = paths::pipeline(lab, workers, PollMode::Adaptive, false, [None, None])?;
+            let vswitch = paths::pipeline(lab, workers, setup, [None, None])?;
             let rate = flow(lab, cores[0], time);
             drop(vswitch);
             rate

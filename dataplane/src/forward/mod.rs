@@ -231,6 +231,14 @@ impl<T> Forwarder<T> {
         self.forward_any(snapshot, frame, wire_len, in_port, verdict)
     }
 
+    /// The MAC addresses that packets from one pod to another leave with, and the longest frame, in bytes, that may. None when
+    /// they are not known, and for packets that do not go from pod to pod.
+    pub(crate) fn between_pods(&self, from: PortId, to: PortId) -> Option<([u8; 12], usize)> {
+        let is_pod = |port: PortId| self.sides.get(port.index()).filter(|side| side.kind == PortKind::Pod);
+        let (_, to) = (is_pod(from)?, is_pod(to)?);
+        to.is_known.then(|| (*to.addresses(), to.longest()))
+    }
+
     /// The start of a frame to a port with one machine behind it or to a gateway that answered not long ago.
     #[inline]
     fn known_addresses<'a>(

@@ -82,6 +82,11 @@ impl Side {
         self.longest > 0
     }
 
+    /// The longest frame; 0 when there is no link.
+    pub(super) const fn longest(&self) -> usize {
+        self.longest
+    }
+
     /// The longest packet without its Ethernet header.
     pub(super) const fn mtu(&self) -> usize {
         self.longest.saturating_sub(ETHERNET_LEN)

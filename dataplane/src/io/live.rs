@@ -4,7 +4,7 @@
 
 use std::os::fd::RawFd;
 
-use super::{Frame, FramePool};
+use super::{FlowSlot, Frame, FramePool};
 
 /// A queue of an interface, or something that behaves like one. Owned by one worker.
 ///
@@ -42,6 +42,11 @@ pub trait Port: Send {
     /// no memory to receive into, which comes back when other packets are sent.
     fn is_waiting(&self) -> bool {
         false
+    }
+
+    /// The port's place in a flow cache, which the queues of one port share; none when its packets all come to a worker.
+    fn slot(&self) -> Option<FlowSlot> {
+        None
     }
 
     /// What went wrong below the port so far, counted by the kernel or by the port itself.

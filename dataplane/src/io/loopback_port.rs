@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::segments::{first, gather, scatter, whole};
-use super::{Frame, FramePool, Port, PortError, PortStatistics};
+use super::{FlowSlot, Frame, FramePool, Port, PortError, PortStatistics};
 
 /// One end of a pair.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ pub struct LoopbackPort {
     /// Packets that have more frames than the queue: they would block it for ever.
     oversized: Vec<Frame>,
     statistics: PortStatistics,
+    slot: Option<FlowSlot>,
 }
 
 #[derive(Debug)]
@@ -77,10 +78,17 @@ impl LoopbackPort {
         (Self::new(there_out, back_in), Self::new(back_out, there_in))
     }
 
+    /// The same end with a place in a flow cache.
+    #[must_use]
+    pub const fn with_slot(mut self, slot: FlowSlot) -> Self {
+        self.slot = Some(slot);
+        self
+    }
+
     const fn new(outgoing: Outgoing, incoming: Incoming) -> Self {
         let statistics =
             PortStatistics { receive_ring_full: 0, fill_ring_empty: 0, receive_dropped: 0, invalid_descriptors: 0 };
-        Self { outgoing: Some(outgoing), incoming: Some(incoming), oversized: Vec::new(), statistics }
+        Self { outgoing: Some(outgoing), incoming: Some(incoming), oversized: Vec::new(), statistics, slot: None }
     }
 
     /// How many frames fit into the queue now; none when this end is closed.
@@ -149,6 +157,10 @@ impl Port for LoopbackPort {
         if let Some(outgoing) = self.outgoing.take() {
             outgoing.close(pool);
         }
+    }
+
+    fn slot(&self) -> Option<FlowSlot> {
+        self.slot
     }
 
     fn statistics(&self) -> PortStatistics {

@@ -134,6 +134,13 @@ impl SessionTable {
         self.index.find(hash, |slot| entries[slot as usize].key == *key)
     }
 
+    /// The session with this key, if it is established (UDP always is), and how long it lives without packets. Ends nothing.
+    pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(&Entry, u64)> {
+        let entry = self.entry(self.lookup(hash, key)?);
+        let class = entry.class();
+        matches!(class, Class::Established | Class::Idle).then(|| (entry, self.timeouts[class as usize]))
+    }
+
     /// The entry in a slot that [`SessionTable::find`] or [`SessionTable::create`] gave.
     pub(crate) fn entry(&self, slot: Slot) -> &Entry {
         &self.entries()[slot as usize]

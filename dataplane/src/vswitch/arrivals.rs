@@ -93,7 +93,7 @@ impl Arrivals {
     }
 
     /// The packets as the engine wants them.
-    pub(super) fn iter<'a>(&'a self, umem: &'a Umem) -> impl Iterator<Item = Received<'a>> {
+    pub(super) fn iter<'a>(&'a self, umem: &'a Umem) -> impl ExactSizeIterator<Item = Received<'a>> + Clone {
         let mut first = 0;
         self.packets.iter().map(move |packet| {
             let frame = umem.bytes(&self.frames[first]);

@@ -27,6 +27,7 @@
 
 mod arrivals;
 mod bell;
+mod caching;
 mod clock;
 mod counters;
 mod lane;
@@ -47,7 +48,7 @@ pub use stepped::SteppedWorker;
 pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
-use crate::io::{FramePool, Port, PortError, Umem, UmemError, Waker};
+use crate::io::{FlowCache, FlowSlot, FramePool, Port, PortError, Umem, UmemError, Waker};
 use crate::{Affinity, PortId, Publisher, SessionConfig, SessionMemoryError, Worker, WorkerConfig};
 use bell::Bell;
 use lane::{Incoming, Outgoing};
@@ -84,6 +85,9 @@ pub struct VswitchConfig {
     pub frames: u32,
     /// Where copies of all received packets go, with their verdicts.
     pub tap: Option<Tap>,
+    /// Where packets of established sessions between pods are forwarded without coming to a worker. With a tap it gets no
+    /// flows: a tap's copies are of all packets.
+    pub flow_cache: Option<Arc<dyn FlowCache>>,
 }
 
 /// Why a vswitch could not be started.
@@ -140,7 +144,7 @@ pub(crate) enum Command {
     /// A queue of a port is this worker's from now on.
     Add(PortId, u32, Box<dyn Port>),
     /// A port can be reached through another worker.
-    Reach(PortId, usize),
+    Reach(PortId, usize, Option<FlowSlot>),
     /// A port is no more.
     Remove(PortId),
     /// Tell what was counted.
@@ -204,6 +208,7 @@ impl Vswitch {
                 affinity: affinity.clone(),
                 events: tell.clone(),
                 tap: config.tap.clone(),
+                flow_cache: config.flow_cache.clone().filter(|_| config.tap.is_none()),
             };
             all.push(Parts {
                 engine: Worker::try_new(share(config.engine, count))?,
@@ -232,9 +237,10 @@ impl Vswitch {
             self.neighbours.forget(id);
         }
         let owner = (id.index() + queue as usize) % self.workers.len();
+        let slot = port.slot();
         self.tell(owner, Command::Add(id, queue, port));
         for worker in (0..self.workers.len()).filter(|&worker| worker != owner) {
-            self.tell(worker, Command::Reach(id, owner));
+            self.tell(worker, Command::Reach(id, owner, slot));
         }
     }
 

@@ -17,11 +17,12 @@ use crossbeam_channel::Sender;
 
 use super::arrivals::Arrivals;
 use super::bell::Bell;
+use super::caching::{About, Caching};
 use super::lane::{Errand, Incoming, Outgoing};
 use super::ports::Ports;
 use super::{Captured, Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
-use crate::io::{Frame, FramePool, Port, Umem};
+use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
 use crate::{
     Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, Snapshot, Worker,
 };
@@ -49,6 +50,7 @@ pub(super) struct Surroundings {
     pub(super) affinity: Affinity,
     pub(super) events: Sender<VswitchEvent>,
     pub(super) tap: Option<Tap>,
+    pub(super) flow_cache: Option<Arc<dyn FlowCache>>,
 }
 
 /// Everything that a round works on.
@@ -63,6 +65,7 @@ pub(super) struct Stage {
     incoming: Vec<Incoming>,
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
+    caching: Option<Caching>,
     /// What a port has just received and that cannot simply stay where it is.
     received: Vec<Frame>,
     arrivals: Arrivals,
@@ -79,7 +82,7 @@ impl Stage {
         pool: FramePool,
         surroundings: Surroundings,
     ) -> Self {
-        let Surroundings { id, outgoing, incoming, bells, affinity, events, tap } = surroundings;
+        let Surroundings { id, outgoing, incoming, bells, affinity, events, tap, flow_cache } = surroundings;
         Self {
             id,
             engine,
@@ -91,6 +94,7 @@ impl Stage {
             incoming,
             bells,
             tap,
+            caching: flow_cache.map(Caching::new),
             received: Vec::with_capacity(BURST),
             arrivals: Arrivals::default(),
             judged: Vec::with_capacity(BURST),
@@ -122,15 +126,24 @@ impl Stage {
     }
 
     pub(super) fn add(&mut self, id: PortId, queue: u32, port: Box<dyn Port>) {
+        self.know_slot(id, port.slot());
         self.ports.add(id, queue, port);
     }
 
-    pub(super) fn reach(&mut self, id: PortId, worker: usize) {
+    pub(super) fn reach(&mut self, id: PortId, worker: usize, slot: Option<FlowSlot>) {
+        self.know_slot(id, slot);
         self.ports.reach(id, worker);
     }
 
     pub(super) fn remove(&mut self, id: PortId) {
+        self.know_slot(id, None);
         self.ports.remove(id, &mut self.pool, &mut self.counters);
+    }
+
+    fn know_slot(&mut self, id: PortId, slot: Option<FlowSlot>) {
+        if let Some(caching) = &mut self.caching {
+            caching.know(id, slot);
+        }
     }
 
     /// Whether another worker has sent something.
@@ -305,6 +318,10 @@ impl Stage {
             self.judge_for_tap(snapshot, &arrivals);
         } else {
             self.ask_engine(snapshot, &arrivals);
+        }
+        if let Some(caching) = &mut self.caching {
+            let about = About { engine: &self.engine, forwarder: &self.forwarder, snapshot, now: self.now };
+            caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
         }
         self.depart(snapshot, &mut arrivals);
         self.arrivals = arrivals;

@@ -1,5 +1,6 @@
 //! The whole loop over ports in memory.
 
+mod caching;
 mod torture;
 
 use std::time::{Duration, Instant};
@@ -38,6 +39,13 @@ impl Node {
     }
 
     fn start_with(workers: usize, snapshot: Snapshot, tap: Option<Tap>) -> Self {
+        let mut node = Self::unplugged(workers, snapshot, tap, None);
+        [UPLINK, HOST, A, B].into_iter().for_each(|id| node.plug(id));
+        node
+    }
+
+    /// Without ports.
+    fn unplugged(workers: usize, snapshot: Snapshot, tap: Option<Tap>, flow_cache: Option<Arc<dyn FlowCache>>) -> Self {
         let publisher = Arc::new(Publisher::new(snapshot));
         let config = VswitchConfig {
             cores: vec![None; workers],
@@ -45,15 +53,20 @@ impl Node {
             engine: WorkerConfig { sessions: SessionConfig::live(1_000_000), ..WorkerConfig::default() },
             frames: FRAMES,
             tap,
+            flow_cache,
         };
         let vswitch = Vswitch::start(&config, &publisher).unwrap();
-        let mut node = Self { vswitch, publisher, peers: (0..4).map(|_| None).collect() };
-        [UPLINK, HOST, A, B].into_iter().for_each(|id| node.plug(id));
-        node
+        Self { vswitch, publisher, peers: (0..4).map(|_| None).collect() }
     }
 
     fn plug(&mut self, id: PortId) {
+        self.plug_with(id, |port| port);
+    }
+
+    /// With a port that was changed.
+    fn plug_with(&mut self, id: PortId, change: impl FnOnce(LoopbackPort) -> LoopbackPort) {
         let (port, other) = LoopbackPort::pair(1024);
+        let port = change(port);
         self.vswitch.add_port(id, 0, Box::new(port));
         self.peers[id.index()] = Some(LoopbackPeer::new(other, self.vswitch.pool().sibling()));
     }
@@ -281,6 +294,7 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
         engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },
         frames: FRAMES,
         tap: None,
+        flow_cache: None,
     };
     let (mut vswitch, mut workers) = Vswitch::stepped(&config, &publisher).unwrap();
     let peers = [A, B].map(|id| {
@@ -306,8 +320,14 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
 #[test]
 fn workers_that_cannot_be_are_an_error() {
     let publisher = Publisher::new(Snapshot::empty());
-    let config =
-        |cores| VswitchConfig { cores, poll: PollMode::Spin, engine: WorkerConfig::default(), frames: 64, tap: None };
+    let config = |cores| VswitchConfig {
+        cores,
+        poll: PollMode::Spin,
+        engine: WorkerConfig::default(),
+        frames: 64,
+        tap: None,
+        flow_cache: None,
+    };
     assert!(matches!(Vswitch::start(&config(vec![]), &publisher), Err(VswitchError::Workers { workers: 0 })));
     let nowhere = Vswitch::start(&config(vec![Some(100_000)]), &publisher);
     assert!(matches!(nowhere, Err(VswitchError::Core { worker: 0, core: 100_000 })));

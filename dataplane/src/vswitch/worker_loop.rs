@@ -100,7 +100,7 @@ impl WorkerLoop {
             match self.commands.try_recv() {
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Ok(Command::Add(id, queue, port)) => self.stage.add(id, queue, port),
-                Ok(Command::Reach(id, worker)) => self.stage.reach(id, worker),
+                Ok(Command::Reach(id, worker, slot)) => self.stage.reach(id, worker, slot),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
                 Ok(Command::Halt(done)) => {
                     self.stage.halt();

@@ -35,6 +35,7 @@
 
 mod admission;
 mod affinity;
+mod caching;
 mod column;
 mod conversation;
 mod exit;

@@ -72,6 +72,7 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
         engine: WorkerConfig { sessions, ..setup.engine },
         frames: FRAMES * u32::from(workers),
         tap: None,
+        flow_cache: None,
     };
     let publisher = Publisher::new(node.snapshot.clone());
     let (mut vswitch, stepped) = Vswitch::stepped(&config, &publisher).context("cannot make the vswitch")?;

@@ -1,18 +1,25 @@
 //! bpf(2): maps, programs, links. Source: `include/uapi/linux/bpf.h`.
 //!
-//! Only what two programs of a few instructions need. The alternative, a loader such as libbpf or aya with programs
+//! Only what a few programs of at most a hundred instructions need. The alternative, a loader such as libbpf or aya with programs
 //! compiled by clang, would make libelf or clang a condition of building.
 
 use std::ffi::c_long;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use super::instruction::Instruction;
 use super::small_size;
 
 /// `BPF_MAP_TYPE_ARRAY`.
 pub(super) const MAP_ARRAY: u32 = 2;
+/// `BPF_MAP_TYPE_LRU_HASH`: when it is full, the least recently used entries make room.
+pub(super) const MAP_LRU_HASH: u32 = 9;
+/// `BPF_MAP_TYPE_DEVMAP`: interfaces to send to, by number.
+pub(super) const MAP_INTERFACES: u32 = 14;
 /// `BPF_MAP_TYPE_XSKMAP`.
 pub(super) const MAP_XSK: u32 = 17;
+/// `BPF_F_MMAPABLE`: the values can be mapped into the process (Linux 5.5).
+pub(super) const MAPPABLE: u32 = 1 << 10;
 /// `BPF_F_XDP_HAS_FRAGS`: the program does not mind packets in several buffers.
 pub(super) const HAS_FRAGS: u32 = 1 << 5;
 /// `BPF_PROG_TYPE_XDP`.
@@ -22,6 +29,7 @@ const ATTACH_XDP: u32 = 37;
 
 const MAP_CREATE: c_long = 0;
 const MAP_UPDATE_ELEM: c_long = 2;
+const MAP_DELETE_ELEM: c_long = 3;
 const PROG_LOAD: c_long = 5;
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
@@ -29,73 +37,49 @@ const LINK_CREATE: c_long = 28;
 const LINK_UPDATE: c_long = 29;
 const LINK_DETACH: c_long = 34;
 
-/// One instruction: operation, registers (destination in the low half), offset, immediate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub(super) struct Instruction {
-    code: u8,
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-impl Instruction {
-    /// Any instruction, by its operation code.
-    pub(super) const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
-        Self { code, registers: source << 4 | destination, offset, immediate }
-    }
-
-    /// `destination = immediate`.
-    pub(super) const fn set(destination: u8, immediate: i32) -> Self {
-        Self::new(0xb7, destination, 0, 0, immediate)
-    }
-
-    /// `destination = source`.
-    pub(super) const fn copy(destination: u8, source: u8) -> Self {
-        Self::new(0xbf, destination, source, 0, 0)
-    }
-
-    /// `destination = *(u32 *)(source + offset)`.
-    pub(super) const fn load(destination: u8, source: u8, offset: i16) -> Self {
-        Self::new(0x61, destination, source, offset, 0)
-    }
-
-    /// `*(u32 *)(destination + offset) = source`.
-    pub(super) const fn store(destination: u8, source: u8, offset: i16) -> Self {
-        Self::new(0x63, destination, source, offset, 0)
-    }
-
-    /// Calls a function of the kernel: arguments in registers 1 to 5, the answer in 0.
-    pub(super) const fn call(function: i32) -> Self {
-        Self::new(0x85, 0, 0, 0, function)
-    }
-
-    /// Ends the program with what is in register 0.
-    pub(super) const fn exit() -> Self {
-        Self::new(0x95, 0, 0, 0, 0)
-    }
-
-    /// `destination = map`: two instructions' space.
-    pub(super) fn map(destination: u8, map: &Map) -> [Self; 2] {
-        const PSEUDO_MAP_FD: u8 = 1;
-        [
-            Self::new(0x18, destination, PSEUDO_MAP_FD, 0, map.descriptor.as_raw_fd()),
-            // The upper half of a 64-bit immediate.
-            Self::new(0, 0, 0, 0, 0),
-        ]
-    }
+/// How a map is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MapKind<'a> {
+    /// `BPF_MAP_TYPE_*`.
+    pub(super) kind: u32,
+    /// For `bpftool`.
+    pub(super) name: &'a str,
+    /// Bytes of a key.
+    pub(super) key_size: u32,
+    /// Bytes of a value.
+    pub(super) value_size: u32,
+    /// How many there may be.
+    pub(super) entries: u32,
+    /// `BPF_F_*`.
+    pub(super) flags: u32,
 }
 
 /// A map.
 #[derive(Debug)]
 pub(super) struct Map {
     descriptor: OwnedFd,
+    key_size: usize,
     value_size: usize,
+}
+
+/// What the commands on a map's elements are told.
+#[repr(C)]
+struct Element {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
 }
 
 impl Map {
     /// A map whose keys are the numbers from 0.
     pub(super) fn new(kind: u32, name: &str, value_size: u32, entries: u32) -> io::Result<Self> {
+        Self::of(&MapKind { kind, name, key_size: 4, value_size, entries, flags: 0 })
+    }
+
+    /// Any map.
+    pub(super) fn of(wanted: &MapKind<'_>) -> io::Result<Self> {
         #[repr(C)]
         struct Attributes {
             kind: u32,
@@ -107,37 +91,60 @@ impl Map {
             numa_node: u32,
             name: [u8; 16],
         }
-        let (flags, inner_map, numa_node) = (0, 0, 0);
-        let attributes =
-            Attributes { kind, key_size: 4, value_size, entries, flags, inner_map, numa_node, name: padded(name) };
+        let MapKind { kind, name, key_size, value_size, entries, flags } = *wanted;
+        let name = padded(name);
+        let attributes = Attributes { kind, key_size, value_size, entries, flags, inner_map: 0, numa_node: 0, name };
         // SAFETY: the attributes of this command, without pointers.
         let descriptor = owned(unsafe { bpf(MAP_CREATE, attributes) }?)?;
-        Ok(Self { descriptor, value_size: value_size as usize })
+        Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
+    }
+
+    /// Sets the value of a number.
+    ///
+    /// # Panics
+    /// When key or value do not have the size of the map's.
+    pub(super) fn set(&self, key: u32, value: &[u8]) -> io::Result<()> {
+        self.insert(&key.to_ne_bytes(), value)
     }
 
     /// Sets the value of a key.
     ///
     /// # Panics
-    /// When the value does not have the size of the map's values.
-    pub(super) fn set(&self, key: u32, value: &[u8]) -> io::Result<()> {
-        #[repr(C)]
-        struct Attributes {
-            map: u32,
-            padding: u32,
-            key: u64,
-            value: u64,
-            flags: u64,
-        }
+    /// When key or value do not have the size of the map's.
+    pub(super) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         assert_eq!(value.len(), self.value_size, "the map has values of another size");
-        let attributes = Attributes {
+        let element = self.element(key, address(value.as_ptr()));
+        // SAFETY: the attributes of this command; key and value have the sizes which the map was made with.
+        unsafe { bpf(MAP_UPDATE_ELEM, element) }.map(drop)
+    }
+
+    /// Removes a key, which need not be there.
+    ///
+    /// # Panics
+    /// When it does not have the size of the map's keys.
+    pub(super) fn remove(&self, key: &[u8]) -> io::Result<()> {
+        // SAFETY: the attributes of this command; the key has the size which the map was made with.
+        match unsafe { bpf(MAP_DELETE_ELEM, self.element(key, 0)) } {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn element(&self, key: &[u8], value: u64) -> Element {
+        assert_eq!(key.len(), self.key_size, "the map has keys of another size");
+        Element {
             map: self.descriptor.as_raw_fd().cast_unsigned(),
             padding: 0,
-            key: address(&raw const key),
-            value: address(value.as_ptr()),
+            key: address(key.as_ptr()),
+            value,
             flags: 0,
-        };
-        // SAFETY: the attributes of this command; key and value have the sizes which the map was made with.
-        unsafe { bpf(MAP_UPDATE_ELEM, attributes) }.map(drop)
+        }
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 }
 

@@ -9,8 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::bpf::{self, Instruction, MAP_ARRAY, Map, TestRun};
+use super::bpf::{self, MAP_ARRAY, Map, TestRun};
 use super::error::XskError;
+use super::instruction::Instruction;
 use super::link::LinkInfo;
 
 /// Threads that call the kernel. A call takes about 30 ms to set up and to end, in which nothing is sent; the second

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::bpf;
 use super::error::XskError;
+use super::flow_cache::{HeldSlot, KernelFlowCache};
 use super::link::LinkInfo;
 use super::namespace;
 use super::netlink;
@@ -14,6 +15,7 @@ use super::port::{LONGEST_CHAIN, XskPort};
 use super::program::Program;
 use super::socket::Queue;
 use super::umem::{ROOM, Umem};
+use crate::io::FlowSlot;
 
 /// `XDP_FLAGS_SKB_MODE` of `linux/if_link.h`.
 const SKB_MODE: u32 = 1 << 1;
@@ -105,26 +107,29 @@ impl Interface {
         if !info.up {
             return Err(XskError::Down { interface: info.name });
         }
-        Self::take(info, mode)
+        Self::take(info, mode, None)
     }
 
     /// As [`open`](Self::open), whether it is up or not. What is held while it is down gives no packet away when it
     /// comes up; its ports can be opened then.
     ///
+    /// With a flow cache, packets of the flows in it do not come to the ports; without a free place in the cache all do.
+    ///
     /// # Errors
     /// As for [`open`](Self::open).
-    pub fn hold(name: &str, mode: XdpMode) -> Result<Self, XskError> {
-        Self::take(LinkInfo::read(name)?, mode)
+    pub fn hold(name: &str, mode: XdpMode, cache: Option<&Arc<KernelFlowCache>>) -> Result<Self, XskError> {
+        Self::take(LinkInfo::read(name)?, mode, cache)
     }
 
-    fn take(info: LinkInfo, mode: XdpMode) -> Result<Self, XskError> {
+    fn take(info: LinkInfo, mode: XdpMode, cache: Option<&Arc<KernelFlowCache>>) -> Result<Self, XskError> {
         if !info.ethernet {
             return Err(XskError::NotEthernet { interface: info.name });
         }
         raise_limits();
         let failed = |source| XskError::system(&info.name, "load the XDP program", source);
         // Room for every queue that it can be given, so that the program need not be replaced then.
-        let program = Program::load(info.most_queues).map_err(failed)?;
+        let slot = cache.and_then(HeldSlot::take).map(Arc::new);
+        let program = Program::load(info.most_queues, slot.as_ref()).map_err(failed)?;
         let (program, link, used, refusal) = match mode {
             XdpMode::Drv | XdpMode::Skb => {
                 let (program, link) = attach(program, &info, mode)?;
@@ -133,7 +138,7 @@ impl Interface {
             XdpMode::Auto => match attach(program, &info, XdpMode::Drv) {
                 Ok((program, link)) => (program, link, XdpMode::Drv, None),
                 Err(XskError::ModeRefused { source, .. }) => {
-                    let program = Program::load(info.most_queues).map_err(failed)?;
+                    let program = Program::load(info.most_queues, slot.as_ref()).map_err(failed)?;
                     let (program, link) = attach(program, &info, XdpMode::Skb)?;
                     (program, link, XdpMode::Skb, Some(source))
                 }
@@ -167,7 +172,8 @@ impl Interface {
             return Err(XskError::TransmitQueues { interface: interface(), receive, transmit });
         }
         let place = Queue { interface: &self.info.name, index: self.info.index, queue, wait };
-        let port = XskPort::open(place, umem, config, self.program.frags)?;
+        let mut port = XskPort::open(place, umem, config, self.program.frags)?;
+        port.set_slot(self.slot());
         // The program may take chains where the socket cannot (Linux 5.18 to 6.5).
         if self.info.mtu > Self::PLAIN_MTU && !port.takes_chains() {
             return Err(XskError::MtuTooLarge { interface: interface(), mtu: self.info.mtu, most: Self::PLAIN_MTU });
@@ -234,6 +240,11 @@ impl Interface {
         self.refusal.as_ref()
     }
 
+    /// Its place in the flow cache, when it has one.
+    pub fn slot(&self) -> Option<FlowSlot> {
+        self.program.slot.as_ref().map(|held| held.slot)
+    }
+
     /// Whether the interface is still there, under whatever name and in whatever namespace. Asks the kernel (about a
     /// microsecond); can be called from any thread and namespace.
     pub fn is_alive(&self) -> bool {
@@ -283,7 +294,9 @@ fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, 
     match program.attach(info.index, flags).map_err(failed) {
         Ok(link) => Ok((program, link)),
         Err(refused @ XskError::ModeRefused { .. }) if program.frags => {
-            let Ok(plain) = Program::load_with(info.most_queues, false) else { return Err(refused) };
+            let Ok(plain) = Program::load_with(info.most_queues, program.slot.as_ref(), false) else {
+                return Err(refused);
+            };
             match plain.attach(info.index, flags) {
                 Ok(link) => Ok((plain, link)),
                 Err(_) => Err(refused),

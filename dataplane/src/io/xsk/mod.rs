@@ -73,7 +73,11 @@
 
 mod bpf;
 mod error;
+mod features;
+mod flow_cache;
+mod flow_program;
 mod generator;
+mod instruction;
 mod interface;
 mod lent;
 mod link;
@@ -88,6 +92,8 @@ mod umem;
 mod wait;
 
 pub use error::XskError;
+pub use features::takes_xdp_frames;
+pub use flow_cache::KernelFlowCache;
 pub use generator::Generator;
 pub use interface::{Interface, QueueConfig, XdpMode};
 pub use link::{LinkInfo, set_transmit_checksum_offload, transmit_checksum_offload};

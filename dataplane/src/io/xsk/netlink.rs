@@ -140,8 +140,13 @@ fn add_lower(found: &mut BTreeSet<u32>, links: &[Relation]) {
     }
 }
 
-/// Asks once and calls `each` with the bodies of the answers.
-fn ask(kind: u16, is_dump: bool, body: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
+/// Asks rtnetlink once and calls `each` with the bodies of the answers.
+fn ask(kind: u16, is_dump: bool, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+    ask_of(libc::NETLINK_ROUTE, kind, is_dump, body, each)
+}
+
+/// Asks a part of the kernel once and calls `each` with the bodies of the answers.
+pub(super) fn ask_of(part: i32, kind: u16, is_dump: bool, body: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let flags = libc::NLM_F_REQUEST | if is_dump { libc::NLM_F_DUMP } else { 0 };
     let mut request = Vec::with_capacity(HEADER + body.len());
     request.extend(u32::try_from(HEADER + body.len()).map_err(io::Error::other)?.to_ne_bytes());
@@ -151,7 +156,7 @@ fn ask(kind: u16, is_dump: bool, body: &[u8], mut each: impl FnMut(&[u8])) -> io
     request.extend([0; 8]);
     request.extend(body);
     for _ in 0..TRIES {
-        if exchange(&request, &mut each)? {
+        if exchange(part, &request, &mut each)? {
             break;
         }
     }
@@ -159,10 +164,10 @@ fn ask(kind: u16, is_dump: bool, body: &[u8], mut each: impl FnMut(&[u8])) -> io
 }
 
 /// One request and its answers. False when the tables changed while they were told.
-fn exchange(request: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+fn exchange(part: i32, request: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: makes a descriptor and touches no memory.
-    let socket = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+    let socket = unsafe { libc::socket(libc::AF_NETLINK, kind, part) };
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -218,7 +223,7 @@ fn take(mut answer: &[u8], each: &mut impl FnMut(&[u8]), whole: &mut bool) -> io
 }
 
 /// Attributes by type. What is cut off is left out.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// The upper two bits are flags.
     const TYPE: u16 = 0x3fff;
     std::iter::from_fn(move || {
@@ -229,15 +234,15 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-const fn aligned(length: usize) -> usize {
+pub(super) const fn aligned(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn short(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn short(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 

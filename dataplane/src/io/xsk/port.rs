@@ -8,7 +8,7 @@ use super::lent::Lent;
 use super::socket::{Queue, Socket};
 use super::umem::{Frame, Umem};
 use super::{QueueConfig, XskError};
-use crate::io::{FramePool, Port, PortError, PortStatistics};
+use crate::io::{FlowSlot, FramePool, Port, PortError, PortStatistics};
 
 /// The most frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses a longer chain and never
 /// gives its chunks back.
@@ -58,6 +58,7 @@ pub struct XskPort {
     refused: u64,
     /// The kernel's numbers at the end.
     last: PortStatistics,
+    slot: Option<FlowSlot>,
 }
 
 impl XskPort {
@@ -82,7 +83,12 @@ impl XskPort {
             spare: Vec::new(),
             refused: 0,
             last: PortStatistics::default(),
+            slot: None,
         }
+    }
+
+    pub(super) const fn set_slot(&mut self, slot: Option<FlowSlot>) {
+        self.slot = slot;
     }
 
     pub(super) const fn socket(&self) -> Option<&Socket> {
@@ -288,6 +294,10 @@ impl Port for XskPort {
 
     fn is_waiting(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| self.filled == 0 || socket.transmit.pending() > 0)
+    }
+
+    fn slot(&self) -> Option<FlowSlot> {
+        self.slot
     }
 
     fn statistics(&self) -> PortStatistics {

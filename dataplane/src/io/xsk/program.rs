@@ -9,11 +9,16 @@
 //!
 //! Usual samples return `XDP_PASS` when there is no socket. Then a queue whose worker is not there yet, or was closed,
 //! hands packets to the host's stack, which forwards them without any policy. Here they are dropped.
+//!
+//! With a flow cache the program asks that first: see [`super::flow_program`].
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use super::bpf::{self, HAS_FRAGS, Instruction, MAP_XSK, Map};
+use super::bpf::{self, HAS_FRAGS, MAP_XSK, Map};
+use super::flow_cache::HeldSlot;
+use super::instruction::Instruction;
 
 /// `XDP_DROP`.
 const XDP_DROP: i32 = 1;
@@ -31,27 +36,30 @@ pub(super) struct Program {
     sockets: Map,
     /// Whether it takes packets in several buffers.
     pub(super) frags: bool,
+    /// The port in a flow cache, for programs with one.
+    pub(super) slot: Option<Arc<HeldSlot>>,
 }
 
 impl Program {
     /// Loads it, for packets in several buffers where the kernel can (5.18).
-    pub(super) fn load(queues: u32) -> io::Result<Self> {
-        Self::load_with(queues, true).or_else(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => Self::load_with(queues, false),
+    pub(super) fn load(queues: u32, slot: Option<&Arc<HeldSlot>>) -> io::Result<Self> {
+        Self::load_with(queues, slot, true).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => Self::load_with(queues, slot, false),
             _ => Err(error),
         })
     }
 
     /// Loads it with or without packets in several buffers.
-    pub(super) fn load_with(queues: u32, frags: bool) -> io::Result<Self> {
+    pub(super) fn load_with(queues: u32, slot: Option<&Arc<HeldSlot>>, frags: bool) -> io::Result<Self> {
         let sockets = Map::new(MAP_XSK, MAP_NAME, 4, queues)?;
-        Ok(Self { descriptor: load(&sockets, frags)?, sockets, frags })
+        let slot = slot.cloned();
+        Ok(Self { descriptor: load(&sockets, slot.as_deref(), frags)?, sockets, frags, slot })
     }
 
     /// Puts a copy of it, with the same map, in its place, which makes the driver set all its queues up anew. The kernel
     /// does nothing when it is the very same program.
     pub(super) fn renew(&mut self, link: BorrowedFd<'_>) -> io::Result<()> {
-        let copy = load(&self.sockets, self.frags)?;
+        let copy = load(&self.sockets, self.slot.as_deref(), self.frags)?;
         bpf::replace(link, copy.as_fd())?;
         self.descriptor = copy;
         Ok(())
@@ -68,15 +76,22 @@ impl Program {
     }
 }
 
-fn load(sockets: &Map, frags: bool) -> io::Result<OwnedFd> {
+fn load(sockets: &Map, slot: Option<&HeldSlot>, frags: bool) -> io::Result<OwnedFd> {
+    let instructions = match slot {
+        Some(HeldSlot { cache, slot }) => cache.program(sockets, *slot),
+        None => to_sockets(sockets),
+    };
+    bpf::load_program("bulkhead", &instructions, if frags { HAS_FRAGS } else { 0 })
+}
+
+fn to_sockets(sockets: &Map) -> Vec<Instruction> {
     let [low, high] = Instruction::map(1, sockets);
-    let instructions = [
+    vec![
         Instruction::load(2, 1, RX_QUEUE_INDEX),
         low,
         high,
         Instruction::set(3, XDP_DROP),
         Instruction::call(REDIRECT_MAP),
         Instruction::exit(),
-    ];
-    bpf::load_program("bulkhead", &instructions, if frags { HAS_FRAGS } else { 0 })
+    ]
 }

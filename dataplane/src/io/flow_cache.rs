@@ -1,0 +1,67 @@
+//! A flow cache: packets of established sessions that need not come to a worker any more.
+//!
+//! ```text
+//!   packet -> [ cache: known, unchanged, not expired? ] --yes--> rewritten and sent by whoever keeps the cache
+//!                              |no
+//!                              `--> port -> worker: judge -> forward
+//!                                                    |  a hit of a session, between two ports that the cache reaches
+//!                                                    `--> FlowCache::add, for a short time
+//! ```
+//!
+//! The session table stays the truth. A flow in the cache is a copy of what the worker has just done with a packet of it,
+//! and says so for a short time ([`CachedFlow::lease`]) and for one generation of the tables: then a packet comes to the
+//! worker again, which finds the session, keeps it alive and renews the copy. So nothing has to be told back: a session that
+//! ends, a neighbour that moves or an entry that is lost needs no message, and a change of policy ends all copies at once.
+
+use bulkhead_classifier::OriginId;
+
+use crate::Flow;
+
+/// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`](crate::PortId) is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowSlot(pub u16);
+
+/// One direction of an established session, and what is done with its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachedFlow {
+    /// Where its packets come in.
+    pub from: FlowSlot,
+    /// Where they leave.
+    pub to: FlowSlot,
+    /// Who talks to whom: TCP or UDP.
+    pub flow: Flow,
+    /// The MAC addresses that the packets come with, destination first; packets with others are not of it.
+    pub received: [u8; 12],
+    /// Those that they leave with.
+    pub sent: [u8; 12],
+    /// The longest frame that the way out carries, in bytes.
+    pub longest: u16,
+    /// The rule that allowed the session.
+    pub origin: Option<OriginId>,
+    /// The generation of the tables that allow it.
+    pub generation: u64,
+    /// How long the copy is good, in nanoseconds from now.
+    pub lease: u64,
+}
+
+/// Whoever forwards packets of known flows before they come to a worker.
+pub trait FlowCache: std::fmt::Debug + Send + Sync {
+    /// Whether packets can be sent out of a port from there.
+    fn reaches(&self, out: FlowSlot) -> bool;
+
+    /// Takes a flow, in place of what it had for its packets. May forget it at any time.
+    fn add(&self, flow: &CachedFlow);
+}
+
+/// Packets that a cache has forwarded past the workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachedTraffic {
+    /// That came in on the port.
+    pub received: u64,
+    /// Their length in bytes by their IP headers, with the Ethernet header.
+    pub received_bytes: u64,
+    /// That left through it.
+    pub sent: u64,
+    /// As above.
+    pub sent_bytes: u64,
+}

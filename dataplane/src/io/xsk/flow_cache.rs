@@ -1,0 +1,321 @@
+//! The flow cache in the kernel: maps that the XDP programs of all ports share.
+//!
+//! What a packet costs is then one program on the sender's core and the way into the receiving pod; no copy into our memory,
+//! no worker, no system call. What is in the maps is the workers' to say, and theirs to repeat: see [`FlowCache`].
+//!
+//! An XDP program in driver mode can only send to interfaces that take such packets. A veth does so as long as its other
+//! end has generic receive offload on (`ethtool -K eth0 gro on` in the pod) or an XDP program; otherwise the kernel drops
+//! what is sent there, and says nothing. So a port is only sent to while [`takes_xdp_frames`](super::takes_xdp_frames) says
+//! so, or in generic mode, where any interface will do.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bulkhead_classifier::OriginId;
+
+use super::bpf::{MAP_ARRAY, MAP_INTERFACES, MAP_LRU_HASH, MAPPABLE, Map, MapKind};
+use super::flow_program::{Maps, cells, key, value};
+use super::instruction::Instruction;
+use super::mapping::Mapping;
+use super::{flow_program, small_size};
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowSlot};
+
+/// Flows that the kernel keeps, 12 MB of its memory when all are used. Two for each of 32,000 busy connections; what
+/// finds no room goes through the workers.
+const FLOWS: u32 = 1 << 16;
+
+/// See the module. Shared by the interfaces and workers of a vswitch; the kernel forgets it with the last of them.
+#[derive(Debug)]
+pub struct KernelFlowCache {
+    flows: Map,
+    interfaces: Map,
+    cells: Map,
+    mapped: Mapping,
+    slots: Mutex<Slots>,
+    /// By slot: whether the port can be sent to.
+    reached: Vec<AtomicBool>,
+    added: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Which slots are in use. One that was given back is given out again after all others, so that nothing that is still
+/// under way for the old port meets a new one.
+#[derive(Debug)]
+struct Slots {
+    used: Vec<bool>,
+    next: usize,
+}
+
+impl Slots {
+    fn take(&mut self) -> Option<FlowSlot> {
+        let count = self.used.len();
+        let at = (0..count).map(|ahead| (self.next + ahead) % count).find(|&at| !self.used[at])?;
+        self.used[at] = true;
+        self.next = at + 1;
+        u16::try_from(at).ok().map(FlowSlot)
+    }
+}
+
+impl KernelFlowCache {
+    /// An empty cache, in which no generation is in force.
+    ///
+    /// # Errors
+    /// When the kernel refuses: it is older than 5.11, or the process may not.
+    pub fn new() -> io::Result<Arc<Self>> {
+        let sizes = [key::LEN, value::LEN].map(|len| u32::from(len.cast_unsigned()));
+        let flows = Map::of(&MapKind {
+            kind: MAP_LRU_HASH,
+            name: "bulkhead_flows",
+            key_size: sizes[0],
+            value_size: sizes[1],
+            entries: FLOWS,
+            flags: 0,
+        })?;
+        let slots = cells::SLOTS.cast_unsigned();
+        let interfaces = Map::new(MAP_INTERFACES, "bulkhead_ports", small_size::<u32>(), slots)?;
+        let cells = Map::of(&MapKind {
+            kind: MAP_ARRAY,
+            name: "bulkhead_cells",
+            key_size: small_size::<u32>(),
+            value_size: cells::LEN.cast_unsigned(),
+            entries: 1,
+            flags: MAPPABLE,
+        })?;
+        /// The kernel gives such a map whole pages, of 4 KiB at least.
+        const PAGE: usize = 4096;
+        let mapped = Mapping::of(std::os::fd::AsFd::as_fd(&cells), 0, place(cells::LEN).next_multiple_of(PAGE))?;
+        let cache = Self {
+            flows,
+            interfaces,
+            cells,
+            mapped,
+            slots: Mutex::new(Slots { used: vec![false; slots as usize], next: 0 }),
+            reached: (0..slots).map(|_| AtomicBool::new(false)).collect(),
+            added: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        };
+        // No snapshot has it.
+        cache.enter(u64::MAX);
+        Ok(Arc::new(cache))
+    }
+
+    /// Ends all flows of other generations. To be called before a snapshot of the generation is published: what workers
+    /// add by the old one then is not used any more.
+    pub fn enter(&self, generation: u64) {
+        self.cell(cells::GENERATION).store(generation, Ordering::SeqCst);
+    }
+
+    /// Lets packets be sent out of a port, or not any more. The interface is one of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the kernel refuses; then nothing is sent there.
+    pub fn reach(&self, slot: FlowSlot, interface: Option<u32>) -> io::Result<()> {
+        let at = u32::from(slot.0);
+        let set = match interface {
+            Some(interface) => self.interfaces.set(at, &interface.to_ne_bytes()),
+            None => self.interfaces.remove(&at.to_ne_bytes()),
+        };
+        self.reached[usize::from(slot.0)].store(interface.is_some() && set.is_ok(), Ordering::Relaxed);
+        set
+    }
+
+    /// What the cache has forwarded from and to the port that has the slot, since it has it.
+    pub fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
+        let first = cells::TRAFFIC + i32::from(slot.0) * cells::TRAFFIC_LEN;
+        let count = |at: i32| self.cell(first + at).load(Ordering::Relaxed);
+        CachedTraffic { received: count(0), received_bytes: count(8), sent: count(16), sent_bytes: count(24) }
+    }
+
+    /// Packets of sessions that the rule with this origin has allowed.
+    pub fn allowed_by(&self, origin: OriginId) -> u64 {
+        let at = origin_number(Some(origin));
+        at.map_or(0, |at| self.cell(cells::DECISIONS + at * 8).load(Ordering::Relaxed))
+    }
+
+    /// How many times a flow was added or renewed.
+    pub fn added(&self) -> u64 {
+        self.added.load(Ordering::Relaxed)
+    }
+
+    /// How many times the kernel refused one; its packets go through the workers.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The program of the port in a slot.
+    pub(super) fn program(&self, sockets: &Map, slot: FlowSlot) -> Vec<Instruction> {
+        let Self { flows, interfaces, cells, .. } = self;
+        flow_program::instructions(Maps { sockets, flows, interfaces, cells }, slot)
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
+        // A panic cannot leave it half changed.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cell(&self, offset: i32) -> &AtomicU64 {
+        let offset = place(offset);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.mapped.len(), "a cell is in the map");
+        // SAFETY: within the mapping, which lives as long as self, and aligned: it begins with a page. The kernel's programs
+        // and other threads access it by atomic operations or by whole words only.
+        unsafe { self.mapped.start().add(offset).cast::<AtomicU64>().as_ref() }
+    }
+}
+
+impl FlowCache for KernelFlowCache {
+    fn reaches(&self, out: FlowSlot) -> bool {
+        self.reached.get(usize::from(out.0)).is_some_and(|reached| reached.load(Ordering::Relaxed))
+    }
+
+    fn add(&self, flow: &CachedFlow) {
+        let Some((key, value)) = encode(flow, coarse_time()) else { return };
+        match self.flows.insert(&key, &value) {
+            Ok(()) => self.added.fetch_add(1, Ordering::Relaxed),
+            Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+}
+
+/// A slot that an interface has, until it is dropped.
+#[derive(Debug)]
+pub(super) struct HeldSlot {
+    pub(super) cache: Arc<KernelFlowCache>,
+    pub(super) slot: FlowSlot,
+}
+
+impl HeldSlot {
+    /// None when all are in use.
+    pub(super) fn take(cache: &Arc<KernelFlowCache>) -> Option<Self> {
+        let slot = cache.slots().take()?;
+        let first = cells::TRAFFIC + i32::from(slot.0) * cells::TRAFFIC_LEN;
+        (0..4).for_each(|at| cache.cell(first + at * 8).store(0, Ordering::Relaxed));
+        Some(Self { cache: Arc::clone(cache), slot })
+    }
+}
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        // Fails when the interface is gone, and then the kernel has removed it.
+        let _ = self.cache.reach(self.slot, None);
+        self.cache.slots().used[usize::from(self.slot.0)] = false;
+    }
+}
+
+/// A flow as the map has it. None for what the program does not know.
+fn encode(flow: &CachedFlow, now: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+    let CachedFlow { from, to, flow: who, received, sent, longest, origin, generation, lease } = flow;
+    let mut bytes = vec![0; place(key::LEN.into())];
+    let mut put = |at: i16, part: &[u8]| bytes[place(at.into())..][..part.len()].copy_from_slice(part);
+    put(key::SLOT, &u32::from(from.0).to_ne_bytes());
+    let version = match (who.src, who.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            put(key::SOURCE, &src.octets());
+            put(key::DESTINATION, &dst.octets());
+            4
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            put(key::SOURCE, &src.octets());
+            put(key::DESTINATION, &dst.octets());
+            6
+        }
+        _ => return None,
+    };
+    put(key::KIND, &(u32::from(who.protocol) | version << 8).to_ne_bytes());
+    put(key::PORTS, &who.sport.to_be_bytes());
+    put(key::PORTS + 2, &who.dport.to_be_bytes());
+    let key = std::mem::replace(&mut bytes, vec![0; place(value::LEN.into())]);
+    let mut put = |at: i16, part: &[u8]| bytes[place(at.into())..][..part.len()].copy_from_slice(part);
+    put(value::GENERATION, &generation.to_ne_bytes());
+    put(value::EXPIRES, &now.saturating_add(*lease).to_ne_bytes());
+    put(value::OUT, &u32::from(to.0).to_ne_bytes());
+    put(value::ORIGIN, &origin_number(*origin)?.to_ne_bytes());
+    put(value::RECEIVED, received);
+    put(value::LONGEST, &longest.to_ne_bytes());
+    put(value::SENT, sent);
+    Some((key, bytes))
+}
+
+/// Where the packets of an origin are counted; 0 for none. An origin beyond is not counted, so it has no flows here.
+fn origin_number(origin: Option<OriginId>) -> Option<i32> {
+    let number = origin.map_or(Some(0), |origin| i32::try_from(origin.0).ok()?.checked_add(1))?;
+    (number < cells::ORIGINS).then_some(number)
+}
+
+fn place(offset: i32) -> usize {
+    usize::try_from(offset).expect("offsets are not negative")
+}
+
+/// `CLOCK_MONOTONIC_COARSE` in nanoseconds, the program's clock.
+fn coarse_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time and touches no other memory.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    let [seconds, nanoseconds] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    seconds * 1_000_000_000 + nanoseconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Flow;
+
+    fn flow() -> CachedFlow {
+        let flow = Flow {
+            src: [10, 0, 0, 1].into(),
+            dst: [10, 0, 0, 2].into(),
+            protocol: 17,
+            sport: 0x1234,
+            dport: 53,
+            icmp: None,
+        };
+        CachedFlow {
+            from: FlowSlot(3),
+            to: FlowSlot(5),
+            flow,
+            received: *b"abcdefghijkl",
+            sent: *b"ABCDEFGHIJKL",
+            longest: 1514,
+            origin: Some(OriginId(7)),
+            generation: 9,
+            lease: 100,
+        }
+    }
+
+    #[test]
+    fn a_flow_is_encoded_as_the_program_reads_it() {
+        let (key, value) = encode(&flow(), 1000).unwrap();
+        let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
+        assert_eq!((word(&key, 0), word(&key, 4)), (3, 17 | 4 << 8));
+        assert_eq!(key[8..12], [0x12, 0x34, 0, 53]);
+        assert_eq!((&key[16..20], &key[32..36]), (&[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
+        assert_eq!(
+            (value[..8].to_vec(), value[8..16].to_vec()),
+            (9u64.to_ne_bytes().into(), 1100u64.to_ne_bytes().into())
+        );
+        assert_eq!((word(&value, 16), word(&value, 20)), (5, 8));
+        assert_eq!((&value[24..36], &value[40..52]), (&b"abcdefghijkl"[..], &b"ABCDEFGHIJKL"[..]));
+        assert_eq!(value[36..38], 1514u16.to_ne_bytes());
+    }
+
+    #[test]
+    fn an_origin_that_is_not_counted_has_no_flows() {
+        let last = u32::try_from(cells::ORIGINS - 2).unwrap();
+        assert!(encode(&CachedFlow { origin: Some(OriginId(last)), ..flow() }, 0).is_some());
+        assert!(encode(&CachedFlow { origin: Some(OriginId(last + 1)), ..flow() }, 0).is_none());
+        assert!(encode(&CachedFlow { origin: Some(OriginId(u32::MAX)), ..flow() }, 0).is_none());
+        assert_eq!(origin_number(None), Some(0));
+    }
+
+    #[test]
+    fn a_slot_that_was_given_back_is_given_out_last() {
+        let mut slots = Slots { used: vec![false; 3], next: 0 };
+        assert_eq!(slots.take(), Some(FlowSlot(0)));
+        slots.used[0] = false;
+        assert_eq!(
+            [slots.take(), slots.take(), slots.take(), slots.take()],
+            [Some(FlowSlot(1)), Some(FlowSlot(2)), Some(FlowSlot(0)), None]
+        );
+    }
+}

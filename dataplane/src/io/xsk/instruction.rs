@@ -1,0 +1,208 @@
+//! Instructions of BPF programs, and jumps to places that have names. Source: RFC 9669.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::bpf::Map;
+
+/// One instruction: operation, registers (destination in the low half), offset, immediate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Instruction {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+impl Instruction {
+    /// Any instruction, by its operation code.
+    pub(super) const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
+        Self { code, registers: source << 4 | destination, offset, immediate }
+    }
+
+    /// `destination = immediate`.
+    pub(super) const fn set(destination: u8, immediate: i32) -> Self {
+        Self::new(0xb7, destination, 0, 0, immediate)
+    }
+
+    /// `destination = source`.
+    pub(super) const fn copy(destination: u8, source: u8) -> Self {
+        Self::new(0xbf, destination, source, 0, 0)
+    }
+
+    /// `destination = *(u32 *)(source + offset)`.
+    pub(super) const fn load(destination: u8, source: u8, offset: i16) -> Self {
+        Self::new(0x61, destination, source, offset, 0)
+    }
+
+    /// `*(u32 *)(destination + offset) = source`.
+    pub(super) const fn store(destination: u8, source: u8, offset: i16) -> Self {
+        Self::new(0x63, destination, source, offset, 0)
+    }
+
+    /// Calls a function of the kernel: arguments in registers 1 to 5, the answer in 0.
+    pub(super) const fn call(function: i32) -> Self {
+        Self::new(0x85, 0, 0, 0, function)
+    }
+
+    /// Ends the program with what is in register 0.
+    pub(super) const fn exit() -> Self {
+        Self::new(0x95, 0, 0, 0, 0)
+    }
+
+    /// `destination = map`: two instructions' space.
+    pub(super) fn map(destination: u8, map: &Map) -> [Self; 2] {
+        const PSEUDO_MAP_FD: u8 = 1;
+        [
+            Self::new(0x18, destination, PSEUDO_MAP_FD, 0, map.as_fd().as_raw_fd()),
+            // The upper half of a 64-bit immediate.
+            Self::new(0, 0, 0, 0, 0),
+        ]
+    }
+
+    /// `destination = &map[0] + offset`, of an array with one value: two instructions' space.
+    pub(super) fn value(destination: u8, map: &Map, offset: i32) -> [Self; 2] {
+        const PSEUDO_MAP_VALUE: u8 = 2;
+        [Self::new(0x18, destination, PSEUDO_MAP_VALUE, 0, map.as_fd().as_raw_fd()), Self::new(0, 0, 0, 0, offset)]
+    }
+}
+
+/// How many bytes an instruction reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Width {
+    Byte = 0x10,
+    Short = 0x08,
+    Word = 0x00,
+    Double = 0x18,
+}
+
+/// A comparison of two registers or of a register and a number, unsigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Test {
+    Equal = 0x10,
+    Greater = 0x20,
+    AtLeast = 0x30,
+    /// A bit of the one is set in the other.
+    Shares = 0x40,
+    Differs = 0x50,
+    Less = 0xa0,
+}
+
+/// An operation on a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Operation {
+    Add = 0x00,
+    Or = 0x40,
+    And = 0x50,
+    ShiftLeft = 0x60,
+    ShiftRight = 0x70,
+}
+
+/// A program that is being written. `L` names the places that it jumps to.
+#[derive(Clone, Debug)]
+pub(super) struct Assembler<L> {
+    instructions: Vec<Instruction>,
+    jumps: Vec<(usize, L)>,
+    places: Vec<(L, usize)>,
+}
+
+impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
+    /// An empty program.
+    pub(super) const fn new() -> Self {
+        Self { instructions: Vec::new(), jumps: Vec::new(), places: Vec::new() }
+    }
+
+    /// Any instructions that do not jump.
+    pub(super) fn push(&mut self, instructions: impl IntoIterator<Item = Instruction>) {
+        self.instructions.extend(instructions);
+    }
+
+    /// What follows has this name.
+    pub(super) fn place(&mut self, name: L) {
+        self.places.push((name, self.instructions.len()));
+    }
+
+    /// Jumps there when the register and the number are so.
+    pub(super) fn jump_if(&mut self, register: u8, test: Test, number: i32, to: L) {
+        self.jumps.push((self.instructions.len(), to));
+        self.push([Instruction::new(0x05 | test as u8, register, 0, 0, number)]);
+    }
+
+    /// Jumps there when the two registers are so.
+    pub(super) fn jump_if_register(&mut self, register: u8, test: Test, other: u8, to: L) {
+        self.jumps.push((self.instructions.len(), to));
+        self.push([Instruction::new(0x0d | test as u8, register, other, 0, 0)]);
+    }
+
+    /// Jumps there.
+    pub(super) fn jump(&mut self, to: L) {
+        self.jumps.push((self.instructions.len(), to));
+        self.push([Instruction::new(0x05, 0, 0, 0, 0)]);
+    }
+
+    /// `register = *(source + offset)`.
+    pub(super) fn load(&mut self, width: Width, register: u8, source: u8, offset: i16) {
+        self.push([Instruction::new(0x61 | width as u8, register, source, offset, 0)]);
+    }
+
+    /// `*(destination + offset) = register`.
+    pub(super) fn store(&mut self, width: Width, destination: u8, register: u8, offset: i16) {
+        self.push([Instruction::new(0x63 | width as u8, destination, register, offset, 0)]);
+    }
+
+    /// `*(u64 *)(destination + offset) += register`, at once for all cores.
+    pub(super) fn count(&mut self, destination: u8, register: u8, offset: i16) {
+        self.push([Instruction::new(0xdb, destination, register, offset, 0)]);
+    }
+
+    /// `register = register operation number`, 64 bits.
+    pub(super) fn apply(&mut self, operation: Operation, register: u8, number: i32) {
+        self.push([Instruction::new(0x07 | operation as u8, register, 0, 0, number)]);
+    }
+
+    /// `register = register operation other`, 64 bits.
+    pub(super) fn apply_register(&mut self, operation: Operation, register: u8, other: u8) {
+        self.push([Instruction::new(0x0f | operation as u8, register, other, 0, 0)]);
+    }
+
+    /// The lower 16 bits of the register, from the network's order to the machine's or back.
+    pub(super) fn swap_short(&mut self, register: u8) {
+        self.push([Instruction::new(0xdc, register, 0, 0, 16)]);
+    }
+
+    /// The program.
+    ///
+    /// # Panics
+    /// When it jumps to a place that it does not have, or too far.
+    pub(super) fn finish(mut self) -> Vec<Instruction> {
+        for (at, to) in self.jumps {
+            let place = self.places.iter().find(|(name, _)| *name == to).map(|&(_, place)| place);
+            let place = place.unwrap_or_else(|| panic!("there is no place {to:?}"));
+            let distance = place.cast_signed() - at.cast_signed() - 1;
+            self.instructions[at].offset = i16::try_from(distance).expect("programs are short");
+        }
+        self.instructions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_leads_behind_itself_by_as_many_instructions_as_are_between() {
+        let mut program = Assembler::new();
+        program.place("start");
+        program.jump_if(1, Test::Equal, 7, "end");
+        program.push([Instruction::set(0, 1)]);
+        program.jump("start");
+        program.place("end");
+        program.push([Instruction::exit()]);
+        let program = program.finish();
+        assert_eq!(program[0], Instruction::new(0x15, 1, 0, 2, 7));
+        assert_eq!(program[2], Instruction::new(0x05, 0, 0, -3, 0));
+    }
+}

@@ -1,0 +1,121 @@
+//! Which flows go into the flow cache.
+//!
+//! Some hits of each burst are looked at. Flows in the cache do not come any more, so what comes is what is not in there, and
+//! the busiest of it is looked at most: no count per flow is needed to find the flows that are worth it.
+//!
+//! Only what goes from pod to pod: there the next hop is the port's one machine. A flow through the uplink depends on a
+//! neighbour that may move, and on an interface whose driver may drop what it is given.
+
+use std::sync::Arc;
+
+use super::stage::Chain;
+use crate::forward::Forwarder;
+use crate::io::{CachedFlow, FlowCache, FlowSlot};
+use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
+
+/// Hits of a burst that are looked at, and so the system calls (a microsecond or two each) that a burst can cost: a twentieth
+/// of the time that a full burst takes to be sent.
+const LOOKS: usize = 8;
+
+/// Flows that are remembered to have been added just now.
+const RECENT: usize = 1 << 10;
+
+/// A flow is not added again for this long, 10 ms in nanoseconds: its packets that are still under way through the worker,
+/// and those that the cache leaves to the worker whatever it knows, would cost a system call each.
+const PAUSE: u64 = 10_000_000;
+
+/// The part of a worker that fills a flow cache.
+#[derive(Debug)]
+pub(super) struct Caching {
+    cache: Arc<dyn FlowCache>,
+    /// By port.
+    slots: Vec<Option<FlowSlot>>,
+    /// By a flow's hash: which one, and when it was added.
+    recent: Vec<(u64, u64)>,
+    /// Which packet of the burst is looked at first.
+    turn: usize,
+}
+
+/// What a burst was judged and is sent by.
+pub(super) struct About<'a> {
+    pub(super) engine: &'a Worker,
+    pub(super) forwarder: &'a Forwarder<Chain>,
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) now: u64,
+}
+
+impl Caching {
+    pub(super) fn new(cache: Arc<dyn FlowCache>) -> Self {
+        Self { cache, slots: Vec::new(), recent: vec![(0, 0); RECENT], turn: 0 }
+    }
+
+    /// A port has this place in the cache, or none.
+    pub(super) fn know(&mut self, port: PortId, slot: Option<FlowSlot>) {
+        let at = port.index();
+        if self.slots.len() <= at {
+            self.slots.resize(at + 1, None);
+        }
+        self.slots[at] = slot;
+    }
+
+    /// Adds flows of a burst that was judged and not sent yet.
+    pub(super) fn offer<'a>(
+        &mut self,
+        about: &About<'_>,
+        burst: impl ExactSizeIterator<Item = (Received<'a>, &'a Judged)> + Clone,
+    ) {
+        let len = burst.len();
+        self.turn = if self.turn + LOOKS < len { self.turn + LOOKS } else { 0 };
+        let mut looks = LOOKS;
+        for (packet, judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
+            let Some((from, to, out)) = self.way(&packet, judged) else { continue };
+            if let Some(flow) = self.flow(about, &packet, (from, to), out) {
+                self.cache.add(&flow);
+            }
+            looks -= 1;
+            if looks == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Where a hit comes from and goes to in the cache, when it can.
+    fn way(&self, packet: &Received<'_>, judged: &Judged) -> Option<(FlowSlot, FlowSlot, PortId)> {
+        let slot = |port: PortId| self.slots.get(port.index()).copied().flatten();
+        let out = judged.verdict.out_port().filter(|_| judged.session == Some(SessionState::Hit))?;
+        let (from, to) = (slot(packet.in_port)?, slot(out)?);
+        // A packet in several frames does not end where its first one does.
+        let is_whole = packet.wire_len <= packet.frame.len();
+        (is_whole && self.cache.reaches(to)).then_some((from, to, out))
+    }
+
+    fn flow(
+        &mut self,
+        about: &About<'_>,
+        packet: &Received<'_>,
+        (from, to): (FlowSlot, FlowSlot),
+        out: PortId,
+    ) -> Option<CachedFlow> {
+        let (sent, longest) = about.forwarder.between_pods(packet.in_port, out)?;
+        let found = about.engine.cacheable(packet.frame, packet.in_port).filter(|found| found.lease > 0)?;
+        // Two directions have one hash.
+        let name = found.hash.wrapping_add(u64::from(from.0));
+        #[expect(clippy::cast_possible_truncation, reason = "some bits are as good as all")]
+        let recent = &mut self.recent[name as usize % RECENT];
+        if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {
+            return None;
+        }
+        *recent = (name, about.now);
+        Some(CachedFlow {
+            from,
+            to,
+            flow: found.flow,
+            received: *packet.frame.first_chunk()?,
+            sent,
+            longest: u16::try_from(longest).unwrap_or(u16::MAX),
+            origin: found.origin,
+            generation: about.snapshot.generation(),
+            lease: found.lease,
+        })
+    }
+}

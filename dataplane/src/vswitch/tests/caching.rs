@@ -1,0 +1,183 @@
+//! What goes into a flow cache, and what must not.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::io::CachedFlow;
+use crate::packet::TcpFlags;
+use crate::testbed::{ACK, b_to_a};
+use bulkhead_classifier::OriginId;
+
+/// A cache that keeps what it gets and forwards nothing.
+#[derive(Debug, Default)]
+struct Recorded {
+    flows: Mutex<Vec<CachedFlow>>,
+    /// Ports that it does not reach.
+    far: Vec<FlowSlot>,
+}
+
+impl FlowCache for Recorded {
+    fn reaches(&self, out: FlowSlot) -> bool {
+        !self.far.contains(&out)
+    }
+
+    fn add(&self, flow: &CachedFlow) {
+        self.flows.lock().unwrap().push(*flow);
+    }
+}
+
+const fn slot(id: PortId) -> FlowSlot {
+    FlowSlot(id.0 + 10)
+}
+
+/// All ports have places.
+fn start(cache: &Arc<Recorded>, tap: Option<Tap>) -> Node {
+    let flow_cache: Arc<dyn FlowCache> = Arc::clone(cache) as Arc<dyn FlowCache>;
+    let mut node = Node::unplugged(1, snapshot_of(4, live_ports()), tap, Some(flow_cache));
+    for id in [UPLINK, HOST, A, B] {
+        node.plug_with(id, |port| port.with_slot(slot(id)));
+    }
+    node
+}
+
+fn from_b(packet: &[u8]) -> Vec<u8> {
+    ethernet(B_MAC, 0x0800, packet)
+}
+
+impl Recorded {
+    fn flows(&self) -> Vec<CachedFlow> {
+        self.flows.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_flow_between_pods_is_added_with_what_was_done_to_its_packet() {
+    let cache = Arc::new(Recorded::default());
+    let mut node = start(&cache, None);
+    let frame = from_a(&udp("10.0.0.1", "10.0.0.2", 80));
+    node.send(A, &frame);
+    node.receive(B);
+    assert_eq!(cache.flows(), [], "the first packet asks the policy");
+    node.send(A, &frame);
+    let sent = node.receive(B);
+    let [flow] = *cache.flows() else { panic!("{:?}", cache.flows()) };
+    assert_eq!((flow.from, flow.to), (slot(A), slot(B)));
+    assert_eq!((&flow.received[..], &flow.sent[..]), (&frame[..12], &sent[..12]));
+    assert_eq!((flow.flow.src, flow.flow.dst), (ip("10.0.0.1"), ip("10.0.0.2")));
+    assert_eq!((flow.flow.protocol, flow.flow.dport), (17, 80));
+    assert_eq!((flow.generation, flow.origin), (4, Some(OriginId(7))));
+    assert_eq!(usize::from(flow.longest), 14 + 9000);
+    assert_eq!(flow.lease, 10_000_000_000);
+    node.stop();
+}
+
+#[test]
+fn tcp_is_added_between_its_handshake_and_its_end_in_both_directions() {
+    let cache = Arc::new(Recorded::default());
+    let mut node = start(&cache, None);
+    let mut pass = |from: PortId, flags: u8| {
+        let (frame, to) = if from == A { (from_a(&a_to_b(flags)), B) } else { (from_b(&b_to_a(flags)), A) };
+        node.send(from, &frame);
+        node.receive(to);
+        std::mem::take(&mut *cache.flows.lock().unwrap()).len()
+    };
+    assert_eq!([pass(A, SYN), pass(B, SYN | ACK)], [0, 0]);
+    // The third segment makes it established; the ones behind it find it so.
+    let handshake = pass(A, ACK);
+    assert_eq!((handshake + pass(A, ACK), pass(B, ACK)), (1, 1));
+    assert_eq!([pass(B, TcpFlags::FIN | ACK), pass(A, TcpFlags::FIN | ACK), pass(B, ACK), pass(A, ACK)], [0; 4]);
+    node.stop();
+}
+
+#[test]
+fn what_does_not_go_from_pod_to_pod_or_where_the_cache_does_not_reach_is_not_added() {
+    let cache = Arc::new(Recorded { far: vec![slot(A)], ..Recorded::default() });
+    let mut node = start(&cache, None);
+    let to_uplink = from_a(&udp("10.0.0.1", "8.8.8.8", 53));
+    let from_uplink = ethernet([2, 0, 0, 0, 0, 9], 0x0800, &udp("8.8.8.8", "10.0.0.1", 53));
+    let to_a = from_b(&udp("10.0.0.2", "10.0.0.1", 53));
+    for _ in 0..3 {
+        node.send(A, &to_uplink);
+        node.send(UPLINK, &from_uplink);
+        node.send(B, &to_a);
+        node.receive(A);
+    }
+    let counters = node.stop();
+    assert!(counters.sum(|worker| worker.received) >= 9);
+    assert_eq!(cache.flows(), []);
+}
+
+#[test]
+fn a_port_that_is_no_more_has_no_flows_and_neither_has_a_vswitch_that_captures() {
+    let cache = Arc::new(Recorded::default());
+    let (tap, _captured) = Tap::new();
+    let mut node = start(&cache, Some(tap));
+    let frame = from_a(&udp("10.0.0.1", "10.0.0.2", 80));
+    for _ in 0..3 {
+        node.send(A, &frame);
+        node.receive(B);
+    }
+    node.stop();
+    assert_eq!(cache.flows(), []);
+    let mut node = start(&cache, None);
+    node.vswitch.remove_port(B);
+    node.plug(B);
+    for _ in 0..3 {
+        node.send(A, &frame);
+        node.receive(B);
+    }
+    node.stop();
+    assert_eq!(cache.flows(), [], "the new port has no place");
+}
+
+/// Frames of that many flows.
+fn flows(count: u16) -> Vec<Vec<u8>> {
+    let frame = |flow: u16| {
+        let mut packet = udp("10.0.0.1", "10.0.0.2", 80);
+        packet[20..22].copy_from_slice(&(1000 + flow).to_be_bytes());
+        from_a(&packet)
+    };
+    (0..count).map(frame).collect()
+}
+
+#[test]
+fn of_a_burst_some_flows_are_added_in_the_end_all_and_none_twice_at_a_time() {
+    let cache = Arc::new(Recorded::default());
+    let publisher = Publisher::new(snapshot_of(1, live_ports()));
+    let config = VswitchConfig {
+        cores: vec![None],
+        poll: PollMode::Spin,
+        engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },
+        frames: FRAMES,
+        tap: None,
+        flow_cache: Some(Arc::clone(&cache) as Arc<dyn FlowCache>),
+    };
+    let (mut vswitch, mut workers) = Vswitch::stepped(&config, &publisher).unwrap();
+    let [mut a, mut b] = [A, B].map(|id| {
+        let (port, other) = LoopbackPort::pair(1024);
+        vswitch.add_port(id, 0, Box::new(port.with_slot(slot(id))));
+        LoopbackPeer::new(other, vswitch.pool().sibling())
+    });
+    let worker = &mut workers[0];
+    let mut burst = |frames: &[Vec<u8>], now: u64| {
+        a.push_burst(frames).unwrap();
+        assert!(worker.round(now));
+        assert_eq!(std::iter::from_fn(|| b.pop()).count(), frames.len());
+        std::mem::take(&mut *cache.flows.lock().unwrap())
+    };
+    let frames = flows(100);
+    assert_eq!(burst(&frames, 1), [], "all are new");
+    assert_eq!(burst(&frames[..1], 2).len(), 1);
+    assert_eq!(burst(&frames[..1], 2 + 9_000_000), [], "its packets may still be under way");
+    assert_eq!(burst(&frames[..1], 2 + 10_000_000).len(), 1);
+    // The cache forgets all of it: every flow has its turn again and again.
+    let mut ports = Vec::new();
+    for _ in 0..26 {
+        let added = burst(&frames, 2_000_000_000);
+        assert!(added.len() <= 8, "{} system calls for a burst", added.len());
+        ports.extend(added.iter().map(|flow| flow.flow.sport));
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports, (1000..1100).collect::<Vec<u16>>());
+}

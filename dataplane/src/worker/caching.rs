@@ -1,0 +1,52 @@
+//! What a flow cache may be told of a session.
+
+use super::Worker;
+use crate::packet::{self, Addresses, Plain, TcpFlags};
+use crate::session::Key;
+use crate::{Flow, LinkType, PortId};
+
+use bulkhead_classifier::{OriginId, protocol};
+
+/// The longest lease, in nanoseconds: 10 s. At the end of it a packet of the flow goes through the worker, and those behind
+/// it may overtake it. A TCP connection does not feel that once in 10 s, and longer would only be longer until a flow that
+/// nothing else ends is looked at again.
+const LEASE: u64 = 10_000_000_000;
+
+/// A lease is at most this part of the time that the session lives without packets: its packets are not seen meanwhile.
+const LEASES_PER_TIMEOUT: u64 = 16;
+
+/// A flow whose packets need not be judged one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cacheable {
+    pub(crate) flow: Flow,
+    /// The keyed hash of the session, the same for both directions.
+    pub(crate) hash: u64,
+    pub(crate) origin: Option<OriginId>,
+    /// In nanoseconds.
+    pub(crate) lease: u64,
+}
+
+impl Worker {
+    /// The flow of a packet that was judged to be a hit, when the next ones of it will be hits too, whatever they carry: UDP,
+    /// and TCP between its handshake and its end. The snapshot must be the one that the packet was judged by.
+    pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId) -> Option<Cacheable> {
+        let (plain, _) = packet::parse_plain(LinkType::Ethernet, frame, frame.len())?;
+        let Plain { addresses, protocol, sport, dport, flags, .. } = plain;
+        let (key, from_low) = match addresses {
+            Addresses::V4(src, dst) => Key::v4(src, dst, protocol, sport, dport),
+            Addresses::V6(src, dst) => Key::v6(src, dst, protocol, sport, dport),
+        };
+        let hash = self.sessions.hash(&key);
+        let (entry, timeout) = self.sessions.established(hash, &key)?;
+        let direction = entry.direction(from_low);
+        let is_plain = protocol != protocol::TCP || flags.0 & (TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST) == 0;
+        let is_hit = entry.is_session_of(self.epoch) && entry.is_checked(direction);
+        if !is_plain || !is_hit || entry.ports(direction).0 != in_port {
+            return None;
+        }
+        let [(src, sport), (dst, dport)] = key.endpoints(from_low);
+        let lease = LEASE.min(timeout / LEASES_PER_TIMEOUT);
+        let origin = (entry.origin != u32::MAX).then_some(OriginId(entry.origin));
+        Some(Cacheable { flow: Flow { src, dst, protocol, sport, dport, icmp: None }, hash, origin, lease })
+    }
+}

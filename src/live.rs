@@ -25,6 +25,8 @@ mod next_hops;
 mod outlet;
 mod ports;
 mod preflight;
+#[cfg(test)]
+mod scratch;
 mod signals;
 mod state;
 mod summary;
@@ -35,13 +37,14 @@ mod watch;
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::args::{Format, Run};
 use crate::output;
 use config::Config;
 use control::Control;
 use preflight::{Facts, Finding, Severity};
+use signals::Requests;
 
 /// Runs the vswitch until a signal ends it, or only checks whether it could.
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
@@ -74,7 +77,9 @@ fn start(args: &Run) -> anyhow::Result<ExitCode> {
     if errors > 0 {
         bail!("{errors} of the checks at start failed; nothing was touched");
     }
-    Control::start(config, args)?.run()
+    // Before anything that a signal should stop in order.
+    let requests = Requests::listen().context("cannot listen to signals")?;
+    Control::start(config, args, requests)?.run()
 }
 
 /// Prints the findings. Exit code 1 when the vswitch would not start.

@@ -12,6 +12,7 @@
 pub(super) mod buffers;
 mod check;
 mod file;
+mod sessions;
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,15 +1,17 @@
 //! The control thread's loop.
 
+mod enforce;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig, VswitchCounters, VswitchEvent};
-use bulkhead_dataplane::{Percent, PortId, Publisher, SessionConfig, Snapshot, Timeouts, WorkerConfig};
+use bulkhead_dataplane::{PortId, Publisher, Snapshot, WorkerConfig};
 
 use super::capture::{Capture, CaptureCounters};
-use super::config::{Config, Poll, SessionsConfig};
+use super::config::{Config, Poll};
 use super::ids::Ids;
 use super::log;
 use super::next_hops::NextHops;
@@ -17,10 +19,10 @@ use super::ports::Ports;
 use super::signals::{self, Request, Requests};
 use super::state::LiveState;
 use super::summary::Summary;
-use super::system::{Held, Kernel, NewPort, Opened};
-use super::view::View;
+use super::system::{Held, Kernel, Opened};
 use super::watch::Watch;
 use crate::args::{Format, Run};
+use enforce::Refused;
 
 /// How long the loop waits for a signal before it looks around. Less than the watches' interval, so that they look when
 /// they are due.
@@ -28,9 +30,6 @@ const ROUND: Duration = Duration::from_millis(10);
 
 /// How often interfaces are looked at. A few system calls each; a port that fails is told by its worker at once.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// How long after a change that could not be enforced it is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// Everything that the control thread has.
 pub(super) struct Control {
@@ -55,19 +54,9 @@ pub(super) struct Control {
     refused: Option<Refused>,
 }
 
-/// A change that could not be enforced, and is tried again.
-struct Refused {
-    why: String,
-    again: Instant,
-    /// Whether it was one of the state.
-    state: bool,
-}
-
 impl Control {
     /// Reads the state and starts the workers. No interface is taken yet.
-    pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<Self> {
-        // Before anything that a signal should stop in order.
-        let requests = Requests::listen().context("cannot listen to signals")?;
+    pub(super) fn start(config: Config, args: &Run, requests: Requests) -> anyhow::Result<Self> {
         // What an earlier process has left would tell too early that this one is ready.
         if let Some(path) = &args.ready_file {
             // Now, and not when all interfaces are taken.
@@ -78,7 +67,7 @@ impl Control {
         let config_watch = Watch::new(std::slice::from_ref(&args.config));
         let state = LiveState::load(&config.state, &config.node)?;
         let (ports, mut ids) = (Ports::new(&config.ports), Ids::default());
-        let first = view(&state, &ports, &config).snapshot(1, &mut ids)?;
+        let first = enforce::view(&state, &ports, &config).snapshot(1, &mut ids)?;
         let publisher = Publisher::new(Snapshot::empty());
         let mut capture = None;
         let mut tap = None;
@@ -95,7 +84,7 @@ impl Control {
                 Poll::Spin => PollMode::Spin,
                 Poll::Adaptive => PollMode::Adaptive,
             },
-            engine: WorkerConfig { sessions: sessions(&config.sessions), ..WorkerConfig::default() },
+            engine: WorkerConfig { sessions: config.sessions.settings(), ..WorkerConfig::default() },
             frames: config.frames(),
             tap,
             flow_cache: None,
@@ -172,7 +161,7 @@ impl Control {
         self.config_watch.hurry();
         self.state.hurry();
         self.next_look = Instant::now();
-        self.refused.iter_mut().for_each(|refused| refused.again = Instant::now());
+        self.refused.iter_mut().for_each(Refused::hurry);
     }
 
     /// One look at everything that may have changed.
@@ -194,31 +183,11 @@ impl Control {
             changed |= self.take_events();
             self.closed.clear();
         }
-        if changed || self.refused.as_ref().is_some_and(|refused| Instant::now() >= refused.again) {
+        if changed || self.refused.as_ref().is_some_and(Refused::is_due) {
             self.enforce(changed, state);
         }
         // Tables that workers still used at the last change.
         self.publisher.collect();
-    }
-
-    /// Puts into force what is so now. What cannot be is tried again: it may be for lack of memory, which passes.
-    fn enforce(&mut self, changed: bool, state: bool) {
-        let before = self.refused.take();
-        let state = state || before.as_ref().is_some_and(|refused| refused.state);
-        match self.publish() {
-            Ok(generation) if state && !self.state.is_denied() => {
-                log::info(&format!("the new state is in force, generation {generation}"));
-            }
-            Ok(_) => {}
-            Err(error) => {
-                let why = format!("{error:#}");
-                // The same again is no news.
-                if changed || before.is_none_or(|refused| refused.why != why) {
-                    log::error(&format!("the change cannot be enforced; what was in force stays\n{why}"));
-                }
-                self.refused = Some(Refused { why, again: Instant::now() + AGAIN, state });
-            }
-        }
     }
 
     fn take_events(&mut self) -> bool {
@@ -272,29 +241,6 @@ impl Control {
             "the configuration's ports and routes are as before"
         });
         changed
-    }
-
-    /// Tells the workers what is so now; then ports that were opened become theirs. Answers the generation.
-    fn publish(&mut self) -> anyhow::Result<u64> {
-        let generation = self.publisher.current().generation() + 1;
-        let snapshot = view(&self.state, &self.ports, &self.config).snapshot(generation, &mut self.ids)?;
-        self.publisher.publish(snapshot)?;
-        let mut said = Vec::new();
-        for NewPort { name, queues, said: text } in self.opened.drain(..) {
-            let id = self.ids.of(&name).and_then(|id| u16::try_from(id).ok());
-            let id = PortId(id.with_context(|| format!("port {name} has no number, a fault of the program"))?);
-            for (queue, port) in (0..).zip(queues) {
-                self.vswitch.add_port(id, queue, Box::new(port));
-            }
-            said.push(text);
-        }
-        if !said.is_empty() {
-            // What is said is true then: the second answer comes after a round in which the worker has given the port's
-            // rings buffers to receive into.
-            let _ = (self.vswitch.counters(), self.vswitch.counters());
-        }
-        said.iter().for_each(log::info);
-        Ok(generation)
     }
 
     fn with_system<T>(&mut self, act: impl FnOnce(&mut Ports, &mut Kernel<'_>) -> T) -> T {
@@ -366,43 +312,5 @@ impl About {
             Format::Json => format!("{}\n", summary.json()),
         });
         Ok(())
-    }
-}
-
-fn view<'a>(state: &'a LiveState, ports: &'a Ports, config: &'a Config) -> View<'a> {
-    View { tables: state.tables(), ports, routes: &config.routes, peers: state.peers(), denied: state.is_denied() }
-}
-
-fn sessions(config: &SessionsConfig) -> SessionConfig {
-    let default = SessionConfig::live(config.capacity.unwrap_or(SessionConfig::default().capacity));
-    let nanoseconds = |time: Option<Duration>, default: u64| {
-        time.map_or(default, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-    };
-    let (times, defaults, shares) = (config.timeouts, default.timeouts, config.shares);
-    SessionConfig {
-        tcp_pickup: config.tcp_pickup,
-        timeouts: Timeouts {
-            tcp_established: nanoseconds(times.tcp_established, defaults.tcp_established),
-            tcp_transient: nanoseconds(times.tcp_transient, defaults.tcp_transient),
-            idle: nanoseconds(times.idle, defaults.idle),
-            icmp_echo: nanoseconds(times.icmp_echo, defaults.icmp_echo),
-            ..defaults
-        },
-        half_open: shares.half_open.map_or(default.half_open, Percent),
-        pod_share: shares.pod.map_or(default.pod_share, Percent),
-        outside_share: shares.outside.map_or(default.outside_share, Percent),
-        ..default
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_example_shows_the_sessions_as_they_are_by_default() {
-        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
-        let shown = sessions(&Config::read(&example).unwrap().sessions);
-        assert_eq!(shown, SessionConfig::live(SessionConfig::default().capacity));
     }
 }

@@ -27,6 +27,20 @@ pub(super) enum Request {
     Look,
 }
 
+/// Tells the second signal to stop from the first.
+#[derive(Debug, Default)]
+struct Stopping {
+    /// When the first one came.
+    since: Option<Instant>,
+}
+
+impl Stopping {
+    /// Whether a signal to stop that comes now is not to wait for anything.
+    fn is_urgent(&mut self, now: Instant) -> bool {
+        now.duration_since(*self.since.get_or_insert(now)) >= SAME_REQUEST
+    }
+}
+
 /// Receives signals from now on; without it SIGUSR1 and SIGHUP would end the process. A second signal to stop ends the
 /// process at once, whatever it waits for: the kernel gives the interfaces back, and nothing is printed.
 pub(super) struct Requests(Receiver<Request>);
@@ -40,26 +54,27 @@ impl Requests {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])?;
         let (tell, requests) = crossbeam_channel::unbounded();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
-            let mut stopping: Option<Instant> = None;
+            let mut stopping = Stopping::default();
             for signal in signals.forever() {
                 let request = match signal {
                     SIGUSR1 => Request::Summary,
                     SIGHUP => Request::Look,
                     // As the shell shows that a signal has ended a program.
-                    _ if stopping.is_some_and(|since| since.elapsed() >= SAME_REQUEST) => {
-                        signal_hook::low_level::exit(128 + signal)
-                    }
+                    _ if stopping.is_urgent(Instant::now()) => signal_hook::low_level::exit(128 + signal),
                     _ => Request::Stop,
                 };
-                if request == Request::Stop {
-                    stopping.get_or_insert_with(Instant::now);
-                }
                 if tell.send(request).is_err() {
                     break;
                 }
             }
         })?;
         Ok(Self(requests))
+    }
+
+    /// What is asked by this channel, and no signals.
+    #[cfg(test)]
+    pub(super) const fn of(requests: Receiver<Request>) -> Self {
+        Self(requests)
     }
 
     /// Waits for a request, none when the time is over first.
@@ -109,6 +124,15 @@ fn notify(name: &OsStr) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_signal_to_stop_is_urgent_and_the_same_one_passed_on_is_not() {
+        let (mut stopping, first) = (Stopping::default(), Instant::now());
+        assert!(!stopping.is_urgent(first), "the first one stops it in order");
+        assert!(!stopping.is_urgent(first) && !stopping.is_urgent(first + SAME_REQUEST / 2));
+        // Counted from the first: whoever asks again and again is heard.
+        assert!(stopping.is_urgent(first + SAME_REQUEST) && stopping.is_urgent(first + SAME_REQUEST * 60));
+    }
 
     #[test]
     fn systemd_is_told_at_a_path_and_at_an_abstract_name() {

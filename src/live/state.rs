@@ -200,39 +200,30 @@ fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
+    use crate::live::scratch::Scratch;
 
-    /// A folder with a state, gone with the test.
-    struct Files(PathBuf);
+    /// A folder with a state.
+    struct Files(Scratch);
 
     impl Files {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("bulkhead-state-{}-{name}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
+            Self(Scratch::new(&format!("state-{name}")))
         }
 
         fn write(&self, text: &str) {
-            std::fs::write(self.0.join("state.yaml"), text).unwrap();
+            self.0.write("state.yaml", text);
         }
 
         fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
             let config = StateConfig {
-                paths: vec![self.0.join("state.yaml")],
+                paths: vec![self.0.path().join("state.yaml")],
                 lenient: false,
                 namespace_default: NamespaceDefault::Open,
                 when_missing,
                 when_refused,
             };
             LiveState::load(&config, &"node-1".into())
-        }
-    }
-
-    impl Drop for Files {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 

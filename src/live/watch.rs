@@ -130,30 +130,8 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::scratch::Scratch;
     use std::os::unix::fs::symlink;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("bulkhead-watch-{}-{name}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-
-        fn write(&self, name: &str, text: &str) -> PathBuf {
-            let path = self.0.join(name);
-            fs::write(&path, text).unwrap();
-            path
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     /// Looks without waiting, so that no test depends on time.
     fn look(watch: &mut Watch) -> bool {
@@ -163,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_change_counts_when_the_file_has_come_to_rest() {
-        let folder = Folder::new("rest");
+        let folder = Scratch::new("watch-rest");
         let file = folder.write("a", "1");
         let mut watch = Watch::new(std::slice::from_ref(&file));
         assert!(!look(&mut watch) && !look(&mut watch));
@@ -178,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_changes_while_it_is_read_is_read_again() {
-        let folder = Folder::new("again");
+        let folder = Scratch::new("watch-again");
         let file = folder.write("a", "1");
         let mut watch = Watch::new(std::slice::from_ref(&file));
         fs::write(&file, "22").unwrap();
@@ -191,55 +169,55 @@ mod tests {
 
     #[test]
     fn renaming_removing_and_files_in_folders_are_changes() {
-        let folder = Folder::new("rename");
+        let folder = Scratch::new("watch-rename");
         folder.write("a", "1");
         let new = folder.write("b", "2");
-        let mut watch = Watch::new(std::slice::from_ref(&folder.0));
+        let mut watch = Watch::new(&[folder.path().to_owned()]);
         let mut changed = |what: &str| {
             look(&mut watch);
             assert!(look(&mut watch) && watch.was_read(), "{what}");
         };
-        fs::rename(&new, folder.0.join("a")).unwrap();
+        fs::rename(&new, folder.path().join("a")).unwrap();
         changed("another file by the same name");
-        fs::remove_file(folder.0.join("a")).unwrap();
+        fs::remove_file(folder.path().join("a")).unwrap();
         changed("removed");
-        fs::create_dir(folder.0.join("below")).unwrap();
+        fs::create_dir(folder.path().join("below")).unwrap();
         folder.write("below/c", "3");
         changed("below");
     }
 
     #[test]
     fn a_config_map_that_points_its_link_elsewhere_has_changed() {
-        let folder = Folder::new("configmap");
-        fs::create_dir(folder.0.join("..1")).unwrap();
-        fs::create_dir(folder.0.join("..2")).unwrap();
+        let folder = Scratch::new("watch-configmap");
+        fs::create_dir(folder.path().join("..1")).unwrap();
+        fs::create_dir(folder.path().join("..2")).unwrap();
         folder.write("..1/state.yaml", "same");
         folder.write("..2/state.yaml", "same");
-        symlink("..1", folder.0.join("..data")).unwrap();
-        symlink("..data/state.yaml", folder.0.join("state.yaml")).unwrap();
-        let mut watch = Watch::new(&[folder.0.join("state.yaml")]);
-        symlink("..2", folder.0.join("..new")).unwrap();
-        fs::rename(folder.0.join("..new"), folder.0.join("..data")).unwrap();
+        symlink("..1", folder.path().join("..data")).unwrap();
+        symlink("..data/state.yaml", folder.path().join("state.yaml")).unwrap();
+        let mut watch = Watch::new(&[folder.path().join("state.yaml")]);
+        symlink("..2", folder.path().join("..new")).unwrap();
+        fs::rename(folder.path().join("..new"), folder.path().join("..data")).unwrap();
         look(&mut watch);
         assert!(look(&mut watch));
     }
 
     #[test]
     fn what_may_never_end_is_named_where_it_would_be_read() {
-        let folder = Folder::new("endless");
+        let folder = Scratch::new("watch-endless");
         folder.write("a.yaml", "1");
-        let _socket = std::os::unix::net::UnixListener::bind(folder.0.join("socket")).unwrap();
-        assert_eq!(Watch::new(std::slice::from_ref(&folder.0)).endless(), None, "nobody reads this name");
-        symlink("socket", folder.0.join("b.yaml")).unwrap();
-        assert_eq!(Watch::new(std::slice::from_ref(&folder.0)).endless(), Some(&*folder.0.join("b.yaml")));
-        let named = folder.0.join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+        assert_eq!(Watch::new(&[folder.path().to_owned()]).endless(), None, "nobody reads this name");
+        symlink("socket", folder.path().join("b.yaml")).unwrap();
+        assert_eq!(Watch::new(&[folder.path().to_owned()]).endless(), Some(&*folder.path().join("b.yaml")));
+        let named = folder.path().join("socket");
         assert_eq!(Watch::new(std::slice::from_ref(&named)).endless(), Some(&*named));
     }
 
     #[test]
     fn a_link_to_a_folder_above_ends() {
-        let folder = Folder::new("loop");
-        symlink(".", folder.0.join("again")).unwrap();
-        assert!(Look::at(std::slice::from_ref(&folder.0)).0.len() <= 2 * MAX_DEPTH + 2);
+        let folder = Scratch::new("watch-loop");
+        symlink(".", folder.path().join("again")).unwrap();
+        assert!(Look::at(&[folder.path().to_owned()]).0.len() <= 2 * MAX_DEPTH + 2);
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use bulkhead_dataplane::SessionConfig;
 
 const LEAST: &str = "node: n\nstate: {paths: [s.yaml]}\nports: [{kind: uplink, interface: eth1}]\n";
 
@@ -32,7 +33,7 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     let full: String = text.lines().map(bare).collect();
     assert_ne!(full, text);
     // The number of sessions has its default in the dataplane.
-    let known = bulkhead_dataplane::SessionConfig::default().capacity;
+    let known = SessionConfig::default().capacity;
     let mut same = Config::parse("node.yaml", &full, example.parent().unwrap()).unwrap();
     assert_eq!(same.sessions.capacity.take(), Some(known));
     // The number of packet buffers follows the ports.
@@ -41,6 +42,13 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
         one.line = other.line;
     }
     assert_eq!(same, config);
+}
+
+#[test]
+fn the_example_shows_the_sessions_as_they_are_by_default() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
+    let default = SessionConfig::live(SessionConfig::default().capacity);
+    assert_eq!(Config::read(&example).unwrap().sessions.settings(), default);
 }
 
 #[test]

@@ -6,11 +6,8 @@ mod support {
     pub mod netns;
 }
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-
 use support::lab::{Dump, Lab, policy};
-use support::netns::{Netns, Running, eventually};
+use support::netns::{Dialogue, Netns, Running, eventually};
 
 fn lab_of(pods: &[&str]) -> Lab {
     let mut lab = Lab::new();
@@ -159,36 +156,6 @@ for number in range(int(sys.argv[3])):
     head = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 40, number & 0xffff, 0, 64, 6, 0, src, dst)
     s.sendto(head + tcp, (sys.argv[2], 0))
 ";
-
-/// A program that is talked to by lines.
-struct Dialogue(Child, ChildStdin, BufReader<ChildStdout>);
-
-impl Dialogue {
-    fn start(netns: &Netns, program: &str, argument: &str) -> Self {
-        let mut command = netns.command("python3", &["-c", program, argument]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self(child, input, output)
-    }
-
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.2.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn say(&mut self, line: &str) -> String {
-        writeln!(self.1, "{line}").unwrap();
-        self.hear()
-    }
-}
-
-impl Drop for Dialogue {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn a_flood_of_one_pod_does_not_end_the_connections_of_another() {

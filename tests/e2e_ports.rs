@@ -7,7 +7,7 @@ mod support {
 }
 
 use support::lab::{Lab, has_xdp};
-use support::netns::eventually;
+use support::netns::{Dialogue, Running, eventually, run};
 
 fn three() -> Lab {
     let mut lab = Lab::new();
@@ -15,6 +15,18 @@ fn three() -> Lab {
         lab.pod(name, &format!("{{app: {name}}}"));
     }
     lab
+}
+
+/// That a ping of one pod, to pods that have nothing to do with what happens, has all its answers.
+fn assert_lost_nothing(lab: &Lab, pod: &str, ping: Running) {
+    // However fast everything else was: enough packets to tell a loss by.
+    eventually("the others go on", || lab.node.statistic(&lab.get(pod).interface, 1) > 100);
+    let report = String::from_utf8(ping.interrupt().stdout).unwrap();
+    let line = report.lines().find(|line| line.contains("packets transmitted")).unwrap();
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    let (sent, answered) = (numbers.next().unwrap(), numbers.next().unwrap());
+    // The last one may be under way when ping is told to end.
+    assert!(sent > 10 && sent - answered <= 1, "the flow between the others: {line}");
 }
 
 #[test]
@@ -35,15 +47,7 @@ fn a_pod_that_is_deleted_under_traffic_is_removed_and_the_others_go_on() {
         eventually("the pod is reached again", || lab.pings("b", &c));
     }
     drop(flood);
-    // However fast the rounds were: enough packets to tell a loss by.
-    eventually("the others go on", || lab.node.statistic(&lab.get("b").interface, 1) > 100);
-    let output = background.interrupt();
-    let report = String::from_utf8_lossy(&output.stdout).into_owned();
-    let line = report.lines().find(|line| line.contains("packets transmitted")).unwrap();
-    let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
-    let (sent, answered) = (numbers.next().unwrap(), numbers.next().unwrap());
-    // The last one may be under way when ping is told to end.
-    assert!(sent > 10 && sent - answered <= 1, "the flow between the others: {line}");
+    assert_lost_nothing(&lab, "b", background);
     let summary = lab.stop();
     assert_eq!((&summary["port_changes"]["removed"], &summary["port_changes"]["opened"]), (&3.into(), &6.into()));
 }
@@ -88,6 +92,77 @@ fn nothing_is_left_after_a_kill_and_a_new_process_takes_over() {
     assert!(lab.connects("a", &b, 80));
     lab.stop();
     assert!(interfaces.iter().all(|name| !has_xdp(&lab.node, name)), "SIGTERM gives the interfaces back");
+}
+
+#[test]
+fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_nobody_waiting() {
+    require!("mkfifo", "ping");
+    let mut lab = three();
+    let [pipe, folder, file] = ["pipe", "folder", "file"].map(|name| lab.path(name).to_str().unwrap().to_owned());
+    run("mkfifo", &[&pipe]);
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(&file, "").unwrap();
+    // The ports begin on the fourth line of the configuration.
+    let told = |lab: &Lab, pod: &str, line: u32, netns: &str| {
+        let what = format!("port default/{pod}, line {line} of the configuration: ");
+        let is = |text: &str| text.contains(&what) && text.contains(&format!("{netns} is not a network namespace"));
+        lab.log().lines().filter(|text| is(text)).count()
+    };
+    lab.call_netns("a", &pipe);
+    lab.start("");
+    assert_eq!(told(&lab, "a", 4, &pipe), 1, "{}", lab.log());
+    let (a, c) = (lab.get("a").v4.clone(), lab.get("c").v4.clone());
+    assert!(lab.pings("b", &c) && lab.pings("b", &a), "the port is open, and so are the others");
+    let background = lab.get("b").netns.spawn(&format!("ping -n -i 0.01 -w 60 {c}"));
+    // Each port is opened anew for another namespace.
+    for (round, netns) in [&folder, &file, &pipe].into_iter().enumerate() {
+        lab.call_netns("a", netns);
+        lab.write_config();
+        lab.vswitch().signal("HUP");
+        eventually("the port is open again", || lab.count("port default/a (p2) is open") == round + 2);
+        eventually("the fault is told", || told(&lab, "a", 4, netns) == 1 + usize::from(*netns == pipe));
+        eventually("the pod is reached", || lab.pings("b", &a));
+    }
+    assert_lost_nothing(&lab, "c", background);
+    lab.stop();
+}
+
+/// Replaces a file by one that whoever opens it waits for, as on a file system whose server does not answer: a lease, which
+/// the kernel breaks after 45 s. Says when somebody waits.
+const UNANSWERED: &str = "
+import fcntl, os, signal, sys
+signal.alarm(40)
+path = sys.argv[1]
+file = open(path + '.new', 'w+')
+file.write(open(path).read() + '# changed')
+file.flush()
+signal.signal(signal.SIGIO, lambda *_: print('waits', flush=True))
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+os.rename(path + '.new', path)
+print('ready', flush=True)
+while True:
+    signal.pause()
+";
+
+#[test]
+fn a_second_sigterm_ends_at_once_what_waits_for_a_file() {
+    require!("ping", "python3");
+    let mut lab = three();
+    lab.start("");
+    let b = lab.get("b").v4.clone();
+    let config = lab.path("config.yaml");
+    let mut file = Dialogue::start(&lab.node, UNANSWERED, config.to_str().unwrap());
+    assert_eq!(file.hear(), "ready");
+    assert_eq!(file.hear(), "waits", "the control thread opens the configuration");
+    assert!(lab.pings("a", &b), "the workers wait for nobody");
+    lab.vswitch().signal("TERM");
+    // Sooner it would be taken for the same request, which a shell or `timeout` has passed on.
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    assert_eq!(lab.count("stopping"), 0, "it waits");
+    assert!(lab.pings("a", &b));
+    assert_eq!(lab.stop_with_output().status.code(), Some(128 + 15), "{}", lab.log());
+    assert_eq!(lab.count("stopping"), 0, "it still waited: {}", lab.log());
+    eventually("no XDP program remains", || ["p2", "p3", "p4"].iter().all(|name| !has_xdp(&lab.node, name)));
 }
 
 #[test]

@@ -96,9 +96,16 @@ pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Find
             let what = format!("port {port}: {peer} has transmit checksum offload on");
             (Severity::Warning, what, format!("{run}\nor set fix_offloads: true on the port"))
         }
-        Offload::Failed(error) => {
-            (Severity::Warning, format!("port {port}: {error}"), "check netns and peer of the port".to_owned())
-        }
+        Offload::Failed(error) => (
+            Severity::Warning,
+            format!(
+                "port {port}, line {} of the configuration: whether {peer} has transmit checksum offload on is not known: \
+                 {error}",
+                entry.line
+            ),
+            "check the port's netns (a name below /run/netns, or a path such as /proc/PID/ns/net) and its peer"
+                .to_owned(),
+        ),
     };
     Some(Finding { severity, what, why: OFFLOAD.to_owned(), remedy, comes_again: true })
 }

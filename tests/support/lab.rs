@@ -36,6 +36,8 @@ pub struct Pod {
     configured: bool,
     /// Whether the state knows it.
     hidden: bool,
+    /// What the configuration takes for its namespace.
+    named: String,
 }
 
 /// What a lab is made with.
@@ -105,6 +107,7 @@ impl Lab {
     pub fn pod(&mut self, name: &str, labels: &str) -> &Pod {
         let number = self.pods.len() + 2;
         let (node, netns) = (self.options.node, Netns::new(name));
+        let named = netns.name().to_owned();
         let pod = Pod {
             netns,
             interface: format!("p{number}"),
@@ -114,6 +117,7 @@ impl Lab {
             v6: format!("fd00:244:{node}::{number}"),
             configured: true,
             hidden: false,
+            named,
         };
         self.pods.push(pod);
         self.plug(name);
@@ -148,14 +152,23 @@ impl Lab {
         self.pods.iter().find(|pod| pod.name == name).unwrap()
     }
 
+    fn get_mut(&mut self, name: &str) -> &mut Pod {
+        self.pods.iter_mut().find(|pod| pod.name == name).unwrap()
+    }
+
     /// Leaves a pod out of the configuration, or takes it in again; takes effect with [`Lab::write_config`].
     pub fn configure(&mut self, name: &str, configured: bool) {
-        self.pods.iter_mut().find(|pod| pod.name == name).unwrap().configured = configured;
+        self.get_mut(name).configured = configured;
+    }
+
+    /// Calls a pod's namespace something else; takes effect with [`Lab::write_config`].
+    pub fn call_netns(&mut self, name: &str, netns: &str) {
+        self.get_mut(name).named = netns.to_owned();
     }
 
     /// Leaves a pod out of the state, or takes it in again; takes effect with [`Lab::apply`].
     pub fn hide(&mut self, name: &str, hidden: bool) {
-        self.pods.iter_mut().find(|pod| pod.name == name).unwrap().hidden = hidden;
+        self.get_mut(name).hidden = hidden;
     }
 
     /// Adds an uplink to a namespace with one machine, 172.18.0.100 and fd00:18::100. The vswitch has the node's
@@ -236,7 +249,7 @@ impl Lab {
         let mut text =
             format!("node: {}\nstate: {{paths: [state.yaml]}}\n{}ports:\n", self.node_name(), self.more_config);
         for pod in self.pods.iter().filter(|pod| pod.configured) {
-            let (interface, netns) = (&pod.interface, pod.netns.name());
+            let (interface, netns) = (&pod.interface, &pod.named);
             let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
             writeln!(text, "  - {{{pod}, netns: {netns}, fix_offloads: true}}").unwrap();
         }

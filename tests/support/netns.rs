@@ -16,8 +16,9 @@
 )]
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -255,5 +256,38 @@ impl Drop for Running {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// A Python program that is talked to by lines, until this is dropped.
+#[derive(Debug)]
+pub struct Dialogue(Child, ChildStdin, BufReader<ChildStdout>);
+
+impl Dialogue {
+    pub fn start(netns: &Netns, program: &str, argument: &str) -> Self {
+        let mut command = netns.command("python3", &["-c", program, argument]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self(child, input, output)
+    }
+
+    /// The next line that it says, empty when it has ended.
+    pub fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.2.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// Says a line to it. Answers its next one.
+    pub fn say(&mut self, line: &str) -> String {
+        writeln!(self.1, "{line}").unwrap();
+        self.hear()
+    }
+}
+
+impl Drop for Dialogue {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    LinkInfo, default_route_interfaces, in_namespace, transmit_checksum_offload, xdp_programs,
+    LinkInfo, XskError, default_route_interfaces, in_namespace, transmit_checksum_offload, xdp_programs,
 };
 
 use crate::live::config::{Config, PortEntry};
@@ -44,6 +45,10 @@ impl Offload {
         match answer {
             Ok(false) => Self::Off,
             Ok(true) => Self::On,
+            // A folder, a named pipe, any other file.
+            Err(XskError::Namespace { path, source }) if source.kind() == io::ErrorKind::InvalidInput => {
+                Self::Failed(format!("{} is not a network namespace", path.display()))
+            }
             // Its first line: the finding has a remedy of its own.
             Err(error) => Self::Failed(error.to_string().lines().next().unwrap_or_default().to_owned()),
         }

@@ -126,6 +126,23 @@ fn the_memory_is_told_that_of_the_kernel_included() {
 }
 
 #[test]
+fn a_netns_that_is_none_is_named_with_its_line() {
+    let config = config(
+        "ports:\n  - {kind: pod, pod: x/a, interface: va, netns: /dev}\n  \
+        - {kind: pod, pod: x/b, interface: vb, netns: /proc/self/status}\n  \
+        - {kind: pod, pod: x/c, interface: vc, netns: /no/such}",
+    );
+    let told = |at: usize| {
+        let entry = &config.ports[at];
+        judge_offload(entry, &Offload::at(entry)).unwrap().what
+    };
+    for (at, part) in ["/dev is not a network namespace", "/proc/self/status", "/no/such"].into_iter().enumerate() {
+        let (line, what) = (at + 4, told(at));
+        assert!(what.contains(&format!("line {line} of the configuration")) && what.contains(part), "{what}");
+    }
+}
+
+#[test]
 fn the_command_that_turns_the_offload_off_is_told_exactly() {
     let on = |port: &str| {
         let config = config(&format!("ports: [{port}]"));

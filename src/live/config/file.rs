@@ -44,23 +44,19 @@ pub(super) enum NamespaceDefault {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Workers {
     pub(super) cores: Option<Spanned<Vec<usize>>>,
-    #[serde(default)]
     pub(super) poll: Poll,
     pub(super) frames: Option<Spanned<u32>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Sessions {
     pub(super) capacity: Option<Spanned<usize>>,
-    #[serde(default)]
     pub(super) tcp_pickup: bool,
-    #[serde(default)]
     pub(super) timeouts: Timeouts,
-    #[serde(default)]
     pub(super) shares: Shares,
 }
 

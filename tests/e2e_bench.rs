@@ -1,15 +1,13 @@
 //! That the benchmark of forwarding measures something on every path and cleans up. What it measures is not judged here.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support {
-    pub mod lab;
-    pub mod netns;
-}
+#[path = "support/lab.rs"]
+mod lab;
 
 use std::process::Command;
 
+use lab::netns::ip;
 use serde_json::Value;
-use support::netns::ip;
 
 #[test]
 fn every_path_forwards_and_nothing_is_left_behind() {

@@ -5,18 +5,16 @@
 //! that this way exists, so that a packet that takes it is seen.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support {
-    pub mod lab;
-    pub mod netns;
-}
+#[path = "support/lab.rs"]
+mod lab;
 
 use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
 use bulkhead_dataplane::io::{Interface, Port, QueueConfig, Umem, XdpMode, XskPort, in_namespace};
-use support::lab::{Lab, Options, has_xdp, policy};
-use support::netns::{Netns, eventually};
+use lab::netns::{Netns, eventually};
+use lab::{Lab, Options, has_xdp, policy};
 
 /// Three pods; b is to receive nothing, by policy, and would receive everything from the node's own kernel.
 fn node_that_forwards(options: Options) -> (Lab, String) {

@@ -1,14 +1,12 @@
 //! The same traffic with every way to set the vswitch up: generic mode, several workers, several queues, spinning.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support {
-    pub mod lab;
-    pub mod netns;
-}
+#[path = "support/lab.rs"]
+mod lab;
 
+use lab::netns::{Netns, eventually, two_cores};
+use lab::{Lab, Options, policy};
 use serde_json::Value;
-use support::lab::{Lab, Options, policy};
-use support::netns::{Netns, eventually, two_cores};
 
 /// Two clients and a server that only one of them may use; bulk both ways, ping, and the one that may not.
 fn story(options: Options, config: &str) -> Value {

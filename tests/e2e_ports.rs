@@ -1,13 +1,11 @@
 //! Ports that come and go, and processes that end: in order, and not.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support {
-    pub mod lab;
-    pub mod netns;
-}
+#[path = "support/lab.rs"]
+mod lab;
 
-use support::lab::{Lab, has_xdp};
-use support::netns::{Dialogue, Running, eventually, run};
+use lab::netns::{Dialogue, Running, eventually, run};
+use lab::{Lab, has_xdp};
 
 fn three() -> Lab {
     let mut lab = Lab::new();
@@ -170,11 +168,8 @@ fn a_second_vswitch_does_not_take_what_the_first_has() {
     require!("ping");
     let mut lab = three();
     lab.start("");
-    let config = lab.path("config.yaml");
-    let words = ["run", "--config", config.to_str().unwrap(), "--check"];
-    let output = lab.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let (code, text) = lab.try_run("config.yaml", &["--check"]);
+    assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("has an XDP program already") && text.contains("help: "), "{text}");
     assert!(lab.pings("a", &lab.get("b").v4), "the first one goes on");
     lab.stop();
@@ -194,18 +189,8 @@ fn the_checks_say_what_is_wrong_and_how_to_mend_it() {
         "ports:\n  - {{kind: pod, pod: default/a, interface: p2, netns: {netns}}}\n  \
          - {{kind: pod, pod: default/b, interface: p3}}\n  - {{kind: pod, pod: default/c, interface: p4}}\n"
     );
-    let config = lab.path("wrong.yaml");
-    std::fs::write(
-        &config,
-        format!("node: node-1\nstate: {{paths: [state.yaml]}}\nworkers: {{cores: [999]}}\n{ports}"),
-    )
-    .unwrap();
-    let check = |more: &[&str]| {
-        let mut words = vec!["run", "--config", config.to_str().unwrap()];
-        words.extend(more);
-        let output = lab.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
-    };
+    let config = format!("node: node-1\nstate: {{paths: [state.yaml]}}\nworkers: {{cores: [999]}}\n{ports}");
+    let check = |more: &[&str]| lab.try_config(&config, more);
     let (code, text) = check(&["--check"]);
     assert_eq!(code, Some(1), "{text}");
     for part in [
@@ -314,13 +299,10 @@ fn the_way_to_the_machine_is_known_by_every_name_route_and_device() {
     node.ip("addr add 192.0.2.1/24 dev p2");
     node.ip("addr add 198.51.100.1/24 dev p3");
     let guarded = |interface: &str| {
-        let config = lab.path("way.yaml");
         let port = format!("ports: [{{kind: pod, pod: default/a, interface: {interface}}}]");
-        std::fs::write(&config, format!("node: node-1\nstate: {{paths: [state.yaml]}}\n{port}\n")).unwrap();
-        let words = ["run", "--config", config.to_str().unwrap(), "--check"];
-        let output = node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(i32::from(text.contains("error: "))), "{text}");
+        let (code, text) =
+            lab.try_config(&format!("node: node-1\nstate: {{paths: [state.yaml]}}\n{port}\n"), &["--check"]);
+        assert_eq!(code, Some(i32::from(text.contains("error: "))), "{text}");
         text.contains(&format!("{interface} carries the node's default route"))
     };
     assert!(!guarded("p2") && !guarded("p3"));

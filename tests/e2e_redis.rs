@@ -2,13 +2,11 @@
 //! Real redis-server and redis-cli, over IPv4 and IPv6.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support {
-    pub mod lab;
-    pub mod netns;
-}
+#[path = "support/lab.rs"]
+mod lab;
 
-use support::lab::{Lab, policy};
-use support::netns::Running;
+use lab::netns::Running;
+use lab::{Lab, policy};
 
 /// The two families, by a pod's address.
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];

@@ -1,16 +1,14 @@
 //! The verdicts of the live path are those of a replay of what it received.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support {
-    pub mod lab;
-    pub mod netns;
-}
+#[path = "support/lab.rs"]
+mod lab;
 
 use std::path::Path;
 use std::process::Command;
 
+use lab::{Lab, policy};
 use serde_json::Value;
-use support::lab::{Lab, policy};
 
 /// The first words of each packet's comment, `forward` or `drop REASON`, from a pcapng's enhanced packet blocks.
 fn live_verdicts(path: &Path) -> Vec<String> {

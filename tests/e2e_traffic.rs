@@ -1,21 +1,26 @@
 //! Traffic of real programs through the vswitch: bulk, jumbo, datagrams, errors that come back.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support {
-    pub mod lab;
-    pub mod netns;
-}
+#[path = "support/lab.rs"]
+mod lab;
 
 use std::fs;
 
+use lab::netns::{run, seconds};
+use lab::{Dump, Lab, Options};
 use serde_json::Value;
-use support::lab::{Dump, Lab, Options};
-use support::netns::{run, seconds};
 
 fn pair(options: Options) -> Lab {
     let mut lab = Lab::with(options);
     lab.pod("client", "{app: client}");
     lab.pod("server", "{app: server}");
+    lab
+}
+
+/// A pair that may do everything.
+fn started(options: Options) -> Lab {
+    let mut lab = pair(options);
+    lab.start("");
     lab
 }
 
@@ -33,9 +38,11 @@ fn iperf(lab: &Lab, words: &str) -> Value {
 /// How often the pods' kernels refused a checksum.
 fn checksum_errors(lab: &Lab) -> u64 {
     let count = |pod: &str| -> u64 {
-        let snmp =
-            lab.get(pod).netns.exec("nstat -az TcpInCsumErrors UdpInCsumErrors Icmp6InCsumErrors IcmpInCsumErrors");
-        snmp.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+        let names = ["TcpInCsumErrors", "UdpInCsumErrors", "Udp6InCsumErrors", "IcmpInCsumErrors", "Icmp6InCsumErrors"];
+        let table = lab.get(pod).netns.exec(&format!("nstat -az {}", names.join(" ")));
+        let of = |name: &str| table.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
+        let counts = names.map(|name| of(name).unwrap_or_else(|| panic!("no {name}: {table}")).parse::<u64>().unwrap());
+        counts.iter().sum()
     };
     count("client") + count("server")
 }
@@ -43,8 +50,7 @@ fn checksum_errors(lab: &Lab) -> u64 {
 #[test]
 fn bulk_tcp_flows_both_ways_and_every_checksum_is_right() {
     require!("iperf3", "nstat", "ss");
-    let mut lab = pair(Options::default());
-    lab.start("");
+    let mut lab = started(Options::default());
     for words in ["", "-R", "-6", "-6 -R"] {
         let report = iperf(&lab, words);
         let bytes = report["end"]["sum_received"]["bytes"].as_u64().unwrap();
@@ -58,8 +64,7 @@ fn bulk_tcp_flows_both_ways_and_every_checksum_is_right() {
 #[test]
 fn jumbo_packets_pass_whole() {
     require!("iperf3", "nstat", "ping", "ss");
-    let mut lab = pair(Options { mtu: 9000, ..Options::default() });
-    lab.start("");
+    let mut lab = started(Options { mtu: 9000, ..Options::default() });
     let server = lab.get("server");
     // 9,000 bytes with their headers, not to be fragmented.
     lab.get("client").netns.exec(&format!("ping -n -c 3 -W 2 -M do -s 8972 {}", server.v4));
@@ -74,8 +79,7 @@ fn jumbo_packets_pass_whole() {
 #[test]
 fn udp_datagrams_arrive_small_and_fragmented() {
     require!("iperf3", "nstat", "ping", "ss");
-    let mut lab = pair(Options::default());
-    lab.start("");
+    let mut lab = started(Options::default());
     for words in ["-u -b 20M", "-u -b 20M -R", "-u -b 20M -6", "-u -b 5M -l 4000"] {
         let report = iperf(&lab, words);
         let (lost, sent) = (&report["end"]["sum"]["lost_percent"], &report["end"]["sum"]["packets"]);
@@ -90,9 +94,8 @@ fn udp_datagrams_arrive_small_and_fragmented() {
 
 #[test]
 fn sctp_flows_where_the_kernel_has_it() {
-    require!("iperf3", "ss");
-    let mut lab = pair(Options::default());
-    lab.start("");
+    require!("iperf3", "python3", "ss");
+    let mut lab = started(Options::default());
     // A socket of protocol 132; the kernel may have neither the protocol nor its module.
     let probe = "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132)";
     if !lab.get("client").netns.command("python3", &["-c", probe]).output().unwrap().status.success() {
@@ -133,8 +136,7 @@ fn a_large_download_arrives_unchanged() {
 #[test]
 fn a_closed_udp_port_is_told_to_who_asks() {
     require!("dig");
-    let mut lab = pair(Options::default());
-    lab.start("");
+    let mut lab = started(Options::default());
     for address in [&lab.get("server").v4, &lab.get("server").v6] {
         let output = lab.get("client").netns.output(&format!("dig +time=5 +tries=1 @{address} example.com"));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -163,8 +165,7 @@ fn a_packet_that_is_too_big_for_the_next_link_is_answered() {
 #[test]
 fn traceroute_shows_the_vswitch_as_one_hop() {
     require!("traceroute");
-    let mut lab = pair(Options::default());
-    lab.start("");
+    let mut lab = started(Options::default());
     for (address, flag) in [(&lab.get("server").v4, "-4"), (&lab.get("server").v6, "-6")] {
         let text = lab.get("client").netns.exec(&format!("traceroute {flag} -n -w 2 -q 1 -m 4 {address}"));
         let hops: Vec<&str> = text.lines().skip(1).collect();
@@ -178,8 +179,7 @@ fn traceroute_shows_the_vswitch_as_one_hop() {
 #[test]
 fn names_are_resolved_over_udp_and_tcp() {
     require!("dnsmasq", "dig", "ss");
-    let mut lab = pair(Options::default());
-    lab.start("");
+    let mut lab = started(Options::default());
     let line = "dnsmasq --keep-in-foreground --no-resolv --no-hosts --conf-file=/dev/null --pid-file --user=root \
         --address=/db.default.svc.test/192.0.2.7 --port 53";
     let _server = lab.get("server").netns.serve(line, 53);
@@ -195,8 +195,7 @@ fn names_are_resolved_over_udp_and_tcp() {
 #[test]
 fn the_wire_shows_a_router_the_time_to_live_is_one_less_and_the_mac_is_ours() {
     require!("ping", "tcpdump");
-    let mut lab = pair(Options::default());
-    lab.start("");
+    let mut lab = started(Options::default());
     let dump = Dump::start(&lab, "server", "icmp");
     assert!(lab.pings("client", &lab.get("server").v4));
     let seen = dump.seen("-e -v icmp[icmptype]==icmp-echo");

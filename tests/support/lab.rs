@@ -12,6 +12,8 @@
     reason = "each test file uses a part of this; tests may panic and print"
 )]
 
+pub mod netns;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-use super::netns::{Netns, Running, eventually, ip, run};
+use netns::{Netns, Running, eventually, ip, run};
 
 /// A pod: its namespace and what the state says of it.
 #[derive(Debug)]
@@ -135,12 +137,7 @@ impl Lab {
             "eth0",
             &format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}"),
         );
-        netns.ip(&format!("addr add {v4}/32 dev eth0"));
-        netns.ip(&format!("addr add {v6}/128 dev eth0 nodad"));
-        netns.ip("route add 169.254.1.1 dev eth0 scope link");
-        netns.ip("route add default via 169.254.1.1 dev eth0");
-        netns.ip("-6 route add fe80::1 dev eth0");
-        netns.ip("-6 route add default via fe80::1 dev eth0");
+        lead_over(netns, "eth0", [v4, v6], ["default"; 2]);
     }
 
     /// Takes a pod's veth away, as the deletion of the pod does.
@@ -196,12 +193,7 @@ impl Lab {
     pub fn host(&mut self) {
         let (node, v4, v6) = (&self.node, self.node_v4(), self.node_v6());
         veth(node, "hv", node, "host0", self.options.mtu);
-        node.ip(&format!("addr add {v4}/32 dev host0"));
-        node.ip(&format!("addr add {v6}/128 dev host0 nodad"));
-        node.ip("route add 169.254.1.1 dev host0 scope link");
-        node.ip("route add 10.244.0.0/16 via 169.254.1.1 dev host0");
-        node.ip("-6 route add fe80::1 dev host0");
-        node.ip("-6 route add fd00:244::/32 via fe80::1 dev host0");
+        lead_over(node, "host0", [&v4, &v6], ["10.244.0.0/16", "fd00:244::/32"]);
         self.has_host = true;
     }
 
@@ -293,6 +285,21 @@ impl Lab {
         self.vswitch = Some(vswitch);
     }
 
+    /// As [`Lab::try_run`] with this configuration.
+    pub fn try_config(&self, text: &str, more: &[&str]) -> (Option<i32>, String) {
+        self.replace("tried.yaml", text);
+        self.try_run("tried.yaml", more)
+    }
+
+    /// Runs `bulkhead run` with a configuration in this lab's folder until it ends by itself. Answers its exit code and all
+    /// that it printed.
+    pub fn try_run(&self, config: &str, more: &[&str]) -> (Option<i32>, String) {
+        let config = self.path(config);
+        let words = [&["run", "--config", config.to_str().unwrap()], more].concat();
+        let output = self.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    }
+
     /// What the vswitch has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
@@ -370,6 +377,17 @@ fn veth_with(one: &Netns, one_name: &str, other: &Netns, other_name: &str, words
     }
     one.ip(&format!("link set {one_name} up"));
     other.ip(&format!("link set {other_name} up"));
+}
+
+/// Gives a device these addresses, and routes over it to these networks, by a router that the vswitch answers for.
+fn lead_over(netns: &Netns, device: &str, addresses: [&str; 2], networks: [&str; 2]) {
+    let ([v4, v6], [networks_v4, networks_v6]) = (addresses, networks);
+    netns.ip(&format!("addr add {v4}/32 dev {device}"));
+    netns.ip(&format!("addr add {v6}/128 dev {device} nodad"));
+    netns.ip(&format!("route add 169.254.1.1 dev {device} scope link"));
+    netns.ip(&format!("route add {networks_v4} via 169.254.1.1 dev {device}"));
+    netns.ip(&format!("-6 route add fe80::1 dev {device}"));
+    netns.ip(&format!("-6 route add {networks_v6} via fe80::1 dev {device}"));
 }
 
 /// A NetworkPolicy of the namespace `default`: its name and its spec as YAML in one line.

@@ -7,13 +7,6 @@
 //! **Invariant.** Every name has the process's id and a counter in it, so that tests run side by side and nothing that belongs to
 //! somebody else is touched. What was started is stopped by its process id. Everything goes away in `Drop`, after a failed
 //! assertion too.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "each test file uses a part of this; tests may panic and print"
-)]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -49,7 +42,7 @@ fn find(program: &str) -> Option<PathBuf> {
 #[macro_export]
 macro_rules! require {
     ($($program:expr),* $(,)?) => {
-        if let Some(why) = $crate::support::netns::obstacle(&[$($program),*]) {
+        if let Some(why) = $crate::lab::netns::obstacle(&[$($program),*]) {
             let must = std::env::var("BULKHEAD_E2E").is_ok_and(|value| value == "require");
             assert!(!must, "this test must run (BULKHEAD_E2E=require), but {why}");
             println!("skipped: {why}");

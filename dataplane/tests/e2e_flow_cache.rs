@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, CachedTraffic, FlowCache, FlowSlot, Frame, FramePool, Interface, KernelFlowCache, PollSet, Port,
-    XdpMode, XskPort, poll, takes_xdp_frames,
+    CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, Frame, FramePool, Interface, KernelFlowCache, PollSet,
+    Port, XdpMode, XskPort, poll, takes_xdp_frames,
 };
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{
@@ -38,6 +38,7 @@ const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0xff, 0];
 const MTU: u16 = 1500;
 const ORIGIN: OriginId = OriginId(5);
+const GATE: FlowGate = FlowGate(40_000);
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
 
@@ -174,7 +175,14 @@ impl Lab {
             origin: Some(ORIGIN),
             generation: 1,
             lease: 60_000_000_000,
+            gate: GATE,
         }
+    }
+
+    /// Adds a flow whose packets are not waited for.
+    fn add(&self, flow: &CachedFlow) {
+        self.cache.add(flow);
+        assert!(self.cache.open(flow.gate, Some(0)));
     }
 
     /// Sends a frame at `a`. What comes out at `b`, and what at the worker's port.
@@ -271,7 +279,7 @@ fn what_the_cache_forwards_the_worker_would_have_forwarded_with_the_same_bytes()
         for flow in FLOWS {
             let good = frame(flow, ACK);
             assert!(!lab.is_cached(&good), "nothing was added yet");
-            lab.cache.add(&lab.flow(flow));
+            lab.add(&lab.flow(flow));
             let mut reached = [0; 2];
             for round in 0..1500 {
                 let bytes = if round == 0 { good.clone() } else { random.damage(&good) };
@@ -297,7 +305,7 @@ fn what_the_cache_forwards_the_worker_would_have_forwarded_with_the_same_bytes()
 fn every_reason_to_ask_the_worker_is_one() {
     let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
     for flow in FLOWS {
-        lab.cache.add(&lab.flow(flow));
+        lab.add(&lab.flow(flow));
         let good = frame(flow, ACK);
         let (ip, is_v4, is_tcp) = (14, ip_is_v4(flow), flow.0 == ProbeKind::Tcp);
         let transport = ip + if is_v4 { 20 } else { 40 };
@@ -357,33 +365,51 @@ fn ip_is_v4(flow: (ProbeKind, &str, &str)) -> bool {
 fn another_generation_a_lease_that_is_over_and_a_way_out_that_is_closed_end_a_flow() {
     let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
     let good = frame(FLOWS[0], 0);
-    lab.cache.add(&lab.flow(FLOWS[0]));
+    lab.add(&lab.flow(FLOWS[0]));
     assert!(lab.is_cached(&good));
     lab.cache.enter(2);
     assert!(!lab.is_cached(&good), "the tables that allowed it are no more");
-    lab.cache.add(&lab.flow(FLOWS[0]));
+    lab.add(&lab.flow(FLOWS[0]));
     assert!(!lab.is_cached(&good), "a worker that has not seen the new ones cannot bring it back");
     lab.cache.enter(1);
     assert!(lab.is_cached(&good));
-    lab.cache.add(&CachedFlow { lease: 0, ..lab.flow(FLOWS[0]) });
+    lab.add(&CachedFlow { lease: 0, ..lab.flow(FLOWS[0]) });
     assert!(!lab.is_cached(&good), "its lease is over");
-    lab.cache.add(&lab.flow(FLOWS[0]));
+    lab.add(&lab.flow(FLOWS[0]));
     assert!(lab.is_cached(&good));
     lab.reach(false);
     assert!(!lab.is_cached(&good), "the port cannot be sent to");
     lab.reach(true);
     assert!(lab.is_cached(&good));
-    lab.cache.add(&CachedFlow { longest: good.len() as u16 - 1, ..lab.flow(FLOWS[0]) });
+    lab.add(&CachedFlow { longest: good.len() as u16 - 1, ..lab.flow(FLOWS[0]) });
     assert!(!lab.is_cached(&good), "too long for the way out");
-    lab.cache.add(&CachedFlow { longest: good.len() as u16, ..lab.flow(FLOWS[0]) });
+    lab.add(&CachedFlow { longest: good.len() as u16, ..lab.flow(FLOWS[0]) });
     assert!(lab.is_cached(&good));
+}
+
+#[test]
+fn a_flow_goes_through_the_worker_until_its_gate_is_opened_and_that_needs_that_none_has_come_since() {
+    let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
+    let good = frame(FLOWS[0], 0);
+    lab.cache.add(&lab.flow(FLOWS[0]));
+    assert_eq!(lab.cache.passed(GATE), 0);
+    assert!(!lab.is_cached(&good) && !lab.is_cached(&good));
+    assert_eq!(lab.cache.passed(GATE), 2);
+    assert!(!lab.is_cached(&frame(FLOWS[1], 0)), "another flow");
+    assert!(!lab.cache.open(GATE, Some(1)), "one has come since it was looked at");
+    assert!(!lab.is_cached(&good));
+    assert!(lab.cache.open(GATE, Some(3)));
+    assert!(lab.is_cached(&good) && lab.is_cached(&good));
+    lab.cache.add(&lab.flow(FLOWS[0]));
+    assert!(!lab.is_cached(&good), "added again, it is closed again");
+    assert!(lab.cache.open(GATE, None) && lab.is_cached(&good));
 }
 
 #[test]
 fn a_port_that_is_closed_forwards_nothing_whatever_is_in_the_cache() {
     let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
     let good = frame(FLOWS[1], ACK);
-    lab.cache.add(&lab.flow(FLOWS[1]));
+    lab.add(&lab.flow(FLOWS[1]));
     assert!(lab.is_cached(&good));
     lab.worker.take().unwrap().close(&mut lab.pool);
     assert_eq!(lab.pass(&good), (None, None), "its packets are dropped");
@@ -396,7 +422,7 @@ fn what_the_cache_forwards_is_counted_by_port_and_by_policy() {
     let (from, to) = lab.slots();
     assert_eq!((lab.traffic(from), lab.traffic(to)), Default::default());
     for flow in FLOWS {
-        lab.cache.add(&lab.flow(flow));
+        lab.add(&lab.flow(flow));
         assert!(lab.is_cached(&frame(flow, ACK)));
         assert!(!lab.is_cached(&frame(flow, ACK)[..40]), "what the worker gets is its to count");
     }

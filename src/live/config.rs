@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub node: Arc<str>,
     /// How interfaces are taken.
     pub mode: Mode,
+    /// Whether packets of established sessions between pods are forwarded in the kernel.
+    pub flow_cache: bool,
     /// Where policy comes from.
     pub state: StateConfig,
     /// The threads that forward.
@@ -292,6 +294,7 @@ impl Config {
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));
         differs("node", self.node != new.node);
         differs("mode", self.mode != new.mode);
+        differs("flow_cache", self.flow_cache != new.flow_cache);
         differs("state", self.state != new.state);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);

@@ -4,9 +4,11 @@ mod enforce;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use bulkhead_dataplane::io::{FlowCache, KernelFlowCache};
 use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig, VswitchCounters, VswitchEvent};
 use bulkhead_dataplane::{PortId, Publisher, Snapshot, WorkerConfig};
 
@@ -19,7 +21,7 @@ use super::ports::Ports;
 use super::signals::{self, Request, Requests};
 use super::state::LiveState;
 use super::summary::Summary;
-use super::system::{Held, Kernel, Opened};
+use super::system::{Cached, Held, Kernel, Opened};
 use super::watch::Watch;
 use crate::args::{Format, Run};
 use enforce::Refused;
@@ -43,6 +45,7 @@ pub(super) struct Control {
     publisher: Publisher,
     vswitch: Vswitch,
     held: Held,
+    flow_cache: Option<Arc<KernelFlowCache>>,
     opened: Opened,
     closed: Vec<PortId>,
     capture: Option<Capture>,
@@ -75,6 +78,10 @@ impl Control {
             let (writer, end) = Capture::start(path, first.ports(), state.pipeline().origins().clone())?;
             (capture, tap) = (Some(writer), Some(end));
         }
+        let flow_cache = flow_cache(&config, tap.is_some());
+        if let Some(cache) = &flow_cache {
+            cache.enter(first.generation());
+        }
         publisher.publish(first)?;
         let mut next_hops = NextHops::default();
         next_hops.check(state.peers(), &config);
@@ -87,7 +94,7 @@ impl Control {
             engine: WorkerConfig { sessions: config.sessions.settings(), ..WorkerConfig::default() },
             frames: config.frames(),
             tap,
-            flow_cache: None,
+            flow_cache: flow_cache.clone().map(|cache| -> Arc<dyn FlowCache> { cache }),
         };
         let vswitch = Vswitch::start(&vswitch, &publisher)?;
         let now = Instant::now();
@@ -101,7 +108,8 @@ impl Control {
             next_hops,
             publisher,
             vswitch,
-            held: Held::default(),
+            held: Held::new(flow_cache.clone()),
+            flow_cache,
             opened: Opened::default(),
             closed: Vec::new(),
             capture,
@@ -137,10 +145,13 @@ impl Control {
             match self.requests.wait(if has_more { Duration::ZERO } else { ROUND }) {
                 Some(Request::Stop) => break 0,
                 Some(Request::Summary) => {
-                    let (counters, snapshot) = (self.vswitch.counters(), self.publisher.current());
-                    let captured = self.capture.as_ref().map(Capture::counters);
+                    let counted = Counted {
+                        vswitch: self.vswitch.counters(),
+                        cached: self.held.cached(),
+                        captured: self.capture.as_ref().map(Capture::counters),
+                    };
                     let (config, state, ports) = (&self.config, &self.state, &self.ports);
-                    let printed = self.about.print(config, &snapshot, &counters, state, ports, captured);
+                    let printed = self.about.print(config, &self.publisher.current(), &counted, state, ports);
                     if let Err(error) = printed {
                         log::error(&format!("cannot print the summary: {error:#}"));
                     }
@@ -177,6 +188,7 @@ impl Control {
         if Instant::now() >= self.next_look || self.ports.has_more() {
             self.next_look = Instant::now() + LOOK;
             changed |= self.with_system(|ports, system| ports.look(system, Instant::now()));
+            self.held.reach();
         }
         if !self.closed.is_empty() {
             // Events of closed ports are all here, and new ports of these numbers are not the workers' yet.
@@ -263,18 +275,42 @@ impl Control {
         if let Some(path) = ready_file {
             let _ = std::fs::remove_file(path);
         }
-        let counters = vswitch.stop();
+        let vswitch = vswitch.stop();
+        // Without workers nothing is forwarded, so these are the last numbers.
+        let cached = held.cached();
         // Only now: until the workers had ended, nothing was to reach the host's stack.
         drop(held);
         let (captured, whole) = capture.map(Capture::finish).unzip();
         if let Some(captured) = captured {
             log::info(&format!("captured {} packets", captured.written));
         }
-        let printed = about.print(&config, &publisher.current(), &counters, &state, &ports, captured);
+        let counted = Counted { vswitch, cached, captured };
+        let printed = about.print(&config, &publisher.current(), &counted, &state, &ports);
         // What was counted is told in any case.
         whole.unwrap_or(Ok(())).context("the capture is not whole")?;
         printed
     }
+}
+
+/// The flow cache, where it is wanted and can be. A capture is of all packets, so there is none beside it.
+fn flow_cache(config: &Config, captures: bool) -> Option<Arc<KernelFlowCache>> {
+    if !config.flow_cache || captures {
+        return None;
+    }
+    let refused = |error: &std::io::Error| {
+        log::warn(&format!(
+            "no flow cache: {error}; all packets go through the workers\n\
+             help: Linux 5.11 or newer, or flow_cache: false"
+        ));
+    };
+    KernelFlowCache::new().inspect_err(refused).ok()
+}
+
+/// What was counted.
+struct Counted {
+    vswitch: VswitchCounters,
+    cached: Cached,
+    captured: Option<CaptureCounters>,
 }
 
 /// How and since when this runs, for the summary.
@@ -288,18 +324,18 @@ impl About {
         &self,
         config: &Config,
         snapshot: &Snapshot,
-        counters: &VswitchCounters,
+        counted: &Counted,
         state: &LiveState,
         ports: &Ports,
-        capture: Option<CaptureCounters>,
     ) -> anyhow::Result<()> {
         let summary = Summary {
             node: &config.node,
             snapshot,
-            counters,
+            counters: &counted.vswitch,
+            cached: &counted.cached,
             state: state.counters(),
             ports: ports.counters,
-            capture,
+            capture: counted.captured,
             uptime: self.started.elapsed(),
             origins: state.pipeline().origins(),
         };

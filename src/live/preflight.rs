@@ -68,6 +68,7 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
         }
     }
     findings.unknown_offloads(&unknown);
+    findings.flow_cache(config, facts);
     findings.memory(config, facts);
     findings.0.sort_by_key(|finding| finding.severity);
     findings.0
@@ -123,6 +124,23 @@ impl Findings {
                 OFFLOAD,
                 "at each other end, in the pod's network namespace: ethtool -K eth0 tx off\n\
                 or set netns (of the host's port: peer), and fix_offloads: true",
+            );
+        }
+    }
+
+    /// One finding for all of them, as above.
+    fn flow_cache(&mut self, config: &Config, facts: &Facts) {
+        // In generic mode any interface will do; what fixes the offloads turns this one on.
+        let is_left = |entry: &&PortEntry| facts.without_frames.contains(&entry.name) && !entry.fix_offloads;
+        let ports: Vec<&str> = config.ports.iter().filter(is_left).map(|entry| &*entry.name).collect();
+        if config.flow_cache && config.mode != Mode::Skb && !ports.is_empty() {
+            let ports = output::some_of(&ports, 5);
+            self.add(
+                Severity::Note,
+                format!("the other ends of {ports} have generic receive offload off"),
+                "the flow cache cannot send there: packets to them all go through the workers, at half the rate",
+                "at each other end, in the pod's network namespace: ethtool -K eth0 gro on\n\
+                or set netns and fix_offloads: true",
             );
         }
     }

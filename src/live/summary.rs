@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::capture::CaptureCounters;
 use super::ports::PortsCounters;
 use super::state::StateCounters;
+use super::system::Cached;
 use crate::output::Columns;
 
 /// Rows of policies that a person reads; JSON has all of them.
@@ -24,6 +25,8 @@ pub(super) struct Summary<'a> {
     pub node: &'a str,
     pub snapshot: &'a Snapshot,
     pub counters: &'a VswitchCounters,
+    /// What was forwarded without them.
+    pub cached: &'a Cached,
     pub state: StateCounters,
     pub ports: PortsCounters,
     /// None without a capture.
@@ -33,9 +36,20 @@ pub(super) struct Summary<'a> {
 }
 
 impl Summary<'_> {
+    /// By the workers and by the flow cache.
     fn ports(&self) -> impl Iterator<Item = (&str, PortTraffic)> {
         let ports = (0..).map(PortId).zip(self.snapshot.ports());
-        let told = ports.map(|(id, port)| (&*port.name, port.link.is_some(), self.counters.port(id)));
+        let told = ports.map(|(id, port)| {
+            let (traffic, cached) = (self.counters.port(id), self.cached.port(&port.name));
+            let traffic = PortTraffic {
+                received: traffic.received + cached.received,
+                received_bytes: traffic.received_bytes + cached.received_bytes,
+                sent: traffic.sent + cached.sent,
+                sent_bytes: traffic.sent_bytes + cached.sent_bytes,
+                ..traffic
+            };
+            (&*port.name, port.link.is_some(), traffic)
+        });
         told.filter(|(_, open, traffic)| *open || *traffic != PortTraffic::default())
             .map(|(name, _, traffic)| (name, traffic))
     }
@@ -80,6 +94,9 @@ impl Summary<'_> {
         for (id, counters) in self.counters.workers.iter().flat_map(|worker| worker.engine.origins()) {
             let sum = sums.entry(id).or_default();
             *sum = OriginCounters { allowed: sum.allowed + counters.allowed, denied: sum.denied + counters.denied };
+        }
+        for (&id, sum) in &mut sums {
+            sum.allowed += self.cached.allowed_by(id);
         }
         let name = |id| self.origins.get(id).map_or_else(|| "unknown".to_owned(), |origin| origin.to_string());
         let mut named: Vec<_> = sums.into_iter().map(|(id, counters)| (name(id), counters)).collect();
@@ -156,6 +173,14 @@ impl Summary<'_> {
             "neighbours (ARP, ND): {} answered, {} requested, {} learned, {} unsolicited, {} messages lost",
             forward.answered, forward.requested, forward.learned, forward.unsolicited, forward.messages_lost
         )?;
+        let cached = self.cached;
+        writeln!(
+            out,
+            "flow cache: {} packets forwarded in the kernel; flows {} added, {} refused",
+            cached.forwarded(),
+            cached.added,
+            cached.refused
+        )?;
         writeln!(out, "ICMP errors: {} sent, {} suppressed", forward.errors_sent, forward.errors_suppressed)?;
         if let Some(CaptureCounters { written, unwritten }) = self.capture {
             writeln!(out, "capture: {written} written, {unwritten} not written, {} missed", self.capture_missed())?;
@@ -192,6 +217,11 @@ impl Summary<'_> {
                 "refused": sessions.refused,
                 "revoked": sessions.revoked,
                 "replaced": sessions.replaced,
+            },
+            "flow_cache": {
+                "forwarded": self.cached.forwarded(),
+                "added": self.cached.added,
+                "refused": self.cached.refused,
             },
             "neighbours": {
                 "answered": forward.answered,
@@ -256,6 +286,7 @@ fn worker_json(worker: &WorkerCounters) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_dataplane::io::CachedTraffic;
     use bulkhead_dataplane::{DropReason, Link, PortConfig, PortKind, Routes};
 
     use super::*;
@@ -285,10 +316,13 @@ mod tests {
             ..Default::default()
         };
         let other = WorkerCounters { forward, ..Default::default() };
+        let forwarded = CachedTraffic { received: 5, received_bytes: 300, ..CachedTraffic::default() };
+        let cached = Cached { ports: [("x/a".into(), forwarded)].into(), added: 2, ..Cached::default() };
         let summary = Summary {
             node: "node-1",
             snapshot: &snapshot,
             counters: &VswitchCounters { workers: vec![worker, other] },
+            cached: &cached,
             state: StateCounters { applied: 2, refused: 1 },
             ports: PortsCounters { opened: 2, removed: 0, refused: 0 },
             capture: Some(CaptureCounters { written: 7, unwritten: 2 }),
@@ -306,13 +340,18 @@ mod tests {
             "state: 2 applied, 1 refused",
             "6 answered, 2 requested",
             "ICMP errors: 0 sent, 10 suppressed",
+            "flow cache: 5 packets forwarded in the kernel; flows 2 added, 0 refused",
             "capture: 7 written, 2 not written, 0 missed",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(!text.contains("not accounted for"), "{text}");
         let json = summary.json();
-        assert_eq!((&json["ports"]["x/a"]["received"], &json["dropped"]["port_down"]), (&10.into(), &10.into()));
+        assert_eq!((&json["ports"]["x/a"]["received"], &json["dropped"]["port_down"]), (&15.into(), &10.into()));
+        assert_eq!(
+            (&json["ports"]["x/a"]["received_bytes"], &json["flow_cache"]["forwarded"]),
+            (&900.into(), &5.into())
+        );
         assert_eq!((&json["neighbours"]["answered"], &json["icmp_errors"]["suppressed"]), (&6.into(), &10.into()));
         assert_eq!(json["capture"]["unwritten"], 2);
         assert_eq!((&json["workers"][0]["dropped"], &json["unaccounted"]), (&10.into(), &0.into()));

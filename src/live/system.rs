@@ -1,20 +1,23 @@
 //! The ports' view of the real system: AF_XDP sockets on this machine's interfaces.
 
-use std::collections::BTreeSet;
+mod flow_cache;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bulkhead_dataplane::io::{
-    Interface, LinkInfo, XdpMode, XskError, XskPort, default_route_interfaces, in_namespace,
-    set_transmit_checksum_offload,
+    CachedTraffic, Interface, KernelFlowCache, LinkInfo, XdpMode, XskError, XskPort, default_route_interfaces,
+    in_namespace, set_transmit_checksum_offload,
 };
 use bulkhead_dataplane::vswitch::Vswitch;
-use bulkhead_dataplane::{Link, PortId};
+use bulkhead_dataplane::{Link, PortId, PortKind};
 
 use super::config::{Mode, PortEntry, buffers};
 use super::ids::Ids;
 use super::log;
 use super::ports::{Found, Opening, Refusal, System};
 use super::preflight::{self, Offload};
+pub(super) use flow_cache::Cached;
 
 /// Interfaces that are held: none of their packets reaches the host's stack while they are in here.
 ///
@@ -25,6 +28,9 @@ pub(super) struct Held {
     interfaces: Vec<Taken>,
     /// What a default route needs, as asked in this look at the interfaces.
     default_routes: Option<Result<BTreeSet<u32>, String>>,
+    cache: Option<Arc<KernelFlowCache>>,
+    /// What it had forwarded from and to ports that were closed, by name.
+    ended: BTreeMap<Arc<str>, CachedTraffic>,
 }
 
 /// One of them.
@@ -34,10 +40,20 @@ struct Taken {
     index: u32,
     /// The configured name that led to it last.
     name: Arc<str>,
-    /// The port that is open on it, and the buffers that its receive rings have, filled or not.
-    port: Option<(Arc<str>, u32)>,
+    port: Option<OpenPort>,
     /// The number of queues that could not be taken over, so that it is said once.
     said: Option<u32>,
+}
+
+/// The port that is open on an interface.
+struct OpenPort {
+    name: Arc<str>,
+    /// The buffers that its receive rings have, filled or not.
+    lent: u32,
+    /// Whether the flow cache sends to it, as was found at the last look; none before.
+    is_reached: Option<bool>,
+    /// What the cache had forwarded when it was opened.
+    cached_before: CachedTraffic,
 }
 
 impl Held {
@@ -122,7 +138,9 @@ impl System for Kernel<'_> {
             Mode::Skb => XdpMode::Skb,
             Mode::Auto => XdpMode::Auto,
         };
-        let interface = Interface::hold(&entry.interface, mode, None).map_err(|error| error.to_string())?;
+        // The cache is for what goes from pod to pod.
+        let cache = self.held.cache.as_ref().filter(|_| entry.kind == PortKind::Pod);
+        let interface = Interface::hold(&entry.interface, mode, cache).map_err(|error| error.to_string())?;
         if interface.info().index != found.index {
             return Err("its interface is just being replaced".to_owned());
         }
@@ -135,8 +153,9 @@ impl System for Kernel<'_> {
     }
 
     fn open(&mut self, entry: &PortEntry, found: &Found) -> Result<Opening, Refusal> {
-        let lent: u32 = self.held.interfaces.iter().filter_map(|taken| taken.port.as_ref()).map(|(_, lent)| lent).sum();
+        let lent: u32 = self.held.interfaces.iter().filter_map(|taken| taken.port.as_ref()).map(|port| port.lent).sum();
         let rings = buffers::rings(entry.kind, self.held.interfaces.len());
+        let cache = self.held.cache.clone();
         let Some(taken) = self.held.here_as(found.index) else {
             return Err(Refusal::Other("its interface is not held, a fault of the program".to_owned()));
         };
@@ -145,6 +164,9 @@ impl System for Kernel<'_> {
         check_buffers(umem.chunks(), lent, wanted).map_err(Refusal::Other)?;
         // Before the first packet comes.
         let offload = settle_offload(entry);
+        if cache.is_some() {
+            flow_cache::settle_receive_offload(entry);
+        }
         let queues = taken.interface.try_ports(&entry.interface, &umem, rings).map_err(|error| match error {
             XskError::QueueBusy { .. } => Refusal::Busy(error.to_string()),
             _ => Refusal::Other(error.to_string()),
@@ -158,7 +180,13 @@ impl System for Kernel<'_> {
             u16::try_from(Interface::PLAIN_MTU).unwrap_or(u16::MAX)
         };
         let opening = Opening { queues: taken.interface.info().queues, largest_mtu };
-        taken.port = Some((entry.name.clone(), opening.queues.saturating_mul(rings.receive)));
+        let slot = taken.interface.slot();
+        taken.port = Some(OpenPort {
+            name: entry.name.clone(),
+            lent: opening.queues.saturating_mul(rings.receive),
+            is_reached: None,
+            cached_before: cache.zip(slot).map(|(cache, slot)| cache.traffic(slot)).unwrap_or_default(),
+        });
         let (count, mtu) = (super::ports::queues(opening.queues), found.link.mtu);
         let said = format!("port {entry} is open: interface {}, {count}, MTU {mtu}", found.index);
         self.opened.push(NewPort { name: entry.name.clone(), queues, said });
@@ -167,15 +195,13 @@ impl System for Kernel<'_> {
 
     fn close(&mut self, entry: &PortEntry) {
         self.opened.retain(|new| new.name != entry.name);
+        self.held.end_port(&entry.name);
         if let Some(id) = self.ids.of(&entry.name).and_then(|id| u16::try_from(id).ok()) {
             self.vswitch.remove_port(PortId(id));
             // Answered when the workers have closed their queues: until then they cannot be opened again, and the
             // interface must not go back to the host's stack.
             let _ = self.vswitch.counters();
             self.closed.push(PortId(id));
-        }
-        for taken in &mut self.held.interfaces {
-            taken.port.take_if(|(name, _)| *name == entry.name);
         }
     }
 

@@ -12,6 +12,10 @@
 //! and says so for a short time ([`CachedFlow::lease`]) and for one generation of the tables: then a packet comes to the
 //! worker again, which finds the session, keeps it alive and renews the copy. So nothing has to be told back: a session that
 //! ends, a neighbour that moves or an entry that is lost needs no message, and a change of policy ends all copies at once.
+//!
+//! The cache is faster than the worker, so a packet that it forwards would overtake those of its flow that the worker still
+//! has. Therefore a flow has a gate, which is closed when the flow is added: its packets still come to the worker, and are
+//! counted at the gate. When the worker has sent all that had come to it, it opens the gate, if none was counted meanwhile.
 
 use bulkhead_classifier::OriginId;
 
@@ -20,6 +24,10 @@ use crate::Flow;
 /// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`](crate::PortId) is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowSlot(pub u16);
+
+/// A flow's gate, by number. Flows may share one: it is open or closed for all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowGate(pub u16);
 
 /// One direction of an established session, and what is done with its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +50,8 @@ pub struct CachedFlow {
     pub generation: u64,
     /// How long the copy is good, in nanoseconds from now.
     pub lease: u64,
+    /// What keeps its packets in order.
+    pub gate: FlowGate,
 }
 
 /// Whoever forwards packets of known flows before they come to a worker.
@@ -49,8 +59,14 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// Whether packets can be sent out of a port from there.
     fn reaches(&self, out: FlowSlot) -> bool;
 
-    /// Takes a flow, in place of what it had for its packets. May forget it at any time.
+    /// Takes a flow, in place of what it had for its packets, and closes its gate. May forget it at any time.
     fn add(&self, flow: &CachedFlow);
+
+    /// How many packets of flows that it has were left to the workers because the gate is closed.
+    fn passed(&self, gate: FlowGate) -> u64;
+
+    /// Opens a gate; with a number only if [`passed`](Self::passed) still says so. Whether it is open now.
+    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool;
 }
 
 /// Packets that a cache has forwarded past the workers.
@@ -64,4 +80,28 @@ pub struct CachedTraffic {
     pub sent: u64,
     /// As above.
     pub sent_bytes: u64,
+}
+
+impl CachedTraffic {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(&self, other: &Self) -> Self {
+        Self {
+            received: self.received + other.received,
+            received_bytes: self.received_bytes + other.received_bytes,
+            sent: self.sent + other.sent,
+            sent_bytes: self.sent_bytes + other.sent_bytes,
+        }
+    }
+
+    /// What came since the counters were like that.
+    #[must_use]
+    pub const fn since(&self, before: &Self) -> Self {
+        Self {
+            received: self.received.saturating_sub(before.received),
+            received_bytes: self.received_bytes.saturating_sub(before.received_bytes),
+            sent: self.sent.saturating_sub(before.sent),
+            sent_bytes: self.sent_bytes.saturating_sub(before.sent_bytes),
+        }
+    }
 }

@@ -3,6 +3,9 @@
 //! Some hits of each burst are looked at. Flows in the cache do not come any more, so what comes is what is not in there, and
 //! the busiest of it is looked at most: no count per flow is needed to find the flows that are worth it.
 //!
+//! A gate is opened when the round has sent everything that was in the ports' queues when it began, and nothing of the flow has
+//! come since: then nothing is left that could be overtaken. See [`crate::io::FlowCache`].
+//!
 //! Only what goes from pod to pod: there the next hop is the port's one machine. A flow through the uplink depends on a
 //! neighbour that may move, and on an interface whose driver may drop what it is given.
 
@@ -10,7 +13,7 @@ use std::sync::Arc;
 
 use super::stage::Chain;
 use crate::forward::Forwarder;
-use crate::io::{CachedFlow, FlowCache, FlowSlot};
+use crate::io::{CachedFlow, FlowCache, FlowGate, FlowSlot};
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
 /// Hits of a burst that are looked at, and so the system calls (a microsecond or two each) that a burst can cost: a twentieth
@@ -24,10 +27,37 @@ const RECENT: usize = 1 << 10;
 /// and those that the cache leaves to the worker whatever it knows, would cost a system call each.
 const PAUSE: u64 = 10_000_000;
 
+/// Gates that are watched until they can be opened; beyond that a gate is opened at once. More than are added in the
+/// [`LONGEST_WAIT`] of a worker that has its hands full.
+const WAITING: usize = 1 << 12;
+
+/// With several workers a flow's packets may be under way between them. When none has come for this long, 1 ms in nanoseconds,
+/// all have arrived: a lane is looked at in every round, which takes a third of that at the most.
+const QUIET: u64 = 1_000_000;
+
+/// After this long, 100 ms in nanoseconds, a gate is opened in any case. A worker that has not caught up until then loses
+/// packets, which is worse than some that change places, once.
+const LONGEST_WAIT: u64 = 100_000_000;
+
+/// A flow that was added, and whose gate is still closed.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    gate: FlowGate,
+    since: u64,
+    /// How many had passed it when it was last looked at, and when they had become so many.
+    passed: u64,
+    quiet_since: u64,
+    /// Whether that was at the beginning of this round or before.
+    is_watched: bool,
+}
+
 /// The part of a worker that fills a flow cache.
 #[derive(Debug)]
 pub(super) struct Caching {
     cache: Arc<dyn FlowCache>,
+    /// Whether no other worker has packets of this one's flows.
+    is_alone: bool,
+    waiting: Vec<Waiting>,
     /// By port.
     slots: Vec<Option<FlowSlot>>,
     /// By a flow's hash: which one, and when it was added.
@@ -45,8 +75,50 @@ pub(super) struct About<'a> {
 }
 
 impl Caching {
-    pub(super) fn new(cache: Arc<dyn FlowCache>) -> Self {
-        Self { cache, slots: Vec::new(), recent: vec![(0, 0); RECENT], turn: 0 }
+    pub(super) fn new(cache: Arc<dyn FlowCache>, is_alone: bool) -> Self {
+        let (slots, recent, waiting) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
+        Self { cache, is_alone, waiting, slots, recent, turn: 0 }
+    }
+
+    /// To be called before a round receives.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        if self.is_alone {
+            for waiting in &mut self.waiting {
+                (waiting.passed, waiting.is_watched) = (self.cache.passed(waiting.gate), true);
+            }
+        }
+    }
+
+    /// To be called when a round has sent. `is_done` says that it has received and sent all that had come before it began.
+    #[inline]
+    pub(super) fn end(&mut self, is_done: bool, now: u64) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let Self { cache, is_alone, waiting, .. } = self;
+        waiting.retain_mut(|waiting| {
+            let passed = (!*is_alone).then(|| cache.passed(waiting.gate));
+            if let Some(passed) = passed.filter(|&passed| passed != waiting.passed) {
+                (waiting.passed, waiting.quiet_since) = (passed, now);
+            }
+            let is_clear = match *is_alone {
+                true => is_done && waiting.is_watched,
+                false => now.saturating_sub(waiting.quiet_since) >= QUIET,
+            };
+            let is_late = now.saturating_sub(waiting.since) >= LONGEST_WAIT;
+            let is_open = (is_clear && cache.open(waiting.gate, Some(waiting.passed)))
+                || (is_late && cache.open(waiting.gate, None));
+            !is_open
+        });
+    }
+
+    fn watch(&mut self, gate: FlowGate, now: u64) {
+        if self.waiting.len() == WAITING {
+            self.cache.open(gate, None);
+            return;
+        }
+        self.waiting.push(Waiting { gate, since: now, passed: 0, quiet_since: now, is_watched: false });
     }
 
     /// A port has this place in the cache, or none.
@@ -71,6 +143,7 @@ impl Caching {
             let Some((from, to, out)) = self.way(&packet, judged) else { continue };
             if let Some(flow) = self.flow(about, &packet, (from, to), out) {
                 self.cache.add(&flow);
+                self.watch(flow.gate, about.now);
             }
             looks -= 1;
             if looks == 0 {
@@ -101,7 +174,7 @@ impl Caching {
         // Two directions have one hash.
         let name = found.hash.wrapping_add(u64::from(from.0));
         #[expect(clippy::cast_possible_truncation, reason = "some bits are as good as all")]
-        let recent = &mut self.recent[name as usize % RECENT];
+        let (recent, gate) = (&mut self.recent[name as usize % RECENT], FlowGate((name >> 16) as u16));
         if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {
             return None;
         }
@@ -116,6 +189,7 @@ impl Caching {
             origin: found.origin,
             generation: about.snapshot.generation(),
             lease: found.lease,
+            gate,
         })
     }
 }

@@ -66,6 +66,8 @@ pub(super) struct Stage {
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
     caching: Option<Caching>,
+    /// Whether the round has received all that the ports had.
+    is_drained: bool,
     /// What a port has just received and that cannot simply stay where it is.
     received: Vec<Frame>,
     arrivals: Arrivals,
@@ -83,6 +85,7 @@ impl Stage {
         surroundings: Surroundings,
     ) -> Self {
         let Surroundings { id, outgoing, incoming, bells, affinity, events, tap, flow_cache } = surroundings;
+        let caching = flow_cache.map(|cache| Caching::new(cache, bells.len() == 1));
         Self {
             id,
             engine,
@@ -94,7 +97,8 @@ impl Stage {
             incoming,
             bells,
             tap,
-            caching: flow_cache.map(Caching::new),
+            caching,
+            is_drained: false,
             received: Vec::with_capacity(BURST),
             arrivals: Arrivals::default(),
             judged: Vec::with_capacity(BURST),
@@ -108,6 +112,10 @@ impl Stage {
     pub(super) fn round(&mut self, snapshot: &Snapshot, now: u64) -> bool {
         self.now = now;
         self.forwarder.begin(snapshot, now);
+        if let Some(caching) = &mut self.caching {
+            caching.begin();
+        }
+        self.is_drained = true;
         let mut worked = self.receive(snapshot);
         // Now, so that the others work on it while this one works on its own.
         self.post();
@@ -120,6 +128,9 @@ impl Stage {
         // Before the calls to the kernel, which may take a while.
         self.post();
         self.ports.flush(&mut self.pool, &mut self.counters);
+        if let Some(caching) = &mut self.caching {
+            caching.end(self.is_drained && !self.ports.iter().any(|own| own.port.is_waiting()), now);
+        }
         self.counters.busy_rounds += u64::from(worked);
         self.counters.idle_rounds += u64::from(!worked);
         worked
@@ -219,6 +230,7 @@ impl Stage {
             let first = frames.len();
             let own = self.ports.get(at);
             let (id, result) = (own.id, own.port.receive(frames, BURST));
+            self.is_drained &= frames.len() - first < BURST;
             if frames.len() > first {
                 worked = true;
                 self.sort(id, at, first);

@@ -61,6 +61,7 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
     let config = Config {
         node: written.node.value.as_str().into(),
         mode: written.mode,
+        flow_cache: written.flow_cache,
         state: state(&written.state, folder, &mut faults),
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, &mut faults),

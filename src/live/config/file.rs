@@ -11,6 +11,8 @@ pub(super) struct File {
     pub(super) node: Spanned<String>,
     #[serde(default)]
     pub(super) mode: Mode,
+    #[serde(default = "yes")]
+    pub(super) flow_cache: bool,
     pub(super) state: State,
     #[serde(default)]
     pub(super) workers: Workers,
@@ -19,6 +21,10 @@ pub(super) struct File {
     pub(super) ports: Vec<Spanned<Port>>,
     #[serde(default)]
     pub(super) routes: Vec<Route>,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Deserialize)]

@@ -59,9 +59,12 @@ impl Control {
 
     /// Tells the workers what is so now; then ports that were opened become theirs. Answers the generation.
     fn publish(&mut self) -> anyhow::Result<u64> {
-        let generation = self.publisher.current().generation() + 1;
+        let before = self.publisher.current().generation();
+        let generation = before + 1;
         let snapshot = view(&self.state, &self.ports, &self.config).snapshot(generation, &mut self.ids)?;
-        self.publisher.publish(snapshot)?;
+        // Before the workers: what they add by the old tables from now on is never used.
+        self.enter(generation);
+        self.publisher.publish(snapshot).inspect_err(|_| self.enter(before))?;
         let mut said = Vec::new();
         for NewPort { name, queues, said: text } in self.opened.drain(..) {
             let id = self.ids.of(&name).and_then(|id| u16::try_from(id).ok());
@@ -78,6 +81,13 @@ impl Control {
         }
         said.iter().for_each(log::info);
         Ok(generation)
+    }
+
+    /// The flow cache knows flows of this generation only.
+    fn enter(&self, generation: u64) {
+        if let Some(cache) = &self.flow_cache {
+            cache.enter(generation);
+        }
     }
 }
 

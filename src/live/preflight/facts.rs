@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    LinkInfo, XskError, default_route_interfaces, in_namespace, transmit_checksum_offload, xdp_programs,
+    LinkInfo, XskError, default_route_interfaces, in_namespace, takes_xdp_frames, transmit_checksum_offload,
+    xdp_programs,
 };
 
 use crate::live::config::{Config, PortEntry};
@@ -79,6 +80,8 @@ pub(crate) struct Facts {
     pub(crate) programs: BTreeSet<Arc<str>>,
     /// The other ends, by port.
     pub(crate) offloads: BTreeMap<Arc<str>, Offload>,
+    /// Pods' ports whose interfaces take no packets from an XDP program.
+    pub(crate) without_frames: BTreeSet<Arc<str>>,
 }
 
 impl Facts {
@@ -91,6 +94,11 @@ impl Facts {
         let links = interfaces.filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
         let links: BTreeMap<_, _> = links.collect();
         let has_program = |link: &LinkInfo| xdp_programs(link.index).is_ok_and(|programs| !programs.is_empty());
+        let takes_none = |entry: &&PortEntry| {
+            entry.kind == PortKind::Pod
+                && links.get(&entry.interface).is_some_and(|link| matches!(takes_xdp_frames(link.index), Ok(false)))
+        };
+        let without_frames = config.ports.iter().filter(takes_none).map(|entry| entry.name.clone()).collect();
         let programs = links.iter().filter(|(_, link)| has_program(link)).map(|(name, _)| name.clone()).collect();
         Self {
             release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
@@ -102,6 +110,7 @@ impl Facts {
             links,
             programs,
             offloads: config.ports.iter().map(|entry| (entry.name.clone(), Offload::at(entry))).collect(),
+            without_frames,
         }
     }
 

@@ -2,6 +2,7 @@
 //! Source: `include/uapi/linux/{genetlink,netdev}.h`, `Documentation/netlink/specs/netdev.yaml`.
 
 use std::io;
+use std::sync::OnceLock;
 
 use super::netlink::{ask_of, attributes, short};
 
@@ -32,8 +33,16 @@ pub fn takes_xdp_frames(interface: u32) -> io::Result<bool> {
     Ok(features & u64::from(TRANSMIT) != 0)
 }
 
-/// The number of the family.
+/// The number of the family, which stays the same while the machine runs.
 fn family() -> io::Result<u16> {
+    static KNOWN: OnceLock<u16> = OnceLock::new();
+    match KNOWN.get() {
+        Some(&number) => Ok(number),
+        None => ask_family().map(|number| *KNOWN.get_or_init(|| number)),
+    }
+}
+
+fn ask_family() -> io::Result<u16> {
     /// `CTRL_CMD_GETFAMILY`, `CTRL_ATTR_FAMILY_ID`, `CTRL_ATTR_FAMILY_NAME`.
     const GET_FAMILY: u8 = 3;
     const FAMILY_ID: u16 = 1;

@@ -15,16 +15,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bulkhead_classifier::OriginId;
 
-use super::bpf::{MAP_ARRAY, MAP_INTERFACES, MAP_LRU_HASH, MAPPABLE, Map, MapKind};
+use super::bpf::{self, HAS_FRAGS, MAP_ARRAY, MAP_INTERFACES, MAP_LRU_HASH, MAP_XSK, MAPPABLE, Map, MapKind};
 use super::flow_program::{Maps, cells, key, value};
 use super::instruction::Instruction;
 use super::mapping::Mapping;
 use super::{flow_program, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowSlot};
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot};
 
 /// Flows that the kernel keeps, 12 MB of its memory when all are used. Two for each of 32,000 busy connections; what
 /// finds no room goes through the workers.
 const FLOWS: u32 = 1 << 16;
+
+/// A gate that is open.
+const OPEN: u64 = 1 << cells::OPEN_BIT;
 
 /// See the module. Shared by the interfaces and workers of a vswitch; the kernel forgets it with the last of them.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub struct KernelFlowCache {
     reached: Vec<AtomicBool>,
     added: AtomicU64,
     failed: AtomicU64,
+    /// Whether its programs are for packets in several buffers.
+    pub(super) frags: bool,
 }
 
 /// Which slots are in use. One that was given back is given out again after all others, so that nothing that is still
@@ -62,7 +67,7 @@ impl KernelFlowCache {
     /// An empty cache, in which no generation is in force.
     ///
     /// # Errors
-    /// When the kernel refuses: it is older than 5.11, or the process may not.
+    /// When the kernel refuses: it is older than 5.12, or the process may not.
     pub fn new() -> io::Result<Arc<Self>> {
         let sizes = [key::LEN, value::LEN].map(|len| u32::from(len.cast_unsigned()));
         let flows = Map::of(&MapKind {
@@ -95,10 +100,20 @@ impl KernelFlowCache {
             reached: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             added: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            frags: false,
         };
         // No snapshot has it.
         cache.enter(u64::MAX);
-        Ok(Arc::new(cache))
+        // Whether this kernel takes the program is better known now than when a port is opened. The first one decides whether
+        // programs that share a map of interfaces are for packets in several buffers: the kernel refuses all others.
+        let sockets = Map::new(MAP_XSK, "bulkhead_probe", small_size::<u32>(), 1)?;
+        let load = |flags| bpf::load_program("bulkhead_probe", &cache.program(&sockets, FlowSlot(0)), flags);
+        let frags = match load(HAS_FRAGS) {
+            Ok(_) => true,
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => load(0).map(|_| false)?,
+            Err(error) => return Err(error),
+        };
+        Ok(Arc::new(Self { frags, ..cache }))
     }
 
     /// Ends all flows of other generations. To be called before a snapshot of the generation is published: what workers
@@ -155,6 +170,10 @@ impl KernelFlowCache {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn gate(&self, gate: FlowGate) -> &AtomicU64 {
+        self.cell(cells::GATES + i32::from(gate.0) * 8)
+    }
+
     fn cell(&self, offset: i32) -> &AtomicU64 {
         let offset = place(offset);
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.mapped.len(), "a cell is in the map");
@@ -171,10 +190,30 @@ impl FlowCache for KernelFlowCache {
 
     fn add(&self, flow: &CachedFlow) {
         let Some((key, value)) = encode(flow, coarse_time()) else { return };
+        // Before the program can find the flow.
+        self.gate(flow.gate).store(0, Ordering::SeqCst);
         match self.flows.insert(&key, &value) {
             Ok(()) => self.added.fetch_add(1, Ordering::Relaxed),
             Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
         };
+    }
+
+    fn passed(&self, gate: FlowGate) -> u64 {
+        self.gate(gate).load(Ordering::SeqCst) & !OPEN
+    }
+
+    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
+        let gate = self.gate(gate);
+        match passed {
+            Some(passed) => {
+                let opened = gate.compare_exchange(passed, passed | OPEN, Ordering::SeqCst, Ordering::SeqCst);
+                opened.is_ok() || gate.load(Ordering::SeqCst) & OPEN != 0
+            }
+            None => {
+                gate.fetch_or(OPEN, Ordering::SeqCst);
+                true
+            }
+        }
     }
 }
 
@@ -205,7 +244,7 @@ impl Drop for HeldSlot {
 
 /// A flow as the map has it. None for what the program does not know.
 fn encode(flow: &CachedFlow, now: u64) -> Option<(Vec<u8>, Vec<u8>)> {
-    let CachedFlow { from, to, flow: who, received, sent, longest, origin, generation, lease } = flow;
+    let CachedFlow { from, to, flow: who, received, sent, longest, origin, generation, lease, gate } = flow;
     let mut bytes = vec![0; place(key::LEN.into())];
     let mut put = |at: i16, part: &[u8]| bytes[place(at.into())..][..part.len()].copy_from_slice(part);
     put(key::SLOT, &u32::from(from.0).to_ne_bytes());
@@ -234,6 +273,7 @@ fn encode(flow: &CachedFlow, now: u64) -> Option<(Vec<u8>, Vec<u8>)> {
     put(value::RECEIVED, received);
     put(value::LONGEST, &longest.to_ne_bytes());
     put(value::SENT, sent);
+    put(value::GATE, &gate.0.to_ne_bytes());
     Some((key, bytes))
 }
 
@@ -280,6 +320,7 @@ mod tests {
             origin: Some(OriginId(7)),
             generation: 9,
             lease: 100,
+            gate: FlowGate(0x4321),
         }
     }
 
@@ -296,7 +337,7 @@ mod tests {
         );
         assert_eq!((word(&value, 16), word(&value, 20)), (5, 8));
         assert_eq!((&value[24..36], &value[40..52]), (&b"abcdefghijkl"[..], &b"ABCDEFGHIJKL"[..]));
-        assert_eq!(value[36..38], 1514u16.to_ne_bytes());
+        assert_eq!((&value[36..38], &value[52..54]), (&1514u16.to_ne_bytes()[..], &0x4321u16.to_ne_bytes()[..]));
     }
 
     #[test]

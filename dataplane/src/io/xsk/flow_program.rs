@@ -7,6 +7,7 @@
 //!   in the map of flows, with this generation of the tables         | no: to the socket
 //!   the MAC addresses are those that the flow came with             | no: to the socket
 //!   not longer than what the way out carries, lease not over        | no: to the socket
+//!   the gate is open                                                | no: counted there, to the socket
 //!   the way out is open: count, one hop less, new MAC addresses, send
 //! ```
 //!
@@ -69,6 +70,8 @@ pub(super) mod value {
     pub(in super::super) const LONGEST: i16 = 36;
     /// MAC addresses as they leave.
     pub(in super::super) const SENT: i16 = 40;
+    /// The gate's number, 2 bytes.
+    pub(in super::super) const GATE: i16 = 52;
     pub(in super::super) const LEN: i16 = 64;
 }
 
@@ -85,7 +88,13 @@ pub(super) mod cells {
     pub(in super::super) const DECISIONS: i32 = TRAFFIC + SLOTS * TRAFFIC_LEN;
     /// Origins that are counted: 512 KiB of counters. Flows of later ones do not go into the cache.
     pub(in super::super) const ORIGINS: i32 = 1 << 16;
-    pub(in super::super) const LEN: i32 = DECISIONS + ORIGINS * 8;
+    /// Gates, each a count of packets that found it closed, and a bit that says that it is open.
+    pub(in super::super) const GATES: i32 = DECISIONS + ORIGINS * 8;
+    /// As many as flows: few share one. A flow's number for it has 16 bits.
+    pub(in super::super) const GATE_COUNT: i32 = 1 << 16;
+    /// Counting does not reach it.
+    pub(in super::super) const OPEN_BIT: u32 = 62;
+    pub(in super::super) const LEN: i32 = GATES + GATE_COUNT * 8;
 }
 
 /// The maps that a program with a cache uses.
@@ -103,6 +112,8 @@ enum Place {
     Datagram,
     Segment,
     Known,
+    /// The gate is.
+    Open,
     HopV6,
     Rewrite,
     /// To the socket, which the program has already named.
@@ -111,7 +122,7 @@ enum Place {
     WorkerAgain,
     End,
 }
-use Place::{Datagram, End, HopV6, Known, Rewrite, Segment, V6, Worker, WorkerAgain};
+use Place::{Datagram, End, HopV6, Known, Open, Rewrite, Segment, V6, Worker, WorkerAgain};
 
 /// Registers: what a call of the kernel leaves alone is 6 to 9.
 const CONTEXT: u8 = 6;
@@ -324,10 +335,29 @@ fn find(program: &mut Assembler<Place>, maps: Maps<'_>) {
     program.push([Instruction::call(function::COARSE_TIME)]);
     program.load(Double, 1, AT, value::EXPIRES);
     program.jump_if_register(0, AtLeast, 1, Worker);
+    pass_gate(program, maps.cells);
     program.push(Instruction::map(1, maps.interfaces));
     program.load(Word, 2, AT, value::OUT);
     program.push([Instruction::set(3, 0), Instruction::call(function::REDIRECT_MAP)]);
     program.jump_if(0, Differs, REDIRECT, WorkerAgain);
+}
+
+/// Goes on when the gate is open. Counting and the look at the bit are one step: a packet that has found the gate closed is
+/// counted before it can be opened.
+fn pass_gate(program: &mut Assembler<Place>, shared: &Map) {
+    const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
+    program.load(Short, 2, AT, value::GATE);
+    program.apply(ShiftLeft, 2, 3);
+    program.push(Instruction::value(1, shared, cells::GATES));
+    program.apply_register(Add, 1, 2);
+    program.load(Double, 2, 1, 0);
+    program.apply(ShiftRight, 2, OPEN_BIT);
+    program.jump_if(2, Differs, 0, Open);
+    program.push([Instruction::set(2, 1)]);
+    program.count_before(1, 2, 0);
+    program.apply(ShiftRight, 2, OPEN_BIT);
+    program.jump_if(2, Equal, 0, Worker);
+    program.place(Open);
 }
 
 fn count(program: &mut Assembler<Place>, shared: &Map, slot: FlowSlot) {

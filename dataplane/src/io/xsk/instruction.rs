@@ -158,6 +158,12 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.push([Instruction::new(0xdb, destination, register, offset, 0)]);
     }
 
+    /// As [`count`](Self::count), and the register becomes what was there before (Linux 5.12).
+    pub(super) fn count_before(&mut self, destination: u8, register: u8, offset: i16) {
+        const FETCH: i32 = 1;
+        self.push([Instruction::new(0xdb, destination, register, offset, FETCH)]);
+    }
+
     /// `register = register operation number`, 64 bits.
     pub(super) fn apply(&mut self, operation: Operation, register: u8, number: i32) {
         self.push([Instruction::new(0x07 | operation as u8, register, 0, 0, number)]);

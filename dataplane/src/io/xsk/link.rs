@@ -87,6 +87,20 @@ pub fn set_transmit_checksum_offload(interface: &str, on: bool) -> Result<(), Xs
         .map_err(|source| XskError::system(interface, "change the checksum offload", source))
 }
 
+/// Turns generic receive offload on or off, as `ethtool -K INTERFACE gro on` does. A veth on which it is on takes packets from
+/// an XDP program at its other end ([`takes_xdp_frames`](super::takes_xdp_frames)).
+///
+/// # Errors
+/// As above.
+pub fn set_generic_receive_offload(interface: &str, on: bool) -> Result<(), XskError> {
+    let mut value = Value { command: ETHTOOL_SGRO, data: u32::from(on) };
+    Request::new(interface)?
+        .ethtool(&mut value)
+        .map_err(|source| XskError::system(interface, "change generic receive offload", source))
+}
+
+/// `ETHTOOL_SGRO` of `linux/ethtool.h`.
+const ETHTOOL_SGRO: u32 = 0x2c;
 /// `ETHTOOL_GTXCSUM` of `linux/ethtool.h`.
 const ETHTOOL_GTXCSUM: u32 = 0x16;
 /// `ETHTOOL_STXCSUM`.

@@ -96,7 +96,7 @@ pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;
 pub use generator::Generator;
 pub use interface::{Interface, QueueConfig, XdpMode};
-pub use link::{LinkInfo, set_transmit_checksum_offload, transmit_checksum_offload};
+pub use link::{LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload};
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use port::XskPort;

@@ -49,10 +49,10 @@ impl Program {
         })
     }
 
-    /// Loads it with or without packets in several buffers.
+    /// Loads it with or without packets in several buffers. If the cache's programs are otherwise, it goes without.
     pub(super) fn load_with(queues: u32, slot: Option<&Arc<HeldSlot>>, frags: bool) -> io::Result<Self> {
         let sockets = Map::new(MAP_XSK, MAP_NAME, 4, queues)?;
-        let slot = slot.cloned();
+        let slot = slot.filter(|held| held.cache.frags == frags).cloned();
         Ok(Self { descriptor: load(&sockets, slot.as_deref(), frags)?, sockets, frags, slot })
     }
 

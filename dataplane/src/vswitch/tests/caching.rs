@@ -1,9 +1,10 @@
 //! What goes into a flow cache, and what must not.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use super::*;
-use crate::io::CachedFlow;
+use crate::io::{CachedFlow, FlowGate};
 use crate::packet::TcpFlags;
 use crate::testbed::{ACK, b_to_a};
 use bulkhead_classifier::OriginId;
@@ -12,6 +13,8 @@ use bulkhead_classifier::OriginId;
 #[derive(Debug, Default)]
 struct Recorded {
     flows: Mutex<Vec<CachedFlow>>,
+    /// How many packets have passed a gate, and whether it is open.
+    gates: Mutex<HashMap<FlowGate, (u64, bool)>>,
     /// Ports that it does not reach.
     far: Vec<FlowSlot>,
 }
@@ -23,6 +26,18 @@ impl FlowCache for Recorded {
 
     fn add(&self, flow: &CachedFlow) {
         self.flows.lock().unwrap().push(*flow);
+        self.gates.lock().unwrap().insert(flow.gate, (0, false));
+    }
+
+    fn passed(&self, gate: FlowGate) -> u64 {
+        self.gates.lock().unwrap()[&gate].0
+    }
+
+    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
+        let mut gates = self.gates.lock().unwrap();
+        let (count, is_open) = gates.get_mut(&gate).unwrap();
+        *is_open |= passed.is_none_or(|passed| passed == *count);
+        *is_open
     }
 }
 

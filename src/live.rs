@@ -20,6 +20,7 @@ mod capture;
 mod config;
 mod control;
 mod ids;
+mod links;
 mod log;
 mod next_hops;
 mod outlet;

@@ -4,6 +4,11 @@
 #[path = "support/lab.rs"]
 mod lab;
 
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bulkhead_dataplane::io::{LinkWatch, in_namespace};
 use lab::netns::{Dialogue, Running, eventually, run};
 use lab::{Lab, has_xdp};
 
@@ -48,6 +53,27 @@ fn a_pod_that_is_deleted_under_traffic_is_removed_and_the_others_go_on() {
     assert_lost_nothing(&lab, "b", background);
     let summary = lab.stop();
     assert_eq!((&summary["port_changes"]["removed"], &summary["port_changes"]["opened"]), (&3.into(), &6.into()));
+}
+
+#[test]
+fn the_kernel_tells_of_an_interface_that_comes() {
+    require!();
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.unplug("a");
+    lab.start("");
+    assert_eq!(lab.stop()["port_changes"]["told"], 0, "nothing changes");
+    lab.start("");
+    let namespace = Path::new("/run/netns").join(lab.node.name());
+    let watch = in_namespace(&namespace, LinkWatch::new).unwrap().unwrap();
+    let (tell, told) = mpsc::channel();
+    let listener = std::thread::spawn(move || tell.send(watch.wait()));
+    lab.plug("a");
+    told.recv_timeout(Duration::from_secs(10)).expect("the kernel tells of it").unwrap();
+    listener.join().unwrap().unwrap();
+    eventually("the port is open", || lab.count("port default/a (p2) is open") == 1);
+    let summary = lab.stop();
+    assert!(summary["port_changes"]["told"].as_u64() >= Some(1), "{summary:#}");
 }
 
 #[test]
@@ -155,7 +181,7 @@ fn a_second_sigterm_ends_at_once_what_waits_for_a_file() {
     assert!(lab.pings("a", &b), "the workers wait for nobody");
     lab.vswitch().signal("TERM");
     // Sooner it would be taken for the same request, which a shell or `timeout` has passed on.
-    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    std::thread::sleep(Duration::from_millis(1_100));
     assert_eq!(lab.count("stopping"), 0, "it waits");
     assert!(lab.pings("a", &b));
     assert_eq!(lab.stop_with_output().status.code(), Some(128 + 15), "{}", lab.log());
@@ -219,7 +245,7 @@ fn the_summary_comes_on_demand_and_at_the_end() {
     lab.start("");
     assert!(lab.pings("a", &lab.get("b").v4));
     lab.vswitch().signal("USR1");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     let output = lab.stop_with_output();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

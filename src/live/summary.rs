@@ -324,7 +324,7 @@ mod tests {
             counters: &VswitchCounters { workers: vec![worker, other] },
             cached: &cached,
             state: StateCounters { applied: 2, refused: 1 },
-            ports: PortsCounters { opened: 2, removed: 0, refused: 0 },
+            ports: PortsCounters { opened: 2, ..PortsCounters::default() },
             capture: Some(CaptureCounters { written: 7, unwritten: 2 }),
             uptime: Duration::from_secs(61),
             origins: &SharedOrigins::default(),

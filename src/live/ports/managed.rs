@@ -23,6 +23,8 @@ pub(in crate::live) struct PortsCounters {
     pub removed: u64,
     /// Attempts to open one that failed.
     pub refused: u64,
+    /// How often the kernel told that interfaces have changed. Several changes may be told at once.
+    pub told: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

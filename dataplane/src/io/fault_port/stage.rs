@@ -78,10 +78,8 @@ impl Workshop {
         let at = at.expect("the packet is longer than that");
         self.spent.extend(packet.drain(at + 1..));
         let frame = &mut packet[at];
-        // `reset` puts the packet at the usual place, where the frame's bytes may not be now.
-        let kept = self.umem.bytes(frame)[..len - before].to_vec();
-        frame.reset(kept.len());
-        self.umem.bytes_mut(frame).copy_from_slice(&kept);
+        frame.shorten(len - before);
+        frame.set_more(false);
     }
 
     /// Changes the byte at this place of the packet.

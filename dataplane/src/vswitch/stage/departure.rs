@@ -125,7 +125,7 @@ impl Stage {
     /// Sends a packet that the vswitch made itself.
     fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
         self.counters.originated += 1;
-        frame.reset(len);
+        frame.shorten(len);
         self.put(out, 1, std::iter::once(frame));
     }
 

@@ -41,7 +41,7 @@ pub use link::LinkType;
 pub(crate) use arp::{Arp, Operation};
 pub(crate) use icmp::Embedded;
 pub(crate) use neighbour::Neighbour;
-pub(crate) use plain::{Addresses, Plain};
+pub(crate) use plain::{Plain, parse_v4 as parse_plain_v4, parse_v6 as parse_plain_v6};
 pub(crate) use tcp::Flags as TcpFlags;
 pub(crate) use transport::{Ports, Transport};
 
@@ -159,17 +159,23 @@ impl Network {
     }
 }
 
-/// The quick way: the packet and its sender's MAC address, if it is a plain one. A part of the loop that parses a burst:
+/// What a quick look at the link header finds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Inner<'a> {
+    V4(Bytes<'a>),
+    V6(Bytes<'a>),
+}
+
+/// The first step of the quick way: the IP packet and its sender's MAC address. A part of the loop that parses a burst:
 /// called, its answer goes through memory.
 #[inline(always)]
-pub(crate) fn parse_plain(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Plain, Option<[u8; 6]>)> {
+pub(crate) fn open(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Inner<'_>, Option<[u8; 6]>)> {
     let mut source_mac = None;
-    let plain = match parse_link(link, Bytes::new(frame, wire_len), &mut source_mac) {
-        Ok((Network::Ipv4, packet)) => plain::parse_v4(packet),
-        Ok((Network::Ipv6, packet)) => plain::parse_v6(packet),
+    match parse_link(link, Bytes::new(frame, wire_len), &mut source_mac) {
+        Ok((Network::Ipv4, packet)) => Some((Inner::V4(packet), source_mac)),
+        Ok((Network::Ipv6, packet)) => Some((Inner::V6(packet), source_mac)),
         _ => None,
-    };
-    plain.map(|plain| (plain, source_mac))
+    }
 }
 
 /// Parses a frame.

@@ -9,10 +9,12 @@ use bulkhead_classifier::protocol;
 
 use super::{Bytes, TcpFlags, ipv4, ipv6, tcp, udp};
 
-/// What a session lookup needs to know of a packet.
+/// What a session lookup needs to know of a packet. The families have types of their own, so that a caller that does
+/// different things with them has no value that may be either: it would go through memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plain {
-    pub(crate) addresses: Addresses,
+pub(crate) struct Plain<A> {
+    pub(crate) src: A,
+    pub(crate) dst: A,
     pub(crate) protocol: u8,
     pub(crate) sport: u16,
     pub(crate) dport: u16,
@@ -21,17 +23,9 @@ pub(crate) struct Plain {
     pub(crate) hop_limit: u8,
 }
 
-/// Source and destination as numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Addresses {
-    V4(u32, u32),
-    /// High half first.
-    V6([u64; 2], [u64; 2]),
-}
-
 /// Reads an IPv4 packet, if it is a plain one.
-#[inline]
-pub(crate) fn parse_v4(packet: Bytes<'_>) -> Option<Plain> {
+#[inline(always)]
+pub(crate) fn parse_v4(packet: Bytes<'_>) -> Option<Plain<u32>> {
     const HEADER: usize = ipv4::MIN_HEADER_LEN;
     let header = packet.seen.first_chunk::<HEADER>()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -43,19 +37,13 @@ pub(crate) fn parse_v4(packet: Bytes<'_>) -> Option<Plain> {
     let protocol = header[9];
     let flags = transport(protocol, &first, rest, segment_len)?;
     let address = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    Some(Plain {
-        addresses: Addresses::V4(address(12), address(16)),
-        protocol,
-        sport: u16::from_be_bytes([first[0], first[1]]),
-        dport: u16::from_be_bytes([first[2], first[3]]),
-        flags,
-        hop_limit: header[8],
-    })
+    let (sport, dport) = ports(&first);
+    Some(Plain { src: address(12), dst: address(16), protocol, sport, dport, flags, hop_limit: header[8] })
 }
 
-/// Reads an IPv6 packet, if it is a plain one.
-#[inline]
-pub(crate) fn parse_v6(packet: Bytes<'_>) -> Option<Plain> {
+/// Reads an IPv6 packet, if it is a plain one. Addresses have their high half first.
+#[inline(always)]
+pub(crate) fn parse_v6(packet: Bytes<'_>) -> Option<Plain<[u64; 2]>> {
     const HEADER: usize = ipv6::HEADER_LEN;
     let header = packet.seen.first_chunk::<HEADER>()?;
     let segment_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -67,19 +55,20 @@ pub(crate) fn parse_v6(packet: Bytes<'_>) -> Option<Plain> {
         let octets = header[at..at + 8].first_chunk().expect("the range is eight bytes long");
         u64::from_be_bytes(*octets)
     };
-    Some(Plain {
-        addresses: Addresses::V6([half(8), half(16)], [half(24), half(32)]),
-        protocol,
-        sport: u16::from_be_bytes([first[0], first[1]]),
-        dport: u16::from_be_bytes([first[2], first[3]]),
-        flags,
-        hop_limit: header[7],
-    })
+    let (sport, dport) = ports(&first);
+    let (src, dst) = ([half(8), half(16)], [half(24), half(32)]);
+    Some(Plain { src, dst, protocol, sport, dport, flags, hop_limit: header[7] })
+}
+
+/// Both transports begin with their ports.
+#[inline(always)]
+const fn ports(first: &[u8; udp::HEADER_LEN]) -> (u16, u16) {
+    (u16::from_be_bytes([first[0], first[1]]), u16::from_be_bytes([first[2], first[3]]))
 }
 
 /// The flags of a segment whose header is right, none of a datagram. `len` is the segment's length by the IP header;
 /// `rest` may have more, which is padding, or less, when a capture cut it off.
-#[inline]
+#[inline(always)]
 fn transport(protocol: u8, first: &[u8; udp::HEADER_LEN], rest: &[u8], len: usize) -> Option<TcpFlags> {
     match protocol {
         protocol::UDP => {

@@ -1,6 +1,6 @@
 //! A burst as columns: what is known of each packet, and what became of it.
 
-use crate::packet::{self, Addresses, Ip, Parsed, Plain, TcpFlags, Transport};
+use crate::packet::{self, Inner, Ip, Parsed, Plain, TcpFlags, Transport};
 use crate::session::{Key, NONE, Slot};
 use crate::{BodyKind, Decision, DropReason, Flow, Judged, LinkType, PortConfig, PortId, PortKind, Snapshot, Verdict};
 
@@ -121,18 +121,40 @@ impl Columns {
     ) {
         let facts = ports.get(in_port.index());
         // An unknown port, a wrong sender and all that is odd go the general way, which finds the reason.
-        let plain = packet::parse_plain(link, frame, wire_len).filter(|&(_, mac)| match (facts, mac) {
+        let may_send = |mac: Option<[u8; 6]>| match (facts, mac) {
             (Some(PortFacts { mac: Some(own) }), Some(source)) => *own == source,
             (facts, _) => facts.is_some(),
-        });
-        let Some((plain, _)) = plain else { return self.push_general(link, frame, wire_len, in_port) };
-        let Plain { addresses, protocol, sport, dport, flags, hop_limit } = plain;
-        let (key, from_low) = match addresses {
-            Addresses::V4(src, dst) => Key::v4(src, dst, protocol, sport, dport),
-            Addresses::V6(src, dst) => Key::v6(src, dst, protocol, sport, dport),
         };
-        let hash = hash(&key);
-        self.metas.push(Meta { key, hash, guess: NONE, in_port, general: Meta::PLAIN, hop_limit, flags, from_low });
+        match packet::open(link, frame, wire_len) {
+            Some((Inner::V4(packet), mac)) if may_send(mac) => {
+                if let Some(plain) = packet::parse_plain_v4(packet) {
+                    let Plain { src, dst, protocol, sport, dport, .. } = plain;
+                    return self.push_plain(Key::v4(src, dst, protocol, sport, dport), &plain, in_port, hash);
+                }
+            }
+            Some((Inner::V6(packet), mac)) if may_send(mac) => {
+                if let Some(plain) = packet::parse_plain_v6(packet) {
+                    let Plain { src, dst, protocol, sport, dport, .. } = plain;
+                    return self.push_plain(Key::v6(src, dst, protocol, sport, dport), &plain, in_port, hash);
+                }
+            }
+            _ => {}
+        }
+        self.push_general(link, frame, wire_len, in_port);
+    }
+
+    /// Once for each family, not where they come together: there the key would go through memory.
+    #[inline(always)]
+    fn push_plain<A>(
+        &mut self,
+        (key, from_low): (Key, bool),
+        plain: &Plain<A>,
+        in_port: PortId,
+        hash: impl Fn(&Key) -> u64,
+    ) {
+        let (hash, general) = (hash(&key), Meta::PLAIN);
+        let &Plain { flags, hop_limit, .. } = plain;
+        self.metas.push(Meta { key, hash, guess: NONE, in_port, general, hop_limit, flags, from_low });
     }
 
     #[cold]

@@ -218,17 +218,34 @@ impl<T> Forwarder<T> {
         in_port: PortId,
         verdict: Verdict,
     ) -> Step {
-        if let Verdict::Forward(out) = verdict
-            && let (Some(from), Some(to)) = (self.sides.get(in_port.index()), self.sides.get(out.index()))
+        match verdict {
+            Verdict::Forward(out) if self.pass(snapshot, frame, wire_len, in_port, out) => Step::Send(out),
+            _ => self.forward_any(snapshot, frame, wire_len, in_port, verdict),
+        }
+    }
+
+    /// The common case of [`Forwarder::forward`]: a plain packet to a known pod, host or gateway is made ready. False, and
+    /// nothing changed, for all that has to be looked at more closely. Learns nothing, so that a loop over many packets
+    /// keeps in registers what it reads of `self`; for that it has to be a part of the loop.
+    #[inline(always)]
+    pub(crate) fn pass(
+        &self,
+        snapshot: &Snapshot,
+        frame: &mut [u8],
+        wire_len: usize,
+        in_port: PortId,
+        out: PortId,
+    ) -> bool {
+        if let (Some(from), Some(to)) = (self.sides.get(in_port.index()), self.sides.get(out.index()))
             && to.fits(wire_len)
             && from.has_sent(frame)
             && let Some(addresses) = self.known_addresses(snapshot, to, out, frame)
             && pass(frame, is_hop(from.kind, to.kind))
         {
             rewrite::ethernet(frame, addresses);
-            return Step::Send(out);
+            return true;
         }
-        self.forward_any(snapshot, frame, wire_len, in_port, verdict)
+        false
     }
 
     /// The MAC addresses that packets from one pod to another leave with, and the longest frame, in bytes, that may. None when

@@ -46,15 +46,17 @@ pub(super) fn is_station(mac: Mac) -> bool {
     !is_group(mac) && mac != [0; 6]
 }
 
-/// The MAC address as a number that is never 0, so that 0 can stand for none.
+/// The MAC address as a number that is never 0, so that 0 can stand for none. In the byte order in which it is read from a
+/// frame the quickest.
+#[inline]
 pub(super) const fn to_number(mac: Mac) -> u64 {
     let [a, b, c, d, e, f] = mac;
-    u64::from_be_bytes([0, 1, a, b, c, d, e, f])
+    u64::from_le_bytes([a, b, c, d, e, f, 1, 0])
 }
 
 /// The way back.
 pub(super) const fn from_number(number: u64) -> Option<Mac> {
-    let [_, _, a, b, c, d, e, f] = number.to_be_bytes();
+    let [a, b, c, d, e, f, ..] = number.to_le_bytes();
     if number == 0 { None } else { Some([a, b, c, d, e, f]) }
 }
 

@@ -102,6 +102,16 @@ impl Arrivals {
         })
     }
 
+    /// The packets, and their frames, which are as many as the packets say.
+    pub(super) fn parts_mut(&mut self) -> (&[Arrival], &mut [Frame]) {
+        (&self.packets, &mut self.frames)
+    }
+
+    /// Forgets the packets, whose frames were taken out.
+    pub(super) fn clear(&mut self) {
+        self.packets.clear();
+    }
+
     /// Takes the packets out, and their frames, which are as many as the packets say.
     pub(super) fn drain(&mut self) -> (Drain<'_, Arrival>, Drain<'_, Frame>) {
         (self.packets.drain(..), self.frames.drain(..))

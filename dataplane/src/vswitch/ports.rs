@@ -95,6 +95,17 @@ impl Ports {
         let _ = self.events.send(VswitchEvent::PortGone { port, queue, error });
     }
 
+    /// Queues packets of one frame each for a port of this worker, all at once. False, with nothing taken, for another port.
+    pub(super) fn put_all(&mut self, out: PortId, frames: &mut Vec<Frame>) -> bool {
+        match self.exits.get(out.index()) {
+            Some(&Exit::Own(at)) => {
+                self.own[at].transmit.append(frames);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// As [`Ports::put`], for a packet of one frame.
     #[inline]
     pub(super) fn put_one(&mut self, out: PortId, frame: Frame, pool: &mut FramePool) -> Result<(), DropReason> {

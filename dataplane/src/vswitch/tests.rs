@@ -190,16 +190,51 @@ fn a_jumbo_packet_travels_in_several_frames() {
     for workers in [1, 2] {
         let mut node = Node::start(workers, snapshot_of(1, live_ports()));
         let payload: Vec<u8> = (0..=255).cycle().take(8900).collect();
-        let mut udp_packet = vec![0x9c, 0x40, 0, 80];
-        udp_packet.extend((8 + 8900u16).to_be_bytes());
-        udp_packet.extend([0, 0]);
-        udp_packet.extend(&payload);
         for _ in 0..10 {
-            node.send(A, &from_a(&v4("10.0.0.1", "10.0.0.2", 17, 64, &udp_packet)));
+            node.send(A, &from_a(&jumbo(&payload)));
             assert_eq!(node.receive(B)[14 + 28..], payload);
         }
         node.stop();
     }
+}
+
+/// From A to B's port 80.
+fn jumbo(payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(8 + payload.len()).unwrap();
+    let udp_packet = [&[0x9c, 0x40, 0, 80][..], &len.to_be_bytes(), &[0, 0], payload].concat();
+    v4("10.0.0.1", "10.0.0.2", 17, 64, &udp_packet)
+}
+
+#[test]
+fn a_burst_leaves_in_order_whatever_is_between_its_packets() {
+    let (denied, expired) = (udp("10.0.0.1", "10.0.0.2", 81), with_ttl(a_to_b(SYN), 1));
+    let to_host = tcp("10.0.0.1", "192.168.0.1", 7, 80, SYN);
+    let between = [None, Some(denied), Some(expired), Some(jumbo(&[7; 8000])), Some(to_host)];
+    let mut node = Node::start(1, snapshot_of(1, live_ports()));
+    // From now on the host's MAC address is known.
+    node.send(HOST, &ethernet([2, 0, 0, 0, 0, 9], 0x0800, &udp("192.168.0.1", "10.0.0.1", 80)));
+    node.receive(A);
+    for (number, odd) in (0..).zip(between) {
+        let packets = (0..60).map(|sport| tcp("10.0.0.1", "10.0.0.2", 100 * number + 1 + sport, 80, SYN));
+        let mut burst: Vec<Vec<u8>> = packets.map(|packet| from_a(&packet)).collect();
+        if let Some(odd) = odd {
+            burst.insert(20, from_a(&odd));
+            burst.insert(40, from_a(&odd));
+        }
+        node.send_burst(A, &burst);
+        for sport in 0..60 {
+            let mut frame = node.receive(B);
+            if frame.len() > 8000 {
+                assert!(sport == 20 || sport == 39, "{sport}");
+                frame = node.receive(B);
+            }
+            assert_eq!(frame[34..36], (100 * number + 1u16 + sport).to_be_bytes());
+        }
+    }
+    let counters = node.stop();
+    assert_eq!((counters.port(A).received, counters.port(B).sent), (5 * 60 + 4 * 2, 5 * 60 + 2));
+    assert_eq!(counters.port(HOST).sent, 2);
+    assert_eq!((counters.dropped(DropReason::PolicyDenied), counters.dropped(DropReason::TtlExpired)), (2, 2));
 }
 
 #[test]

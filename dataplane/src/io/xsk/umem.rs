@@ -216,8 +216,8 @@ impl Frame {
         self.extent = self.extent & !Self::MORE | if more { Self::MORE } else { 0 };
     }
 
-    /// Makes it a frame for a new packet of `len` bytes. The bytes are whatever was in the chunk before, at one place or
-    /// another: see [`PLACES`].
+    /// Makes it a frame for a new packet of `len` bytes. The bytes are whatever was in the chunk before. Where in the chunk
+    /// they begin is not the same for all frames, so that the headers of a burst share the cache.
     ///
     /// # Panics
     /// When `len` is more than [`Umem::ROOM`].

@@ -1,7 +1,7 @@
 //! What a flow cache may be told of a session.
 
 use super::Worker;
-use crate::packet::{self, Addresses, Plain, TcpFlags};
+use crate::packet::{self, Inner, Plain, TcpFlags};
 use crate::session::Key;
 use crate::{Flow, LinkType, PortId};
 
@@ -30,12 +30,8 @@ impl Worker {
     /// The flow of a packet that was judged to be a hit, when the next ones of it will be hits too, whatever they carry: UDP,
     /// and TCP between its handshake and its end. The snapshot must be the one that the packet was judged by.
     pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId) -> Option<Cacheable> {
-        let (plain, _) = packet::parse_plain(LinkType::Ethernet, frame, frame.len())?;
-        let Plain { addresses, protocol, sport, dport, flags, .. } = plain;
-        let (key, from_low) = match addresses {
-            Addresses::V4(src, dst) => Key::v4(src, dst, protocol, sport, dport),
-            Addresses::V6(src, dst) => Key::v6(src, dst, protocol, sport, dport),
-        };
+        let (key, from_low, flags) = plain_key(frame)?;
+        let protocol = key.protocol();
         let hash = self.sessions.hash(&key);
         let (entry, timeout) = self.sessions.established(hash, &key)?;
         let direction = entry.direction(from_low);
@@ -49,4 +45,19 @@ impl Worker {
         let origin = (entry.origin != u32::MAX).then_some(OriginId(entry.origin));
         Some(Cacheable { flow: Flow { src, dst, protocol, sport, dport, icmp: None }, hash, origin, lease })
     }
+}
+
+/// The key of a plain packet, whether it goes from the lower endpoint to the higher one, and its flags.
+fn plain_key(frame: &[u8]) -> Option<(Key, bool, TcpFlags)> {
+    let ((key, from_low), flags) = match packet::open(LinkType::Ethernet, frame, frame.len())?.0 {
+        Inner::V4(packet) => {
+            let Plain { src, dst, protocol, sport, dport, flags, .. } = packet::parse_plain_v4(packet)?;
+            (Key::v4(src, dst, protocol, sport, dport), flags)
+        }
+        Inner::V6(packet) => {
+            let Plain { src, dst, protocol, sport, dport, flags, .. } = packet::parse_plain_v6(packet)?;
+            (Key::v6(src, dst, protocol, sport, dport), flags)
+        }
+    };
+    Some((key, from_low, flags))
 }

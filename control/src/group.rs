@@ -17,7 +17,7 @@ use bulkhead_classifier::AddressSet;
 pub(crate) use self::named::{Anywhere, Named, PortName};
 use crate::cache::{Cache, PodKey, scope_covers};
 use crate::object::{IpBlock, Namespace, NamespaceScope, Pod, PodPeer, PolicyName};
-use crate::parts::Parts;
+use crate::parts::{Parts, Sets};
 use crate::processor::Work;
 
 /// A group's number; given again after the group is gone.
@@ -69,9 +69,15 @@ pub(crate) struct Groups {
     /// Groups whose namespaces are selected by label.
     selected: BTreeSet<GroupId>,
     anywhere: AHashMap<PortName, AHashMap<Anywhere, Named>>,
+    sets: Sets,
 }
 
 impl Groups {
+    /// No groups. Those that come have the same sets as these where they have the same members.
+    pub(crate) fn start_over(&mut self) -> Self {
+        Self { sets: std::mem::take(&mut self.sets), ..Self::default() }
+    }
+
     /// The group of a number that is in use.
     pub(crate) fn get(&self, id: GroupId) -> &Group {
         self.groups[id.0].as_ref().expect("a policy that uses a group keeps it alive")
@@ -111,10 +117,10 @@ impl Groups {
         user: &PolicyName,
         work: &mut Work,
     ) {
-        let group = self.get_mut(id);
+        let group = self.groups[id.0].as_mut().expect("a policy that uses a group keeps it alive");
         if !group.named.contains_key(name) {
             let pods = group.members.iter().filter_map(|&key| cache.pod(key));
-            let named = Named::new(None, name, pods.map(|pod| &**pod), work);
+            let named = Named::new(None, name, pods.map(|pod| &**pod), &mut self.sets, work);
             group.named.insert(name.clone(), named);
         }
         group.named.get_mut(name).expect("just found or made").users.insert(user.clone());
@@ -136,7 +142,7 @@ impl Groups {
                 Anywhere::Block(block) => Some(addresses_of(block)),
             };
             let pods = cache.pods().map(|(_, pod)| &**pod).filter(|pod| pod.is_endpoint());
-            Named::new(within, name, pods, work)
+            Named::new(within, name, pods, &mut self.sets, work)
         });
         named.users.insert(user.clone());
     }
@@ -145,7 +151,7 @@ impl Groups {
         let members = cache.pods_of_peer(&peer);
         work.pods += members.len() as u64;
         let pods = members.iter().filter_map(|&key| cache.pod(key));
-        let addresses = Parts::new(pods.flat_map(|pod| pod.addresses.iter().copied()), work);
+        let addresses = Parts::new(pods.flat_map(|pod| pod.addresses.iter().copied()), &mut self.sets, work);
         let id = self.free.pop().unwrap_or_else(|| {
             self.groups.push(None);
             GroupId(self.groups.len() - 1)
@@ -220,7 +226,7 @@ impl Groups {
         let mut users = BTreeSet::new();
         let candidates: Vec<_> = self.own.get(namespace).into_iter().flatten().chain(&self.selected).copied().collect();
         for id in candidates {
-            let group = self.get_mut(id);
+            let group = self.groups[id.0].as_mut().expect("indexed groups are in use");
             let was = group.members.contains(&key);
             let is = new.is_some_and(|pod| {
                 pod.is_endpoint()
@@ -228,7 +234,7 @@ impl Groups {
                     && cache.scope_covers(&group.peer.namespaces, namespace)
             });
             if (was || is) && !(was && is && same_shape) {
-                group.move_pod(key, old.filter(|_| was), new.filter(|_| is), work);
+                group.move_pod(key, old.filter(|_| was), new.filter(|_| is), &mut self.sets, work);
                 users.extend(group.users.iter().cloned());
             }
         }
@@ -237,6 +243,7 @@ impl Groups {
             let (old, new) = (old.filter(|pod| pod.is_endpoint()), new.filter(|pod| pod.is_endpoint()));
             self.move_anywhere(old, new, &mut users, work);
         }
+        self.sets.end_event();
         users
     }
 
@@ -252,7 +259,7 @@ impl Groups {
         let names: BTreeSet<PortName> = ports.map(|port| (port.transport, port.name.clone())).collect();
         for name in names {
             for named in self.anywhere.get_mut(&name).into_iter().flat_map(|places| places.values_mut()) {
-                named.move_pod(&name, old, new, work);
+                named.move_pod(&name, old, new, &mut self.sets, work);
                 users.extend(named.users.iter().cloned());
             }
         }
@@ -282,7 +289,7 @@ impl Groups {
             for (key, pod) in cache.pods_in(name) {
                 work.pods += 1;
                 if pod.is_endpoint() && group.peer.pods.matches(&pod.labels) {
-                    group.move_pod(key, was.then_some(&**pod), is.then_some(&**pod), work);
+                    group.move_pod(key, was.then_some(&**pod), is.then_some(&**pod), &mut self.sets, work);
                     moved = true;
                 }
             }
@@ -290,6 +297,7 @@ impl Groups {
                 users.extend(group.users.iter().cloned());
             }
         }
+        self.sets.end_event();
         users
     }
 }
@@ -311,7 +319,7 @@ pub(crate) fn addresses_of(block: &IpBlock) -> AddressSet {
 
 impl Group {
     /// Replaces what a pod contributes.
-    fn move_pod(&mut self, key: PodKey, old: Option<&Pod>, new: Option<&Pod>, work: &mut Work) {
+    fn move_pod(&mut self, key: PodKey, old: Option<&Pod>, new: Option<&Pod>, sets: &mut Sets, work: &mut Work) {
         if new.is_some() {
             self.members.insert(key);
         } else {
@@ -319,10 +327,10 @@ impl Group {
         }
         // First the new: an address that stays, or that another member has too, is then only counted.
         let of = |pod: Option<&Pod>| -> Vec<IpAddr> { pod.map_or_else(Vec::new, |pod| pod.addresses.clone()) };
-        of(new).into_iter().for_each(|address| self.addresses.insert(address, work));
-        of(old).into_iter().for_each(|address| self.addresses.remove(address, work));
+        of(new).into_iter().for_each(|address| self.addresses.insert(address, sets, work));
+        of(old).into_iter().for_each(|address| self.addresses.remove(address, sets, work));
         for (name, named) in &mut self.named {
-            named.move_pod(name, old, new, work);
+            named.move_pod(name, old, new, sets, work);
         }
     }
 }

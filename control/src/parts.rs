@@ -8,12 +8,14 @@
 //!    0.0.0.0/2   64.0.0.0/2      parts: Arc<AddressSet> each, ascending
 //! ```
 //! A change copies the one part that has the address; whoever holds the set holds the parts, and compares them by
-//! address before content. Which parts there are follows from the members alone, not from the history, because what is
+//! address before content. Parts of different sets with the same members are one object ([`Sets`]). Which parts there are follows from the members alone, not from the history, because what is
 //! enforced must be a function of the objects.
 //!
 //! What lost: one sorted vector for all (100,000 intervals: 0.5 ms for each change and group); a persistent tree such as
 //! `imbl`'s (the classifier searches slices, so it would be flattened again for each publication); chunks of equal size
 //! (their borders follow from the order of the changes).
+
+mod sets;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,6 +25,8 @@ use ahash::AHashMap;
 use bulkhead_classifier::AddressSet;
 use ipnet::IpNet;
 
+use self::sets::Change;
+pub(crate) use self::sets::Sets;
 use crate::processor::Work;
 
 /// The most intervals of a part. A change copies some 3,000 of them (about 15 us); a set of 100,000 has 32 parts, each
@@ -57,7 +61,7 @@ pub(crate) fn size(set: &AddressSet) -> usize {
 
 impl Parts {
     /// The set of these addresses, each counted as often as it comes.
-    pub(crate) fn new(addresses: impl IntoIterator<Item = IpAddr>, work: &mut Work) -> Self {
+    pub(crate) fn new(addresses: impl IntoIterator<Item = IpAddr>, sets: &mut Sets, work: &mut Work) -> Self {
         let mut sorted: Vec<_> = addresses.into_iter().collect();
         sorted.sort_unstable();
         let mut again = AHashMap::new();
@@ -68,7 +72,7 @@ impl Parts {
         let mut parts = Self { parts: BTreeMap::new(), again };
         for (prefix, members) in [(V4, members.only_v4()), (V6, members.only_v6())] {
             if !members.is_empty() {
-                parts.place(Part { prefix, members: Arc::new(members) }, work);
+                parts.place(prefix, members, sets, work);
             }
         }
         parts
@@ -85,19 +89,19 @@ impl Parts {
     }
 
     /// Adds an address once more.
-    pub(crate) fn insert(&mut self, address: IpAddr, work: &mut Work) {
-        let part = self.take(address).unwrap_or_else(|| Part { prefix: family(address), members: Arc::default() });
+    pub(crate) fn insert(&mut self, address: IpAddr, sets: &mut Sets, work: &mut Work) {
+        let mut part = self.take(address).unwrap_or_else(|| Part { prefix: family(address), members: Arc::default() });
         if part.members.contains(address) {
             *self.again.entry(address).or_insert(0) += 1;
             self.parts.insert(part.prefix.network(), part);
             return;
         }
-        let members = part.members.union(&AddressSet::from_iter([address]));
-        self.settle(Part { members: Arc::new(members), ..part }, work);
+        part.members = sets.changed(&part.members, Change::Insert(address), work);
+        self.settle(part, sets, work);
     }
 
     /// Takes back one addition of an address. It stays a member while there are others.
-    pub(crate) fn remove(&mut self, address: IpAddr, work: &mut Work) {
+    pub(crate) fn remove(&mut self, address: IpAddr, sets: &mut Sets, work: &mut Work) {
         if let Some(again) = self.again.get_mut(&address) {
             *again -= 1;
             if *again == 0 {
@@ -105,9 +109,9 @@ impl Parts {
             }
             return;
         }
-        let Some(part) = self.take(address) else { return };
-        let members = part.members.subtract(&AddressSet::from_iter([address]));
-        self.settle(Part { members: Arc::new(members), ..part }, work);
+        let Some(mut part) = self.take(address) else { return };
+        part.members = sets.changed(&part.members, Change::Remove(address), work);
+        self.settle(part, sets, work);
     }
 
     fn take(&mut self, address: IpAddr) -> Option<Part> {
@@ -117,7 +121,7 @@ impl Parts {
     }
 
     /// Puts a changed part in, divided or joined with its neighbour as its size asks for.
-    fn settle(&mut self, mut part: Part, work: &mut Work) {
+    fn settle(&mut self, mut part: Part, sets: &mut Sets, work: &mut Work) {
         while let Some(parent) = part.prefix.supernet() {
             let sibling = halves(parent).into_iter().find(|half| *half != part.prefix).map(|half| half.network());
             let Some(other) = sibling.and_then(|first| self.parts.get(&first)) else { break };
@@ -126,30 +130,34 @@ impl Parts {
                 break;
             }
             let members = part.members.union(&other.members);
-            work.intervals += size(&members) as u64;
             // Two neighbours that touch are one interval less together.
             if size(&members) > PART {
+                work.intervals += size(&members) as u64;
                 break;
             }
             self.parts.remove(&sibling.expect("just found"));
-            part = Part { prefix: parent, members: Arc::new(members) };
+            part = Part { prefix: parent, members: sets.shared(members, work) };
         }
-        if part.members.is_empty() && part.prefix.prefix_len() == 0 {
-            return;
+        if part.size() > PART {
+            return self.divide(part.prefix, &part.members, sets, work);
         }
-        self.place(part, work);
+        if !part.members.is_empty() || part.prefix.prefix_len() > 0 {
+            self.parts.insert(part.prefix.network(), part);
+        }
     }
 
-    /// Puts a part in, divided until each piece is small enough.
-    fn place(&mut self, part: Part, work: &mut Work) {
-        work.intervals += part.size() as u64;
-        if part.size() <= PART {
-            self.parts.insert(part.prefix.network(), part);
-            return;
+    /// Puts the members of a prefix in, divided until each piece is small enough.
+    fn place(&mut self, prefix: IpNet, members: AddressSet, sets: &mut Sets, work: &mut Work) {
+        if size(&members) > PART {
+            work.intervals += size(&members) as u64;
+            return self.divide(prefix, &members, sets, work);
         }
-        for half in halves(part.prefix) {
-            let members = Arc::new(part.members.intersect(&AddressSet::from_iter([half])));
-            self.place(Part { prefix: half, members }, work);
+        self.parts.insert(prefix.network(), Part { prefix, members: sets.shared(members, work) });
+    }
+
+    fn divide(&mut self, prefix: IpNet, members: &AddressSet, sets: &mut Sets, work: &mut Work) {
+        for half in halves(prefix) {
+            self.place(half, members.intersect(&AddressSet::from_iter([half])), sets, work);
         }
     }
 }
@@ -207,52 +215,56 @@ mod tests {
 
     #[test]
     fn a_change_of_a_large_set_copies_one_part_and_shares_the_others() {
-        let mut work = Work::default();
-        let mut parts = Parts::new(spread(100_000), &mut work);
+        let (mut sets, mut work) = (Sets::default(), Work::default());
+        let mut parts = Parts::new(spread(100_000), &mut sets, &mut work);
         let before: Vec<_> = parts.sets().cloned().collect();
         assert!((25..=64).contains(&before.len()), "{} parts", before.len());
         let built = work.intervals;
-        parts.remove(spread(50_000).last().unwrap(), &mut work);
+        parts.remove(spread(50_000).last().unwrap(), &mut sets, &mut work);
         assert!(work.intervals - built <= PART as u64, "{} intervals copied", work.intervals - built);
         let after: Vec<_> = parts.sets().cloned().collect();
         assert_eq!(before.iter().zip(&after).filter(|(a, b)| !Arc::ptr_eq(a, b)).count(), 1);
-        parts.insert(spread(50_000).last().unwrap(), &mut work);
+        parts.insert(spread(50_000).last().unwrap(), &mut sets, &mut work);
         assert_eq!(shown(&parts), before.iter().map(|set| AddressSet::clone(set)).collect::<Vec<_>>());
     }
 
     #[test]
     fn which_parts_there_are_follows_from_the_members_alone() {
-        let mut work = Work::default();
+        let (mut sets, mut work) = (Sets::default(), Work::default());
         let few = u32::try_from(PART).unwrap() / 2 - 7;
         let mut grown = Parts::default();
         for address in spread(3 * few) {
-            grown.insert(address, &mut work);
+            grown.insert(address, &mut sets, &mut work);
         }
         assert!(grown.sets().count() > 1, "it was divided");
         for count in [3 * few, 2 * few + 15, 2 * few + 14, 2 * few + 13, few, 1, 0] {
             let members: Vec<_> = spread(count).collect();
             for address in spread(3 * few).skip(count as usize) {
-                grown.remove(address, &mut work);
+                grown.remove(address, &mut sets, &mut work);
             }
-            assert_eq!(shown(&grown), shown(&Parts::new(members.iter().copied(), &mut work)), "{count} addresses");
+            assert_eq!(
+                shown(&grown),
+                shown(&Parts::new(members.iter().copied(), &mut sets, &mut work)),
+                "{count} addresses"
+            );
             for address in spread(3 * few).skip(count as usize) {
-                grown.insert(address, &mut work);
+                grown.insert(address, &mut sets, &mut work);
             }
         }
         for address in spread(3 * few) {
-            grown.remove(address, &mut work);
+            grown.remove(address, &mut sets, &mut work);
         }
         assert!(grown.is_empty());
     }
 
     #[test]
     fn filling_the_gaps_of_a_divided_set_makes_it_one_part_again() {
-        let mut work = Work::default();
-        let mut parts = Parts::new(spread(u32::try_from(PART).unwrap() + 1), &mut work);
+        let (mut sets, mut work) = (Sets::default(), Work::default());
+        let mut parts = Parts::new(spread(u32::try_from(PART).unwrap() + 1), &mut sets, &mut work);
         assert!(parts.sets().count() > 1);
-        parts.insert(Ipv4Addr::from(0x0a00_0001).into(), &mut work);
+        parts.insert(Ipv4Addr::from(0x0a00_0001).into(), &mut sets, &mut work);
         assert_eq!(parts.sets().count(), 1, "two intervals became one");
-        parts.remove(Ipv4Addr::from(0x0a00_0001).into(), &mut work);
+        parts.remove(Ipv4Addr::from(0x0a00_0001).into(), &mut sets, &mut work);
         assert!(parts.sets().count() > 1);
     }
 
@@ -261,15 +273,15 @@ mod tests {
         fn members_are_those_that_were_added_more_often_than_taken_back(
             changes in proptest::collection::vec((0u32..24, any::<bool>()), 0..80),
         ) {
-            let (mut parts, mut work) = (Parts::default(), Work::default());
+            let (mut parts, mut sets, mut work) = (Parts::default(), Sets::default(), Work::default());
             let mut counts = BTreeMap::<IpAddr, u32>::new();
             for (at, add) in changes {
                 let count = counts.entry(address(at)).or_default();
                 if add {
-                    parts.insert(address(at), &mut work);
+                    parts.insert(address(at), &mut sets, &mut work);
                     *count += 1;
                 } else if *count > 0 {
-                    parts.remove(address(at), &mut work);
+                    parts.remove(address(at), &mut sets, &mut work);
                     *count -= 1;
                 }
             }
@@ -277,7 +289,7 @@ mod tests {
             prop_assert_eq!(members(&parts), expected.collect::<AddressSet>());
             prop_assert_eq!(parts.is_empty(), counts.values().all(|&count| count == 0));
             let all = counts.iter().flat_map(|(&address, &count)| std::iter::repeat_n(address, count as usize));
-            let fresh = Parts::new(all, &mut work);
+            let fresh = Parts::new(all, &mut sets, &mut work);
             prop_assert_eq!(shown(&fresh), shown(&parts));
             prop_assert_eq!(fresh.again, parts.again);
         }

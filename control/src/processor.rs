@@ -101,8 +101,9 @@ impl Processor {
 
     /// Starts over from the whole state. Answers all pods of the scope.
     pub fn resync(&mut self, cache: &Cache) -> BTreeSet<PodKey> {
-        let before = std::mem::replace(self, Self::new(self.scope.clone()));
+        let mut before = std::mem::replace(self, Self::new(self.scope.clone()));
         self.work = before.work;
+        self.groups = before.groups.start_over();
         for policy in cache.policies().values() {
             self.assign(cache, policy);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bulkhead_classifier::AddressSet;
 
 use crate::object::{IpBlock, Pod, PolicyName, Transport};
-use crate::parts::Parts;
+use crate::parts::{Parts, Sets};
 use crate::processor::Work;
 
 /// A port by name. The same name of two protocols is two.
@@ -37,6 +37,7 @@ impl Named {
         within: Option<AddressSet>,
         name: &PortName,
         pods: impl Iterator<Item = &'a Pod>,
+        sets: &mut Sets,
         work: &mut Work,
     ) -> Self {
         let mut addresses: BTreeMap<u16, Vec<_>> = BTreeMap::new();
@@ -47,25 +48,32 @@ impl Named {
             }
         }
         addresses.retain(|_, addresses| !addresses.is_empty());
-        let numbers = addresses.into_iter().map(|(number, all)| (number, Parts::new(all, work))).collect();
+        let numbers = addresses.into_iter().map(|(number, all)| (number, Parts::new(all, sets, work))).collect();
         Self { users: BTreeSet::new(), within, numbers }
     }
 
     /// Replaces what a pod contributes.
-    pub(super) fn move_pod(&mut self, name: &PortName, old: Option<&Pod>, new: Option<&Pod>, work: &mut Work) {
+    pub(super) fn move_pod(
+        &mut self,
+        name: &PortName,
+        old: Option<&Pod>,
+        new: Option<&Pod>,
+        sets: &mut Sets,
+        work: &mut Work,
+    ) {
         let within = self.within.as_ref();
         // First the new: an address that stays is then only counted.
         if let Some(pod) = new {
             for number in numbers(pod, name) {
                 for address in counted(pod, within) {
-                    self.numbers.entry(number).or_default().insert(address, work);
+                    self.numbers.entry(number).or_default().insert(address, sets, work);
                 }
             }
         }
         if let Some(pod) = old {
             for number in numbers(pod, name) {
                 let Some(parts) = self.numbers.get_mut(&number) else { continue };
-                counted(pod, within).for_each(|address| parts.remove(address, work));
+                counted(pod, within).for_each(|address| parts.remove(address, sets, work));
                 if parts.is_empty() {
                     self.numbers.remove(&number);
                 }

@@ -67,8 +67,9 @@ fn a_pod_event_visits_the_pod_alone_where_port_names_may_be_anybodys() {
     assert!(!allowed(&pipeline, "n", &key(8080)) && allowed(&pipeline, "n", &key(8081)));
     for work in [gone, back] {
         assert_eq!((work.pods, work.policies), (1, 3));
-        // The addresses of the group, and of the name in the group, anywhere, and in the block.
-        assert!(work.intervals <= 4 * PART as u64, "{work:?}");
+        // One part of what is the same set four times: the addresses of the group, and of the name in the group, anywhere,
+        // and in the block. Then one of the pods with the other number.
+        assert!(work.intervals <= PART as u64 + 4, "{work:?}");
     }
 }
 

@@ -92,10 +92,15 @@ impl Caching {
 
     /// To be called when a round has sent. `is_done` says that it has received and sent all that had come before it began.
     #[inline]
-    pub(super) fn end(&mut self, is_done: bool, now: u64) {
-        if self.waiting.is_empty() {
-            return;
+    pub(super) fn end(&mut self, is_done: impl FnOnce() -> bool, now: u64) {
+        if !self.waiting.is_empty() {
+            self.open_gates(is_done(), now);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_gates(&mut self, is_done: bool, now: u64) {
         let Self { cache, is_alone, waiting, .. } = self;
         waiting.retain_mut(|waiting| {
             let passed = (!*is_alone).then(|| cache.passed(waiting.gate));
@@ -130,7 +135,10 @@ impl Caching {
         self.slots[at] = slot;
     }
 
-    /// Adds flows of a burst that was judged and not sent yet.
+    /// Adds flows of a burst that was judged and not sent yet. A function of its own: a worker without a cache should not have
+    /// it in its loop.
+    #[cold]
+    #[inline(never)]
     pub(super) fn offer<'a>(
         &mut self,
         about: &About<'_>,

@@ -129,7 +129,7 @@ impl Stage {
         self.post();
         self.ports.flush(&mut self.pool, &mut self.counters);
         if let Some(caching) = &mut self.caching {
-            caching.end(self.is_drained && !self.ports.iter().any(|own| own.port.is_waiting()), now);
+            caching.end(|| self.is_drained && !self.ports.iter().any(|own| own.port.is_waiting()), now);
         }
         self.counters.busy_rounds += u64::from(worked);
         self.counters.idle_rounds += u64::from(!worked);

@@ -7,18 +7,18 @@
 //! # Changing hands, or one table for all workers
 //!
 //! `bulkhead bench pipeline --workers 2 --spread ...`, two cores with one L3, 64 bytes, 1,000 rules, 10,000 flows, medians of
-//! several runs on a machine that also did other work; nanoseconds that a worker spends per packet:
+//! three runs; nanoseconds that a worker spends per packet:
 //!
 //! | `--spread` | | ns | Mpps of both |
 //! |---|---|---|---|
-//! | `own` | every packet comes to the worker that has its session | 37 | 54 |
-//! | `any` | half of them come to the other worker and change hands | 69 | 29 |
-//! | `unshared` | own sessions, and each hit writes one more cache line, the worker's own | 37 | 54 |
-//! | `shared` | the same, but the line is shared: plain loads and stores | 39 | 52 |
-//! | `locked` | the same, and the line has a lock | 43 | 46 |
+//! | `own` | every packet comes to the worker that has its session | 30 | 66 |
+//! | `any` | half of them come to the other worker and change hands | 52 | 38 |
+//! | `unshared` | own sessions, and each hit writes one more cache line, the worker's own | 30 | 67 |
+//! | `shared` | the same, but the line is shared: plain loads and stores | 30 | 67 |
+//! | `locked` | the same, and the line has a lock | 35 | 58 |
 //!
-//! A packet that changes hands costs some 60 ns more than one that does not, most of it because its header is in the other
-//! core's cache. That is more than what hits on a shared table cost at the least, 2 to 7 ns: the misses overlap, as the engine
+//! A packet that changes hands costs some 45 ns more than one that does not, most of it because its header is in the other
+//! core's cache. That is more than what hits on a shared table cost at the least, 0 to 5 ns: the misses overlap, as the engine
 //! reads ahead. So hits alone would speak for a shared table. It was not taken, for what these lines leave out:
 //!
 //! * A hit is not the whole of it. A new session takes an entry, a place in the index, in a list of its class and port and in

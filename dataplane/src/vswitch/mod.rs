@@ -21,6 +21,9 @@
 //! come to their session's worker too; the price is that two pods that talk only to each other keep one worker busy, as
 //! one queue of a veth pair does anyway.
 //!
+//! With a flow cache ([`VswitchConfig::flow_cache`]) workers tell which flows need them no more, and these packets do not come
+//! (`caching.rs`).
+//!
 //! **Invariant.** A packet that came in is sent, absorbed, held or dropped with a reason, and its frames are back in a
 //! pool or at a port ([`VswitchCounters::lost`]). A round sees one snapshot. The packet path takes no lock and does
 //! not allocate once its buffers have grown.

@@ -64,6 +64,8 @@
 //! * **Checksums.** A veth's sender leaves TCP and UDP checksums to hardware that is not there, and the mark that says
 //!   so is lost on the way to a socket. [`set_transmit_checksum_offload`] turns that off on the sender's end. ICMP is
 //!   not concerned, so ping works either way and tests nothing.
+//! * **Not every packet comes here.** With a flow cache the program itself sends packets of flows that a worker has added
+//!   ([`flow_cache`]); what it does not send comes through the rings as ever.
 //! * **The program goes with the process**, since it is attached by a descriptor (`bpf_link`): after `kill -9` the
 //!   interface is as before. A socket may be bound for some more milliseconds; binding again waits for that.
 #![expect(

@@ -1,0 +1,168 @@
+//! Packets of established sessions that the kernel forwards and no worker sees.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+
+use bulkhead_dataplane::io::in_namespace;
+use lab::netns::eventually;
+use lab::{Lab, Pod, policy};
+use serde_json::Value;
+
+const PORT: u16 = 5000;
+
+/// What is sent in a part of a test: some are the worker's, until the cache has the flow.
+const PACKETS: u32 = 2000;
+
+/// Two pods, of which the server takes UDP.
+fn pair(config: &str) -> Lab {
+    let mut lab = Lab::new();
+    lab.pod("client", "{app: client}");
+    lab.pod("server", "{app: server}");
+    lab.more_config.push_str(config);
+    lab.start(&allow(PORT));
+    lab
+}
+
+/// The server takes UDP on this port only.
+fn allow(port: u16) -> String {
+    let ports = format!("[{{protocol: UDP, port: {port}}}]");
+    let spec = format!(
+        "{{podSelector: {{matchLabels: {{app: server}}}}, policyTypes: [Ingress], ingress: [{{ports: {ports}}}]}}"
+    );
+    policy("server", &spec)
+}
+
+/// A flow of numbered datagrams from the client to the server.
+struct Flow {
+    client: UdpSocket,
+    server: UdpSocket,
+    sent: u32,
+    received: Vec<u32>,
+}
+
+impl Flow {
+    fn new(lab: &Lab) -> Self {
+        let socket = |pod: &str, port: u16| {
+            let Pod { netns, v4, .. } = lab.get(pod);
+            let path = Path::new("/run/netns").join(netns.name());
+            in_namespace(&path, || UdpSocket::bind((v4.as_str(), port)).unwrap()).unwrap()
+        };
+        let (client, server) = (socket("client", 0), socket("server", PORT));
+        client.connect(server.local_addr().unwrap()).unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        Self { client, server, sent: 0, received: Vec::new() }
+    }
+
+    /// Sends one; whether it arrives.
+    fn passes(&mut self) -> bool {
+        self.client.send(&self.sent.to_be_bytes()).unwrap();
+        self.sent += 1;
+        let mut bytes = [0; 4];
+        let arrived = self.server.recv(&mut bytes).is_ok();
+        self.received.extend(arrived.then_some(u32::from_be_bytes(bytes)));
+        arrived
+    }
+
+    /// Sends as fast as it can without filling a queue, and receives all.
+    fn run(&mut self) {
+        for at in 0..PACKETS {
+            assert!(self.passes(), "packet {at} is lost");
+        }
+    }
+}
+
+fn count(summary: &Value, path: &str) -> u64 {
+    summary.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {summary:#}"))
+}
+
+#[test]
+fn an_established_flow_is_forwarded_in_the_kernel_whole_in_order_and_counted_like_any_other() {
+    require!();
+    let mut lab = pair("");
+    let mut flow = Flow::new(&lab);
+    // Until the vswitch knows where the server is.
+    eventually("the first packet arrives", || flow.passes());
+    flow.run();
+    assert!(flow.received.is_sorted());
+    let arrived = flow.received.len() as u64;
+    let summary = lab.stop();
+    let forwarded = count(&summary, "/flow_cache/forwarded");
+    assert!(forwarded > u64::from(PACKETS) / 2 && forwarded < arrived, "{summary:#}");
+    assert!(count(&summary, "/ports/default~1client/received") >= arrived, "{summary:#}");
+    assert!(count(&summary, "/ports/default~1server/sent") >= arrived, "{summary:#}");
+    let policies = summary["policies"].as_array().unwrap();
+    let allowed: u64 = policies.iter().map(|policy| policy["allowed"].as_u64().unwrap()).sum();
+    assert!(allowed >= arrived, "{summary:#}");
+    assert!(count(&summary, "/workers/0/received") < arrived, "{summary:#}");
+    assert_eq!(count(&summary, "/flow_cache/refused"), 0);
+}
+
+#[test]
+fn a_change_of_policy_ends_a_flow_in_the_kernel_and_one_that_is_allowed_again_comes_back() {
+    require!();
+    let mut lab = pair("");
+    let mut flow = Flow::new(&lab);
+    eventually("the first packet arrives", || flow.passes());
+    flow.run();
+    lab.apply(&allow(PORT + 1));
+    for _ in 0..5 {
+        assert!(!flow.passes(), "the flow is forbidden");
+    }
+    lab.apply(&allow(PORT));
+    eventually("a packet arrives again", || flow.passes());
+    flow.run();
+    let summary = lab.stop();
+    assert!(count(&summary, "/flow_cache/forwarded") > u64::from(PACKETS), "{summary:#}");
+    assert_eq!(count(&summary, "/dropped/policy_denied"), u64::from(flow.sent) - flow.received.len() as u64);
+}
+
+#[test]
+fn a_pod_whose_other_end_takes_no_such_packets_is_reached_by_the_worker() {
+    require!("ethtool");
+    let mut lab = pair("");
+    let mut flow = Flow::new(&lab);
+    eventually("the first packet arrives", || flow.passes());
+    flow.run();
+    // Somebody in the pod turns it off, under way: what was sent there until the next look is lost, and no more.
+    lab.get("server").netns.exec("ethtool -K eth0 gro off");
+    eventually("it is seen", || lab.count("its other end has generic receive offload off") == 1);
+    flow.run();
+    let pod = &lab.get("server").netns;
+    pod.exec("ethtool -K eth0 gro on");
+    flow.run();
+    let summary = lab.stop();
+    assert_eq!(summary["dropped"].as_object().unwrap().keys().filter(|reason| *reason != "multicast").count(), 0);
+    let through_the_worker = count(&summary, "/workers/0/received");
+    assert!(through_the_worker >= u64::from(PACKETS), "{summary:#}");
+}
+
+#[test]
+fn without_a_flow_cache_and_with_a_capture_every_packet_comes_to_a_worker() {
+    require!();
+    let mut lab = pair("flow_cache: false\n");
+    let mut flow = Flow::new(&lab);
+    eventually("the first packet arrives", || flow.passes());
+    flow.run();
+    let arrived = flow.received.len() as u64;
+    let summary = lab.stop();
+    assert_eq!(count(&summary, "/flow_cache/forwarded"), 0);
+    assert!(count(&summary, "/workers/0/received") >= arrived, "{summary:#}");
+
+    let mut lab = Lab::new();
+    lab.pod("client", "{app: client}");
+    lab.pod("server", "{app: server}");
+    let capture = lab.path("capture.pcapng");
+    lab.start_with(&allow(PORT), &["--capture", capture.to_str().unwrap()]);
+    let mut flow = Flow::new(&lab);
+    eventually("the first packet arrives", || flow.passes());
+    flow.run();
+    let arrived = flow.received.len() as u64;
+    let summary = lab.stop();
+    assert_eq!(count(&summary, "/flow_cache/forwarded"), 0);
+    assert!(count(&summary, "/capture/written") >= arrived, "{summary:#}");
+}

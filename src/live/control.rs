@@ -317,7 +317,7 @@ fn flow_cache(config: &Config, captures: bool) -> Option<Arc<KernelFlowCache>> {
     let refused = |error: &std::io::Error| {
         log::warn(&format!(
             "no flow cache: {error}; all packets go through the workers\n\
-             help: Linux 5.11 or newer, or flow_cache: false"
+             help: Linux 5.12 or newer and CAP_PERFMON, or flow_cache: false"
         ));
     };
     KernelFlowCache::new().inspect_err(refused).ok()

@@ -181,7 +181,15 @@ impl Findings {
                 Severity::Error,
                 format!("the process lacks {}", missing.join(", ")),
                 "AF_XDP sockets and XDP programs need them",
-                "run as root, or grant them: setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep bulkhead",
+                "run as root, or grant them: setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon,cap_ipc_lock+ep bulkhead",
+            );
+        }
+        if config.flow_cache && !facts.has(facts::PERFMON) && !facts.has(facts::SYS_ADMIN) {
+            self.add(
+                Severity::Note,
+                "the process lacks CAP_PERFMON",
+                "without it the kernel does not take the flow cache's program: all packets go through the workers",
+                "grant it (cap_perfmon), or write flow_cache: false",
             );
         }
         let needed = u64::from(config.frames()) * buffers::BYTES;

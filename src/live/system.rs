@@ -195,7 +195,7 @@ impl System for Kernel<'_> {
 
     fn close(&mut self, entry: &PortEntry) {
         self.opened.retain(|new| new.name != entry.name);
-        self.held.end_port(&entry.name);
+        self.held.leave_port(&entry.name);
         if let Some(id) = self.ids.of(&entry.name).and_then(|id| u16::try_from(id).ok()) {
             self.vswitch.remove_port(PortId(id));
             // Answered when the workers have closed their queues: until then they cannot be opened again, and the
@@ -203,6 +203,8 @@ impl System for Kernel<'_> {
             let _ = self.vswitch.counters();
             self.closed.push(PortId(id));
         }
+        // Now that nothing comes in through it any more.
+        self.held.end_port(&entry.name);
     }
 
     fn release_others(&mut self, names: &BTreeSet<&str>, found: &BTreeSet<u32>) {

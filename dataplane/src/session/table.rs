@@ -134,11 +134,17 @@ impl SessionTable {
         self.index.find(hash, |slot| entries[slot as usize].key == *key)
     }
 
-    /// The session with this key, if it is established (UDP always is), and how long it lives without packets. Ends nothing.
+    /// The session with this key, if it is established (UDP always is), and the shortest time that it may live without packets,
+    /// whatever becomes of it. Ends nothing.
     pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(&Entry, u64)> {
         let entry = self.entry(self.lookup(hash, key)?);
         let class = entry.class();
-        matches!(class, Class::Established | Class::Idle).then(|| (entry, self.timeouts[class as usize]))
+        let timeout = |class: Class| self.timeouts[class as usize];
+        match class {
+            Class::Established => Some((entry, timeout(class).min(timeout(Class::Transient)))),
+            Class::Idle => Some((entry, timeout(class))),
+            Class::Refused | Class::Transient | Class::Echo => None,
+        }
     }
 
     /// The entry in a slot that [`SessionTable::find`] or [`SessionTable::create`] gave.

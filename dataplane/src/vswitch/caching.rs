@@ -3,8 +3,8 @@
 //! Some hits of each burst are looked at. Flows in the cache do not come any more, so what comes is what is not in there, and
 //! the busiest of it is looked at most: no count per flow is needed to find the flows that are worth it.
 //!
-//! A gate is opened when the round has sent everything that was in the ports' queues when it began, and nothing of the flow has
-//! come since: then nothing is left that could be overtaken. See [`crate::io::FlowCache`].
+//! A gate is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
+//! for long enough that nothing is left that could be overtaken. See [`crate::io::FlowCache`].
 //!
 //! Only what goes from pod to pod: there the next hop is the port's one machine. A flow through the uplink depends on a
 //! neighbour that may move, and on an interface whose driver may drop what it is given.
@@ -31,9 +31,18 @@ const PAUSE: u64 = 10_000_000;
 /// [`LONGEST_WAIT`] of a worker that has its hands full.
 const WAITING: usize = 1 << 12;
 
-/// With several workers a flow's packets may be under way between them. When none has come for this long, 1 ms in nanoseconds,
-/// all have arrived: a lane is looked at in every round, which takes a third of that at the most.
-const QUIET: u64 = 1_000_000;
+/// A packet that was counted at a gate is in a port's queue at the end of the kernel's poll of that interface: 64 packets at the
+/// most, some 50 us. When the count has been the same for this long, 80 us in nanoseconds, a round finds all of them. Less than a
+/// worker's patience, so that it does not go to sleep before.
+const QUIET: u64 = 80_000;
+
+/// With several workers packets may besides be under way between them: 1 ms in nanoseconds. A lane is looked at in every round,
+/// which takes a third of that at the most.
+const QUIET_LANES: u64 = 1_000_000;
+
+/// A flow that is never quiet for so long is not waited for longer than this, 50 ms in nanoseconds: then a round that has sent
+/// all that it found is enough. What the kernel's poll still had may be overtaken, once.
+const WAIT: u64 = 50_000_000;
 
 /// After this long, 100 ms in nanoseconds, a gate is opened in any case. A worker that has not caught up until then loses
 /// packets, which is worse than some that change places, once.
@@ -44,11 +53,9 @@ const LONGEST_WAIT: u64 = 100_000_000;
 struct Waiting {
     gate: FlowGate,
     since: u64,
-    /// How many had passed it when it was last looked at, and when they had become so many.
+    /// How many had passed it at the beginning of the round, and since which round they are so many; none before the first.
     passed: u64,
-    quiet_since: u64,
-    /// Whether that was at the beginning of this round or before.
-    is_watched: bool,
+    quiet_since: Option<u64>,
 }
 
 /// The part of a worker that fills a flow cache.
@@ -80,12 +87,13 @@ impl Caching {
         Self { cache, is_alone, waiting, slots, recent, turn: 0 }
     }
 
-    /// To be called before a round receives.
+    /// To be called before a round receives, with its time.
     #[inline]
-    pub(super) fn begin(&mut self) {
-        if self.is_alone {
-            for waiting in &mut self.waiting {
-                (waiting.passed, waiting.is_watched) = (self.cache.passed(waiting.gate), true);
+    pub(super) fn begin(&mut self, now: u64) {
+        for waiting in &mut self.waiting {
+            let passed = self.cache.passed(waiting.gate);
+            if waiting.quiet_since.is_none() || passed != waiting.passed {
+                (waiting.passed, waiting.quiet_since) = (passed, Some(now));
             }
         }
     }
@@ -102,18 +110,15 @@ impl Caching {
     #[inline(never)]
     fn open_gates(&mut self, is_done: bool, now: u64) {
         let Self { cache, is_alone, waiting, .. } = self;
-        waiting.retain_mut(|waiting| {
-            let passed = (!*is_alone).then(|| cache.passed(waiting.gate));
-            if let Some(passed) = passed.filter(|&passed| passed != waiting.passed) {
-                (waiting.passed, waiting.quiet_since) = (passed, now);
-            }
+        waiting.retain(|waiting| {
+            let Some(quiet_since) = waiting.quiet_since else { return true };
+            let (quiet, age) = (now.saturating_sub(quiet_since), now.saturating_sub(waiting.since));
             let is_clear = match *is_alone {
-                true => is_done && waiting.is_watched,
-                false => now.saturating_sub(waiting.quiet_since) >= QUIET,
+                true => is_done && (quiet >= QUIET || age >= WAIT),
+                false => quiet >= QUIET_LANES,
             };
-            let is_late = now.saturating_sub(waiting.since) >= LONGEST_WAIT;
             let is_open = (is_clear && cache.open(waiting.gate, Some(waiting.passed)))
-                || (is_late && cache.open(waiting.gate, None));
+                || (age >= LONGEST_WAIT && cache.open(waiting.gate, None));
             !is_open
         });
     }
@@ -123,7 +128,7 @@ impl Caching {
             self.cache.open(gate, None);
             return;
         }
-        self.waiting.push(Waiting { gate, since: now, passed: 0, quiet_since: now, is_watched: false });
+        self.waiting.push(Waiting { gate, since: now, passed: 0, quiet_since: None });
     }
 
     /// A port has this place in the cache, or none.
@@ -177,12 +182,11 @@ impl Caching {
         (from, to): (FlowSlot, FlowSlot),
         out: PortId,
     ) -> Option<CachedFlow> {
-        let (sent, longest) = about.forwarder.between_pods(packet.in_port, out)?;
+        let (sent, longest) = about.forwarder.between_pods(packet.in_port, out, packet.frame)?;
         let found = about.engine.cacheable(packet.frame, packet.in_port).filter(|found| found.lease > 0)?;
-        // Two directions have one hash.
-        let name = found.hash.wrapping_add(u64::from(from.0));
-        #[expect(clippy::cast_possible_truncation, reason = "some bits are as good as all")]
-        let (recent, gate) = (&mut self.recent[name as usize % RECENT], FlowGate((name >> 16) as u16));
+        // The two directions of a session have one hash, and a gate each. (The odd number is 2^64 over the golden ratio.)
+        let name = found.hash.wrapping_add(u64::from(from.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (recent, gate) = (&mut self.recent[(name >> 32) as usize % RECENT], FlowGate((name >> 48) as u16));
         if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {
             return None;
         }

@@ -113,7 +113,7 @@ impl Stage {
         self.now = now;
         self.forwarder.begin(snapshot, now);
         if let Some(caching) = &mut self.caching {
-            caching.begin();
+            caching.begin(now);
         }
         self.is_drained = true;
         let mut worked = self.receive(snapshot);
@@ -230,7 +230,8 @@ impl Stage {
             let first = frames.len();
             let own = self.ports.get(at);
             let (id, result) = (own.id, own.port.receive(frames, BURST));
-            self.is_drained &= frames.len() - first < BURST;
+            // Not nearly a burst: a packet of several frames that did not fit is still in the port.
+            self.is_drained &= frames.len() - first < BURST / 2;
             if frames.len() > first {
                 worked = true;
                 self.sort(id, at, first);

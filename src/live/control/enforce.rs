@@ -61,11 +61,11 @@ impl Control {
 
     /// Tells the workers what is so now; then ports that were opened become theirs. Answers the generation.
     fn publish(&mut self) -> anyhow::Result<u64> {
-        let before = self.publisher.current().generation();
-        let generation = before + 1;
+        let generation = self.publisher.current().generation() + 1;
         let snapshot = view(&self.state, &self.ports, &self.config).snapshot(generation, &mut self.ids)?;
         // Before the workers: what they add by the old tables from now on is never used.
-        self.enter(generation);
+        let before = self.flow_cache.as_ref().map(|cache| cache.entered());
+        self.enter(Some(generation));
         self.publisher.publish(snapshot).inspect_err(|_| self.enter(before))?;
         let mut said = Vec::new();
         for NewPort { name, queues, said: text } in self.opened.drain(..) {
@@ -86,8 +86,8 @@ impl Control {
     }
 
     /// The flow cache knows flows of this generation only.
-    fn enter(&self, generation: u64) {
-        if let Some(cache) = &self.flow_cache {
+    fn enter(&self, generation: Option<u64>) {
+        if let Some((cache, generation)) = self.flow_cache.as_ref().zip(generation) {
             cache.enter(generation);
         }
     }

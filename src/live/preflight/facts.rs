@@ -19,6 +19,7 @@ pub(super) const NET_ADMIN: u32 = 12;
 pub(super) const NET_RAW: u32 = 13;
 pub(super) const IPC_LOCK: u32 = 14;
 pub(super) const SYS_ADMIN: u32 = 21;
+pub(super) const PERFMON: u32 = 38;
 pub(super) const BPF: u32 = 39;
 
 /// The transmit checksum offload at the other end of a port.

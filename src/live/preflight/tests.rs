@@ -162,3 +162,23 @@ fn the_command_that_turns_the_offload_off_is_told_exactly() {
     let findings = judge(&config, &facts, false);
     assert!(only(&findings).remedy.contains("ethtool -K eth0 tx off") && findings[0].what.contains("x/a, host"));
 }
+
+#[test]
+fn what_the_flow_cache_lacks_is_told_unless_it_is_not_wanted_or_will_be_mended() {
+    let facts = |config: &Config| Facts { without_frames: ["x/a".into()].into(), ..good(config) };
+    let with = |rest: &str| config(&format!("{PORTS}\n{rest}"));
+    let config = with("");
+    let findings = judge(&config, &facts(&config), false);
+    assert_eq!(only(&findings).severity, Severity::Note);
+    assert!(findings[0].what.contains("x/a") && findings[0].remedy.contains("gro on"), "{findings:?}");
+    for rest in ["flow_cache: false", "mode: skb"] {
+        let config = with(rest);
+        assert_eq!(judge(&config, &facts(&config), false), [], "{rest}");
+    }
+    let mut mended = with("");
+    mended.ports[0].fix_offloads = true;
+    assert_eq!(judge(&mended, &facts(&mended), false), []);
+    let capabilities = !(1 << facts::PERFMON | 1 << facts::SYS_ADMIN);
+    let findings = judge(&mended, &Facts { capabilities, ..facts(&mended) }, false);
+    assert!(findings.iter().any(|finding| finding.what.contains("CAP_PERFMON")), "{findings:?}");
+}

@@ -9,7 +9,7 @@ use bulkhead_dataplane::io::{
     CachedTraffic, FlowCache, KernelFlowCache, XdpMode, in_namespace, set_generic_receive_offload, takes_xdp_frames,
 };
 
-use super::{Held, OpenPort};
+use super::{Held, Taken};
 use crate::live::config::PortEntry;
 use crate::live::log;
 use crate::live::preflight;
@@ -59,7 +59,8 @@ impl Held {
         for taken in &mut self.interfaces {
             let (Some(slot), Some(port)) = (taken.interface.slot(), &mut taken.port) else { continue };
             let index = taken.index;
-            let takes = is_generic || takes_xdp_frames(index).unwrap_or(false);
+            let told = if is_generic { Ok(true) } else { takes_xdp_frames(index) };
+            let takes = *told.as_ref().unwrap_or(&false);
             if takes == cache.reaches(slot) && port.is_reached == Some(takes) {
                 continue;
             }
@@ -69,11 +70,16 @@ impl Held {
                 let _ = cache.reach(slot, None);
             }
             if port.is_reached.replace(is_reached) != Some(is_reached) && !is_reached {
-                log::info(&format!(
-                    "port {}: packets to it all go through the workers, as its other end has generic receive offload off\n\
-                     help: ethtool -K eth0 gro on in the pod, or netns and fix_offloads: true on the port",
-                    port.name
-                ));
+                let why = match told {
+                    Ok(_) => "its other end has generic receive offload off\n\
+                        help: ethtool -K eth0 gro on in the pod, or netns and fix_offloads: true on the port"
+                        .to_owned(),
+                    Err(error) => format!(
+                        "the kernel does not tell whether its interface takes them from the flow cache: {error}\n\
+                         help: Linux 6.3 or newer, or mode: skb"
+                    ),
+                };
+                log::info(&format!("port {}: packets to it all go through the workers: {why}", port.name));
             }
         }
     }
@@ -92,17 +98,26 @@ impl Held {
         Cached { ports, added: cache.added(), refused: cache.failed(), cache: Some(Arc::clone(cache)) }
     }
 
-    /// The port of an interface is no more: nothing is sent to it, and what was forwarded stays counted.
-    pub(super) fn end_port(&mut self, name: &str) {
-        for taken in &mut self.interfaces {
-            let Some(OpenPort { name, cached_before, .. }) = taken.port.take_if(|port| *port.name == *name) else {
-                continue;
-            };
-            let (Some(cache), Some(slot)) = (&self.cache, taken.interface.slot()) else { continue };
+    /// A port is about to be closed: nothing is sent to it any more. All flows end, as it may be opened again, and be another
+    /// pod's, before the workers know of that.
+    pub(super) fn leave_port(&self, name: &str) {
+        let Some(cache) = &self.cache else { return };
+        cache.pause();
+        let of_port = |taken: &&Taken| taken.port.as_ref().is_some_and(|port| *port.name == *name);
+        for slot in self.interfaces.iter().filter(of_port).filter_map(|taken| taken.interface.slot()) {
             // Fails when the interface is gone, and with it the way.
             let _ = cache.reach(slot, None);
-            let sum = self.ended.entry(name).or_default();
-            *sum = sum.plus(&cache.traffic(slot).since(&cached_before));
+        }
+    }
+
+    /// A port was closed: what was forwarded stays counted.
+    pub(super) fn end_port(&mut self, name: &str) {
+        for taken in &mut self.interfaces {
+            let Some(port) = taken.port.take_if(|port| *port.name == *name) else { continue };
+            if let (Some(cache), Some(slot)) = (&self.cache, taken.interface.slot()) {
+                let sum = self.ended.entry(port.name).or_default();
+                *sum = sum.plus(&cache.traffic(slot).since(&port.cached_before));
+            }
         }
     }
 }

@@ -6,7 +6,8 @@
 //! An XDP program in driver mode can only send to interfaces that take such packets. A veth does so as long as its other
 //! end has generic receive offload on (`ethtool -K eth0 gro on` in the pod) or an XDP program; otherwise the kernel drops
 //! what is sent there, and says nothing. So a port is only sent to while [`takes_xdp_frames`](super::takes_xdp_frames) says
-//! so, or in generic mode, where any interface will do.
+//! so, or in generic mode, where any interface will do. A packet for which the other end has no room just then is lost, as with
+//! any veth, and was counted as sent; and so is one that is sent before the next look at an interface that takes none any more.
 
 use std::io;
 use std::net::IpAddr;
@@ -67,7 +68,7 @@ impl KernelFlowCache {
     /// An empty cache, in which no generation is in force.
     ///
     /// # Errors
-    /// When the kernel refuses: it is older than 5.12, or the process may not.
+    /// When the kernel refuses: it is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
     pub fn new() -> io::Result<Arc<Self>> {
         let sizes = [key::LEN, value::LEN].map(|len| u32::from(len.cast_unsigned()));
         let flows = Map::of(&MapKind {
@@ -102,8 +103,7 @@ impl KernelFlowCache {
             failed: AtomicU64::new(0),
             frags: false,
         };
-        // No snapshot has it.
-        cache.enter(u64::MAX);
+        cache.pause();
         // Whether this kernel takes the program is better known now than when a port is opened. The first one decides whether
         // programs that share a map of interfaces are for packets in several buffers: the kernel refuses all others.
         let sockets = Map::new(MAP_XSK, "bulkhead_probe", small_size::<u32>(), 1)?;
@@ -120,6 +120,16 @@ impl KernelFlowCache {
     /// add by the old one then is not used any more.
     pub fn enter(&self, generation: u64) {
         self.cell(cells::GENERATION).store(generation, Ordering::SeqCst);
+    }
+
+    /// Ends all flows until the next [`enter`](Self::enter): what they were allowed by is about to change.
+    pub fn pause(&self) {
+        self.enter(u64::MAX);
+    }
+
+    /// The generation that was entered last, if it was not paused since.
+    pub fn entered(&self) -> u64 {
+        self.cell(cells::GENERATION).load(Ordering::SeqCst)
     }
 
     /// Lets packets be sent out of a port, or not any more. The interface is one of the calling thread's network namespace.
@@ -143,10 +153,13 @@ impl KernelFlowCache {
         CachedTraffic { received: count(0), received_bytes: count(8), sent: count(16), sent_bytes: count(24) }
     }
 
-    /// Packets of sessions that the rule with this origin has allowed.
+    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
+    /// is days of new policies at ten a minute, it does not know.
     pub fn allowed_by(&self, origin: OriginId) -> u64 {
-        let at = origin_number(Some(origin));
-        at.map_or(0, |at| self.cell(cells::DECISIONS + at * 8).load(Ordering::Relaxed))
+        match origin_number(Some(origin)) {
+            at if at == cells::ORIGINS - 1 => 0,
+            at => self.cell(cells::DECISIONS + at * 8).load(Ordering::Relaxed),
+        }
     }
 
     /// How many times a flow was added or renewed.
@@ -269,7 +282,7 @@ fn encode(flow: &CachedFlow, now: u64) -> Option<(Vec<u8>, Vec<u8>)> {
     put(value::GENERATION, &generation.to_ne_bytes());
     put(value::EXPIRES, &now.saturating_add(*lease).to_ne_bytes());
     put(value::OUT, &u32::from(to.0).to_ne_bytes());
-    put(value::ORIGIN, &origin_number(*origin)?.to_ne_bytes());
+    put(value::ORIGIN, &origin_number(*origin).to_ne_bytes());
     put(value::RECEIVED, received);
     put(value::LONGEST, &longest.to_ne_bytes());
     put(value::SENT, sent);
@@ -277,10 +290,11 @@ fn encode(flow: &CachedFlow, now: u64) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((key, bytes))
 }
 
-/// Where the packets of an origin are counted; 0 for none. An origin beyond is not counted, so it has no flows here.
-fn origin_number(origin: Option<OriginId>) -> Option<i32> {
-    let number = origin.map_or(Some(0), |origin| i32::try_from(origin.0).ok()?.checked_add(1))?;
-    (number < cells::ORIGINS).then_some(number)
+/// Where the packets of an origin are counted; 0 for none. Those that have no place of their own share the last one.
+fn origin_number(origin: Option<OriginId>) -> i32 {
+    const SHARED: i32 = cells::ORIGINS - 1;
+    let number = |origin: OriginId| i32::try_from(origin.0).unwrap_or(SHARED).saturating_add(1).min(SHARED);
+    origin.map_or(0, number)
 }
 
 fn place(offset: i32) -> usize {
@@ -341,12 +355,10 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_that_is_not_counted_has_no_flows() {
-        let last = u32::try_from(cells::ORIGINS - 2).unwrap();
-        assert!(encode(&CachedFlow { origin: Some(OriginId(last)), ..flow() }, 0).is_some());
-        assert!(encode(&CachedFlow { origin: Some(OriginId(last + 1)), ..flow() }, 0).is_none());
-        assert!(encode(&CachedFlow { origin: Some(OriginId(u32::MAX)), ..flow() }, 0).is_none());
-        assert_eq!(origin_number(None), Some(0));
+    fn origins_without_a_place_of_their_own_share_the_last_one() {
+        let last = u32::try_from(cells::ORIGINS - 3).unwrap();
+        assert_eq!([None, Some(OriginId(0)), Some(OriginId(last))].map(origin_number), [0, 1, cells::ORIGINS - 2]);
+        assert_eq!([last + 1, last + 2, u32::MAX].map(|at| origin_number(Some(OriginId(at)))), [cells::ORIGINS - 1; 3]);
     }
 
     #[test]

@@ -12,7 +12,11 @@
 //! ```
 //!
 //! Every line is what the worker's own quick way asks, or stricter; what is odd in any way goes to the worker. So the
-//! program drops nothing that the worker would pass, and passes nothing that the worker would not.
+//! program drops nothing that the worker would pass, and passes nothing that the worker would not have passed when it added
+//! the flow. A session that has ended since goes on for the rest of the lease, under the same tables.
+//!
+//! The map gives the place of a flow that it drops to another one at once, perhaps while the program still reads it. So the
+//! program takes what it needs first, and then asks whether the flow is still there.
 
 use super::bpf::Map;
 use super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight};
@@ -136,6 +140,8 @@ const STACK: u8 = 10;
 const KEY: i16 = -key::LEN;
 /// The frame's length by the IP header, 8 bytes.
 const LENGTH: i16 = KEY - 8;
+/// A copy of the flow's value.
+const VALUE: i16 = LENGTH - value::LEN;
 
 /// Ethernet, IPv4 and IPv6 headers, in bytes.
 const ETHERNET: i32 = 14;
@@ -318,26 +324,35 @@ fn find(program: &mut Assembler<Place>, maps: Maps<'_>) {
     program.push([Instruction::call(function::MAP_LOOKUP)]);
     program.jump_if(0, Equal, 0, Worker);
     program.push([Instruction::copy(AT, 0)]);
+    for at in (0..value::LEN).step_by(8) {
+        program.load(Double, 1, AT, at);
+        program.store(Double, STACK, 1, VALUE + at);
+    }
+    program.push(Instruction::map(1, maps.flows));
+    program.push([Instruction::copy(2, STACK)]);
+    program.apply(Add, 2, i32::from(KEY));
+    program.push([Instruction::call(function::MAP_LOOKUP)]);
+    program.jump_if_register(0, Differs, AT, Worker);
     program.push(Instruction::value(1, maps.cells, cells::GENERATION));
     program.load(Double, 1, 1, 0);
-    program.load(Double, 2, AT, value::GENERATION);
+    program.load(Double, 2, STACK, VALUE + value::GENERATION);
     program.jump_if_register(1, Differs, 2, Worker);
     for (width, at) in [(Double, 0), (Word, 8)] {
         program.load(width, 1, DATA, at);
-        program.load(width, 2, AT, value::RECEIVED + at);
+        program.load(width, 2, STACK, VALUE + value::RECEIVED + at);
         program.jump_if_register(1, Differs, 2, Worker);
     }
     // The frame as it is, with what the link layer has added behind the packet.
-    program.load(Short, 1, AT, value::LONGEST);
+    program.load(Short, 1, STACK, VALUE + value::LONGEST);
     program.push([Instruction::copy(2, DATA)]);
     program.apply_register(Add, 2, 1);
     program.jump_if_register(DATA_END, Greater, 2, Worker);
     program.push([Instruction::call(function::COARSE_TIME)]);
-    program.load(Double, 1, AT, value::EXPIRES);
+    program.load(Double, 1, STACK, VALUE + value::EXPIRES);
     program.jump_if_register(0, AtLeast, 1, Worker);
     pass_gate(program, maps.cells);
     program.push(Instruction::map(1, maps.interfaces));
-    program.load(Word, 2, AT, value::OUT);
+    program.load(Word, 2, STACK, VALUE + value::OUT);
     program.push([Instruction::set(3, 0), Instruction::call(function::REDIRECT_MAP)]);
     program.jump_if(0, Differs, REDIRECT, WorkerAgain);
 }
@@ -346,7 +361,7 @@ fn find(program: &mut Assembler<Place>, maps: Maps<'_>) {
 /// counted before it can be opened.
 fn pass_gate(program: &mut Assembler<Place>, shared: &Map) {
     const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
-    program.load(Short, 2, AT, value::GATE);
+    program.load(Short, 2, STACK, VALUE + value::GATE);
     program.apply(ShiftLeft, 2, 3);
     program.push(Instruction::value(1, shared, cells::GATES));
     program.apply_register(Add, 1, 2);
@@ -367,7 +382,7 @@ fn count(program: &mut Assembler<Place>, shared: &Map, slot: FlowSlot) {
     program.push(Instruction::value(1, shared, received));
     program.count(1, 3, 0);
     program.count(1, 4, 8);
-    program.load(Word, 2, AT, value::OUT);
+    program.load(Word, 2, STACK, VALUE + value::OUT);
     // Always so; the verifier cannot know.
     program.jump_if(2, AtLeast, cells::SLOTS, WorkerAgain);
     program.apply(ShiftLeft, 2, cells::TRAFFIC_LEN.ilog2().cast_signed());
@@ -375,7 +390,7 @@ fn count(program: &mut Assembler<Place>, shared: &Map, slot: FlowSlot) {
     program.apply_register(Add, 1, 2);
     program.count(1, 3, 16);
     program.count(1, 4, 24);
-    program.load(Word, 2, AT, value::ORIGIN);
+    program.load(Word, 2, STACK, VALUE + value::ORIGIN);
     program.jump_if(2, AtLeast, cells::ORIGINS, WorkerAgain);
     program.apply(ShiftLeft, 2, 3);
     program.push(Instruction::value(1, shared, cells::DECISIONS));
@@ -409,7 +424,7 @@ fn rewrite(program: &mut Assembler<Place>) {
     program.store(Byte, DATA, 3, HEADER + 7);
     program.place(Rewrite);
     for (width, at) in [(Double, 0), (Word, 8)] {
-        program.load(width, 1, AT, value::SENT + at);
+        program.load(width, 1, STACK, VALUE + value::SENT + at);
         program.store(width, DATA, 1, at);
     }
     program.push([Instruction::set(0, REDIRECT)]);

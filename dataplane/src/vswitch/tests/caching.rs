@@ -155,25 +155,108 @@ fn flows(count: u16) -> Vec<Vec<u8>> {
     (0..count).map(frame).collect()
 }
 
-#[test]
-fn of_a_burst_some_flows_are_added_in_the_end_all_and_none_twice_at_a_time() {
-    let cache = Arc::new(Recorded::default());
-    let publisher = Publisher::new(snapshot_of(1, live_ports()));
+/// A vswitch with one worker that is driven, and the other ends of its two pods.
+fn stepped(cache: &Arc<Recorded>, ports: Vec<PortConfig>) -> (Vswitch, SteppedWorker, [LoopbackPeer; 2]) {
+    let publisher = Publisher::new(snapshot_of(1, ports));
     let config = VswitchConfig {
         cores: vec![None],
         poll: PollMode::Spin,
         engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },
         frames: FRAMES,
         tap: None,
-        flow_cache: Some(Arc::clone(&cache) as Arc<dyn FlowCache>),
+        flow_cache: Some(Arc::clone(cache) as Arc<dyn FlowCache>),
     };
     let (mut vswitch, mut workers) = Vswitch::stepped(&config, &publisher).unwrap();
-    let [mut a, mut b] = [A, B].map(|id| {
+    let peers = [A, B].map(|id| {
         let (port, other) = LoopbackPort::pair(1024);
         vswitch.add_port(id, 0, Box::new(port.with_slot(slot(id))));
         LoopbackPeer::new(other, vswitch.pool().sibling())
     });
-    let worker = &mut workers[0];
+    (vswitch, workers.remove(0), peers)
+}
+
+#[test]
+fn a_packet_that_does_not_come_from_its_pod_adds_nothing() {
+    let cache = Arc::new(Recorded::default());
+    // Nobody has said what A's MAC address is: the first packet teaches it, and the second is judged in the same burst.
+    let mut ports = live_ports();
+    ports[A.index()].mac = None;
+    let (_vswitch, mut worker, [mut a, mut b]) = stepped(&cache, ports);
+    let packet = udp("10.0.0.1", "10.0.0.2", 80);
+    let [own, other] = [A_MAC, [2, 0, 0, 0, 0, 0x66]].map(|mac| ethernet(mac, 0x0800, &packet));
+    a.push_burst(&[own.clone(), other]).unwrap();
+    worker.round(1);
+    assert_eq!((std::iter::from_fn(|| b.pop()).count(), cache.flows()), (1, vec![]));
+    a.push(&own).unwrap();
+    worker.round(2);
+    assert_eq!((std::iter::from_fn(|| b.pop()).count(), cache.flows().len()), (1, 1));
+    assert_eq!(cache.flows()[0].received, own[..12]);
+}
+
+#[test]
+fn a_gate_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds_a_packet_back() {
+    let cache = Arc::new(Recorded::default());
+    let (_vswitch, mut worker, [mut a, _b]) = stepped(&cache, live_ports());
+    let frame = from_a(&udp("10.0.0.1", "10.0.0.2", 80));
+    for now in [1, 2] {
+        a.push(&frame).unwrap();
+        worker.round(now);
+    }
+    let [flow] = *cache.flows() else { panic!("{:?}", cache.flows()) };
+    let is_open = || cache.gates.lock().unwrap()[&flow.gate].1;
+    let mut round = |now: u64| {
+        worker.round(now);
+        is_open()
+    };
+    assert!(!round(1_000), "watched from now on");
+    assert!(!round(80_000), "what was counted before may still be on its way here");
+    // One more passes.
+    cache.gates.lock().unwrap().get_mut(&flow.gate).unwrap().0 = 1;
+    assert!(!round(100_000) && !round(179_000));
+    assert!(round(180_000));
+    // Another one, of which packets pass all the time.
+    cache.gates.lock().unwrap().clear();
+    a.push(&frame).unwrap();
+    assert!(worker.round(20_000_000));
+    let gates = |change: fn(&mut u64)| {
+        let mut gates = cache.gates.lock().unwrap();
+        let (count, is_open) = gates.get_mut(&flow.gate).unwrap();
+        change(count);
+        *is_open
+    };
+    let mut opened_at = None;
+    for now in (20_000_000..200_000_000u64).step_by(50_000) {
+        gates(|count| *count += 1);
+        worker.round(now);
+        if gates(|_| {}) {
+            opened_at = Some(now);
+            break;
+        }
+    }
+    assert_eq!(opened_at, Some(70_000_000), "a round that has sent all that it found is enough at last");
+}
+
+#[test]
+fn a_worker_that_does_not_catch_up_opens_a_gate_in_the_end() {
+    let cache = Arc::new(Recorded::default());
+    let (_vswitch, mut worker, [mut a, mut b]) = stepped(&cache, live_ports());
+    let frames: Vec<Vec<u8>> = vec![from_a(&udp("10.0.0.1", "10.0.0.2", 80)); 200];
+    let mut round = |now: u64| {
+        // More than half a burst: there may be more.
+        a.push_burst(&frames).unwrap();
+        worker.round(now);
+        while b.pop().is_some() {}
+        cache.gates.lock().unwrap().values().any(|(_, is_open)| *is_open)
+    };
+    round(0);
+    assert!(!round(1_000) && !round(60_000_000) && !round(99_000_000));
+    assert!(round(100_001_000));
+}
+
+#[test]
+fn of_a_burst_some_flows_are_added_in_the_end_all_and_none_twice_at_a_time() {
+    let cache = Arc::new(Recorded::default());
+    let (_vswitch, mut worker, [mut a, mut b]) = stepped(&cache, live_ports());
     let mut burst = |frames: &[Vec<u8>], now: u64| {
         a.push_burst(frames).unwrap();
         assert!(worker.round(now));

@@ -199,11 +199,6 @@ impl<T> Forwarder<T> {
         self.sides.get(in_port.index()).ok_or(DropReason::UnknownPort)?.admit(frame)
     }
 
-    /// Whether frames with this source may come in on the port: a pod's must carry its MAC address, once that is known.
-    pub fn check_source(&self, port: PortId, mac: [u8; 6]) -> bool {
-        self.sides.get(port.index()).is_some_and(|side| side.may_send(mac))
-    }
-
     /// Makes a packet ready for the link that it leaves through. To be called with every verdict: where there is no host
     /// port, the engine finds no way for ARP, but the vswitch answers all the same.
     ///

@@ -10,7 +10,8 @@ fn the_first_mac_address_that_a_pod_sends_with_is_the_one_that_it_keeps() {
     assert_eq!(node.neighbours.peer(B), Some(B_MAC));
     let other = udp_frame(STRANGER_MAC, B, "10.0.0.2", "10.0.0.1");
     assert_eq!(node.receive(B, &other), dropped(DropReason::SpoofedSource));
-    assert!(node.forwarder.check_source(B, B_MAC) && !node.forwarder.check_source(B, STRANGER_MAC));
+    assert_eq!(node.forwarder.admit(B, &udp_frame(B_MAC, B, "10.0.0.2", "10.0.0.1")), Ok(()));
+    assert_eq!(node.forwarder.admit(B, &other), Err(DropReason::SpoofedSource));
     // Also when nobody asks `admit`.
     let step = node.forwarder.forward(&node.snapshot, &mut other.clone(), 42, B, Verdict::Forward(A));
     assert_eq!(step, dropped(DropReason::SpoofedSource));
@@ -32,7 +33,8 @@ fn a_configured_mac_address_is_not_learned_over() {
     node.neighbours.learn_peer(A, STRANGER_MAC, false);
     let mut frame = udp_frame(B_MAC, B, "10.0.0.2", "10.0.0.1");
     assert_eq!((node.step(B, &mut frame), destination(&frame)), (Step::Send(A), A_MAC));
-    assert!(!node.forwarder.check_source(A, STRANGER_MAC));
+    let stranger = udp_frame(STRANGER_MAC, A, "10.0.0.1", "10.0.0.2");
+    assert_eq!(node.forwarder.admit(A, &stranger), Err(DropReason::SpoofedSource));
 }
 
 #[test]

@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bulkhead_classifier::OriginId;
 
 use super::bpf::{self, HAS_FRAGS, MAP_ARRAY, MAP_INTERFACES, MAP_LRU_HASH, MAP_XSK, MAPPABLE, Map, MapKind};
-use super::flow_program::{Maps, cells, key, value};
+use super::flow_layout::{cells, key, value};
+use super::flow_program::Maps;
 use super::instruction::Instruction;
 use super::mapping::Mapping;
 use super::{flow_program, small_size};

@@ -77,6 +77,7 @@ mod bpf;
 mod error;
 mod features;
 mod flow_cache;
+mod flow_layout;
 mod flow_program;
 mod generator;
 mod instruction;

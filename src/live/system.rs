@@ -45,6 +45,12 @@ struct Taken {
     said: Option<u32>,
 }
 
+impl Taken {
+    fn has_port(&self, name: &str) -> bool {
+        self.port.as_ref().is_some_and(|port| *port.name == *name)
+    }
+}
+
 /// The port that is open on an interface.
 struct OpenPort {
     name: Arc<str>,
@@ -204,10 +210,12 @@ impl System for Kernel<'_> {
             self.closed.push(PortId(id));
         }
         // Now that nothing comes in through it any more.
-        self.held.end_port(&entry.name);
+        self.held.end_ports(|taken| taken.has_port(&entry.name));
     }
 
     fn release_others(&mut self, names: &BTreeSet<&str>, found: &BTreeSet<u32>) {
+        // What has gone during this look has a port still, which the next look closes.
+        self.held.end_ports(|taken| taken.interface.index().is_none());
         self.held.interfaces.retain_mut(|taken| match taken.interface.index() {
             None => false,
             Some(index) => {

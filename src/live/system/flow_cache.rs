@@ -103,19 +103,21 @@ impl Held {
     pub(super) fn leave_port(&self, name: &str) {
         let Some(cache) = &self.cache else { return };
         cache.pause();
-        let of_port = |taken: &&Taken| taken.port.as_ref().is_some_and(|port| *port.name == *name);
-        for slot in self.interfaces.iter().filter(of_port).filter_map(|taken| taken.interface.slot()) {
+        for slot in
+            self.interfaces.iter().filter(|taken| taken.has_port(name)).filter_map(|taken| taken.interface.slot())
+        {
             // Fails when the interface is gone, and with it the way.
             let _ = cache.reach(slot, None);
         }
     }
 
-    /// A port was closed: what was forwarded stays counted.
-    pub(super) fn end_port(&mut self, name: &str) {
-        for taken in &mut self.interfaces {
-            let Some(port) = taken.port.take_if(|port| *port.name == *name) else { continue };
-            if let (Some(cache), Some(slot)) = (&self.cache, taken.interface.slot()) {
-                let sum = self.ended.entry(port.name).or_default();
+    /// The ports of such interfaces are no more: what was forwarded stays counted.
+    pub(super) fn end_ports(&mut self, of: impl Fn(&Taken) -> bool) {
+        let Self { interfaces, cache, ended, .. } = self;
+        for taken in interfaces.iter_mut().filter(|taken| of(taken)) {
+            let Some(port) = taken.port.take() else { continue };
+            if let (Some(cache), Some(slot)) = (cache.as_ref(), taken.interface.slot()) {
+                let sum = ended.entry(port.name).or_default();
                 *sum = sum.plus(&cache.traffic(slot).since(&port.cached_before));
             }
         }

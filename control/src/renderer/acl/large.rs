@@ -127,7 +127,8 @@ impl Compiled {
     fn follow(&self, large: &Large, rules: Vec<Rule>, beside: &mut Beside) -> Result<Self, BuildError> {
         // What was compiled last has the fewest changes to hold, whatever they are.
         let (from, since, refused) = match &large.rebuilt {
-            Some((age, rebuilt)) => (rebuilt, large.age - age, false),
+            // A build of another table of the lineage may be of later lists than this one's.
+            Some((age, rebuilt)) => (rebuilt, large.age.saturating_sub(*age), false),
             None => (&self.tables, large.age, large.refused),
         };
         // Whoever compiles asks now and then whether to go on.

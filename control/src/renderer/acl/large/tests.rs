@@ -84,6 +84,27 @@ fn addresses_that_come_and_go_compile_nothing_in_the_events_thread() {
 }
 
 #[test]
+fn a_build_of_an_older_table_serves_a_younger_one_of_its_lineage() {
+    let (mut list, mut beside) = (List::new(), Beside::new(false));
+    let first = Compiled::of(list.rules(), || None, &mut beside).unwrap();
+    let mut young = Compiled::of(list.rules(), || Some(&first), &mut beside).unwrap();
+    let mut old = first;
+    let before = list.rules();
+    for at in 0..REBUILD_AT {
+        list.flip(at);
+        old = Compiled::of(list.rules(), || Some(&old), &mut beside).unwrap();
+    }
+    beside.begin([&old, &young].into_iter());
+    assert_eq!(beside.work.beside, 1);
+    beside.wait([&mut old, &mut young].into_iter());
+    let next = Compiled::of(before.clone(), || Some(&young), &mut beside).unwrap();
+    assert_eq!(next.large.as_ref().map(|large| large.age), Some(1));
+    for probe in 0..2 * MEMBERS {
+        assert_eq!(next.tables.lookup(&key(probe, 80)), scan(&before, &key(probe, 80)));
+    }
+}
+
+#[test]
 fn one_build_goes_on_at_a_time_and_one_that_nobody_waits_for_is_given_up() {
     let (mut list, mut beside) = (List::new(), Beside::new(false));
     let mut tables = Compiled::of(list.rules(), || None, &mut beside).unwrap();

@@ -180,10 +180,10 @@ const FLOWS: u32 = 8;
 /// Changes from one policy to the other.
 const FLIPS: usize = 12;
 
-#[test]
-fn traffic_sees_one_of_two_disjoint_policies_at_any_time_and_what_both_allow_loses_nothing() {
-    require!();
+/// Traffic while the two policies alternate, and the summary.
+fn alternate(config: &str) -> (Rounds, Value) {
     let mut lab = pair();
+    lab.more_config.push_str(config);
     lab.start(&port(EITHER[0]));
     let socket = |pod: &str, port: u16| {
         let Pod { netns, v4, .. } = lab.get(pod);
@@ -213,10 +213,36 @@ fn traffic_sees_one_of_two_disjoint_policies_at_any_time_and_what_both_allow_los
         }
     }
     traffic.run(ROUNDS);
-    // Which policy judged a packet shows by its fate. Packets of a session are judged in the order in which they were sent, so
-    // its packets tell each change once. Between sessions there is no order: one may wait for the worker while the flow cache has
-    // the other, so around a change a round may have both policies or neither; most have one.
-    let Rounds { sent, received: [first, second, always], .. } = traffic;
+    let summary = lab.stop();
+    let [first, second, _] = &traffic.received;
+    let dropped = u64::from(traffic.sent) * 2 - (first.len() + second.len()) as u64;
+    assert_eq!(summary["dropped"]["policy_denied"], dropped, "{summary:#}");
+    let reasons = summary["dropped"].as_object().unwrap().keys();
+    assert!(reasons.into_iter().all(|reason| ["policy_denied", "multicast"].contains(&reason.as_str())), "{summary:#}");
+    assert!(summary["sessions"]["revoked"].as_u64() >= Some(1), "{summary:#}");
+    (traffic, summary)
+}
+
+#[test]
+fn traffic_sees_one_of_two_disjoint_policies_at_any_time_and_what_both_allow_loses_nothing() {
+    require!();
+    let (Rounds { sent, received: [first, second, always], .. }, _) = alternate("flow_cache: false\n");
+    // Which policy judged a packet shows by its fate. Packets are judged in the order in which they were sent. A round of which
+    // both packets pass, or neither, so needs a change in its middle, and there are no more changes than were made.
+    assert!(always == (0..sent).collect::<Vec<u32>>(), "what both policies allow arrives whole and in order");
+    let has = |received: &[u32], round| received.binary_search(&round).is_ok();
+    let rulers: Vec<bool> = (0..sent).flat_map(|round| [has(&first, round), !has(&second, round)]).collect();
+    let changes = rulers.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert_eq!((rulers[0], changes), (true, FLIPS), "each change is seen once and nothing else");
+}
+
+#[test]
+fn each_session_sees_one_policy_at_a_time_wherever_its_packets_are_forwarded_and_they_stay_in_order() {
+    require!();
+    let (Rounds { sent, received: [first, second, always], .. }, summary) = alternate("");
+    assert!(summary["flow_cache"]["forwarded"].as_u64() > Some(0), "{summary:#}");
+    // As above, but between sessions there is no order: one may wait for the worker while the flow cache has the other. So
+    // around a change a round may have both policies or neither; most have one.
     let mut mixed = 0;
     for flow in 0..FLOWS {
         let of_flow =
@@ -235,13 +261,6 @@ fn traffic_sees_one_of_two_disjoint_policies_at_any_time_and_what_both_allow_los
         mixed += passed[0].iter().zip(&passed[1]).filter(|(first, second)| first == second).count();
     }
     assert!(mixed < sent as usize / 3, "{mixed} rounds had both policies or neither");
-
-    let summary = lab.stop();
-    let dropped = u64::from(sent) * 2 - (first.len() + second.len()) as u64;
-    assert_eq!(summary["dropped"]["policy_denied"], dropped, "{summary:#}");
-    let reasons = summary["dropped"].as_object().unwrap().keys();
-    assert!(reasons.into_iter().all(|reason| ["policy_denied", "multicast"].contains(&reason.as_str())), "{summary:#}");
-    assert!(summary["sessions"]["revoked"].as_u64() >= Some(1), "{summary:#}");
 }
 
 /// Rounds of three numbered packets, one to each port of the server.

@@ -28,6 +28,16 @@ fn pair(config: &str) -> Lab {
     lab
 }
 
+/// A pair and a flow that has begun and ran for a while.
+fn running(config: &str) -> (Lab, Flow) {
+    let lab = pair(config);
+    let mut flow = Flow::new(&lab);
+    // Until the vswitch knows where the server is.
+    eventually("the first packet arrives", || flow.passes());
+    flow.run();
+    (lab, flow)
+}
+
 /// The server takes UDP on this port only.
 fn allow(port: u16) -> String {
     let ports = format!("[{{protocol: UDP, port: {port}}}]");
@@ -83,11 +93,7 @@ fn count(summary: &Value, path: &str) -> u64 {
 #[test]
 fn an_established_flow_is_forwarded_in_the_kernel_whole_in_order_and_counted_like_any_other() {
     require!();
-    let mut lab = pair("");
-    let mut flow = Flow::new(&lab);
-    // Until the vswitch knows where the server is.
-    eventually("the first packet arrives", || flow.passes());
-    flow.run();
+    let (mut lab, flow) = running("");
     assert!(flow.received.is_sorted());
     let arrived = flow.received.len() as u64;
     let summary = lab.stop();
@@ -105,10 +111,7 @@ fn an_established_flow_is_forwarded_in_the_kernel_whole_in_order_and_counted_lik
 #[test]
 fn a_change_of_policy_ends_a_flow_in_the_kernel_and_one_that_is_allowed_again_comes_back() {
     require!();
-    let mut lab = pair("");
-    let mut flow = Flow::new(&lab);
-    eventually("the first packet arrives", || flow.passes());
-    flow.run();
+    let (mut lab, mut flow) = running("");
     lab.apply(&allow(PORT + 1));
     for _ in 0..5 {
         assert!(!flow.passes(), "the flow is forbidden");
@@ -124,10 +127,7 @@ fn a_change_of_policy_ends_a_flow_in_the_kernel_and_one_that_is_allowed_again_co
 #[test]
 fn a_pod_whose_other_end_takes_no_such_packets_is_reached_by_the_worker() {
     require!("ethtool");
-    let mut lab = pair("");
-    let mut flow = Flow::new(&lab);
-    eventually("the first packet arrives", || flow.passes());
-    flow.run();
+    let (mut lab, mut flow) = running("");
     // Somebody in the pod turns it off, under way: what was sent there until the next look is lost, and no more.
     lab.get("server").netns.exec("ethtool -K eth0 gro off");
     eventually("it is seen", || lab.count("its other end has generic receive offload off") == 1);
@@ -144,10 +144,7 @@ fn a_pod_whose_other_end_takes_no_such_packets_is_reached_by_the_worker() {
 #[test]
 fn without_a_flow_cache_and_with_a_capture_every_packet_comes_to_a_worker() {
     require!();
-    let mut lab = pair("flow_cache: false\n");
-    let mut flow = Flow::new(&lab);
-    eventually("the first packet arrives", || flow.passes());
-    flow.run();
+    let (mut lab, flow) = running("flow_cache: false\n");
     let arrived = flow.received.len() as u64;
     let summary = lab.stop();
     assert_eq!(count(&summary, "/flow_cache/forwarded"), 0);

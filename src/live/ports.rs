@@ -22,8 +22,8 @@
 //! A pod whose port is closed, for whatever reason, is cut off and not unprotected. Renaming an interface, or moving it to
 //! another namespace and back, changes nothing in that. There are two exceptions: an interface that cannot be held at all
 //! (another XDP program, or the node's default route without `--force`), and the log says so; and one that has just come,
-//! alone or in the place of another one, which the next look sees: a millisecond or so later, when the kernel has told of it, and
-//! 100 ms at most. Whoever makes interfaces and cannot bear that sets them up when the port is open, or has the node's kernel
+//! alone or in the place of another one, which the next look sees: when the kernel has told of it, and
+//! 100 ms later at most. Whoever makes interfaces and cannot bear that sets them up when the port is open, or has the node's kernel
 //! forward nothing.
 //!
 //! That is why holding an interface and opening its queues are two things, and closing undoes only the second. The

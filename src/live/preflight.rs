@@ -138,7 +138,7 @@ impl Findings {
             self.add(
                 Severity::Note,
                 format!("the other ends of {ports} have generic receive offload off"),
-                "the flow cache cannot send there: packets to them all go through the workers, at half the rate",
+                "the flow cache cannot send there: packets to them all go through the workers, which is slower",
                 "at each other end, in the pod's network namespace: ethtool -K eth0 gro on\n\
                 or set netns and fix_offloads: true",
             );

@@ -9,12 +9,12 @@
 //! A set with all pods of a cluster changes with nearly every event. Compiling takes about 70 ns an interval, 5 ms for a
 //! node's exit with 80,000 of them, where 1 ms an event is promised; so the classifier keeps what was compiled and scans
 //! for the few addresses that have changed since. When these become many the list is compiled again, beside, one list at a
-//! time, so that it takes one core at most; events go on from the old tables meanwhile. Whether and when a build is ready shows only in the
-//! time that events and lookups take: the rules, and so the answers, are the same.
+//! time, so that it takes one core at most; events go on from the old tables meanwhile. Whether and when a build is ready
+//! shows only in the time that events and lookups take: the rules, and so the answers, are the same.
 //!
 //! A change of rules is compiled while its event waits, because nothing else is right for it. With 80,000 intervals at a
 //! node's exit and 1,000 pods in each group, a policy takes 0.6 ms, which grows to 1.5 ms while the rules that were added since
-//! the last build are compiled together; with 64 of them, some 13 policies, one event compiles the whole list (7 ms). A
+//! the last build are compiled together; with 64 of them one event compiles the whole list (7 ms). A
 //! build that runs beside in between starts that anew. To begin one for each fourth such change was tried: it took 10 %
 //! more memory in the builder, and where both cores are busy its thread delays the events by more than it saves them.
 //!

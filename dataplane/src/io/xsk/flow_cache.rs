@@ -11,6 +11,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +28,14 @@ use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot};
 /// Flows that the kernel keeps, 12 MB of its memory when all are used. Two for each of 32,000 busy connections; what
 /// finds no room goes through the workers.
 const FLOWS: u32 = 1 << 16;
+
+/// A map that the process maps takes whole pages, of 4 KiB at least.
+const PAGE: usize = 4096;
+
+const KEY_LEN: usize = key::LEN.cast_unsigned() as usize;
+const VALUE_LEN: usize = value::LEN.cast_unsigned() as usize;
+type FlowKey = [u8; KEY_LEN];
+type FlowValue = [u8; VALUE_LEN];
 
 /// A gate that is open.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
@@ -71,12 +80,11 @@ impl KernelFlowCache {
     /// # Errors
     /// When the kernel refuses: it is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
     pub fn new() -> io::Result<Arc<Self>> {
-        let sizes = [key::LEN, value::LEN].map(|len| u32::from(len.cast_unsigned()));
         let flows = Map::of(&MapKind {
             kind: MAP_LRU_HASH,
             name: "bulkhead_flows",
-            key_size: sizes[0],
-            value_size: sizes[1],
+            key_size: small_size::<FlowKey>(),
+            value_size: small_size::<FlowValue>(),
             entries: FLOWS,
             flags: 0,
         })?;
@@ -90,9 +98,7 @@ impl KernelFlowCache {
             entries: 1,
             flags: MAPPABLE,
         })?;
-        /// The kernel gives such a map whole pages, of 4 KiB at least.
-        const PAGE: usize = 4096;
-        let mapped = Mapping::of(std::os::fd::AsFd::as_fd(&cells), 0, place(cells::LEN).next_multiple_of(PAGE))?;
+        let mapped = Mapping::of(cells.as_fd(), 0, place(cells::LEN).next_multiple_of(PAGE))?;
         let cache = Self {
             flows,
             interfaces,
@@ -257,38 +263,40 @@ impl Drop for HeldSlot {
 }
 
 /// A flow as the map has it. None for what the program does not know.
-fn encode(flow: &CachedFlow, now: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)> {
     let CachedFlow { from, to, flow: who, received, sent, longest, origin, generation, lease, gate } = flow;
-    let mut bytes = vec![0; place(key::LEN.into())];
-    let mut put = |at: i16, part: &[u8]| bytes[place(at.into())..][..part.len()].copy_from_slice(part);
-    put(key::SLOT, &u32::from(from.0).to_ne_bytes());
+    let mut key = [0; KEY_LEN];
     let version = match (who.src, who.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            put(key::SOURCE, &src.octets());
-            put(key::DESTINATION, &dst.octets());
+            put(&mut key, key::SOURCE, &src.octets());
+            put(&mut key, key::DESTINATION, &dst.octets());
             4
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            put(key::SOURCE, &src.octets());
-            put(key::DESTINATION, &dst.octets());
+            put(&mut key, key::SOURCE, &src.octets());
+            put(&mut key, key::DESTINATION, &dst.octets());
             6
         }
         _ => return None,
     };
-    put(key::KIND, &(u32::from(who.protocol) | version << 8).to_ne_bytes());
-    put(key::PORTS, &who.sport.to_be_bytes());
-    put(key::PORTS + 2, &who.dport.to_be_bytes());
-    let key = std::mem::replace(&mut bytes, vec![0; place(value::LEN.into())]);
-    let mut put = |at: i16, part: &[u8]| bytes[place(at.into())..][..part.len()].copy_from_slice(part);
-    put(value::GENERATION, &generation.to_ne_bytes());
-    put(value::EXPIRES, &now.saturating_add(*lease).to_ne_bytes());
-    put(value::OUT, &u32::from(to.0).to_ne_bytes());
-    put(value::ORIGIN, &origin_number(*origin).to_ne_bytes());
-    put(value::RECEIVED, received);
-    put(value::LONGEST, &longest.to_ne_bytes());
-    put(value::SENT, sent);
-    put(value::GATE, &gate.0.to_ne_bytes());
-    Some((key, bytes))
+    put(&mut key, key::SLOT, &u32::from(from.0).to_ne_bytes());
+    put(&mut key, key::KIND, &(u32::from(who.protocol) | version << 8).to_ne_bytes());
+    put(&mut key, key::PORTS, &who.sport.to_be_bytes());
+    put(&mut key, key::PORTS + 2, &who.dport.to_be_bytes());
+    let mut value = [0; VALUE_LEN];
+    put(&mut value, value::GENERATION, &generation.to_ne_bytes());
+    put(&mut value, value::EXPIRES, &now.saturating_add(*lease).to_ne_bytes());
+    put(&mut value, value::OUT, &u32::from(to.0).to_ne_bytes());
+    put(&mut value, value::ORIGIN, &origin_number(*origin).to_ne_bytes());
+    put(&mut value, value::RECEIVED, received);
+    put(&mut value, value::LONGEST, &longest.to_ne_bytes());
+    put(&mut value, value::SENT, sent);
+    put(&mut value, value::GATE, &gate.0.to_ne_bytes());
+    Some((key, value))
+}
+
+fn put(bytes: &mut [u8], offset: i16, part: &[u8]) {
+    bytes[place(offset.into())..][..part.len()].copy_from_slice(part);
 }
 
 /// Where the packets of an origin are counted; 0 for none. Those that have no place of their own share the last one.

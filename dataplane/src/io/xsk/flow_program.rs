@@ -77,7 +77,7 @@ use Place::{Datagram, End, HopV6, Known, Open, Rewrite, Segment, V6, Worker, Wor
 const CONTEXT: u8 = 6;
 const DATA: u8 = 7;
 const DATA_END: u8 = 8;
-/// The transport header, later the flow's value.
+/// The transport header, later the flow's place in the map.
 const AT: u8 = 9;
 const STACK: u8 = 10;
 
@@ -92,6 +92,8 @@ const VALUE: i16 = LENGTH - value::LEN;
 const ETHERNET: i32 = 14;
 const IPV4: i32 = 20;
 const IPV6: i32 = 40;
+/// Where the IP header is.
+const HEADER: i16 = 14;
 /// UDP's header, and TCP's without options.
 const UDP: i32 = 8;
 const TCP: i32 = 20;
@@ -159,9 +161,7 @@ fn parse(program: &mut Assembler<Place>) {
     segment(program);
 }
 
-/// Register 3 is the transport's length, 4 its protocol, [`AT`] where it is.
 fn parse_v4(program: &mut Assembler<Place>) {
-    const HEADER: i16 = 14;
     program.load(Byte, 3, DATA, HEADER);
     program.jump_if(3, Differs, 0x45, Worker);
     program.load(Short, 3, DATA, HEADER + 6);
@@ -178,16 +178,10 @@ fn parse_v4(program: &mut Assembler<Place>) {
     program.swap_short(3);
     program.jump_if(3, Less, IPV4 + UDP, Worker);
     take_length(program);
-    program.apply(Add, 3, -(ETHERNET + IPV4));
-    program.push([Instruction::copy(AT, DATA)]);
-    program.apply(Add, AT, ETHERNET + IPV4);
-    program.push([Instruction::copy(5, 4)]);
-    program.apply(Or, 5, 4 << 8);
-    choose(program);
+    choose(program, IPV4, 4);
 }
 
 fn parse_v6(program: &mut Assembler<Place>) {
-    const HEADER: i16 = 14;
     need(program, DATA, ETHERNET + IPV6 + UDP);
     program.load(Byte, 3, DATA, HEADER);
     program.apply(And, 3, 0xf0);
@@ -205,12 +199,7 @@ fn parse_v6(program: &mut Assembler<Place>) {
     program.swap_short(3);
     program.apply(Add, 3, IPV6);
     take_length(program);
-    program.apply(Add, 3, -(ETHERNET + IPV6));
-    program.push([Instruction::copy(AT, DATA)]);
-    program.apply(Add, AT, ETHERNET + IPV6);
-    program.push([Instruction::copy(5, 4)]);
-    program.apply(Or, 5, 6 << 8);
-    choose(program);
+    choose(program, IPV6, 6);
 }
 
 /// Makes the IP length in register 3 the frame's, remembers it, and goes on only when so much is there.
@@ -223,8 +212,14 @@ fn take_length(program: &mut Assembler<Place>) {
     program.jump_if_register(2, Greater, DATA_END, Worker);
 }
 
-/// By the protocol in register 4; register 5 is what the key has of it.
-fn choose(program: &mut Assembler<Place>) {
+/// Goes on behind an IP header of this length and version by the protocol in register 4. Register 3 is the frame's length and
+/// becomes the transport's; [`AT`] is where that is.
+fn choose(program: &mut Assembler<Place>, header: i32, version: i32) {
+    program.apply(Add, 3, -(ETHERNET + header));
+    program.push([Instruction::copy(AT, DATA)]);
+    program.apply(Add, AT, ETHERNET + header);
+    program.push([Instruction::copy(5, 4)]);
+    program.apply(Or, 5, version << 8);
     program.store(Word, STACK, 5, KEY + key::KIND);
     program.load(Word, 5, AT, 0);
     program.store(Word, STACK, 5, KEY + key::PORTS);
@@ -261,22 +256,24 @@ fn segment(program: &mut Assembler<Place>) {
     program.place(Known);
 }
 
-/// Looks the flow up, and whether it may still go this way. [`AT`] is its value then, and its way out is named.
-fn find(program: &mut Assembler<Place>, maps: Maps<'_>) {
-    program.push(Instruction::map(1, maps.flows));
+/// Register 0 is where the flow of the key is, or 0.
+fn look_up(program: &mut Assembler<Place>, flows: &Map) {
+    program.push(Instruction::map(1, flows));
     program.push([Instruction::copy(2, STACK)]);
     program.apply(Add, 2, i32::from(KEY));
     program.push([Instruction::call(function::MAP_LOOKUP)]);
+}
+
+/// Copies the flow to the stack, and asks whether it may still go this way. Its way out is named then.
+fn find(program: &mut Assembler<Place>, maps: Maps<'_>) {
+    look_up(program, maps.flows);
     program.jump_if(0, Equal, 0, Worker);
     program.push([Instruction::copy(AT, 0)]);
     for at in (0..value::LEN).step_by(8) {
         program.load(Double, 1, AT, at);
         program.store(Double, STACK, 1, VALUE + at);
     }
-    program.push(Instruction::map(1, maps.flows));
-    program.push([Instruction::copy(2, STACK)]);
-    program.apply(Add, 2, i32::from(KEY));
-    program.push([Instruction::call(function::MAP_LOOKUP)]);
+    look_up(program, maps.flows);
     program.jump_if_register(0, Differs, AT, Worker);
     program.push(Instruction::value(1, maps.cells, cells::GENERATION));
     program.load(Double, 1, 1, 0);
@@ -345,7 +342,6 @@ fn count(program: &mut Assembler<Place>, shared: &Map, slot: FlowSlot) {
 
 /// One hop less and new MAC addresses, as `forward::rewrite` does.
 fn rewrite(program: &mut Assembler<Place>) {
-    const HEADER: i16 = 14;
     program.load(Short, 3, DATA, 12);
     program.swap_short(3);
     program.jump_if(3, Differs, 0x0800, HopV6);

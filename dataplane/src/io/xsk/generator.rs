@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::bpf::{self, MAP_ARRAY, Map, TestRun};
 use super::error::XskError;
-use super::instruction::Instruction;
+use super::instruction::{Assembler, Instruction, Operation, Test, Width};
 use super::link::LinkInfo;
 
 /// Threads that call the kernel. A call takes about 30 ms to set up and to end, in which nothing is sent; the second
@@ -141,47 +141,35 @@ fn instructions(contents: &Map, next: &Map, count: u32, len: u32, interface: u32
     const MAP_LOOKUP: i32 = 1;
     const REDIRECT: i32 = 23;
     const XDP_STORE_BYTES: i32 = 190;
-    const STORE_IMMEDIATE: u8 = 0x62;
-    const ADD: u8 = 0x07;
-    const MODULO: u8 = 0x97;
-    const IF_ZERO: u8 = 0x15;
+    const STACK: u8 = 10;
     /// Where on the stack the key is.
     const KEY: i16 = -4;
-    let [next_low, next_high] = Instruction::map(1, next);
-    let [contents_low, contents_high] = Instruction::map(1, contents);
     let number = |value: u32| value.cast_signed();
-    vec![
-        Instruction::copy(6, 1),
-        Instruction::new(STORE_IMMEDIATE, 10, 0, KEY, 0),
-        next_low,
-        next_high,
-        Instruction::copy(2, 10),
-        Instruction::new(ADD, 2, 0, 0, i32::from(KEY)),
-        Instruction::call(MAP_LOOKUP),
-        // The verifier cannot know that the key is there. Jumps to the end, with 0 (XDP_ABORTED).
-        Instruction::new(IF_ZERO, 0, 0, 20, 0),
-        Instruction::load(7, 0, 0),
-        Instruction::copy(2, 7),
-        Instruction::new(ADD, 2, 0, 0, 1),
-        Instruction::new(MODULO, 2, 0, 0, number(count)),
-        Instruction::store(0, 2, 0),
-        Instruction::store(10, 7, KEY),
-        contents_low,
-        contents_high,
-        Instruction::copy(2, 10),
-        Instruction::new(ADD, 2, 0, 0, i32::from(KEY)),
-        Instruction::call(MAP_LOOKUP),
-        Instruction::new(IF_ZERO, 0, 0, 8, 0),
-        Instruction::copy(1, 6),
-        Instruction::set(2, 0),
-        Instruction::copy(3, 0),
-        Instruction::set(4, number(len)),
-        Instruction::call(XDP_STORE_BYTES),
-        Instruction::set(1, number(interface)),
-        Instruction::set(2, 0),
-        Instruction::call(REDIRECT),
-        Instruction::exit(),
-    ]
+    let mut program = Assembler::new();
+    // The verifier cannot know that a key is there. Without it the program ends, with 0 (XDP_ABORTED).
+    let look_up = |program: &mut Assembler<&str>, map| {
+        program.push(Instruction::map(1, map));
+        program.push([Instruction::copy(2, STACK)]);
+        program.apply(Operation::Add, 2, i32::from(KEY));
+        program.push([Instruction::call(MAP_LOOKUP)]);
+        program.jump_if(0, Test::Equal, 0, "end");
+    };
+    program.push([Instruction::copy(6, 1), Instruction::set(1, 0)]);
+    program.store(Width::Word, STACK, 1, KEY);
+    look_up(&mut program, next);
+    program.load(Width::Word, 7, 0, 0);
+    program.push([Instruction::copy(2, 7)]);
+    program.apply(Operation::Add, 2, 1);
+    program.apply(Operation::Modulo, 2, number(count));
+    program.store(Width::Word, 0, 2, 0);
+    program.store(Width::Word, STACK, 7, KEY);
+    look_up(&mut program, contents);
+    program.push([Instruction::copy(1, 6), Instruction::set(2, 0), Instruction::copy(3, 0)]);
+    program.push([Instruction::set(4, number(len)), Instruction::call(XDP_STORE_BYTES)]);
+    program.push([Instruction::set(1, number(interface)), Instruction::set(2, 0), Instruction::call(REDIRECT)]);
+    program.place("end");
+    program.push([Instruction::exit()]);
+    program.finish()
 }
 
 #[cfg(test)]

@@ -30,16 +30,6 @@ impl Instruction {
         Self::new(0xbf, destination, source, 0, 0)
     }
 
-    /// `destination = *(u32 *)(source + offset)`.
-    pub(super) const fn load(destination: u8, source: u8, offset: i16) -> Self {
-        Self::new(0x61, destination, source, offset, 0)
-    }
-
-    /// `*(u32 *)(destination + offset) = source`.
-    pub(super) const fn store(destination: u8, source: u8, offset: i16) -> Self {
-        Self::new(0x63, destination, source, offset, 0)
-    }
-
     /// Calls a function of the kernel: arguments in registers 1 to 5, the answer in 0.
     pub(super) const fn call(function: i32) -> Self {
         Self::new(0x85, 0, 0, 0, function)
@@ -99,6 +89,7 @@ pub(super) enum Operation {
     And = 0x50,
     ShiftLeft = 0x60,
     ShiftRight = 0x70,
+    Modulo = 0x90,
 }
 
 /// A program that is being written. `L` names the places that it jumps to.

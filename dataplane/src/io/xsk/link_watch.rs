@@ -5,9 +5,9 @@
 //! told has to look for himself in any case.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::small_size;
+use super::{netlink, small_size};
 
 /// `RTMGRP_LINK`, which `libc` has as an `i32`.
 const LINKS: u32 = 1;
@@ -24,14 +24,7 @@ impl LinkWatch {
     /// # Errors
     /// When the process has too many descriptors, or the kernel refuses.
     pub fn new() -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: makes a descriptor and touches no memory.
-        let socket = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just made, and nobody else knows of it.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = netlink::socket(libc::NETLINK_ROUTE)?;
         // SAFETY: a structure of numbers, for which zeros are values. One of its fields cannot be named.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).map_err(io::Error::other)?;

@@ -163,16 +163,20 @@ pub(super) fn ask_of(part: i32, kind: u16, is_dump: bool, body: &[u8], mut each:
     Ok(())
 }
 
-/// One request and its answers. False when the tables changed while they were told.
-fn exchange(part: i32, request: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+/// A socket to a part of the kernel, in the calling thread's network namespace.
+pub(super) fn socket(part: i32) -> io::Result<OwnedFd> {
     // SAFETY: makes a descriptor and touches no memory.
-    let socket = unsafe { libc::socket(libc::AF_NETLINK, kind, part) };
+    let socket = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, part) };
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: just made, and nobody else knows of it.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+}
+
+/// One request and its answers. False when the tables changed while they were told.
+fn exchange(part: i32, request: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
+    let socket = socket(part)?;
     // SAFETY: the bytes of the request, which outlive the call. Without an address it goes to the kernel.
     let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
     if sent < 0 {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::bpf::{self, HAS_FRAGS, MAP_XSK, Map};
 use super::flow_cache::HeldSlot;
-use super::instruction::Instruction;
+use super::instruction::{Assembler, Instruction, Width};
 
 /// `XDP_DROP`.
 const XDP_DROP: i32 = 1;
@@ -85,13 +85,9 @@ fn load(sockets: &Map, slot: Option<&HeldSlot>, frags: bool) -> io::Result<Owned
 }
 
 fn to_sockets(sockets: &Map) -> Vec<Instruction> {
-    let [low, high] = Instruction::map(1, sockets);
-    vec![
-        Instruction::load(2, 1, RX_QUEUE_INDEX),
-        low,
-        high,
-        Instruction::set(3, XDP_DROP),
-        Instruction::call(REDIRECT_MAP),
-        Instruction::exit(),
-    ]
+    let mut program = Assembler::<()>::new();
+    program.load(Width::Word, 2, 1, RX_QUEUE_INDEX);
+    program.push(Instruction::map(1, sockets));
+    program.push([Instruction::set(3, XDP_DROP), Instruction::call(REDIRECT_MAP), Instruction::exit()]);
+    program.finish()
 }

@@ -34,6 +34,12 @@ impl AddressMap {
         }
     }
 
+    /// All addresses with their ports.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (IpAddr, PortId)> + '_ {
+        let v4 = self.v4.iter().map(|(&address, &port)| (std::net::Ipv4Addr::from(address).into(), port));
+        v4.chain(self.v6.iter().map(|(&address, &port)| (std::net::Ipv6Addr::from(address).into(), port)))
+    }
+
     /// The ports of all addresses, with repetitions.
     pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
         self.v4.values().chain(self.v6.values()).copied()

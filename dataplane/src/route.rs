@@ -62,7 +62,7 @@ pub struct Routes {
 }
 
 /// All other routes of one prefix length, ascending by network.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Level<T> {
     mask: T,
     routes: Vec<(T, Hop)>,
@@ -144,6 +144,17 @@ impl Routes {
         let v4 = self.v4.iter().flat_map(|level| level.routes.iter().map(|(_, hop)| hop.port));
         let v6 = self.v6.iter().flat_map(|level| level.routes.iter().map(|(_, hop)| hop.port));
         self.hosts.ports().chain(v4).chain(v6)
+    }
+
+    /// Whether all routes but those to hosts are the same.
+    pub(crate) fn has_prefixes_of(&self, other: &Self) -> bool {
+        self.v4 == other.v4 && self.v6 == other.v6 && self.gateways == other.gateways
+    }
+
+    /// The ports that led to a host and do not in the other table, with repetitions.
+    pub(crate) fn hosts_lost(&self, other: &Self) -> impl Iterator<Item = PortId> {
+        let is_lost = |&(address, port): &(IpAddr, PortId)| other.lookup(address) != Some(port);
+        self.hosts.iter().filter(is_lost).map(|(_, port)| port)
     }
 
     fn gateway_index(&mut self, prefix: IpNet, to: NextHop) -> Result<u16, RouteError> {

@@ -19,6 +19,8 @@ pub struct Snapshot {
     ports: Vec<PortConfig>,
     tables: Vec<Arc<Tables>>,
     routes: Routes,
+    /// By port: the generation in which something last changed that its packets depend on.
+    epochs: Vec<u64>,
     /// Which pod or host port owns an address.
     owners: AddressMap,
     host: Option<PortId>,
@@ -95,8 +97,9 @@ impl Snapshot {
         if ports.len() > usize::from(u16::MAX) {
             return Err(SnapshotError::TooManyPorts { ports: ports.len() });
         }
-        let mut snapshot =
-            Self { generation, ports, tables, routes, owners: AddressMap::default(), host: None, uplink: None };
+        let epochs = vec![generation; ports.len()];
+        let owners = AddressMap::default();
+        let mut snapshot = Self { generation, ports, tables, routes, epochs, owners, host: None, uplink: None };
         snapshot.check_references()?;
         snapshot.find_owners()?;
         snapshot.host = snapshot.only(PortKind::Host)?;
@@ -157,6 +160,43 @@ impl Snapshot {
     /// The port towards everything that is not on this node.
     pub const fn uplink(&self) -> Option<PortId> {
         self.uplink
+    }
+
+    /// The generation in which something last changed that packets from or to the port depend on: its addresses, its link,
+    /// its table, or a route through it. Generation 0 for a port that the snapshot does not know. What was decided about
+    /// packets between two ports stays right while both have the same epochs.
+    pub fn epoch(&self, id: PortId) -> u64 {
+        self.epochs.get(id.index()).copied().unwrap_or_default()
+    }
+
+    /// The same snapshot as the successor of another one: ports for which nothing has changed keep their epochs. To be called
+    /// with the snapshot that is in force.
+    ///
+    /// A new host route below a prefix changes nothing for the port that the prefix leads to: its packets to that host
+    /// went, and for a while go on, to where nobody has the address.
+    #[must_use]
+    pub fn after(mut self, previous: &Self) -> Self {
+        if !self.routes.has_prefixes_of(&previous.routes) {
+            return self;
+        }
+        let kept = |id: PortId| {
+            let (old, new) = (previous.port(id)?, self.port(id)?);
+            let table = |snapshot: &Self, port: &PortConfig| Some(snapshot.tables.get(port.egress?.index())?.clone());
+            let has_same_table = match (table(previous, old), table(&self, new)) {
+                (Some(old), Some(new)) => Arc::ptr_eq(&old, &new),
+                (old, new) => old.is_none() && new.is_none(),
+            };
+            let is_same = PortConfig { egress: None, ..old.clone() } == PortConfig { egress: None, ..new.clone() };
+            (is_same && has_same_table).then(|| previous.epoch(id))
+        };
+        let mut epochs: Vec<u64> = self.ids().map(|id| kept(id).unwrap_or(self.generation)).collect();
+        for port in previous.routes.hosts_lost(&self.routes) {
+            if let Some(epoch) = epochs.get_mut(port.index()) {
+                *epoch = self.generation;
+            }
+        }
+        self.epochs = epochs;
+        self
     }
 
     /// All port ids in order.

@@ -136,7 +136,7 @@ impl Lab {
     fn new(mode: XdpMode) -> Option<Self> {
         let net = Net::new(1, u32::from(MTU))?;
         let cache = KernelFlowCache::new().unwrap();
-        cache.enter(1);
+        cache.enter(&snapshot());
         let mut pool = pool(4096);
         let hold = |name: &str| net.inside("sw", || Interface::hold(name, mode, Some(&cache)).unwrap());
         let (va, vb) = (hold("va"), hold("vb"));
@@ -173,7 +173,10 @@ impl Lab {
             sent: rewrite::addresses(B_MAC, OWN_MAC),
             longest: 14 + MTU,
             origin: Some(ORIGIN),
-            generation: 1,
+            ports: [A, B],
+            epochs: [1, 1],
+            moves: [0, 0],
+            is_hop: true,
             lease: 60_000_000_000,
             gate: GATE,
         }
@@ -362,16 +365,16 @@ fn ip_is_v4(flow: (ProbeKind, &str, &str)) -> bool {
 }
 
 #[test]
-fn another_generation_a_lease_that_is_over_and_a_way_out_that_is_closed_end_a_flow() {
+fn another_epoch_of_a_port_a_lease_that_is_over_and_a_way_out_that_is_closed_end_a_flow() {
     let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
     let good = frame(FLOWS[0], 0);
     lab.add(&lab.flow(FLOWS[0]));
     assert!(lab.is_cached(&good));
-    lab.cache.enter(2);
+    lab.cache.leave(B);
     assert!(!lab.is_cached(&good), "the tables that allowed it are no more");
     lab.add(&lab.flow(FLOWS[0]));
     assert!(!lab.is_cached(&good), "a worker that has not seen the new ones cannot bring it back");
-    lab.cache.enter(1);
+    lab.cache.enter(&snapshot());
     assert!(lab.is_cached(&good));
     lab.add(&CachedFlow { lease: 0, ..lab.flow(FLOWS[0]) });
     assert!(!lab.is_cached(&good), "its lease is over");

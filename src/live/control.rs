@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bulkhead_dataplane::io::{FlowCache, KernelFlowCache};
 use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig, VswitchCounters, VswitchEvent};
-use bulkhead_dataplane::{PortId, Publisher, Snapshot, WorkerConfig};
+use bulkhead_dataplane::{Affinity, PortId, Publisher, Snapshot, WorkerConfig};
 
 use super::capture::{Capture, CaptureCounters};
 use super::config::{Config, Poll};
@@ -87,12 +87,13 @@ impl Control {
         }
         let flow_cache = flow_cache(&config, tap.is_some());
         if let Some(cache) = &flow_cache {
-            cache.enter(first.generation());
+            cache.enter(&first);
         }
         publisher.publish(first)?;
         let mut next_hops = NextHops::default();
         next_hops.check(state.peers(), &config);
         let vswitch = VswitchConfig {
+            affinity: Affinity::new(),
             cores: config.workers.cores.clone(),
             poll: match config.workers.poll {
                 Poll::Spin => PollMode::Spin,
@@ -222,7 +223,8 @@ impl Control {
     fn take_events(&mut self) -> bool {
         let events: Vec<VswitchEvent> = self.vswitch.events().collect();
         let mut changed = false;
-        for VswitchEvent::PortGone { port, queue, error } in events {
+        for event in events {
+            let VswitchEvent::PortGone { port, queue, error } = event else { continue };
             let Some(name) = self.ids.name(port.index()).cloned().filter(|_| !self.closed.contains(&port)) else {
                 continue;
             };

@@ -201,13 +201,14 @@ impl System for Kernel<'_> {
 
     fn close(&mut self, entry: &PortEntry) {
         self.opened.retain(|new| new.name != entry.name);
-        self.held.leave_port(&entry.name);
-        if let Some(id) = self.ids.of(&entry.name).and_then(|id| u16::try_from(id).ok()) {
-            self.vswitch.remove_port(PortId(id));
+        let id = self.ids.of(&entry.name).and_then(|id| u16::try_from(id).ok()).map(PortId);
+        self.held.leave_port(&entry.name, id);
+        if let Some(id) = id {
+            self.vswitch.remove_port(id);
             // Answered when the workers have closed their queues: until then they cannot be opened again, and the
             // interface must not go back to the host's stack.
             let _ = self.vswitch.counters();
-            self.closed.push(PortId(id));
+            self.closed.push(id);
         }
         // Now that nothing comes in through it any more.
         self.held.end_ports(|taken| taken.has_port(&entry.name));

@@ -10,7 +10,7 @@ use bulkhead_dataplane::io::{
     in_namespace, takes_xdp_frames,
 };
 use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig};
-use bulkhead_dataplane::{Link, PortId, Publisher, SessionConfig, WorkerConfig};
+use bulkhead_dataplane::{Affinity, Link, PortId, Publisher, SessionConfig, WorkerConfig};
 use core_affinity::CoreId;
 
 use super::lab::Lab;
@@ -140,14 +140,15 @@ pub(super) fn pipeline(
     let snapshot = packets::snapshot([link("hA")?, link("hB")?], macs, setup.with_policy)?;
     let cache = setup.flow_cache.then(KernelFlowCache::new).transpose().context("no flow cache")?;
     if let Some(cache) = &cache {
-        cache.enter(snapshot.generation());
+        cache.enter(&snapshot);
     }
     let publisher = Publisher::new(snapshot);
     let sessions = SessionConfig::live(SessionConfig::default().capacity);
     let engine = WorkerConfig { sessions, ..WorkerConfig::default() };
     let cores = cores.iter().copied().map(Some).collect();
     let flow_cache = cache.clone().map(|cache| -> Arc<dyn FlowCache> { cache });
-    let config = VswitchConfig { cores, poll: setup.poll, engine, frames: FRAMES, tap: None, flow_cache };
+    let affinity = Affinity::new();
+    let config = VswitchConfig { cores, poll: setup.poll, engine, frames: FRAMES, tap: None, flow_cache, affinity };
     let mut vswitch = Vswitch::start(&config, &publisher)?;
     let umem = Arc::clone(vswitch.pool().umem());
     let Taken { _interfaces, ports } = take(lab, &umem, cache.as_ref())?;

@@ -243,14 +243,6 @@ impl<T> Forwarder<T> {
         false
     }
 
-    /// The MAC addresses that packets from one pod to another leave with, and the longest frame, in bytes, that may. None when
-    /// they are not known, when the frame does not have the source that is known, and for what does not go from pod to pod.
-    pub(crate) fn between_pods(&self, from: PortId, to: PortId, frame: &[u8]) -> Option<([u8; 12], usize)> {
-        let is_pod = |port: PortId| self.sides.get(port.index()).filter(|side| side.kind == PortKind::Pod);
-        let (from, to) = (is_pod(from)?, is_pod(to)?);
-        (from.has_sent(frame) && to.is_known).then(|| (*to.addresses(), to.longest()))
-    }
-
     /// The start of a frame to a port with one machine behind it or to a gateway that answered not long ago.
     #[inline]
     fn known_addresses<'a>(

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use ahash::RandomState;
 use arc_swap::{ArcSwap, Cache};
@@ -16,6 +16,7 @@ use arc_swap::{ArcSwap, Cache};
 use super::book::{Asked, Book, Request};
 use super::wire::{self, Mac};
 use crate::PortId;
+use crate::io::FlowCache;
 
 /// The least time between two maps, so that a flood of answers does not make the workers copy maps all the time: at
 /// most 4096 entries, some 50 µs, are copied.
@@ -41,6 +42,8 @@ pub struct Neighbours {
     /// Whether the book has news that the view has not.
     is_behind: AtomicBool,
     state: Mutex<State>,
+    /// Who keeps flows that go to neighbours.
+    flow_cache: OnceLock<Arc<dyn FlowCache>>,
 }
 
 /// The resolved neighbours as the packet path sees them.
@@ -84,7 +87,13 @@ impl Neighbours {
             view: Arc::default(),
             is_behind: AtomicBool::new(false),
             state: Mutex::default(),
+            flow_cache: OnceLock::new(),
         })
+    }
+
+    /// Tells a flow cache from now on when a neighbour has another MAC address. The first one stays.
+    pub fn report_moves_to(&self, flow_cache: Arc<dyn FlowCache>) {
+        let _ = self.flow_cache.set(flow_cache);
     }
 
     /// Forgets who is on a port: to be called when its interface goes away, before another takes its place. Until then a
@@ -133,6 +142,7 @@ impl Neighbours {
             self.peer_changes.fetch_add(1, Ordering::Release);
             // Whatever was asked for on this port is answered now.
             self.lock().book.forget(port);
+            self.report_move(port);
         }
         mac
     }
@@ -198,8 +208,26 @@ impl Neighbours {
         self.is_behind.store(false, Ordering::Relaxed);
         let known = state.book.known();
         let resolved = known.map(|(neighbour, mac, confirmed)| (neighbour, Resolved { mac, confirmed })).collect();
-        let version = self.view.load().version + 1;
-        self.view.store(Arc::new(View { version, resolved }));
+        let before = self.view.load_full();
+        let new = Arc::new(View { version: before.version + 1, resolved });
+        self.view.store(Arc::clone(&new));
+        // Only now: a flow that is added from here on has the new address.
+        for (neighbour, old) in &before.resolved {
+            if new.get(neighbour).is_some_and(|new| new.mac != old.mac) {
+                self.report_move(neighbour.port);
+            }
+        }
+    }
+
+    fn report_move(&self, port: PortId) {
+        if let Some(cache) = self.flow_cache.get() {
+            cache.moved(port);
+        }
+    }
+
+    /// A resolved neighbour, as of now.
+    pub(super) fn resolved(&self, neighbour: &NeighbourId) -> Option<Resolved> {
+        self.view.load().get(neighbour)
     }
 
     /// None when another worker has it.

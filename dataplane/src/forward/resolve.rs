@@ -6,8 +6,21 @@ use std::sync::Arc;
 use super::book::{Asked, REACHABLE, RETRANSMIT, TRIES};
 use super::side::Side;
 use super::waiting::Queue;
-use super::{Forwarder, NeighbourId, Released, wire};
+use super::{Forwarder, NeighbourId, Released, is_hop, wire};
 use crate::{DropReason, PortId, PortKind, Snapshot};
+
+/// How packets leave that go to one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// The first 12 bytes of their frames.
+    pub(crate) addresses: [u8; 12],
+    /// The longest frame that the link carries, in bytes.
+    pub(crate) longest: usize,
+    /// Whether their TTL becomes one less.
+    pub(crate) is_hop: bool,
+    /// How long this is good, in nanoseconds.
+    pub(crate) good_for: u64,
+}
 
 /// How long a packet is held: as long as its neighbour is asked for.
 const HOLD: u64 = RETRANSMIT * TRIES as u64;
@@ -39,6 +52,25 @@ impl<T> Forwarder<T> {
             }
         }
         Ok(addresses)
+    }
+
+    /// How packets like this one leave, as far as that holds for the next ones too. None when the MAC addresses are not known, or
+    /// the frame does not have the source that is known.
+    pub(crate) fn way(&self, snapshot: &Snapshot, from: PortId, out: PortId, frame: &[u8]) -> Option<Way> {
+        let (from, to) = (self.sides.get(from.index())?, self.sides.get(out.index())?);
+        let (longest, is_hop) = (to.longest(), is_hop(from.kind, to.kind));
+        if !from.has_sent(frame) || !to.has_link() {
+            return None;
+        }
+        if to.is_known {
+            return Some(Way { addresses: *to.addresses(), longest, is_hop, good_for: u64::MAX });
+        }
+        let destination = wire::destination_of(frame)?;
+        let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
+        let resolved = self.neighbours.resolved(&neighbour)?;
+        // Then a packet comes here again, and the neighbour is asked whether it is still there.
+        let good_for = resolved.confirmed.saturating_add(REACHABLE).saturating_sub(self.now);
+        Some(Way { addresses: to.addresses_to(resolved.mac), longest, is_hop, good_for })
     }
 
     /// Takes a packet whose neighbour is not known, and asks for the neighbour. Returns the packet that had to make room:

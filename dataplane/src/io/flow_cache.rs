@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The session table stays the truth. A flow in the cache is a copy of what the worker has just done with a packet of it,
-//! and says so for a short time ([`CachedFlow::lease`]) and for one generation of the tables: then a packet comes to the
+//! and says so for a short time ([`CachedFlow::lease`]) and for one epoch of each of its two ports: then a packet comes to the
 //! worker again, which finds the session, keeps it alive and renews the copy. So nothing has to be told back: a session that
-//! ends, a neighbour that moves or an entry that is lost needs no message, and a change of policy ends all copies at once.
+//! ends or an entry that is lost needs no message, and a change of a port or of its policy ends the port's copies at once.
 //!
 //! The cache is faster than the worker, so a packet that it forwards would overtake those of its flow that the worker still
 //! has. Therefore a flow has a gate, which is closed when the flow is added: its packets still come to the worker, and are
@@ -19,7 +19,7 @@
 
 use bulkhead_classifier::OriginId;
 
-use crate::Flow;
+use crate::{Flow, PortId};
 
 /// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`](crate::PortId) is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,18 +36,24 @@ pub struct CachedFlow {
     pub from: FlowSlot,
     /// Where they leave.
     pub to: FlowSlot,
+    /// The numbers of these two ports.
+    pub ports: [PortId; 2],
+    /// The epochs of these two ports in the snapshot that allows it ([`Snapshot::epoch`](crate::Snapshot::epoch)).
+    pub epochs: [u64; 2],
+    /// How often neighbours behind these two ports had moved ([`FlowCache::moves`]) when the packet's way was found.
+    pub moves: [u16; 2],
     /// Who talks to whom: TCP or UDP.
     pub flow: Flow,
     /// The MAC addresses that the packets come with, destination first; packets with others are not of it.
     pub received: [u8; 12],
     /// Those that they leave with.
     pub sent: [u8; 12],
+    /// Whether their TTL or hop limit becomes one less: the way leads to another machine or pod.
+    pub is_hop: bool,
     /// The longest frame that the way out carries, in bytes.
     pub longest: u16,
     /// The rule that allowed the session.
     pub origin: Option<OriginId>,
-    /// The generation of the tables that allow it.
-    pub generation: u64,
     /// How long the copy is good, in nanoseconds from now.
     pub lease: u64,
     /// What keeps its packets in order.
@@ -64,6 +70,12 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
 
     /// How many packets of flows that it has were left to the workers because the gate is closed.
     fn passed(&self, gate: FlowGate) -> u64;
+
+    /// How often neighbours behind a port have moved, modulo 65,536.
+    fn moves(&self, port: PortId) -> u16;
+
+    /// A neighbour behind the port has another MAC address: ends all flows from and to the port.
+    fn moved(&self, port: PortId);
 
     /// Opens a gate; with a number only if [`passed`](Self::passed) still says so. Whether it is open now.
     fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool;

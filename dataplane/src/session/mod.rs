@@ -37,7 +37,7 @@ mod memory;
 mod table;
 
 pub(crate) use entry::{Direction, Moment, NONE, NewSession, Slot};
-pub(crate) use key::{Key, KeyHasher};
+pub(crate) use key::Key;
 pub use memory::SessionMemoryError;
 pub(crate) use table::{PlainHit, SessionTable};
 

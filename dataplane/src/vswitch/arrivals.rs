@@ -58,13 +58,20 @@ impl Arrivals {
         &mut self.frames
     }
 
-    /// Makes packets of the frames that came in on a port and that are no packets yet, as long as they are packets of one frame
-    /// that `is_mine` wants. Answers how many these are, and their bytes. What is left belongs to `rest`.
+    /// Makes packets of the frames from `first` on, which are no packets yet, as long as they are packets of one frame that
+    /// `is_mine` wants. `port_of` says where each came in, counted from `first`. Returns how many these are, and their bytes. What
+    /// is left belongs to `rest`.
     #[inline]
-    pub(super) fn accept(&mut self, port: PortId, first: usize, is_mine: impl Fn(&Frame) -> bool) -> (usize, u64) {
+    pub(super) fn accept(
+        &mut self,
+        first: usize,
+        port_of: impl Fn(usize) -> PortId,
+        is_mine: impl Fn(PortId, &Frame) -> bool,
+    ) -> (usize, u64) {
         let (mut count, mut bytes) = (0, 0);
         for frame in &self.frames[first..] {
-            if frame.has_more() || !is_mine(frame) {
+            let port = port_of(count);
+            if frame.has_more() || !is_mine(port, frame) {
                 break;
             }
             self.packets.push(Arrival::new(port, 1, frame.len()));

@@ -6,8 +6,8 @@
 //! A gate is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
 //! for long enough that nothing is left that could be overtaken. See [`crate::io::FlowCache`].
 //!
-//! Only what goes from pod to pod: there the next hop is the port's one machine. A flow through the uplink depends on a
-//! neighbour that may move, and on an interface whose driver may drop what it is given.
+//! A flow through the uplink depends on a neighbour that may move: then all flows of the uplink end
+//! ([`FlowCache::moved`](crate::io::FlowCache::moved)), and a neighbour that has not answered for a while gets no flows.
 
 use std::sync::Arc;
 
@@ -72,6 +72,8 @@ pub(super) struct Caching {
     recent: Vec<(u64, u64)>,
     /// Which packet of the burst is looked at first.
     turn: usize,
+    /// How often neighbours behind the uplink and the host had moved when the round began.
+    moves: [Option<(PortId, u16)>; 2],
 }
 
 /// What a burst was judged and is sent by.
@@ -85,12 +87,13 @@ pub(super) struct About<'a> {
 impl Caching {
     pub(super) fn new(cache: Arc<dyn FlowCache>, is_alone: bool) -> Self {
         let (slots, recent, waiting) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
-        Self { cache, is_alone, waiting, slots, recent, turn: 0 }
+        Self { cache, is_alone, waiting, slots, recent, turn: 0, moves: [None; 2] }
     }
 
-    /// To be called before a round receives, with its time.
+    /// To be called before a round looks at neighbours and receives, with its time.
     #[inline]
-    pub(super) fn begin(&mut self, now: u64) {
+    pub(super) fn begin(&mut self, snapshot: &Snapshot, now: u64) {
+        self.moves = [snapshot.uplink(), snapshot.host()].map(|port| port.map(|port| (port, self.cache.moves(port))));
         for waiting in &mut self.waiting {
             let passed = self.cache.passed(waiting.gate);
             if waiting.quiet_since.is_none() || passed != waiting.passed {
@@ -176,6 +179,11 @@ impl Caching {
         (is_whole && self.cache.reaches(to)).then_some((from, to, out))
     }
 
+    /// A pod has one MAC address as long as its port is open.
+    fn moves_of(&self, port: PortId) -> u16 {
+        self.moves.iter().flatten().find(|(known, _)| *known == port).map_or(0, |&(_, moves)| moves)
+    }
+
     fn flow(
         &mut self,
         about: &About<'_>,
@@ -183,8 +191,12 @@ impl Caching {
         (from, to): (FlowSlot, FlowSlot),
         out: PortId,
     ) -> Option<CachedFlow> {
-        let (sent, longest) = about.forwarder.between_pods(packet.in_port, out, packet.frame)?;
-        let found = about.engine.cacheable(packet.frame, packet.in_port).filter(|found| found.lease > 0)?;
+        let way = about.forwarder.way(about.snapshot, packet.in_port, out, packet.frame)?;
+        let found = about.engine.cacheable(packet.frame, packet.in_port)?;
+        let lease = found.lease.min(way.good_for);
+        if lease == 0 {
+            return None;
+        }
         // The two directions of a session have one hash, and a gate each. (The odd number is 2^64 over the golden ratio.)
         let name = found.hash.wrapping_add(u64::from(from.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let (recent, gate) = (&mut self.recent[(name >> 32) as usize % RECENT], FlowGate((name >> 48) as u16));
@@ -197,11 +209,14 @@ impl Caching {
             to,
             flow: found.flow,
             received: *packet.frame.first_chunk()?,
-            sent,
-            longest: u16::try_from(longest).unwrap_or(u16::MAX),
+            sent: way.addresses,
+            is_hop: way.is_hop,
+            longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
             origin: found.origin,
-            generation: about.snapshot.generation(),
-            lease: found.lease,
+            ports: [packet.in_port, out],
+            epochs: [packet.in_port, out].map(|port| about.snapshot.epoch(port)),
+            moves: [packet.in_port, out].map(|port| self.moves_of(port)),
+            lease,
             gate,
         })
     }

@@ -38,6 +38,7 @@ mod ports;
 mod stage;
 mod stepped;
 mod tap;
+mod trunk;
 mod worker_loop;
 
 use std::sync::Arc;
@@ -91,6 +92,8 @@ pub struct VswitchConfig {
     /// Where packets of established sessions between pods are forwarded without coming to a worker. With a tap it gets no
     /// flows: a tap's copies are of all packets.
     pub flow_cache: Option<Arc<dyn FlowCache>>,
+    /// How the workers share packets out among them; the same as the trunk's programs have, where there is one.
+    pub affinity: Affinity,
 }
 
 /// Why a vswitch could not be started.
@@ -140,6 +143,11 @@ pub enum VswitchEvent {
         /// Why.
         error: PortError,
     },
+    /// A queue of the trunk failed, and with it all ports that are attached to it: somebody has removed the trunk.
+    TrunkGone {
+        /// Why.
+        error: PortError,
+    },
 }
 
 /// What the control thread tells a worker.
@@ -148,6 +156,10 @@ pub(crate) enum Command {
     Add(PortId, u32, Box<dyn Port>),
     /// A port can be reached through another worker.
     Reach(PortId, usize, Option<FlowSlot>),
+    /// A queue of the trunk is this worker's from now on.
+    AddTrunk(Box<dyn Port>),
+    /// A port's packets come and go over the trunk, with this tag.
+    Attach(PortId, FlowSlot),
     /// A port is no more.
     Remove(PortId),
     /// Tell what was counted.
@@ -199,7 +211,10 @@ impl Vswitch {
         let neighbours = Neighbours::new();
         let mut vswitch =
             Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events };
-        let (bells, affinity) = (bells(count)?, Affinity::new());
+        if let Some(cache) = config.flow_cache.clone() {
+            neighbours.report_moves_to(cache);
+        }
+        let (bells, affinity) = (bells(count)?, config.affinity.clone());
         let mut all = Vec::with_capacity(count);
         for (id, (outgoing, incoming)) in lanes(count).into_iter().enumerate() {
             let (send, commands) = crossbeam_channel::unbounded();
@@ -244,6 +259,23 @@ impl Vswitch {
         self.tell(owner, Command::Add(id, queue, port));
         for worker in (0..self.workers.len()).filter(|&worker| worker != owner) {
             self.tell(worker, Command::Reach(id, owner, slot));
+        }
+    }
+
+    /// Gives the workers their queues of the trunk: to be called once, with one for each worker. Their packets have an 802.1ad tag
+    /// with the slot of their port.
+    pub fn add_trunk(&self, queues: impl IntoIterator<Item = Box<dyn Port>>) {
+        for (worker, queue) in (0..self.workers.len()).zip(queues) {
+            self.tell(worker, Command::AddTrunk(queue));
+        }
+    }
+
+    /// A port's packets come and go over the trunk, with its slot as their tag.
+    pub fn attach_port(&self, id: PortId, slot: FlowSlot) {
+        // Packets that were under way when the port was removed may have taught somebody its old MAC address.
+        self.neighbours.forget(id);
+        for worker in 0..self.workers.len() {
+            self.tell(worker, Command::Attach(id, slot));
         }
     }
 

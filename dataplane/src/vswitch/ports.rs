@@ -1,10 +1,14 @@
 //! A worker's ports, and how it reaches those of the others.
 
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
 use crossbeam_channel::Sender;
 
 use super::lane::{Errand, Outgoing};
+use super::trunk::Trunk;
 use super::{PortTraffic, VswitchEvent, WorkerCounters};
-use crate::io::{Frame, FramePool, Port, PortError};
+use crate::io::{FlowSlot, Frame, FramePool, Port, PortError, Umem};
 use crate::{DropReason, PortId};
 
 /// One queue of a port, owned by this worker.
@@ -26,11 +30,14 @@ enum Exit {
     Own(usize),
     /// By that worker.
     Worker(usize),
+    /// Over the trunk, with this tag.
+    Trunk(FlowSlot),
 }
 
 /// All of them.
 pub(super) struct Ports {
     own: Vec<OwnPort>,
+    trunk: Option<Trunk>,
     /// By port id.
     exits: Vec<Exit>,
     /// The lanes to the other workers, by worker.
@@ -42,7 +49,7 @@ pub(super) struct Ports {
 
 impl Ports {
     pub(super) const fn new(outgoing: Vec<Option<Outgoing>>, events: Sender<VswitchEvent>) -> Self {
-        Self { own: Vec::new(), exits: Vec::new(), outgoing, events, closed: Vec::new() }
+        Self { own: Vec::new(), trunk: None, exits: Vec::new(), outgoing, events, closed: Vec::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -53,8 +60,31 @@ impl Ports {
         &mut self.own[at]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &OwnPort> {
-        self.own.iter()
+    pub(super) const fn trunk(&mut self) -> Option<&mut Trunk> {
+        self.trunk.as_mut()
+    }
+
+    /// Whether a port has something to do that nothing will wake the worker for.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.own.iter().any(|own| own.port.is_waiting()) || self.trunk.as_ref().is_some_and(Trunk::is_waiting)
+    }
+
+    /// Tells what to wait on. False when a port can only be asked.
+    pub(super) fn descriptors(&self, mut each: impl FnMut(RawFd)) -> bool {
+        let trunk = self.trunk.iter().map(Trunk::descriptor);
+        self.own.iter().map(|own| own.port.descriptor()).chain(trunk).all(|told| told.map(&mut each).is_some())
+    }
+
+    pub(super) fn add_trunk(&mut self, queue: Box<dyn Port>, umem: &Arc<Umem>) {
+        self.trunk = Some(Trunk::new(queue, umem));
+    }
+
+    /// The port's packets come and go over the trunk. It is the control thread's business that there is one.
+    pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
+        if let Some(trunk) = &mut self.trunk {
+            trunk.attach(id, slot);
+            *self.exit(id) = Exit::Trunk(slot);
+        }
     }
 
     pub(super) fn add(&mut self, id: PortId, queue: u32, port: Box<dyn Port>) {
@@ -76,6 +106,9 @@ impl Ports {
         while let Some(at) = self.own.iter().position(|own| own.id == id) {
             self.close(at, pool, counters);
         }
+        if let Some(trunk) = &mut self.trunk {
+            trunk.detach(id);
+        }
         *self.exit(id) = Exit::Closed;
     }
 
@@ -84,7 +117,26 @@ impl Ports {
         while !self.own.is_empty() {
             self.close(0, pool, counters);
         }
+        self.close_trunk(pool, counters);
         self.exits.clear();
+    }
+
+    fn close_trunk(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        let Some(mut trunk) = self.trunk.take() else { return };
+        trunk.close(pool, counters);
+        for (id, traffic) in trunk.traffic() {
+            self.keep(id, traffic);
+        }
+        for exit in self.exits.iter_mut().filter(|exit| matches!(exit, Exit::Trunk(_))) {
+            *exit = Exit::Closed;
+        }
+    }
+
+    /// The worker's queue of the trunk does not work any more: the control thread is told.
+    pub(super) fn fail_trunk(&mut self, error: PortError, pool: &mut FramePool, counters: &mut WorkerCounters) {
+        self.close_trunk(pool, counters);
+        // As above.
+        let _ = self.events.send(VswitchEvent::TrunkGone { error });
     }
 
     /// The port does not work any more: it is closed, and the control thread is told.
@@ -102,6 +154,11 @@ impl Ports {
                 self.own[at].transmit.append(frames);
                 true
             }
+            Some(&Exit::Trunk(slot)) => {
+                let Some(trunk) = &mut self.trunk else { return false };
+                frames.drain(..).for_each(|frame| trunk.put(slot, frame));
+                true
+            }
             _ => false,
         }
     }
@@ -114,6 +171,10 @@ impl Ports {
                 self.own[at].transmit.push(frame);
                 Ok(())
             }
+            Some(&Exit::Trunk(slot)) if let Some(trunk) = &mut self.trunk => {
+                trunk.put(slot, frame);
+                Ok(())
+            }
             _ => self.put(out, 1, std::iter::once(frame), pool),
         }
     }
@@ -123,22 +184,29 @@ impl Ports {
         &mut self,
         out: PortId,
         count: usize,
-        frames: impl Iterator<Item = Frame>,
+        mut frames: impl Iterator<Item = Frame>,
         pool: &mut FramePool,
     ) -> Result<(), DropReason> {
-        let refused = match self.exits.get(out.index()) {
-            Some(&Exit::Own(at)) => {
+        let refused = match (self.exits.get(out.index()), &mut self.trunk) {
+            (Some(&Exit::Own(at)), _) => {
                 self.own[at].transmit.extend(frames.take(count));
                 return Ok(());
             }
-            Some(&Exit::Worker(worker)) => match self.lane(worker, count) {
+            (Some(&Exit::Trunk(slot)), Some(trunk)) => {
+                if let Some(first) = frames.next() {
+                    trunk.put(slot, first);
+                    trunk.put_rest(slot, frames.take(count - 1));
+                }
+                return Ok(());
+            }
+            (Some(&Exit::Worker(worker)), _) => match self.lane(worker, count) {
                 Some(lane) => {
                     lane.push(frames.take(count), Errand::Send(out));
                     return Ok(());
                 }
                 None => DropReason::WorkerBusy,
             },
-            Some(Exit::Closed) | None => DropReason::PortDown,
+            (Some(Exit::Closed | Exit::Trunk(_)) | None, _) => DropReason::PortDown,
         };
         pool.give_all(frames.take(count));
         Err(refused)
@@ -191,12 +259,16 @@ impl Ports {
                 Err(error) => self.fail(at, error, pool, counters),
             }
         }
+        if let Some(Err(error)) = self.trunk.as_mut().map(|trunk| trunk.flush(pool, counters)) {
+            self.fail_trunk(error, pool, counters);
+        }
     }
 
     /// What went through each port, those that were closed included.
     pub(super) fn traffic(&self) -> Vec<(PortId, PortTraffic)> {
         let open = self.own.iter().map(|own| (own.id, own.traffic_so_far()));
-        open.chain(self.closed.iter().copied()).collect()
+        let trunk = self.trunk.iter().flat_map(Trunk::traffic);
+        open.chain(trunk).chain(self.closed.iter().copied()).collect()
     }
 
     fn exit(&mut self, id: PortId) -> &mut Exit {
@@ -270,7 +342,7 @@ impl OwnPort {
 }
 
 /// How many packets and bytes.
-fn size(frames: &[Frame]) -> (u64, u64) {
+pub(super) fn size(frames: &[Frame]) -> (u64, u64) {
     frames
         .iter()
         .fold((0, 0), |(packets, bytes), frame| (packets + u64::from(!frame.has_more()), bytes + frame.len() as u64))

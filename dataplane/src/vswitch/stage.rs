@@ -70,6 +70,8 @@ pub(super) struct Stage {
     is_drained: bool,
     /// What a port has just received and that cannot simply stay where it is.
     received: Vec<Frame>,
+    /// Where the frames of a burst from the trunk came in.
+    in_ports: Vec<PortId>,
     arrivals: Arrivals,
     judged: Vec<Judged>,
     counters: WorkerCounters,
@@ -100,6 +102,7 @@ impl Stage {
             caching,
             is_drained: false,
             received: Vec::with_capacity(BURST),
+            in_ports: Vec::with_capacity(BURST),
             arrivals: Arrivals::default(),
             judged: Vec::with_capacity(BURST),
             counters: WorkerCounters::new(),
@@ -111,10 +114,10 @@ impl Stage {
     /// Does what there is to do, by one snapshot. False when that was nothing.
     pub(super) fn round(&mut self, snapshot: &Snapshot, now: u64) -> bool {
         self.now = now;
-        self.forwarder.begin(snapshot, now);
         if let Some(caching) = &mut self.caching {
-            caching.begin(now);
+            caching.begin(snapshot, now);
         }
+        self.forwarder.begin(snapshot, now);
         self.is_drained = true;
         let mut worked = self.receive(snapshot);
         // Now, so that the others work on it while this one works on its own.
@@ -129,7 +132,7 @@ impl Stage {
         self.post();
         self.ports.flush(&mut self.pool, &mut self.counters);
         if let Some(caching) = &mut self.caching {
-            caching.end(|| self.is_drained && !self.ports.iter().any(|own| own.port.is_waiting()), now);
+            caching.end(|| self.is_drained && !self.ports.is_waiting(), now);
         }
         self.counters.busy_rounds += u64::from(worked);
         self.counters.idle_rounds += u64::from(!worked);
@@ -144,6 +147,17 @@ impl Stage {
     pub(super) fn reach(&mut self, id: PortId, worker: usize, slot: Option<FlowSlot>) {
         self.know_slot(id, slot);
         self.ports.reach(id, worker);
+    }
+
+    /// This queue of the trunk is the worker's from now on.
+    pub(super) fn add_trunk(&mut self, queue: Box<dyn Port>) {
+        self.ports.add_trunk(queue, &self.umem);
+    }
+
+    /// A port's packets come and go over the trunk.
+    pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
+        self.know_slot(id, Some(slot));
+        self.ports.attach(id, slot);
     }
 
     pub(super) fn remove(&mut self, id: PortId) {
@@ -163,8 +177,8 @@ impl Stage {
     }
 
     /// Tells what to wait on. False when a port can only be asked.
-    pub(super) fn descriptors(&self, mut each: impl FnMut(RawFd)) -> bool {
-        self.ports.iter().all(|own| own.port.descriptor().map(&mut each).is_some())
+    pub(super) fn descriptors(&self, each: impl FnMut(RawFd)) -> bool {
+        self.ports.descriptors(each)
     }
 
     /// The worker has slept.
@@ -198,7 +212,7 @@ impl Stage {
     /// who rings; nor has a port that [waits](Port::is_waiting).
     pub(super) fn nap(&self) -> u32 {
         let waits = self.forwarder.held() > 0 || self.forwarder.has_messages();
-        if waits || self.ports.iter().any(|own| own.port.is_waiting()) { SHORT_NAP } else { NAP }
+        if waits || self.ports.is_waiting() { SHORT_NAP } else { NAP }
     }
 
     /// Ends the worker; what is under way is dropped.
@@ -244,18 +258,62 @@ impl Stage {
                 Err(error) => self.ports.fail(at, error, &mut self.pool, &mut self.counters),
             }
         }
-        worked
+        worked | self.receive_from_trunk(snapshot)
+    }
+
+    /// Takes what the trunk has, as [`receive`](Self::receive) does.
+    fn receive_from_trunk(&mut self, snapshot: &Snapshot) -> bool {
+        let Some(trunk) = self.ports.trunk() else { return false };
+        let frames = self.arrivals.frames();
+        let first = frames.len();
+        let result = trunk.receive(frames, BURST, &mut self.in_ports);
+        let count = self.arrivals.frames().len() - first;
+        self.is_drained &= count < BURST / 2;
+        if count > 0 {
+            self.sort_from_trunk(first);
+            if self.arrivals.len() >= BURST {
+                self.judge(snapshot);
+            }
+        }
+        if let Err(error) = result {
+            self.ports.fail_trunk(error, &mut self.pool, &mut self.counters);
+        }
+        count > 0
+    }
+
+    /// As [`sort`](Self::sort), for frames that came in on different ports.
+    fn sort_from_trunk(&mut self, first: usize) {
+        let Self { id, forwarder, affinity, umem, arrivals, bells, in_ports, .. } = self;
+        let is_mine = |port: PortId, frame: &Frame| {
+            let bytes = umem.bytes(frame);
+            forwarder.admit(port, bytes).is_ok() && owner(affinity, bells.len(), bytes) == *id
+        };
+        let (mut packets, _) = arrivals.accept(first, |at| in_ports[at], is_mine);
+        if arrivals.frames().len() > first + packets {
+            let (mut rest, in_ports) = (std::mem::take(&mut self.received), std::mem::take(&mut self.in_ports));
+            rest.extend(self.arrivals.frames().drain(first + packets..));
+            let (mut frames, mut at) = (rest.drain(..), packets);
+            while let Some(first) = frames.next() {
+                let before = frames.len();
+                packets += 1;
+                self.deliver(in_ports[at], first, &mut frames);
+                at += 1 + before - frames.len();
+            }
+            drop(frames);
+            (self.received, self.in_ports) = (rest, in_ports);
+        }
+        self.counters.received += packets as u64;
     }
 
     /// Keeps the packets that are this worker's, and sends the others to theirs. The port's frames are those of the arrivals
     /// from `first` on. They stay where they are while they are this worker's, which nearly always is all of them.
     fn sort(&mut self, port: PortId, at: usize, first: usize) {
         let Self { id, forwarder, affinity, umem, arrivals, bells, .. } = self;
-        let is_mine = |frame: &Frame| {
+        let is_mine = |port: PortId, frame: &Frame| {
             let bytes = umem.bytes(frame);
             forwarder.admit(port, bytes).is_ok() && owner(affinity, bells.len(), bytes) == *id
         };
-        let (mut packets, mut bytes) = arrivals.accept(port, first, is_mine);
+        let (mut packets, mut bytes) = arrivals.accept(first, |_| port, is_mine);
         if arrivals.frames().len() > first + packets {
             let mut rest = std::mem::take(&mut self.received);
             rest.extend(self.arrivals.frames().drain(first + packets..));
@@ -393,6 +451,6 @@ impl Stage {
 fn owner(affinity: &Affinity, workers: usize, frame: &[u8]) -> usize {
     match workers {
         1 => 0,
-        _ => affinity.of(frame) as usize % workers,
+        _ => affinity.worker(frame, workers),
     }
 }

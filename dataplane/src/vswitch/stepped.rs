@@ -29,7 +29,7 @@ impl SteppedWorker {
 
     /// Whether this worker has the sessions of a packet with these bytes; others are handed over.
     pub fn owns(&self, frame: &[u8]) -> bool {
-        self.workers == 1 || self.affinity.of(frame) as usize % self.workers == self.id
+        self.workers == 1 || self.affinity.worker(frame, self.workers) == self.id
     }
 
     /// What it counted so far.

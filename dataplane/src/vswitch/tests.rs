@@ -48,6 +48,7 @@ impl Node {
     fn unplugged(workers: usize, snapshot: Snapshot, tap: Option<Tap>, flow_cache: Option<Arc<dyn FlowCache>>) -> Self {
         let publisher = Arc::new(Publisher::new(snapshot));
         let config = VswitchConfig {
+            affinity: Affinity::new(),
             cores: vec![None; workers],
             poll: PollMode::Adaptive,
             engine: WorkerConfig { sessions: SessionConfig::live(1_000_000), ..WorkerConfig::default() },
@@ -278,7 +279,9 @@ fn a_port_that_goes_is_told_and_the_others_go_on() {
     for workers in [1, 3] {
         let mut node = Node::start(workers, snapshot_of(1, live_ports()));
         node.peers[B.index()] = None;
-        node.until("event", |node| node.vswitch.events().any(|VswitchEvent::PortGone { port, .. }| port == B));
+        node.until("event", |node| {
+            node.vswitch.events().any(|event| matches!(event, VswitchEvent::PortGone { port, .. } if port == B))
+        });
         node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
         node.until_dropped(DropReason::PortDown, 1);
         node.send(A, &from_a(&udp("10.0.0.1", "192.168.0.1", 53)));
@@ -324,6 +327,7 @@ fn a_new_generation_holds_from_its_first_packet_on() {
 fn workers_without_threads_do_a_round_when_they_are_told_to() {
     let publisher = Publisher::new(snapshot_of(1, live_ports()));
     let config = VswitchConfig {
+        affinity: Affinity::new(),
         cores: vec![None; 2],
         poll: PollMode::Spin,
         engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },
@@ -356,6 +360,7 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
 fn workers_that_cannot_be_are_an_error() {
     let publisher = Publisher::new(Snapshot::empty());
     let config = |cores| VswitchConfig {
+        affinity: Affinity::new(),
         cores,
         poll: PollMode::Spin,
         engine: WorkerConfig::default(),

@@ -101,6 +101,8 @@ impl WorkerLoop {
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Ok(Command::Add(id, queue, port)) => self.stage.add(id, queue, port),
                 Ok(Command::Reach(id, worker, slot)) => self.stage.reach(id, worker, slot),
+                Ok(Command::AddTrunk(queue)) => self.stage.add_trunk(queue),
+                Ok(Command::Attach(id, slot)) => self.stage.attach(id, slot),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
                 Ok(Command::Halt(done)) => {
                     self.stage.halt();

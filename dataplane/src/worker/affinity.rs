@@ -11,26 +11,44 @@ use ahash::RandomState;
 use bulkhead_classifier::protocol;
 
 use crate::LinkType;
-use crate::packet::{self, Body, Ip, Ports, Transport};
-use crate::session::{Key, KeyHasher};
+use crate::packet::{self, Body, Ip, Transport};
 
 /// The choice of a worker, keyed at random: nobody outside can aim all of its traffic at one. All parts of a process must
 /// use clones of the same one.
+///
+/// Each address is mixed with two keys, the two results are added, so that their order does not matter, and the sum is mixed
+/// with a third one. Multiplication and shifts only, because the program at the ports' interfaces computes the same with
+/// the kernel's instructions.
 #[derive(Clone, Debug)]
-pub struct Affinity(KeyHasher);
+pub struct Affinity {
+    keys: [u64; 3],
+}
 
 impl Affinity {
-    /// A new key.
+    /// New keys.
     #[expect(clippy::new_without_default, reason = "every call gives another key, which a default should not")]
     pub fn new() -> Self {
-        Self(KeyHasher::new(&RandomState::new()))
+        let state = RandomState::new();
+        // Odd numbers, so that multiplying loses nothing.
+        Self { keys: [1_u8, 2, 3].map(|number| state.hash_one(number) | 1) }
     }
 
-    /// A number that tells to which worker an Ethernet frame belongs, when divided by the number of workers: equal for both
-    /// directions between two addresses. An ICMP error counts as the packet in it; a later fragment of one does not, and is
-    /// dropped, as errors are not fragmented. 0 for what is not IP, for neighbour discovery, and for what is not understood.
+    /// The keys: of an address's first half, of an address, and of the sum.
+    pub(crate) const fn keys(&self) -> [u64; 3] {
+        self.keys
+    }
+
+    /// Which of so many workers an Ethernet frame belongs to, from 0: the same one for both directions between two addresses. An
+    /// ICMP error counts as the packet in it; a later fragment of one does not, and is dropped, as errors are not fragmented. 0
+    /// for what is not IP, for neighbour discovery, and for what is not understood.
     #[inline]
-    pub fn of(&self, frame: &[u8]) -> u32 {
+    pub fn worker(&self, frame: &[u8], workers: usize) -> usize {
+        // The upper part of a product is as even as the remainder of a division, and cheaper.
+        ((u64::from(self.of(frame)) * workers as u64) >> 32) as usize
+    }
+
+    #[inline]
+    fn of(&self, frame: &[u8]) -> u32 {
         self.quick(frame).unwrap_or_else(|| self.thorough(frame))
     }
 
@@ -40,15 +58,17 @@ impl Affinity {
         let head = frame.first_chunk::<34>()?;
         match (u16::from_be_bytes([head[12], head[13]]), head[14] >> 4) {
             (0x0800, 4) if head[23] != protocol::ICMP => {
-                let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-                Some(self.pair(&Key::v4(word(26), word(30), 0, 0, 0).0))
+                let address = |at: usize| {
+                    [u64::from(u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])), 0]
+                };
+                Some(self.pair(address(26), address(30)))
             }
             (0x86dd, 6) if matches!(head[20], protocol::TCP | protocol::UDP) => {
                 let head = frame.first_chunk::<54>()?;
                 let half = |at: usize| {
-                    u64::from_be_bytes(*head[at..at + 8].first_chunk().expect("the range is eight bytes long"))
+                    u64::from_ne_bytes(*head[at..at + 8].first_chunk().expect("the range is eight bytes long"))
                 };
-                Some(self.pair(&Key::v6([half(22), half(30)], [half(38), half(46)], 0, 0, 0).0))
+                Some(self.pair([half(22), half(30)], [half(38), half(46)]))
             }
             _ => None,
         }
@@ -63,12 +83,28 @@ impl Affinity {
             Ok(Body::Ip(Ip { transport: Transport::IcmpError(Some(about)), .. })) => Some((about.src, about.dst)),
             Ok(Body::Ip(_)) | Err(_) => parsed.flow.map(|flow| (flow.src, flow.dst)),
         };
-        pair.map_or(0, |(src, dst): (IpAddr, IpAddr)| self.pair(&Key::of(src, dst, 0, Ports::None).0))
+        pair.map_or(0, |(src, dst)| self.pair(halves(src), halves(dst)))
     }
 
+    /// Addresses as two halves of eight bytes in the order of memory; an IPv4 address is in the first half of the first.
     #[inline]
-    fn pair(&self, key: &Key) -> u32 {
-        (self.0.hash(key) >> 32) as u32
+    fn pair(&self, one: [u64; 2], other: [u64; 2]) -> u32 {
+        let [first, both, sum] = self.keys;
+        let mixed = |[one, other]: [u64; 2]| {
+            let mixed = one.wrapping_mul(first).wrapping_add(other).wrapping_mul(both);
+            mixed ^ (mixed >> 32)
+        };
+        (mixed(one).wrapping_add(mixed(other)).wrapping_mul(sum) >> 32) as u32
+    }
+}
+
+fn halves(address: IpAddr) -> [u64; 2] {
+    match address {
+        IpAddr::V4(address) => [u64::from(u32::from_ne_bytes(address.octets())), 0],
+        IpAddr::V6(address) => {
+            let octets = address.octets();
+            [0, 8].map(|at| u64::from_ne_bytes(*octets[at..].first_chunk().expect("half of sixteen bytes")))
+        }
     }
 }
 
@@ -123,8 +159,8 @@ mod tests {
         let mut moved = 0;
         for host in 0..=255u8 {
             let frame = frame(&udp("10.0.0.1", &format!("10.0.1.{host}"), 53));
-            workers[one.of(&frame) as usize % 4] += 1;
-            moved += u32::from(one.of(&frame) % 4 != other.of(&frame) % 4);
+            workers[one.worker(&frame, 4)] += 1;
+            moved += u32::from(one.worker(&frame, 4) != other.worker(&frame, 4));
         }
         assert!(workers.iter().all(|&count| count > 20), "{workers:?}");
         assert!(moved > 64, "{moved}");

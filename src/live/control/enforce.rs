@@ -61,12 +61,15 @@ impl Control {
 
     /// Tells the workers what is so now; then ports that were opened become theirs. Answers the generation.
     fn publish(&mut self) -> anyhow::Result<u64> {
-        let generation = self.publisher.current().generation() + 1;
+        let current = self.publisher.current();
+        let generation = current.generation() + 1;
         let snapshot = view(&self.state, &self.ports, &self.config).snapshot(generation, &mut self.ids)?;
+        let snapshot = snapshot.after(&current);
         // Before the workers: what they add by the old tables from now on is never used.
-        let before = self.flow_cache.as_ref().map(|cache| cache.entered());
-        self.enter(Some(generation));
-        self.publisher.publish(snapshot).inspect_err(|_| self.enter(before))?;
+        if let Some(cache) = &self.flow_cache {
+            cache.enter(&snapshot);
+        }
+        self.publisher.publish(snapshot)?;
         let mut said = Vec::new();
         for NewPort { name, queues, said: text } in self.opened.drain(..) {
             let id = self.ids.of(&name).and_then(|id| u16::try_from(id).ok());
@@ -83,13 +86,6 @@ impl Control {
         }
         said.iter().for_each(log::info);
         Ok(generation)
-    }
-
-    /// The flow cache knows flows of this generation only.
-    fn enter(&self, generation: Option<u64>) {
-        if let Some((cache, generation)) = self.flow_cache.as_ref().zip(generation) {
-            cache.enter(generation);
-        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
     CachedTraffic, FlowCache, KernelFlowCache, XdpMode, in_namespace, set_generic_receive_offload, takes_xdp_frames,
 };
+use bulkhead_dataplane::{PortId, PortKind};
 
 use super::{Held, Taken};
 use crate::live::config::PortEntry;
@@ -98,11 +98,13 @@ impl Held {
         Cached { ports, added: cache.added(), refused: cache.failed(), cache: Some(Arc::clone(cache)) }
     }
 
-    /// A port is about to be closed: nothing is sent to it any more. All flows end, as it may be opened again, and be another
+    /// A port is about to be closed: nothing is sent to it any more. Its flows end, as it may be opened again, and be another
     /// pod's, before the workers know of that.
-    pub(super) fn leave_port(&self, name: &str) {
+    pub(super) fn leave_port(&self, name: &str, id: Option<PortId>) {
         let Some(cache) = &self.cache else { return };
-        cache.pause();
+        if let Some(id) = id {
+            cache.leave(id);
+        }
         for slot in
             self.interfaces.iter().filter(|taken| taken.has_port(name)).filter_map(|taken| taken.interface.slot())
         {

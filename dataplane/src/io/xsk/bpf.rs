@@ -1,6 +1,6 @@
 //! bpf(2): maps, programs, links. Source: `include/uapi/linux/bpf.h`.
 //!
-//! Only what a few programs of at most a hundred instructions need. The alternative, a loader such as libbpf or aya with programs
+//! Only what a few programs of some hundred instructions need. The alternative, a loader such as libbpf or aya with programs
 //! compiled by clang, would make libelf or clang a condition of building.
 
 use std::ffi::c_long;
@@ -10,8 +10,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::instruction::Instruction;
 use super::small_size;
 
+/// `BPF_MAP_TYPE_HASH`.
+pub(super) const MAP_HASH: u32 = 1;
 /// `BPF_MAP_TYPE_ARRAY`.
 pub(super) const MAP_ARRAY: u32 = 2;
+/// `BPF_MAP_TYPE_PERCPU_ARRAY`: each core has values of its own.
+pub(super) const MAP_PERCPU_ARRAY: u32 = 6;
 /// `BPF_MAP_TYPE_LRU_HASH`: when it is full, the least recently used entries make room.
 pub(super) const MAP_LRU_HASH: u32 = 9;
 /// `BPF_MAP_TYPE_DEVMAP`: interfaces to send to, by number.
@@ -22,17 +26,50 @@ pub(super) const MAP_XSK: u32 = 17;
 pub(super) const MAPPABLE: u32 = 1 << 10;
 /// `BPF_F_XDP_HAS_FRAGS`: the program does not mind packets in several buffers.
 pub(super) const HAS_FRAGS: u32 = 1 << 5;
-/// `BPF_PROG_TYPE_XDP`.
-const PROGRAM_XDP: u32 = 6;
-/// `BPF_XDP`, an attach type.
-const ATTACH_XDP: u32 = 37;
+/// What a program is attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hook {
+    /// XDP.
+    Xdp,
+    /// tc ingress (tcx, Linux 6.6): what an interface has received, before the network stack sees it.
+    TcIngress,
+    /// tc egress (tcx, Linux 6.6): what the network stack sends out of an interface.
+    TcEgress,
+}
+
+impl Hook {
+    /// `BPF_PROG_TYPE_*`.
+    const fn program_type(self) -> u32 {
+        match self {
+            Self::Xdp => 6,
+            Self::TcIngress | Self::TcEgress => 3,
+        }
+    }
+
+    /// `BPF_XDP`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
+    pub(super) const fn attach_type(self) -> u32 {
+        match self {
+            Self::Xdp => 37,
+            Self::TcIngress => 46,
+            Self::TcEgress => 47,
+        }
+    }
+}
+
+/// `BPF_F_BEFORE`, for tc hooks: before all programs that are there.
+pub(super) const BEFORE: u32 = 1 << 3;
+
+/// How much of the verifier's words is kept: its verdict is at the end, behind the instructions that led to it.
+const LOG: usize = 1 << 20;
 
 const MAP_CREATE: c_long = 0;
+const MAP_LOOKUP_ELEM: c_long = 1;
 const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
 const PROG_LOAD: c_long = 5;
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
+const PROG_QUERY: c_long = 16;
 const LINK_CREATE: c_long = 28;
 const LINK_UPDATE: c_long = 29;
 const LINK_DETACH: c_long = 34;
@@ -118,6 +155,31 @@ impl Map {
         unsafe { bpf(MAP_UPDATE_ELEM, element) }.map(drop)
     }
 
+    /// The value of a key in a map whose values are each core's own: those of all cores, one behind the other, each
+    /// rounded up to 8 bytes.
+    ///
+    /// # Panics
+    /// When the key does not have the size of the map's keys.
+    pub(super) fn of_each_core(&self, key: &[u8], cores: usize) -> io::Result<Vec<u8>> {
+        let mut values = vec![0; self.value_size.next_multiple_of(8) * cores];
+        let element = self.element(key, address(values.as_mut_ptr()));
+        // SAFETY: the attributes of this command. The kernel writes a rounded value for each core that is possible, and
+        // there is room for as many.
+        unsafe { bpf(MAP_LOOKUP_ELEM, element) }?;
+        Ok(values)
+    }
+
+    /// Sets the values of all cores of a key: as many as [`of_each_core`](Self::of_each_core) tells.
+    ///
+    /// # Panics
+    /// When the key does not have the size of the map's keys, or the values that of one core at least.
+    pub(super) fn set_each_core(&self, key: &[u8], values: &[u8]) -> io::Result<()> {
+        assert!(values.len() >= self.value_size, "values are missing");
+        let element = self.element(key, address(values.as_ptr()));
+        // SAFETY: the attributes of this command; there is a value for each core that is possible, as the caller has asked.
+        unsafe { bpf(MAP_UPDATE_ELEM, element) }.map(drop)
+    }
+
     /// Removes a key, which need not be there.
     ///
     /// # Panics
@@ -148,8 +210,27 @@ impl AsFd for Map {
     }
 }
 
-/// Loads an XDP program. The name is for `bpftool`.
-pub(super) fn load_program(name: &str, instructions: &[Instruction], flags: u32) -> io::Result<OwnedFd> {
+/// Loads a program. The name is for `bpftool`.
+pub(super) fn load_program(hook: Hook, name: &str, instructions: &[Instruction], flags: u32) -> io::Result<OwnedFd> {
+    load(hook, name, instructions, flags, &mut [])
+}
+
+/// Why the kernel's verifier refuses a program: the last lines of what it says.
+pub(super) fn refusal(hook: Hook, instructions: &[Instruction], flags: u32) -> String {
+    /// The verdict and what the registers were.
+    const LINES: usize = 4;
+    let mut log = vec![0; LOG];
+    match load(hook, "bulkhead_why", instructions, flags, &mut log) {
+        Ok(_) => "it takes it now".to_owned(),
+        Err(_) => {
+            let text = String::from_utf8_lossy(&log);
+            let lines: Vec<&str> = text.trim_end_matches('\0').trim().lines().collect();
+            lines[lines.len().saturating_sub(LINES)..].join(" | ")
+        }
+    }
+}
+
+fn load(hook: Hook, name: &str, instructions: &[Instruction], flags: u32, log: &mut [u8]) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         kind: u32,
@@ -165,36 +246,43 @@ pub(super) fn load_program(name: &str, instructions: &[Instruction], flags: u32)
         interface: u32,
         attach_type: u32,
     }
+    let is_quiet = log.is_empty();
     let attributes = Attributes {
-        kind: PROGRAM_XDP,
+        kind: hook.program_type(),
         instruction_count: u32::try_from(instructions.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
         instructions: address(instructions.as_ptr()),
         license: address(c"Apache-2.0".as_ptr()),
-        log_level: 0,
-        log_size: 0,
-        log: 0,
+        log_level: u32::from(!is_quiet),
+        log_size: u32::try_from(log.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
+        log: if is_quiet { 0 } else { address(log.as_mut_ptr()) },
         kernel_version: 0,
         flags,
         name: padded(name),
         interface: 0,
-        attach_type: ATTACH_XDP,
+        attach_type: if hook == Hook::Xdp { hook.attach_type() } else { 0 },
     };
-    // SAFETY: the attributes of this command; the pointers are to memory that outlives the call.
+    // SAFETY: the attributes of this command; the pointers are to memory that outlives the call, and the kernel writes
+    // within the log only.
     owned(unsafe { bpf(PROG_LOAD, attributes) }?)
 }
 
-/// Attaches an XDP program to an interface for as long as the descriptor that is returned is open: the kernel detaches
-/// it when the process dies, however it dies. The alternative, attaching by netlink, leaves it behind after `kill -9`.
-pub(super) fn attach(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+/// Attaches a program to an interface for as long as the descriptor that is returned is open, or the link is pinned: the
+/// kernel detaches it when the process dies, however it dies. The alternative, attaching by netlink, leaves it behind
+/// after `kill -9`.
+pub(super) fn attach(hook: Hook, program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+    /// `struct bpf_attr`, `link_create`; the last two are of tc hooks, 0 for "relative to nothing".
     #[repr(C)]
     struct Attributes {
         program: u32,
         interface: u32,
         attach_type: u32,
         flags: u32,
+        relative: u64,
+        revision: u64,
     }
     let program = program.as_raw_fd().cast_unsigned();
-    let attributes = Attributes { program, interface, attach_type: ATTACH_XDP, flags };
+    let attributes =
+        Attributes { program, interface, attach_type: hook.attach_type(), flags, relative: 0, revision: 0 };
     // SAFETY: the attributes of this command, without pointers.
     owned(unsafe { bpf(LINK_CREATE, attributes) }?)
 }
@@ -220,34 +308,89 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { bpf(LINK_DETACH, link.as_raw_fd()) }.map(drop)
 }
 
-/// The interface that a program is attached to by this link, 0 when the interface is no more; and the program's number.
+/// The interface that a program is attached to by this link, XDP or tc, 0 when the interface is no more; and the program's
+/// number.
 pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    link_info(link).map(|info| (info.interface, info.program))
+}
+
+/// `struct bpf_link_info` as far as it concerns XDP and tcx links, which begin alike.
+#[derive(Default)]
+#[repr(C)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    padding: u32,
+    interface: u32,
+    rest: [u32; 3],
+}
+
+fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     #[repr(C)]
     struct Attributes {
         descriptor: u32,
         info_len: u32,
         info: u64,
     }
-    /// `struct bpf_link_info` as far as it concerns XDP links.
-    #[derive(Default)]
-    #[repr(C)]
-    struct Info {
-        kind: u32,
-        id: u32,
-        program: u32,
-        padding: u32,
-        interface: u32,
-        rest: [u32; 3],
-    }
-    let mut info = Info::default();
+    let mut info = LinkInfo::default();
     let attributes = Attributes {
         descriptor: link.as_raw_fd().cast_unsigned(),
-        info_len: small_size::<Info>(),
+        info_len: small_size::<LinkInfo>(),
         info: address(&raw mut info),
     };
     // SAFETY: the attributes of this command. The kernel writes at most `info_len` bytes into `info`.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, attributes) }?;
-    Ok((info.interface, info.program))
+    Ok(info)
+}
+
+/// The number of a link.
+pub(super) fn link_id(link: BorrowedFd<'_>) -> io::Result<u32> {
+    link_info(link).map(|info| info.id)
+}
+
+/// The numbers of the links at a tc hook of an interface of the calling thread's network namespace, in the order in which
+/// their programs run (Linux 6.6).
+pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
+    /// `struct bpf_attr`, `query`.
+    #[repr(C)]
+    struct Attributes {
+        interface: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        program_ids: u64,
+        count: u32,
+        padding: u32,
+        program_flags: u64,
+        link_ids: u64,
+        link_flags: u64,
+        revision: u64,
+    }
+    /// `BPF_MPROG_MAX`.
+    const MOST: usize = 64;
+    let (mut programs, mut links) = ([0_u32; MOST], [0_u32; MOST]);
+    let mut attributes = Attributes {
+        interface,
+        attach_type: hook.attach_type(),
+        query_flags: 0,
+        attach_flags: 0,
+        program_ids: address(programs.as_mut_ptr()),
+        count: 64,
+        padding: 0,
+        program_flags: 0,
+        link_ids: address(links.as_mut_ptr()),
+        link_flags: 0,
+        revision: 0,
+    };
+    let len = size_of::<Attributes>();
+    // SAFETY: the attributes of this command, which the kernel writes the count to; there is room for as many numbers as it
+    // ever has.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut attributes, len) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(links[..(attributes.count as usize).min(MOST)].to_vec())
 }
 
 /// What a run of a program on a packet is asked for: `struct bpf_attr`, `test`.

@@ -139,6 +139,43 @@ pub enum XskError {
         /// How many transmit queues it has.
         transmit: u32,
     },
+    /// The kernel's verifier does not take one of our programs.
+    #[error(
+        "the kernel does not take the program {program}: {reason}\n  help: Linux 5.14 or newer and CAP_PERFMON; else \
+         `attach: xdp` in the configuration"
+    )]
+    Program {
+        /// Its name.
+        program: &'static str,
+        /// What the verifier said last.
+        reason: String,
+    },
+    /// The kernel has no links at tc hooks.
+    #[error(
+        "{interface}: the kernel does not attach a program at the tc hook: {source}\n  help: Linux 6.6 or newer, or \
+         `attach: xdp` in the configuration"
+    )]
+    NoTcx {
+        /// Its name.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// All tags of the trunk are in use.
+    #[error("{interface}: there are 4,095 ports already, which is as many as the trunk can tell apart")]
+    NoSlot {
+        /// Its name.
+        interface: String,
+    },
+    /// Another process has the trunk.
+    #[error(
+        "{trunk}: another vswitch runs in this network namespace\n  help: stop it (`ss -xlp | grep bulkhead` tells which \
+         process it is)"
+    )]
+    TrunkInUse {
+        /// The name of its first end.
+        trunk: String,
+    },
     /// A network namespace could not be entered.
     #[error(
         "{}: cannot enter the network namespace: {source}\n  help: give the path of a namespace, such as \

@@ -1,8 +1,8 @@
-//! Where things are in the memory that the flow cache's programs and the process share.
+//! Where things are in the memory that the programs of a flow cache and the process share.
 
 /// A flow's key in the map: 48 bytes.
 pub(super) mod key {
-    /// Where its packets come in, 4 bytes.
+    /// The slot of the port where its packets come in, 4 bytes.
     pub(in crate::io::xsk) const SLOT: i16 = 0;
     /// Protocol and 256 times the IP version, 4 bytes.
     pub(in crate::io::xsk) const KIND: i16 = 4;
@@ -16,42 +16,87 @@ pub(super) mod key {
 
 /// What the map has for a flow: 64 bytes, numbers in the machine's order.
 pub(super) mod value {
-    pub(in crate::io::xsk) const GENERATION: i16 = 0;
+    /// The epoch of the port where its packets come in.
+    pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
     /// On `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
     pub(in crate::io::xsk) const EXPIRES: i16 = 8;
-    /// Where its packets leave.
+    /// The slot of the port where they leave.
     pub(in crate::io::xsk) const OUT: i16 = 16;
-    /// The origin's number plus one; 0 for none.
+    /// The origin's number plus one, 2 bytes; 0 for none.
     pub(in crate::io::xsk) const ORIGIN: i16 = 20;
+    /// What is done with its packets, 2 bytes: 1 when the TTL or hop limit becomes one less. The other bits are free for a
+    /// translation of addresses.
+    pub(in crate::io::xsk) const ACTIONS: i16 = 22;
     /// MAC addresses as they come, destination first.
     pub(in crate::io::xsk) const RECEIVED: i16 = 24;
-    /// The longest frame.
+    /// The longest frame that the way out carries.
     pub(in crate::io::xsk) const LONGEST: i16 = 36;
+    /// The number of the port where its packets come in, 2 bytes.
+    pub(in crate::io::xsk) const FROM: i16 = 38;
     /// MAC addresses as they leave.
     pub(in crate::io::xsk) const SENT: i16 = 40;
     /// The gate's number, 2 bytes.
     pub(in crate::io::xsk) const GATE: i16 = 52;
+    /// The number of the port where they leave, 2 bytes.
+    pub(in crate::io::xsk) const TO: i16 = 54;
+    /// The epoch of that port.
+    pub(in crate::io::xsk) const TO_EPOCH: i16 = 56;
     pub(in crate::io::xsk) const LEN: i16 = 64;
 }
 
-/// What program and process share: one value of an array, mapped into the process.
+/// What programs and process share: one value of an array, mapped into the process.
 pub(super) mod cells {
-    /// The generation in force.
-    pub(in crate::io::xsk) const GENERATION: i32 = 0;
-    /// Per slot: packets and bytes received, packets and bytes sent.
-    pub(in crate::io::xsk) const TRAFFIC: i32 = 64;
-    pub(in crate::io::xsk) const TRAFFIC_LEN: i32 = 32;
-    /// Ports at a time; more than a node has pods. Those beyond go without the cache.
-    pub(in crate::io::xsk) const SLOTS: i32 = 1024;
-    /// Per origin: packets.
-    pub(in crate::io::xsk) const DECISIONS: i32 = TRAFFIC + SLOTS * TRAFFIC_LEN;
-    /// Origins that are counted: 512 KiB of counters. Later ones share the last counter.
-    pub(in crate::io::xsk) const ORIGINS: i32 = 1 << 16;
+    /// Of tc programs: the trunk's interface, 4 bytes, and the number of workers, 4 bytes.
+    pub(in crate::io::xsk) const TRUNK: i32 = 0;
+    pub(in crate::io::xsk) const WORKERS: i32 = 4;
+    /// Of tc programs: three keys of the hash that chooses a worker.
+    pub(in crate::io::xsk) const HASH: i32 = 8;
+    /// Of tc programs: what a segment on the slow path costs a port, in nanoseconds of its time, and how many it may have saved.
+    pub(in crate::io::xsk) const COST: i32 = 32;
+    pub(in crate::io::xsk) const SAVED: i32 = 40;
+    /// Per slot: where packets leave (interface and how, 4 bytes each), and until when a port's time on the slow path is used.
+    pub(in crate::io::xsk) const SLOT: i32 = 64;
+    /// A cache line, since different cores write them.
+    pub(in crate::io::xsk) const SLOT_LEN: i32 = 64;
+    pub(in crate::io::xsk) const WAY: i16 = 0;
+    pub(in crate::io::xsk) const HOW: i16 = 4;
+    pub(in crate::io::xsk) const USED: i16 = 8;
+    /// Ports at a time; as many as an 802.1Q tag can number, which is more than a node has pods.
+    pub(in crate::io::xsk) const SLOTS: i32 = 4096;
+    /// Per port number: the epoch.
+    pub(in crate::io::xsk) const EPOCHS: i32 = SLOT + SLOTS * SLOT_LEN;
+    /// As many as a port number can say.
+    pub(in crate::io::xsk) const EPOCH_COUNT: i32 = 1 << 16;
     /// Gates, each a count of packets that found it closed, and a bit that says that it is open.
-    pub(in crate::io::xsk) const GATES: i32 = DECISIONS + ORIGINS * 8;
+    pub(in crate::io::xsk) const GATES: i32 = EPOCHS + EPOCH_COUNT * 8;
     /// As many as flows: few share one. A flow's number for it has 16 bits.
     pub(in crate::io::xsk) const GATE_COUNT: i32 = 1 << 16;
     /// Counting does not reach it.
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
     pub(in crate::io::xsk) const LEN: i32 = GATES + GATE_COUNT * 8;
+}
+
+/// What is counted per slot, by each core for itself: 8 bytes each.
+pub(super) mod traffic {
+    /// Packets and bytes of flows that came in.
+    pub(in crate::io::xsk) const RECEIVED: i16 = 0;
+    pub(in crate::io::xsk) const RECEIVED_BYTES: i16 = 8;
+    /// Packets and bytes of flows that left.
+    pub(in crate::io::xsk) const SENT: i16 = 16;
+    pub(in crate::io::xsk) const SENT_BYTES: i16 = 24;
+    /// Of tc programs: segments dropped because the port has used up its time on the slow path.
+    pub(in crate::io::xsk) const LIMITED: i16 = 32;
+    /// Of tc programs: packets dropped that the node's kernel sent to the port past the vswitch.
+    pub(in crate::io::xsk) const BYPASSED: i16 = 40;
+    /// Of tc programs, in slot 0: packets dropped because their interface's port is closed.
+    pub(in crate::io::xsk) const CLOSED: i16 = 48;
+    pub(in crate::io::xsk) const LEN: i16 = 64;
+}
+
+/// Packets per origin, by each core for itself.
+pub(super) mod decisions {
+    /// Counters in one value of the map: the kernel allots up to 32 KiB at once per core.
+    pub(in crate::io::xsk) const PER_VALUE: i32 = 1 << 12;
+    /// Origins that are counted: 512 KiB of counters per core. Later ones share the last counter.
+    pub(in crate::io::xsk) const ORIGINS: i32 = 1 << 16;
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::bpf::{self, MAP_ARRAY, Map, TestRun};
+use super::bpf::{self, Hook, MAP_ARRAY, Map, TestRun};
 use super::error::XskError;
 use super::instruction::{Assembler, Instruction, Operation, Test, Width};
 use super::link::LinkInfo;
@@ -116,7 +116,8 @@ impl Group {
             contents.set(at, frame)?;
         }
         let next = Map::new(MAP_ARRAY, "next", 4, 1)?;
-        let program = bpf::load_program("bulkhead_gen", &instructions(&contents, &next, count, len, interface), 0)?;
+        let program =
+            bpf::load_program(Hook::Xdp, "bulkhead_gen", &instructions(&contents, &next, count, len, interface), 0)?;
         Ok(Self { program, frame: frames[0].clone(), count: frames.len() })
     }
 

@@ -85,11 +85,14 @@ pub(super) enum Test {
 #[repr(u8)]
 pub(super) enum Operation {
     Add = 0x00,
+    Subtract = 0x10,
+    Multiply = 0x20,
     Or = 0x40,
     And = 0x50,
     ShiftLeft = 0x60,
     ShiftRight = 0x70,
     Modulo = 0x90,
+    Xor = 0xa0,
 }
 
 /// A program that is being written. `L` names the places that it jumps to.
@@ -144,15 +147,18 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.push([Instruction::new(0x63 | width as u8, destination, register, offset, 0)]);
     }
 
-    /// `*(u64 *)(destination + offset) += register`, at once for all cores.
-    pub(super) fn count(&mut self, destination: u8, register: u8, offset: i16) {
-        self.push([Instruction::new(0xdb, destination, register, offset, 0)]);
-    }
-
-    /// As [`count`](Self::count), and the register becomes what was there before (Linux 5.12).
+    /// `*(u64 *)(destination + offset) += register`, at once for all cores; the register becomes what was there before (Linux
+    /// 5.12).
     pub(super) fn count_before(&mut self, destination: u8, register: u8, offset: i16) {
         const FETCH: i32 = 1;
         self.push([Instruction::new(0xdb, destination, register, offset, FETCH)]);
+    }
+
+    /// `*(u64 *)(base + offset) += register`, for counters that no other core touches. Register `scratch` is lost.
+    pub(super) fn add_to(&mut self, base: u8, register: u8, offset: i16, scratch: u8) {
+        self.load(Width::Double, scratch, base, offset);
+        self.apply_register(Operation::Add, scratch, register);
+        self.store(Width::Double, base, scratch, offset);
     }
 
     /// `register = register operation number`, 64 bits.

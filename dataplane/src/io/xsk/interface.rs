@@ -311,7 +311,7 @@ fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, 
 ///
 /// An interface takes three descriptors, and one for each queue: the usual 1,024 are not enough for a node of 250 pods,
 /// and the hard limit is far above.
-fn raise_limits() {
+pub(super) fn raise_limits() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: reads the limit and touches no other memory.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };

@@ -99,6 +99,41 @@ pub fn set_generic_receive_offload(interface: &str, on: bool) -> Result<(), XskE
         .map_err(|source| XskError::system(interface, "change generic receive offload", source))
 }
 
+/// Turns features of an interface off by their names, as `ethtool -k` shows them with their dashes. A feature that it does not
+/// have stays so.
+///
+/// # Errors
+/// [`XskError`] as above, and when a feature cannot be turned off.
+pub(super) fn turn_off(interface: &str, features: &[&str]) -> Result<(), XskError> {
+    /// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_SFEATURES`, `ETH_SS_FEATURES`.
+    const GET_SET_INFO: u32 = 0x37;
+    const GET_STRINGS: u32 = 0x1b;
+    const SET_FEATURES: u32 = 0x3b;
+    const FEATURES: u32 = 4;
+    /// `ETH_GSTRING_LEN`, in words.
+    const STRING: usize = 8;
+    let request = Request::new(interface)?;
+    let failed = |source| XskError::system(interface, "turn offloads off", source);
+    // Command, reserved, a mask of 64 bits, the answer.
+    let mut info = [GET_SET_INFO, 0, 1 << FEATURES, 0, 0];
+    request.ethtool_words(&mut info).map_err(failed)?;
+    let count = info[4] as usize;
+    let mut strings = vec![0; 3 + count * STRING];
+    strings[..3].copy_from_slice(&[GET_STRINGS, FEATURES, info[4]]);
+    request.ethtool_words(&mut strings).map_err(failed)?;
+    // Command, number of blocks, and for each block which bits are meant and what they shall be.
+    let blocks = count.div_ceil(32);
+    let mut change = vec![0; 2 + 2 * blocks];
+    change[..2].copy_from_slice(&[SET_FEATURES, u32::try_from(blocks).unwrap_or(0)]);
+    for (bit, words) in strings[3..].chunks_exact(STRING).enumerate() {
+        let name: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|&byte| byte != 0).collect();
+        if features.iter().any(|feature| feature.as_bytes() == name) {
+            change[2 + 2 * (bit / 32)] |= 1 << (bit % 32);
+        }
+    }
+    request.ethtool_words(&mut change).map_err(failed)
+}
+
 /// `ETHTOOL_SGRO` of `linux/ethtool.h`.
 const ETHTOOL_SGRO: u32 = 0x2c;
 /// `ETHTOOL_GTXCSUM` of `linux/ethtool.h`.
@@ -169,10 +204,19 @@ impl Request {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
     }
 
+    /// As [`ethtool`](Self::ethtool), for a structure without a fixed length.
+    fn ethtool_words(&self, words: &mut [u32]) -> io::Result<()> {
+        self.ethtool_at(words.as_mut_ptr().cast())
+    }
+
     /// One question of ethtool's. The command is the first member of `value`, and says how long it is.
     fn ethtool<T>(&self, value: &mut T) -> io::Result<()> {
+        self.ethtool_at((&raw mut *value).cast())
+    }
+
+    fn ethtool_at(&self, value: *mut libc::c_char) -> io::Result<()> {
         let mut request = self.request();
-        request.ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: (&raw mut *value).cast() };
+        request.ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: value };
         let code = libc::SIOCETHTOOL as libc::Ioctl;
         // SAFETY: only called with the structure of its command, which the kernel reads and writes.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), code, &raw mut request) };

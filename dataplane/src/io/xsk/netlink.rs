@@ -1,4 +1,5 @@
-//! What the kernel tells about routes and interfaces by rtnetlink: dumps that are read once, nothing is changed.
+//! What the kernel tells about routes and interfaces by rtnetlink: dumps that are read once. What is changed by it is in
+//! [`super::netlink_write`].
 //! Source: `include/uapi/linux/{netlink,rtnetlink,if_link}.h`.
 //!
 //! `/proc/net/route` was the alternative: it has the main table only, of a route with several next hops only the first,
@@ -13,7 +14,7 @@ const HEADER: usize = 16;
 /// Bytes of `struct rtmsg`.
 const ROUTE: usize = 12;
 /// Bytes of `struct ifinfomsg`.
-const LINK: usize = 16;
+pub(super) const LINK: usize = 16;
 /// The kernel fills 32 KiB at most for a reader that does not say more.
 const BUFFER: usize = 1 << 16;
 /// A dump that the tables changed under is asked for again this often; then what was seen must do.
@@ -26,7 +27,7 @@ const IFLA_XDP: u16 = 43;
 /// `IFLA_XDP_PROG_ID`, `IFLA_XDP_DRV_PROG_ID`, `IFLA_XDP_SKB_PROG_ID`.
 const PROGRAM_IDS: std::ops::RangeInclusive<u16> = 4..=6;
 /// `IFLA_INFO_KIND`.
-const IFLA_INFO_KIND: u16 = 1;
+pub(super) const IFLA_INFO_KIND: u16 = 1;
 
 /// The interfaces that a default route of the calling thread's network namespace needs, by number: of every table, with
 /// all its next hops, and with the interfaces below those (ports of a bridge, members of a bond, what a VLAN is on). The
@@ -62,6 +63,30 @@ pub fn xdp_programs(interface: u32) -> io::Result<Vec<u32>> {
         }
     })?;
     Ok(programs)
+}
+
+/// Whether an interface of the calling thread's network namespace is one end of a veth whose other end is in another
+/// namespace.
+///
+/// # Errors
+/// When there is no such interface, or the kernel does not answer.
+pub(super) fn has_peer_elsewhere(interface: u32) -> io::Result<bool> {
+    let mut body = [0; LINK];
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    let (mut is_veth, mut is_elsewhere) = (false, false);
+    ask(libc::RTM_GETLINK, false, &body, |message| {
+        for (kind, value) in attributes(message.get(LINK..).unwrap_or_default()) {
+            match kind {
+                IFLA_LINK_NETNSID => is_elsewhere = true,
+                libc::IFLA_LINKINFO => {
+                    is_veth |=
+                        attributes(value).any(|(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"veth"));
+                }
+                _ => {}
+            }
+        }
+    })?;
+    Ok(is_veth && is_elsewhere)
 }
 
 /// The interfaces of a route, when it is a default route that leads somewhere.
@@ -146,8 +171,13 @@ fn ask(kind: u16, is_dump: bool, body: &[u8], each: impl FnMut(&[u8])) -> io::Re
 }
 
 /// Asks a part of the kernel once and calls `each` with the bodies of the answers.
-pub(super) fn ask_of(part: i32, kind: u16, is_dump: bool, body: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
+pub(super) fn ask_of(part: i32, kind: u16, is_dump: bool, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
     let flags = libc::NLM_F_REQUEST | if is_dump { libc::NLM_F_DUMP } else { 0 };
+    request(part, kind, flags, body, each)
+}
+
+/// Sends a request with these flags and calls `each` with the bodies of the answers, until the last one.
+pub(super) fn request(part: i32, kind: u16, flags: i32, body: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut request = Vec::with_capacity(HEADER + body.len());
     request.extend(u32::try_from(HEADER + body.len()).map_err(io::Error::other)?.to_ne_bytes());
     request.extend(kind.to_ne_bytes());

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::bpf::{self, HAS_FRAGS, MAP_XSK, Map};
+use super::bpf::{self, HAS_FRAGS, Hook, MAP_XSK, Map};
 use super::flow_cache::HeldSlot;
 use super::instruction::{Assembler, Instruction, Width};
 
@@ -72,7 +72,7 @@ impl Program {
 
     /// Attaches it to an interface until the descriptor is closed; `flags` are `XDP_FLAGS_*`.
     pub(super) fn attach(&self, interface: u32, flags: u32) -> io::Result<OwnedFd> {
-        bpf::attach(self.descriptor.as_fd(), interface, flags)
+        bpf::attach(Hook::Xdp, self.descriptor.as_fd(), interface, flags)
     }
 }
 
@@ -81,7 +81,7 @@ fn load(sockets: &Map, slot: Option<&HeldSlot>, frags: bool) -> io::Result<Owned
         Some(HeldSlot { cache, slot }) => cache.program(sockets, *slot),
         None => to_sockets(sockets),
     };
-    bpf::load_program("bulkhead", &instructions, if frags { HAS_FRAGS } else { 0 })
+    bpf::load_program(Hook::Xdp, "bulkhead", &instructions, if frags { HAS_FRAGS } else { 0 })
 }
 
 fn to_sockets(sockets: &Map) -> Vec<Instruction> {

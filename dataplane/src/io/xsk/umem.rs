@@ -230,6 +230,29 @@ impl Frame {
         self.extent = Self::extent(beginning, len as u16, false);
     }
 
+    /// Makes room for `count` bytes in front of the packet, which stays where it is. False, and nothing changed, when there is
+    /// none in the chunk.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a chunk has 4096 bytes")]
+    pub(crate) const fn extend_front(&mut self, count: u16) -> bool {
+        if self.offset() < count {
+            return false;
+        }
+        self.extent = Self::extent(self.offset() - count, self.len() as u16 + count, self.has_more());
+        true
+    }
+
+    /// Cuts the first `count` bytes off the packet, the rest of which stays where it is.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a chunk has 4096 bytes")]
+    pub(crate) const fn shorten_front(&mut self, count: u16) {
+        assert!(count as usize <= self.len(), "the packet is shorter");
+        self.extent = Self::extent(self.offset() + count, self.len() as u16 - count, self.has_more());
+    }
+
     /// Cuts the packet to its first `len` bytes, which stay where they are.
     ///
     /// # Panics

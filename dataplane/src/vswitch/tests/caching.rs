@@ -33,6 +33,12 @@ impl FlowCache for Recorded {
         self.gates.lock().unwrap()[&gate].0
     }
 
+    fn moves(&self, _: PortId) -> u16 {
+        0
+    }
+
+    fn moved(&self, _: PortId) {}
+
     fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
         let mut gates = self.gates.lock().unwrap();
         let (count, is_open) = gates.get_mut(&gate).unwrap();
@@ -80,7 +86,7 @@ fn a_flow_between_pods_is_added_with_what_was_done_to_its_packet() {
     assert_eq!((&flow.received[..], &flow.sent[..]), (&frame[..12], &sent[..12]));
     assert_eq!((flow.flow.src, flow.flow.dst), (ip("10.0.0.1"), ip("10.0.0.2")));
     assert_eq!((flow.flow.protocol, flow.flow.dport), (17, 80));
-    assert_eq!((flow.generation, flow.origin), (4, Some(OriginId(7))));
+    assert_eq!((flow.epochs, flow.origin), ([4, 4], Some(OriginId(7))));
     assert_eq!(usize::from(flow.longest), 14 + 9000);
     assert_eq!(flow.lease, 10_000_000_000);
     node.stop();
@@ -159,6 +165,7 @@ fn flows(count: u16) -> Vec<Vec<u8>> {
 fn stepped(cache: &Arc<Recorded>, ports: Vec<PortConfig>) -> (Vswitch, SteppedWorker, [LoopbackPeer; 2]) {
     let publisher = Publisher::new(snapshot_of(1, ports));
     let config = VswitchConfig {
+        affinity: Affinity::new(),
         cores: vec![None],
         poll: PollMode::Spin,
         engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },

@@ -1,0 +1,270 @@
+//! The part that the flow cache's programs share: from a packet's headers to the key of its flow.
+//!
+//! ```text
+//!   key = zeros, slot
+//!   IPv4: key.source, key.destination = the packet's        IPv6: the same, 16 bytes each
+//!   IPv4 without options, no fragment, or IPv6 without extension headers; another hop allowed     | else: miss
+//!   all of it there by the IP header's length                                                     | else: miss
+//!   UDP: its length is not more than the packet's and holds its header                            | else: miss
+//!   TCP: its header is in the packet; ACK, and no SYN, FIN or RST                                 | else: miss
+//!   key.kind, key.ports = the packet's
+//! ```
+//!
+//! Every line is what the worker's own quick way asks, or stricter.
+
+use super::flow_layout::{key, value};
+use super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight};
+use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
+use super::instruction::Width::{Byte, Double, Short, Word};
+use super::instruction::{Assembler, Instruction};
+
+/// The places that programs with a flow cache jump to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Place {
+    V6,
+    Datagram,
+    Segment,
+    Known,
+    /// The flow's gate is open.
+    Open,
+    HopV6,
+    Rewrite,
+    /// The packet is the worker's.
+    Miss,
+    /// The same, when the program has named another way in the meantime.
+    MissAgain,
+    End,
+    /// The headers are in the packet's linear part.
+    Linear,
+    /// The packet is in segments.
+    Segments,
+    Compare,
+    Peer,
+    Drop,
+    Closed,
+    Limited,
+    Recent,
+    Unlimited,
+    Counted,
+    Pull,
+}
+use Place::{Datagram, Known, Miss, Segment, V6};
+
+/// Registers: what a call of the kernel leaves alone is 6 to 9.
+pub(super) const CONTEXT: u8 = 6;
+pub(super) const DATA: u8 = 7;
+pub(super) const DATA_END: u8 = 8;
+/// The transport header, later the flow's place in the map.
+pub(super) const AT: u8 = 9;
+pub(super) const STACK: u8 = 10;
+
+/// The key's place on the stack, which grows downwards.
+pub(super) const KEY: i16 = -key::LEN;
+/// Bytes from the start of the frame to the end of the transport header, 8 bytes on the stack.
+pub(super) const HEADERS: i16 = KEY - 8;
+/// The frame's length by the IP header, 8 bytes.
+pub(super) const LENGTH: i16 = HEADERS - 8;
+
+/// Ethernet, IPv4 and IPv6 headers, in bytes.
+pub(super) const ETHERNET: i32 = 14;
+const IPV4: i32 = 20;
+const IPV6: i32 = 40;
+/// Where the IP header is.
+pub(super) const HEADER: i16 = 14;
+/// UDP's header, and TCP's without options.
+const UDP: i32 = 8;
+const TCP: i32 = 20;
+/// The least that a packet of a flow has: Ethernet, IPv4 and UDP headers.
+pub(super) const SHORTEST: i32 = ETHERNET + IPV4 + UDP;
+/// The longest packet of an XDP program. Longer ones are in several buffers. Must be low enough for the kernel's verifier.
+const LONGEST: i32 = 16_000;
+
+/// What says whether a packet is all there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// The end of its bytes: all of it lies in one buffer.
+    Buffer,
+    /// `__sk_buff.len`, which is at this offset: what the program cannot see is there as well.
+    Context(i16),
+}
+
+/// All zeros but for the slot in this register, which is not 1.
+pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
+    program.push([Instruction::set(1, 0)]);
+    for at in (0..key::LEN).step_by(8) {
+        program.store(Double, STACK, 1, KEY + at);
+    }
+    program.store(Word, STACK, slot, KEY + key::SLOT);
+}
+
+/// Goes on only when so many bytes behind `from` are there.
+pub(super) fn need(program: &mut Assembler<Place>, from: u8, bytes: i32) {
+    program.push([Instruction::copy(2, from)]);
+    program.apply(Add, 2, bytes);
+    program.jump_if_register(2, Greater, DATA_END, Miss);
+}
+
+/// Reads the headers into the key. The length by the IP header and where the headers end come to the stack.
+pub(super) fn parse(program: &mut Assembler<Place>, extent: Extent) {
+    const ETHERTYPE: i16 = 12;
+    need(program, DATA, SHORTEST);
+    program.load(Short, 3, DATA, ETHERTYPE);
+    program.swap_short(3);
+    program.jump_if(3, Equal, 0x86dd, V6);
+    program.jump_if(3, Differs, 0x0800, Miss);
+    parse_v4(program, extent);
+    program.place(V6);
+    parse_v6(program, extent);
+    datagram(program);
+    segment(program);
+}
+
+fn parse_v4(program: &mut Assembler<Place>, extent: Extent) {
+    // The addresses come first: they choose the worker of a packet that is no flow's, too.
+    for (from, to) in [(12, key::SOURCE), (16, key::DESTINATION)] {
+        program.load(Word, 3, DATA, HEADER + from);
+        program.store(Word, STACK, 3, KEY + to);
+    }
+    program.load(Byte, 3, DATA, HEADER);
+    program.jump_if(3, Differs, 0x45, Miss);
+    program.load(Short, 3, DATA, HEADER + 6);
+    program.swap_short(3);
+    program.jump_if(3, Shares, 0x3fff, Miss);
+    program.load(Byte, 3, DATA, HEADER + 8);
+    program.jump_if(3, Less, 2, Miss);
+    program.load(Byte, 4, DATA, HEADER + 9);
+    program.load(Short, 3, DATA, HEADER + 2);
+    program.swap_short(3);
+    program.jump_if(3, Less, IPV4 + UDP, Miss);
+    take_length(program, extent);
+    choose(program, IPV4, 4);
+}
+
+fn parse_v6(program: &mut Assembler<Place>, extent: Extent) {
+    need(program, DATA, ETHERNET + IPV6 + UDP);
+    for at in [0, 4, 8, 12] {
+        for (from, to) in [(8, key::SOURCE), (24, key::DESTINATION)] {
+            program.load(Word, 3, DATA, HEADER + from + at);
+            program.store(Word, STACK, 3, KEY + to + at);
+        }
+    }
+    program.load(Byte, 3, DATA, HEADER);
+    program.apply(And, 3, 0xf0);
+    program.jump_if(3, Differs, 0x60, Miss);
+    program.load(Byte, 3, DATA, HEADER + 7);
+    program.jump_if(3, Less, 2, Miss);
+    program.load(Byte, 4, DATA, HEADER + 6);
+    program.load(Short, 3, DATA, HEADER + 4);
+    program.swap_short(3);
+    program.apply(Add, 3, IPV6);
+    take_length(program, extent);
+    choose(program, IPV6, 6);
+}
+
+/// Makes the IP length in register 3 the frame's, remembers it, and goes on only when so much is there.
+fn take_length(program: &mut Assembler<Place>, extent: Extent) {
+    program.apply(Add, 3, ETHERNET);
+    program.store(Double, STACK, 3, LENGTH);
+    match extent {
+        Extent::Buffer => {
+            program.jump_if(3, Greater, LONGEST, Miss);
+            program.push([Instruction::copy(2, DATA)]);
+            program.apply_register(Add, 2, 3);
+            program.jump_if_register(2, Greater, DATA_END, Miss);
+        }
+        Extent::Context(len) => {
+            program.load(Word, 2, CONTEXT, len);
+            program.jump_if_register(3, Greater, 2, Miss);
+        }
+    }
+}
+
+/// Goes on behind an IP header of this length and version by the protocol in register 4. Register 3 is the frame's length and
+/// becomes the transport's; [`AT`] is where that is.
+fn choose(program: &mut Assembler<Place>, header: i32, version: i32) {
+    program.apply(Add, 3, -(ETHERNET + header));
+    program.push([Instruction::set(5, ETHERNET + header)]);
+    program.store(Double, STACK, 5, HEADERS);
+    program.push([Instruction::copy(AT, DATA)]);
+    program.apply(Add, AT, ETHERNET + header);
+    program.push([Instruction::copy(5, 4)]);
+    program.apply(Or, 5, version << 8);
+    program.store(Word, STACK, 5, KEY + key::KIND);
+    program.load(Word, 5, AT, 0);
+    program.store(Word, STACK, 5, KEY + key::PORTS);
+    program.jump_if(4, Equal, libc::IPPROTO_UDP, Datagram);
+    program.jump_if(4, Equal, libc::IPPROTO_TCP, Segment);
+    program.jump(Miss);
+}
+
+/// The transport header ends so many bytes (register 4) behind its start.
+fn end_headers(program: &mut Assembler<Place>) {
+    program.load(Double, 5, STACK, HEADERS);
+    program.apply_register(Add, 5, 4);
+    program.store(Double, STACK, 5, HEADERS);
+}
+
+/// The length of a UDP datagram is not more than the packet's and holds its header.
+fn datagram(program: &mut Assembler<Place>) {
+    program.place(Datagram);
+    program.load(Short, 4, AT, 4);
+    program.swap_short(4);
+    program.jump_if(4, Less, UDP, Miss);
+    program.jump_if_register(4, Greater, 3, Miss);
+    program.push([Instruction::set(4, UDP)]);
+    end_headers(program);
+    program.jump(Known);
+}
+
+/// A TCP segment's header is in the packet, and its flags tell nothing new of an established connection.
+fn segment(program: &mut Assembler<Place>) {
+    const FIN_SYN_RST: i32 = 0x07;
+    const ACK: i32 = 0x10;
+    program.place(Segment);
+    need(program, AT, TCP);
+    program.load(Byte, 4, AT, 12);
+    program.apply(ShiftRight, 4, 4);
+    program.apply(ShiftLeft, 4, 2);
+    program.jump_if(4, Less, TCP, Miss);
+    program.jump_if_register(4, Greater, 3, Miss);
+    end_headers(program);
+    program.load(Byte, 4, AT, 13);
+    program.jump_if(4, Shares, FIN_SYN_RST, Miss);
+    program.apply(And, 4, ACK);
+    program.jump_if(4, Equal, 0, Miss);
+    program.place(Known);
+}
+
+/// One hop less, where the flow's value at this place on the stack says so, and its new MAC addresses, as `forward::rewrite` does.
+/// `v6` is what else IPv6 needs.
+pub(super) fn rewrite(program: &mut Assembler<Place>, flow: i16, v6: impl FnOnce(&mut Assembler<Place>)) {
+    program.load(Short, 3, STACK, flow + value::ACTIONS);
+    program.jump_if(3, Equal, 0, Place::Rewrite);
+    program.load(Short, 3, DATA, 12);
+    program.swap_short(3);
+    program.jump_if(3, Differs, 0x0800, Place::HopV6);
+    program.load(Byte, 3, DATA, HEADER + 8);
+    program.apply(Add, 3, -1);
+    program.store(Byte, DATA, 3, HEADER + 8);
+    // RFC 1624 with the carry of one's complement.
+    program.load(Short, 3, DATA, HEADER + 10);
+    program.swap_short(3);
+    program.apply(Add, 3, 0x0100);
+    program.push([Instruction::copy(4, 3)]);
+    program.apply(Add, 4, 1);
+    program.apply(ShiftRight, 4, 16);
+    program.apply_register(Add, 3, 4);
+    program.swap_short(3);
+    program.store(Short, DATA, 3, HEADER + 10);
+    program.jump(Place::Rewrite);
+    program.place(Place::HopV6);
+    program.load(Byte, 3, DATA, HEADER + 7);
+    program.apply(Add, 3, -1);
+    program.store(Byte, DATA, 3, HEADER + 7);
+    v6(program);
+    program.place(Place::Rewrite);
+    for (width, at) in [(Double, 0), (Word, 8)] {
+        program.load(width, 1, STACK, flow + value::SENT + at);
+        program.store(width, DATA, 1, at);
+    }
+}

@@ -1,0 +1,128 @@
+//! The steps that the flow cache's programs share, from a flow's key on.
+//!
+//! ```text
+//!   value = copy of flows[key]; flows[key] is still the same place          | else: miss
+//!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
+//!   the frame's MAC addresses = value.received                              | else: miss
+//!   coarse time < value.expires                                             | else: miss
+//!   gates[value.gate] is open                                               | else: counted there, miss
+//!   count for the slot where it came in, the slot where it leaves, and the rule
+//! ```
+//!
+//! The map gives the place of a flow that it drops to another one at once, perhaps while the program still reads it. So the
+//! program takes what it needs first, and then asks whether the flow is still there.
+
+use super::bpf::Map;
+use super::flow_headers::Place::{self, Counted, Miss, Open};
+use super::flow_headers::{AT, DATA, KEY, LENGTH, STACK};
+use super::flow_layout::{cells, decisions, key, traffic, value};
+use super::flow_table::FlowTable;
+use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
+use super::instruction::Test::{AtLeast, Differs, Equal};
+use super::instruction::Width::{Double, Short, Word};
+use super::instruction::{Assembler, Instruction};
+
+/// Functions of the kernel.
+mod function {
+    pub(super) const MAP_LOOKUP: i32 = 1;
+    /// `bpf_ktime_get_coarse_ns` (Linux 5.11): `CLOCK_MONOTONIC_COARSE`, a few nanoseconds where the exact clock takes 20.
+    pub(super) const COARSE_TIME: i32 = 160;
+}
+
+/// A copy of the flow's value, on the stack.
+pub(super) const VALUE: i16 = LENGTH - value::LEN;
+/// How many packets the packet counts as, 8 bytes.
+pub(super) const PACKETS: i16 = VALUE - 8;
+/// Keys of other maps, 8 bytes.
+pub(super) const SCRATCH: i16 = PACKETS - 8;
+
+/// Register 0 is where the map has the value of a key on the stack, or 0.
+pub(super) fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {
+    program.push(Instruction::map(1, map));
+    program.push([Instruction::copy(2, STACK)]);
+    program.apply(Add, 2, i32::from(key));
+    program.push([Instruction::call(function::MAP_LOOKUP)]);
+}
+
+/// Register 0 is the coarse time in nanoseconds.
+pub(super) fn ask_time(program: &mut Assembler<Place>) {
+    program.push([Instruction::call(function::COARSE_TIME)]);
+}
+
+/// Copies the flow to the stack, and asks whether its packets may still go this way, but for their length.
+pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
+    look_up(program, &table.flows, KEY);
+    program.jump_if(0, Equal, 0, Miss);
+    program.push([Instruction::copy(AT, 0)]);
+    for at in (0..value::LEN).step_by(8) {
+        program.load(Double, 1, AT, at);
+        program.store(Double, STACK, 1, VALUE + at);
+    }
+    look_up(program, &table.flows, KEY);
+    program.jump_if_register(0, Differs, AT, Miss);
+    for (port, epoch) in [(value::FROM, value::FROM_EPOCH), (value::TO, value::TO_EPOCH)] {
+        program.load(Short, 2, STACK, VALUE + port);
+        program.apply(ShiftLeft, 2, 3);
+        program.push(Instruction::value(1, &table.cells, cells::EPOCHS));
+        program.apply_register(Add, 1, 2);
+        program.load(Double, 1, 1, 0);
+        program.load(Double, 2, STACK, VALUE + epoch);
+        program.jump_if_register(1, Differs, 2, Miss);
+    }
+    for (width, at) in [(Double, 0), (Word, 8)] {
+        program.load(width, 1, DATA, at);
+        program.load(width, 2, STACK, VALUE + value::RECEIVED + at);
+        program.jump_if_register(1, Differs, 2, Miss);
+    }
+    ask_time(program);
+    program.load(Double, 1, STACK, VALUE + value::EXPIRES);
+    program.jump_if_register(0, AtLeast, 1, Miss);
+}
+
+/// Goes on when the gate is open. Counting and the look at the bit are one step: a packet that has found the gate closed is
+/// counted before it can be opened.
+pub(super) fn pass_gate(program: &mut Assembler<Place>, table: &FlowTable) {
+    const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
+    program.load(Short, 2, STACK, VALUE + value::GATE);
+    program.apply(ShiftLeft, 2, 3);
+    program.push(Instruction::value(1, &table.cells, cells::GATES));
+    program.apply_register(Add, 1, 2);
+    program.load(Double, 2, 1, 0);
+    program.apply(ShiftRight, 2, OPEN_BIT);
+    program.jump_if(2, Differs, 0, Open);
+    program.push([Instruction::set(2, 1)]);
+    program.count_before(1, 2, 0);
+    program.apply(ShiftRight, 2, OPEN_BIT);
+    program.jump_if(2, Equal, 0, Miss);
+    program.place(Open);
+}
+
+/// Counts the packet, whose bytes are in [`LENGTH`] and whose number of packets is in [`PACKETS`]. The counters are each
+/// core's own, so that cores do not wait for each other.
+pub(super) fn count(program: &mut Assembler<Place>, table: &FlowTable) {
+    let ways = [
+        (KEY + key::SLOT, [traffic::RECEIVED, traffic::RECEIVED_BYTES]),
+        (VALUE + value::OUT, [traffic::SENT, traffic::SENT_BYTES]),
+    ];
+    for (slot, counters) in ways {
+        look_up(program, &table.traffic, slot);
+        // Never so; the verifier cannot know.
+        program.jump_if(0, Equal, 0, Counted);
+        for (amount, counter) in [PACKETS, LENGTH].into_iter().zip(counters) {
+            program.load(Double, 2, STACK, amount);
+            program.add_to(0, 2, counter, 1);
+        }
+    }
+    program.load(Short, 1, STACK, VALUE + value::ORIGIN);
+    program.apply(ShiftRight, 1, decisions::PER_VALUE.ilog2().cast_signed());
+    program.store(Word, STACK, 1, SCRATCH);
+    look_up(program, &table.decisions, SCRATCH);
+    program.jump_if(0, Equal, 0, Counted);
+    program.load(Short, 1, STACK, VALUE + value::ORIGIN);
+    program.apply(And, 1, decisions::PER_VALUE - 1);
+    program.apply(ShiftLeft, 1, 3);
+    program.apply_register(Add, 0, 1);
+    program.load(Double, 2, STACK, PACKETS);
+    program.add_to(0, 2, 0, 1);
+    program.place(Counted);
+}

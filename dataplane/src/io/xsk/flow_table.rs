@@ -1,0 +1,417 @@
+//! The maps behind a flow cache in the kernel, and the process's side of them.
+//!
+//! Both kinds of programs use them: XDP programs on the ports' own interfaces ([`super::flow_cache`]) and tc programs
+//! ([`super::tc`]). What is in them is the workers' to say, and theirs to repeat: see [`FlowCache`](crate::io::FlowCache).
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bulkhead_classifier::OriginId;
+
+use super::bpf::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
+use super::flow_layout::{cells, decisions, key, traffic, value};
+use super::mapping::Mapping;
+use super::small_size;
+use crate::io::{CachedFlow, CachedTraffic, FlowGate, FlowSlot};
+use crate::{PortId, Snapshot};
+
+/// Flows that the kernel keeps, 12 MB of its memory when all are used. Two for each of 32,000 busy connections; what
+/// finds no room goes through the workers.
+pub(super) const FLOWS: u32 = 1 << 16;
+
+/// A map that the process maps takes whole pages, of 4 KiB at least.
+const PAGE: usize = 4096;
+
+const KEY_LEN: usize = key::LEN.cast_unsigned() as usize;
+const VALUE_LEN: usize = value::LEN.cast_unsigned() as usize;
+type FlowKey = [u8; KEY_LEN];
+type FlowValue = [u8; VALUE_LEN];
+
+/// A gate that is open.
+const OPEN: u64 = 1 << cells::OPEN_BIT;
+
+/// The lower bits of an epoch in the cells count how often a neighbour behind the port has moved; the rest is the
+/// snapshot's epoch.
+const MOVES: u32 = 16;
+
+/// The epoch of a port that is closed. No flow has it.
+const CLOSED: u64 = u64::MAX;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct FlowTable {
+    pub(super) flows: Map,
+    pub(super) cells: Map,
+    pub(super) traffic: Map,
+    pub(super) decisions: Map,
+    mapped: Mapping,
+    slots: Mutex<Slots>,
+    /// Cores that this kernel may have, for which per-core maps have values.
+    cores: usize,
+    added: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Which slots are in use. One that was given back is given out again after all others, so that nothing that is still
+/// under way for the old port meets a new one. Slot 0 is nobody's.
+#[derive(Debug)]
+struct Slots {
+    used: Vec<bool>,
+    next: usize,
+}
+
+impl Slots {
+    fn new(count: usize) -> Self {
+        let mut used = vec![false; count];
+        used[0] = true;
+        Self { used, next: 1 }
+    }
+
+    fn take(&mut self) -> Option<FlowSlot> {
+        let count = self.used.len();
+        let at = (0..count).map(|ahead| (self.next + ahead) % count).find(|&at| !self.used[at])?;
+        self.used[at] = true;
+        self.next = at + 1;
+        u16::try_from(at).ok().map(FlowSlot)
+    }
+}
+
+impl FlowTable {
+    /// Empty maps; all ports are closed.
+    ///
+    /// # Errors
+    /// When the kernel refuses: it is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
+    pub(super) fn new() -> io::Result<Self> {
+        let flows = Map::of(&MapKind {
+            kind: MAP_LRU_HASH,
+            name: "bulkhead_flows",
+            key_size: small_size::<FlowKey>(),
+            value_size: small_size::<FlowValue>(),
+            entries: FLOWS,
+            flags: 0,
+        })?;
+        let cells = Map::of(&MapKind {
+            kind: MAP_ARRAY,
+            name: "bulkhead_cells",
+            key_size: small_size::<u32>(),
+            value_size: cells::LEN.cast_unsigned(),
+            entries: 1,
+            flags: MAPPABLE,
+        })?;
+        let slots = cells::SLOTS.cast_unsigned();
+        let traffic = Map::new(MAP_PERCPU_ARRAY, "bulkhead_bytes", u32::from(traffic::LEN.cast_unsigned()), slots)?;
+        let (values, size) = (decisions::ORIGINS / decisions::PER_VALUE, decisions::PER_VALUE * 8);
+        let decisions = Map::new(MAP_PERCPU_ARRAY, "bulkhead_rules", size.cast_unsigned(), values.cast_unsigned())?;
+        let mapped = Mapping::of(cells.as_fd(), 0, place(cells::LEN).next_multiple_of(PAGE))?;
+        let table = Self {
+            flows,
+            cells,
+            traffic,
+            decisions,
+            mapped,
+            slots: Mutex::new(Slots::new(slots as usize)),
+            cores: possible_cores()?,
+            added: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        };
+        for at in 0..cells::EPOCH_COUNT {
+            table.cell(cells::EPOCHS + at * 8).store(CLOSED, Ordering::SeqCst);
+        }
+        Ok(table)
+    }
+
+    /// Ends the flows of all ports whose epochs the snapshot changes. To be called before the snapshot is published: what
+    /// workers add by the old one then is not used any more.
+    pub(super) fn enter(&self, snapshot: &Snapshot) {
+        for id in snapshot.ids() {
+            let (cell, epoch) = (self.epoch_cell(id), snapshot.epoch(id));
+            if cell.load(Ordering::SeqCst) >> MOVES != epoch {
+                cell.store(epoch << MOVES, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Ends all flows from and to a port until the next [`enter`](Self::enter) with another epoch.
+    pub(super) fn leave(&self, port: PortId) {
+        self.epoch_cell(port).store(CLOSED, Ordering::SeqCst);
+    }
+
+    /// How often neighbours behind a port have moved, to be asked before a round looks at neighbours.
+    pub(super) fn moves(&self, port: PortId) -> u16 {
+        (self.epoch_cell(port).load(Ordering::SeqCst) & ((1 << MOVES) - 1)) as u16
+    }
+
+    /// A neighbour behind the port has another MAC address now: ends its flows.
+    pub(super) fn moved(&self, port: PortId) {
+        let next = |epoch: u64| (epoch != CLOSED).then(|| epoch + 1);
+        // A count that overflows makes it the epoch of a later snapshot, of which there are no flows yet.
+        let _ = self.epoch_cell(port).fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+    }
+
+    pub(super) fn add(&self, flow: &CachedFlow) {
+        let Some((key, value)) = encode(flow, coarse_time()) else { return };
+        // Before the program can find the flow.
+        self.gate(flow.gate).store(0, Ordering::SeqCst);
+        match self.flows.insert(&key, &value) {
+            Ok(()) => self.added.fetch_add(1, Ordering::Relaxed),
+            Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+
+    pub(super) fn passed(&self, gate: FlowGate) -> u64 {
+        self.gate(gate).load(Ordering::SeqCst) & !OPEN
+    }
+
+    pub(super) fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
+        let gate = self.gate(gate);
+        match passed {
+            Some(passed) => {
+                let opened = gate.compare_exchange(passed, passed | OPEN, Ordering::SeqCst, Ordering::SeqCst);
+                opened.is_ok() || gate.load(Ordering::SeqCst) & OPEN != 0
+            }
+            None => {
+                gate.fetch_or(OPEN, Ordering::SeqCst);
+                true
+            }
+        }
+    }
+
+    /// What programs have counted for a slot since the maps were made, all cores together, by [`traffic`]'s offsets.
+    pub(super) fn counted(&self, slot: FlowSlot, offset: i16) -> u64 {
+        let values = self.traffic.of_each_core(&u32::from(slot.0).to_ne_bytes(), self.cores).unwrap_or_default();
+        sum(&values, place(traffic::LEN.into()), place(offset.into()))
+    }
+
+    /// What was forwarded from and to the port that has the slot.
+    pub(super) fn traffic_of(&self, slot: FlowSlot) -> CachedTraffic {
+        let values = self.traffic.of_each_core(&u32::from(slot.0).to_ne_bytes(), self.cores).unwrap_or_default();
+        let count = |offset: i16| sum(&values, place(traffic::LEN.into()), place(offset.into()));
+        CachedTraffic {
+            received: count(traffic::RECEIVED),
+            received_bytes: count(traffic::RECEIVED_BYTES),
+            sent: count(traffic::SENT),
+            sent_bytes: count(traffic::SENT_BYTES),
+        }
+    }
+
+    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
+    /// is days of new policies at ten a minute, it does not know.
+    pub(super) fn allowed_by(&self, origin: OriginId) -> u64 {
+        let number = origin_number(Some(origin));
+        if number == decisions::ORIGINS - 1 {
+            return 0;
+        }
+        let (value, at) = (number / decisions::PER_VALUE, number % decisions::PER_VALUE);
+        let values = self.decisions.of_each_core(&value.to_ne_bytes(), self.cores).unwrap_or_default();
+        sum(&values, place(decisions::PER_VALUE * 8), place(at * 8))
+    }
+
+    /// How many times a flow was added or renewed.
+    pub(super) fn added(&self) -> u64 {
+        self.added.load(Ordering::Relaxed)
+    }
+
+    /// How many times the kernel refused one; its packets go through the workers.
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// A slot that nobody has; none when all are in use.
+    pub(super) fn take_slot(&self) -> Option<FlowSlot> {
+        let slot = self.slots().take()?;
+        let zeros = vec![0; place(traffic::LEN.into()) * self.cores];
+        // Fails for no key of the map.
+        let _ = self.traffic.set_each_core(&u32::from(slot.0).to_ne_bytes(), &zeros);
+        Some(slot)
+    }
+
+    /// The slot is nobody's any more.
+    pub(super) fn give_slot(&self, slot: FlowSlot) {
+        self.slots().used[usize::from(slot.0)] = false;
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        // A panic cannot leave it half changed.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn epoch_cell(&self, port: PortId) -> &AtomicU64 {
+        self.cell(cells::EPOCHS + i32::from(port.0) * 8)
+    }
+
+    fn gate(&self, gate: FlowGate) -> &AtomicU64 {
+        self.cell(cells::GATES + i32::from(gate.0) * 8)
+    }
+
+    /// Eight bytes of the cells.
+    pub(super) fn cell(&self, offset: i32) -> &AtomicU64 {
+        let offset = place(offset);
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.mapped.len(), "a cell is in the map");
+        // SAFETY: within the mapping, which lives as long as self, and aligned: it begins with a page. The kernel's programs
+        // and other threads access it by atomic operations or by whole words only.
+        unsafe { self.mapped.start().add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Four bytes of the cells.
+    pub(super) fn half_cell(&self, offset: i32) -> &AtomicU32 {
+        let offset = place(offset);
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.mapped.len(), "a cell is in the map");
+        // SAFETY: as in `cell`.
+        unsafe { self.mapped.start().add(offset).cast::<AtomicU32>().as_ref() }
+    }
+}
+
+/// The epoch of a port's flows as the programs compare it.
+const fn epoch(snapshot: u64, moves: u16) -> u64 {
+    snapshot << MOVES | moves as u64
+}
+
+/// The sum of what all cores have at an offset of their values.
+fn sum(values: &[u8], size: usize, offset: usize) -> u64 {
+    let count = |value: &[u8]| value.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+    values.chunks_exact(size).filter_map(count).sum()
+}
+
+/// How many cores this kernel may have: `/sys/devices/system/cpu/possible`, such as `0-63`.
+fn possible_cores() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A flow as the map has it. None for what the program does not know.
+pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)> {
+    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, is_hop, longest, origin, lease, gate } =
+        flow;
+    let mut key = [0; KEY_LEN];
+    let version = match (who.src, who.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            put(&mut key, key::SOURCE, &src.octets());
+            put(&mut key, key::DESTINATION, &dst.octets());
+            4
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            put(&mut key, key::SOURCE, &src.octets());
+            put(&mut key, key::DESTINATION, &dst.octets());
+            6
+        }
+        _ => return None,
+    };
+    put(&mut key, key::SLOT, &u32::from(from.0).to_ne_bytes());
+    put(&mut key, key::KIND, &(u32::from(who.protocol) | version << 8).to_ne_bytes());
+    put(&mut key, key::PORTS, &who.sport.to_be_bytes());
+    put(&mut key, key::PORTS + 2, &who.dport.to_be_bytes());
+    let mut value = [0; VALUE_LEN];
+    put(&mut value, value::FROM_EPOCH, &epoch(epochs[0], moves[0]).to_ne_bytes());
+    put(&mut value, value::TO_EPOCH, &epoch(epochs[1], moves[1]).to_ne_bytes());
+    put(&mut value, value::FROM, &ports[0].0.to_ne_bytes());
+    put(&mut value, value::TO, &ports[1].0.to_ne_bytes());
+    put(&mut value, value::EXPIRES, &now.saturating_add(*lease).to_ne_bytes());
+    put(&mut value, value::OUT, &u32::from(to.0).to_ne_bytes());
+    let origin = u16::try_from(origin_number(*origin)).unwrap_or(u16::MAX);
+    put(&mut value, value::ORIGIN, &origin.to_ne_bytes());
+    put(&mut value, value::ACTIONS, &u16::from(*is_hop).to_ne_bytes());
+    put(&mut value, value::RECEIVED, received);
+    put(&mut value, value::LONGEST, &longest.to_ne_bytes());
+    put(&mut value, value::SENT, sent);
+    put(&mut value, value::GATE, &gate.0.to_ne_bytes());
+    Some((key, value))
+}
+
+fn put(bytes: &mut [u8], offset: i16, part: &[u8]) {
+    bytes[place(offset.into())..][..part.len()].copy_from_slice(part);
+}
+
+/// Where the packets of an origin are counted; 0 for none. Those that have no place of their own share the last one.
+fn origin_number(origin: Option<OriginId>) -> i32 {
+    const SHARED: i32 = decisions::ORIGINS - 1;
+    let number = |origin: OriginId| i32::try_from(origin.0).unwrap_or(SHARED).saturating_add(1).min(SHARED);
+    origin.map_or(0, number)
+}
+
+pub(super) fn place(offset: i32) -> usize {
+    usize::try_from(offset).expect("offsets are not negative")
+}
+
+/// `CLOCK_MONOTONIC_COARSE` in nanoseconds, the program's clock.
+fn coarse_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time and touches no other memory.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    let [seconds, nanoseconds] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    seconds * 1_000_000_000 + nanoseconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Flow;
+
+    fn flow() -> CachedFlow {
+        let flow = Flow {
+            src: [10, 0, 0, 1].into(),
+            dst: [10, 0, 0, 2].into(),
+            protocol: 17,
+            sport: 0x1234,
+            dport: 53,
+            icmp: None,
+        };
+        CachedFlow {
+            from: FlowSlot(3),
+            to: FlowSlot(5),
+            flow,
+            received: *b"abcdefghijkl",
+            sent: *b"ABCDEFGHIJKL",
+            is_hop: true,
+            longest: 1514,
+            origin: Some(OriginId(7)),
+            ports: [PortId(1), PortId(2)],
+            epochs: [9, 8],
+            moves: [0, 3],
+            lease: 100,
+            gate: FlowGate(0x4321),
+        }
+    }
+
+    #[test]
+    fn a_flow_is_encoded_as_the_program_reads_it() {
+        let (key, value) = encode(&flow(), 1000).unwrap();
+        let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
+        assert_eq!((word(&key, 0), word(&key, 4)), (3, 17 | 4 << 8));
+        assert_eq!(key[8..12], [0x12, 0x34, 0, 53]);
+        assert_eq!((&key[16..20], &key[32..36]), (&[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
+        assert_eq!(
+            (value[..8].to_vec(), value[8..16].to_vec()),
+            ((9u64 << 16).to_ne_bytes().into(), 1100u64.to_ne_bytes().into())
+        );
+        assert_eq!((word(&value, 16), word(&value, 20)), (5, 8 | 1 << 16));
+        assert_eq!((&value[24..36], &value[40..52]), (&b"abcdefghijkl"[..], &b"ABCDEFGHIJKL"[..]));
+        assert_eq!((&value[36..38], &value[52..54]), (&1514u16.to_ne_bytes()[..], &0x4321u16.to_ne_bytes()[..]));
+        assert_eq!((&value[38..40], &value[54..56]), (&1u16.to_ne_bytes()[..], &2u16.to_ne_bytes()[..]));
+        assert_eq!(value[56..64], ((8u64 << 16) + 3).to_ne_bytes());
+    }
+
+    #[test]
+    fn origins_without_a_place_of_their_own_share_the_last_one() {
+        let last = u32::try_from(decisions::ORIGINS - 3).unwrap();
+        assert_eq!([None, Some(OriginId(0)), Some(OriginId(last))].map(origin_number), [0, 1, decisions::ORIGINS - 2]);
+        assert_eq!(
+            [last + 1, last + 2, u32::MAX].map(|at| origin_number(Some(OriginId(at)))),
+            [decisions::ORIGINS - 1; 3]
+        );
+    }
+
+    #[test]
+    fn a_slot_that_was_given_back_is_given_out_last() {
+        let mut slots = Slots::new(4);
+        assert_eq!(slots.take(), Some(FlowSlot(1)));
+        slots.used[1] = false;
+        assert_eq!(
+            [slots.take(), slots.take(), slots.take(), slots.take()],
+            [Some(FlowSlot(2)), Some(FlowSlot(3)), Some(FlowSlot(1)), None]
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! What is changed by rtnetlink: making, setting up and removing the trunk.
+//! Source: `include/uapi/linux/{rtnetlink,if_link,veth,pkt_sched}.h`.
+
+use std::ffi::CStr;
+use std::io;
+
+use super::netlink::{IFLA_INFO_KIND, LINK, aligned, request};
+
+/// Makes a pair of veths with these names, down, with so many queues in each direction at each end. The first one gets this
+/// number.
+pub(super) fn make_veth([first, second]: [&str; 2], number: u32, queues: u32, mtu: u32) -> io::Result<()> {
+    /// `IFLA_NUM_TX_QUEUES`, `IFLA_NUM_RX_QUEUES`, `IFLA_INFO_DATA`, `VETH_INFO_PEER`.
+    const TRANSMIT_QUEUES: u16 = 31;
+    const RECEIVE_QUEUES: u16 = 32;
+    const INFO_DATA: u16 = 2;
+    const INFO_PEER: u16 = 1;
+    let end = |name: &str, number: u32| {
+        let mut body = link(number).to_vec();
+        attribute(&mut body, libc::IFLA_IFNAME, &[name.as_bytes(), b"\0"].concat());
+        attribute(&mut body, libc::IFLA_MTU, &mtu.to_ne_bytes());
+        attribute(&mut body, TRANSMIT_QUEUES, &queues.to_ne_bytes());
+        attribute(&mut body, RECEIVE_QUEUES, &queues.to_ne_bytes());
+        body
+    };
+    let (mut peer, mut info) = (Vec::new(), Vec::new());
+    attribute(&mut peer, INFO_PEER, &end(second, 0));
+    attribute(&mut info, IFLA_INFO_KIND, b"veth\0");
+    attribute(&mut info, INFO_DATA, &peer);
+    let mut body = end(first, number);
+    attribute(&mut body, libc::IFLA_LINKINFO, &info);
+    change(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body)
+}
+
+/// Sets an interface up. It asks nobody for neighbours.
+pub(super) fn set_up(interface: u32) -> io::Result<()> {
+    let flags = libc::IFF_UP | libc::IFF_NOARP;
+    let mut body = link(interface);
+    body[8..12].copy_from_slice(&flags.to_ne_bytes());
+    // Which of them are meant.
+    body[12..16].copy_from_slice(&flags.to_ne_bytes());
+    change(libc::RTM_NEWLINK, 0, &body)
+}
+
+/// Removes an interface, and a veth's other end with it.
+pub(super) fn delete_link(interface: u32) -> io::Result<()> {
+    change(libc::RTM_DELLINK, 0, &link(interface))
+}
+
+/// Puts a qdisc of this kind at the root of an interface.
+pub(super) fn set_root_qdisc(interface: u32, kind: &CStr) -> io::Result<()> {
+    /// `1:`, and `TC_H_ROOT`.
+    const HANDLE: u32 = 1 << 16;
+    const ROOT: u32 = u32::MAX;
+    // `struct tcmsg`: family, padding, interface, handle, parent, information.
+    let mut body = vec![0; 4];
+    for number in [interface, HANDLE, ROOT, 0] {
+        body.extend(number.to_ne_bytes());
+    }
+    /// `TCA_KIND`.
+    const KIND: u16 = 1;
+    attribute(&mut body, KIND, kind.to_bytes_with_nul());
+    change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &body)
+}
+
+fn link(interface: u32) -> [u8; LINK] {
+    let mut body = [0; LINK];
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    body
+}
+
+fn change(kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
+    request(libc::NETLINK_ROUTE, kind, libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags, body, |_| {})
+}
+
+/// Appends an attribute.
+fn attribute(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(4 + value.len()).expect("names and numbers are short");
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(aligned(bytes.len()), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::netlink::attributes;
+    use super::*;
+
+    #[test]
+    fn attributes_that_are_written_are_read_back() {
+        let mut bytes = Vec::new();
+        attribute(&mut bytes, 3, b"bh0\0");
+        attribute(&mut bytes, 4, &[1, 2, 3]);
+        attribute(&mut bytes, 5, &[]);
+        let read: Vec<_> = attributes(&bytes).collect();
+        assert_eq!(read, [(3, &b"bh0\0"[..]), (4, &[1, 2, 3]), (5, &[])]);
+    }
+}

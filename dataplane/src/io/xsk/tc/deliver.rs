@@ -1,0 +1,100 @@
+//! The programs at the trunk's first end and at the pods' ends: what workers send reaches its port, and nothing else does.
+//!
+//! Tc ingress of the trunk's first end:
+//!
+//! ```text
+//!   an 802.1ad tag beside the packet             | else: drop
+//!   slots[tag] has a way                         | else: drop
+//!   take the tag off
+//!   for another machine: make it this machine's, as the MAC address is the port's and not the trunk's
+//!   the way is a pod's: return bpf_redirect_peer(way), else: return bpf_redirect(way)
+//! ```
+//!
+//! Tc egress of a pod's interface, on the node:
+//!
+//! ```text
+//!   count for the interface's port, drop
+//! ```
+//!
+//! Only the node's own kernel sends there: packets of workers and of flows enter the pod at the other end of its veth.
+
+use super::super::bpf::Map;
+use super::super::flow_headers::Place::{self, Drop, End, Known, Peer};
+use super::super::flow_headers::{CONTEXT, STACK};
+use super::super::flow_layout::{cells, traffic};
+use super::super::flow_steps::look_up;
+use super::super::flow_table::FlowTable;
+use super::super::instruction::Operation::{Add, And, ShiftLeft};
+use super::super::instruction::Test::{Differs, Equal};
+use super::super::instruction::Width::{Double, Word};
+use super::super::instruction::{Assembler, Instruction};
+use super::how;
+use super::ingress::{SERVICE_TAG, SHOT, context, function};
+
+/// The way out, 8 bytes on the stack.
+const WAY: i16 = -8;
+/// Keys of maps, 8 bytes.
+const SCRATCH: i16 = -16;
+
+/// The program at the trunk's first end.
+pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
+    /// `PACKET_HOST`, `PACKET_OTHERHOST`.
+    const HOST: i32 = 0;
+    const OTHER_HOST: i32 = 3;
+    let mut program = Assembler::new();
+    program.push([Instruction::copy(CONTEXT, 1)]);
+    program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
+    program.jump_if(1, Equal, 0, Drop);
+    program.load(Word, 1, CONTEXT, context::VLAN_PROTO);
+    program.jump_if(1, Differs, SERVICE_TAG, Drop);
+    program.load(Word, 2, CONTEXT, context::VLAN_TCI);
+    // The other bits are priorities.
+    program.apply(And, 2, cells::SLOTS - 1);
+    program.apply(ShiftLeft, 2, cells::SLOT_LEN.ilog2().cast_signed());
+    program.push(Instruction::value(1, &table.cells, cells::SLOT));
+    program.apply_register(Add, 1, 2);
+    program.load(Double, 2, 1, cells::WAY);
+    program.store(Double, STACK, 2, WAY);
+    program.load(Word, 2, STACK, WAY + cells::HOW);
+    program.jump_if(2, Equal, how::CLOSED.cast_signed(), Drop);
+    program.push([Instruction::copy(1, CONTEXT), Instruction::call(function::VLAN_POP)]);
+    program.jump_if(0, Differs, 0, Drop);
+    program.load(Word, 1, CONTEXT, context::PKT_TYPE);
+    program.jump_if(1, Differs, OTHER_HOST, Known);
+    program.push([Instruction::copy(1, CONTEXT), Instruction::set(2, HOST), Instruction::call(function::CHANGE_TYPE)]);
+    program.place(Known);
+    program.load(Word, 1, STACK, WAY);
+    program.load(Word, 3, STACK, WAY + cells::HOW);
+    program.push([Instruction::set(2, 0)]);
+    program.jump_if(3, Equal, how::PEER.cast_signed(), Peer);
+    program.push([Instruction::call(function::REDIRECT)]);
+    program.jump(End);
+    program.place(Peer);
+    program.push([Instruction::call(function::REDIRECT_PEER)]);
+    program.jump(End);
+    drop_and_end(program)
+}
+
+/// The program at tc egress of a pod's interface.
+pub(super) fn guard(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
+    let mut program = Assembler::new();
+    program.load(Word, 2, 1, context::IFINDEX);
+    program.store(Word, STACK, 2, SCRATCH);
+    look_up(&mut program, ports, SCRATCH);
+    program.jump_if(0, Equal, 0, Drop);
+    program.load(Word, 1, 0, 0);
+    program.store(Double, STACK, 1, SCRATCH);
+    look_up(&mut program, &table.traffic, SCRATCH);
+    program.jump_if(0, Equal, 0, Drop);
+    program.push([Instruction::set(2, 1)]);
+    program.add_to(0, 2, traffic::BYPASSED, 1);
+    drop_and_end(program)
+}
+
+fn drop_and_end(mut program: Assembler<Place>) -> Vec<Instruction> {
+    program.place(Drop);
+    program.push([Instruction::set(0, SHOT)]);
+    program.place(End);
+    program.push([Instruction::exit()]);
+    program.finish()
+}

@@ -1,0 +1,305 @@
+//! The program at tc ingress of every port's interface: flows that the workers know go on in the kernel, everything else goes
+//! to the workers over the trunk.
+//!
+//! ```text
+//!   port = ports[ctx.ifindex]                                                        | else: count, drop
+//!   no VLAN tag beside the packet, headers in its linear part                        | else: miss
+//!   parse -> key (flow_headers)                                                      | miss
+//!   find the flow, its epochs, its MAC addresses, its lease (flow_steps)             | miss
+//!   in segments: gso_size + headers, else: length <= what the way out carries        | else: miss
+//!   the gate is open                                                                 | else: counted there, miss
+//!   slots[flow.out] has a way                                                        | else: miss
+//!   count; one hop less, new MAC addresses
+//!   the way is a pod's: return bpf_redirect_peer(way), else: return bpf_redirect(way)
+//!
+//! miss:
+//!   used = max(slots[port].used, now - saved) + cost * segments;  more than now      | count, drop
+//!   queue = hash of both addresses, the same in both directions, over the workers
+//!   push an 802.1ad tag with the port's slot
+//!   return bpf_redirect(trunk)
+//! ```
+//!
+//! Packets of a flow are handed over as they are: a segment of 64 KiB stays one, and its checksum unfinished. What the trunk
+//! carries is segmented and completed by the kernel, because the trunk's first end has no offloads.
+//!
+//! The limit comes before the trunk, because the trunk is one queue for all ports. It counts segments, since one packet of 64 KiB
+//! is 45 of them behind the trunk. Two cores that run the program for one port at once may let a few more pass.
+//!
+//! A link stays with an interface that is moved to another network namespace, and there the numbers in the maps would be other
+//! interfaces'. What goes to the trunk is lost there, since the trunk's number is drawn at random from those that the kernel does
+//! not give by itself. Flows end when the process detaches the link, which the kernel's message of the move has it do, and with
+//! their lease in any case. A program cannot ask for its namespace: `bpf_get_netns_cookie` tells that of the packet's socket, and
+//! the functions that look an interface up without sending are for programs under the GPL only.
+
+use super::super::bpf::Map;
+use super::super::flow_headers::Place::{
+    self, Closed, Compare, Drop, End, Limited, Linear, Miss, Peer, Recent, Segments, Unlimited,
+};
+use super::super::flow_headers::{
+    CONTEXT, DATA, DATA_END, Extent, HEADERS, KEY, LENGTH, SHORTEST, STACK, clear_key, parse, rewrite,
+};
+use super::super::flow_layout::{cells, key, traffic, value};
+use super::super::flow_steps::{PACKETS, SCRATCH, VALUE, ask_time, count, find, look_up, pass_gate};
+use super::super::flow_table::FlowTable;
+use super::super::instruction::Operation::{Add, Multiply, ShiftLeft, ShiftRight, Subtract, Xor};
+use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Less};
+use super::super::instruction::Width::{Double, Short, Word};
+use super::super::instruction::{Assembler, Instruction};
+use super::how;
+
+/// `struct __sk_buff`.
+pub(super) mod context {
+    pub(in crate::io::xsk::tc) const LEN: i16 = 0;
+    pub(in crate::io::xsk::tc) const PKT_TYPE: i16 = 4;
+    pub(in crate::io::xsk::tc) const QUEUE_MAPPING: i16 = 12;
+    pub(in crate::io::xsk::tc) const VLAN_PRESENT: i16 = 20;
+    pub(in crate::io::xsk::tc) const VLAN_TCI: i16 = 24;
+    pub(in crate::io::xsk::tc) const VLAN_PROTO: i16 = 28;
+    pub(in crate::io::xsk::tc) const IFINDEX: i16 = 40;
+    pub(in crate::io::xsk::tc) const DATA: i16 = 76;
+    pub(in crate::io::xsk::tc) const DATA_END: i16 = 80;
+    pub(in crate::io::xsk::tc) const GSO_SEGS: i16 = 164;
+    pub(in crate::io::xsk::tc) const GSO_SIZE: i16 = 176;
+}
+
+/// Functions of the kernel.
+pub(super) mod function {
+    pub(in crate::io::xsk::tc) const VLAN_PUSH: i32 = 18;
+    pub(in crate::io::xsk::tc) const VLAN_POP: i32 = 19;
+    pub(in crate::io::xsk::tc) const REDIRECT: i32 = 23;
+    pub(in crate::io::xsk::tc) const CHANGE_TYPE: i32 = 32;
+    pub(in crate::io::xsk::tc) const PULL_DATA: i32 = 39;
+    pub(in crate::io::xsk::tc) const CSUM_UPDATE: i32 = 40;
+    /// Linux 5.10.
+    pub(in crate::io::xsk::tc) const REDIRECT_PEER: i32 = 155;
+}
+
+/// `TC_ACT_SHOT`.
+pub(super) const SHOT: i32 = 2;
+
+/// 802.1ad, as `__sk_buff` and the functions have it: in the network's order.
+pub(super) const SERVICE_TAG: i32 = 0x88a8_u16.to_be() as i32;
+
+/// The port's slot, 8 bytes on the stack.
+const SLOT: i16 = SCRATCH - 8;
+/// The way out of a flow: its interface and how, 8 bytes.
+const WAY: i16 = SLOT - 8;
+
+/// Headers of TCP over IPv6 without options, in bytes: as much as is asked for when even those of UDP are not in the linear
+/// part, as with some network cards' drivers.
+const PULLED: i32 = 74;
+
+/// The program.
+pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
+    let mut program = Assembler::new();
+    program.push([Instruction::copy(CONTEXT, 1)]);
+    find_port(&mut program, ports);
+    count_segments(&mut program);
+    program.load(Word, 2, STACK, SLOT);
+    clear_key(&mut program, 2);
+    program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
+    program.jump_if(1, Differs, 0, Miss);
+    find_headers(&mut program);
+    parse(&mut program, Extent::Context(context::LEN));
+    find(&mut program, table);
+    fit(&mut program);
+    pass_gate(&mut program, table);
+    find_way(&mut program, table);
+    count(&mut program, table);
+    rewrite(&mut program, VALUE, adjust_checksum);
+    hand_over(&mut program);
+    program.place(Miss);
+    limit(&mut program, table);
+    choose_worker(&mut program, table);
+    send_to_worker(&mut program, table);
+    program.place(Limited);
+    count_drop(&mut program, table, traffic::LIMITED);
+    program.place(Closed);
+    program.push([Instruction::set(1, 0)]);
+    program.store(Double, STACK, 1, SLOT);
+    program.push([Instruction::set(1, 1)]);
+    program.store(Double, STACK, 1, PACKETS);
+    count_drop(&mut program, table, traffic::CLOSED);
+    program.place(Drop);
+    program.push([Instruction::set(0, SHOT)]);
+    program.place(End);
+    program.push([Instruction::exit()]);
+    program.finish()
+}
+
+/// The slot of the interface's port comes to the stack.
+fn find_port(program: &mut Assembler<Place>, ports: &Map) {
+    program.load(Word, 1, CONTEXT, context::IFINDEX);
+    program.store(Word, STACK, 1, SCRATCH);
+    look_up(program, ports, SCRATCH);
+    program.jump_if(0, Equal, 0, Closed);
+    program.load(Word, 1, 0, 0);
+    program.store(Double, STACK, 1, SLOT);
+}
+
+/// How many packets this one is on a wire comes to the stack.
+fn count_segments(program: &mut Assembler<Place>) {
+    program.load(Word, 1, CONTEXT, context::GSO_SEGS);
+    program.jump_if(1, Differs, 0, Segments);
+    program.push([Instruction::set(1, 1)]);
+    program.place(Segments);
+    program.store(Double, STACK, 1, PACKETS);
+}
+
+/// Where the packet's linear part begins and ends, with the headers in it where they can be.
+fn find_headers(program: &mut Assembler<Place>) {
+    let ends = |program: &mut Assembler<Place>| {
+        program.load(Word, DATA, CONTEXT, context::DATA);
+        program.load(Word, DATA_END, CONTEXT, context::DATA_END);
+    };
+    ends(program);
+    program.push([Instruction::copy(2, DATA)]);
+    program.apply(Add, 2, SHORTEST);
+    program.jump_if_register(DATA_END, AtLeast, 2, Linear);
+    program.load(Word, 2, CONTEXT, context::LEN);
+    program.jump_if(2, Less, SHORTEST, Miss);
+    program.jump_if(2, Less, PULLED, Place::Pull);
+    program.push([Instruction::set(2, PULLED)]);
+    program.place(Place::Pull);
+    program.push([Instruction::copy(1, CONTEXT), Instruction::call(function::PULL_DATA)]);
+    ends(program);
+    program.place(Linear);
+}
+
+/// Goes on when the way out carries the packet, or each of its segments. What it does not carry is the worker's to refuse.
+fn fit(program: &mut Assembler<Place>) {
+    program.load(Word, 1, CONTEXT, context::LEN);
+    program.store(Double, STACK, 1, LENGTH);
+    program.load(Word, 2, CONTEXT, context::GSO_SIZE);
+    program.jump_if(2, Equal, 0, Compare);
+    program.load(Double, 1, STACK, HEADERS);
+    program.apply_register(Add, 1, 2);
+    program.place(Compare);
+    program.load(Short, 2, STACK, VALUE + value::LONGEST);
+    program.jump_if_register(1, Greater, 2, Miss);
+}
+
+/// The way out of the flow's packets comes to the stack.
+fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
+    program.load(Word, 2, STACK, VALUE + value::OUT);
+    slot_cell(program, table);
+    program.load(Double, 2, 1, cells::WAY);
+    program.store(Double, STACK, 2, WAY);
+    program.load(Word, 2, STACK, WAY + cells::HOW);
+    program.jump_if(2, Equal, how::CLOSED.cast_signed(), Miss);
+}
+
+/// Register 1 is where the cells of the slot in register 2 are.
+fn slot_cell(program: &mut Assembler<Place>, table: &FlowTable) {
+    // Always so; the verifier cannot know.
+    program.jump_if(2, AtLeast, cells::SLOTS, Drop);
+    program.apply(ShiftLeft, 2, cells::SLOT_LEN.ilog2().cast_signed());
+    program.push(Instruction::value(1, &table.cells, cells::SLOT));
+    program.apply_register(Add, 1, 2);
+}
+
+/// Some network cards tell the sum over the whole packet (`CHECKSUM_COMPLETE`), and an IPv6 header has no checksum of its own to make up for
+/// a changed hop limit. One less in the lower byte of a word is as much as 0xfffe more.
+fn adjust_checksum(program: &mut Assembler<Place>) {
+    program.push([
+        Instruction::copy(1, CONTEXT),
+        Instruction::set(2, i32::from(0xfffe_u16.to_be())),
+        Instruction::call(function::CSUM_UPDATE),
+    ]);
+}
+
+/// Hands a packet that is ready to its way out.
+fn hand_over(program: &mut Assembler<Place>) {
+    program.load(Word, 1, STACK, WAY);
+    program.load(Word, 3, STACK, WAY + cells::HOW);
+    program.push([Instruction::set(2, 0)]);
+    program.jump_if(3, Equal, how::PEER.cast_signed(), Peer);
+    program.push([Instruction::call(function::REDIRECT)]);
+    program.jump(End);
+    program.place(Peer);
+    program.push([Instruction::call(function::REDIRECT_PEER)]);
+    program.jump(End);
+}
+
+/// Goes on when the port has time left on the slow path. No cost is no limit.
+fn limit(program: &mut Assembler<Place>, table: &FlowTable) {
+    const { assert!(cells::SAVED == cells::COST + 8) };
+    program.push(Instruction::value(1, &table.cells, cells::COST));
+    program.load(Double, 4, 1, 0);
+    program.jump_if(4, Equal, 0, Unlimited);
+    program.load(Double, 5, 1, 8);
+    program.store(Double, STACK, 4, SCRATCH);
+    program.push([Instruction::copy(DATA, 5)]);
+    ask_time(program);
+    program.load(Word, 2, STACK, SLOT);
+    slot_cell(program, table);
+    // used = max(used, now - saved)
+    program.load(Double, 3, 1, cells::USED);
+    program.push([Instruction::copy(4, 0)]);
+    program.apply_register(Subtract, 4, DATA);
+    program.jump_if_register(3, AtLeast, 4, Recent);
+    program.push([Instruction::copy(3, 4)]);
+    program.place(Recent);
+    program.jump_if_register(3, Greater, 0, Limited);
+    program.load(Double, 4, STACK, SCRATCH);
+    program.load(Double, 5, STACK, PACKETS);
+    program.apply_register(Multiply, 4, 5);
+    program.apply_register(Add, 3, 4);
+    program.store(Double, 1, 3, cells::USED);
+    program.place(Unlimited);
+}
+
+/// The queue of the trunk is that of the worker that has both directions' sessions, as `Affinity` computes it. What has no
+/// addresses that the program knows goes to any worker, which hands it on.
+fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
+    program.push(Instruction::value(1, &table.cells, cells::HASH));
+    for (at, register) in [(0, 2), (8, 3)] {
+        program.load(Double, register, 1, at);
+    }
+    // Register 0 is the sum over both addresses of the first half times one key plus the second half, times the other key.
+    for (first, result) in [(key::SOURCE, 4), (key::DESTINATION, 0)] {
+        program.load(Double, result, STACK, KEY + first);
+        program.apply_register(Multiply, result, 2);
+        program.load(Double, 5, STACK, KEY + first + 8);
+        program.apply_register(Add, result, 5);
+        program.apply_register(Multiply, result, 3);
+        program.push([Instruction::copy(5, result)]);
+        program.apply(ShiftRight, 5, 32);
+        program.apply_register(Xor, result, 5);
+    }
+    program.apply_register(Add, 0, 4);
+    program.load(Double, 2, 1, 16);
+    program.apply_register(Multiply, 0, 2);
+    program.apply(ShiftRight, 0, 32);
+    program.push(Instruction::value(1, &table.cells, cells::WORKERS));
+    program.load(Word, 2, 1, 0);
+    program.apply_register(Multiply, 0, 2);
+    program.apply(ShiftRight, 0, 32);
+    // 0 would leave the choice to the kernel.
+    program.apply(Add, 0, 1);
+    program.store(Word, CONTEXT, 0, context::QUEUE_MAPPING);
+}
+
+/// Sends the packet into the trunk, with the port's slot as a tag.
+fn send_to_worker(program: &mut Assembler<Place>, table: &FlowTable) {
+    program.load(Word, 3, STACK, SLOT);
+    program.push([
+        Instruction::copy(1, CONTEXT),
+        Instruction::set(2, SERVICE_TAG),
+        Instruction::call(function::VLAN_PUSH),
+    ]);
+    program.jump_if(0, Differs, 0, Drop);
+    program.push(Instruction::value(1, &table.cells, cells::TRUNK));
+    program.load(Word, 1, 1, 0);
+    program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
+    program.jump(End);
+}
+
+/// Counts what is dropped for the slot on the stack.
+fn count_drop(program: &mut Assembler<Place>, table: &FlowTable, counter: i16) {
+    look_up(program, &table.traffic, SLOT);
+    program.jump_if(0, Equal, 0, Drop);
+    program.load(Double, 2, STACK, PACKETS);
+    program.add_to(0, 2, counter, 1);
+    program.jump(Drop);
+}

@@ -1,0 +1,268 @@
+//! The tc data path: established flows go from interface to interface in the kernel with their offloads kept, everything else
+//! comes to the workers over one wire.
+//!
+//! ```text
+//!   pod eth0 ~ veth --> tc ingress [ingress]: flow known, leased, this epoch? --yes--> rewritten, to the other port's interface
+//!                                                 `no--> tag with the port's slot
+//!                                                          |
+//!                                             bh0 ~ bh1 (the trunk) --> XDP --> AF_XDP socket of the worker that the hash names
+//!
+//!   worker --> bh1 ~ bh0 --> tc ingress [deliver]: take the tag off --> the port's interface
+//! ```
+//!
+//! **Purpose.** [`TcDatapath`] has the maps, the programs and the trunk; a [`TcAttachment`] is one interface whose packets come
+//! here. **Not its purpose:** deciding anything. The programs hold flows that workers have added, and no policy.
+//!
+//! The other attachment, AF_XDP sockets on the interface itself ([`super::Interface`]), takes segmentation and checksum offload
+//! away from a pod, needs packet memory and sockets for each port, and is faster for single frames that were never the
+//! kernel's packets. Here opening a port is attaching a link and filling in two values; an idle port costs nothing.
+//!
+//! **Invariant.** A packet of an attached interface reaches the node's own network stack never: the program sends it on or drops
+//! it. While the port is closed, it drops all. What leaves is judged by a worker, or belongs to a flow that a worker has added
+//! for a lease and for the epochs of both ports.
+
+mod attachment;
+mod deliver;
+mod ingress;
+mod trunk;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bulkhead_classifier::OriginId;
+
+pub use attachment::TcAttachment;
+
+use super::bpf::{self, Hook, MAP_HASH, Map, MapKind};
+use super::error::XskError;
+use super::flow_layout::{cells, traffic};
+use super::flow_table::FlowTable;
+use super::instruction::Instruction;
+use super::port::XskPort;
+use super::umem::Umem;
+use super::{QueueConfig, namespace, small_size};
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot};
+use crate::{Affinity, PortId, Snapshot};
+use trunk::Trunk;
+
+/// How packets leave through an interface.
+mod how {
+    /// Not at all.
+    pub(super) const CLOSED: u32 = 0;
+    /// `bpf_redirect_peer`: into the network namespace of a veth's other end.
+    pub(super) const PEER: u32 = 1;
+    /// `bpf_redirect`: out of the interface.
+    pub(super) const OUT: u32 = 2;
+}
+
+/// What the data path is made with.
+#[derive(Clone, Debug)]
+pub struct TcConfig {
+    /// The names of the trunk's two ends. The first is where programs send to, the second has the workers' sockets.
+    pub trunk: [String; 2],
+    /// How the workers of the vswitch share packets out among them; the same one as theirs.
+    pub affinity: Affinity,
+    /// How many workers there are; each has a queue of the trunk.
+    pub workers: u32,
+    /// What a port may send to the workers.
+    pub slow_path: SlowPathLimit,
+}
+
+/// What one port may send to the workers, counted in packets as they are on a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowPathLimit {
+    /// Packets a second; 0 is no limit.
+    pub rate: u32,
+    /// How many it may send at once after a pause.
+    pub burst: u32,
+}
+
+impl Default for SlowPathLimit {
+    /// A worker takes some 400,000 packets a second off the trunk, so that three ports that flood at once leave room for others.
+    /// The burst is a tenth of a second of it: a TCP flow of 1 Gb/s that comes back to the workers after a change of policy loses
+    /// nothing until it is in the kernel again.
+    fn default() -> Self {
+        Self { rate: 100_000, burst: 10_000 }
+    }
+}
+
+/// See the module. Shared by the attachments and the workers of a vswitch; the kernel forgets it with the last of them.
+pub struct TcDatapath {
+    table: FlowTable,
+    ports: Map,
+    ingress: OwnedFd,
+    guard: OwnedFd,
+    trunk: Trunk,
+    /// The network namespace in which all this is.
+    namespace: Option<u64>,
+}
+
+impl TcDatapath {
+    /// Makes the maps and the trunk in the calling thread's network namespace, and loads the programs.
+    ///
+    /// # Errors
+    /// [`XskError`] when the kernel is too old (6.6 for this), the process lacks `CAP_BPF`, `CAP_PERFMON` or `CAP_NET_ADMIN`, or
+    /// another vswitch runs in the namespace.
+    pub fn new(config: &TcConfig) -> Result<Arc<Self>, XskError> {
+        let name = &config.trunk[0];
+        let failed = |operation| move |source| XskError::system(name, operation, source);
+        super::interface::raise_limits();
+        let table = FlowTable::new().map_err(failed("make the maps of the tc data path"))?;
+        let ports = Map::of(&MapKind {
+            kind: MAP_HASH,
+            name: "bulkhead_ports",
+            key_size: small_size::<u32>(),
+            value_size: small_size::<u32>(),
+            entries: cells::SLOTS.cast_unsigned(),
+            flags: 0,
+        });
+        let ports = ports.map_err(failed("make the map of ports"))?;
+        let load = |hook, title, instructions: &[Instruction]| {
+            bpf::load_program(hook, title, instructions, 0).map_err(|source| match source.raw_os_error() {
+                Some(libc::EACCES | libc::EINVAL) => {
+                    XskError::Program { program: title, reason: bpf::refusal(hook, instructions, 0) }
+                }
+                _ => XskError::system(name, "load a tc program", source),
+            })
+        };
+        let ingress = load(Hook::TcIngress, "bulkhead_in", &ingress::instructions(&table, &ports))?;
+        let guard = load(Hook::TcEgress, "bulkhead_guard", &deliver::guard(&table, &ports))?;
+        let deliver = load(Hook::TcIngress, "bulkhead_out", &deliver::to_ports(&table))?;
+        let trunk = Trunk::new(&config.trunk, config.workers, deliver.as_fd())?;
+        let datapath = Self { table, ports, ingress, guard, trunk, namespace: namespace::current() };
+        datapath.configure(config);
+        Ok(Arc::new(datapath))
+    }
+
+    /// Tells the programs what they are made with.
+    fn configure(&self, config: &TcConfig) {
+        const SECOND: u64 = 1_000_000_000;
+        let store = |offset: i32, value: u64| self.table.cell(offset).store(value, Ordering::SeqCst);
+        self.table.half_cell(cells::TRUNK).store(self.trunk.first(), Ordering::SeqCst);
+        self.table.half_cell(cells::WORKERS).store(config.workers, Ordering::SeqCst);
+        for (at, key) in (0..).zip(config.affinity.keys()) {
+            store(cells::HASH + at * 8, key);
+        }
+        let cost = SECOND.checked_div(u64::from(config.slow_path.rate)).unwrap_or(0);
+        store(cells::SAVED, cost * u64::from(config.slow_path.burst));
+        store(cells::COST, cost);
+    }
+
+    /// Opens the trunk's queues, one for each worker, in their order.
+    ///
+    /// # Errors
+    /// [`XskError`] when there is no memory for them.
+    pub fn trunk_ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
+        self.trunk.ports(umem, config)
+    }
+
+    /// Ends the flows of all ports whose epochs the snapshot changes ([`Snapshot::after`]). To be called before the snapshot
+    /// is published: what workers add by the old one then is not used any more.
+    pub fn enter(&self, snapshot: &Snapshot) {
+        self.table.enter(snapshot);
+    }
+
+    /// Ends all flows from and to a port, until a snapshot with another epoch of it is [entered](Self::enter).
+    pub fn leave(&self, port: PortId) {
+        self.table.leave(port);
+    }
+
+    /// What was forwarded in the kernel from and to the port that has the slot, since it has it.
+    pub fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
+        self.table.traffic_of(slot)
+    }
+
+    /// What the programs have dropped at the port that has the slot, since it has it.
+    pub fn drops(&self, slot: FlowSlot) -> TcDrops {
+        let count = |offset| self.table.counted(slot, offset);
+        TcDrops { limited: count(traffic::LIMITED), bypassed: count(traffic::BYPASSED) }
+    }
+
+    /// Packets that interfaces sent whose ports were closed.
+    pub fn closed_drops(&self) -> u64 {
+        self.table.counted(FlowSlot(0), traffic::CLOSED)
+    }
+
+    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
+    /// is days of new policies at ten a minute, it does not know.
+    pub fn allowed_by(&self, origin: OriginId) -> u64 {
+        self.table.allowed_by(origin)
+    }
+
+    /// How many times a flow was added or renewed.
+    pub fn added(&self) -> u64 {
+        self.table.added()
+    }
+
+    /// How many times the kernel refused one; its packets go through the workers.
+    pub fn failed(&self) -> u64 {
+        self.table.failed()
+    }
+
+    /// Where a slot's packets leave.
+    fn set_way(&self, slot: FlowSlot, interface: u32, how: u32) {
+        const { assert!(cells::WAY == 0 && cells::HOW == 4) };
+        let way = [interface.to_ne_bytes(), how.to_ne_bytes()].concat();
+        let way = u64::from_ne_bytes(way.try_into().expect("two times four bytes"));
+        let offset = cells::SLOT + i32::from(slot.0) * cells::SLOT_LEN;
+        self.table.cell(offset).store(way, Ordering::SeqCst);
+    }
+
+    fn has_way(&self, slot: FlowSlot) -> bool {
+        let offset = cells::SLOT + i32::from(slot.0) * cells::SLOT_LEN + i32::from(cells::HOW);
+        self.table.half_cell(offset).load(Ordering::SeqCst) != how::CLOSED
+    }
+
+    /// Packets of an interface of the calling thread's network namespace are the port's that has the slot.
+    fn open_port(&self, interface: u32, slot: FlowSlot) -> io::Result<()> {
+        self.ports.insert(&interface.to_ne_bytes(), &u32::from(slot.0).to_ne_bytes())
+    }
+
+    fn close_port(&self, interface: u32) -> io::Result<()> {
+        self.ports.remove(&interface.to_ne_bytes())
+    }
+}
+
+impl fmt::Debug for TcDatapath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcDatapath").field("trunk", &self.trunk.first()).finish_non_exhaustive()
+    }
+}
+
+/// Packets, as they would be on a wire, that the programs have dropped at a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcDrops {
+    /// Because it has sent more to the workers than it may ([`SlowPathLimit`]).
+    pub limited: u64,
+    /// Because the node's own kernel sent them to the port, past the vswitch.
+    pub bypassed: u64,
+}
+
+impl FlowCache for TcDatapath {
+    fn reaches(&self, out: FlowSlot) -> bool {
+        self.has_way(out)
+    }
+
+    fn add(&self, flow: &CachedFlow) {
+        self.table.add(flow);
+    }
+
+    fn passed(&self, gate: FlowGate) -> u64 {
+        self.table.passed(gate)
+    }
+
+    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
+        self.table.open(gate, passed)
+    }
+
+    fn moves(&self, port: PortId) -> u16 {
+        self.table.moves(port)
+    }
+
+    fn moved(&self, port: PortId) {
+        self.table.moved(port);
+    }
+}

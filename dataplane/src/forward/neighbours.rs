@@ -142,7 +142,9 @@ impl Neighbours {
             self.peer_changes.fetch_add(1, Ordering::Release);
             // Whatever was asked for on this port is answered now.
             self.lock().book.forget(port);
-            self.report_move(port);
+            if before != 0 {
+                self.report_move(port);
+            }
         }
         mac
     }

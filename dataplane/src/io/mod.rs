@@ -43,9 +43,10 @@ pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
 pub use xsk::{
-    Frame, Generator, Interface, KernelFlowCache, LinkInfo, LinkWatch, PollSet, QueueConfig, Umem, UmemError, Waker,
-    XdpMode, XskError, XskPort, default_route_interfaces, in_namespace, poll, set_generic_receive_offload,
-    set_transmit_checksum_offload, takes_xdp_frames, transmit_checksum_offload, xdp_programs,
+    Frame, Generator, Interface, KernelFlowCache, LinkEvent, LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig,
+    Umem, UmemError, Waker, XdpMode, XskError, XskPort, default_route_interfaces, in_namespace, links, poll,
+    set_generic_receive_offload, set_transmit_checksum_offload, takes_xdp_frames, transmit_checksum_offload,
+    xdp_programs,
 };
 
 use crate::LinkType;

@@ -1,4 +1,4 @@
-//! `bulkhead run`: the control thread of a live vswitch.
+//! `bulkhead run`: a live vswitch.
 //!
 //! **Purpose.** Reads the configuration and the state, opens the interfaces, tells the workers what to enforce, and keeps all of
 //! that up to date until it is told to stop.
@@ -7,31 +7,48 @@
 //! and they go on with what they have whatever happens here.
 //!
 //! ```text
-//!   config file --watch--> Config --> ports: wait for interface, hold, open --add, remove--> workers
-//!   state files --watch--> LiveState (last good) --> View --> Snapshot --publish---------------^
-//!   signals -------------> stop, summary <----------------------------- counters, events ------'
+//!   thread       owns                                      is woken by
+//!   main         configuration, summary ([`daemon`])       signals, its file, notices of the others
+//!   interfaces   every interface ([`interfaces`])          the kernel's messages ([`links`]), workers, commands, retries
+//!   policy       the state, its pipeline ([`policy`])      the state's files
+//!   worker 0..n  packets, sessions, queues                 packets, commands
+//!
+//!     main --Configure--> interfaces --hand over, remove--> workers --a port has failed--> interfaces
+//!                             |  set_ports
+//!                             v
+//!                         Composer [ tables | ports | routes ] --Snapshot, published--> workers
+//!                             ^  set_policy
+//!     state files --watch--> policy
 //! ```
+//!
+//! Each thing has one owner. The interfaces thread never waits for policy to be loaded or compiled, so that a new interface is
+//! held closed as soon as the kernel tells of it; the policy thread never waits for an interface. They meet in the
+//! [`composer`], for as long as it takes to compose a snapshot. The alternative that lost was one thread that did everything in
+//! turn, every 10 ms: a large state then kept new interfaces unprotected for as long as it took to compile, and the turns cost
+//! time when nothing happened.
 //!
 //! **Invariant.** What is published is one whole state that made sense. Whatever fails (a file, an interface, a port)
 //! leaves the rest as it was, is said once and is counted. An interface of the configuration gives no packet to the host's
-//! stack, whether its port is open or not ([`ports`]).
+//! stack, whether its port is open or not ([`interfaces`]).
 
 mod capture;
+mod composer;
 mod config;
-mod control;
+mod daemon;
+mod datapath;
 mod ids;
+mod interfaces;
 mod links;
 mod log;
 mod next_hops;
 mod outlet;
-mod ports;
+mod policy;
 mod preflight;
 #[cfg(test)]
 mod scratch;
 mod signals;
 mod state;
 mod summary;
-mod system;
 mod view;
 mod watch;
 
@@ -43,9 +60,8 @@ use anyhow::{Context, bail};
 use crate::args::{Format, Run};
 use crate::output;
 use config::Config;
-use control::Control;
+use daemon::Daemon;
 use preflight::{Facts, Finding, Severity};
-use signals::Requests;
 
 /// Runs the vswitch until a signal ends it, or only checks whether it could.
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
@@ -79,8 +95,8 @@ fn start(args: &Run) -> anyhow::Result<ExitCode> {
         bail!("{errors} of the checks at start failed; nothing was touched");
     }
     // Before anything that a signal should stop in order.
-    let requests = Requests::listen().context("cannot listen to signals")?;
-    Control::start(config, args, requests)?.run()
+    let requests = signals::listen().context("cannot listen to signals")?;
+    Daemon::start(config, args, requests)?.run()
 }
 
 /// Prints the findings. Exit code 1 when the vswitch would not start.

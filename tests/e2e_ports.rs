@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bulkhead_dataplane::io::{LinkWatch, in_namespace};
 use lab::netns::{Dialogue, Running, eventually, run};
-use lab::{Lab, has_xdp};
+use lab::{Lab, UNANSWERED, has_xdp};
 
 fn three() -> Lab {
     let mut lab = Lab::new();
@@ -150,23 +150,6 @@ fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_n
     assert_lost_nothing(&lab, "c", background);
     lab.stop();
 }
-
-/// Replaces a file by one that whoever opens it waits for, as on a file system whose server does not answer: a lease, which
-/// the kernel breaks after 45 s. Says when somebody waits.
-const UNANSWERED: &str = "
-import fcntl, os, signal, sys
-signal.alarm(40)
-path = sys.argv[1]
-file = open(path + '.new', 'w+')
-file.write(open(path).read() + '# changed')
-file.flush()
-signal.signal(signal.SIGIO, lambda *_: print('waits', flush=True))
-fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-os.rename(path + '.new', path)
-print('ready', flush=True)
-while True:
-    signal.pause()
-";
 
 #[test]
 fn a_second_sigterm_ends_at_once_what_waits_for_a_file() {

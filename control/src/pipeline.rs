@@ -39,7 +39,7 @@ pub struct Pipeline {
     origins: SharedOrigins,
     published: Published,
     acl: BTreeMap<Arc<str>, AclRenderer>,
-    renderers: Vec<Box<dyn Renderer>>,
+    renderers: Vec<Box<dyn Renderer + Send>>,
 }
 
 impl Pipeline {
@@ -62,8 +62,9 @@ impl Pipeline {
         }
     }
 
-    /// Registers a further renderer. It gets every transaction from the next on; a resync gives it the whole state.
-    pub fn register(&mut self, renderer: Box<dyn Renderer>) {
+    /// Registers a further renderer, which goes with the pipeline from thread to thread. It gets every transaction from the next
+    /// on; a resync gives it the whole state.
+    pub fn register(&mut self, renderer: Box<dyn Renderer + Send>) {
         self.renderers.push(renderer);
     }
 

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, Frame, FramePool, Interface, KernelFlowCache, PollSet,
-    Port, XdpMode, XskPort, poll, takes_xdp_frames,
+    CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, Frame, FramePool, Interface, KernelFlowCache,
+    KernelFlows, PollSet, Port, XdpMode, XskPort, poll, takes_xdp_frames,
 };
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{

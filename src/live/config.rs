@@ -34,10 +34,14 @@ const MAX_FILE_LEN: u64 = 1 << 20;
 pub(crate) struct Config {
     /// The node whose vswitch this is.
     pub node: Arc<str>,
-    /// How interfaces are taken.
+    /// Where the packets of interfaces are taken from the kernel.
+    pub attach: Attach,
+    /// How interfaces are taken, with [`Attach::Xdp`].
     pub mode: Mode,
     /// Whether packets of established sessions between pods are forwarded in the kernel.
     pub flow_cache: bool,
+    /// What a port may send to the workers.
+    pub slow_path: SlowPathConfig,
     /// Where policy comes from.
     pub state: StateConfig,
     /// The threads that forward.
@@ -48,6 +52,26 @@ pub(crate) struct Config {
     pub ports: Vec<PortEntry>,
     /// Where packets go that are not for a pod of this node, besides what the state says.
     pub routes: Vec<RouteEntry>,
+}
+
+/// Where the packets of interfaces are taken from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Attach {
+    /// At their tc hooks: segmentation and checksum offload stay as they are.
+    #[default]
+    Tc,
+    /// By AF_XDP sockets on the interfaces themselves.
+    Xdp,
+}
+
+/// What a port may send to the workers with [`Attach::Tc`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlowPathConfig {
+    /// Packets a second, as they are on a wire; 0 is no limit.
+    pub packets_per_second: u32,
+    /// How many at once after a pause.
+    pub burst: u32,
 }
 
 /// Which XDP mode binds an interface.
@@ -285,7 +309,10 @@ impl Config {
 
     /// How many packet buffers all ports share.
     pub(crate) fn frames(&self) -> u32 {
-        self.workers.frames.unwrap_or_else(|| buffers::default_frames(self.ports.len()))
+        self.workers.frames.unwrap_or_else(|| match self.attach {
+            Attach::Tc => buffers::trunk_frames(self.workers.cores.len()),
+            Attach::Xdp => buffers::default_frames(self.ports.len()),
+        })
     }
 
     /// What differs that only a restart can change, by field.
@@ -293,6 +320,8 @@ impl Config {
         let mut fields = Vec::new();
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));
         differs("node", self.node != new.node);
+        differs("attach", self.attach != new.attach);
+        differs("slow_path", self.slow_path != new.slow_path);
         differs("mode", self.mode != new.mode);
         differs("flow_cache", self.flow_cache != new.flow_cache);
         differs("state", self.state != new.state);

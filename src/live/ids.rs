@@ -1,5 +1,6 @@
 //! Numbers for the ports of a process that lives long.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Numbers for ports that stay with a name for the life of the process: sessions and counters are kept by number.
@@ -11,6 +12,8 @@ use std::sync::Arc;
 pub(super) struct Ids {
     /// The name of each number.
     names: Vec<Arc<str>>,
+    /// The number of each name.
+    numbers: HashMap<Arc<str>, usize>,
     /// When each number was last in use, in calls of [`Ids::assign`].
     used: Vec<u64>,
     round: u64,
@@ -25,30 +28,39 @@ impl Ids {
         self.round += 1;
         let mut new = Vec::new();
         for name in names {
-            match self.names.iter().position(|known| known == name) {
-                Some(at) => self.used[at] = self.round,
+            match self.numbers.get(name) {
+                Some(&at) => self.used[at] = self.round,
                 None => new.push(name),
             }
         }
         for name in new {
-            let idle = self.used.iter().filter(|&&used| used != self.round).count();
-            let oldest =
-                self.used.iter().enumerate().filter(|&(_, &used)| used != self.round).min_by_key(|&(_, used)| used);
-            match oldest.map(|(at, _)| at).filter(|_| idle >= Self::IDLE) {
-                Some(at) => (self.names[at], self.used[at]) = (name.clone(), self.round),
+            let at = self.oldest_unused().unwrap_or(self.names.len());
+            match self.names.get_mut(at) {
+                Some(old) => {
+                    self.numbers.remove(old);
+                    (*old, self.used[at]) = (name.clone(), self.round);
+                }
                 None => {
                     self.names.push(name.clone());
                     self.used.push(self.round);
                 }
             }
+            self.numbers.insert(name.clone(), at);
         }
         let in_use = |(name, used): (&Arc<str>, &u64)| (*used == self.round).then(|| name.clone());
         self.names.iter().zip(&self.used).map(in_use).collect()
     }
 
+    /// The number that is unused for longest, when there are enough of them.
+    fn oldest_unused(&self) -> Option<usize> {
+        let unused = || self.used.iter().enumerate().filter(|&(_, &used)| used != self.round);
+        // Asked only for names that are new.
+        (unused().count() >= Self::IDLE).then(|| unused().min_by_key(|&(_, used)| used).map(|(at, _)| at)).flatten()
+    }
+
     /// The number of a name, used or not.
     pub(super) fn of(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|known| &**known == name)
+        self.numbers.get(name).copied()
     }
 
     /// The name of a number.

@@ -1,9 +1,9 @@
 //! What a running vswitch says: one line per event on standard error, with time and level.
 //!
-//! `tracing` was the alternative. The packet path logs nothing, so what is left is the control thread's few lines per
+//! `tracing` was the alternative. The packet path logs nothing, so what is left is a few lines per
 //! hour; a subscriber with its filters and formats would be the largest dependency of the program for that.
 //!
-//! The summaries go to standard output from here as well: neither stream may keep the control thread waiting ([`outlet`]).
+//! The summaries go to standard output from here as well: neither stream may keep the threads that enforce waiting ([`outlet`]).
 //!
 //! [`outlet`]: super::outlet
 

@@ -1,6 +1,6 @@
 //! Standard output and standard error, written by threads of their own.
 //!
-//! A pipe that nobody reads blocks whoever writes to it, and the control thread has to enforce changes and to obey
+//! A pipe that nobody reads blocks whoever writes to it, and the threads of a vswitch have to enforce changes and to obey
 //! signals. Non-blocking descriptors were the alternative: that setting belongs to the open file, which the shell and
 //! other programs share.
 //!

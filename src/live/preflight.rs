@@ -7,7 +7,7 @@ mod facts;
 
 use std::fmt;
 
-use super::config::{Config, Mode, Poll, PortEntry, buffers};
+use super::config::{Attach, Config, Mode, Poll, PortEntry, buffers};
 use crate::output;
 pub(super) use facts::{Facts, Offload, namespace_path};
 
@@ -61,6 +61,9 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
     let mut unknown = Vec::new();
     for entry in &config.ports {
         findings.interface(config, entry, facts, force);
+        if config.attach == Attach::Tc {
+            continue;
+        }
         match facts.offloads.get(&entry.name) {
             Some(Offload::Unknown) => unknown.push(&*entry.name),
             Some(offload) => findings.0.extend(judge_offload(entry, offload)),
@@ -133,7 +136,7 @@ impl Findings {
         // In generic mode any interface will do; what fixes the offloads turns this one on.
         let is_left = |entry: &&PortEntry| facts.without_frames.contains(&entry.name) && !entry.fix_offloads;
         let ports: Vec<&str> = config.ports.iter().filter(is_left).map(|entry| &*entry.name).collect();
-        if config.flow_cache && config.mode != Mode::Skb && !ports.is_empty() {
+        if config.attach == Attach::Xdp && config.flow_cache && config.mode != Mode::Skb && !ports.is_empty() {
             let ports = output::some_of(&ports, 5);
             self.add(
                 Severity::Note,
@@ -255,15 +258,31 @@ impl Findings {
             Some(link) if !link.up => {
                 self.add_for_now(format!("port {port}: {name} is down"), format!("ip link set {name} up"));
             }
-            Some(link) if link.mtu > ONE_BUFFER_MTU => self.jumbo(config, entry, link.mtu, facts),
+            Some(link) if link.mtu > ONE_BUFFER_MTU && config.attach == Attach::Xdp => {
+                self.jumbo(config, entry, link.mtu, facts);
+            }
             Some(_) => {}
         }
-        if facts.programs.contains(name) {
+        if facts.programs.contains(name) && config.attach == Attach::Xdp {
             self.add(
                 Severity::Error,
                 format!("port {port}: {name} has an XDP program already"),
                 "an interface can have one in each mode, and this one may be a vswitch that runs",
                 format!("stop the program that owns it (`bpftool net`); what was left over goes by: ip link set {name} xdp off"),
+            );
+        }
+    }
+
+    /// The trunk's queues, one for each worker, however many ports there are.
+    fn trunk_memory(&mut self, config: &Config, frames: u32) {
+        let workers = u32::try_from(config.workers.cores.len()).unwrap_or(u32::MAX);
+        let needed = workers.saturating_mul(buffers::TRUNK.receive).saturating_add(buffers::UNDER_WAY);
+        if needed > frames {
+            self.add(
+                Severity::Error,
+                format!("{workers} workers share {frames} packet buffers"),
+                "each needs some to receive into",
+                format!("workers: {{frames: {needed}}}, or leave frames out"),
             );
         }
     }
@@ -285,6 +304,9 @@ impl Findings {
 
     fn memory(&mut self, config: &Config, facts: &Facts) {
         let frames = config.frames();
+        if config.attach == Attach::Tc {
+            return self.trunk_memory(config, frames);
+        }
         let links = config.ports.iter().filter_map(|entry| Some((entry.kind, facts.links.get(&entry.interface)?)));
         let (mut queues, mut needed) = (0u32, buffers::UNDER_WAY);
         for (kind, link) in links {

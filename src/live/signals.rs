@@ -8,11 +8,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, select};
+use crossbeam_channel::Receiver;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-
-use super::links;
 
 /// A signal to stop that comes so soon after the first is the same request: `timeout` and `sudo` pass a signal on that
 /// their whole process group gets as well.
@@ -27,8 +25,6 @@ pub(super) enum Request {
     Summary,
     /// SIGHUP: look at the files now. To daemons it means to reload, and ending one would cut all pods off.
     Look,
-    /// The kernel: interfaces have changed.
-    Interfaces,
 }
 
 /// Tells the second signal to stop from the first.
@@ -45,60 +41,31 @@ impl Stopping {
     }
 }
 
-/// Receives signals from now on; without it SIGUSR1 and SIGHUP would end the process. A second signal to stop ends the
-/// process at once, whatever it waits for: the kernel gives the interfaces back, and nothing is printed.
-pub(super) struct Requests {
-    signals: Receiver<Request>,
-    links: Receiver<()>,
-}
-
-impl Requests {
-    /// Starts to listen.
-    ///
-    /// # Errors
-    /// When the system does not let it.
-    pub(super) fn listen() -> io::Result<Self> {
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])?;
-        let (tell, requests) = crossbeam_channel::unbounded();
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
-            let mut stopping = Stopping::default();
-            for signal in signals.forever() {
-                let request = match signal {
-                    SIGUSR1 => Request::Summary,
-                    SIGHUP => Request::Look,
-                    // As the shell shows that a signal has ended a program.
-                    _ if stopping.is_urgent(Instant::now()) => signal_hook::low_level::exit(128 + signal),
-                    _ => Request::Stop,
-                };
-                if tell.send(request).is_err() {
-                    break;
-                }
+/// Receives signals from now on, as requests; without it SIGUSR1 and SIGHUP would end the process. A second signal to stop ends
+/// the process at once, whatever it waits for: the kernel gives the interfaces back, and nothing is printed. A channel that is
+/// closed means to stop: the listener has died, and nobody could stop the vswitch any more but by force.
+///
+/// # Errors
+/// When the system does not let it.
+pub(super) fn listen() -> io::Result<Receiver<Request>> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])?;
+    let (tell, requests) = crossbeam_channel::unbounded();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut stopping = Stopping::default();
+        for signal in signals.forever() {
+            let request = match signal {
+                SIGUSR1 => Request::Summary,
+                SIGHUP => Request::Look,
+                // As the shell shows that a signal has ended a program.
+                _ if stopping.is_urgent(Instant::now()) => signal_hook::low_level::exit(128 + signal),
+                _ => Request::Stop,
+            };
+            if tell.send(request).is_err() {
+                break;
             }
-        })?;
-        Ok(Self { signals: requests, links: links::listen() })
-    }
-
-    /// What these channels ask for, and no signals.
-    #[cfg(test)]
-    pub(super) const fn of(signals: Receiver<Request>, links: Receiver<()>) -> Self {
-        Self { signals, links }
-    }
-
-    /// Waits for a request, none when the time is over first.
-    pub(super) fn wait(&mut self, time: Duration) -> Option<Request> {
-        select! {
-            // An error: the listener has died, and nobody could stop the vswitch any more but by force.
-            recv(self.signals) -> request => Some(request.unwrap_or(Request::Stop)),
-            recv(self.links) -> told => {
-                if told.is_err() {
-                    // What is closed is ready at once, again and again.
-                    self.links = crossbeam_channel::never();
-                }
-                Some(Request::Interfaces)
-            }
-            default(time) => None,
         }
-    }
+    })?;
+    Ok(requests)
 }
 
 /// Whether the ready file can be written when its time comes, as far as can be told without writing it.
@@ -145,23 +112,6 @@ mod tests {
         assert!(!stopping.is_urgent(first) && !stopping.is_urgent(first + SAME_REQUEST / 2));
         // Counted from the first: whoever asks again and again is heard.
         assert!(stopping.is_urgent(first + SAME_REQUEST) && stopping.is_urgent(first + SAME_REQUEST * 60));
-    }
-
-    #[test]
-    fn signals_and_changed_interfaces_are_heard_and_a_kernel_that_tells_nothing_more_is_no_request() {
-        let (signal, signals) = crossbeam_channel::unbounded();
-        let (link, links) = crossbeam_channel::bounded(1);
-        let mut requests = Requests::of(signals, links);
-        assert_eq!(requests.wait(Duration::ZERO), None);
-        link.send(()).unwrap();
-        assert_eq!(requests.wait(Duration::MAX), Some(Request::Interfaces));
-        signal.send(Request::Summary).unwrap();
-        assert_eq!(requests.wait(Duration::MAX), Some(Request::Summary));
-        drop(link);
-        assert_eq!(requests.wait(Duration::MAX), Some(Request::Interfaces), "who knows what was missed");
-        assert_eq!(requests.wait(Duration::ZERO), None);
-        drop(signal);
-        assert_eq!(requests.wait(Duration::MAX), Some(Request::Stop));
     }
 
     #[test]

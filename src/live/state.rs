@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bulkhead_control::object::{IngressIsolation, Node, Object};
-use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::pipeline::{Pipeline, SharedOrigins};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_control::source::{self, Loaded, Strictness};
 use ipnet::IpNet;
 
+use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing, WhenRefused};
 use super::log;
 use super::next_hops::Peer;
@@ -27,6 +29,20 @@ pub(super) struct StateCounters {
     pub refused: u64,
 }
 
+/// Counts that other threads read.
+#[derive(Debug, Default)]
+pub(super) struct StateCounts {
+    applied: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl StateCounts {
+    pub(super) fn read(&self) -> StateCounters {
+        let [applied, refused] = [&self.applied, &self.refused].map(|count| count.load(Ordering::Relaxed));
+        StateCounters { applied, refused }
+    }
+}
+
 /// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
 /// longer than that is read as it comes, like any later change.
 const SETTLING: u32 = 50;
@@ -39,10 +55,10 @@ pub(super) struct LiveState {
     watch: Watch,
     pipeline: Pipeline,
     tables: Arc<NodeTables>,
-    peers: Vec<Peer>,
+    peers: Arc<[Peer]>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
     denied: bool,
-    counters: StateCounters,
+    counts: Arc<StateCounts>,
 }
 
 impl LiveState {
@@ -67,9 +83,9 @@ impl LiveState {
             watch,
             pipeline,
             tables: nothing,
-            peers: Vec::new(),
+            peers: [].into(),
             denied: true,
-            counters: StateCounters::default(),
+            counts: Arc::default(),
         };
         let mut loaded = state.load_files();
         for _ in 0..SETTLING {
@@ -85,7 +101,7 @@ impl LiveState {
             (Ok(()), _) => {}
             (Err(error), WhenMissing::Exit) => return Err(error),
             (Err(error), WhenMissing::Deny) => {
-                state.counters.refused += 1;
+                state.count(|counts| &counts.refused);
                 log::error(&format!("there is no state yet; nothing is forwarded until there is\n{error:#}"));
             }
         }
@@ -114,7 +130,7 @@ impl LiveState {
     fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
         let read = loaded.and_then(|loaded| self.take(loaded));
         let Err(error) = read else { return true };
-        self.counters.refused += 1;
+        self.count(|counts| &counts.refused);
         let was_denied = self.denied;
         self.denied |= self.config.when_refused == WhenRefused::Deny;
         let then =
@@ -125,7 +141,7 @@ impl LiveState {
 
     fn load_files(&self) -> anyhow::Result<Loaded> {
         if let Some(path) = self.watch.endless() {
-            // A pipe without a writer would keep the control thread for ever.
+            // A pipe without a writer would keep the policy thread for ever.
             let help = "name a file or a folder; what writes the pipe may write a new file and rename it";
             anyhow::bail!("{} is neither a file nor a folder\n  help: {help}", path.display());
         }
@@ -143,35 +159,34 @@ impl LiveState {
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.tables = tables;
-        self.peers = peers(&self.pipeline, &self.node);
+        self.peers = peers(&self.pipeline, &self.node).into();
         self.denied = false;
-        self.counters.applied += 1;
+        self.count(|counts| &counts.applied);
         Ok(())
     }
 
-    /// The tables in force; those of no state at all before there was one.
-    pub(super) fn tables(&self) -> &Arc<NodeTables> {
-        &self.tables
+    fn count(&self, of: impl Fn(&StateCounts) -> &AtomicU64) {
+        of(&self.counts).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether nothing may pass.
-    pub(super) const fn is_denied(&self) -> bool {
-        self.denied
+    /// When the files are looked at next.
+    pub(super) const fn next_look(&self) -> Instant {
+        self.watch.next_look()
     }
 
-    /// The state behind the tables.
-    pub(super) const fn pipeline(&self) -> &Pipeline {
-        &self.pipeline
+    /// What is to be enforced: the last good state, or nothing at all before there was one.
+    pub(super) fn policy(&self) -> Policy {
+        Policy { tables: Arc::clone(&self.tables), peers: Arc::clone(&self.peers), denied: self.denied }
     }
 
-    /// The pod networks of the other nodes, each with its node's address of the same family.
-    pub(super) fn peers(&self) -> &[Peer] {
-        &self.peers
+    /// What the numbers in the tables stand for, of this state and of all that come.
+    pub(super) fn origins(&self) -> SharedOrigins {
+        self.pipeline.origins().clone()
     }
 
-    /// How often the state changed.
-    pub(super) const fn counters(&self) -> StateCounters {
-        self.counters
+    /// How often the state has changed, for whoever wants to know while this is in use.
+    pub(super) fn counts(&self) -> Arc<StateCounts> {
+        Arc::clone(&self.counts)
     }
 }
 
@@ -252,19 +267,19 @@ mod tests {
         let files = Files::new("keep");
         files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1")));
         let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
-        let good = Arc::clone(state.tables());
+        let good = state.policy().tables;
         let twice = node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.1");
         for wrong in
             ["", "kind: [", "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n", &*node("node-2", 2), &*twice]
         {
             files.write(wrong);
             assert!(!reread(&mut state), "{wrong}");
-            assert!(Arc::ptr_eq(&good, state.tables()) && !state.is_denied(), "{wrong}");
+            assert!(Arc::ptr_eq(&good, &state.policy().tables) && !state.denied, "{wrong}");
         }
         files.write(&(node("node-1", 1) + &pod("b", "10.1.0.2")));
         assert!(reread(&mut state));
-        assert_eq!(state.counters(), StateCounters { applied: 2, refused: 5 });
-        assert_ne!(good.interfaces, state.tables().interfaces);
+        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 5 });
+        assert_ne!(good.interfaces, state.policy().tables.interfaces);
     }
 
     #[test]
@@ -272,14 +287,14 @@ mod tests {
         let files = Files::new("deny");
         assert!(files.load(WhenMissing::Exit, WhenRefused::Keep).is_err(), "there is no file");
         let mut state = files.load(WhenMissing::Deny, WhenRefused::Deny).unwrap();
-        assert!(state.is_denied());
+        assert!(state.denied);
         files.write(&node("node-1", 1));
-        assert!(reread(&mut state) && !state.is_denied());
+        assert!(reread(&mut state) && !state.denied);
         files.write("nonsense");
-        assert!(reread(&mut state) && state.is_denied(), "a change of what is in force");
-        assert!(!reread(&mut state) && state.is_denied(), "not again");
+        assert!(reread(&mut state) && state.denied, "a change of what is in force");
+        assert!(!reread(&mut state) && state.denied, "not again");
         files.write(&node("node-1", 1));
-        assert!(reread(&mut state) && !state.is_denied());
+        assert!(reread(&mut state) && !state.denied);
     }
 
     #[test]
@@ -288,7 +303,7 @@ mod tests {
         files.write(&(node("node-1", 1) + &node("node-2", 2) + &node("node-3", 3)));
         let state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
         let peers: Vec<String> =
-            state.peers().iter().map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address)).collect();
+            state.policy().peers.iter().map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address)).collect();
         assert_eq!(peers, ["node-2 10.2.0.0/16 192.0.2.2", "node-3 10.3.0.0/16 192.0.2.3"]);
     }
 }

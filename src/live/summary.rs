@@ -12,9 +12,9 @@ use bulkhead_dataplane::{OriginCounters, PortId, SessionCounters, Snapshot};
 use serde_json::{Map, Value, json};
 
 use super::capture::CaptureCounters;
-use super::ports::PortsCounters;
+use super::datapath::Cached;
+use super::interfaces::InterfaceCounters;
 use super::state::StateCounters;
-use super::system::Cached;
 use crate::output::Columns;
 
 /// Rows of policies that a person reads; JSON has all of them.
@@ -28,7 +28,7 @@ pub(super) struct Summary<'a> {
     /// What was forwarded without them.
     pub cached: &'a Cached,
     pub state: StateCounters,
-    pub ports: PortsCounters,
+    pub ports: InterfaceCounters,
     /// None without a capture.
     pub capture: Option<CaptureCounters>,
     pub uptime: Duration,
@@ -324,7 +324,7 @@ mod tests {
             counters: &VswitchCounters { workers: vec![worker, other] },
             cached: &cached,
             state: StateCounters { applied: 2, refused: 1 },
-            ports: PortsCounters { opened: 2, ..PortsCounters::default() },
+            ports: InterfaceCounters { opened: 2, ..InterfaceCounters::default() },
             capture: Some(CaptureCounters { written: 7, unwritten: 2 }),
             uptime: Duration::from_secs(61),
             origins: &SharedOrigins::default(),

@@ -4,21 +4,33 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bulkhead_control::renderer::acl::NodeTables;
-use bulkhead_dataplane::{NextHop, PortConfig, PortId, PortKind, Routes, Snapshot};
+use bulkhead_dataplane::{Link, NextHop, PortConfig, PortId, PortKind, Routes, Snapshot};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::config::RouteEntry;
 use super::ids::Ids;
 use super::next_hops::Peer;
-use super::ports::Ports;
 use crate::run;
+
+/// A configured port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PortView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// The MAC address on the other side, where it shall not be learned.
+    pub mac: Option<[u8; 6]>,
+    /// The interface's end; none while the port is closed.
+    pub link: Option<Link>,
+}
 
 /// What a snapshot is made of.
 pub(super) struct View<'a> {
     /// What policy says, and which pods there are.
     pub tables: &'a NodeTables,
     /// What is configured and open.
-    pub ports: &'a Ports,
+    pub ports: &'a [PortView],
     /// The configured routes.
     pub routes: &'a [RouteEntry],
     /// The pod networks of the other nodes, each with its node's address.
@@ -44,13 +56,13 @@ impl View<'_> {
             names.push(port.name.clone());
             known.insert(port.name.clone(), port);
         }
-        for entry in self.ports.entries() {
+        for entry in self.ports {
             let port = known.entry(entry.name.clone()).or_insert_with(|| {
                 names.push(entry.name.clone());
                 closed(&entry.name, entry.kind)
             });
             port.mac = entry.mac.or(port.mac);
-            port.link = self.ports.link(&entry.name);
+            port.link = entry.link;
         }
         if self.denied {
             for port in known.values_mut() {
@@ -105,45 +117,14 @@ fn unused(at: usize) -> PortConfig {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::path::Path;
-    use std::time::Instant;
 
     use bulkhead_control::pipeline::Pipeline;
     use bulkhead_control::processor::Scope;
     use bulkhead_control::source::{Strictness, load_text};
-    use bulkhead_dataplane::Link;
 
     use super::*;
-    use crate::live::config::{Config, PortEntry};
-    use crate::live::ports::{Found, Opening, Refusal, System};
-
-    /// Every interface is there.
-    struct All;
-
-    impl System for All {
-        fn find(&mut self, name: &str) -> Result<Option<Found>, String> {
-            Ok(Some(Found {
-                index: name.bytes().map(u32::from).sum(),
-                link: Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 },
-                up: true,
-                queues: 1,
-                transmit_queues: 1,
-            }))
-        }
-
-        fn hold(&mut self, _: &PortEntry, _: &Found) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn open(&mut self, _: &PortEntry, _: &Found) -> Result<Opening, Refusal> {
-            Ok(Opening { queues: 1, largest_mtu: u16::MAX })
-        }
-
-        fn close(&mut self, _: &PortEntry) {}
-
-        fn release_others(&mut self, _: &BTreeSet<&str>, _: &BTreeSet<u32>) {}
-    }
+    use crate::live::config::Config;
 
     fn tables(state: &str) -> Arc<NodeTables> {
         let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
@@ -158,15 +139,18 @@ mod tests {
         )
     }
 
-    fn open(ports: &str) -> (Ports, Vec<RouteEntry>) {
+    /// The ports of a configuration, all open, and its routes.
+    fn open(ports: &str) -> (Vec<PortView>, Vec<RouteEntry>) {
         let text = format!("node: n\nstate: {{paths: [s]}}\n{ports}\n");
         let config = Config::parse("c", &text, Path::new("")).unwrap();
-        let mut ports = Ports::new(&config.ports);
-        while {
-            ports.look(&mut All, Instant::now());
-            ports.has_more()
-        } {}
-        (ports, config.routes)
+        let link = Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 });
+        let view = |entry: &crate::live::config::PortEntry| PortView {
+            name: entry.name.clone(),
+            kind: entry.kind,
+            mac: entry.mac,
+            link,
+        };
+        (config.ports.iter().map(view).collect(), config.routes)
     }
 
     fn snapshot(state: &str, config: &str, ids: &mut Ids) -> Snapshot {

@@ -89,6 +89,11 @@ impl Watch {
         self.next = Instant::now();
     }
 
+    /// When the paths are looked at next.
+    pub(crate) const fn next_look(&self) -> Instant {
+        self.next
+    }
+
     /// What at the last look was neither a file nor a folder: to read it may take for ever. In folders only by the names
     /// that are read at all.
     pub(crate) fn endless(&self) -> Option<&Path> {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bulkhead_dataplane::io::{
-    FlowCache, Frame, FramePool, Generator, Interface, KernelFlowCache, Port, QueueConfig, Umem, XdpMode, XskPort,
-    in_namespace, takes_xdp_frames,
+    FlowCache, Frame, FramePool, Generator, Interface, KernelFlowCache, KernelFlows, Port, QueueConfig, Umem, XdpMode,
+    XskPort, in_namespace, takes_xdp_frames,
 };
 use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig};
 use bulkhead_dataplane::{Affinity, Link, PortId, Publisher, SessionConfig, WorkerConfig};

@@ -443,3 +443,20 @@ impl Dump {
         tcpdump_read(&self.path, words)
     }
 }
+
+/// Replaces a file by one that whoever opens it waits for, as on a file system whose server does not answer: a lease, which
+/// the kernel breaks after 45 s. Says when somebody waits.
+pub const UNANSWERED: &str = "
+import fcntl, os, signal, sys
+signal.alarm(40)
+path = sys.argv[1]
+file = open(path + '.new', 'w+')
+file.write(open(path).read() + '# changed')
+file.flush()
+signal.signal(signal.SIGIO, lambda *_: print('waits', flush=True))
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+os.rename(path + '.new', path)
+print('ready', flush=True)
+while True:
+    signal.pause()
+";

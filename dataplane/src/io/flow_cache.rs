@@ -19,7 +19,7 @@
 
 use bulkhead_classifier::OriginId;
 
-use crate::{Flow, PortId};
+use crate::{Flow, PortId, Snapshot};
 
 /// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`](crate::PortId) is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +79,29 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
 
     /// Opens a gate; with a number only if [`passed`](Self::passed) still says so. Whether it is open now.
     fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool;
+}
+
+/// The control thread's end of a cache in the kernel.
+pub trait KernelFlows: FlowCache {
+    /// Ends the flows of all ports whose epochs the snapshot changes ([`Snapshot::after`]). To be called before the snapshot
+    /// is published: what workers add by the old one then is not used any more.
+    fn enter(&self, snapshot: &Snapshot);
+
+    /// Ends all flows from and to a port, until a snapshot with another epoch of it is [entered](Self::enter).
+    fn leave(&self, port: PortId);
+
+    /// What was forwarded from and to the port that has the slot, since it has it.
+    fn traffic(&self, slot: FlowSlot) -> CachedTraffic;
+
+    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
+    /// is days of new policies at ten a minute, it does not know.
+    fn allowed_by(&self, origin: OriginId) -> u64;
+
+    /// How many times a flow was added or renewed.
+    fn added(&self) -> u64;
+
+    /// How many times the kernel refused one; its packets go through the workers.
+    fn failed(&self) -> u64;
 }
 
 /// Packets that a cache has forwarded past the workers.

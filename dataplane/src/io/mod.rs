@@ -37,15 +37,15 @@ pub use capture_port::{CaptureClock, CaptureFilter, CaptureInput, CapturePort, C
 pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
-pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot};
+pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
 pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
 pub use xsk::{
-    Frame, Generator, Interface, KernelFlowCache, LinkInfo, LinkWatch, PollSet, QueueConfig, SlowPathLimit,
-    TcAttachment, TcConfig, TcDatapath, TcDrops, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
-    default_route_interfaces, in_namespace, poll, set_generic_receive_offload, set_transmit_checksum_offload,
+    Frame, Generator, Interface, KernelFlowCache, LinkEvent, LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig,
+    SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
+    default_route_interfaces, in_namespace, links, poll, set_generic_receive_offload, set_transmit_checksum_offload,
     takes_xdp_frames, transmit_checksum_offload, xdp_programs,
 };
 

@@ -292,6 +292,12 @@ impl Vswitch {
         self.events.try_iter()
     }
 
+    /// Where events come, for whoever waits for them together with others. What is received there is not among
+    /// [`events`](Self::events).
+    pub fn event_channel(&self) -> Receiver<VswitchEvent> {
+        self.events.clone()
+    }
+
     /// How many workers do not run any more though nobody stopped them: a fault of the program. What they owned is closed.
     pub fn dead_workers(&self) -> usize {
         let is_dead = |worker: &&Handle| worker.thread.as_ref().is_some_and(JoinHandle::is_finished);

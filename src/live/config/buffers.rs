@@ -32,6 +32,16 @@ pub(super) fn default_frames(ports: usize) -> u32 {
     ports.saturating_mul(PER_PORT).saturating_add(BASE).min(MOST)
 }
 
+/// Of each worker's queue of the trunk, which all ports share: four milliseconds at a million packets per second.
+pub(in crate::live) const TRUNK: QueueConfig = QueueConfig { receive: 4096, transmit: 4096 };
+
+/// How many there are when the file does not say it and ports have no rings of their own: the trunk's, and as many again for what
+/// is under way.
+pub(super) fn trunk_frames(workers: usize) -> u32 {
+    let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+    workers.saturating_mul(2 * (TRUNK.receive + TRUNK.transmit)).min(MOST)
+}
+
 /// The rings of each queue of a port, where there are so many ports.
 pub(in crate::live) fn rings(kind: PortKind, ports: usize) -> QueueConfig {
     if kind == PortKind::Pod && ports > FEW { PODS } else { LARGE }

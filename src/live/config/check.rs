@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use bulkhead_control::object::PodName;
 use bulkhead_dataplane::PortKind;
+use bulkhead_dataplane::io::SlowPathLimit;
 use ipnet::IpNet;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
 use super::file::{File, Kind, NamespaceDefault, Port, Route};
 use super::{
-    Config, ConfigError, ConfigErrors, PortEntry, RouteEntry, SessionsConfig, SharesConfig, StateConfig,
-    TimeoutsConfig, WorkersConfig,
+    Config, ConfigError, ConfigErrors, PortEntry, RouteEntry, SessionsConfig, SharesConfig, SlowPathConfig,
+    StateConfig, TimeoutsConfig, WorkersConfig,
 };
 use crate::args;
 
@@ -60,6 +61,8 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
     let ports = ports(&written.ports, &mut faults);
     let config = Config {
         node: written.node.value.as_str().into(),
+        attach: written.attach,
+        slow_path: slow_path(&written.slow_path, &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
         state: state(&written.state, folder, &mut faults),
@@ -69,6 +72,18 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         ports,
     };
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
+}
+
+fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPathConfig {
+    let SlowPathLimit { rate, burst } = SlowPathLimit::default();
+    if let Some(named) = written.burst.as_ref().filter(|burst| burst.value == 0) {
+        let help = "write 1 at least; packets_per_second: 0 is no limit";
+        faults.add(line(named), "slow_path.burst", "lets no packet pass", help);
+    }
+    SlowPathConfig {
+        packets_per_second: written.packets_per_second.unwrap_or(rate),
+        burst: written.burst.as_ref().map_or(burst, |burst| burst.value),
+    }
 }
 
 fn state(written: &super::file::State, folder: &Path, faults: &mut Faults<'_>) -> StateConfig {

@@ -3,12 +3,16 @@
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{ConfigError, Mode, Poll, WhenMissing, WhenRefused};
+use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) node: Spanned<String>,
+    #[serde(default)]
+    pub(super) attach: Attach,
+    #[serde(default)]
+    pub(super) slow_path: SlowPath,
     #[serde(default)]
     pub(super) mode: Mode,
     #[serde(default = "yes")]
@@ -47,6 +51,13 @@ pub(super) enum NamespaceDefault {
     #[default]
     Open,
     DefaultDeny,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SlowPath {
+    pub(super) packets_per_second: Option<u32>,
+    pub(super) burst: Option<Spanned<u32>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -20,7 +20,7 @@ use super::flow_layout::cells;
 use super::flow_table::FlowTable;
 use super::instruction::Instruction;
 use super::{flow_program, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot};
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
 use crate::{PortId, Snapshot};
 
 /// See the module. Shared by the interfaces and workers of a vswitch; the kernel forgets it with the last of them.
@@ -56,17 +56,6 @@ impl KernelFlowCache {
         Ok(Arc::new(Self { frags, ..cache }))
     }
 
-    /// Ends the flows of all ports whose epochs the snapshot changes ([`Snapshot::after`]). To be called before the snapshot
-    /// is published: what workers add by the old one then is not used any more.
-    pub fn enter(&self, snapshot: &Snapshot) {
-        self.table.enter(snapshot);
-    }
-
-    /// Ends all flows from and to a port, until a snapshot with another epoch of it is [entered](Self::enter).
-    pub fn leave(&self, port: PortId) {
-        self.table.leave(port);
-    }
-
     /// Lets packets be sent out of a port, or not any more. The interface is one of the calling thread's network namespace.
     ///
     /// # Errors
@@ -79,27 +68,6 @@ impl KernelFlowCache {
         };
         self.reached[usize::from(slot.0)].store(interface.is_some() && set.is_ok(), Ordering::Relaxed);
         set
-    }
-
-    /// What the cache has forwarded from and to the port that has the slot, since it has it.
-    pub fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
-        self.table.traffic_of(slot)
-    }
-
-    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
-    /// is days of new policies at ten a minute, it does not know.
-    pub fn allowed_by(&self, origin: OriginId) -> u64 {
-        self.table.allowed_by(origin)
-    }
-
-    /// How many times a flow was added or renewed.
-    pub fn added(&self) -> u64 {
-        self.table.added()
-    }
-
-    /// How many times the kernel refused one; its packets go through the workers.
-    pub fn failed(&self) -> u64 {
-        self.table.failed()
     }
 
     /// The program of the port in a slot.
@@ -154,5 +122,31 @@ impl Drop for HeldSlot {
         // Fails when the interface is gone, and then the kernel has removed it.
         let _ = self.cache.reach(self.slot, None);
         self.cache.table.give_slot(self.slot);
+    }
+}
+
+impl KernelFlows for KernelFlowCache {
+    fn enter(&self, snapshot: &Snapshot) {
+        self.table.enter(snapshot);
+    }
+
+    fn leave(&self, port: PortId) {
+        self.table.leave(port);
+    }
+
+    fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
+        self.table.traffic_of(slot)
+    }
+
+    fn allowed_by(&self, origin: OriginId) -> u64 {
+        self.table.allowed_by(origin)
+    }
+
+    fn added(&self) -> u64 {
+        self.table.added()
+    }
+
+    fn failed(&self) -> u64 {
+        self.table.failed()
     }
 }

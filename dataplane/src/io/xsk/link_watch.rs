@@ -1,21 +1,118 @@
-//! Being told when an interface comes, goes or changes: rtnetlink's group of links.
-//! Source: `include/uapi/linux/{netlink,rtnetlink}.h`, netlink(7).
+//! The interfaces of a network namespace, and being told when one comes, goes or changes: rtnetlink.
+//! Source: `include/uapi/linux/{netlink,rtnetlink,if_link,ethtool_netlink,netdev}.h`, netlink(7).
 //!
-//! What has changed is not read out of the messages: the kernel leaves messages out when many come at once, so whoever is
-//! told has to look for himself in any case.
+//! The kernel's messages say what an interface is like, so a reader need not ask again. Messages can be lost: when many come
+//! at once the kernel leaves some out and says so ([`LinkEvent::Lost`]); then [`links`] tells how things are.
+//!
+//! Two facts are not in rtnetlink's messages: the number of queues and what an interface takes from XDP programs. The
+//! families `ethtool` and `netdev` of generic netlink say when those change, and so they are listened to as well, where the
+//! kernel has them ([`LinkEvent::Features`]).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::{netlink, small_size};
+use super::netlink::{self, ask, attributes, number, short};
+use super::wait::{PollSet, poll};
+use super::{generic, small_size};
 
 /// `RTMGRP_LINK`, which `libc` has as an `i32`.
 const LINKS: u32 = 1;
+/// Bytes of `struct ifinfomsg`.
+const LINK: usize = 16;
+/// Bytes of `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// A message about an interface with many virtual functions can have tens of KiB.
+const BUFFER: usize = 1 << 16;
+/// Bytes that may wait to be read: some hundred interfaces that come at once. The kernel's default is for about 100 messages.
+const WAITING: i32 = 4 << 20;
+/// Messages that one call of [`LinkWatch::wait`] takes, so that a storm does not keep the reader from acting.
+const MOST: usize = 4096;
+
+/// `IFLA_PROP_LIST`, `IFLA_ALT_IFNAME`, `IFLA_EXT_MASK`.
+const IFLA_PROP_LIST: u16 = 52;
+const IFLA_ALT_IFNAME: u16 = 53;
+const IFLA_EXT_MASK: u16 = 29;
+/// `RTEXT_FILTER_SKIP_STATS`: the counters are most of a message, and nobody reads them here.
+const SKIP_STATISTICS: u32 = 1 << 3;
+
+/// An interface of a network namespace, as rtnetlink tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// Its number in the namespace; a new interface of the same name has another one.
+    pub index: u32,
+    /// Its name, then its alternative names.
+    pub names: Vec<String>,
+    /// Its own address; zeros when it has none of six bytes.
+    pub mac: [u8; 6],
+    /// The most bytes of a packet after its Ethernet header.
+    pub mtu: u32,
+    /// Whether it is administratively up.
+    pub up: bool,
+}
+
+/// What the kernel tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// An interface came, or is like this now.
+    Changed(LinkStatus),
+    /// The interface of this number was removed, or moved to another namespace.
+    Removed(u32),
+    /// The interface of this number has other queues or other XDP features than before.
+    Features(u32),
+    /// Messages were left out: [`links`] tells what is so now.
+    Lost,
+}
+
+/// All interfaces of the calling thread's network namespace.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn links() -> io::Result<Vec<LinkStatus>> {
+    let mut body = vec![0; LINK];
+    body.extend(8u16.to_ne_bytes());
+    body.extend(IFLA_EXT_MASK.to_ne_bytes());
+    body.extend(SKIP_STATISTICS.to_ne_bytes());
+    let mut found = Vec::new();
+    ask(libc::RTM_GETLINK, true, &body, |message| found.extend(LinkStatus::of(message)))?;
+    Ok(found)
+}
+
+impl LinkStatus {
+    /// None for a message that does not say all of it, such as those of the wireless extensions.
+    fn of(message: &[u8]) -> Option<Self> {
+        /// `IFF_UP`.
+        const UP: u32 = 1;
+        // Bridges tell of their ports by messages of the same kind and of their own family.
+        if i32::from(*message.first()?) != libc::AF_UNSPEC {
+            return None;
+        }
+        let (index, flags) = (number(message, 4)?, number(message, 8)?);
+        let (mut names, mut mac, mut mtu) = (Vec::new(), [0; 6], None);
+        let name = |value: &[u8]| {
+            let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
+            String::from_utf8_lossy(&value[..end]).into_owned()
+        };
+        for (kind, value) in attributes(message.get(LINK..)?) {
+            match kind {
+                libc::IFLA_IFNAME => names.insert(0, name(value)),
+                IFLA_PROP_LIST => {
+                    names.extend(attributes(value).filter(|&(kind, _)| kind == IFLA_ALT_IFNAME).map(|(_, v)| name(v)));
+                }
+                libc::IFLA_ADDRESS => mac = value.try_into().unwrap_or_default(),
+                libc::IFLA_MTU => mtu = number(value, 0),
+                _ => {}
+            }
+        }
+        (!names.is_empty()).then_some(())?;
+        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0 })
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
 pub struct LinkWatch {
-    socket: OwnedFd,
+    links: OwnedFd,
+    features: Option<generic::Monitor>,
 }
 
 impl LinkWatch {
@@ -25,6 +122,12 @@ impl LinkWatch {
     /// When the process has too many descriptors, or the kernel refuses.
     pub fn new() -> io::Result<Self> {
         let socket = netlink::socket(libc::NETLINK_ROUTE)?;
+        let size = WAITING;
+        // SAFETY: the kernel reads a number of that size. Without CAP_NET_ADMIN it refuses, and its default stays.
+        unsafe {
+            let value = (&raw const size).cast();
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value, small_size::<i32>());
+        }
         // SAFETY: a structure of numbers, for which zeros are values. One of its fields cannot be named.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).map_err(io::Error::other)?;
@@ -32,37 +135,96 @@ impl LinkWatch {
         let length = small_size::<libc::sockaddr_nl>();
         // SAFETY: the kernel reads as many bytes as the address has.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { socket }) }
+        if bound < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // An older kernel has neither family; a reader that looks from time to time sees what they would tell.
+        Ok(Self { links: socket, features: generic::Monitor::new().ok() })
     }
 
-    /// Waits until something has changed since the last time. All changes until it returns count as one.
+    /// Waits until the kernel tells something, and answers all that it has told until then, in order.
     ///
     /// # Errors
     /// When the kernel refuses, and would do so again.
-    pub fn wait(&self) -> io::Result<()> {
-        self.take(0)?;
-        while self.take(libc::MSG_DONTWAIT)? {}
-        Ok(())
+    pub fn wait(&self) -> io::Result<Vec<LinkEvent>> {
+        let mut events = Vec::new();
+        while events.is_empty() {
+            let mut set = PollSet::new();
+            set.add(self.links.as_raw_fd());
+            self.features.iter().for_each(|monitor| set.add(monitor.descriptor()));
+            poll(&mut set, u32::MAX)?;
+            events = self.poll()?;
+        }
+        Ok(events)
     }
 
-    /// Takes one message, or what stands for those that were left out. Whether there was one.
-    fn take(&self, flags: i32) -> io::Result<bool> {
-        loop {
-            // Of longer messages the rest is dropped, which nobody reads.
-            let mut buffer = [0u8; 16];
-            // SAFETY: the kernel writes within the buffer.
-            let length =
-                unsafe { libc::recv(self.socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
-            if length >= 0 {
-                return Ok(true);
-            }
-            match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => {}
-                error if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                error if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(true),
-                error => return Err(error),
+    /// What the kernel has told so far. Does not wait.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    pub fn poll(&self) -> io::Result<Vec<LinkEvent>> {
+        let (mut events, mut buffer) = (Vec::new(), vec![0; BUFFER]);
+        let mut left = MOST;
+        while left > 0 && take(&self.links, &mut buffer, &mut events, rtnetlink_event)? {
+            left -= 1;
+        }
+        if let Some(monitor) = &self.features {
+            while left > 0 && take(monitor.socket(), &mut buffer, &mut events, |kind, body| monitor.event(kind, body))?
+            {
+                left -= 1;
             }
         }
+        Ok(events)
+    }
+}
+
+/// Takes one datagram, or what stands for those that were left out. Whether there was one.
+fn take(
+    socket: &OwnedFd,
+    buffer: &mut [u8],
+    events: &mut Vec<LinkEvent>,
+    event: impl Fn(u16, &[u8]) -> Option<LinkEvent>,
+) -> io::Result<bool> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    loop {
+        // SAFETY: the kernel writes within the buffer.
+        let length = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+        let Ok(length) = usize::try_from(length) else {
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => continue,
+                error if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                error if error.raw_os_error() == Some(libc::ENOBUFS) => events.push(LinkEvent::Lost),
+                error => return Err(error),
+            }
+            return Ok(true);
+        };
+        match buffer.get(..length) {
+            Some(datagram) => events.extend(messages(datagram).filter_map(|(kind, body)| event(kind, body))),
+            // `MSG_TRUNC` answers the length of a datagram that did not fit.
+            None => events.push(LinkEvent::Lost),
+        }
+        return Ok(true);
+    }
+}
+
+/// The messages of a datagram: their types and bodies.
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (length, kind) = (number(datagram, 0)? as usize, short(datagram, 4)?);
+        let body = datagram.get(HEADER..length)?;
+        datagram = datagram.get(netlink::aligned(length)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+fn rtnetlink_event(kind: u16, body: &[u8]) -> Option<LinkEvent> {
+    match kind {
+        libc::RTM_NEWLINK => LinkStatus::of(body).map(LinkEvent::Changed),
+        // As above: a bridge that lets a port go is no interface that goes.
+        libc::RTM_DELLINK if body.first().is_some_and(|&family| i32::from(family) == libc::AF_UNSPEC) => {
+            number(body, 4).map(LinkEvent::Removed)
+        }
+        _ => None,
     }
 }
 
@@ -70,10 +232,72 @@ impl LinkWatch {
 mod tests {
     use super::*;
 
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(netlink::aligned(bytes.len()), 0);
+        bytes
+    }
+
+    fn message(kind: u16, family: u8, index: u32, flags: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let mut body = vec![family, 0, 1, 0];
+        body.extend(index.to_ne_bytes());
+        body.extend(flags.to_ne_bytes());
+        body.extend([0; 4]);
+        body.extend(attributes.concat());
+        let length = u32::try_from(HEADER + body.len()).unwrap();
+        [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], &body].concat()
+    }
+
+    fn events(datagram: &[u8]) -> Vec<LinkEvent> {
+        messages(datagram).filter_map(|(kind, body)| rtnetlink_event(kind, body)).collect()
+    }
+
+    #[test]
+    fn an_interface_is_told_whole_with_its_alternative_names() {
+        let attributes = [
+            attribute(libc::IFLA_IFNAME, b"p2\0"),
+            attribute(libc::IFLA_MTU, &1500u32.to_ne_bytes()),
+            attribute(libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]),
+            attribute(IFLA_PROP_LIST | 0x8000, &attribute(IFLA_ALT_IFNAME, b"enp1s0\0")),
+        ];
+        let datagram = [
+            message(libc::RTM_NEWLINK, 0, 7, 1, &attributes),
+            message(libc::RTM_NEWLINK, 7, 8, 1, &attributes),
+            message(libc::RTM_NEWLINK, 0, 9, 1, &attributes[..1]),
+            message(libc::RTM_DELLINK, 0, 7, 0, &attributes),
+            message(libc::RTM_DELLINK, 7, 8, 0, &attributes),
+        ];
+        let names = vec!["p2".to_owned(), "enp1s0".to_owned()];
+        let status = LinkStatus { index: 7, names, mac: [2, 0, 0, 0, 0, 7], mtu: 1500, up: true };
+        assert_eq!(
+            events(&datagram.concat()),
+            [LinkEvent::Changed(status), LinkEvent::Removed(7)],
+            "a bridge's message about its port is not one about an interface, and half a message says nothing"
+        );
+    }
+
+    #[test]
+    fn what_is_cut_off_is_left_out() {
+        let whole = message(libc::RTM_DELLINK, 0, 7, 0, &[]);
+        for length in 0..whole.len() {
+            assert_eq!(events(&whole[..length]), [], "{length}");
+        }
+        assert_eq!(events(&whole), [LinkEvent::Removed(7)]);
+    }
+
+    #[test]
+    fn the_loopback_interface_is_one_of_them() {
+        let all = links().unwrap();
+        let lo = all.iter().find(|link| link.names[0] == "lo").unwrap();
+        assert!(lo.index > 0 && lo.mtu >= 1280 && lo.mac == [0; 6]);
+    }
+
     #[test]
     fn watching_needs_no_privileges_and_asking_does_not_wait() {
         let watch = LinkWatch::new().unwrap();
         // Whether there was something depends on the machine.
-        watch.take(libc::MSG_DONTWAIT).unwrap();
+        watch.poll().unwrap();
     }
 }

@@ -166,7 +166,7 @@ fn add_lower(found: &mut BTreeSet<u32>, links: &[Relation]) {
 }
 
 /// Asks rtnetlink once and calls `each` with the bodies of the answers.
-fn ask(kind: u16, is_dump: bool, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+pub(super) fn ask(kind: u16, is_dump: bool, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
     ask_of(libc::NETLINK_ROUTE, kind, is_dump, body, each)
 }
 

@@ -44,7 +44,7 @@ use super::instruction::Instruction;
 use super::port::XskPort;
 use super::umem::Umem;
 use super::{QueueConfig, namespace, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot};
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
 use crate::{Affinity, PortId, Snapshot};
 use trunk::Trunk;
 
@@ -159,22 +159,6 @@ impl TcDatapath {
         self.trunk.ports(umem, config)
     }
 
-    /// Ends the flows of all ports whose epochs the snapshot changes ([`Snapshot::after`]). To be called before the snapshot
-    /// is published: what workers add by the old one then is not used any more.
-    pub fn enter(&self, snapshot: &Snapshot) {
-        self.table.enter(snapshot);
-    }
-
-    /// Ends all flows from and to a port, until a snapshot with another epoch of it is [entered](Self::enter).
-    pub fn leave(&self, port: PortId) {
-        self.table.leave(port);
-    }
-
-    /// What was forwarded in the kernel from and to the port that has the slot, since it has it.
-    pub fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
-        self.table.traffic_of(slot)
-    }
-
     /// What the programs have dropped at the port that has the slot, since it has it.
     pub fn drops(&self, slot: FlowSlot) -> TcDrops {
         let count = |offset| self.table.counted(slot, offset);
@@ -184,22 +168,6 @@ impl TcDatapath {
     /// Packets that interfaces sent whose ports were closed.
     pub fn closed_drops(&self) -> u64 {
         self.table.counted(FlowSlot(0), traffic::CLOSED)
-    }
-
-    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
-    /// is days of new policies at ten a minute, it does not know.
-    pub fn allowed_by(&self, origin: OriginId) -> u64 {
-        self.table.allowed_by(origin)
-    }
-
-    /// How many times a flow was added or renewed.
-    pub fn added(&self) -> u64 {
-        self.table.added()
-    }
-
-    /// How many times the kernel refused one; its packets go through the workers.
-    pub fn failed(&self) -> u64 {
-        self.table.failed()
     }
 
     /// Where a slot's packets leave.
@@ -264,5 +232,31 @@ impl FlowCache for TcDatapath {
 
     fn moved(&self, port: PortId) {
         self.table.moved(port);
+    }
+}
+
+impl KernelFlows for TcDatapath {
+    fn enter(&self, snapshot: &Snapshot) {
+        self.table.enter(snapshot);
+    }
+
+    fn leave(&self, port: PortId) {
+        self.table.leave(port);
+    }
+
+    fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
+        self.table.traffic_of(slot)
+    }
+
+    fn allowed_by(&self, origin: OriginId) -> u64 {
+        self.table.allowed_by(origin)
+    }
+
+    fn added(&self) -> u64 {
+        self.table.added()
+    }
+
+    fn failed(&self) -> u64 {
+        self.table.failed()
     }
 }

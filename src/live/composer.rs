@@ -1,0 +1,312 @@
+//! Where policy and ports meet: what each of the threads knows, composed to one snapshot and published.
+//!
+//! ```text
+//!   policy thread -----set_policy---> [ tables, peers ]
+//!   interfaces thread --set_ports---> [ ports, routes ] --compose--> Snapshot --publish--> workers
+//! ```
+//!
+//! Whoever has changed something publishes, with what the other one has said last. So neither thread waits for the other: they
+//! share a lock for as long as composing takes (well below a millisecond for a hundred ports), and tables are compiled before it.
+//! The alternative, a thread that composes and is sent messages, would have another queue and another thread to stop, and whoever has
+//! opened a port would have to wait for an answer anyway before it is handed to the workers.
+//!
+//! **Invariant.** What is published is one whole state that made sense. A change that cannot be published leaves the
+//! snapshot before in force, is said once, and is tried again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_dataplane::io::KernelFlows;
+use bulkhead_dataplane::{PortId, Publisher, Snapshot};
+
+use super::config::RouteEntry;
+use super::ids::Ids;
+use super::log;
+use super::next_hops::Peer;
+use super::view::{PortView, View};
+
+/// How long after a change that could not be published it is tried again. It may be for lack of memory, which passes.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a state says.
+#[derive(Clone, Debug)]
+pub(super) struct Policy {
+    /// What policy says, and which pods there are.
+    pub tables: Arc<NodeTables>,
+    /// The pod networks of the other nodes, each with its node's address.
+    pub peers: Arc<[Peer]>,
+    /// Whether nothing may pass.
+    pub denied: bool,
+}
+
+/// A change that could not be published, and is tried again.
+#[derive(Debug)]
+struct Refused {
+    /// What was wrong.
+    why: String,
+    /// When it is tried again.
+    again: Instant,
+    /// Whether it was one of the policy.
+    is_policy: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    policy: Policy,
+    ports: Vec<PortView>,
+    routes: Vec<RouteEntry>,
+    ids: Ids,
+    refused: Option<Refused>,
+}
+
+impl Inner {
+    fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
+        let Policy { tables, peers, denied } = &self.policy;
+        let view = View { tables, ports: &self.ports, routes: &self.routes, peers, denied: *denied };
+        view.snapshot(generation, &mut self.ids)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Composer {
+    inner: Mutex<Inner>,
+    publisher: Publisher,
+    flow_cache: Option<Arc<dyn KernelFlows>>,
+}
+
+impl Composer {
+    /// Publishes the first snapshot.
+    ///
+    /// # Errors
+    /// When what is known contradicts itself.
+    pub(super) fn new(
+        policy: Policy,
+        ports: Vec<PortView>,
+        routes: Vec<RouteEntry>,
+        flow_cache: Option<Arc<dyn KernelFlows>>,
+    ) -> anyhow::Result<Self> {
+        let mut inner = Inner { policy, ports, routes, ids: Ids::default(), refused: None };
+        let (first, publisher) = (inner.compose(1)?, Publisher::new(Snapshot::empty()));
+        if let Some(cache) = &flow_cache {
+            cache.enter(&first);
+        }
+        publisher.publish(first)?;
+        Ok(Self { inner: Mutex::new(inner), publisher, flow_cache })
+    }
+
+    /// Where workers read what is in force.
+    pub(super) const fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
+    /// What is in force.
+    pub(super) fn current(&self) -> Arc<Snapshot> {
+        self.publisher.current()
+    }
+
+    /// Has a state enforced.
+    pub(super) fn set_policy(&self, policy: Policy) {
+        let mut inner = self.lock();
+        inner.policy = policy;
+        self.publish(&mut inner, true, true);
+    }
+
+    /// Has the workers know of other ports, and other routes. Answers whether they do.
+    pub(super) fn set_ports(&self, ports: Vec<PortView>, routes: Option<Vec<RouteEntry>>) -> bool {
+        let mut inner = self.lock();
+        inner.ports = ports;
+        if let Some(routes) = routes {
+            inner.routes = routes;
+        }
+        self.publish(&mut inner, true, false);
+        inner.refused.is_none()
+    }
+
+    /// Tries again what could not be published, when it is time to. Answers whether all that is known is in force.
+    pub(super) fn retry(&self) -> bool {
+        let mut inner = self.lock();
+        if inner.refused.as_ref().is_some_and(|refused| Instant::now() >= refused.again) {
+            self.publish(&mut inner, false, false);
+        }
+        inner.refused.is_none()
+    }
+
+    /// When something is to be tried again.
+    pub(super) fn next_attempt(&self) -> Option<Instant> {
+        self.lock().refused.as_ref().map(|refused| refused.again)
+    }
+
+    /// Has it tried with the next [`retry`](Self::retry).
+    pub(super) fn hurry(&self) {
+        if let Some(refused) = &mut self.lock().refused {
+            refused.again = Instant::now();
+        }
+    }
+
+    /// Frees tables that workers still used at the last change.
+    pub(super) fn collect(&self) {
+        self.publisher.collect();
+    }
+
+    /// The number of a port.
+    pub(super) fn id_of(&self, name: &str) -> Option<PortId> {
+        self.lock().ids.of(name).and_then(|at| u16::try_from(at).ok()).map(PortId)
+    }
+
+    /// The name of a port's number.
+    pub(super) fn name_of(&self, id: PortId) -> Option<Arc<str>> {
+        self.lock().ids.name(id.index()).cloned()
+    }
+
+    /// The pod networks of the other nodes.
+    pub(super) fn peers(&self) -> Arc<[Peer]> {
+        Arc::clone(&self.lock().policy.peers)
+    }
+
+    /// Ends all flows from and to a port that is being closed. Under the lock, so that a snapshot that is just being published does
+    /// not let them go on.
+    pub(super) fn end_flows(&self, id: PortId) {
+        let _inner = self.lock();
+        if let Some(cache) = &self.flow_cache {
+            cache.leave(id);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Whoever panics in here has replaced a part by another whole one, or none.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts into force what is so now.
+    fn publish(&self, inner: &mut Inner, has_changed: bool, is_policy: bool) {
+        let before = inner.refused.take();
+        let is_policy = is_policy || before.as_ref().is_some_and(|refused| refused.is_policy);
+        let published = self.try_publish(inner);
+        match published {
+            Ok(generation) if is_policy && !inner.policy.denied => {
+                log::info(&format!("the new state is in force, generation {generation}"));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let why = format!("{error:#}");
+                // The same again is no news.
+                if has_changed || before.is_none_or(|refused| refused.why != why) {
+                    log::error(&format!("the change cannot be enforced; what was in force stays\n{why}"));
+                }
+                inner.refused = Some(Refused { why, again: Instant::now() + AGAIN, is_policy });
+            }
+        }
+    }
+
+    /// Answers the generation.
+    fn try_publish(&self, inner: &mut Inner) -> anyhow::Result<u64> {
+        let current = self.publisher.current();
+        let generation = current.generation() + 1;
+        let snapshot = inner.compose(generation)?.after(&current);
+        // Before the workers: what they add by the old tables from now on is never used.
+        if let Some(cache) = &self.flow_cache {
+            cache.enter(&snapshot);
+        }
+        self.publisher.publish(snapshot)?;
+        Ok(generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_control::pipeline::Pipeline;
+    use bulkhead_control::processor::Scope;
+    use bulkhead_control::source::{Strictness, load_text};
+    use bulkhead_dataplane::{Link, PortKind};
+
+    use super::*;
+
+    fn policy(pods: &[(&str, &str)]) -> Policy {
+        let pod = |(name, address): &(&str, &str)| {
+            format!(
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: x}}\nspec: {{nodeName: node-1}}\n\
+                 status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}\n"
+            )
+        };
+        let state: String = pods.iter().map(pod).collect();
+        let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+        pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
+        Policy { tables: pipeline.node_tables("node-1").unwrap(), peers: [].into(), denied: false }
+    }
+
+    fn port(name: &str, mtu: u16) -> PortView {
+        let link = Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu });
+        PortView { name: name.into(), kind: PortKind::Pod, mac: None, link }
+    }
+
+    const A: (&str, &str) = ("a", "10.1.0.1");
+    const B: (&str, &str) = ("b", "10.1.0.2");
+
+    fn composer() -> Composer {
+        Composer::new(policy(&[A]), vec![port("x/a", 1500)], Vec::new(), None).unwrap()
+    }
+
+    /// The generation in force, and whether it has this pod.
+    fn in_force(composer: &Composer, pod: &str) -> (u64, bool) {
+        let snapshot = composer.current();
+        (snapshot.generation(), snapshot.port_named(pod).is_some())
+    }
+
+    /// A route that makes no snapshot. A configuration with this is refused: what a user can write is not known to do so.
+    fn nowhere() -> Option<Vec<RouteEntry>> {
+        Some(vec![RouteEntry { prefix: "10.9.0.0/16".parse().unwrap(), via: None, port: "nowhere".into() }])
+    }
+
+    #[test]
+    fn each_side_publishes_with_what_the_other_one_has_said_last() {
+        let composer = composer();
+        assert_eq!(in_force(&composer, "x/a"), (1, true));
+        composer.set_policy(policy(&[A, B]));
+        assert!(composer.set_ports(vec![port("x/a", 9000), port("x/b", 1500)], None));
+        composer.set_policy(policy(&[A, B]));
+        let snapshot = composer.current();
+        let mtu = |name: &str| snapshot.port(snapshot.port_named(name).unwrap()).unwrap().link.unwrap().mtu;
+        assert_eq!((snapshot.generation(), mtu("x/a"), mtu("x/b")), (4, 9000, 1500));
+        assert_eq!(composer.name_of(composer.id_of("x/b").unwrap()).as_deref(), Some("x/b"));
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_enforced_is_tried_again_and_takes_effect_when_it_can() {
+        let composer = composer();
+        assert!(!composer.set_ports(vec![port("x/a", 1500)], nowhere()));
+        composer.set_policy(policy(&[A, B]));
+        {
+            let inner = composer.lock();
+            let refused = inner.refused.as_ref().unwrap();
+            assert!(refused.is_policy && refused.why.contains("10.9.0.0/16 leads to no port"), "{}", refused.why);
+        }
+        assert_eq!(in_force(&composer, "x/b"), (1, false), "what was in force stays");
+        composer.hurry();
+        assert!(!composer.retry(), "it was tried, and refused again");
+        assert_eq!(in_force(&composer, "x/b"), (1, false));
+        // What was in its way is gone, and nothing else changes.
+        composer.lock().routes.clear();
+        assert!(!composer.retry(), "it is not time yet");
+        assert!(composer.next_attempt().is_some());
+        composer.hurry();
+        assert!(composer.retry());
+        assert_eq!(in_force(&composer, "x/b"), (2, true));
+        assert!(composer.retry() && composer.next_attempt().is_none());
+        assert_eq!(in_force(&composer, "x/b"), (2, true), "once");
+    }
+
+    #[test]
+    fn the_other_sides_next_change_brings_what_was_refused_along() {
+        let composer = composer();
+        assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
+        composer.lock().routes.clear();
+        composer.set_policy(policy(&[A, B]));
+        assert_eq!(in_force(&composer, "x/b"), (2, true));
+        let snapshot = composer.current();
+        let a = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();
+        assert_eq!(a.link.unwrap().mtu, 9000);
+        assert!(composer.retry());
+    }
+}

@@ -1,0 +1,374 @@
+//! The main thread: it starts the others, obeys signals, follows the configuration's file, and tells what was counted.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use bulkhead_control::pipeline::SharedOrigins;
+use bulkhead_dataplane::io::{FlowCache, KernelFlowCache, KernelFlows, Port, SlowPathLimit, TcConfig, TcDatapath};
+use bulkhead_dataplane::vswitch::{PollMode, Tap, Vswitch, VswitchConfig, VswitchCounters};
+use bulkhead_dataplane::{Affinity, Snapshot, WorkerConfig};
+use crossbeam_channel::{Receiver, select};
+
+use super::capture::{Capture, CaptureCounters};
+use super::composer::Composer;
+use super::config::{Attach, Config, Poll, PortEntry, SlowPathConfig, buffers};
+use super::datapath::{DatapathConfig, LinuxDatapath};
+use super::interfaces::thread::{self as interfaces, Command, Report};
+use super::log;
+use super::next_hops::NextHops;
+use super::policy;
+use super::signals::{self, Request};
+use super::state::{LiveState, StateCounts};
+use super::summary::Summary;
+use super::view::PortView;
+use super::watch::Watch;
+use crate::args::{Format, Run};
+
+/// The names of the trunk's ends, as the network's people know them: short, and told apart from pods' interfaces.
+const TRUNK: [&str; 2] = ["bh0", "bh1"];
+
+/// What the other threads tell this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// All ports that can be opened at start were, so many of all.
+    Settled { open: usize, all: usize },
+    /// There is another policy.
+    Policy,
+}
+
+/// See the module.
+pub(super) struct Daemon {
+    config: Config,
+    config_path: PathBuf,
+    config_watch: Watch,
+    next_hops: NextHops,
+    composer: Arc<Composer>,
+    vswitch: Arc<Vswitch>,
+    interfaces: interfaces::Handle,
+    policy: policy::Handle,
+    notices: Receiver<Notice>,
+    requests: Receiver<Request>,
+    capture: Option<Capture>,
+    ready_file: Option<PathBuf>,
+    about: About,
+}
+
+impl Daemon {
+    /// Reads the state, starts the workers and then the other threads.
+    ///
+    /// # Errors
+    /// When there is no state, or the system refuses something. No interface was touched then.
+    pub(super) fn start(config: Config, args: &Run, requests: Receiver<Request>) -> anyhow::Result<Self> {
+        // What an earlier process has left would tell too early that this one is ready.
+        if let Some(path) = &args.ready_file {
+            // Now, and not when all interfaces are attached to.
+            signals::check_ready_file(path)
+                .with_context(|| format!("the ready file {} cannot be written", path.display()))?;
+            let _ = std::fs::remove_file(path);
+        }
+        let config_watch = Watch::new(std::slice::from_ref(&args.config));
+        // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
+        let state = LiveState::load(&config.state, &config.node)?;
+        let affinity = Affinity::new();
+        let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
+        let ports = config.ports.iter().map(closed).collect();
+        let composer = Composer::new(state.policy(), ports, config.routes.clone(), kernel.flows())?;
+        let composer = Arc::new(composer);
+        let (mut capture, mut tap) = (None, None);
+        if let Some(path) = &args.capture {
+            let (writer, end) = Capture::start(path, composer.current().ports(), state.origins())?;
+            (capture, tap) = (Some(writer), Some(end));
+        }
+        let mut next_hops = NextHops::default();
+        next_hops.check(&composer.peers(), &config);
+        let flows = kernel.flows().filter(|_| config.flow_cache);
+        let mut vswitch = Vswitch::start(&vswitch_config(&config, tap, flows, affinity), composer.publisher())?;
+        let umem = Arc::clone(vswitch.pool().umem());
+        if let Some(tc) = &kernel.tc {
+            let queues = tc.trunk_ports(&umem, buffers::TRUNK)?;
+            vswitch.add_trunk(queues.into_iter().map(|queue| -> Box<dyn Port> { Box::new(queue) }));
+        }
+        let vswitch = Arc::new(vswitch);
+        let Kernel { tc, flow_cache } = kernel;
+        let datapath = DatapathConfig { mode: config.mode, force: args.force, umem, flow_cache, tc };
+        let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
+        let about = About {
+            format: args.output,
+            started: Instant::now(),
+            node: config.node.clone(),
+            origins: state.origins(),
+            state: state.counts(),
+        };
+        let (tell, notices) = crossbeam_channel::unbounded();
+        let policy = policy::start(state, Arc::clone(&composer), tell.clone())?;
+        let routes = config.routes.clone();
+        let interfaces = interfaces::start(&config.ports, routes, datapath, Arc::clone(&composer), tell)?;
+        Ok(Self {
+            config,
+            config_path: args.config.clone(),
+            config_watch,
+            next_hops,
+            composer,
+            vswitch,
+            interfaces,
+            policy,
+            notices,
+            requests,
+            capture,
+            ready_file: args.ready_file.clone(),
+            about,
+        })
+    }
+
+    /// Goes on until a signal. Answers 0 then.
+    ///
+    /// # Errors
+    /// When a thread has died, which is a fault of the program: half of the traffic would be lost in silence, or no change be
+    /// seen any more.
+    pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
+        let dead = loop {
+            if let Some(dead) = self.dead_threads() {
+                break Some(dead);
+            }
+            if self.config_watch.has_changed() {
+                self.reconfigure();
+            }
+            // What could not be published, and tables that workers still used at the last change.
+            self.composer.retry();
+            self.composer.collect();
+            let next_look = self.config_watch.next_look().saturating_duration_since(Instant::now());
+            let (requests, notices) = (self.requests.clone(), self.notices.clone());
+            select! {
+                recv(requests) -> request => match request.unwrap_or(Request::Stop) {
+                    Request::Stop => break None,
+                    Request::Summary => self.summarize(),
+                    Request::Look => self.hurry(),
+                },
+                // An error: all threads that could tell something are dead, which is seen above.
+                recv(notices) -> notice => match notice {
+                    Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
+                    Ok(Notice::Policy) => self.next_hops.check(&self.composer.peers(), &self.config),
+                    Err(_) => {}
+                },
+                default(next_look) => {}
+            }
+        };
+        let stopped = self.stop();
+        if let Some(dead) = dead {
+            anyhow::bail!("{dead} died, a fault of the program; the last words are above");
+        }
+        stopped?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn dead_threads(&self) -> Option<String> {
+        match self.vswitch.dead_workers() {
+            0 if self.interfaces.is_dead() => Some("the interfaces thread has".to_owned()),
+            0 if self.policy.is_dead() => Some("the policy thread has".to_owned()),
+            0 => None,
+            dead => Some(format!("{dead} workers have")),
+        }
+    }
+
+    /// Says that forwarding has started.
+    fn announce(&self, open: usize, all: usize) -> anyhow::Result<()> {
+        let announced = signals::announce_ready(self.ready_file.as_deref());
+        announced.context("cannot announce that forwarding has started")?;
+        log::info(&format!("ready: node {}, {open} of {all} ports open", self.config.node));
+        Ok(())
+    }
+
+    /// Has everything looked at now, whenever it would be due.
+    fn hurry(&mut self) {
+        log::info("looking at the files, as SIGHUP asks");
+        self.config_watch.hurry();
+        self.policy.look();
+        self.interfaces.tell(Command::Look);
+        self.composer.hurry();
+    }
+
+    /// Takes over what may change at run time, and says what may not.
+    fn reconfigure(&mut self) {
+        if let Some(path) = self.config_watch.endless().map(Path::to_path_buf) {
+            if self.config_watch.was_read() {
+                log::error(&format!(
+                    "the configuration has changed and is not taken over\n{} is not a file any more\n\
+                     help: write a new file and rename it",
+                    path.display()
+                ));
+            }
+            return;
+        }
+        let config = Config::read(&self.config_path);
+        if !self.config_watch.was_read() {
+            return;
+        }
+        let config = match config {
+            Ok(config) => config,
+            Err(errors) => {
+                log::error(&format!("the configuration has changed and is not taken over\n{errors}"));
+                return;
+            }
+        };
+        let fields = self.config.needs_restart(&config);
+        if !fields.is_empty() {
+            log::warn(&format!("the configuration has changed in {}, which needs a restart", fields.join(", ")));
+        }
+        self.interfaces.tell(Command::Configure(config.ports.clone(), config.routes.clone()));
+        (self.config.ports, self.config.routes) = (config.ports, config.routes);
+        self.next_hops.check(&self.composer.peers(), &self.config);
+    }
+
+    /// Prints what was counted so far.
+    fn summarize(&self) {
+        let counted = Counted {
+            vswitch: self.vswitch.counters(),
+            interfaces: self.interfaces.report(),
+            captured: self.capture.as_ref().map(Capture::counters),
+        };
+        if let Err(error) = self.about.print(&self.composer.current(), &counted) {
+            log::error(&format!("cannot print the summary: {error:#}"));
+        }
+    }
+
+    /// Stops the workers, detaches from the interfaces and prints the summary.
+    fn stop(self) -> anyhow::Result<()> {
+        log::info("stopping");
+        let Self { vswitch, interfaces, capture, about, composer, ready_file, .. } = self;
+        if let Some(path) = ready_file {
+            let _ = std::fs::remove_file(path);
+        }
+        let interfaces = interfaces.stop();
+        // Nobody else has them any more.
+        let vswitch = match Arc::try_unwrap(vswitch) {
+            Ok(vswitch) => vswitch.stop(),
+            Err(shared) => shared.counters(),
+        };
+        // Without workers nothing is forwarded, so these are the last numbers.
+        let report = interfaces.as_ref().map(|stopped| stopped.report()).unwrap_or_default();
+        // Only now: until the workers had ended, nothing was to reach the host's stack.
+        drop(interfaces);
+        let (captured, whole) = capture.map(Capture::finish).unzip();
+        if let Some(captured) = captured {
+            log::info(&format!("captured {} packets", captured.written));
+        }
+        let printed = about.print(&composer.current(), &Counted { vswitch, interfaces: report, captured });
+        // What was counted is told in any case.
+        whole.unwrap_or(Ok(())).context("the capture is not whole")?;
+        printed
+    }
+}
+
+/// A port that is not open yet.
+fn closed(entry: &PortEntry) -> PortView {
+    PortView { name: entry.name.clone(), kind: entry.kind, mac: entry.mac, link: None }
+}
+
+fn vswitch_config(
+    config: &Config,
+    tap: Option<Tap>,
+    flows: Option<Arc<dyn KernelFlows>>,
+    affinity: Affinity,
+) -> VswitchConfig {
+    VswitchConfig {
+        cores: config.workers.cores.clone(),
+        poll: match config.workers.poll {
+            Poll::Spin => PollMode::Spin,
+            Poll::Adaptive => PollMode::Adaptive,
+        },
+        engine: WorkerConfig { sessions: config.sessions.settings(), ..WorkerConfig::default() },
+        frames: config.frames(),
+        tap,
+        flow_cache: flows.map(|flows| -> Arc<dyn FlowCache> { flows }),
+        affinity,
+    }
+}
+
+/// What is in the kernel for the life of the process.
+struct Kernel {
+    /// With `attach: tc`.
+    tc: Option<Arc<TcDatapath>>,
+    /// With `attach: xdp`, where it is wanted and can be.
+    flow_cache: Option<Arc<KernelFlowCache>>,
+}
+
+impl Kernel {
+    fn new(config: &Config, affinity: &Affinity, captures: bool) -> anyhow::Result<Self> {
+        if config.attach == Attach::Xdp {
+            return Ok(Self { tc: None, flow_cache: flow_cache(config, captures) });
+        }
+        let SlowPathConfig { packets_per_second, burst } = config.slow_path;
+        // Where all packets go through the workers, the slow path is the only one.
+        let rate = if config.flow_cache && !captures { packets_per_second } else { 0 };
+        let tc = TcDatapath::new(&TcConfig {
+            trunk: TRUNK.map(str::to_owned),
+            affinity: affinity.clone(),
+            workers: u32::try_from(config.workers.cores.len()).context("too many workers")?,
+            slow_path: SlowPathLimit { rate, burst },
+        })?;
+        Ok(Self { tc: Some(tc), flow_cache: None })
+    }
+
+    fn flows(&self) -> Option<Arc<dyn KernelFlows>> {
+        let tc = self.tc.clone().map(|tc| -> Arc<dyn KernelFlows> { tc });
+        tc.or_else(|| self.flow_cache.clone().map(|cache| -> Arc<dyn KernelFlows> { cache }))
+    }
+}
+
+/// The flow cache, where it is wanted and can be. A capture is of all packets, so there is none beside it.
+fn flow_cache(config: &Config, captures: bool) -> Option<Arc<KernelFlowCache>> {
+    if !config.flow_cache || captures {
+        return None;
+    }
+    let refused = |error: &std::io::Error| {
+        log::warn(&format!(
+            "no flow cache: {error}; all packets go through the workers\n\
+             help: Linux 5.12 or newer and CAP_PERFMON, or flow_cache: false"
+        ));
+    };
+    KernelFlowCache::new().inspect_err(refused).ok()
+}
+
+/// What was counted.
+struct Counted {
+    vswitch: VswitchCounters,
+    interfaces: Report,
+    captured: Option<CaptureCounters>,
+}
+
+/// What the summary tells of the process itself, and where it finds the rest.
+struct About {
+    format: Format,
+    started: Instant,
+    node: Arc<str>,
+    origins: SharedOrigins,
+    state: Arc<StateCounts>,
+}
+
+impl About {
+    fn print(&self, snapshot: &Snapshot, counted: &Counted) -> anyhow::Result<()> {
+        let summary = Summary {
+            node: &self.node,
+            snapshot,
+            counters: &counted.vswitch,
+            cached: &counted.interfaces.cached,
+            state: self.state.read(),
+            ports: counted.interfaces.counters,
+            capture: counted.captured,
+            uptime: self.started.elapsed(),
+            origins: &self.origins,
+        };
+        log::print(match self.format {
+            Format::Text => {
+                let mut text = Vec::new();
+                summary.write(&mut text)?;
+                String::from_utf8(text)?
+            }
+            Format::Json => format!("{}\n", summary.json()),
+        });
+        Ok(())
+    }
+}

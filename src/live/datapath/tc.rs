@@ -1,0 +1,97 @@
+//! `attach: tc`: programs at the tc hooks of the interface, and one trunk to the workers for all of them.
+//!
+//! Opening a port is filling in two values of the programs' maps: it needs no packet buffers and no sockets, and nothing in the pod
+//! is changed.
+
+use std::sync::Arc;
+
+use bulkhead_dataplane::io::{FlowSlot, KernelFlows, LinkStatus, TcAttachment, TcDatapath, XskError};
+
+use super::flow_cache::{Account, Accounts};
+use crate::live::config::PortEntry;
+use crate::live::interfaces::{AttachError, OpenError};
+
+/// An interface that has the programs.
+#[derive(Debug)]
+pub(in crate::live) struct TcOpenable {
+    attachment: TcAttachment,
+    account: Option<Account>,
+}
+
+impl TcOpenable {
+    pub(super) fn index(&self) -> Option<u32> {
+        self.attachment.index()
+    }
+
+    pub(super) fn is_here_as(&self, index: u32) -> bool {
+        self.attachment.is_here_as(index)
+    }
+
+    pub(super) const fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
+    }
+}
+
+/// What opening a port has brought.
+pub(super) struct TcOpening {
+    /// Its tag on the trunk.
+    pub(super) slot: FlowSlot,
+    /// What to say of it when it forwards.
+    pub(super) said: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct TcPorts {
+    datapath: Arc<TcDatapath>,
+    pub(super) accounts: Accounts,
+}
+
+impl TcPorts {
+    /// Nothing is attached yet.
+    pub(super) fn new(datapath: Arc<TcDatapath>) -> Self {
+        let accounts = Accounts::new(Some(Arc::clone(&datapath) as Arc<dyn KernelFlows>));
+        Self { datapath, accounts }
+    }
+
+    pub(super) fn attach(&self, entry: &PortEntry, link: &LinkStatus) -> Result<TcOpenable, AttachError> {
+        let attached = TcAttachment::new(&self.datapath, &entry.interface, entry.kind);
+        let attachment = attached.map_err(|error| match error {
+            XskError::NoInterface { .. } => AttachError::Gone,
+            error => AttachError::Refused(error.to_string()),
+        })?;
+        match attachment.index() == Some(link.index) {
+            true => Ok(TcOpenable { attachment, account: None }),
+            false => Err(AttachError::Gone),
+        }
+    }
+
+    pub(super) fn open(
+        &self,
+        entry: &PortEntry,
+        link: &LinkStatus,
+        attachment: &mut TcOpenable,
+    ) -> Result<TcOpening, OpenError> {
+        let TcOpenable { attachment, account } = attachment;
+        if attachment.index().is_none() {
+            return Err(OpenError::Gone);
+        }
+        attachment.open().map_err(|error| OpenError::Refused(format!("{}: {error}", entry.interface)))?;
+        let slot = attachment.slot();
+        *account = self.accounts.begin(Some(slot));
+        let said = format!("port {entry} is open: interface {}, MTU {}", link.index, link.mtu.min(u16::MAX.into()));
+        Ok(TcOpening { slot, said })
+    }
+
+    /// The port is closed, and no worker has it any more.
+    pub(super) fn end(&mut self, entry: &PortEntry, attachment: &mut TcOpenable) {
+        if let Some(account) = attachment.account.take() {
+            self.accounts.end(&entry.name, &account);
+        }
+    }
+
+    /// From here on its packets are dropped, and those that would leave through it.
+    pub(super) fn close(&self, attachment: &mut TcOpenable) {
+        attachment.attachment.close();
+    }
+}

@@ -1,0 +1,381 @@
+//! One configured port and its interface: the state that it is in, why that changes, and what is said of it.
+
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::Link;
+use bulkhead_dataplane::io::LinkStatus;
+
+use super::datapath::{AttachError, Datapath, OpenError, Opening};
+use super::{InterfaceCounters, Kept};
+use crate::live::config::PortEntry;
+use crate::live::links::Changes;
+use crate::live::log;
+
+/// How long to wait before a port that could not be opened is tried again. The usual reason is one that a person must
+/// remove, so trying often would only fill the log's rate.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+
+/// The same for an interface that cannot be attached to. Its packets go past the vswitch, so this is short.
+pub(super) const ATTACH_RETRY: Duration = Duration::from_millis(100);
+
+/// The same for a queue that is busy. One that was just closed, by us or by a process that was killed, is busy until the
+/// kernel has let go of the last packet that it was sending: 40 ms at most, as far as was seen.
+pub(super) const BUSY_RETRY: Duration = Duration::from_millis(20);
+
+/// How long a queue may be busy before it is said.
+pub(super) const BUSY: Duration = Duration::from_secs(2);
+
+/// What a closed port waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// For somebody to set its interface up.
+    Up,
+    /// For its turn, from this time on.
+    Turn {
+        at: Instant,
+        /// Since when one of its queues is busy.
+        busy_since: Option<Instant>,
+    },
+}
+
+impl Wait {
+    const fn until(at: Instant) -> Self {
+        Self::Turn { at, busy_since: None }
+    }
+}
+
+/// The state of a configured port's interface, and what is held for it.
+#[derive(Debug)]
+pub(super) enum State<A> {
+    /// There is no interface of its name, or it is another port's.
+    Absent,
+    /// It is there and nothing can be attached to it: its packets go to the host's stack.
+    Unprotected {
+        index: u32,
+        /// When the last failure was counted.
+        counted: Instant,
+        /// When it is tried again.
+        again: Instant,
+    },
+    /// Attached, and each of its packets is dropped.
+    Closed { index: u32, attachment: A, wait: Wait },
+    /// Attached, and its packets come to the workers.
+    Open { index: u32, attachment: A, link: Link, largest_mtu: u16 },
+}
+
+impl<A> State<A> {
+    /// The interface that something is attached to.
+    pub(super) const fn attached(&self) -> Option<u32> {
+        match self {
+            Self::Closed { index, .. } | Self::Open { index, .. } => Some(*index),
+            Self::Absent | Self::Unprotected { .. } => None,
+        }
+    }
+}
+
+/// One configured port and its interface.
+#[derive(Debug)]
+pub(super) struct Interface<A> {
+    pub(super) entry: PortEntry,
+    pub(super) state: State<A>,
+    /// What was said last about why it is not open, so that it is said once.
+    pub(super) said: Option<String>,
+    /// Whether the system did not answer when it was asked last, which was said.
+    is_unanswered: bool,
+}
+
+impl<A> Interface<A> {
+    pub(super) fn new(entry: &PortEntry) -> Self {
+        Self { entry: entry.clone(), state: State::Absent, said: None, is_unanswered: false }
+    }
+
+    /// The link of the port when it is open.
+    pub(super) fn link(&self) -> Option<Link> {
+        match self.state {
+            State::Open { link, largest_mtu, .. } => Some(Link { mtu: link.mtu.min(largest_mtu), ..link }),
+            State::Absent | State::Unprotected { .. } | State::Closed { .. } => None,
+        }
+    }
+
+    /// When something is to be tried next.
+    pub(super) const fn next_attempt(&self) -> Option<Instant> {
+        match self.state {
+            State::Unprotected { again, .. } => Some(again),
+            State::Closed { wait: Wait::Turn { at, .. }, .. } => Some(at),
+            State::Absent | State::Closed { wait: Wait::Up, .. } | State::Open { .. } => None,
+        }
+    }
+
+    /// Whether the port is to be opened now.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        matches!(self.state, State::Closed { wait: Wait::Turn { at, .. }, .. } if at <= now)
+    }
+
+    /// Follows an interface that is attached: closes what must be closed. Answers what is still attached when it is not
+    /// this port's any more, and whether an open port has changed.
+    pub(super) fn follow<D: Datapath<Attachment = A>>(
+        &mut self,
+        link: Option<&LinkStatus>,
+        changes: &Changes,
+        datapath: &mut D,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) -> (Option<Kept<A>>, bool) {
+        let (State::Closed { index, attachment, .. } | State::Open { index, attachment, .. }) = &mut self.state else {
+            return (None, false);
+        };
+        let index = *index;
+        let is_other = |link: &LinkStatus| {
+            link.index != index
+                || (changes.renew(index) && !datapath.is_here_as(attachment, index))
+                || (changes.is_all() && datapath.index(attachment) != Some(index))
+        };
+        let link = match link {
+            None => return self.lose("there is no interface of its name any more", datapath, counters),
+            Some(link) if is_other(link) => {
+                return self.lose("its interface was replaced by another one of the same name", datapath, counters);
+            }
+            Some(link) => link,
+        };
+        let mut why = (!link.up).then(|| "its interface was shut down".to_owned());
+        if changes.touch(index) {
+            match datapath.refresh(&self.entry, link, attachment) {
+                Ok(reason) => {
+                    self.is_unanswered = false;
+                    why = why.or(reason);
+                }
+                Err(error) => self.say_unanswered(&error),
+            }
+        }
+        let changed = match (&mut self.state, why) {
+            (State::Open { .. }, Some(why)) => {
+                self.close(&why, datapath, counters);
+                true
+            }
+            (State::Open { link: before, largest_mtu, .. }, None) => {
+                let (after, largest) = (link_of(link), *largest_mtu);
+                let before = std::mem::replace(before, after);
+                if before.mtu != after.mtu {
+                    say_mtu(&self.entry, after.mtu, largest);
+                }
+                before != after
+            }
+            _ => false,
+        };
+        self.settle(link.up, now);
+        (None, changed)
+    }
+
+    /// A closed port waits for its turn when the interface is up.
+    fn settle(&mut self, is_up: bool, now: Instant) {
+        let State::Closed { wait, .. } = &mut self.state else { return };
+        if is_up {
+            if *wait == Wait::Up {
+                *wait = Wait::until(now);
+            }
+            return;
+        }
+        *wait = Wait::Up;
+        let interface = &self.entry.interface;
+        self.say(format!("waits for its interface: {interface} is down\nhelp: ip link set {interface} up"));
+    }
+
+    /// The interface is not this port's any more. What is attached to it stays: it may only have another name.
+    fn lose<D: Datapath<Attachment = A>>(
+        &mut self,
+        why: &str,
+        datapath: &mut D,
+        counters: &mut InterfaceCounters,
+    ) -> (Option<Kept<A>>, bool) {
+        let was_open = matches!(self.state, State::Open { .. });
+        if was_open {
+            self.close(why, datapath, counters);
+        }
+        (self.take(), was_open)
+    }
+
+    /// Takes out what is attached.
+    pub(super) fn take(&mut self) -> Option<Kept<A>> {
+        match std::mem::replace(&mut self.state, State::Absent) {
+            State::Closed { index, attachment, .. } | State::Open { index, attachment, .. } => {
+                Some(Kept { index, attachment, name: self.entry.interface.clone() })
+            }
+            State::Absent | State::Unprotected { .. } => None,
+        }
+    }
+
+    /// There is no interface of its name.
+    pub(super) fn wait_for_interface(&mut self) {
+        self.state = State::Absent;
+        self.say(format!("waits for its interface: there is no {}", self.entry.interface));
+    }
+
+    /// Its interface is another port's, which has it by another name.
+    pub(super) fn wait_for_other(&mut self, other: &str) {
+        self.state = State::Absent;
+        let name = &self.entry.interface;
+        self.say(format!(
+            "cannot be opened: {name} is the interface of port {other} under another name\n\
+             help: an interface is one port; remove one of the two"
+        ));
+    }
+
+    /// Whether attaching to this interface has failed and is not to be tried again yet.
+    pub(super) fn is_postponed(&self, index: u32, changes: &Changes, now: Instant) -> bool {
+        matches!(self.state, State::Unprotected { index: known, again, .. }
+            if known == index && now < again && !changes.touch(index))
+    }
+
+    /// Takes what attaching has brought.
+    pub(super) fn take_attached(
+        &mut self,
+        attached: Result<A, AttachError>,
+        link: &LinkStatus,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) {
+        match attached {
+            Ok(attachment) => {
+                self.state = State::Closed { index: link.index, attachment, wait: Wait::until(now) };
+                self.settle(link.up, now);
+            }
+            Err(AttachError::Gone) => self.state = State::Absent,
+            Err(AttachError::Refused(error)) => {
+                let counted = match self.state {
+                    State::Unprotected { index, counted, .. }
+                        if index == link.index && now.duration_since(counted) < RETRY =>
+                    {
+                        counted
+                    }
+                    _ => {
+                        counters.refused += 1;
+                        now
+                    }
+                };
+                self.state = State::Unprotected { index: link.index, counted, again: now + ATTACH_RETRY };
+                self.say(format!(
+                    "cannot be opened: {error}\nits packets go to the host's stack, which knows no policy, until it can"
+                ));
+            }
+        }
+    }
+
+    /// Opens a port that is due. Whether it is open then.
+    pub(super) fn open<D: Datapath<Attachment = A>>(
+        &mut self,
+        link: Option<&LinkStatus>,
+        datapath: &mut D,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) -> bool {
+        let State::Closed { index, attachment, wait } = &mut self.state else { return false };
+        let opened = match link.filter(|link| link.index == *index && link.up) {
+            Some(link) => datapath.open(&self.entry, link, attachment).map(|opening| (link_of(link), opening)),
+            None => Err(OpenError::Gone),
+        };
+        let busy_since = match *wait {
+            Wait::Turn { busy_since, .. } => busy_since.unwrap_or(now),
+            Wait::Up => now,
+        };
+        let error = match opened {
+            Ok((link, Opening { largest_mtu })) => {
+                if let Some(Kept { index, attachment, .. }) = self.take() {
+                    self.state = State::Open { index, attachment, link, largest_mtu };
+                }
+                counters.opened += 1;
+                self.said = None;
+                return true;
+            }
+            Err(OpenError::Gone) => {
+                // What has become of it is told in a moment.
+                *wait = Wait::until(now + RETRY);
+                return false;
+            }
+            Err(OpenError::Busy(_)) if now.duration_since(busy_since) < BUSY => {
+                *wait = Wait::Turn { at: now + BUSY_RETRY, busy_since: Some(busy_since) };
+                return false;
+            }
+            Err(OpenError::Busy(error) | OpenError::Refused(error)) => error,
+        };
+        *wait = Wait::until(now + RETRY);
+        counters.refused += 1;
+        self.say(format!(
+            "cannot be opened: {error}\nits packets are dropped until it can: it is cut off, not unprotected"
+        ));
+        false
+    }
+
+    /// An open port has failed by itself.
+    pub(super) fn fail<D: Datapath<Attachment = A>>(
+        &mut self,
+        why: &str,
+        datapath: &mut D,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) {
+        self.close(why, datapath, counters);
+        if let State::Closed { attachment, wait, .. } = &mut self.state {
+            *wait = Wait::until(now);
+            if datapath.index(attachment).is_none() {
+                // It failed because its interface was removed.
+                self.state = State::Absent;
+            }
+        }
+    }
+
+    /// Closes an open port, which stays attached.
+    fn close<D: Datapath<Attachment = A>>(&mut self, why: &str, datapath: &mut D, counters: &mut InterfaceCounters) {
+        let Some(Kept { index, mut attachment, .. }) = self.take() else { return };
+        datapath.close(&self.entry, &mut attachment);
+        self.state = State::Closed { index, attachment, wait: Wait::Up };
+        counters.removed += 1;
+        log::warn(&format!("port {} was removed: {why}; the other ports go on", self.entry));
+        // What comes next, that there is no interface, is what was just said.
+        self.said = Some(format!("waits for its interface: there is no {}", self.entry.interface));
+    }
+
+    /// Tries what waits for a time now.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Unprotected { again, .. } => *again = now,
+            State::Closed { wait: Wait::Turn { at, .. }, .. } => *at = now,
+            State::Absent | State::Closed { wait: Wait::Up, .. } | State::Open { .. } => {}
+        }
+    }
+
+    /// The port stays as it is.
+    fn say_unanswered(&mut self, error: &str) {
+        if !std::mem::replace(&mut self.is_unanswered, true) {
+            log::error(&format!(
+                "port {}: the system does not tell of its interface; it stays as it is\n{error}",
+                self.entry
+            ));
+        }
+    }
+
+    fn say(&mut self, what: String) {
+        if self.said.as_ref() != Some(&what) {
+            log::warn(&format!("port {} {what}", self.entry));
+            self.said = Some(what);
+        }
+    }
+}
+
+fn link_of(link: &LinkStatus) -> Link {
+    // An IP packet has no more than 65,535 bytes, whatever the link carries.
+    Link { mac: link.mac, mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX) }
+}
+
+/// An MTU that was changed while the port is open. One that is too large does not close it: the packets that fit go on.
+fn say_mtu(entry: &PortEntry, mtu: u16, largest: u16) {
+    if mtu <= largest {
+        log::info(&format!("port {entry}: its interface has an MTU of {mtu} now"));
+        return;
+    }
+    log::warn(&format!(
+        "port {entry}: its interface has an MTU of {mtu} now, and longer packets than {largest} bytes need several \
+         buffers, which this kernel or driver cannot; they are lost\n\
+         help: ip link set {} mtu {largest} (and the same on the other side), or Linux 6.6 or newer",
+        entry.interface
+    ));
+}

@@ -1,0 +1,265 @@
+//! The thread that owns the interfaces.
+//!
+//! It sleeps until the kernel, a worker or another thread tells it something, or until it is time to try something again. An
+//! idle port costs nothing; once in two seconds the table of interfaces is read anew, in case a message was lost.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::io::LinkEvent;
+use bulkhead_dataplane::vswitch::VswitchEvent;
+use crossbeam_channel::{Receiver, Sender, select};
+
+use super::{InterfaceCounters, Interfaces};
+use crate::live::composer::Composer;
+use crate::live::config::{PortEntry, RouteEntry};
+use crate::live::daemon::Notice;
+use crate::live::datapath::{self, Accounts, Cached, LinuxDatapath};
+use crate::live::links::{LinkMessages, Links};
+use crate::live::log;
+
+/// Ports are opened for this long before messages are looked at again, one port at least. Those that take long are opened and
+/// published one by one; of those that take microseconds many are published at once.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// How long to wait for the answer of the thread: it may be opening a port, which takes some ten milliseconds.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// What the thread is told.
+pub(in crate::live) enum Command {
+    /// These are the ports and routes of the configuration now.
+    Configure(Vec<PortEntry>, Vec<RouteEntry>),
+    /// Look at everything now.
+    Look,
+    /// Tell what was counted.
+    Report(Sender<Report>),
+    /// End.
+    Stop,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default)]
+pub(in crate::live) struct Report {
+    pub(in crate::live) counters: InterfaceCounters,
+    /// What was forwarded without the workers.
+    pub(in crate::live) cached: Cached,
+}
+
+/// The interfaces when the thread has ended. Dropped, it detaches from them.
+pub(in crate::live) struct Stopped {
+    interfaces: Interfaces<LinuxDatapath>,
+    accounts: Accounts,
+}
+
+impl Stopped {
+    /// What was counted until now.
+    pub(in crate::live) fn report(&self) -> Report {
+        Report { counters: self.interfaces.counters, cached: datapath::cached(&self.accounts, &self.interfaces) }
+    }
+}
+
+/// The thread as others see it.
+pub(in crate::live) struct Handle {
+    commands: Sender<Command>,
+    thread: JoinHandle<Stopped>,
+}
+
+impl Handle {
+    /// Tells the thread something.
+    pub(in crate::live) fn tell(&self, command: Command) {
+        // An error means that it is dead; `is_dead` tells.
+        let _ = self.commands.send(command);
+    }
+
+    /// What was counted so far. Waits for the thread's answer.
+    pub(in crate::live) fn report(&self) -> Report {
+        let (answer, report) = crossbeam_channel::bounded(1);
+        self.tell(Command::Report(answer));
+        report.recv_timeout(ANSWER).unwrap_or_default()
+    }
+
+    /// Whether it has ended though nobody has stopped it: a fault of the program.
+    pub(in crate::live) fn is_dead(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Ends it. Nothing is detached yet. None when it has panicked.
+    pub(in crate::live) fn stop(self) -> Option<Stopped> {
+        self.tell(Command::Stop);
+        self.thread.join().ok()
+    }
+}
+
+/// Starts the thread, which begins with the interfaces of the calling thread's network namespace at once.
+///
+/// # Errors
+/// When the system refuses a thread.
+pub(in crate::live) fn start(
+    entries: &[PortEntry],
+    routes: Vec<RouteEntry>,
+    datapath: LinuxDatapath,
+    composer: Arc<Composer>,
+    notices: Sender<Notice>,
+) -> std::io::Result<Handle> {
+    let (tell, commands) = crossbeam_channel::unbounded();
+    let events = datapath.events();
+    let owner = Owner {
+        interfaces: Interfaces::new(entries),
+        datapath,
+        composer,
+        links: Links::default(),
+        messages: LinkMessages::listen(),
+        events,
+        commands,
+        notices,
+        routes,
+        changed: false,
+        is_stopped: false,
+        is_settled: false,
+        next_read: Instant::now(),
+    };
+    let thread = std::thread::Builder::new().name("interfaces".into()).spawn(move || owner.run())?;
+    Ok(Handle { commands: tell, thread })
+}
+
+/// What the thread has.
+struct Owner {
+    interfaces: Interfaces<LinuxDatapath>,
+    datapath: LinuxDatapath,
+    composer: Arc<Composer>,
+    links: Links,
+    messages: LinkMessages,
+    events: Receiver<VswitchEvent>,
+    commands: Receiver<Command>,
+    notices: Sender<Notice>,
+    routes: Vec<RouteEntry>,
+    /// Whether the configuration has changed what the snapshot is to say.
+    changed: bool,
+    is_stopped: bool,
+    /// Whether all ports that could be opened at start were.
+    is_settled: bool,
+    /// When the table of interfaces is read anew.
+    next_read: Instant,
+}
+
+impl Owner {
+    fn run(mut self) -> Stopped {
+        loop {
+            let next = self.step();
+            if next.is_none() && !self.is_settled {
+                self.is_settled = true;
+                let (open, all) = self.interfaces.open_of();
+                let _ = self.notices.send(Notice::Settled { open, all });
+            }
+            self.wait(next.unwrap_or_else(|| self.deadline()));
+            if self.is_stopped {
+                return Stopped { interfaces: self.interfaces, accounts: self.datapath.into_accounts() };
+            }
+        }
+    }
+
+    /// Brings everything to what is known now. Answers when there is more to do that does not wait for anything.
+    fn step(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        if now >= self.next_read || !self.links.is_whole() {
+            self.messages.read(&mut self.links);
+            self.next_read = now + self.messages.interval(self.links.is_whole());
+        }
+        let mut changed = std::mem::take(&mut self.changed);
+        while let Some((name, why)) = self.datapath.next_failure() {
+            changed |= self.interfaces.fail(&name, &why, &mut self.datapath, now);
+        }
+        let changes = self.links.take_changes();
+        self.datapath.forget_routes();
+        changed |= self.interfaces.reconcile(&self.links, &changes, &mut self.datapath, now);
+        // A port that was closed is not opened before the workers' snapshot is without it.
+        if !(if changed { self.publish() } else { self.composer.retry() }) {
+            return None;
+        }
+        let more = self.open();
+        self.datapath.hand_over();
+        more
+    }
+
+    /// Opens ports for a while. Answers whether there are more.
+    fn open(&mut self) -> Option<Instant> {
+        let (started, mut opened) = (Instant::now(), false);
+        let more = loop {
+            let now = Instant::now();
+            match self.interfaces.open_next(&self.links, &mut self.datapath, now) {
+                None => break None,
+                Some(is_open) => opened |= is_open,
+            }
+            if started.elapsed() >= SLICE {
+                break self.interfaces.is_any_due(now).then_some(now);
+            }
+        };
+        if opened && !self.publish() {
+            return None;
+        }
+        more
+    }
+
+    fn publish(&self) -> bool {
+        self.composer.set_ports(self.interfaces.view(), Some(self.routes.clone()))
+    }
+
+    /// When something is to be done even if nobody tells anything.
+    fn deadline(&self) -> Instant {
+        // What cannot be published comes first: nothing is opened before.
+        let attempt = self.composer.next_attempt().or_else(|| self.interfaces.next_attempt());
+        attempt.map_or(self.next_read, |attempt| attempt.min(self.next_read))
+    }
+
+    /// Waits until somebody tells something, and takes all that was told.
+    fn wait(&mut self, until: Instant) {
+        let (links, events, commands) = (self.messages.events.clone(), self.events.clone(), self.commands.clone());
+        select! {
+            recv(links) -> told => match told {
+                Ok(told) => self.take_links(told),
+                Err(_) => self.messages.end(),
+            },
+            recv(events) -> event => event.into_iter().for_each(|event| self.datapath.keep_event(event)),
+            recv(commands) -> command => self.obey(command.unwrap_or(Command::Stop)),
+            default(until.saturating_duration_since(Instant::now())) => {}
+        }
+        // No more than were waiting, so that a storm does not keep anything else from being done.
+        for _ in 0..links.len() {
+            links.try_iter().take(1).for_each(|told| self.take_links(told));
+        }
+        for command in commands.try_iter() {
+            self.obey(command);
+        }
+    }
+
+    fn take_links(&mut self, told: Vec<LinkEvent>) {
+        self.interfaces.counters.told += 1;
+        told.into_iter().for_each(|event| self.links.apply(event));
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Configure(entries, routes) => {
+                let changed = self.interfaces.configure(&entries, &mut self.datapath) | (self.routes != routes);
+                self.routes = routes;
+                self.changed |= changed;
+                log::info(if changed {
+                    "the configuration's ports and routes were taken over"
+                } else {
+                    "the configuration's ports and routes are as before"
+                });
+            }
+            Command::Look => {
+                self.next_read = Instant::now();
+                self.interfaces.hurry(self.next_read);
+            }
+            Command::Report(answer) => {
+                let cached = self.datapath.cached(&self.interfaces);
+                // Whoever has asked may not wait any more.
+                let _ = answer.send(Report { counters: self.interfaces.counters, cached });
+            }
+            Command::Stop => self.is_stopped = true,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The thread that follows the state's files: it reads them when they have changed, compiles what they say, and has that enforced.
+//!
+//! All of it takes as long as it takes, seconds for a large cluster, for ever for a file on a server that does not answer. Nothing
+//! else waits for it: interfaces are attached to, held closed and opened with the policy that was in force before.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+
+use super::composer::Composer;
+use super::daemon::Notice;
+use super::state::LiveState;
+
+/// The thread as others see it. It ends when this is dropped, or when it is done with a file that it waits for: nobody waits
+/// for it.
+pub(super) struct Handle {
+    look: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Handle {
+    /// Has the files looked at now.
+    pub(super) fn look(&self) {
+        // One that waits says the same; and an error means that it is dead, which `is_dead` tells.
+        let _ = self.look.try_send(());
+    }
+
+    /// Whether it has ended though nobody has stopped it: a fault of the program.
+    pub(super) fn is_dead(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+/// Starts the thread with a state that was loaded and is in force.
+///
+/// # Errors
+/// When the system refuses a thread.
+pub(super) fn start(state: LiveState, composer: Arc<Composer>, notices: Sender<Notice>) -> std::io::Result<Handle> {
+    let (look, asked) = crossbeam_channel::bounded(1);
+    let follow = move || follow(state, &composer, &asked, &notices);
+    let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
+    Ok(Handle { look, thread })
+}
+
+fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notices: &Sender<Notice>) {
+    loop {
+        match asked.recv_timeout(state.next_look().saturating_duration_since(Instant::now())) {
+            Ok(()) => state.hurry(),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if state.refresh() {
+            composer.set_policy(state.policy());
+            if notices.send(Notice::Policy).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -32,6 +32,8 @@ pub enum Command {
     Classify(Classify),
     /// Forward a node's traffic and enforce its policy: the live vswitch
     Run(Run),
+    /// Remove what a vswitch has left in the kernel: pinned links and maps, the trunk
+    Cleanup(Cleanup),
     /// Measure what the vswitch can do on this machine
     Bench(Bench),
 }
@@ -162,6 +164,17 @@ pub struct Compile {
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
+}
+
+/// `bulkhead cleanup`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  bulkhead cleanup\n  bulkhead cleanup --config node.yaml\n\n\
+    After it nothing of a vswitch is in the kernel of this network namespace; sessions that it had left end at once. Exit code 0 when\n\
+    there is nothing to remove; 2 when a vswitch still runs here.")]
+pub struct Cleanup {
+    /// The configuration that the vswitch had, for its `pins`; without it they are where they are by default
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 }
 
 /// `bulkhead classify`.

@@ -41,6 +41,7 @@ pub fn main() -> ExitCode {
         args::Command::Compile(compile) => compile::run(compile),
         args::Command::Classify(classify) => classify::run(classify),
         args::Command::Run(run) => live::run(run),
+        args::Command::Cleanup(cleanup) => live::cleanup(cleanup),
         args::Command::Bench(args::Bench { work: args::BenchWork::Wire(wire) }) => wire::run(wire),
         args::Command::Bench(args::Bench { work: args::BenchWork::Pipeline(args) }) => bench::pipeline::run(args),
     };

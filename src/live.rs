@@ -32,6 +32,7 @@
 //! stack, whether its port is open or not ([`interfaces`]).
 
 mod capture;
+mod cleanup;
 mod composer;
 mod config;
 mod daemon;
@@ -59,6 +60,7 @@ use anyhow::{Context, bail};
 
 use crate::args::{Format, Run};
 use crate::output;
+pub(crate) use cleanup::cleanup;
 use config::Config;
 use daemon::Daemon;
 use preflight::{Facts, Finding, Severity};

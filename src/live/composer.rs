@@ -58,6 +58,8 @@ struct Inner {
     routes: Vec<RouteEntry>,
     ids: Ids,
     refused: Option<Refused>,
+    /// Whether flows of an earlier process go on until all ports are open.
+    keeps_flows: bool,
 }
 
 impl Inner {
@@ -66,6 +68,20 @@ impl Inner {
         let view = View { tables, ports: &self.ports, routes: &self.routes, peers, denied: *denied };
         view.snapshot(generation, &mut self.ids)
     }
+}
+
+/// What an earlier process has left to this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Takeover {
+    /// The first snapshot's generation: no flow that is there has it.
+    pub generation: u64,
+    /// Whether flows that are there go on until [`Composer::enter_flows`].
+    pub keeps_flows: bool,
+}
+
+impl Takeover {
+    /// Nothing.
+    pub(super) const NONE: Self = Self { generation: 1, keeps_flows: false };
 }
 
 /// See the module.
@@ -86,10 +102,12 @@ impl Composer {
         ports: Vec<PortView>,
         routes: Vec<RouteEntry>,
         flow_cache: Option<Arc<dyn KernelFlows>>,
+        takeover: Takeover,
     ) -> anyhow::Result<Self> {
-        let mut inner = Inner { policy, ports, routes, ids: Ids::default(), refused: None };
-        let (first, publisher) = (inner.compose(1)?, Publisher::new(Snapshot::empty()));
-        if let Some(cache) = &flow_cache {
+        let Takeover { generation, keeps_flows } = takeover;
+        let mut inner = Inner { policy, ports, routes, ids: Ids::default(), refused: None, keeps_flows };
+        let (first, publisher) = (inner.compose(generation)?, Publisher::new(Snapshot::empty()));
+        if let Some(cache) = flow_cache.as_ref().filter(|_| !keeps_flows) {
             cache.enter(&first);
         }
         publisher.publish(first)?;
@@ -165,6 +183,17 @@ impl Composer {
         Arc::clone(&self.lock().policy.peers)
     }
 
+    /// All ports are open and known to the workers: flows of an earlier process end, and their next packets are judged. Until then
+    /// they go on as that process had allowed them, as they would if this one had not started.
+    pub(super) fn enter_flows(&self) {
+        let mut inner = self.lock();
+        if std::mem::take(&mut inner.keeps_flows)
+            && let Some(cache) = &self.flow_cache
+        {
+            cache.enter(&self.publisher.current());
+        }
+    }
+
     /// Ends all flows from and to a port that is being closed. Under the lock, so that a snapshot that is just being published does
     /// not let them go on.
     pub(super) fn end_flows(&self, id: PortId) {
@@ -206,7 +235,7 @@ impl Composer {
         let generation = current.generation() + 1;
         let snapshot = inner.compose(generation)?.after(&current);
         // Before the workers: what they add by the old tables from now on is never used.
-        if let Some(cache) = &self.flow_cache {
+        if let Some(cache) = self.flow_cache.as_ref().filter(|_| !inner.keeps_flows) {
             cache.enter(&snapshot);
         }
         self.publisher.publish(snapshot)?;
@@ -245,7 +274,7 @@ mod tests {
     const B: (&str, &str) = ("b", "10.1.0.2");
 
     fn composer() -> Composer {
-        Composer::new(policy(&[A]), vec![port("x/a", 1500)], Vec::new(), None).unwrap()
+        Composer::new(policy(&[A]), vec![port("x/a", 1500)], Vec::new(), None, Takeover::NONE).unwrap()
     }
 
     /// The generation in force, and whether it has this pod.

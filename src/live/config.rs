@@ -42,6 +42,8 @@ pub(crate) struct Config {
     pub flow_cache: bool,
     /// What a port may send to the workers.
     pub slow_path: SlowPathConfig,
+    /// Where links and maps are pinned.
+    pub pins: Pins,
     /// Where policy comes from.
     pub state: StateConfig,
     /// The threads that forward.
@@ -64,6 +66,21 @@ pub(crate) enum Attach {
     /// By AF_XDP sockets on the interfaces themselves.
     Xdp,
 }
+
+/// Where links and maps are pinned that outlive the process, with [`Attach::Tc`].
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Pins {
+    /// At [`DEFAULT_PINS`], if that is in a BPF file system.
+    #[default]
+    Default,
+    /// There, which must be in one.
+    Path(PathBuf),
+    /// Nowhere.
+    None,
+}
+
+/// Where pins are by default: below the usual mount point of the BPF file system.
+pub(crate) const DEFAULT_PINS: &str = "/sys/fs/bpf/bulkhead";
 
 /// What a port may send to the workers with [`Attach::Tc`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,6 +338,7 @@ impl Config {
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));
         differs("node", self.node != new.node);
         differs("attach", self.attach != new.attach);
+        differs("pins", self.pins != new.pins);
         differs("slow_path", self.slow_path != new.slow_path);
         differs("mode", self.mode != new.mode);
         differs("flow_cache", self.flow_cache != new.flow_cache);

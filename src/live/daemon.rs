@@ -7,14 +7,16 @@ use std::time::Instant;
 
 use anyhow::Context;
 use bulkhead_control::pipeline::SharedOrigins;
-use bulkhead_dataplane::io::{FlowCache, KernelFlowCache, KernelFlows, Port, SlowPathLimit, TcConfig, TcDatapath};
+use bulkhead_dataplane::io::{
+    FlowCache, KernelFlowCache, KernelFlows, Port, SlowPathLimit, TcConfig, TcDatapath, XskError,
+};
 use bulkhead_dataplane::vswitch::{PollMode, Tap, Vswitch, VswitchConfig, VswitchCounters};
 use bulkhead_dataplane::{Affinity, Snapshot, WorkerConfig};
 use crossbeam_channel::{Receiver, select};
 
 use super::capture::{Capture, CaptureCounters};
-use super::composer::Composer;
-use super::config::{Attach, Config, Poll, PortEntry, SlowPathConfig, buffers};
+use super::composer::{Composer, Takeover};
+use super::config::{Attach, Config, DEFAULT_PINS, Pins, Poll, PortEntry, SlowPathConfig, buffers};
 use super::datapath::{DatapathConfig, LinuxDatapath};
 use super::interfaces::thread::{self as interfaces, Command, Report};
 use super::log;
@@ -28,7 +30,7 @@ use super::watch::Watch;
 use crate::args::{Format, Run};
 
 /// The names of the trunk's ends, as the network's people know them: short, and told apart from pods' interfaces.
-const TRUNK: [&str; 2] = ["bh0", "bh1"];
+pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
 
 /// What the other threads tell this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ pub(super) struct Daemon {
     requests: Receiver<Request>,
     capture: Option<Capture>,
     ready_file: Option<PathBuf>,
+    tc: Option<Arc<TcDatapath>>,
     about: About,
 }
 
@@ -75,7 +78,8 @@ impl Daemon {
         let affinity = Affinity::new();
         let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
         let ports = config.ports.iter().map(closed).collect();
-        let composer = Composer::new(state.policy(), ports, config.routes.clone(), kernel.flows())?;
+        let (flows, takeover) = (kernel.flows(), kernel.takeover());
+        let composer = Composer::new(state.policy(), ports, config.routes.clone(), flows, takeover)?;
         let composer = Arc::new(composer);
         let (mut capture, mut tap) = (None, None);
         if let Some(path) = &args.capture {
@@ -93,7 +97,7 @@ impl Daemon {
         }
         let vswitch = Arc::new(vswitch);
         let Kernel { tc, flow_cache } = kernel;
-        let datapath = DatapathConfig { mode: config.mode, force: args.force, umem, flow_cache, tc };
+        let datapath = DatapathConfig { mode: config.mode, force: args.force, umem, flow_cache, tc: tc.clone() };
         let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
         let about = About {
             format: args.output,
@@ -119,6 +123,7 @@ impl Daemon {
             requests,
             capture,
             ready_file: args.ready_file.clone(),
+            tc,
             about,
         })
     }
@@ -175,6 +180,10 @@ impl Daemon {
 
     /// Says that forwarding has started.
     fn announce(&self, open: usize, all: usize) -> anyhow::Result<()> {
+        self.composer.enter_flows();
+        if let Some(tc) = &self.tc {
+            tc.close_left();
+        }
         let announced = signals::announce_ready(self.ready_file.as_deref());
         announced.context("cannot announce that forwarding has started")?;
         log::info(&format!("ready: node {}, {open} of {all} ports open", self.config.node));
@@ -237,7 +246,10 @@ impl Daemon {
     /// Stops the workers, detaches from the interfaces and prints the summary.
     fn stop(self) -> anyhow::Result<()> {
         log::info("stopping");
-        let Self { vswitch, interfaces, capture, about, composer, ready_file, .. } = self;
+        let Self { vswitch, interfaces, capture, about, composer, ready_file, tc, .. } = self;
+        if let Some(tc) = &tc {
+            tc.stay();
+        }
         if let Some(path) = ready_file {
             let _ = std::fs::remove_file(path);
         }
@@ -303,13 +315,39 @@ impl Kernel {
         let SlowPathConfig { packets_per_second, burst } = config.slow_path;
         // Where all packets go through the workers, the slow path is the only one.
         let rate = if config.flow_cache && !captures { packets_per_second } else { 0 };
-        let tc = TcDatapath::new(&TcConfig {
-            trunk: TRUNK.map(str::to_owned),
-            affinity: affinity.clone(),
-            workers: u32::try_from(config.workers.cores.len()).context("too many workers")?,
-            slow_path: SlowPathLimit { rate, burst },
-        })?;
+        let tc = |pins: Option<PathBuf>| {
+            TcDatapath::new(&TcConfig {
+                trunk: TRUNK.map(str::to_owned),
+                affinity: affinity.clone(),
+                workers: u32::try_from(config.workers.cores.len()).context("too many workers")?,
+                slow_path: SlowPathLimit { rate, burst },
+                pins,
+            })
+            .map_err(anyhow::Error::from)
+        };
+        let made = match &config.pins {
+            Pins::None => tc(None),
+            Pins::Path(path) => tc(Some(path.clone())),
+            Pins::Default => tc(Some(DEFAULT_PINS.into())).or_else(|error| match error.downcast_ref() {
+                Some(XskError::NoBpfFileSystem { .. }) => {
+                    log::warn(&format!("{error:#}"));
+                    tc(None)
+                }
+                _ => Err(error),
+            }),
+        };
+        let tc = made?;
+        match tc.left_open() {
+            0 => {}
+            left => log::info(&format!("taking over {left} ports that an earlier process has left open")),
+        }
         Ok(Self { tc: Some(tc), flow_cache: None })
+    }
+
+    fn takeover(&self) -> Takeover {
+        self.tc
+            .as_ref()
+            .map_or(Takeover::NONE, |tc| Takeover { generation: tc.next_generation(), keeps_flows: tc.left_open() > 0 })
     }
 
     fn flows(&self) -> Option<Arc<dyn KernelFlows>> {

@@ -175,7 +175,9 @@ impl Lab {
         veth(&self.node, "ul0", &outside, "eth0", self.options.mtu);
         outside.ip("addr add 172.18.0.100/16 dev eth0");
         outside.ip("addr add fd00:18::100/64 dev eth0 nodad");
-        outside.exec("ethtool -K eth0 tx off");
+        if !is_tc() {
+            outside.exec("ethtool -K eth0 tx off");
+        }
         for node in 1..=2 {
             outside.ip(&format!("route add 10.244.{node}.0/24 via 172.18.0.1{node}"));
             outside.ip(&format!("-6 route add fd00:244:{node}::/64 via fd00:18::1{node}"));
@@ -238,18 +240,20 @@ impl Lab {
 
     /// Writes the configuration, whole and at once.
     pub fn write_config(&self) {
-        let mut text =
-            format!("node: {}\nstate: {{paths: [state.yaml]}}\n{}ports:\n", self.node_name(), self.more_config);
+        let (node, more) = (self.node_name(), &self.more_config);
+        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {}\nports:\n", attach());
         for pod in self.pods.iter().filter(|pod| pod.configured) {
             let (interface, netns) = (&pod.interface, &pod.named);
             let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
-            writeln!(text, "  - {{{pod}, netns: {netns}, fix_offloads: true}}").unwrap();
+            let offloads = if is_tc() { String::new() } else { format!(", netns: {netns}, fix_offloads: true") };
+            writeln!(text, "  - {{{pod}{offloads}}}").unwrap();
         }
         if self.has_uplink {
             text.push_str("  - {kind: uplink, interface: ul0}\n");
         }
         if self.has_host {
-            text.push_str("  - {kind: host, interface: hv, peer: host0, fix_offloads: true}\n");
+            let offloads = if is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
+            writeln!(text, "  - {{kind: host, interface: hv{offloads}}}").unwrap();
         }
         self.replace("config.yaml", &text);
     }
@@ -361,6 +365,16 @@ impl Drop for Lab {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// How the labs' vswitches attach to interfaces: `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
+pub fn attach() -> String {
+    std::env::var("BULKHEAD_ATTACH").unwrap_or_else(|_| "tc".to_owned())
+}
+
+/// Whether that is at tc hooks.
+pub fn is_tc() -> bool {
+    attach() == "tc"
 }
 
 /// A veth between two namespaces, both ends up.

@@ -45,8 +45,8 @@ pub use port_finder::PortFinder;
 pub use xsk::{
     Frame, Generator, Interface, KernelFlowCache, LinkEvent, LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig,
     SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
-    default_route_interfaces, in_namespace, links, poll, set_generic_receive_offload, set_transmit_checksum_offload,
-    takes_xdp_frames, transmit_checksum_offload, xdp_programs,
+    default_route_interfaces, in_namespace, links, poll, remove_tc_datapath, set_generic_receive_offload,
+    set_transmit_checksum_offload, takes_xdp_frames, transmit_checksum_offload, xdp_programs,
 };
 
 use crate::LinkType;

@@ -15,7 +15,7 @@ use serde_saphyr::Spanned;
 use super::buffers::MOST as MAX_FRAMES;
 use super::file::{File, Kind, NamespaceDefault, Port, Route};
 use super::{
-    Config, ConfigError, ConfigErrors, PortEntry, RouteEntry, SessionsConfig, SharesConfig, SlowPathConfig,
+    Config, ConfigError, ConfigErrors, Pins, PortEntry, RouteEntry, SessionsConfig, SharesConfig, SlowPathConfig,
     StateConfig, TimeoutsConfig, WorkersConfig,
 };
 use crate::args;
@@ -63,6 +63,7 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         node: written.node.value.as_str().into(),
         attach: written.attach,
         slow_path: slow_path(&written.slow_path, &mut faults),
+        pins: pins(written.pins.as_ref(), &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
         state: state(&written.state, folder, &mut faults),
@@ -72,6 +73,20 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         ports,
     };
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
+}
+
+fn pins(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Pins {
+    match written {
+        None => Pins::Default,
+        Some(named) if named.value == "none" => Pins::None,
+        Some(named) => {
+            if !Path::new(&named.value).is_absolute() {
+                let help = "write a path in a BPF file system, such as /sys/fs/bpf/bulkhead, or none";
+                faults.add(line(named), "pins", "is not an absolute path", help);
+            }
+            Pins::Path(PathBuf::from(&named.value))
+        }
+    }
 }
 
 fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPathConfig {

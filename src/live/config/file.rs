@@ -13,6 +13,7 @@ pub(super) struct File {
     pub(super) attach: Attach,
     #[serde(default)]
     pub(super) slow_path: SlowPath,
+    pub(super) pins: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) mode: Mode,
     #[serde(default = "yes")]

@@ -3,9 +3,11 @@
 //! Only what a few programs of some hundred instructions need. The alternative, a loader such as libbpf or aya with programs
 //! compiled by clang, would make libelf or clang a condition of building.
 
-use std::ffi::c_long;
+use std::ffi::{CString, c_long};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use super::instruction::Instruction;
 use super::small_size;
@@ -66,7 +68,10 @@ const MAP_CREATE: c_long = 0;
 const MAP_LOOKUP_ELEM: c_long = 1;
 const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
+const MAP_GET_NEXT_KEY: c_long = 4;
 const PROG_LOAD: c_long = 5;
+const OBJ_PIN: c_long = 6;
+const OBJ_GET: c_long = 7;
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const PROG_QUERY: c_long = 16;
@@ -134,6 +139,77 @@ impl Map {
         // SAFETY: the attributes of this command, without pointers.
         let descriptor = owned(unsafe { bpf(MAP_CREATE, attributes) }?)?;
         Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
+    }
+
+    /// The map that is pinned there, when it is one of this kind.
+    ///
+    /// # Errors
+    /// The kernel's; `InvalidData` for another kind of map, or no map.
+    pub(super) fn pinned(wanted: &MapKind<'_>, path: &Path) -> io::Result<Self> {
+        /// `struct bpf_map_info` up to its flags.
+        #[derive(Default)]
+        #[repr(C)]
+        struct Info {
+            kind: u32,
+            id: u32,
+            key_size: u32,
+            value_size: u32,
+            entries: u32,
+            flags: u32,
+        }
+        let MapKind { kind, key_size, value_size, entries, flags, .. } = *wanted;
+        let descriptor = pinned(path)?;
+        let mut info = Info::default();
+        let length = small_size::<Info>();
+        // SAFETY: `Info` is made of numbers, and the kernel writes at most `length` bytes of it.
+        unsafe { info_of(descriptor.as_fd(), address(&raw mut info), length) }?;
+        let found = (info.kind, info.key_size, info.value_size, info.entries, info.flags);
+        if found != (kind, key_size, value_size, entries, flags) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
+    }
+
+    /// Makes the map, or takes the one that is pinned there; then it is pinned there.
+    pub(super) fn at(wanted: &MapKind<'_>, path: Option<&Path>) -> io::Result<Self> {
+        let Some(path) = path else { return Self::of(wanted) };
+        match Self::pinned(wanted, path) {
+            Ok(map) => return Ok(map),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // Something else has the name: it is of no use to anybody.
+            Err(_) => std::fs::remove_file(path)?,
+        }
+        let map = Self::of(wanted)?;
+        pin(map.as_fd(), path)?;
+        Ok(map)
+    }
+
+    /// All keys, with their values, as they are while this goes through them.
+    pub(super) fn entries(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (mut all, mut last): (Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>) = (Vec::new(), None);
+        loop {
+            let mut next = vec![0; self.key_size];
+            let element = Element {
+                map: self.descriptor.as_raw_fd().cast_unsigned(),
+                padding: 0,
+                key: last.as_ref().map_or(0, |key| address(key.as_ptr())),
+                value: address(next.as_mut_ptr()),
+                flags: 0,
+            };
+            // SAFETY: the attributes of this command; both keys have the size which the map was made with.
+            match unsafe { bpf(MAP_GET_NEXT_KEY, element) } {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(all),
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+            let mut value = vec![0; self.value_size];
+            let element = self.element(&next, address(value.as_mut_ptr()));
+            // SAFETY: as above; there is room for a value.
+            if unsafe { bpf(MAP_LOOKUP_ELEM, element) }.is_ok() {
+                all.push((next.clone(), value));
+            }
+            last = Some(next);
+        }
     }
 
     /// Sets the value of a number.
@@ -327,21 +403,61 @@ struct LinkInfo {
 }
 
 fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    let mut info = LinkInfo::default();
+    // SAFETY: `LinkInfo` is made of numbers, and the kernel writes at most as many bytes as it has.
+    unsafe { info_of(link, address(&raw mut info), small_size::<LinkInfo>()) }?;
+    Ok(info)
+}
+
+/// Has the kernel tell of a map, program or link.
+///
+/// # Safety
+/// There must be `length` bytes to write to at the address, for any content.
+unsafe fn info_of(object: BorrowedFd<'_>, info: u64, length: u32) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
         descriptor: u32,
         info_len: u32,
         info: u64,
     }
-    let mut info = LinkInfo::default();
-    let attributes = Attributes {
-        descriptor: link.as_raw_fd().cast_unsigned(),
-        info_len: small_size::<LinkInfo>(),
-        info: address(&raw mut info),
-    };
-    // SAFETY: the attributes of this command. The kernel writes at most `info_len` bytes into `info`.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, attributes) }?;
-    Ok(info)
+    let attributes = Attributes { descriptor: object.as_raw_fd().cast_unsigned(), info_len: length, info };
+    // SAFETY: the attributes of this command, with memory that the caller answers for.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, attributes) }.map(drop)
+}
+
+/// What the commands on pinned objects are told.
+#[repr(C)]
+struct Pinned {
+    path: u64,
+    descriptor: u32,
+    flags: u32,
+}
+
+/// Gives a map or a link a name in a BPF file system, where it lives on when no process has it any more.
+pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let descriptor = object.as_raw_fd().cast_unsigned();
+    // SAFETY: the attributes of this command; the path outlives the call and ends with a zero.
+    unsafe { bpf(OBJ_PIN, Pinned { path: address(path.as_ptr()), descriptor, flags: 0 }) }.map(drop)
+}
+
+/// The kind of file system that a path is in, as `statfs` tells it.
+pub(super) fn file_system(path: &Path) -> io::Result<i64> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a structure of numbers, for which zeros are values.
+    let mut told: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a zero, and the kernel writes within the structure.
+    if unsafe { libc::statfs(path.as_ptr(), &raw mut told) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(told.f_type)
+}
+
+/// The map or link that has this name.
+pub(super) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: as above.
+    owned(unsafe { bpf(OBJ_GET, Pinned { path: address(path.as_ptr()), descriptor: 0, flags: 0 }) }?)
 }
 
 /// The number of a link.

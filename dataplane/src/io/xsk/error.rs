@@ -167,6 +167,17 @@ pub enum XskError {
         /// Its name.
         interface: String,
     },
+    /// Maps and links cannot be given names there.
+    #[error(
+        "{}: maps and links cannot outlive the process: {source}\n  help: mount -t bpf bpf /sys/fs/bpf, and in a container mount the \
+         host's into it; or `pins: none` in the configuration", path.display()
+    )]
+    NoBpfFileSystem {
+        /// The path that was given.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// Another process has the trunk.
     #[error(
         "{trunk}: another vswitch runs in this network namespace\n  help: stop it (`ss -xlp | grep bulkhead` tells which \

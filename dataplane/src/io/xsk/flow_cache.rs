@@ -43,7 +43,7 @@ impl KernelFlowCache {
         let slots = cells::SLOTS.cast_unsigned();
         let interfaces = Map::new(MAP_INTERFACES, "bulkhead_ports", small_size::<u32>(), slots)?;
         let reached = (0..slots).map(|_| AtomicBool::new(false)).collect();
-        let cache = Self { table: FlowTable::new()?, interfaces, reached, frags: false };
+        let cache = Self { table: FlowTable::new(None)?, interfaces, reached, frags: false };
         // Whether this kernel takes the program is better known now than when a port is opened. The first one decides whether
         // programs that share a map of interfaces are for packets in several buffers: the kernel refuses all others.
         let sockets = Map::new(MAP_XSK, "bulkhead_probe", small_size::<u32>(), 1)?;

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -80,12 +81,16 @@ impl Slots {
 }
 
 impl FlowTable {
-    /// Empty maps; all ports are closed.
+    /// The maps that are pinned in a folder, as a process has left them there; without a folder, and where there are none, empty
+    /// ones, and all ports are closed.
     ///
     /// # Errors
     /// When the kernel refuses: it is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
-    pub(super) fn new() -> io::Result<Self> {
-        let flows = Map::of(&MapKind {
+    pub(super) fn new(pins: Option<&Path>) -> io::Result<Self> {
+        let place_of = |name: &str| pins.map(|pins| pins.join(name));
+        let make = |kind: &MapKind<'_>| Map::at(kind, place_of(kind.name).as_deref());
+        let is_new = place_of("bulkhead_cells").is_none_or(|path| !path.exists());
+        let flows = make(&MapKind {
             kind: MAP_LRU_HASH,
             name: "bulkhead_flows",
             key_size: small_size::<FlowKey>(),
@@ -93,7 +98,7 @@ impl FlowTable {
             entries: FLOWS,
             flags: 0,
         })?;
-        let cells = Map::of(&MapKind {
+        let cells = make(&MapKind {
             kind: MAP_ARRAY,
             name: "bulkhead_cells",
             key_size: small_size::<u32>(),
@@ -102,9 +107,13 @@ impl FlowTable {
             flags: MAPPABLE,
         })?;
         let slots = cells::SLOTS.cast_unsigned();
-        let traffic = Map::new(MAP_PERCPU_ARRAY, "bulkhead_bytes", u32::from(traffic::LEN.cast_unsigned()), slots)?;
+        let counters = |name, value_size: u32, entries| {
+            let key_size = small_size::<u32>();
+            make(&MapKind { kind: MAP_PERCPU_ARRAY, name, key_size, value_size, entries, flags: 0 })
+        };
+        let traffic = counters("bulkhead_bytes", u32::from(traffic::LEN.cast_unsigned()), slots)?;
         let (values, size) = (decisions::ORIGINS / decisions::PER_VALUE, decisions::PER_VALUE * 8);
-        let decisions = Map::new(MAP_PERCPU_ARRAY, "bulkhead_rules", size.cast_unsigned(), values.cast_unsigned())?;
+        let decisions = counters("bulkhead_rules", size.cast_unsigned(), values.cast_unsigned())?;
         let mapped = Mapping::of(cells.as_fd(), 0, place(cells::LEN).next_multiple_of(PAGE))?;
         let table = Self {
             flows,
@@ -117,10 +126,27 @@ impl FlowTable {
             added: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
-        for at in 0..cells::EPOCH_COUNT {
-            table.cell(cells::EPOCHS + at * 8).store(CLOSED, Ordering::SeqCst);
+        if is_new {
+            table.epochs().for_each(|epoch| epoch.store(CLOSED, Ordering::SeqCst));
         }
         Ok(table)
+    }
+
+    fn epochs(&self) -> impl Iterator<Item = &AtomicU64> {
+        (0..cells::EPOCH_COUNT).map(|at| self.cell(cells::EPOCHS + at * 8))
+    }
+
+    /// A generation that no flow in the maps has, nor any that follows it.
+    pub(super) fn next_generation(&self) -> u64 {
+        let known = self.epochs().map(|epoch| epoch.load(Ordering::SeqCst)).filter(|&epoch| epoch != CLOSED);
+        known.map(|epoch| epoch >> MOVES).max().unwrap_or(0) + 1
+    }
+
+    /// The slot is somebody's already.
+    pub(super) fn keep_slot(&self, slot: FlowSlot) {
+        if let Some(used) = self.slots().used.get_mut(usize::from(slot.0)) {
+            *used = true;
+        }
     }
 
     /// Ends the flows of all ports whose epochs the snapshot changes. To be called before the snapshot is published: what

@@ -111,7 +111,7 @@ pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use port::XskPort;
-pub use tc::{SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops};
+pub use tc::{SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, remove_tc_datapath};
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 

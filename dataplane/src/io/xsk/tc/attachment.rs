@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use super::pins::Pins;
 use super::{TcDatapath, how};
 use crate::PortKind;
 use crate::io::FlowSlot;
-use crate::io::xsk::bpf::{self, BEFORE, Hook};
+use crate::io::xsk::bpf::{self, Hook};
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::LinkInfo;
 use crate::io::xsk::{namespace, netlink};
@@ -19,7 +20,7 @@ pub struct TcAttachment {
     datapath: Arc<TcDatapath>,
     ingress: OwnedFd,
     /// What drops packets that the node's kernel sends to a pod.
-    _guard: Option<OwnedFd>,
+    guard: Option<OwnedFd>,
     slot: FlowSlot,
     how: u32,
     /// The interface's number while the port is open.
@@ -38,24 +39,28 @@ impl TcAttachment {
         }
         let failed = |operation| move |source| XskError::system(name, operation, source);
         let is_apart = netlink::has_peer_elsewhere(info.index).map_err(failed("ask for the other end"))?;
+        let how = if kind == PortKind::Pod && is_apart { how::PEER } else { how::OUT };
+        // A pod that is reached by `bpf_redirect` is reached the way that the node's kernel would take.
+        let is_guarded = how == how::PEER;
+        if let Some(slot) = datapath.left().remove(&info.index) {
+            if let Some((ingress, guard)) = take_over(datapath, info.index, is_guarded) {
+                let (datapath, open_as) = (Arc::clone(datapath), Some(info.index));
+                return Ok(Self { datapath, ingress, guard, slot, how, open_as });
+            }
+            datapath.set_way(slot, 0, how::CLOSED);
+            datapath.close_port(info.index).map_err(failed("close what was left open"))?;
+            datapath.table.give_slot(slot);
+        }
         let slot = datapath.table.take_slot().ok_or_else(|| XskError::NoSlot { interface: name.to_owned() })?;
-        // From here on the slot is given back when this is dropped.
-        let links = || {
-            let ingress = bpf::attach(Hook::TcIngress, datapath.ingress.as_fd(), info.index, BEFORE)?;
-            // A pod that is reached by `bpf_redirect` is reached the way that the node's kernel would take.
-            let is_guarded = kind == PortKind::Pod && is_apart;
-            let guard = is_guarded.then(|| bpf::attach(Hook::TcEgress, datapath.guard.as_fd(), info.index, BEFORE));
-            Ok((ingress, guard.transpose()?))
-        };
-        let (ingress, guard) = links().map_err(|source: io::Error| {
+        let links = attach(datapath, info.index, is_guarded).map_err(|source: io::Error| {
             datapath.table.give_slot(slot);
             match source.raw_os_error() {
                 Some(libc::EINVAL) => XskError::NoTcx { interface: name.to_owned(), source },
                 _ => XskError::system(name, "attach the tc programs", source),
             }
-        })?;
-        let how = if kind == PortKind::Pod && is_apart { how::PEER } else { how::OUT };
-        Ok(Self { datapath: Arc::clone(datapath), ingress, _guard: guard, slot, how, open_as: None })
+        });
+        let (ingress, guard) = links?;
+        Ok(Self { datapath: Arc::clone(datapath), ingress, guard, slot, how, open_as: None })
     }
 
     /// Lets its packets come to the workers, and packets leave through it. Must be called in the interface's network namespace.
@@ -67,7 +72,9 @@ impl TcAttachment {
         if namespace::current() != self.datapath.namespace {
             return Err(io::Error::other("the calling thread is in another network namespace than the data path"));
         }
-        self.close();
+        if self.open_as != Some(index) {
+            self.close();
+        }
         self.datapath.open_port(index, self.slot)?;
         self.open_as = Some(index);
         self.datapath.set_way(self.slot, index, self.how);
@@ -101,10 +108,35 @@ impl TcAttachment {
     }
 }
 
+/// The links that an earlier process has left at an interface, with our programs in them.
+fn take_over(datapath: &TcDatapath, interface: u32, is_guarded: bool) -> Option<(OwnedFd, Option<OwnedFd>)> {
+    let pins = datapath.pins.as_ref()?;
+    let ingress = pins.take(Hook::TcIngress, interface, datapath.ingress.as_fd())?;
+    let guard = is_guarded.then(|| pins.take(Hook::TcEgress, interface, datapath.guard.as_fd()));
+    match guard {
+        Some(None) => None,
+        guard => Some((ingress, guard.flatten())),
+    }
+}
+
+fn attach(datapath: &TcDatapath, interface: u32, is_guarded: bool) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let attach = |hook, program: &OwnedFd| Pins::attach(datapath.pins.as_ref(), hook, program.as_fd(), interface);
+    let ingress = attach(Hook::TcIngress, &datapath.ingress)?;
+    let guard = is_guarded.then(|| attach(Hook::TcEgress, &datapath.guard));
+    Ok((ingress, guard.transpose()?))
+}
+
 impl Drop for TcAttachment {
     fn drop(&mut self) {
+        if self.datapath.stays() {
+            return;
+        }
+        let interface = self.index().or(self.open_as);
         self.close();
-        for link in [Some(&self.ingress), self._guard.as_ref()].into_iter().flatten() {
+        if let Some((pins, interface)) = self.datapath.pins.as_ref().zip(interface) {
+            pins.forget(interface);
+        }
+        for link in [Some(&self.ingress), self.guard.as_ref()].into_iter().flatten() {
             // Fails when the interface is gone, and then there is nothing to detach from.
             drop(bpf::detach(link.as_fd()));
         }

@@ -24,13 +24,16 @@
 mod attachment;
 mod deliver;
 mod ingress;
+mod pins;
 mod trunk;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_classifier::OriginId;
 
@@ -46,6 +49,7 @@ use super::umem::Umem;
 use super::{QueueConfig, namespace, small_size};
 use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
 use crate::{Affinity, PortId, Snapshot};
+use pins::Pins;
 use trunk::Trunk;
 
 /// How packets leave through an interface.
@@ -69,6 +73,8 @@ pub struct TcConfig {
     pub workers: u32,
     /// What a port may send to the workers.
     pub slow_path: SlowPathLimit,
+    /// Where maps and links get names, in a BPF file system, by which they outlive the process; none when they shall not.
+    pub pins: Option<PathBuf>,
 }
 
 /// What one port may send to the workers, counted in packets as they are on a wire.
@@ -98,6 +104,11 @@ pub struct TcDatapath {
     trunk: Trunk,
     /// The network namespace in which all this is.
     namespace: Option<u64>,
+    pins: Option<Pins>,
+    /// Interfaces that an earlier process has left open and that nobody has taken over yet, with their slots.
+    left: Mutex<HashMap<u32, FlowSlot>>,
+    /// Whether everything stays as it is when the process ends.
+    stays: AtomicBool,
 }
 
 impl TcDatapath {
@@ -110,31 +121,72 @@ impl TcDatapath {
         let name = &config.trunk[0];
         let failed = |operation| move |source| XskError::system(name, operation, source);
         super::interface::raise_limits();
-        let table = FlowTable::new().map_err(failed("make the maps of the tc data path"))?;
-        let ports = Map::of(&MapKind {
+        let claim = trunk::claim(name)?;
+        let pins = config.pins.as_deref().map(Pins::new).transpose()?;
+        let folder = pins.as_ref().map(Pins::path);
+        let table = FlowTable::new(folder).map_err(failed("make the maps of the tc data path"))?;
+        let ports = MapKind {
             kind: MAP_HASH,
             name: "bulkhead_ports",
             key_size: small_size::<u32>(),
             value_size: small_size::<u32>(),
             entries: cells::SLOTS.cast_unsigned(),
             flags: 0,
-        });
-        let ports = ports.map_err(failed("make the map of ports"))?;
-        let load = |hook, title, instructions: &[Instruction]| {
-            bpf::load_program(hook, title, instructions, 0).map_err(|source| match source.raw_os_error() {
-                Some(libc::EACCES | libc::EINVAL) => {
-                    XskError::Program { program: title, reason: bpf::refusal(hook, instructions, 0) }
-                }
-                _ => XskError::system(name, "load a tc program", source),
-            })
         };
-        let ingress = load(Hook::TcIngress, "bulkhead_in", &ingress::instructions(&table, &ports))?;
-        let guard = load(Hook::TcEgress, "bulkhead_guard", &deliver::guard(&table, &ports))?;
-        let deliver = load(Hook::TcIngress, "bulkhead_out", &deliver::to_ports(&table))?;
-        let trunk = Trunk::new(&config.trunk, config.workers, deliver.as_fd())?;
-        let datapath = Self { table, ports, ingress, guard, trunk, namespace: namespace::current() };
+        let ports = Map::at(&ports, folder.map(|folder| folder.join(ports.name)).as_deref());
+        let ports = ports.map_err(failed("make the map of ports"))?;
+        let left = left_open(&ports).map_err(failed("read the map of ports"))?;
+        left.values().for_each(|&slot| table.keep_slot(slot));
+        let ingress = load(name, Hook::TcIngress, "bulkhead_in", &ingress::instructions(&table, &ports))?;
+        let guard = load(name, Hook::TcEgress, "bulkhead_guard", &deliver::guard(&table, &ports))?;
+        let deliver = load(name, Hook::TcIngress, "bulkhead_out", &deliver::to_ports(&table))?;
+        let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
+        let trunk = Trunk::new(&config.trunk, config.workers, deliver.as_fd(), pins.as_ref(), known, claim)?;
+        let (namespace, stays) = (namespace::current(), AtomicBool::new(false));
+        let datapath = Self { table, ports, ingress, guard, trunk, namespace, pins, left: Mutex::new(left), stays };
         datapath.configure(config);
         Ok(Arc::new(datapath))
+    }
+
+    /// A generation for the first snapshot: no flow that was taken over has it, nor one that follows.
+    pub fn next_generation(&self) -> u64 {
+        self.table.next_generation()
+    }
+
+    /// How many interfaces an earlier process has left open that nobody has attached to yet.
+    pub fn left_open(&self) -> usize {
+        self.left().len()
+    }
+
+    /// Closes what an earlier process has left open and nobody has attached to: to be called when all ports are attached.
+    pub fn close_left(&self) {
+        for (interface, slot) in self.left().drain() {
+            self.set_way(slot, 0, how::CLOSED);
+            // Fails for no key.
+            let _ = self.close_port(interface);
+            if let Some(pins) = &self.pins {
+                pins.detach(interface);
+            }
+            self.table.give_slot(slot);
+        }
+    }
+
+    /// Leaves maps, links and trunk to the next process when this one ends, if they have names: flows go on until their leases end,
+    /// and nothing else passes.
+    pub fn stay(&self) {
+        if self.pins.is_some() {
+            self.stays.store(true, Ordering::SeqCst);
+            self.trunk.stay();
+        }
+    }
+
+    fn stays(&self) -> bool {
+        self.stays.load(Ordering::SeqCst)
+    }
+
+    fn left(&self) -> MutexGuard<'_, HashMap<u32, FlowSlot>> {
+        // A panic cannot leave it half changed.
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the programs what they are made with.
@@ -198,6 +250,35 @@ impl fmt::Debug for TcDatapath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TcDatapath").field("trunk", &self.trunk.first()).finish_non_exhaustive()
     }
+}
+
+/// Removes what vswitches of the calling thread's network namespace have left: links and maps below `pins`, and the trunk. Returns
+/// whether there was something.
+///
+/// # Errors
+/// [`XskError`] when a vswitch runs in the namespace, or the kernel refuses.
+pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bool, XskError> {
+    let failed = |operation| move |source| XskError::system(&trunk[0], operation, source);
+    let _claim = trunk::claim(&trunk[0])?;
+    let links = pins.map_or(Ok(0), Pins::remove_all).map_err(failed("remove pinned links and maps"))?;
+    let had_trunk = trunk::remove(&trunk[0])?;
+    Ok(links > 0 || had_trunk)
+}
+
+/// Which interfaces are open in the map, with their slots.
+fn left_open(ports: &Map) -> io::Result<HashMap<u32, FlowSlot>> {
+    let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+    let of = |(key, value): (Vec<u8>, Vec<u8>)| Some((number(&key)?, FlowSlot(u16::try_from(number(&value)?).ok()?)));
+    Ok(ports.entries()?.into_iter().filter_map(of).collect())
+}
+
+fn load(name: &str, hook: Hook, title: &'static str, instructions: &[Instruction]) -> Result<OwnedFd, XskError> {
+    bpf::load_program(hook, title, instructions, 0).map_err(|source| match source.raw_os_error() {
+        Some(libc::EACCES | libc::EINVAL) => {
+            XskError::Program { program: title, reason: bpf::refusal(hook, instructions, 0) }
+        }
+        _ => XskError::system(name, "load a tc program", source),
+    })
 }
 
 /// Packets, as they would be on a wire, that the programs have dropped at a port.

@@ -16,10 +16,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ahash::RandomState;
 
-use crate::io::xsk::bpf::{self, BEFORE, Hook};
+use super::pins::Pins;
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::{self, LinkInfo};
 use crate::io::xsk::port::XskPort;
@@ -41,34 +42,60 @@ pub(super) struct Trunk {
     _deliver: OwnedFd,
     /// Says that this namespace has a vswitch: a name that goes with the process.
     _claim: UnixListener,
+    /// Whether the pair is left to the next process.
+    stays: AtomicBool,
 }
 
 impl Trunk {
-    /// Makes the pair in the calling thread's network namespace, in place of one that a process has left behind that does not run
-    /// any more.
-    pub(super) fn new(names: &[String; 2], workers: u32, deliver: BorrowedFd<'_>) -> Result<Self, XskError> {
+    /// Takes over the pair that an earlier process has left with the number `known`, or makes it in the calling thread's network
+    /// namespace in place of what has its name.
+    pub(super) fn new(
+        names: &[String; 2],
+        workers: u32,
+        deliver: BorrowedFd<'_>,
+        pins: Option<&Pins>,
+        known: u32,
+        claim: UnixListener,
+    ) -> Result<Self, XskError> {
         let [first, second] = names;
-        let failed = |operation| move |source| XskError::system(first, operation, source);
-        let claim = claim(first)?;
-        match LinkInfo::read(first) {
-            Ok(left) => netlink_write::delete_link(left.index).map_err(failed("remove an old trunk"))?,
-            Err(XskError::NoInterface { .. }) => {}
-            Err(error) => return Err(error),
+        let stays = AtomicBool::new(false);
+        if let Some((info, link)) = pins.and_then(|pins| Self::take_over(names, workers, deliver, pins, known)) {
+            let second = Interface::hold(second, XdpMode::Auto, None)?;
+            return Ok(Self { first: info, second: Some(second), _deliver: link, _claim: claim, stays });
         }
+        remove(first)?;
+        let failed = |operation| move |source| XskError::system(first, operation, source);
         netlink_write::make_veth([first, second], draw_number(), workers, MTU).map_err(failed("make the trunk"))?;
-        let made = Self::set_up(names, workers, deliver);
-        let (first, second, deliver) = made.inspect_err(|_| {
-            if let Ok(left) = LinkInfo::read(first) {
-                let _ = netlink_write::delete_link(left.index);
-            }
+        let made = Self::set_up(names, workers, deliver, pins);
+        let (info, second, deliver) = made.inspect_err(|_| {
+            let _ = remove(first);
         })?;
-        Ok(Self { first, second: Some(second), _deliver: deliver, _claim: claim })
+        Ok(Self { first: info, second: Some(second), _deliver: deliver, _claim: claim, stays })
+    }
+
+    /// None when there is no pair that fits.
+    fn take_over(
+        [first, second]: &[String; 2],
+        workers: u32,
+        deliver: BorrowedFd<'_>,
+        pins: &Pins,
+        known: u32,
+    ) -> Option<(LinkInfo, OwnedFd)> {
+        let [info, other] = [first, second].map(|name| LinkInfo::read(name).ok());
+        let (info, other) = (info?, other?);
+        let fits = |end: &LinkInfo| end.up && (end.queues, end.transmit_queues) == (workers, workers);
+        if info.index != known || !fits(&info) || !fits(&other) {
+            return None;
+        }
+        let link = pins.take_trunk(info.index, deliver)?;
+        Some((info, link))
     }
 
     fn set_up(
         [first, second]: &[String; 2],
         workers: u32,
         deliver: BorrowedFd<'_>,
+        pins: Option<&Pins>,
     ) -> Result<(LinkInfo, Interface, OwnedFd), XskError> {
         let failed = |operation| move |source| XskError::system(first, operation, source);
         for name in [first, second] {
@@ -80,17 +107,20 @@ impl Trunk {
         let info = LinkInfo::read(first)?;
         let queues = if workers == 1 { c"pfifo_fast" } else { c"mq" };
         netlink_write::set_root_qdisc(info.index, queues).map_err(failed("give the trunk a queue"))?;
-        let deliver = bpf::attach(Hook::TcIngress, deliver, info.index, BEFORE).map_err(|source| {
-            match source.raw_os_error() {
-                Some(libc::EINVAL) => XskError::NoTcx { interface: first.clone(), source },
-                _ => XskError::system(first, "attach a tc program", source),
-            }
+        let deliver = Pins::attach_trunk(pins, deliver, info.index).map_err(|source| match source.raw_os_error() {
+            Some(libc::EINVAL) => XskError::NoTcx { interface: first.clone(), source },
+            _ => XskError::system(first, "attach a tc program", source),
         })?;
         let interface = Interface::hold(second, XdpMode::Auto, None)?;
         for index in [info.index, interface.info().index] {
             netlink_write::set_up(index).map_err(failed("set the trunk up"))?;
         }
         Ok((LinkInfo::read(first)?, interface, deliver))
+    }
+
+    /// Leaves the pair to the next process.
+    pub(super) fn stay(&self) {
+        self.stays.store(true, Ordering::SeqCst);
     }
 
     /// The number of the end that programs send to.
@@ -108,7 +138,21 @@ impl Drop for Trunk {
     fn drop(&mut self) {
         // First the program, then the interface that it is on.
         drop(self.second.take());
-        let _ = netlink_write::delete_link(self.first.index);
+        if !self.stays.load(Ordering::SeqCst) {
+            let _ = netlink_write::delete_link(self.first.index);
+        }
+    }
+}
+
+/// Removes the pair whose first end has this name. Whether there was one.
+pub(super) fn remove(first: &str) -> Result<bool, XskError> {
+    match LinkInfo::read(first) {
+        Ok(left) => {
+            let removed = netlink_write::delete_link(left.index);
+            removed.map(|()| true).map_err(|source| XskError::system(first, "remove the trunk", source))
+        }
+        Err(XskError::NoInterface { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -121,7 +165,7 @@ fn draw_number() -> u32 {
 }
 
 /// Takes a name that one process of a network namespace can have at a time.
-fn claim(trunk: &str) -> Result<UnixListener, XskError> {
+pub(super) fn claim(trunk: &str) -> Result<UnixListener, XskError> {
     let failed = |source: io::Error| XskError::system(trunk, "claim the trunk", source);
     let address = SocketAddr::from_abstract_name(format!("bulkhead/{trunk}")).map_err(failed)?;
     UnixListener::bind_addr(&address).map_err(|source| match source.kind() {

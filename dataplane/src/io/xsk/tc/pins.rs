@@ -1,0 +1,157 @@
+//! Maps and links that outlive the process: names in a BPF file system.
+//!
+//! ```text
+//!   PATH/v1-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
+//!                        in-INDEX, guard-INDEX                 links at the tc hooks of the interface with this number
+//!                        out                                   link at the trunk's first end
+//! ```
+//!
+//! When the process ends, in whatever way, flows go on until their leases end. Everything else is sent into the trunk, where
+//! nobody is: nothing is opened. The next process takes maps and links over, and puts its own programs in the place of the old ones
+//! without a moment in between. The version is that of the maps' layout: a process with another one finds nothing to take over.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::io::xsk::bpf::{self, BEFORE, Hook};
+use crate::io::xsk::error::XskError;
+use crate::io::xsk::namespace;
+
+/// The version of what is in `flow_layout.rs`, and of the map of ports. To be counted up with each change of them.
+const LAYOUT: u32 = 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Pins {
+    folder: PathBuf,
+}
+
+impl Pins {
+    /// The folder of the calling thread's network namespace below `path`, made where it is not there.
+    ///
+    /// # Errors
+    /// [`XskError::NoBpfFileSystem`] when `path` does not lie in one.
+    pub(super) fn new(path: &Path) -> Result<Self, XskError> {
+        let failed = |source| XskError::NoBpfFileSystem { path: path.to_owned(), source };
+        if !is_bpf(path).map_err(failed)? {
+            return Err(failed(io::Error::other("it is not in a BPF file system")));
+        }
+        let folder = Self::folder(path).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        fs::create_dir_all(&folder).map_err(failed)?;
+        Ok(Self { folder })
+    }
+
+    fn folder(path: &Path) -> Option<PathBuf> {
+        Some(path.join(format!("v{LAYOUT}-{}", namespace::current()?)))
+    }
+
+    /// Detaches all links that are pinned below `path` for the calling thread's network namespace, and removes the pins. Returns how
+    /// many links there were.
+    pub(super) fn remove_all(path: &Path) -> io::Result<usize> {
+        let Some(folder) = Self::folder(path).filter(|folder| folder.exists()) else { return Ok(0) };
+        let mut detached = 0;
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if !name.starts_with("bulkhead_") {
+                if let Ok(link) = bpf::pinned(&path) {
+                    // Fails when the interface is gone.
+                    let _ = bpf::detach(link.as_fd());
+                    detached += 1;
+                }
+            }
+            fs::remove_file(&path)?;
+        }
+        fs::remove_dir(&folder)?;
+        Ok(detached)
+    }
+
+    /// Where the maps are.
+    pub(super) fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    fn of(&self, hook: Hook, interface: u32) -> PathBuf {
+        let kind = if hook == Hook::TcEgress { "guard" } else { "in" };
+        self.folder.join(format!("{kind}-{interface}"))
+    }
+
+    /// The link of an interface, with this program in it from now on. None when there is none, or it is another interface's.
+    pub(super) fn take(&self, hook: Hook, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
+        self.take_from(&self.of(hook, interface), hook, interface, program)
+    }
+
+    /// As [`take`](Self::take), of the trunk.
+    pub(super) fn take_trunk(&self, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
+        self.take_from(&self.folder.join("out"), Hook::TcIngress, interface, program)
+    }
+
+    fn take_from(&self, path: &Path, hook: Hook, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
+        let link = bpf::pinned(path).ok()?;
+        // The link of an interface that went has the number 0, and one of an interface that was moved is not here.
+        let is_here = bpf::attached_to(link.as_fd()).is_ok_and(|(index, _)| index == interface)
+            && bpf::link_id(link.as_fd())
+                .is_ok_and(|id| bpf::links_of(hook, interface).is_ok_and(|links| links.contains(&id)));
+        if is_here && bpf::replace(link.as_fd(), program).is_ok() {
+            return Some(link);
+        }
+        let _ = bpf::detach(link.as_fd());
+        let _ = fs::remove_file(path);
+        None
+    }
+
+    /// Attaches a program to an interface and pins the link, where there is a folder.
+    pub(super) fn attach(
+        pins: Option<&Self>,
+        hook: Hook,
+        program: BorrowedFd<'_>,
+        interface: u32,
+    ) -> io::Result<OwnedFd> {
+        Self::attach_at(pins.map(|pins| pins.of(hook, interface)), hook, program, interface)
+    }
+
+    /// As [`attach`](Self::attach), of the trunk.
+    pub(super) fn attach_trunk(pins: Option<&Self>, program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
+        Self::attach_at(pins.map(|pins| pins.folder.join("out")), Hook::TcIngress, program, interface)
+    }
+
+    fn attach_at(path: Option<PathBuf>, hook: Hook, program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
+        let link = bpf::attach(hook, program, interface, BEFORE)?;
+        if let Some(path) = path {
+            // Left by an interface that had the number before.
+            let _ = fs::remove_file(&path);
+            bpf::pin(link.as_fd(), &path)?;
+        }
+        Ok(link)
+    }
+
+    /// The interface's links are not to outlive the process.
+    pub(super) fn forget(&self, interface: u32) {
+        for hook in [Hook::TcIngress, Hook::TcEgress] {
+            let _ = fs::remove_file(self.of(hook, interface));
+        }
+    }
+
+    /// Detaches and forgets links of an interface that no port has any more.
+    pub(super) fn detach(&self, interface: u32) {
+        for hook in [Hook::TcIngress, Hook::TcEgress] {
+            if let Ok(link) = bpf::pinned(&self.of(hook, interface)) {
+                let _ = bpf::detach(link.as_fd());
+            }
+        }
+        self.forget(interface);
+    }
+}
+
+/// Whether a path, or the folder in which it is to be made, lies in a BPF file system.
+fn is_bpf(path: &Path) -> io::Result<bool> {
+    /// `BPF_FS_MAGIC`.
+    const MAGIC: i64 = 0xcafe_4a11;
+    let mut known = path;
+    while !known.exists() {
+        known = known.parent().ok_or(io::ErrorKind::NotFound)?;
+    }
+    bpf::file_system(known).map(|kind| kind == MAGIC)
+}

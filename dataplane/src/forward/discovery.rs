@@ -7,7 +7,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::book::Request;
-use super::bucket::Rate;
 use super::icmp::node_address;
 use super::message::{Message, icmpv6_checksum};
 use super::wire::{self, ETHERNET_LEN, Mac};
@@ -23,11 +22,6 @@ const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
 /// In the flags of an advertisement: it answers a solicitation.
 const SOLICITED: u8 = 0x40;
-
-/// How many questions of a port a worker answers. Linux repeats a question after a second, and asks for each address alone:
-/// a burst answers a host that has just begun and asks for 250 pods. What is above is a flood, which would have as many
-/// answers made and sent to it.
-const ANSWERS: Rate = Rate { per_second: 1000, burst: 256 };
 
 /// A question: who asks, from what MAC address, for what.
 #[derive(Clone, Copy, Debug)]
@@ -115,8 +109,7 @@ impl<T> Forwarder<T> {
 
     /// Queues an answer, unless the port has had too many of late.
     fn answer(&mut self, port: PortId, message: Message) -> Result<(), DropReason> {
-        let bucket = self.buckets.get_mut(port.index()).ok_or(DropReason::UnknownPort)?;
-        if !bucket.answers.take(ANSWERS, self.now) {
+        if !self.limits.allow_answer(port, self.now) {
             return Err(DropReason::NeighbourRate);
         }
         self.counters.answered += 1;

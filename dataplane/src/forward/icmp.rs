@@ -7,12 +7,12 @@
 //! not, Linux takes the "fragmentation needed" to heart with and without the bit, and its next packets fit.
 //!
 //! **Invariant.** Never about an ICMP error, a fragment but the first, or anything to or from a group or from nobody
-//! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than a bucket per port allows; and never an answer that is longer
-//! than what it answers by more than its own headers.
+//! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than the [limits](super::limits) per port and per destination allow;
+//! and never an answer that is longer than what it answers by more than its own headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::bucket::Rate;
+use super::limits::ErrorClass;
 use super::message::icmpv6_checksum;
 use super::side::Side;
 use super::wire::{self, ETHERNET_LEN, ethertype};
@@ -21,11 +21,6 @@ use crate::{DropReason, LinkType, Packet, PortId, PortKind, Snapshot};
 
 /// The longest error, in bytes.
 pub const ERROR_MAX: usize = ETHERNET_LEN + V6_MAX;
-
-/// How many errors a worker sends through one port. Linux limits to one per second and destination, with a burst of 6
-/// (`icmp_ratelimit`), and to 1000 in all with a burst of 50; behind a port are few destinations, and a burst of 50 lets
-/// as many connections find their MTU at once.
-pub(super) const RATE: Rate = Rate { per_second: 100, burst: 50 };
 
 /// RFC 1812 §4.3.2.3: as much of the packet as fits into 576 bytes.
 const V4_MAX: usize = 576;
@@ -127,6 +122,19 @@ impl<'a> Report<'a> {
         let bytes = packet.frame.get(ETHERNET_LEN..)?;
         let quoted = &bytes[..ip_len(bytes)?.min(bytes.len())];
         Some(Self { cause, addresses, quoted, link: side.addresses_to(source) })
+    }
+
+    /// What the error counts as where errors are limited.
+    pub(super) fn class(&self) -> ErrorClass {
+        if self.cause == Cause::Size { ErrorClass::TooBig } else { ErrorClass::Other }
+    }
+
+    /// Whom the error is for.
+    pub(super) fn destination(&self) -> IpAddr {
+        match self.addresses {
+            Addresses::V4(_, sender) => sender.into(),
+            Addresses::V6(_, sender) => sender.into(),
+        }
     }
 
     /// Writes the frame; `mtu` is that of the link which the packet is too big for. None when `into` is shorter than

@@ -35,6 +35,7 @@ mod bucket;
 mod discovery;
 mod gateway;
 mod icmp;
+mod limits;
 mod message;
 mod neighbours;
 mod resolve;
@@ -51,9 +52,9 @@ pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
 
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
-use bucket::PortBuckets;
 use gateway::Gateway;
 use icmp::{Cause, Report};
+use limits::Limits;
 use message::Message;
 use neighbours::ViewReader;
 use side::Side;
@@ -130,8 +131,7 @@ pub struct Forwarder<T> {
     has_news: bool,
     released: VecDeque<Released<T>>,
     messages: VecDeque<(PortId, Mac, Message)>,
-    /// By port.
-    buckets: Vec<PortBuckets>,
+    limits: Limits,
     next_tick: u64,
     next_probe: u64,
     counters: ForwardCounters,
@@ -151,7 +151,7 @@ impl<T> Forwarder<T> {
             has_news: false,
             released: VecDeque::new(),
             messages: VecDeque::with_capacity(MAX_MESSAGES),
-            buckets: Vec::new(),
+            limits: Limits::new(),
             next_tick: 0,
             next_probe: 0,
             counters: ForwardCounters::default(),
@@ -169,9 +169,7 @@ impl<T> Forwarder<T> {
         let is_new = self.made_from.is_some_and(|(generation, ..)| generation != made_from.0);
         self.made_from = Some(made_from);
         side::refresh(&mut self.sides, snapshot, &self.neighbours);
-        if self.buckets.len() < self.sides.len() {
-            self.buckets.resize(self.sides.len(), PortBuckets::default());
-        }
+        self.limits.know_ports(self.sides.len());
         gateway::refresh(&mut self.gateways, snapshot, &self.sides, self.view.load());
         self.has_news = true;
         if is_new {
@@ -354,7 +352,7 @@ impl<T> Forwarder<T> {
     ) -> Option<usize> {
         let side = self.sides.get(packet.in_port.index())?;
         let report = Report::new(snapshot, side, packet, Cause::of(reason)?)?;
-        if !self.buckets[packet.in_port.index()].errors.take(icmp::RATE, self.now) {
+        if !self.limits.allow_error(report.class(), packet.in_port, report.destination(), self.now) {
             self.counters.errors_suppressed += 1;
             return None;
         }

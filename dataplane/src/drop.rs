@@ -89,6 +89,8 @@ drop_reasons! {
     Multicast "multicast" "The destination is multicast or broadcast, which is not forwarded.";
     /// The source address or source MAC is not the port's own.
     SpoofedSource "spoofed_source" "The source address does not belong to the port that the packet came in on.";
+    /// RFC 3927 §7, RFC 4291 §2.5.6: no router forwards from a link-local address.
+    LinkLocalSource "link_local_source" "The packet from the uplink has a link-local source, and neither answers a conversation nor is for the node's own link-local address.";
     /// ICMP redirects (and the deprecated source quench, RFC 6633) change routes and speeds of others.
     IcmpRedirect "icmp_redirect" "ICMP redirects and source quenches are not forwarded.";
     /// An ICMP error about nothing that was sent.

@@ -262,14 +262,15 @@ impl Control {
             log::warn(&format!("the configuration has changed in {}, which needs a restart", fields.join(", ")));
         }
         let ports = self.with_system(|ports, system| ports.configure(&config.ports, system));
-        let changed = ports || self.config.routes != config.routes;
+        let changed = ports || self.config.routes != config.routes || self.config.denied != config.denied;
         self.next_look = Instant::now();
         (self.config.ports, self.config.routes) = (config.ports, config.routes);
+        self.config.denied = config.denied;
         self.next_hops.check(self.state.peers(), &self.config);
         log::info(if changed {
-            "the configuration's ports and routes were taken over"
+            "the configuration's ports, routes and `denied` were taken over"
         } else {
-            "the configuration's ports and routes are as before"
+            "the configuration's ports, routes and `denied` are as before"
         });
         changed
     }

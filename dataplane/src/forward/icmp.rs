@@ -1,8 +1,8 @@
 //! ICMP errors about packets that cannot go on: to their senders, in the node's name.
 //!
 //! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for.
-//! What policy denies is dropped silently, as users of NetworkPolicy expect it (a client runs into its time-out, and a
-//! scanner learns nothing). Too big means too big here, with or without "don't fragment": the vswitch does not fragment,
+//! What policy denies is dropped silently by default, as users of NetworkPolicy expect it (a client runs into its time-out,
+//! and a scanner learns nothing); see [refusals](super::refusal) for the exception. Too big means too big here, with or without "don't fragment": the vswitch does not fragment,
 //! as RFC 1812 §4.2.2.7 would have it for packets without that bit. All links of a node have one MTU as a rule; where
 //! not, Linux takes the "fragmentation needed" to heart with and without the bit, and its next packets fit.
 //!
@@ -49,10 +49,13 @@ pub(super) enum Cause {
     Time,
     /// Fragmentation needed, packet too big.
     Size,
+    /// Policy does not allow it, and the sender is to know: communication administratively prohibited.
+    Denied,
 }
 
 impl Cause {
-    /// What is said about a drop; none for those that are silent.
+    /// What is said about a drop; none for those that are silent. What policy denies is not said in general, but
+    /// [where it is wanted](super::refusal).
     pub(super) const fn of(reason: DropReason) -> Option<Self> {
         Some(match reason {
             DropReason::NoRoute => Self::Net,
@@ -63,13 +66,14 @@ impl Cause {
         })
     }
 
-    /// Type and code. RFC 792, RFC 1191.
+    /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for what is denied.
     const fn v4(self) -> (u8, u8) {
         match self {
             Self::Net => (3, 0),
             Self::Host => (3, 1),
             Self::Time => (11, 0),
             Self::Size => (3, 4),
+            Self::Denied => (3, 13),
         }
     }
 
@@ -80,7 +84,38 @@ impl Cause {
             Self::Host => (1, 3),
             Self::Time => (3, 0),
             Self::Size => (2, 0),
+            Self::Denied => (1, 1),
         }
+    }
+}
+
+/// A packet whose sender may be told what became of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    /// What the packet is.
+    pub(super) ip: Ip,
+    /// The packet without its Ethernet header, as far as it is there, and without padding.
+    pub(super) bytes: &'a [u8],
+    /// The start of a frame to the sender.
+    pub(super) link: [u8; 12],
+}
+
+impl<'a> Subject<'a> {
+    /// The packet, unless nothing may be said about it.
+    pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>) -> Option<Self> {
+        let (destination, source) = (wire::destination_mac(packet.frame)?, wire::source_mac(packet.frame)?);
+        if !side.has_link() || wire::is_group(destination) || !wire::is_station(source) {
+            return None;
+        }
+        let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).body else {
+            return None;
+        };
+        if !is_worth_an_error(&ip) || !is_honest(snapshot, packet.in_port, &ip) {
+            return None;
+        }
+        let bytes = packet.frame.get(ETHERNET_LEN..)?;
+        let bytes = &bytes[..ip_len(bytes)?.min(bytes.len())];
+        Some(Self { ip, bytes, link: side.addresses_to(source) })
     }
 }
 
@@ -102,26 +137,21 @@ enum Addresses {
 }
 
 impl<'a> Report<'a> {
-    /// The error about a packet, if there may be one.
-    pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>, cause: Cause) -> Option<Self> {
-        let (destination, source) = (wire::destination_mac(packet.frame)?, wire::source_mac(packet.frame)?);
-        if !side.has_link() || wire::is_group(destination) || !wire::is_station(source) {
-            return None;
-        }
-        let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).body else {
-            return None;
+    /// The error about a packet; none when the node has no address to send it from.
+    pub(super) fn new(snapshot: &Snapshot, subject: &Subject<'a>, cause: Cause) -> Option<Self> {
+        let flow = &subject.ip.flow;
+        let node = match node_address(snapshot, flow.src) {
+            Some(node) => node,
+            // As bridges refuse: in the name of the one who was called.
+            None if cause == Cause::Denied => flow.dst,
+            None => return None,
         };
-        if !is_worth_an_error(&ip) || !is_honest(snapshot, packet.in_port, &ip) {
-            return None;
-        }
-        let addresses = match (node_address(snapshot, ip.flow.src)?, ip.flow.src) {
+        let addresses = match (node, flow.src) {
             (IpAddr::V4(node), IpAddr::V4(sender)) => Addresses::V4(node, sender),
             (IpAddr::V6(node), IpAddr::V6(sender)) => Addresses::V6(node, sender),
             _ => return None,
         };
-        let bytes = packet.frame.get(ETHERNET_LEN..)?;
-        let quoted = &bytes[..ip_len(bytes)?.min(bytes.len())];
-        Some(Self { cause, addresses, quoted, link: side.addresses_to(source) })
+        Some(Self { cause, addresses, quoted: subject.bytes, link: subject.link })
     }
 
     /// What the error counts as where errors are limited.

@@ -13,7 +13,7 @@
 //!                         |  `- unknown -> Hold ------------^   |
 //!                         |                                   ask: ARP request, neighbour solicitation
 //!                         |- ARP, ND: answer (rate limited), learn -> Consumed
-//!                         `- Drop -> report: ICMP error, rate limited
+//!                         `- Drop -> report: ICMP error or TCP reset, rate limited
 //! ```
 //!
 //! The vswitch is a router with one MAC address per port. On pods' and host ports it answers for every address that is
@@ -38,6 +38,7 @@ mod icmp;
 mod limits;
 mod message;
 mod neighbours;
+mod refusal;
 mod resolve;
 pub mod rewrite;
 mod side;
@@ -53,7 +54,7 @@ pub use neighbours::{NeighbourId, Neighbours};
 
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
 use gateway::Gateway;
-use icmp::{Cause, Report};
+use icmp::{Cause, Report, Subject};
 use limits::Limits;
 use message::Message;
 use neighbours::ViewReader;
@@ -107,6 +108,10 @@ pub struct ForwardCounters {
     pub errors_sent: u64,
     /// ICMP errors that were not sent because there were too many of them.
     pub errors_suppressed: u64,
+    /// Packets whose senders were told that policy denies them.
+    pub refused: u64,
+    /// Denied packets about which nothing was said because there were too many of them.
+    pub refusals_suppressed: u64,
 }
 
 /// Whether a packet between ports of these kinds is forwarded to another machine or pod, which takes one off its TTL.
@@ -331,15 +336,19 @@ impl<T> Forwarder<T> {
         Some((port, len))
     }
 
-    /// Whether there is an ICMP error about such a drop at all. Policy's drops, and nearly all others, are silent.
-    pub fn reports(reason: DropReason) -> bool {
-        Cause::of(reason).is_some()
+    /// Whether senders are told of such drops at all. Policy's drops are silent unless the snapshot
+    /// [refuses](Snapshot::refusing) some, and nearly all others are.
+    pub fn reports(snapshot: &Snapshot, reason: DropReason) -> bool {
+        match reason {
+            DropReason::PolicyDenied => snapshot.refuses_any(),
+            _ => Cause::of(reason).is_some(),
+        }
     }
 
-    /// Writes the ICMP error about a packet that is dropped, a whole frame to be sent on the port that the packet came
-    /// in on. Returns its length; none when there is to be no error (see [`Forwarder::reports`]; errors about errors,
-    /// fragments, groups and strangers; too many errors; no address of the node), or when `into` is shorter than
-    /// [`ERROR_MAX`].
+    /// Writes what the sender of a dropped packet is told, a whole frame to be sent on the port that the packet came in
+    /// on: an ICMP error, or a TCP reset for a SYN that policy denies. Returns its length; none when nothing is to be said
+    /// (see [`Forwarder::reports`]; errors about errors, fragments, groups and strangers; too many errors; no address of
+    /// the node), or when `into` is shorter than [`ERROR_MAX`].
     ///
     /// `out` is the port that the engine gave the packet: it says what is too big.
     pub fn report(
@@ -350,8 +359,12 @@ impl<T> Forwarder<T> {
         reason: DropReason,
         into: &mut [u8],
     ) -> Option<usize> {
+        if reason == DropReason::PolicyDenied {
+            return self.refuse(snapshot, packet, into);
+        }
+        let cause = Cause::of(reason)?;
         let side = self.sides.get(packet.in_port.index())?;
-        let report = Report::new(snapshot, side, packet, Cause::of(reason)?)?;
+        let report = Report::new(snapshot, &Subject::new(snapshot, side, packet)?, cause)?;
         if !self.limits.allow_error(report.class(), packet.in_port, report.destination(), self.now) {
             self.counters.errors_suppressed += 1;
             return None;

@@ -301,7 +301,7 @@ impl Claim {
 
 /// What the tables look at. Only protocols with ports have any; an ICMP type or an echo identifier must never match
 /// a rule's port.
-fn policy_key(flow: &Flow) -> PolicyKey {
+pub(super) fn policy_key(flow: &Flow) -> PolicyKey {
     PolicyKey::new(flow.src, flow.dst, flow.protocol, flow.sport, flow.dport)
 }
 

@@ -91,5 +91,12 @@ impl Control {
 
 /// What the snapshot of now is made of.
 pub(super) fn view<'a>(state: &'a LiveState, ports: &'a Ports, config: &'a Config) -> View<'a> {
-    View { tables: state.tables(), ports, routes: &config.routes, peers: state.peers(), denied: state.is_denied() }
+    View {
+        tables: state.tables(),
+        ports,
+        routes: &config.routes,
+        peers: state.peers(),
+        refusing: state.pipeline().refusing_origins(config.denied),
+        denied: state.is_denied(),
+    }
 }

@@ -7,15 +7,15 @@ use etherparse::{Icmpv4Slice, Icmpv6Slice, TransportSlice};
 
 /// An error: source, destination, type, code, the four bytes after the checksum, what is quoted. Lengths and
 /// checksums are right.
-struct Parsed {
-    src: IpAddr,
-    dst: IpAddr,
-    kind: (u8, u8),
-    rest: u32,
-    quoted: Vec<u8>,
+pub(super) struct Parsed {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) kind: (u8, u8),
+    pub(super) rest: u32,
+    pub(super) quoted: Vec<u8>,
 }
 
-fn parsed(frame: &[u8]) -> Parsed {
+pub(super) fn parsed(frame: &[u8]) -> Parsed {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let (src, dst): (IpAddr, IpAddr) = match sliced.net.as_ref().unwrap() {
         NetSlice::Ipv4(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
@@ -74,7 +74,7 @@ fn each_kind_of_loss_has_its_type_and_code() {
             assert_eq!((error.src, error.dst), (ip(src), ip(dst)));
             assert_eq!(error.rest, if reason == DropReason::PacketTooBig { 1400 } else { 0 });
         }
-        assert!(Forwarder::<()>::reports(reason));
+        assert!(Forwarder::<()>::reports(&node.snapshot, reason));
     }
 }
 
@@ -89,7 +89,7 @@ fn all_other_drops_are_silent_and_policys_first_of_all() {
     ];
     let mut node = begun();
     for &reason in DropReason::ALL.iter().filter(|reason| !told.contains(reason)) {
-        assert!(!Forwarder::<()>::reports(reason), "{reason}");
+        assert!(!Forwarder::<()>::reports(&node.snapshot, reason), "{reason}");
         assert_eq!(node.report(A, &from_a(false, 8), Some(B), reason), None, "{reason}");
     }
     assert!(!told.contains(&DropReason::PolicyDenied));

@@ -139,7 +139,7 @@ impl Stage {
 
     /// Tells the sender of a packet that is dropped, where a router does.
     fn report(&mut self, snapshot: &Snapshot, first: &Frame, arrival: Arrival, verdict: Verdict, reason: DropReason) {
-        if !Forwarder::<Chain>::reports(reason) {
+        if !Forwarder::<Chain>::reports(snapshot, reason) {
             return;
         }
         // Without a frame there is no report, as with a lost one.

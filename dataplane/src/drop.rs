@@ -117,8 +117,10 @@ drop_reasons! {
     OtherHost "other_host" "The frame was sent to the MAC address of another machine.";
     /// The port towards the destination has no interface now.
     PortDown "port_down" "The port towards the destination has no interface at the moment.";
-    /// Longer than what the next link carries. The vswitch does not fragment.
-    PacketTooBig "packet_too_big" "The packet is longer than the MTU of the port that it would leave through.";
+    /// Longer than what the next link carries, and not to be cut into fragments.
+    PacketTooBig "packet_too_big" "The packet is longer than the MTU of the port that it would leave through, and may not be fragmented.";
+    /// Packet memory is used up.
+    NoBuffer "no_buffer" "There was no packet buffer left for the fragments of the packet.";
     /// Nobody answered for the next hop's address.
     NoNeighbour "no_neighbour" "Nobody on the link answered for the address of the next hop.";
     /// Packets wait for a neighbour's MAC address in a bounded queue.

@@ -2,9 +2,8 @@
 //!
 //! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for.
 //! What policy denies is dropped silently by default, as users of NetworkPolicy expect it (a client runs into its time-out,
-//! and a scanner learns nothing); see [refusals](super::refusal) for the exception. Too big means too big here, with or without "don't fragment": the vswitch does not fragment,
-//! as RFC 1812 §4.2.2.7 would have it for packets without that bit. All links of a node have one MTU as a rule; where
-//! not, Linux takes the "fragmentation needed" to heart with and without the bit, and its next packets fit.
+//! and a scanner learns nothing); see [refusals](super::refusal) for the exception. Too big is what may not be cut into
+//! [fragments](super::fragmentation): IPv6, and IPv4 with "don't fragment".
 //!
 //! **Invariant.** Never about an ICMP error, a fragment but the first, or anything to or from a group or from nobody
 //! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than the [limits](super::limits) per port and per destination allow;

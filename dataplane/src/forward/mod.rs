@@ -33,6 +33,7 @@
 mod book;
 mod bucket;
 mod discovery;
+mod fragmentation;
 mod gateway;
 mod icmp;
 mod limits;
@@ -53,6 +54,7 @@ pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
 
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
+pub(crate) use fragmentation::Fragmentation;
 use gateway::Gateway;
 use icmp::{Cause, Report, Subject};
 use limits::Limits;
@@ -70,6 +72,8 @@ const MAX_MESSAGES: usize = 2 * crate::BURST;
 pub enum Step {
     /// It is ready to be sent on this port.
     Send(PortId),
+    /// It is ready to be sent on this port, but is too big for it and is to be cut into fragments.
+    Fragment(PortId),
     /// It is ready but for the MAC address of this neighbour: to be given to [`Forwarder::hold`].
     Hold(NeighbourId),
     /// It was for the vswitch itself: ARP or neighbour discovery.
@@ -306,7 +310,8 @@ impl<T> Forwarder<T> {
         if !to.has_link() {
             return Err(DropReason::PortDown);
         }
-        if !to.fits(wire_len) {
+        let is_whole = to.fits(wire_len);
+        if !is_whole && self.fragmentation(frame, out).is_none() {
             return Err(DropReason::PacketTooBig);
         }
         let destination = wire::destination_of(frame).ok_or(DropReason::UnknownEthertype)?;
@@ -316,10 +321,23 @@ impl<T> Forwarder<T> {
         Ok(match self.find(snapshot, &to, out, destination) {
             Ok(addresses) => {
                 rewrite::ethernet(frame, &addresses);
-                Step::Send(out)
+                if is_whole { Step::Send(out) } else { Step::Fragment(out) }
             }
+            // When it is released, it is seen again whether it fits.
             Err(neighbour) => Step::Hold(neighbour),
         })
+    }
+
+    /// Whether a frame of this length, in bytes, can be sent on the port.
+    pub(crate) fn fits(&self, out: PortId, frame_len: usize) -> bool {
+        self.sides.get(out.index()).is_some_and(|side| side.fits(frame_len))
+    }
+
+    /// How a packet is cut for the port, if it may be; `frame` holds all its headers.
+    pub(crate) fn fragmentation(&self, frame: &[u8], out: PortId) -> Option<Fragmentation> {
+        let is_v4 = wire::ethertype_of(frame) == Some(ethertype::IPV4);
+        let mtu = self.sides.get(out.index())?.mtu();
+        Fragmentation::new(frame.get(ETHERNET_LEN..).filter(|_| is_v4)?, mtu)
     }
 
     /// Whether [`Forwarder::write_message`] has something to write.

@@ -6,9 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::book::Request;
 use super::icmp::node_address;
 use super::message::{Message, icmpv6_checksum};
+use super::neighbour_table::Request;
 use super::wire::{self, ETHERNET_LEN, Mac};
 use super::{Forwarder, MAX_MESSAGES, NeighbourId, Step};
 use crate::packet::{self, Arp, Body, Neighbour, Operation, Transport};
@@ -195,13 +195,13 @@ impl<T> Forwarder<T> {
             return;
         }
         let neighbour = NeighbourId { port, address: claim.address };
-        if claim.is_answer && self.neighbours.answer(&neighbour, claim.mac, self.now) {
+        if claim.is_answer && self.neighbours.confirm(&neighbour, claim.mac, self.now) {
             self.counters.learned += 1;
             return;
         }
         self.counters.unsolicited += u64::from(claim.is_answer);
         let contradicts = self.view.load().get(&neighbour).is_some_and(|known| known.mac != claim.mac);
-        if contradicts && let Some(request) = self.neighbours.doubt(neighbour, claim.mac, self.now) {
+        if contradicts && let Some(request) = self.neighbours.reverify(neighbour, claim.mac, self.now) {
             self.send_request(snapshot, request);
         }
     }

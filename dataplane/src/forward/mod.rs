@@ -30,7 +30,6 @@
 //! a neighbour's comes from an answer that was asked for. The packet path takes no lock and does not allocate; only
 //! unresolved neighbours, answers and time-outs do.
 
-mod book;
 mod bucket;
 mod discovery;
 mod fragmentation;
@@ -38,12 +37,13 @@ mod gateway;
 mod icmp;
 mod limits;
 mod message;
+mod neighbour_table;
 mod neighbours;
+mod pending;
 mod refusal;
 mod resolve;
 pub mod rewrite;
 mod side;
-mod waiting;
 mod wire;
 
 use std::collections::VecDeque;
@@ -60,11 +60,11 @@ use icmp::{Cause, Report, Subject};
 use limits::Limits;
 use message::Message;
 use neighbours::ViewReader;
+use pending::PendingPackets;
 use side::Side;
-use waiting::Waiting;
 use wire::{ETHERNET_LEN, Mac, ethertype};
 
-/// The most messages that wait to be sent: a burst of questions, each with its answer.
+/// The most messages that wait to be sent: a burst of requests, each with its answer.
 const MAX_MESSAGES: usize = 2 * crate::BURST;
 
 /// What becomes of a packet.
@@ -135,7 +135,7 @@ pub struct Forwarder<T> {
     /// By the number that the routes give them.
     gateways: Vec<Gateway>,
     now: u64,
-    waiting: Waiting<T>,
+    pending: PendingPackets<T>,
     /// Whether somebody who is waited for may have been learned.
     has_news: bool,
     released: VecDeque<Released<T>>,
@@ -156,7 +156,7 @@ impl<T> Forwarder<T> {
             sides: Vec::new(),
             gateways: Vec::new(),
             now: 0,
-            waiting: Waiting::new(),
+            pending: PendingPackets::new(),
             has_news: false,
             released: VecDeque::new(),
             messages: VecDeque::with_capacity(MAX_MESSAGES),
@@ -189,7 +189,7 @@ impl<T> Forwarder<T> {
     /// What is held was allowed by tables that are no more. Nobody judges it again, so it goes; its sender repeats what
     /// matters.
     fn release_all(&mut self) {
-        while let Some((neighbour, queue)) = self.waiting.take_older(u64::MAX) {
+        while let Some((neighbour, queue)) = self.pending.take_older(u64::MAX) {
             let reason = self.resolution(&neighbour).and_then(Result::err).unwrap_or(DropReason::NoNeighbour);
             self.release(neighbour, queue, Err(reason));
         }

@@ -163,6 +163,30 @@ fn a_packet_that_is_too_big_for_the_next_link_is_answered() {
 }
 
 #[test]
+fn a_packet_that_is_too_big_for_the_next_link_and_may_be_cut_arrives_in_fragments() {
+    require!("ping", "tcpdump");
+    let mut lab = pair(Options { mtu: 9000, ..Options::default() });
+    let server = lab.get("server");
+    let v4 = server.v4.clone();
+    lab.node.ip(&format!("link set {} mtu 1500", server.interface));
+    server.netns.ip("link set eth0 mtu 1500");
+    lab.start("");
+    let dump = Dump::start(&lab, "server", "icmp");
+    // In one packet buffer, and in several. ping compares what comes back byte by byte; the server's kernel cuts its answers
+    // itself.
+    for size in [1473, 3000, 8900] {
+        let said = lab.get("client").netns.exec(&format!("ping -n -c 3 -W 2 -M dont -s {size} {v4}"));
+        assert!(said.contains("3 received") && !said.contains("wrong data"), "{said}");
+    }
+    let fragments = dump.seen(&format!("-v dst host {v4}"));
+    assert!(fragments.contains("offset 1480, flags [none]"), "{fragments}");
+    assert!(fragments.contains("offset 7400, flags [+]"), "{fragments}");
+    let summary = lab.stop();
+    assert_eq!(summary["fragmented"], 9, "{summary:#}");
+    assert!(summary["dropped"]["packet_too_big"].is_null(), "{summary:#}");
+}
+
+#[test]
 fn traceroute_shows_the_vswitch_as_one_hop() {
     require!("traceroute");
     let mut lab = started(Options::default());

@@ -71,7 +71,7 @@ fn namespace_name(at: u32) -> Arc<str> {
 pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     let name = namespace_name(at);
     let labels = labels(&[("team", format!("t{team}")), (NAMESPACE_NAME_LABEL, name.to_string())]);
-    Namespace { name, labels, terminating: false, isolation: IngressIsolation::ClusterDefault }
+    Namespace { name, labels, terminating: false, isolation: IngressIsolation::ClusterDefault, denied: None }
 }
 
 /// The address of pod number `at`.

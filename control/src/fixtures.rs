@@ -46,6 +46,7 @@ pub(crate) fn namespace(name: &str, text: &str) -> Object {
         labels,
         terminating: false,
         isolation: crate::object::IngressIsolation::ClusterDefault,
+        denied: None,
     })
 }
 

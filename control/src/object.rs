@@ -126,6 +126,36 @@ pub struct Namespace {
     pub terminating: bool,
     /// What its `extensions/v1beta1` annotation says.
     pub isolation: IngressIsolation,
+    /// What its [`DENIED_ANNOTATION`] says; none leaves it to the node's configuration.
+    pub denied: Option<Denied>,
+}
+
+/// The annotation of a namespace that says what becomes of packets which the policies of its pods deny: `refuse` or `drop`.
+pub const DENIED_ANNOTATION: &str = "bulkhead.dev/denied";
+
+/// What becomes of a packet that policy denies. It does not pass in either case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Denied {
+    /// Nothing is said: the sender runs into its time-out, and a scanner learns nothing.
+    #[default]
+    Drop,
+    /// The sender is told at once, by a TCP reset or an ICMP error.
+    Refuse,
+}
+
+impl Denied {
+    /// As it is written in the annotation and in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Refuse => "refuse",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Drop, Self::Refuse].into_iter().find(|denied| denied.name() == name)
+    }
 }
 
 /// Whether the pods of a namespace are isolated without any policy that selects them: the `extensions/v1beta1` model, in

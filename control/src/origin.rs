@@ -144,6 +144,14 @@ impl Origins {
         self.by_id.get(&id)
     }
 
+    /// The numbers of isolations, each with the policies that isolate.
+    pub(crate) fn isolations(&self) -> impl Iterator<Item = (OriginId, &[PolicyName])> {
+        self.by_id.iter().filter_map(|(&id, origin)| match origin {
+            Origin::Isolation { policies, .. } => Some((id, &**policies)),
+            _ => None,
+        })
+    }
+
     /// Forgets what was not used the last time either, once so many were numbered since that it is worth the search.
     pub(crate) fn sweep(&mut self, used: impl FnOnce() -> HashSet<OriginId>) {
         if self.by_id.len() < self.before + self.kept {

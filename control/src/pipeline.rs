@@ -5,9 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bulkhead_classifier::OriginId;
+
 use crate::cache::{Cache, Change, Event, PodKey};
 use crate::configurator::Configurator;
-use crate::object::{IngressIsolation, Node, Object, Pod};
+use crate::object::{Denied, IngressIsolation, Node, Object, Pod, PolicyName};
 use crate::origin::{Origin, Origins};
 use crate::processor::{Processor, Scope, Work};
 use crate::renderer::acl::{AclRenderer, NodeTables, OriginsGuard, Published, TableWork};
@@ -23,7 +25,7 @@ impl SharedOrigins {
     }
 
     /// What the number stands for.
-    pub fn get(&self, id: bulkhead_classifier::OriginId) -> Option<Origin> {
+    pub fn get(&self, id: OriginId) -> Option<Origin> {
         self.lock().get(id).cloned()
     }
 }
@@ -221,6 +223,24 @@ impl Pipeline {
     /// What verdicts' origins mean.
     pub fn origins(&self) -> &SharedOrigins {
         &self.origins
+    }
+
+    /// The origins of rules whose denials are refused instead of dropped, as the namespaces of the denying policies have
+    /// it. A namespace that does not say does as `default`.
+    ///
+    /// It is the policies of the pod that denies which are asked: of the sender's for its egress, of the receiver's for its
+    /// ingress. Policies are of their pod's namespace.
+    pub fn refusing_origins(&self, default: Denied) -> Vec<OriginId> {
+        let namespaces = self.cache.namespaces();
+        let said = |name: &Arc<str>| namespaces.get(name).and_then(|namespace| namespace.denied);
+        if default == Denied::Drop && !namespaces.keys().any(|name| said(name) == Some(Denied::Refuse)) {
+            return Vec::new();
+        }
+        let origins = self.origins.lock();
+        let refuses = |policies: &[PolicyName]| {
+            policies.first().and_then(|policy| said(&policy.namespace)).unwrap_or(default) == Denied::Refuse
+        };
+        origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
     }
 
     /// The work that finding and compiling the affected policies took so far.

@@ -89,6 +89,8 @@ drop_reasons! {
     Multicast "multicast" "The destination is multicast or broadcast, which is not forwarded.";
     /// The source address or source MAC is not the port's own.
     SpoofedSource "spoofed_source" "The source address does not belong to the port that the packet came in on.";
+    /// RFC 3927 §7, RFC 4291 §2.5.6: no router forwards from a link-local address.
+    LinkLocalSource "link_local_source" "The packet from the uplink has a link-local source, and neither answers a conversation nor is for the node's own link-local address.";
     /// ICMP redirects (and the deprecated source quench, RFC 6633) change routes and speeds of others.
     IcmpRedirect "icmp_redirect" "ICMP redirects and source quenches are not forwarded.";
     /// An ICMP error about nothing that was sent.
@@ -115,8 +117,10 @@ drop_reasons! {
     OtherHost "other_host" "The frame was sent to the MAC address of another machine.";
     /// The port towards the destination has no interface now.
     PortDown "port_down" "The port towards the destination has no interface at the moment.";
-    /// Longer than what the next link carries. The vswitch does not fragment.
-    PacketTooBig "packet_too_big" "The packet is longer than the MTU of the port that it would leave through.";
+    /// Longer than what the next link carries, and not to be cut into fragments.
+    PacketTooBig "packet_too_big" "The packet is longer than the MTU of the port that it would leave through, and may not be fragmented.";
+    /// Packet memory is used up.
+    NoBuffer "no_buffer" "There was no packet buffer left for the fragments of the packet.";
     /// Nobody answered for the next hop's address.
     NoNeighbour "no_neighbour" "Nobody on the link answered for the address of the next hop.";
     /// Packets wait for a neighbour's MAC address in a bounded queue.

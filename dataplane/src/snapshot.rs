@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bulkhead_classifier::Tables;
+use ahash::RandomState;
+use bulkhead_classifier::{OriginId, Tables};
 
 use crate::address_map::AddressMap;
 use crate::{PortConfig, PortId, PortKind, Routes, TableId, swap};
@@ -25,6 +26,8 @@ pub struct Snapshot {
     owners: AddressMap,
     host: Option<PortId>,
     uplink: Option<PortId>,
+    /// Origins of rules whose denials the senders are told of.
+    refusing: HashSet<OriginId, RandomState>,
 }
 
 /// Why a snapshot was refused. The one in use stays.
@@ -98,13 +101,40 @@ impl Snapshot {
             return Err(SnapshotError::TooManyPorts { ports: ports.len() });
         }
         let epochs = vec![generation; ports.len()];
-        let owners = AddressMap::default();
-        let mut snapshot = Self { generation, ports, tables, routes, epochs, owners, host: None, uplink: None };
+        let mut snapshot = Self {
+            generation,
+            ports,
+            tables,
+            routes,
+            epochs,
+            owners: AddressMap::default(),
+            host: None,
+            uplink: None,
+            refusing: HashSet::default(),
+        };
         snapshot.check_references()?;
         snapshot.find_owners()?;
         snapshot.host = snapshot.only(PortKind::Host)?;
         snapshot.uplink = snapshot.only(PortKind::Uplink)?;
         Ok(snapshot)
+    }
+
+    /// The same, but denials by rules of these origins are refused: the sender, if it is on this node, is told by a TCP
+    /// reset or an ICMP error. No verdict changes. All other denials are silent.
+    #[must_use]
+    pub fn refusing(mut self, origins: impl IntoIterator<Item = OriginId>) -> Self {
+        self.refusing.extend(origins);
+        self
+    }
+
+    /// Whether denials by rules of this origin are refused.
+    pub fn refuses(&self, origin: OriginId) -> bool {
+        self.refusing.contains(&origin)
+    }
+
+    /// Whether any denial is refused.
+    pub fn refuses_any(&self) -> bool {
+        !self.refusing.is_empty()
     }
 
     /// Generation 0 without ports: what a worker has before the first publish. It drops everything.

@@ -16,6 +16,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bulkhead_classifier::OriginId;
+use bulkhead_control::object::Denied;
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::io::KernelFlows;
 use bulkhead_dataplane::{PortId, Publisher, Snapshot};
@@ -36,6 +38,8 @@ pub(super) struct Policy {
     pub tables: Arc<NodeTables>,
     /// The pod networks of the other nodes, each with its node's address.
     pub peers: Arc<[Peer]>,
+    /// The origins of rules whose denials are refused where namespaces that do not say drop, and where they refuse.
+    pub refusing: [Arc<[OriginId]>; 2],
     /// Whether nothing may pass.
     pub denied: bool,
 }
@@ -56,6 +60,8 @@ struct Inner {
     policy: Policy,
     ports: Vec<PortView>,
     routes: Vec<RouteEntry>,
+    /// What becomes of what policy denies, where the namespace does not say.
+    default: Denied,
     ids: Ids,
     refused: Option<Refused>,
     /// Whether flows of an earlier process go on until all ports are open.
@@ -64,8 +70,12 @@ struct Inner {
 
 impl Inner {
     fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
-        let Policy { tables, peers, denied } = &self.policy;
-        let view = View { tables, ports: &self.ports, routes: &self.routes, peers, denied: *denied };
+        let Policy { tables, peers, refusing: [dropping, refusing], denied } = &self.policy;
+        let refusing = match self.default {
+            Denied::Drop => dropping.to_vec(),
+            Denied::Refuse => refusing.to_vec(),
+        };
+        let view = View { tables, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
         view.snapshot(generation, &mut self.ids)
     }
 }
@@ -101,11 +111,12 @@ impl Composer {
         policy: Policy,
         ports: Vec<PortView>,
         routes: Vec<RouteEntry>,
+        default: Denied,
         flow_cache: Option<Arc<dyn KernelFlows>>,
         takeover: Takeover,
     ) -> anyhow::Result<Self> {
         let Takeover { generation, keeps_flows } = takeover;
-        let mut inner = Inner { policy, ports, routes, ids: Ids::default(), refused: None, keeps_flows };
+        let mut inner = Inner { policy, ports, routes, default, ids: Ids::default(), refused: None, keeps_flows };
         let (first, publisher) = (inner.compose(generation)?, Publisher::new(Snapshot::empty()));
         if let Some(cache) = flow_cache.as_ref().filter(|_| !keeps_flows) {
             cache.enter(&first);
@@ -129,6 +140,14 @@ impl Composer {
         let mut inner = self.lock();
         inner.policy = policy;
         self.publish(&mut inner, true, true);
+    }
+
+    /// Has what policy denies dropped or refused, where the namespace does not say.
+    pub(super) fn set_denied(&self, default: Denied) {
+        let mut inner = self.lock();
+        if std::mem::replace(&mut inner.default, default) != default {
+            self.publish(&mut inner, true, false);
+        }
     }
 
     /// Has the workers know of other ports, and other routes. Answers whether they do.
@@ -262,7 +281,12 @@ mod tests {
         let state: String = pods.iter().map(pod).collect();
         let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
         pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
-        Policy { tables: pipeline.node_tables("node-1").unwrap(), peers: [].into(), denied: false }
+        Policy {
+            tables: pipeline.node_tables("node-1").unwrap(),
+            peers: [].into(),
+            refusing: [[].into(), [].into()],
+            denied: false,
+        }
     }
 
     fn port(name: &str, mtu: u16) -> PortView {
@@ -274,7 +298,7 @@ mod tests {
     const B: (&str, &str) = ("b", "10.1.0.2");
 
     fn composer() -> Composer {
-        Composer::new(policy(&[A]), vec![port("x/a", 1500)], Vec::new(), None, Takeover::NONE).unwrap()
+        Composer::new(policy(&[A]), vec![port("x/a", 1500)], Vec::new(), Denied::Drop, None, Takeover::NONE).unwrap()
     }
 
     /// The generation in force, and whether it has this pod.

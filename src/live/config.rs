@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_control::object::PodName;
+use bulkhead_control::object::{Denied, PodName};
 use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 
@@ -46,6 +46,8 @@ pub(crate) struct Config {
     pub pins: Pins,
     /// Where policy comes from.
     pub state: StateConfig,
+    /// What becomes of packets that policy denies, in namespaces that do not say.
+    pub denied: Denied,
     /// The threads that forward.
     pub workers: WorkersConfig,
     /// How connections are remembered.

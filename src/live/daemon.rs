@@ -79,7 +79,8 @@ impl Daemon {
         let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
         let ports = config.ports.iter().map(closed).collect();
         let (flows, takeover) = (kernel.flows(), kernel.takeover());
-        let composer = Composer::new(state.policy(), ports, config.routes.clone(), flows, takeover)?;
+        let routes = config.routes.clone();
+        let composer = Composer::new(state.policy(), ports, routes, config.denied, flows, takeover)?;
         let composer = Arc::new(composer);
         let (mut capture, mut tap) = (None, None);
         if let Some(path) = &args.capture {
@@ -227,7 +228,8 @@ impl Daemon {
             log::warn(&format!("the configuration has changed in {}, which needs a restart", fields.join(", ")));
         }
         self.interfaces.tell(Command::Configure(config.ports.clone(), config.routes.clone()));
-        (self.config.ports, self.config.routes) = (config.ports, config.routes);
+        self.composer.set_denied(config.denied);
+        (self.config.ports, self.config.routes, self.config.denied) = (config.ports, config.routes, config.denied);
         self.next_hops.check(&self.composer.peers(), &self.config);
     }
 

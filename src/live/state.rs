@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bulkhead_control::object::{IngressIsolation, Node, Object};
+use bulkhead_control::object::{Denied, IngressIsolation, Node, Object};
 use bulkhead_control::pipeline::{Pipeline, SharedOrigins};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::NodeTables;
@@ -176,7 +176,8 @@ impl LiveState {
 
     /// What is to be enforced: the last good state, or nothing at all before there was one.
     pub(super) fn policy(&self) -> Policy {
-        Policy { tables: Arc::clone(&self.tables), peers: Arc::clone(&self.peers), denied: self.denied }
+        let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
+        Policy { tables: Arc::clone(&self.tables), peers: Arc::clone(&self.peers), refusing, denied: self.denied }
     }
 
     /// What the numbers in the tables stand for, of this state and of all that come.

@@ -79,6 +79,8 @@ impl Summary<'_> {
                 messages_lost: sum.messages_lost + more.messages_lost,
                 errors_sent: sum.errors_sent + more.errors_sent,
                 errors_suppressed: sum.errors_suppressed + more.errors_suppressed,
+                refused: sum.refused + more.refused,
+                refusals_suppressed: sum.refusals_suppressed + more.refusals_suppressed,
             }
         })
     }
@@ -182,6 +184,9 @@ impl Summary<'_> {
             cached.refused
         )?;
         writeln!(out, "ICMP errors: {} sent, {} suppressed", forward.errors_sent, forward.errors_suppressed)?;
+        let fragmented = self.counters.sum(|worker| worker.fragmented);
+        writeln!(out, "fragmented: {fragmented} packets")?;
+        writeln!(out, "refusals: {} sent, {} suppressed", forward.refused, forward.refusals_suppressed)?;
         if let Some(CaptureCounters { written, unwritten }) = self.capture {
             writeln!(out, "capture: {written} written, {unwritten} not written, {} missed", self.capture_missed())?;
         }
@@ -231,6 +236,8 @@ impl Summary<'_> {
                 "messages_lost": forward.messages_lost,
             },
             "icmp_errors": { "sent": forward.errors_sent, "suppressed": forward.errors_suppressed },
+            "fragmented": self.counters.sum(|worker| worker.fragmented),
+            "refusals": { "sent": forward.refused, "suppressed": forward.refusals_suppressed },
             "capture": self.capture.map(|CaptureCounters { written, unwritten }| {
                 json!({ "written": written, "unwritten": unwritten, "missed": self.capture_missed() })
             }),
@@ -307,9 +314,11 @@ mod tests {
         let traffic = PortTraffic { received: 10, received_bytes: 600, ..PortTraffic::default() };
         let mut other_drops = vec![0; DropReason::COUNT];
         other_drops[DropReason::PortDown.index()] = 10;
-        let forward = ForwardCounters { answered: 3, requested: 1, errors_suppressed: 5, ..Default::default() };
+        let forward =
+            ForwardCounters { answered: 3, requested: 1, errors_suppressed: 5, refused: 2, ..Default::default() };
         let worker = WorkerCounters {
             received: 10,
+            fragmented: 3,
             other_drops,
             forward,
             ports: vec![(PortId(0), traffic)],
@@ -340,6 +349,8 @@ mod tests {
             "state: 2 applied, 1 refused",
             "6 answered, 2 requested",
             "ICMP errors: 0 sent, 10 suppressed",
+            "refusals: 4 sent, 0 suppressed",
+            "fragmented: 3 packets",
             "flow cache: 5 packets forwarded in the kernel; flows 2 added, 0 refused",
             "capture: 7 written, 2 not written, 0 missed",
         ] {
@@ -354,6 +365,7 @@ mod tests {
         );
         assert_eq!((&json["neighbours"]["answered"], &json["icmp_errors"]["suppressed"]), (&6.into(), &10.into()));
         assert_eq!(json["capture"]["unwritten"], 2);
+        assert_eq!((&json["refusals"]["sent"], &json["fragmented"]), (&4.into(), &3.into()));
         assert_eq!((&json["workers"][0]["dropped"], &json["unaccounted"]), (&10.into(), &0.into()));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use bulkhead_classifier::OriginId;
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::{Link, NextHop, PortConfig, PortId, PortKind, Routes, Snapshot};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -35,6 +36,8 @@ pub(super) struct View<'a> {
     pub routes: &'a [RouteEntry],
     /// The pod networks of the other nodes, each with its node's address.
     pub peers: &'a [Peer],
+    /// The origins of rules whose denials are refused.
+    pub refusing: Vec<OriginId>,
     /// Whether nothing may pass: no port has a table then.
     pub denied: bool,
 }
@@ -76,7 +79,7 @@ impl View<'_> {
         let ports: Vec<PortConfig> = ports.collect();
         let routes = Routes::new(self.routes(&ports)?)?;
         let compiled = self.tables.tables.iter().map(|table| table.tables.clone()).collect();
-        Ok(Snapshot::new(generation, ports, compiled, routes)?)
+        Ok(Snapshot::new(generation, ports, compiled, routes)?.refusing(self.refusing.iter().copied()))
     }
 
     /// Hosts first: what has an address here is never elsewhere. Then what is configured, then the other nodes' pods,
@@ -117,8 +120,11 @@ fn unused(at: usize) -> PortConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
 
+    use bulkhead_control::object::Denied;
+    use bulkhead_control::origin::{Direction, Origin};
     use bulkhead_control::pipeline::Pipeline;
     use bulkhead_control::processor::Scope;
     use bulkhead_control::source::{Strictness, load_text};
@@ -157,7 +163,14 @@ mod tests {
         let (ports, routes) = open(config);
         let (prefix, address) = ("10.2.0.0/16".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let peers = [Peer { node: "node-2".into(), prefix, address }];
-        let view = View { tables: &tables(state), ports: &ports, routes: &routes, peers: &peers, denied: false };
+        let view = View {
+            tables: &tables(state),
+            ports: &ports,
+            routes: &routes,
+            peers: &peers,
+            refusing: vec![],
+            denied: false,
+        };
         view.snapshot(1, ids).unwrap()
     }
 
@@ -195,10 +208,59 @@ mod tests {
     fn without_a_state_that_makes_sense_no_port_has_a_table() {
         let (ports, routes) = open("ports: [{kind: pod, pod: x/a, interface: a}, {kind: uplink, interface: u}]");
         let tables = tables(&pod("a", "10.1.0.1"));
-        let view = View { tables: &tables, ports: &ports, routes: &routes, peers: &[], denied: true };
+        let view = View { tables: &tables, ports: &ports, routes: &routes, peers: &[], refusing: vec![], denied: true };
         let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
         assert!(snapshot.ports().iter().all(|port| port.egress.is_none() && port.hairpin.is_none()));
         assert!(snapshot.ports().iter().any(|port| port.link.is_some()));
+    }
+
+    #[test]
+    fn the_snapshot_refuses_what_the_namespaces_of_the_denying_policies_want_refused() {
+        let namespace = |name: &str, says: &str| {
+            let annotations =
+                if says.is_empty() { String::new() } else { format!(", annotations: {{bulkhead.dev/denied: {says}}}") };
+            format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}{annotations}}}\n")
+        };
+        let policy = |name: &str, types: &str| {
+            format!(
+                "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: {name}}}\n\
+                 spec: {{podSelector: {{}}, policyTypes: [{types}]}}\n"
+            )
+        };
+        let mut state = String::new();
+        for (at, (name, says)) in (1..).zip([("loud", "refuse"), ("silent", "drop"), ("plain", "")]) {
+            state += &namespace(name, says);
+            state += &policy(name, "Ingress, Egress");
+            state += &pod("a", &format!("10.1.0.{at}")).replace("namespace: x", &format!("namespace: {name}"));
+        }
+        let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+        pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
+        let tables = pipeline.node_tables("node-1").unwrap();
+        let (ports, routes) = open("ports: [{kind: uplink, interface: u}]");
+        for (default, refusing) in [(Denied::Drop, vec!["loud"]), (Denied::Refuse, vec!["loud", "plain"])] {
+            let refusing_origins = pipeline.refusing_origins(default);
+            let view = View {
+                tables: &tables,
+                ports: &ports,
+                routes: &routes,
+                peers: &[],
+                refusing: refusing_origins,
+                denied: false,
+            };
+            let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
+            // Every rule that denies, in both directions, and none that allows.
+            let rules = || snapshot.tables().iter().flat_map(|table| table.rules().iter());
+            let mut seen = BTreeSet::new();
+            for rule in rules().filter(|rule| snapshot.refuses(rule.origin)) {
+                let Some(Origin::Isolation { policies, direction }) = pipeline.origins().get(rule.origin) else {
+                    panic!("{rule:?}")
+                };
+                seen.insert((policies[0].namespace.to_string(), direction));
+            }
+            let both = [Direction::Ingress, Direction::Egress];
+            let expected = refusing.iter().flat_map(|name| both.map(|direction| (name.to_string(), direction)));
+            assert_eq!(seen, expected.collect());
+        }
     }
 
     #[test]

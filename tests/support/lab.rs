@@ -71,6 +71,8 @@ pub struct Lab {
     has_uplink: bool,
     /// More lines of the configuration.
     pub more_config: String,
+    /// Annotations of the namespace `default` as YAML, in braces.
+    pub annotations: String,
     /// Objects of the state besides the node, its namespace and its pods.
     pub more_state: String,
     folder: PathBuf,
@@ -95,6 +97,7 @@ impl Lab {
             has_host: false,
             has_uplink: false,
             more_config: String::new(),
+            annotations: "{}".to_owned(),
             more_state: more,
             folder,
         }
@@ -233,7 +236,8 @@ impl Lab {
 
     /// Writes the state with these policies, whole and at once.
     pub fn write_state(&self, policies: &str) {
-        let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n";
+        let metadata = format!("{{name: default, annotations: {}}}", self.annotations);
+        let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {metadata}\n");
         let text = format!("{namespace}{}{}{policies}", self.objects(), self.more_state);
         self.replace("state.yaml", &text);
     }
@@ -423,7 +427,7 @@ pub fn tcpdump_read(path: &Path, words: &str) -> String {
     run("tcpdump", &args)
 }
 
-/// What tcpdump sees at a pod's `eth0` while this is alive.
+/// What tcpdump sees at an `eth0` while this is alive.
 #[derive(Debug)]
 pub struct Dump {
     tcpdump: Running,
@@ -433,11 +437,16 @@ pub struct Dump {
 impl Dump {
     /// Starts it and waits until it captures: that its file is there says less. `words` are more options and the filter.
     pub fn start(lab: &Lab, pod: &str, words: &str) -> Self {
+        Self::start_in(lab, &lab.get(pod).netns, words)
+    }
+
+    /// The same in another namespace than a pod's.
+    pub fn start_in(lab: &Lab, netns: &Netns, words: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let [path, said] = ["pcap", "stderr"].map(|ending| lab.path(&format!("seen-{number}.{ending}")));
         let line = format!("-n -i eth0 -U --immediate-mode -w {} {words}", path.display());
-        let mut command = lab.get(pod).netns.command("tcpdump", &line.split_whitespace().collect::<Vec<_>>());
+        let mut command = netns.command("tcpdump", &line.split_whitespace().collect::<Vec<_>>());
         command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
         let tcpdump = Running::start(&mut command);
         eventually("tcpdump listens", || fs::read_to_string(&said).unwrap().contains("listening on"));

@@ -409,7 +409,7 @@ fn enforced(pipeline: &Pipeline) -> Vec<(String, MeaningfulRules)> {
             let rules = tables.tables[interface.table].tables.rules();
             let meaning = |rule: &Rule| {
                 let origin = pipeline.origins().get(rule.origin);
-                (Rule { origin: bulkhead_classifier::OriginId(0), ..rule.clone() }, origin)
+                (Rule { origin: OriginId(0), ..rule.clone() }, origin)
             };
             all.push((
                 format!("{node} {:?} {:?}", interface.attachment, interface.addresses),

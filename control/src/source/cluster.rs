@@ -19,7 +19,8 @@ use super::path::FieldPath;
 use super::policy::{block_of, object_name, plain_name, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
 use crate::object::{
-    ContainerPort, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod,
+    ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL,
+    Namespace, Node, Object, Pod,
 };
 
 /// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
@@ -77,9 +78,11 @@ pub(super) fn namespace(value: &Value) -> Read {
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
         let isolation =
             annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_of(text, findings))?;
+        let denied = metadata.annotations.as_ref().and_then(|all| all.get(DENIED_ANNOTATION));
+        let denied = denied.map(|text| denied_of(text, findings));
         let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
         let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
-        Some(Object::Namespace(Namespace { name, labels, terminating, isolation }))
+        Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied }))
     };
     read("Namespace", false, value, build, fallback::namespace)
 }
@@ -98,6 +101,16 @@ fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIs
             None
         }
     }
+}
+
+/// What [`DENIED_ANNOTATION`] says. No policy depends on it, so what is not understood is worth a warning and no more; then
+/// senders are told nothing.
+fn denied_of(annotation: &Value, findings: &mut Findings) -> Denied {
+    annotation.as_str().and_then(Denied::from_name).unwrap_or_else(|| {
+        let path = FieldPath::of("metadata").key("annotations").key(DENIED_ANNOTATION);
+        findings.warning(&path, "the annotation is not understood and means drop", "write refuse or drop");
+        Denied::Drop
+    })
 }
 
 /// Reads a node.

@@ -15,8 +15,8 @@ use super::path::FieldPath;
 use super::policy::{plain_name, port_number, transport};
 use super::raw::{self, RawContainer, RawContainerPort};
 use crate::object::{
-    ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Object, Peer, Pod,
-    Policy,
+    Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Object,
+    Peer, Pod, Policy,
 };
 use crate::selector::{Condition, Requirement, Selector};
 
@@ -40,13 +40,15 @@ pub(super) fn namespace(value: &Value) -> Outcome {
 fn named(name: Arc<str>, terminating: bool, isolates: bool) -> Namespace {
     let labels = Labels::from([(NAMESPACE_NAME_LABEL.into(), Arc::clone(&name))]);
     let isolation = if isolates { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault };
-    Namespace { name, labels, terminating, isolation }
+    // Nothing is told where it is not known whether it may be.
+    Namespace { name, labels, terminating, isolation, denied: Some(Denied::Drop) }
 }
 
 /// Stands for two different namespaces of one name.
 pub(super) fn either_namespace(one: &Namespace, other: &Namespace) -> Namespace {
     let isolates = [one, other].into_iter().any(|namespace| namespace.isolation == IngressIsolation::DefaultDeny);
-    named(Arc::clone(&one.name), one.terminating || other.terminating, isolates)
+    let stands_for_both = named(Arc::clone(&one.name), one.terminating || other.terminating, isolates);
+    if one.denied == other.denied { Namespace { denied: one.denied, ..stands_for_both } } else { stands_for_both }
 }
 
 /// Takes the namespaces whose labels are not known out of what the policy's peers select by label: a selector that says

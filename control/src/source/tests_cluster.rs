@@ -2,7 +2,7 @@
 
 use super::tests::{errors, lenient, messages, strict};
 use super::*;
-use crate::object::{ContainerPort, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Transport};
+use crate::object::{ContainerPort, Denied, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Transport};
 
 fn only(text: &str) -> Object {
     let loaded = strict(text).unwrap_or_else(|errors| panic!("{errors}"));
@@ -95,6 +95,28 @@ fn sidecars_serve_ports_and_other_init_containers_do_not() {
     );
     let names: Vec<_> = pod.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["mesh"]);
+}
+
+#[test]
+fn a_namespace_says_whether_denials_are_refused_and_what_is_not_understood_means_drop_and_a_warning() {
+    let of = |annotation: &str| {
+        let text = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: x, annotations: {annotation}}}\n");
+        let loaded = strict(&text).unwrap();
+        let Object::Namespace(namespace) = &loaded.objects[0] else { panic!("a namespace expected") };
+        (namespace.denied, loaded.warnings.shown().iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(of("{}"), (None, vec![]));
+    assert_eq!(of("{bulkhead.dev/denied: refuse}"), (Some(Denied::Refuse), vec![]));
+    assert_eq!(of("{bulkhead.dev/denied: drop}"), (Some(Denied::Drop), vec![]));
+    for strange in ["Refuse", "''", "7", "{a: b}"] {
+        let (denied, warnings) = of(&format!("{{bulkhead.dev/denied: {strange}}}"));
+        assert_eq!(denied, Some(Denied::Drop), "{strange}");
+        let [warning] = &warnings[..] else { panic!("{strange}: {warnings:?}") };
+        assert!(
+            warning.contains("metadata.annotations") && warning.contains("help: write refuse or drop"),
+            "{warning}"
+        );
+    }
 }
 
 #[test]

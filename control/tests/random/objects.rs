@@ -83,6 +83,7 @@ pub(crate) fn namespace(rng: &mut Rng, name: &str) -> Object {
         labels,
         terminating: rng.chance(8),
         isolation: if rng.chance(20) { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault },
+        denied: None,
     })
 }
 

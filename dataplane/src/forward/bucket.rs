@@ -16,25 +16,32 @@ pub(super) struct Bucket {
     full_at: u64,
 }
 
-/// What the vswitch sends of its own to a port because of what came in there.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PortBuckets {
-    /// ICMP errors.
-    pub(super) errors: Bucket,
-    /// Answers to ARP and neighbour discovery.
-    pub(super) answers: Bucket,
-}
-
 impl Bucket {
     /// Takes a token; false when there is none.
     pub(super) fn take(&mut self, rate: Rate, now: u64) -> bool {
+        let after = self.after(rate, now);
+        if let Some(after) = after {
+            *self = after;
+        }
+        after.is_some()
+    }
+
+    /// Takes a token from each of two buckets, or from neither.
+    pub(super) fn take_both(one: &mut Self, one_rate: Rate, other: &mut Self, other_rate: Rate, now: u64) -> bool {
+        match (one.after(one_rate, now), other.after(other_rate, now)) {
+            (Some(after), Some(other_after)) => {
+                (*one, *other) = (after, other_after);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The bucket without a token more; none when there is no token.
+    fn after(self, rate: Rate, now: u64) -> Option<Self> {
         let cost = SECOND / u64::from(rate.per_second.max(1));
         let full_at = self.full_at.max(now).saturating_add(cost);
-        let allowed = full_at <= now.saturating_add(cost.saturating_mul(rate.burst.into()));
-        if allowed {
-            self.full_at = full_at;
-        }
-        allowed
+        (full_at <= now.saturating_add(cost.saturating_mul(rate.burst.into()))).then_some(Self { full_at })
     }
 }
 
@@ -62,5 +69,13 @@ mod tests {
         assert_eq!(taken(&mut bucket, 10 * SECOND, 100), 50);
         assert_eq!(taken(&mut bucket, 10 * SECOND, 100), 0);
         assert_eq!(taken(&mut bucket, 9 * SECOND, 100), 0);
+    }
+
+    #[test]
+    fn of_two_buckets_neither_loses_a_token_when_the_other_has_none() {
+        let (mut one, mut other) = (Bucket::default(), Bucket::default());
+        let few = Rate { per_second: 1, burst: 2 };
+        let both = (0..10).filter(|_| Bucket::take_both(&mut one, few, &mut other, RATE, SECOND)).count();
+        assert_eq!((both, taken(&mut other, SECOND, 1000)), (2, 48));
     }
 }

@@ -6,10 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::book::Request;
-use super::bucket::Rate;
 use super::icmp::node_address;
 use super::message::{Message, icmpv6_checksum};
+use super::neighbour_table::Request;
 use super::wire::{self, ETHERNET_LEN, Mac};
 use super::{Forwarder, MAX_MESSAGES, NeighbourId, Step};
 use crate::packet::{self, Arp, Body, Neighbour, Operation, Transport};
@@ -23,11 +22,6 @@ const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
 /// In the flags of an advertisement: it answers a solicitation.
 const SOLICITED: u8 = 0x40;
-
-/// How many questions of a port a worker answers. Linux repeats a question after a second, and asks for each address alone:
-/// a burst answers a host that has just begun and asks for 250 pods. What is above is a flood, which would have as many
-/// answers made and sent to it.
-const ANSWERS: Rate = Rate { per_second: 1000, burst: 256 };
 
 /// A question: who asks, from what MAC address, for what.
 #[derive(Clone, Copy, Debug)]
@@ -115,8 +109,7 @@ impl<T> Forwarder<T> {
 
     /// Queues an answer, unless the port has had too many of late.
     fn answer(&mut self, port: PortId, message: Message) -> Result<(), DropReason> {
-        let bucket = self.buckets.get_mut(port.index()).ok_or(DropReason::UnknownPort)?;
-        if !bucket.answers.take(ANSWERS, self.now) {
+        if !self.limits.allow_answer(port, self.now) {
             return Err(DropReason::NeighbourRate);
         }
         self.counters.answered += 1;
@@ -202,13 +195,13 @@ impl<T> Forwarder<T> {
             return;
         }
         let neighbour = NeighbourId { port, address: claim.address };
-        if claim.is_answer && self.neighbours.answer(&neighbour, claim.mac, self.now) {
+        if claim.is_answer && self.neighbours.confirm(&neighbour, claim.mac, self.now) {
             self.counters.learned += 1;
             return;
         }
         self.counters.unsolicited += u64::from(claim.is_answer);
         let contradicts = self.view.load().get(&neighbour).is_some_and(|known| known.mac != claim.mac);
-        if contradicts && let Some(request) = self.neighbours.doubt(neighbour, claim.mac, self.now) {
+        if contradicts && let Some(request) = self.neighbours.reverify(neighbour, claim.mac, self.now) {
             self.send_request(snapshot, request);
         }
     }

@@ -4,7 +4,7 @@
 //! cache of headers by destination was measured and not taken: it is no faster, needs memory for each destination, and
 //! is slower where there are more of them than it has room for.
 
-use super::book::REACHABLE;
+use super::neighbour_table::REACHABLE;
 use super::neighbours::{NeighbourId, View};
 use super::side::Side;
 use crate::{NextHop, PortId, Snapshot};

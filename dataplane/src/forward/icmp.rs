@@ -1,18 +1,17 @@
 //! ICMP errors about packets that cannot go on: to their senders, in the node's name.
 //!
 //! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for.
-//! What policy denies is dropped silently, as users of NetworkPolicy expect it (a client runs into its time-out, and a
-//! scanner learns nothing). Too big means too big here, with or without "don't fragment": the vswitch does not fragment,
-//! as RFC 1812 §4.2.2.7 would have it for packets without that bit. All links of a node have one MTU as a rule; where
-//! not, Linux takes the "fragmentation needed" to heart with and without the bit, and its next packets fit.
+//! What policy denies is dropped silently by default, as users of NetworkPolicy expect it (a client runs into its time-out,
+//! and a scanner learns nothing); see [refusals](super::refusal) for the exception. Too big is what may not be cut into
+//! [fragments](super::fragmentation): IPv6, and IPv4 with "don't fragment".
 //!
 //! **Invariant.** Never about an ICMP error, a fragment but the first, or anything to or from a group or from nobody
-//! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than a bucket per port allows; and never an answer that is longer
-//! than what it answers by more than its own headers.
+//! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than the [limits](super::limits) per port and per destination allow;
+//! and never an answer that is longer than what it answers by more than its own headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::bucket::Rate;
+use super::limits::ErrorClass;
 use super::message::icmpv6_checksum;
 use super::side::Side;
 use super::wire::{self, ETHERNET_LEN, ethertype};
@@ -21,11 +20,6 @@ use crate::{DropReason, LinkType, Packet, PortId, PortKind, Snapshot};
 
 /// The longest error, in bytes.
 pub const ERROR_MAX: usize = ETHERNET_LEN + V6_MAX;
-
-/// How many errors a worker sends through one port. Linux limits to one per second and destination, with a burst of 6
-/// (`icmp_ratelimit`), and to 1000 in all with a burst of 50; behind a port are few destinations, and a burst of 50 lets
-/// as many connections find their MTU at once.
-pub(super) const RATE: Rate = Rate { per_second: 100, burst: 50 };
 
 /// RFC 1812 §4.3.2.3: as much of the packet as fits into 576 bytes.
 const V4_MAX: usize = 576;
@@ -54,10 +48,13 @@ pub(super) enum Cause {
     Time,
     /// Fragmentation needed, packet too big.
     Size,
+    /// Policy does not allow it, and the sender is to know: communication administratively prohibited.
+    Denied,
 }
 
 impl Cause {
-    /// What is said about a drop; none for those that are silent.
+    /// What is said about a drop; none for those that are silent. What policy denies is not said in general, but
+    /// [where it is wanted](super::refusal).
     pub(super) const fn of(reason: DropReason) -> Option<Self> {
         Some(match reason {
             DropReason::NoRoute => Self::Net,
@@ -68,13 +65,14 @@ impl Cause {
         })
     }
 
-    /// Type and code. RFC 792, RFC 1191.
+    /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for what is denied.
     const fn v4(self) -> (u8, u8) {
         match self {
             Self::Net => (3, 0),
             Self::Host => (3, 1),
             Self::Time => (11, 0),
             Self::Size => (3, 4),
+            Self::Denied => (3, 13),
         }
     }
 
@@ -85,7 +83,38 @@ impl Cause {
             Self::Host => (1, 3),
             Self::Time => (3, 0),
             Self::Size => (2, 0),
+            Self::Denied => (1, 1),
         }
+    }
+}
+
+/// A packet whose sender may be told what became of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    /// What the packet is.
+    pub(super) ip: Ip,
+    /// The packet without its Ethernet header, as far as it is there, and without padding.
+    pub(super) bytes: &'a [u8],
+    /// The start of a frame to the sender.
+    pub(super) link: [u8; 12],
+}
+
+impl<'a> Subject<'a> {
+    /// The packet, unless nothing may be said about it.
+    pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>) -> Option<Self> {
+        let (destination, source) = (wire::destination_mac(packet.frame)?, wire::source_mac(packet.frame)?);
+        if !side.has_link() || wire::is_group(destination) || !wire::is_station(source) {
+            return None;
+        }
+        let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).body else {
+            return None;
+        };
+        if !is_worth_an_error(&ip) || !is_honest(snapshot, packet.in_port, &ip) {
+            return None;
+        }
+        let bytes = packet.frame.get(ETHERNET_LEN..)?;
+        let bytes = &bytes[..ip_len(bytes)?.min(bytes.len())];
+        Some(Self { ip, bytes, link: side.addresses_to(source) })
     }
 }
 
@@ -107,26 +136,34 @@ enum Addresses {
 }
 
 impl<'a> Report<'a> {
-    /// The error about a packet, if there may be one.
-    pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>, cause: Cause) -> Option<Self> {
-        let (destination, source) = (wire::destination_mac(packet.frame)?, wire::source_mac(packet.frame)?);
-        if !side.has_link() || wire::is_group(destination) || !wire::is_station(source) {
-            return None;
-        }
-        let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).body else {
-            return None;
+    /// The error about a packet; none when the node has no address to send it from.
+    pub(super) fn new(snapshot: &Snapshot, subject: &Subject<'a>, cause: Cause) -> Option<Self> {
+        let flow = &subject.ip.flow;
+        let node = match node_address(snapshot, flow.src) {
+            Some(node) => node,
+            // As bridges refuse: in the name of the one who was called.
+            None if cause == Cause::Denied => flow.dst,
+            None => return None,
         };
-        if !is_worth_an_error(&ip) || !is_honest(snapshot, packet.in_port, &ip) {
-            return None;
-        }
-        let addresses = match (node_address(snapshot, ip.flow.src)?, ip.flow.src) {
+        let addresses = match (node, flow.src) {
             (IpAddr::V4(node), IpAddr::V4(sender)) => Addresses::V4(node, sender),
             (IpAddr::V6(node), IpAddr::V6(sender)) => Addresses::V6(node, sender),
             _ => return None,
         };
-        let bytes = packet.frame.get(ETHERNET_LEN..)?;
-        let quoted = &bytes[..ip_len(bytes)?.min(bytes.len())];
-        Some(Self { cause, addresses, quoted, link: side.addresses_to(source) })
+        Some(Self { cause, addresses, quoted: subject.bytes, link: subject.link })
+    }
+
+    /// What the error counts as where errors are limited.
+    pub(super) fn class(&self) -> ErrorClass {
+        if self.cause == Cause::Size { ErrorClass::TooBig } else { ErrorClass::Other }
+    }
+
+    /// Whom the error is for.
+    pub(super) fn destination(&self) -> IpAddr {
+        match self.addresses {
+            Addresses::V4(_, sender) => sender.into(),
+            Addresses::V6(_, sender) => sender.into(),
+        }
     }
 
     /// Writes the frame; `mtu` is that of the link which the packet is too big for. None when `into` is shorter than

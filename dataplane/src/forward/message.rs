@@ -1,6 +1,6 @@
 //! Requests and answers of ARP (RFC 826) and neighbour discovery (RFC 4861), written as whole frames.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::rewrite;
 use super::wire::{self, BROADCAST, ETHERNET_LEN, Mac, ethertype};
@@ -17,7 +17,7 @@ const ARP_LEN: usize = 28;
 /// Hardware type Ethernet, protocol type IPv4, address lengths.
 const ARP_TYPES: [u8; 6] = [0, 1, 8, 0, 6, 4];
 /// The shortest frame of IEEE 802.3, checksum not counted. Not every driver pads what it is given.
-const SHORTEST: usize = 60;
+pub(super) const SHORTEST: usize = 60;
 /// No router forwards it (RFC 4861 §3.1).
 const ND_HOP_LIMIT: u8 = 255;
 const ICMPV6: u8 = 58;
@@ -123,10 +123,21 @@ fn write_nd(
     MESSAGE_MAX
 }
 
+/// The checksum over pseudo-header and segment (RFC 9293 §3.1, RFC 8200 §8.1). 0 for a segment that has its right checksum
+/// in it. Both addresses are of one family.
+pub(super) fn transport_checksum(src: IpAddr, dst: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
+    let [high, low] = u16::try_from(segment.len()).unwrap_or(u16::MAX).to_be_bytes();
+    let rest = [0, protocol, high, low];
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => checksum::internet(&[&src.octets(), &dst.octets(), &rest, segment]),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => checksum::internet(&[&src.octets(), &dst.octets(), &rest, segment]),
+        _ => 0,
+    }
+}
+
 /// The checksum over pseudo-header and message (RFC 8200 §8.1). 0 for a message that has its right checksum in it.
 pub(super) fn icmpv6_checksum(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> u16 {
-    let [high, low] = u16::try_from(message.len()).unwrap_or(u16::MAX).to_be_bytes();
-    checksum::internet(&[&src.octets(), &dst.octets(), &[0, 0, high, low, 0, 0, 0, ICMPV6], message])
+    transport_checksum(src.into(), dst.into(), ICMPV6, message)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //!                         |  `- unknown -> Hold ------------^   |
 //!                         |                                   ask: ARP request, neighbour solicitation
 //!                         |- ARP, ND: answer (rate limited), learn -> Consumed
-//!                         `- Drop -> report: ICMP error, rate limited
+//!                         `- Drop -> report: ICMP error or TCP reset, rate limited
 //! ```
 //!
 //! The vswitch is a router with one MAC address per port. On pods' and host ports it answers for every address that is
@@ -30,17 +30,20 @@
 //! a neighbour's comes from an answer that was asked for. The packet path takes no lock and does not allocate; only
 //! unresolved neighbours, answers and time-outs do.
 
-mod book;
 mod bucket;
 mod discovery;
+mod fragmentation;
 mod gateway;
 mod icmp;
+mod limits;
 mod message;
+mod neighbour_table;
 mod neighbours;
+mod pending;
+mod refusal;
 mod resolve;
 pub mod rewrite;
 mod side;
-mod waiting;
 mod wire;
 
 use std::collections::VecDeque;
@@ -51,16 +54,17 @@ pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
 
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
-use bucket::PortBuckets;
+pub(crate) use fragmentation::Fragmentation;
 use gateway::Gateway;
-use icmp::{Cause, Report};
+use icmp::{Cause, Report, Subject};
+use limits::Limits;
 use message::Message;
 use neighbours::ViewReader;
+use pending::PendingPackets;
 use side::Side;
-use waiting::Waiting;
 use wire::{ETHERNET_LEN, Mac, ethertype};
 
-/// The most messages that wait to be sent: a burst of questions, each with its answer.
+/// The most messages that wait to be sent: a burst of requests, each with its answer.
 const MAX_MESSAGES: usize = 2 * crate::BURST;
 
 /// What becomes of a packet.
@@ -68,6 +72,8 @@ const MAX_MESSAGES: usize = 2 * crate::BURST;
 pub enum Step {
     /// It is ready to be sent on this port.
     Send(PortId),
+    /// It is ready to be sent on this port, but is too big for it and is to be cut into fragments.
+    Fragment(PortId),
     /// It is ready but for the MAC address of this neighbour: to be given to [`Forwarder::hold`].
     Hold(NeighbourId),
     /// It was for the vswitch itself: ARP or neighbour discovery.
@@ -106,6 +112,10 @@ pub struct ForwardCounters {
     pub errors_sent: u64,
     /// ICMP errors that were not sent because there were too many of them.
     pub errors_suppressed: u64,
+    /// Packets whose senders were told that policy denies them.
+    pub refused: u64,
+    /// Denied packets about which nothing was said because there were too many of them.
+    pub refusals_suppressed: u64,
 }
 
 /// Whether a packet between ports of these kinds is forwarded to another machine or pod, which takes one off its TTL.
@@ -125,13 +135,12 @@ pub struct Forwarder<T> {
     /// By the number that the routes give them.
     gateways: Vec<Gateway>,
     now: u64,
-    waiting: Waiting<T>,
+    pending: PendingPackets<T>,
     /// Whether somebody who is waited for may have been learned.
     has_news: bool,
     released: VecDeque<Released<T>>,
     messages: VecDeque<(PortId, Mac, Message)>,
-    /// By port.
-    buckets: Vec<PortBuckets>,
+    limits: Limits,
     next_tick: u64,
     next_probe: u64,
     counters: ForwardCounters,
@@ -147,11 +156,11 @@ impl<T> Forwarder<T> {
             sides: Vec::new(),
             gateways: Vec::new(),
             now: 0,
-            waiting: Waiting::new(),
+            pending: PendingPackets::new(),
             has_news: false,
             released: VecDeque::new(),
             messages: VecDeque::with_capacity(MAX_MESSAGES),
-            buckets: Vec::new(),
+            limits: Limits::new(),
             next_tick: 0,
             next_probe: 0,
             counters: ForwardCounters::default(),
@@ -169,9 +178,7 @@ impl<T> Forwarder<T> {
         let is_new = self.made_from.is_some_and(|(generation, ..)| generation != made_from.0);
         self.made_from = Some(made_from);
         side::refresh(&mut self.sides, snapshot, &self.neighbours);
-        if self.buckets.len() < self.sides.len() {
-            self.buckets.resize(self.sides.len(), PortBuckets::default());
-        }
+        self.limits.know_ports(self.sides.len());
         gateway::refresh(&mut self.gateways, snapshot, &self.sides, self.view.load());
         self.has_news = true;
         if is_new {
@@ -182,7 +189,7 @@ impl<T> Forwarder<T> {
     /// What is held was allowed by tables that are no more. Nobody judges it again, so it goes; its sender repeats what
     /// matters.
     fn release_all(&mut self) {
-        while let Some((neighbour, queue)) = self.waiting.take_older(u64::MAX) {
+        while let Some((neighbour, queue)) = self.pending.take_older(u64::MAX) {
             let reason = self.resolution(&neighbour).and_then(Result::err).unwrap_or(DropReason::NoNeighbour);
             self.release(neighbour, queue, Err(reason));
         }
@@ -303,7 +310,8 @@ impl<T> Forwarder<T> {
         if !to.has_link() {
             return Err(DropReason::PortDown);
         }
-        if !to.fits(wire_len) {
+        let is_whole = to.fits(wire_len);
+        if !is_whole && self.fragmentation(frame, out).is_none() {
             return Err(DropReason::PacketTooBig);
         }
         let destination = wire::destination_of(frame).ok_or(DropReason::UnknownEthertype)?;
@@ -313,10 +321,23 @@ impl<T> Forwarder<T> {
         Ok(match self.find(snapshot, &to, out, destination) {
             Ok(addresses) => {
                 rewrite::ethernet(frame, &addresses);
-                Step::Send(out)
+                if is_whole { Step::Send(out) } else { Step::Fragment(out) }
             }
+            // When it is released, it is seen again whether it fits.
             Err(neighbour) => Step::Hold(neighbour),
         })
+    }
+
+    /// Whether a frame of this length, in bytes, can be sent on the port.
+    pub(crate) fn fits(&self, out: PortId, frame_len: usize) -> bool {
+        self.sides.get(out.index()).is_some_and(|side| side.fits(frame_len))
+    }
+
+    /// How a packet is cut for the port, if it may be; `frame` holds all its headers.
+    pub(crate) fn fragmentation(&self, frame: &[u8], out: PortId) -> Option<Fragmentation> {
+        let is_v4 = wire::ethertype_of(frame) == Some(ethertype::IPV4);
+        let mtu = self.sides.get(out.index())?.mtu();
+        Fragmentation::new(frame.get(ETHERNET_LEN..).filter(|_| is_v4)?, mtu)
     }
 
     /// Whether [`Forwarder::write_message`] has something to write.
@@ -333,15 +354,19 @@ impl<T> Forwarder<T> {
         Some((port, len))
     }
 
-    /// Whether there is an ICMP error about such a drop at all. Policy's drops, and nearly all others, are silent.
-    pub fn reports(reason: DropReason) -> bool {
-        Cause::of(reason).is_some()
+    /// Whether senders are told of such drops at all. Policy's drops are silent unless the snapshot
+    /// [refuses](Snapshot::refusing) some, and nearly all others are.
+    pub fn reports(snapshot: &Snapshot, reason: DropReason) -> bool {
+        match reason {
+            DropReason::PolicyDenied => snapshot.refuses_any(),
+            _ => Cause::of(reason).is_some(),
+        }
     }
 
-    /// Writes the ICMP error about a packet that is dropped, a whole frame to be sent on the port that the packet came
-    /// in on. Returns its length; none when there is to be no error (see [`Forwarder::reports`]; errors about errors,
-    /// fragments, groups and strangers; too many errors; no address of the node), or when `into` is shorter than
-    /// [`ERROR_MAX`].
+    /// Writes what the sender of a dropped packet is told, a whole frame to be sent on the port that the packet came in
+    /// on: an ICMP error, or a TCP reset for a SYN that policy denies. Returns its length; none when nothing is to be said
+    /// (see [`Forwarder::reports`]; errors about errors, fragments, groups and strangers; too many errors; no address of
+    /// the node), or when `into` is shorter than [`ERROR_MAX`].
     ///
     /// `out` is the port that the engine gave the packet: it says what is too big.
     pub fn report(
@@ -352,9 +377,13 @@ impl<T> Forwarder<T> {
         reason: DropReason,
         into: &mut [u8],
     ) -> Option<usize> {
+        if reason == DropReason::PolicyDenied {
+            return self.refuse(snapshot, packet, into);
+        }
+        let cause = Cause::of(reason)?;
         let side = self.sides.get(packet.in_port.index())?;
-        let report = Report::new(snapshot, side, packet, Cause::of(reason)?)?;
-        if !self.buckets[packet.in_port.index()].errors.take(icmp::RATE, self.now) {
+        let report = Report::new(snapshot, &Subject::new(snapshot, side, packet)?, cause)?;
+        if !self.limits.allow_error(report.class(), packet.in_port, report.destination(), self.now) {
             self.counters.errors_suppressed += 1;
             return None;
         }

@@ -1,8 +1,8 @@
 //! What the workers know in common about who is on the links.
 //!
 //! Reading is one atomic load per burst. Resolved neighbours are an immutable map that is replaced; the MAC addresses of
-//! pods and host, of which there is one per port, are an array of atomics. Questions and answers go through a mutex:
-//! they are rare and bounded ([`super::book`]). Per-worker tables were not taken: an answer comes in on whatever worker
+//! pods and host, of which there is one per port, are an array of atomics. Requests and answers go through a mutex:
+//! they are rare and bounded ([`super::neighbour_table`]). Per-worker tables were not taken: an answer comes in on whatever worker
 //! the interface's queue belongs to, which need not be the one that asked.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use ahash::RandomState;
 use arc_swap::{ArcSwap, Cache};
 
-use super::book::{Asked, Book, Request};
+use super::neighbour_table::{NeighbourTable, Request, Requested};
 use super::wire::{self, Mac};
 use crate::PortId;
 use crate::io::FlowCache;
@@ -39,7 +39,7 @@ pub struct Neighbours {
     /// How often `peers` changed.
     peer_changes: AtomicU64,
     view: Arc<ArcSwap<View>>,
-    /// Whether the book has news that the view has not.
+    /// Whether the table has changes that the view has not.
     is_behind: AtomicBool,
     state: Mutex<State>,
     /// Who keeps flows that go to neighbours.
@@ -67,9 +67,9 @@ pub(super) type ViewReader = Cache<Arc<ArcSwap<View>>, Arc<View>>;
 
 #[derive(Debug, Default)]
 struct State {
-    book: Book,
+    table: NeighbourTable,
     published_at: u64,
-    repeated_at: u64,
+    retransmitted_at: u64,
 }
 
 impl View {
@@ -102,13 +102,13 @@ impl Neighbours {
         self.peers[port.index()].store(0, Ordering::Release);
         self.peer_changes.fetch_add(1, Ordering::Release);
         let mut state = self.lock();
-        state.book.forget(port);
+        state.table.remove_port(port);
         self.replace_view(&mut state);
     }
 
     /// The neighbours that were asked for and answered, for operators. Pods and the host are not among them.
     pub fn list(&self) -> Vec<(NeighbourId, [u8; 6])> {
-        let mut list: Vec<_> = self.lock().book.known().map(|(neighbour, mac, _)| (neighbour, mac)).collect();
+        let mut list: Vec<_> = self.lock().table.resolved().map(|(neighbour, mac, _)| (neighbour, mac)).collect();
         list.sort_unstable();
         list
     }
@@ -141,7 +141,7 @@ impl Neighbours {
         if before != number {
             self.peer_changes.fetch_add(1, Ordering::Release);
             // Whatever was asked for on this port is answered now.
-            self.lock().book.forget(port);
+            self.lock().table.remove_port(port);
             if before != 0 {
                 self.report_move(port);
             }
@@ -150,23 +150,23 @@ impl Neighbours {
     }
 
     /// Whether the neighbour must be asked for.
-    pub(super) fn ask(&self, neighbour: NeighbourId, now: u64) -> Asked {
-        self.lock().book.ask(neighbour, now)
+    pub(super) fn request(&self, neighbour: NeighbourId, now: u64) -> Requested {
+        self.lock().table.request(neighbour, now)
     }
 
-    /// Asks again for a neighbour that is known for long. None also when another worker has the book: there will be a
+    /// Asks again for a neighbour that is known for long. None also when another worker has the table: there will be a
     /// next packet.
     pub(super) fn probe(&self, neighbour: NeighbourId, now: u64) -> Option<Request> {
-        match self.try_lock()?.book.ask(neighbour, now) {
-            Asked::Send(request) => Some(request),
-            Asked::Wait | Asked::Full => None,
+        match self.try_lock()?.table.request(neighbour, now) {
+            Requested::Send(request) => Some(request),
+            Requested::InProgress | Requested::TableFull => None,
         }
     }
 
     /// Somebody answered. True when it was asked for.
-    pub(super) fn answer(&self, neighbour: &NeighbourId, mac: Mac, now: u64) -> bool {
+    pub(super) fn confirm(&self, neighbour: &NeighbourId, mac: Mac, now: u64) -> bool {
         let mut state = self.lock();
-        let accepted = state.book.answer(neighbour, mac, now);
+        let accepted = state.table.confirm(neighbour, mac, now);
         if accepted {
             self.publish(&mut state, now);
         }
@@ -174,8 +174,8 @@ impl Neighbours {
     }
 
     /// Somebody spoke unasked.
-    pub(super) fn doubt(&self, neighbour: NeighbourId, mac: Mac, now: u64) -> Option<Request> {
-        self.lock().book.doubt(neighbour, mac, now)
+    pub(super) fn reverify(&self, neighbour: NeighbourId, mac: Mac, now: u64) -> Option<Request> {
+        self.lock().table.reverify(neighbour, mac, now)
     }
 
     /// Whether [`Neighbours::maintain`] has something to publish.
@@ -183,14 +183,14 @@ impl Neighbours {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Repeats questions, gives up on neighbours, publishes what could not be at once. Does nothing when another worker
-    /// is at it. `interval` is how often the questions are gone through, by whatever worker.
+    /// Repeats requests, gives up on neighbours, publishes what could not be published at once. Does nothing when another worker
+    /// is at it. `interval` is how often the requests are gone through, by whatever worker.
     pub(super) fn maintain(&self, now: u64, interval: u64, send: impl FnMut(Request)) {
         let Some(mut state) = self.try_lock() else { return };
         let mut news = self.is_behind();
-        if now >= state.repeated_at.saturating_add(interval) {
-            state.repeated_at = now;
-            news |= state.book.repeat(now, send);
+        if now >= state.retransmitted_at.saturating_add(interval) {
+            state.retransmitted_at = now;
+            news |= state.table.retransmit(now, send);
         }
         if news {
             self.publish(&mut state, now);
@@ -208,7 +208,7 @@ impl Neighbours {
 
     fn replace_view(&self, state: &mut State) {
         self.is_behind.store(false, Ordering::Relaxed);
-        let known = state.book.known();
+        let known = state.table.resolved();
         let resolved = known.map(|(neighbour, mac, confirmed)| (neighbour, Resolved { mac, confirmed })).collect();
         let before = self.view.load_full();
         let new = Arc::new(View { version: before.version + 1, resolved });
@@ -241,8 +241,8 @@ impl Neighbours {
         }
     }
 
-    /// A worker that panicked in here is a fault, but no reason for the others to stop: the book holds at worst a
-    /// question too many.
+    /// A worker that panicked in here is a fault, but no reason for the others to stop: the table holds at worst a
+    /// request too many.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

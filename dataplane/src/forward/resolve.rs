@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::book::{Asked, REACHABLE, RETRANSMIT, TRIES};
+use super::neighbour_table::{REACHABLE, RETRANSMIT, Requested, TRIES};
+use super::pending::Queue;
 use super::side::Side;
-use super::waiting::Queue;
 use super::{Forwarder, NeighbourId, Released, is_hop, wire};
 use crate::{DropReason, PortId, PortKind, Snapshot};
 
@@ -24,9 +24,9 @@ pub(crate) struct Way {
 
 /// How long a packet is held: as long as its neighbour is asked for.
 const HOLD: u64 = RETRANSMIT * TRIES as u64;
-/// How often questions and held packets are looked through: a tenth of what they wait for.
+/// How often requests and held packets are gone through: a tenth of the time that they wait.
 const TICK: u64 = RETRANSMIT / 10;
-/// The least time between two wishes of a worker to probe a stale neighbour: so that it takes the lock for none but one
+/// The least time between two attempts of a worker to probe a stale neighbour: so that it takes the lock for none but one
 /// of a thousand packets.
 pub(super) const PROBE: u64 = 1_000_000;
 
@@ -76,26 +76,26 @@ impl<T> Forwarder<T> {
     /// Takes a packet whose neighbour is not known, and asks for the neighbour. Returns the packet that had to make room:
     /// an older one, or the packet itself. It is to be dropped as [`DropReason::NeighbourQueueFull`].
     pub fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, in_port: PortId, packet: T) -> Option<T> {
-        if !self.waiting.contains(&neighbour) {
-            if !self.waiting.may_begin(in_port) {
+        if !self.pending.contains(&neighbour) {
+            if !self.pending.may_create(in_port) {
                 return Some(packet);
             }
-            match self.neighbours.ask(neighbour, self.now) {
-                Asked::Send(request) => self.send_request(snapshot, request),
+            match self.neighbours.request(neighbour, self.now) {
+                Requested::Send(request) => self.send_request(snapshot, request),
                 // Known since a moment ago, or another worker asks.
-                Asked::Wait => self.has_news = true,
-                Asked::Full => return Some(packet),
+                Requested::InProgress => self.has_news = true,
+                Requested::TableFull => return Some(packet),
             }
         }
-        self.waiting.push(neighbour, in_port, packet, self.now)
+        self.pending.push(neighbour, in_port, packet, self.now)
     }
 
     /// How many packets are held: those to be released included.
     pub fn held(&self) -> usize {
-        self.waiting.len() + self.released.len()
+        self.pending.len() + self.released.len()
     }
 
-    /// Repeats questions, releases packets whose neighbours are known and those that waited in vain. To be called once
+    /// Repeats requests, and releases packets whose neighbours are resolved and those that waited in vain. To be called once
     /// per burst, and some ten times a second when there are no packets.
     pub fn tick(&mut self, snapshot: &Snapshot) {
         if self.has_news {
@@ -105,7 +105,7 @@ impl<T> Forwarder<T> {
         let is_due = self.now >= self.next_tick;
         if is_due {
             self.next_tick = self.now + TICK;
-            while let Some((neighbour, queue)) = self.waiting.take_older(self.now.saturating_sub(HOLD)) {
+            while let Some((neighbour, queue)) = self.pending.take_older(self.now.saturating_sub(HOLD)) {
                 self.release(neighbour, queue, Err(DropReason::NoNeighbour));
             }
         }
@@ -121,16 +121,16 @@ impl<T> Forwarder<T> {
     }
 
     fn release_resolved(&mut self) {
-        let ids: Vec<NeighbourId> = self.waiting.neighbours().collect();
+        let ids: Vec<NeighbourId> = self.pending.neighbours().collect();
         for neighbour in ids {
             let Some(addresses) = self.resolution(&neighbour) else { continue };
-            if let Some(queue) = self.waiting.take(&neighbour) {
+            if let Some(queue) = self.pending.take(&neighbour) {
                 self.release(neighbour, queue, addresses);
             }
         }
     }
 
-    /// What became of the question for a neighbour; none while it is open.
+    /// What came of the request for a neighbour; none while it is open.
     pub(super) fn resolution(&mut self, neighbour: &NeighbourId) -> Option<Result<[u8; 12], DropReason>> {
         let Some(side) = self.sides.get(neighbour.port.index()).filter(|side| side.has_link()) else {
             return Some(Err(DropReason::PortDown));

@@ -68,7 +68,7 @@ fn readers_never_see_half_a_snapshot_nor_an_older_one() {
                 while last < 200 {
                     let snapshot = reader.load();
                     // Each generation has its number on all of its ports.
-                    let origin = bulkhead_classifier::OriginId(u32::try_from(snapshot.generation()).unwrap());
+                    let origin = OriginId(u32::try_from(snapshot.generation()).unwrap());
                     let whole =
                         snapshot.generation() == 1 || snapshot.ports().iter().all(|p| p.hairpin == Some(origin));
                     assert!(whole && snapshot.generation() >= last);
@@ -78,7 +78,7 @@ fn readers_never_see_half_a_snapshot_nor_an_older_one() {
         }
         for generation in 2..=200u32 {
             let mut ports = ports();
-            ports.iter_mut().for_each(|port| port.hairpin = Some(bulkhead_classifier::OriginId(generation)));
+            ports.iter_mut().for_each(|port| port.hairpin = Some(OriginId(generation)));
             publisher.publish(snapshot_of(generation.into(), ports)).unwrap();
         }
     });

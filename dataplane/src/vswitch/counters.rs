@@ -31,8 +31,11 @@ pub struct WorkerCounters {
     pub received: u64,
     /// Packets handed to the worker's ports.
     pub sent: u64,
-    /// Packets that the vswitch made itself: answers to ARP and neighbour discovery, its own questions, ICMP errors.
+    /// Packets that the vswitch made itself: answers to ARP and neighbour discovery, its own questions, ICMP errors,
+    /// refusals, and the fragments of a packet but one.
     pub originated: u64,
+    /// Packets that were too big for their way out and were cut into fragments.
+    pub fragmented: u64,
     /// Packets that were for the vswitch itself: ARP and neighbour discovery that it answered or learned from.
     pub absorbed: u64,
     /// Sessions in use now.

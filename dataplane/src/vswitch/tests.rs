@@ -1,6 +1,7 @@
 //! The whole loop over ports in memory.
 
 mod caching;
+mod fragments;
 mod torture;
 
 use std::time::{Duration, Instant};

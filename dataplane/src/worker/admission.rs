@@ -61,6 +61,36 @@ impl<'a> Arrival<'a> {
     }
 }
 
+/// Whether a conversation that begins on a port of kind `from` may have this source, if it is link-local. Such an address
+/// means a machine on the uplink's link, and no router forwards from it (RFC 3927 §7, RFC 4291 §2.5.6). Pods are not on
+/// that link. The node is: with its own link-local address it may be spoken to, as routing daemons do.
+///
+/// Replies from link-local addresses belong to conversations that began on this side, and pass: so pods and node reach
+/// the metadata service of a cloud at 169.254.169.254.
+///
+/// # Errors
+/// [`DropReason::LinkLocalSource`]
+pub(super) fn check_link_local(
+    snapshot: &Snapshot,
+    from: PortKind,
+    out: PortId,
+    flow: &Flow,
+) -> Result<(), DropReason> {
+    if from != PortKind::Uplink || !is_link_local(flow.src) {
+        return Ok(());
+    }
+    let is_on_link = snapshot.host() == Some(out) && is_link_local(flow.dst);
+    if is_on_link { Ok(()) } else { Err(DropReason::LinkLocalSource) }
+}
+
+/// 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291 §2.5.6).
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(a) => a.is_unicast_link_local(),
+    }
+}
+
 /// Multicast, or the limited broadcast.
 pub(super) fn is_group(address: IpAddr) -> bool {
     match address {

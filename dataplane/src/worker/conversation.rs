@@ -2,10 +2,10 @@
 
 use bulkhead_classifier::Key as PolicyKey;
 
-use super::Worker;
 use super::column::Burst;
 use super::exit::{self, Exit, Gate};
 use super::pending::{Renewal, Wish};
+use super::{Worker, admission};
 use crate::packet::{Embedded, Ip, Ports, TcpFlags, Transport};
 use crate::session::{Direction, Key, NewSession, Slot};
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
@@ -251,6 +251,7 @@ impl Worker {
                 return Err(reason);
             }
         };
+        admission::check_link_local(burst.snapshot, new.in_kind, port, forward)?;
         let leaves = match new.direction {
             Direction::Forward => port,
             Direction::Reply if burst.in_port(at) == port => new.in_port,
@@ -300,7 +301,7 @@ impl Claim {
 
 /// What the tables look at. Only protocols with ports have any; an ICMP type or an echo identifier must never match
 /// a rule's port.
-fn policy_key(flow: &Flow) -> PolicyKey {
+pub(super) fn policy_key(flow: &Flow) -> PolicyKey {
     PolicyKey::new(flow.src, flow.dst, flow.protocol, flow.sport, flow.dport)
 }
 

@@ -38,6 +38,7 @@ mod affinity;
 mod caching;
 mod column;
 mod conversation;
+mod denial;
 mod exit;
 mod neighbours;
 mod pending;
@@ -53,6 +54,7 @@ use crate::{
 };
 
 pub use affinity::Affinity;
+pub(crate) use denial::denied_by;
 
 use admission::Arrival;
 use column::{Burst, Columns, Meta, PortFacts};

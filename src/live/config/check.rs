@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_control::object::PodName;
+use bulkhead_control::object::{self, PodName};
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::SlowPathLimit;
 use ipnet::IpNet;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
-use super::file::{File, Kind, NamespaceDefault, Port, Route};
+use super::file::{Denied, File, Kind, NamespaceDefault, Port, Route};
 use super::{
     Config, ConfigError, ConfigErrors, Pins, PortEntry, RouteEntry, SessionsConfig, SharesConfig, SlowPathConfig,
     StateConfig, TimeoutsConfig, WorkersConfig,
@@ -67,6 +67,10 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         mode: written.mode,
         flow_cache: written.flow_cache,
         state: state(&written.state, folder, &mut faults),
+        denied: match written.denied {
+            Denied::Drop => object::Denied::Drop,
+            Denied::Refuse => object::Denied::Refuse,
+        },
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, &mut faults),
         routes: routes(&written.routes, &ports, &mut faults),

@@ -20,6 +20,8 @@ pub(super) struct File {
     pub(super) flow_cache: bool,
     pub(super) state: State,
     #[serde(default)]
+    pub(super) denied: Denied,
+    #[serde(default)]
     pub(super) workers: Workers,
     #[serde(default)]
     pub(super) sessions: Sessions,
@@ -52,6 +54,14 @@ pub(super) enum NamespaceDefault {
     #[default]
     Open,
     DefaultDeny,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Denied {
+    #[default]
+    Drop,
+    Refuse,
 }
 
 #[derive(Debug, Default, Deserialize)]

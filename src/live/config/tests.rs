@@ -59,6 +59,17 @@ fn a_short_configuration_is_enough() {
 }
 
 #[test]
+fn what_policy_denies_is_dropped_or_refused() {
+    assert_eq!(parse(LEAST).unwrap().denied, Denied::Drop);
+    assert_eq!(parse(&format!("{LEAST}denied: drop\n")).unwrap().denied, Denied::Drop);
+    let refusing = parse(&format!("{LEAST}denied: refuse\n")).unwrap();
+    assert_eq!(refusing.denied, Denied::Refuse);
+    assert!(parse(LEAST).unwrap().needs_restart(&refusing).is_empty());
+    let error = parse(&format!("{LEAST}denied: reject\n")).unwrap_err();
+    assert!(error.starts_with("c.yaml:4") && error.contains("refuse"), "{error}");
+}
+
+#[test]
 fn a_field_that_is_not_known_is_an_error_with_file_line_field_and_remedy() {
     let error = parse(&format!("{LEAST}sessions:\n  tcp_pikup: true\n")).unwrap_err();
     assert!(error.starts_with("c.yaml:5: tcp_pikup: unknown field"), "{error}");

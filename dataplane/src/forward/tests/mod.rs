@@ -4,6 +4,7 @@ mod admission;
 mod discovery;
 mod errors;
 mod packets;
+mod refusals;
 mod resolution;
 mod speed;
 

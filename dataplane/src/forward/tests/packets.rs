@@ -64,7 +64,13 @@ fn what_the_next_link_does_not_carry_is_too_big_and_stays_as_it_is() {
         };
         let mut fits = framed(A_MAC, A, &packet(1400));
         assert!(matches!(node.step(A, &mut fits), Step::Hold(_)));
-        let before = framed(A_MAC, A, &packet(1401));
+        let mut before = framed(A_MAC, A, &packet(1401));
+        if header == 20 {
+            let mut may_be_cut = before.clone();
+            assert!(matches!(node.step(A, &mut may_be_cut), Step::Hold(_)));
+            // Don't fragment.
+            before[20] = 0x40;
+        }
         let mut frame = before.clone();
         assert_eq!(node.step(A, &mut frame), dropped(DropReason::PacketTooBig));
         assert_eq!(frame, before);
@@ -80,6 +86,16 @@ fn a_jumbo_packet_counts_by_its_length_on_the_wire() {
     assert_eq!(too_long, dropped(DropReason::PacketTooBig));
     let fits = node.forwarder.forward(&node.snapshot, &mut frame, 1514, A, Verdict::Forward(B));
     assert_eq!(fits, Step::Send(B));
+}
+
+#[test]
+fn an_ipv4_packet_that_is_too_big_and_may_be_cut_is_made_ready_like_any_other() {
+    let mut node = Node::acquainted();
+    let mut frame = framed(A_MAC, A, &v4("10.0.0.1", "10.0.0.2", 253, 64, &[0; 30]));
+    node.forwarder.begin(&node.snapshot, node.now);
+    let step = node.forwarder.forward(&node.snapshot, &mut frame, 9014, A, Verdict::Forward(B));
+    assert_eq!((step, destination(&frame), source(&frame)), (Step::Fragment(B), B_MAC, own(B)));
+    assert_eq!(frame[14 + 8], 63);
 }
 
 #[test]
@@ -136,7 +152,7 @@ proptest::proptest! {
         let _ = node.forwarder.admit(in_port, &bytes);
         let len = bytes.len();
         match node.forwarder.forward(&node.snapshot, &mut bytes, len, in_port, Verdict::Forward(out)) {
-            Step::Send(to) => proptest::prop_assert_eq!(to, out),
+            Step::Send(to) | Step::Fragment(to) => proptest::prop_assert_eq!(to, out),
             Step::Hold(neighbour) => proptest::prop_assert_eq!(neighbour.port, out),
             Step::Consumed => proptest::prop_assert!(ethertype != 0x0800),
             Step::Drop(reason) => drop(node.report(in_port, &bytes, Some(out), reason)),

@@ -1,7 +1,7 @@
 //! Next hops that are not known yet.
 
 use super::*;
-use crate::forward::waiting::{NEIGHBOURS_PER_PORT, PER_NEIGHBOUR};
+use crate::forward::pending::{NEIGHBOURS_PER_PORT, PER_NEIGHBOUR};
 use crate::packet::{self, Body, Neighbour, Operation, Transport};
 
 fn neighbour(port: PortId, address: &str) -> NeighbourId {
@@ -129,7 +129,7 @@ fn an_unsolicited_answer_poisons_nothing() {
     node.messages();
     assert_eq!(node.neighbours.list(), []);
     assert_eq!(node.receive(A, &to_world()), Step::Hold(neighbour(UPLINK, "192.168.0.254")));
-    // Asked for, but not as an answer, not from a station, or on another port.
+    // Solicitation for, but not as an answer, not from a station, or on another port.
     let mut elsewhere = reply(HOST_MAC, "192.168.0.254");
     elsewhere[..6].copy_from_slice(&own(HOST));
     node.receive(HOST, &elsewhere);

@@ -24,8 +24,8 @@ fn measure(name: &str, frames: &mut [Vec<u8>], mut forward: impl FnMut(&mut [u8]
 fn speed_of_forwarding() {
     let mut node = Node::acquainted();
     let gateway = NeighbourId { port: UPLINK, address: ip("192.168.0.254") };
-    node.neighbours.ask(gateway, node.now);
-    node.neighbours.answer(&gateway, GATEWAY_MAC, node.now);
+    node.neighbours.request(gateway, node.now);
+    node.neighbours.confirm(&gateway, GATEWAY_MAC, node.now);
     node.tick();
     let Node { forwarder, snapshot, .. } = &mut node;
     let mut to_b = vec![udp_frame(A_MAC, A, "10.0.0.1", "10.0.0.2"); 256];

@@ -1,5 +1,7 @@
 //! What becomes of a packet that was judged, and what the vswitch sends of its own.
 
+mod fragments;
+
 use super::super::arrivals::{Arrival, Arrivals};
 use super::Stage;
 use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite};
@@ -104,6 +106,7 @@ impl Stage {
     ) {
         match step {
             Step::Send(out) => self.put(out, 1 + arrival.rest(), std::iter::once(first).chain(rest)),
+            Step::Fragment(out) => self.put_fragments(out, Chain { first, rest: rest.collect() }),
             Step::Hold(neighbour) => {
                 self.hold(snapshot, neighbour, arrival.port, Chain { first, rest: rest.collect() });
             }
@@ -139,7 +142,7 @@ impl Stage {
 
     /// Tells the sender of a packet that is dropped, where a router does.
     fn report(&mut self, snapshot: &Snapshot, first: &Frame, arrival: Arrival, verdict: Verdict, reason: DropReason) {
-        if !Forwarder::<Chain>::reports(reason) {
+        if !Forwarder::<Chain>::reports(snapshot, reason) {
             return;
         }
         // Without a frame there is no report, as with a lost one.
@@ -171,10 +174,19 @@ impl Stage {
         while let Some(released) = self.forwarder.next_released() {
             let Chain { mut first, rest } = released.packet;
             let len = first.len() + rest.iter().map(Frame::len).sum::<usize>();
-            match released.addresses {
-                Ok(addresses) => {
+            let addresses = released.addresses.and_then(|addresses| {
+                // The MTU may be another one than when the packet was held.
+                let fits = self.forwarder.fits(released.out, len);
+                let may_leave = fits || self.forwarder.fragmentation(self.umem.bytes(&first), released.out).is_some();
+                if may_leave { Ok((addresses, fits)) } else { Err(DropReason::PacketTooBig) }
+            });
+            match addresses {
+                Ok((addresses, fits)) => {
                     rewrite::ethernet(self.umem.bytes_mut(&mut first), &addresses);
-                    self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest));
+                    match fits {
+                        true => self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest)),
+                        false => self.put_fragments(released.out, Chain { first, rest }),
+                    }
                 }
                 Err(reason) => {
                     let arrival = Arrival::new(released.in_port, 1 + rest.len(), len);

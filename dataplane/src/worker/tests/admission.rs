@@ -69,6 +69,47 @@ fn groups_and_martians_are_dropped_each_with_its_reason() {
     }
 }
 
+/// Regression: machines on the uplink's link reached pods from addresses that no router forwards from.
+#[test]
+fn issue_10_6j_nothing_begins_from_a_link_local_source_on_the_uplink() {
+    let mut bed = Bed::new();
+    let refused = dropped(DropReason::LinkLocalSource);
+    for (src, dst) in
+        [("169.254.1.2", "10.0.0.1"), ("169.254.1.2", "192.168.0.1"), ("fe80::9", "fd00::1"), ("fe80::9", "fd00:1::1")]
+    {
+        assert_eq!(bed.verdict(UPLINK, &udp(src, dst, 80)), refused, "{src} to {dst}");
+    }
+    assert_eq!(bed.verdict(UPLINK, &tcp("169.254.1.2", "10.0.0.1", 40_000, 80, SYN)), refused);
+    assert_eq!(bed.verdict(UPLINK, &v4("169.254.1.2", "10.0.0.1", 1, 64, &[8, 0, 0, 0, 0, 1, 0, 1])), refused);
+    assert_eq!(bed.worker.sessions_in_use(), 0);
+    // The node is no stranger, and what is beside 169.254/16 and fe80::/10 is not link-local.
+    assert_eq!(bed.verdict(HOST, &udp("169.254.20.10", "10.0.0.1", 80)), Verdict::Forward(A));
+    assert_eq!(bed.verdict(UPLINK, &udp("169.253.1.2", "10.0.0.1", 80)), Verdict::Forward(A));
+    assert_eq!(bed.verdict(UPLINK, &udp("fec0::9", "fd00::1", 80)), Verdict::Forward(A));
+}
+
+#[test]
+fn a_pod_and_the_node_are_answered_from_link_local_addresses_that_they_asked() {
+    let mut bed = Bed::new();
+    for (from, src) in [(A, "10.0.0.1"), (HOST, "192.168.0.1")] {
+        assert_eq!(bed.verdict(from, &tcp(src, "169.254.169.254", 40_000, 80, SYN)), Verdict::Forward(UPLINK));
+        let reply = tcp("169.254.169.254", src, 80, 40_000, SYN | ACK);
+        assert_eq!(bed.verdict(UPLINK, &reply), Verdict::Forward(from));
+        let other = tcp("169.254.169.254", src, 81, 40_000, SYN);
+        assert_eq!(bed.verdict(UPLINK, &other), dropped(DropReason::LinkLocalSource));
+    }
+}
+
+#[test]
+fn the_nodes_link_local_address_is_spoken_to_on_its_link() {
+    let mut ports = ports();
+    ports[HOST.index()].addresses.push(ip("169.254.7.7"));
+    let mut bed = Bed::new();
+    bed.snapshot = snapshot_of(2, ports);
+    assert_eq!(bed.verdict(UPLINK, &tcp("169.254.7.8", "169.254.7.7", 40_000, 179, SYN)), Verdict::Forward(HOST));
+    assert_eq!(bed.verdict(UPLINK, &tcp("fe80::9", "fe80::5", 40_000, 179, SYN)), Verdict::Forward(HOST));
+}
+
 #[test]
 fn link_local_addresses_are_not_routed() {
     let mut bed = Bed::new();

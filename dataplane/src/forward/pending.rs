@@ -1,7 +1,7 @@
-//! Packets that wait for a neighbour's MAC address.
+//! Packets that are held until the MAC address of their next hop is known.
 //!
-//! All bounds are there because packets choose their next hops: a pod that walks through a subnet would else have any
-//! number of packets held. What one port may make wait is bounded too, so that it cannot fill the queues for all.
+//! Everything is bounded, because packets choose their next hops: a pod that scans a subnet must not have any number of
+//! packets held. What one port may have held is bounded too, so that it cannot fill the queues for all.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,36 +15,36 @@ use crate::PortId;
 pub(super) const PER_NEIGHBOUR: usize = 8;
 /// The most packets in all: 4 MiB of packet memory that is out of use.
 pub(super) const TOTAL: usize = 1024;
-/// The most neighbours that packets from one port wait for: far more than a pod starts to talk to within a round trip,
-/// and not half of all that may wait.
+/// The most neighbours that packets from one port may be held for: far more than a pod starts to talk to within a round trip,
+/// and not half of all that may be held.
 pub(super) const NEIGHBOURS_PER_PORT: usize = 64;
 
 /// The queues.
 #[derive(Debug)]
-pub(super) struct Waiting<T> {
+pub(super) struct PendingPackets<T> {
     queues: HashMap<NeighbourId, Queue<T>, RandomState>,
-    /// Every queue once, by age; entries of queues that are gone (or begun anew at another time) count for nothing.
+    /// Every queue once, by age. Entries of queues that are gone, or were created again at another time, are skipped.
     order: VecDeque<(NeighbourId, u64)>,
     packets: usize,
-    /// By port: how many queues its packets began.
-    begun: Vec<usize>,
+    /// By port: how many queues its packets created.
+    created: Vec<usize>,
 }
 
 /// The packets for one neighbour.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     since: u64,
-    begun_by: PortId,
+    created_by: PortId,
     /// The port that each came in on, and the packet; the oldest first.
     pub(super) packets: VecDeque<(PortId, T)>,
 }
 
-impl<T> Waiting<T> {
+impl<T> PendingPackets<T> {
     pub(super) fn new() -> Self {
-        Self { queues: HashMap::default(), order: VecDeque::new(), packets: 0, begun: Vec::new() }
+        Self { queues: HashMap::default(), order: VecDeque::new(), packets: 0, created: Vec::new() }
     }
 
-    /// How many packets wait.
+    /// How many packets are held.
     pub(super) const fn len(&self) -> usize {
         self.packets
     }
@@ -54,12 +54,12 @@ impl<T> Waiting<T> {
     }
 
     /// Whether a packet from the port may begin a queue.
-    pub(super) fn may_begin(&self, in_port: PortId) -> bool {
-        self.begun.get(in_port.index()).is_none_or(|&begun| begun < NEIGHBOURS_PER_PORT)
+    pub(super) fn may_create(&self, in_port: PortId) -> bool {
+        self.created.get(in_port.index()).is_none_or(|&created| created < NEIGHBOURS_PER_PORT)
     }
 
     /// Appends a packet. Returns the one that had to make room: the oldest for this neighbour, or the oldest of the
-    /// neighbour that is waited for longest.
+    /// neighbour whose queue is the oldest.
     pub(super) fn push(&mut self, neighbour: NeighbourId, in_port: PortId, packet: T, now: u64) -> Option<T> {
         let own_is_full = self.queues.get(&neighbour).is_some_and(|queue| queue.packets.len() >= PER_NEIGHBOUR);
         let lost = if own_is_full {
@@ -73,7 +73,7 @@ impl<T> Waiting<T> {
             self.packets -= 1;
         }
         if !self.contains(&neighbour) {
-            self.begin(neighbour, in_port, now);
+            self.create(neighbour, in_port, now);
         }
         if let Some(queue) = self.queues.get_mut(&neighbour) {
             queue.packets.push_back((in_port, packet));
@@ -82,12 +82,12 @@ impl<T> Waiting<T> {
         lost.map(|(_, packet)| packet)
     }
 
-    /// Takes out everything that waits for the neighbour.
+    /// Takes out everything that is held for the neighbour.
     pub(super) fn take(&mut self, neighbour: &NeighbourId) -> Option<Queue<T>> {
         let queue = self.queues.remove(neighbour)?;
         self.packets -= queue.packets.len();
-        if let Some(begun) = self.begun.get_mut(queue.begun_by.index()) {
-            *begun -= 1;
+        if let Some(created) = self.created.get_mut(queue.created_by.index()) {
+            *created -= 1;
         }
         Some(queue)
     }
@@ -103,17 +103,17 @@ impl<T> Waiting<T> {
         None
     }
 
-    /// The neighbours that are waited for.
+    /// The neighbours that packets are held for.
     pub(super) fn neighbours(&self) -> impl Iterator<Item = NeighbourId> + '_ {
         self.queues.keys().copied()
     }
 
-    fn begin(&mut self, neighbour: NeighbourId, in_port: PortId, now: u64) {
-        if self.begun.len() <= in_port.index() {
-            self.begun.resize(in_port.index() + 1, 0);
+    fn create(&mut self, neighbour: NeighbourId, in_port: PortId, now: u64) {
+        if self.created.len() <= in_port.index() {
+            self.created.resize(in_port.index() + 1, 0);
         }
-        self.begun[in_port.index()] += 1;
-        self.queues.insert(neighbour, Queue { since: now, begun_by: in_port, packets: VecDeque::new() });
+        self.created[in_port.index()] += 1;
+        self.queues.insert(neighbour, Queue { since: now, created_by: in_port, packets: VecDeque::new() });
         // Queues that come and go quickly leave their entries behind; twice the most that can be current is enough.
         if self.order.len() >= 2 * TOTAL {
             let queues = &self.queues;
@@ -155,64 +155,64 @@ mod tests {
 
     #[test]
     fn a_ninth_packet_for_a_neighbour_pushes_the_first_one_out() {
-        let mut waiting = Waiting::new();
-        let lost: Vec<_> = (0..10).map(|n| waiting.push(id(1), PortId(3), n, 0)).collect();
+        let mut pending = PendingPackets::new();
+        let lost: Vec<_> = (0..10).map(|n| pending.push(id(1), PortId(3), n, 0)).collect();
         assert_eq!((&lost[..8], &lost[8..]), (&[None; 8][..], &[Some(0), Some(1)][..]));
-        let packets = waiting.take(&id(1)).unwrap().packets;
+        let packets = pending.take(&id(1)).unwrap().packets;
         assert_eq!(packets, (2..10).map(|n| (PortId(3), n)).collect::<Vec<_>>());
-        assert_eq!(waiting.len(), 0);
+        assert_eq!(pending.len(), 0);
     }
 
     #[test]
-    fn when_all_is_full_the_neighbour_that_is_waited_for_longest_loses_its_oldest_packet() {
-        let mut waiting = Waiting::new();
+    fn when_all_is_full_the_oldest_queue_loses_its_oldest_packet() {
+        let mut pending = PendingPackets::new();
         let total = u32::try_from(TOTAL).unwrap();
         for n in 0..total {
-            assert_eq!(waiting.push(id(n / 4), PortId(0), n, u64::from(n)), None);
+            assert_eq!(pending.push(id(n / 4), PortId(0), n, u64::from(n)), None);
         }
-        assert_eq!(waiting.push(id(9999), PortId(0), 7000, 5000), Some(0));
-        assert_eq!((waiting.len(), waiting.take(&id(0)).unwrap().packets.len()), (TOTAL, 3));
+        assert_eq!(pending.push(id(9999), PortId(0), 7000, 5000), Some(0));
+        assert_eq!((pending.len(), pending.take(&id(0)).unwrap().packets.len()), (TOTAL, 3));
         // With the first one resolved, there is room for three; then the next neighbour is the oldest.
-        let lost: Vec<_> = (0..4).map(|n| waiting.push(id(10_000 + n), PortId(0), n, 5001)).collect();
+        let lost: Vec<_> = (0..4).map(|n| pending.push(id(10_000 + n), PortId(0), n, 5001)).collect();
         assert_eq!(lost, [None, None, None, Some(4)]);
     }
 
     #[test]
     fn queues_time_out_in_the_order_in_which_they_began() {
-        let mut waiting = Waiting::new();
+        let mut pending = PendingPackets::new();
         for (n, time) in [(1, 10), (2, 20), (3, 30)] {
-            waiting.push(id(n), PortId(0), n, time);
+            pending.push(id(n), PortId(0), n, time);
         }
-        waiting.take(&id(1));
-        waiting.push(id(1), PortId(0), 4, 40);
+        pending.take(&id(1));
+        pending.push(id(1), PortId(0), 4, 40);
         let mut gone = Vec::new();
-        while let Some((id, _)) = waiting.take_older(30) {
+        while let Some((id, _)) = pending.take_older(30) {
             gone.push(id);
         }
-        assert_eq!((gone, waiting.len()), (vec![id(2), id(3)], 1));
-        assert!(waiting.take_older(39).is_none() && waiting.take_older(40).is_some());
+        assert_eq!((gone, pending.len()), (vec![id(2), id(3)], 1));
+        assert!(pending.take_older(39).is_none() && pending.take_older(40).is_some());
     }
 
     #[test]
-    fn a_port_may_wait_for_so_many_neighbours_and_no_more() {
-        let mut waiting = Waiting::new();
+    fn a_port_may_have_packets_held_for_so_many_neighbours_and_no_more() {
+        let mut pending = PendingPackets::new();
         for n in 0..u32::try_from(NEIGHBOURS_PER_PORT).unwrap() {
-            assert!(waiting.may_begin(PortId(5)));
-            waiting.push(id(n), PortId(5), n, 0);
+            assert!(pending.may_create(PortId(5)));
+            pending.push(id(n), PortId(5), n, 0);
         }
-        assert!(!waiting.may_begin(PortId(5)) && waiting.may_begin(PortId(6)));
-        waiting.take(&id(0));
-        assert!(waiting.may_begin(PortId(5)));
+        assert!(!pending.may_create(PortId(5)) && pending.may_create(PortId(6)));
+        pending.take(&id(0));
+        assert!(pending.may_create(PortId(5)));
     }
 
     #[test]
     fn queues_that_come_and_go_leave_nothing_behind() {
-        let mut waiting = Waiting::new();
+        let mut pending = PendingPackets::new();
         for n in 0..100_000u32 {
-            waiting.push(id(n), PortId(0), n, u64::from(n));
-            waiting.take(&id(n));
+            pending.push(id(n), PortId(0), n, u64::from(n));
+            pending.take(&id(n));
         }
-        assert!(waiting.order.len() <= 2 * TOTAL && waiting.queues.is_empty());
-        assert_eq!((waiting.len(), waiting.begun[0]), (0, 0));
+        assert!(pending.order.len() <= 2 * TOTAL && pending.queues.is_empty());
+        assert_eq!((pending.len(), pending.created[0]), (0, 0));
     }
 }

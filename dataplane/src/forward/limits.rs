@@ -1,0 +1,186 @@
+//! How much the vswitch says of its own because of what others send.
+//!
+//! An ICMP error must pass two buckets: one for the port that it leaves through, and one for its destination there.
+//! The first bounds the work and the traffic. The second keeps one destination from using up what the port has for all.
+//! "Packet too big" has buckets of its own, because connections hang when it is lost (RFC 2923 §2.1): a flood of packets
+//! whose TTL ends here must not silence it.
+//!
+//! Buckets of destinations are found by a keyed hash in a table of fixed size. Two destinations may share a bucket, which
+//! costs them some errors. Nobody can choose with whom to share, as the key is random and secret.
+
+use std::net::IpAddr;
+
+use ahash::RandomState;
+
+use super::bucket::{Bucket, Rate};
+use crate::PortId;
+
+/// "Packet too big" through one port. Linux does not limit these at all; this is what a core writes in a millisecond, and
+/// lets thousands of connections find their MTU at once.
+const TOO_BIG_PER_PORT: Rate = Rate { per_second: 2000, burst: 1000 };
+/// "Packet too big" to one destination: a burst lets as many of its connections find their MTU at once.
+const TOO_BIG_PER_DESTINATION: Rate = Rate { per_second: 100, burst: 50 };
+/// Other errors through one port. Linux sends 1000 a second in all with a burst of 50 (`icmp_msgs_per_sec`).
+const OTHERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 100 };
+/// Other errors to one destination. Linux sends one a second with a burst of 6 (`icmp_ratelimit`), to which parallel
+/// traceroutes lose hops.
+const OTHERS_PER_DESTINATION: Rate = Rate { per_second: 10, burst: 10 };
+/// Refusals of what policy denies through one port: enough for a pod that tries a hundred denied services at once. Each
+/// costs a lookup in a policy table, which this bounds as well.
+const REFUSALS_PER_PORT: Rate = Rate { per_second: 200, burst: 100 };
+/// How many questions of a port are answered. Linux repeats a question after a second, and asks for each address alone: a
+/// burst answers a host that has just begun and asks for 250 pods. What is above is a flood, which would have as many
+/// answers made and sent to it.
+const ANSWERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 256 };
+
+/// Buckets of destinations in each table: 8 KiB. With 100 destinations at a time, nine in ten have one to themselves.
+const DESTINATIONS: usize = 1024;
+
+/// What an ICMP error is counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ErrorClass {
+    /// Packet too big, fragmentation needed.
+    TooBig,
+    /// Everything else that is not about policy.
+    Other,
+}
+
+/// One worker's limits.
+#[derive(Debug)]
+pub(super) struct Limits {
+    ports: Vec<PortBuckets>,
+    hasher: RandomState,
+    too_big: Box<[Bucket; DESTINATIONS]>,
+    others: Box<[Bucket; DESTINATIONS]>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PortBuckets {
+    too_big: Bucket,
+    others: Bucket,
+    refusals: Bucket,
+    answers: Bucket,
+}
+
+impl Limits {
+    pub(super) fn new() -> Self {
+        let none = || Box::new([Bucket::default(); DESTINATIONS]);
+        Self { ports: Vec::new(), hasher: RandomState::new(), too_big: none(), others: none() }
+    }
+
+    /// Makes room for ports with numbers below `ports`.
+    pub(super) fn know_ports(&mut self, ports: usize) {
+        if self.ports.len() < ports {
+            self.ports.resize(ports, PortBuckets::default());
+        }
+    }
+
+    /// Whether an ICMP error may be sent to the destination on the port. `now` is in nanoseconds.
+    pub(super) fn allow_error(&mut self, class: ErrorClass, port: PortId, destination: IpAddr, now: u64) -> bool {
+        let at = self.bucket_of(port, destination);
+        let Some(buckets) = self.ports.get_mut(port.index()) else { return false };
+        // From both or from neither. Else a destination would use up what its port has for all, and a flood from many
+        // sources would use up the buckets of all destinations, those on other ports included.
+        match class {
+            ErrorClass::TooBig => Bucket::take_both(
+                &mut self.too_big[at],
+                TOO_BIG_PER_DESTINATION,
+                &mut buckets.too_big,
+                TOO_BIG_PER_PORT,
+                now,
+            ),
+            ErrorClass::Other => Bucket::take_both(
+                &mut self.others[at],
+                OTHERS_PER_DESTINATION,
+                &mut buckets.others,
+                OTHERS_PER_PORT,
+                now,
+            ),
+        }
+    }
+
+    /// The place of a destination's bucket.
+    fn bucket_of(&self, port: PortId, destination: IpAddr) -> usize {
+        (self.hasher.hash_one((port, destination)) >> 32) as usize % DESTINATIONS
+    }
+
+    /// Whether a packet that policy denies may be refused on the port.
+    pub(super) fn allow_refusal(&mut self, port: PortId, now: u64) -> bool {
+        self.ports.get_mut(port.index()).is_some_and(|port| port.refusals.take(REFUSALS_PER_PORT, now))
+    }
+
+    /// Whether a question of ARP or neighbour discovery may be answered on the port.
+    pub(super) fn allow_answer(&mut self, port: PortId, now: u64) -> bool {
+        self.ports.get_mut(port.index()).is_some_and(|port| port.answers.take(ANSWERS_PER_PORT, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const NOW: u64 = 1_000_000_000_000;
+    const PORT: PortId = PortId(1);
+
+    fn begun() -> Limits {
+        let mut limits = Limits::new();
+        limits.know_ports(2);
+        limits
+    }
+
+    fn address(n: u32) -> IpAddr {
+        Ipv4Addr::from(n).into()
+    }
+
+    fn allowed(limits: &mut Limits, class: ErrorClass, port: PortId, to: impl Iterator<Item = u32>) -> usize {
+        to.filter(|&n| limits.allow_error(class, port, address(n), NOW)).count()
+    }
+
+    #[test]
+    fn one_destination_cannot_use_up_what_the_port_has_for_the_others() {
+        let mut limits = begun();
+        for (class, burst) in [(ErrorClass::Other, 10), (ErrorClass::TooBig, 50)] {
+            assert_eq!(allowed(&mut limits, class, PORT, std::iter::repeat_n(1, 100_000)), burst);
+            // Some may share the bucket of the first.
+            assert!(allowed(&mut limits, class, PORT, 2..52) >= 45);
+        }
+    }
+
+    #[test]
+    fn errors_about_ttl_do_not_silence_packet_too_big_on_the_same_port_or_to_the_same_destination() {
+        let mut limits = begun();
+        let burst = OTHERS_PER_PORT.burst as usize;
+        assert_eq!(allowed(&mut limits, ErrorClass::Other, PORT, 0..1_000_000), burst);
+        assert_eq!(allowed(&mut limits, ErrorClass::Other, PORT, std::iter::once(7)), 0);
+        assert!(limits.allow_error(ErrorClass::TooBig, PORT, address(7), NOW));
+    }
+
+    #[test]
+    fn many_destinations_together_are_bounded_by_their_port_and_ports_are_apart() {
+        let mut limits = begun();
+        for (class, rate) in [(ErrorClass::Other, OTHERS_PER_PORT), (ErrorClass::TooBig, TOO_BIG_PER_PORT)] {
+            assert_eq!(allowed(&mut limits, class, PORT, 0..1_000_000), rate.burst as usize);
+            assert!(allowed(&mut limits, class, PortId(0), 0..10) > 0);
+            assert_eq!(allowed(&mut limits, class, PortId(2), 0..10), 0, "a port that is not known");
+        }
+    }
+
+    #[test]
+    fn where_destinations_share_a_bucket_differs_from_process_to_process() {
+        let (one, other) = (begun(), begun());
+        let at = |limits: &Limits, n| limits.bucket_of(PORT, address(n));
+        let same = (0..10_000).filter(|&n| at(&one, n) == at(&other, n)).count();
+        assert!(same < 100, "{same} of 10,000 in the same place");
+    }
+
+    #[test]
+    fn refusals_and_answers_are_limited_per_port() {
+        let mut limits = begun();
+        let refusals = |limits: &mut Limits, port| (0..10_000).filter(|_| limits.allow_refusal(port, NOW)).count();
+        assert_eq!((refusals(&mut limits, PORT), refusals(&mut limits, PortId(0))), (100, 100));
+        let answers = |limits: &mut Limits, port| (0..10_000).filter(|_| limits.allow_answer(port, NOW)).count();
+        assert_eq!((answers(&mut limits, PORT), answers(&mut limits, PortId(0))), (256, 256));
+    }
+}

@@ -1,0 +1,69 @@
+//! Packets that leave in fragments.
+
+use super::super::Stage;
+use super::Chain;
+use crate::io::{Frame, Umem};
+use crate::{DropReason, PortId};
+
+/// The Ethernet header.
+const ETHERNET_LEN: usize = 14;
+/// The shortest frame of IEEE 802.3, checksum not counted. Not every driver pads what it is given.
+const SHORTEST: usize = 60;
+
+impl Stage {
+    /// Sends a packet in fragments that fit the port. Each but one counts as made by the vswitch.
+    pub(super) fn put_fragments(&mut self, out: PortId, packet: Chain) {
+        match self.cut(out, &packet) {
+            Ok(fragments) => {
+                self.counters.fragmented += 1;
+                self.counters.originated += fragments.len() as u64 - 1;
+                for fragment in fragments {
+                    self.put(out, 1, std::iter::once(fragment));
+                }
+            }
+            Err(reason) => self.counters.drop_packet(reason),
+        }
+        self.pool.give_all(packet.into_frames());
+    }
+
+    /// A packet's fragments in frames of their own, at least one. All or none: what lacks a fragment is of no use.
+    fn cut(&mut self, out: PortId, packet: &Chain) -> Result<Vec<Frame>, DropReason> {
+        let Self { umem, pool, forwarder, .. } = self;
+        let head = umem.bytes(&packet.first);
+        let plan = forwarder.fragmentation(head, out).ok_or(DropReason::PacketTooBig)?;
+        let mut frames: Vec<Frame> = std::iter::from_fn(|| pool.take_spare()).take(plan.count()).collect();
+        if frames.len() < plan.count() {
+            pool.give_all(frames);
+            return Err(DropReason::NoBuffer);
+        }
+        for (number, frame) in frames.iter_mut().enumerate() {
+            let fragment = plan.fragment(number);
+            let payload_at = ETHERNET_LEN + fragment.header().len();
+            let len = payload_at + fragment.payload.len();
+            frame.reset(len.max(SHORTEST));
+            let into = umem.bytes_mut(frame);
+            into[..ETHERNET_LEN].copy_from_slice(&head[..ETHERNET_LEN]);
+            into[ETHERNET_LEN..payload_at].copy_from_slice(fragment.header());
+            let from = ETHERNET_LEN + plan.header_len() + fragment.payload.start;
+            packet.copy(umem, from, &mut into[payload_at..len]);
+            into[len..].fill(0);
+        }
+        Ok(frames)
+    }
+}
+
+impl Chain {
+    /// Copies the packet's bytes from `at` on, counted over all its frames, until `into` is full.
+    fn copy(&self, umem: &Umem, mut at: usize, mut into: &mut [u8]) {
+        for frame in std::iter::once(&self.first).chain(&self.rest) {
+            let bytes = umem.bytes(frame);
+            let part = bytes.get(at..).unwrap_or_default();
+            let len = part.len().min(into.len());
+            into[..len].copy_from_slice(&part[..len]);
+            into = &mut into[len..];
+            at = at.saturating_sub(bytes.len());
+        }
+        // A packet that says that it is longer than it is does not come this far.
+        into.fill(0);
+    }
+}

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bulkhead_control::pipeline::SharedOrigins;
@@ -31,6 +31,9 @@ use crate::args::{Format, Run};
 
 /// The names of the trunk's ends, as the network's people know them: short, and told apart from pods' interfaces.
 pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
+
+/// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files.
+const CONFIG_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the other threads tell this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +75,7 @@ impl Daemon {
                 .with_context(|| format!("the ready file {} cannot be written", path.display()))?;
             let _ = std::fs::remove_file(path);
         }
-        let config_watch = Watch::new(std::slice::from_ref(&args.config));
+        let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
         // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
         let state = LiveState::load(&config.state, &config.node)?;
         let affinity = Affinity::new();

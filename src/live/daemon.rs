@@ -22,6 +22,7 @@ use super::interfaces::thread::{self as interfaces, Command, Report};
 use super::log;
 use super::next_hops::NextHops;
 use super::policy;
+use super::preflight;
 use super::signals::{self, Request};
 use super::state::{LiveState, StateCounts};
 use super::summary::Summary;
@@ -78,6 +79,9 @@ impl Daemon {
         let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
         // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
         let state = LiveState::load(&config.state, &config.node)?;
+        if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
+            log::warn(&finding);
+        }
         let affinity = Affinity::new();
         let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
         let ports = config.ports.iter().map(closed).collect();

@@ -69,7 +69,9 @@ use preflight::{Facts, Finding, Severity};
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     if args.check {
         let config = Config::read(&args.config)?;
-        return check(&preflight::judge(&config, &Facts::gather(&config), args.force), args.output);
+        let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
+        findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
+        return check(&findings, args.output);
     }
     // Reported here, where a reader that reads nothing keeps nobody waiting, and where a capture that ends with a broken
     // pipe is a failure.

@@ -122,3 +122,33 @@ fn a_port_is_found_by_an_alternative_name_of_its_interface() {
     eventually("the port is removed", || lab.count("port default/a (pod-a) was removed") == 1);
     lab.stop();
 }
+
+#[test]
+fn routes_to_pods_past_the_vswitch_and_programs_at_tc_are_told_at_start_with_the_remedy() {
+    require!("tc");
+    let mut lab = pair();
+    lab.host();
+    lab.write_state("");
+    lab.write_config();
+    let check = || lab.try_run("config.yaml", &["--check"]).1;
+    let (route, program) = ("lead to pods past the vswitch", "other programs are at tc");
+    let text = check();
+    assert!(!text.contains(route) && !text.contains(program), "{text}");
+    let (a, node) = (lab.get("a").v4.clone(), &lab.node);
+    node.ip(&format!("route add {a}/32 dev p2"));
+    node.exec("tc qdisc add dev p3 clsact");
+    node.shell("tc filter add dev p3 egress protocol all bpf da bytecode '1,6 0 0 0'");
+    let text = check();
+    for part in [route, &format!("ip route del {a}/32 dev p2"), "dev host0", program, "tc qdisc del dev p3 clsact"] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+    node.ip(&format!("route del {a}/32 dev p2"));
+    node.exec("tc qdisc del dev p3 clsact");
+    lab.start("");
+    assert!(!lab.log().contains(route) && !lab.log().contains(program), "{}", lab.log());
+    lab.stop();
+    lab.node.ip(&format!("route add {a}/32 dev p2"));
+    lab.start("");
+    assert_eq!(lab.count(route), 1, "{}", lab.log());
+    lab.stop();
+}

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bulkhead_control::pipeline::SharedOrigins;
@@ -22,6 +22,7 @@ use super::interfaces::thread::{self as interfaces, Command, Report};
 use super::log;
 use super::next_hops::NextHops;
 use super::policy;
+use super::preflight;
 use super::signals::{self, Request};
 use super::state::{LiveState, StateCounts};
 use super::summary::Summary;
@@ -31,6 +32,9 @@ use crate::args::{Format, Run};
 
 /// The names of the trunk's ends, as the network's people know them: short, and told apart from pods' interfaces.
 pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
+
+/// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files.
+const CONFIG_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the other threads tell this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +76,12 @@ impl Daemon {
                 .with_context(|| format!("the ready file {} cannot be written", path.display()))?;
             let _ = std::fs::remove_file(path);
         }
-        let config_watch = Watch::new(std::slice::from_ref(&args.config));
+        let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
         // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
         let state = LiveState::load(&config.state, &config.node)?;
+        if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
+            log::warn(&finding);
+        }
         let affinity = Affinity::new();
         let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
         let ports = config.ports.iter().map(closed).collect();

@@ -15,6 +15,9 @@ const WAITING: usize = 64;
 /// How often the table is read anew while the kernel tells of changes. Nothing is known to be missing then; reading costs one dump.
 const SAFETY: Duration = Duration::from_secs(2);
 
+/// With each of so many of these readings all interfaces are asked for what is not in the table: some system calls each.
+const DEEP: u32 = 8;
+
 /// How often it is read when the kernel tells nothing, because the process may not have another socket, or when reading it has
 /// failed.
 const UNTOLD: Duration = Duration::from_millis(100);
@@ -79,13 +82,24 @@ impl Links {
         }
     }
 
-    /// Makes these all interfaces that there are. Any of them may have changed in a way that is not in the table.
+    /// Makes these all interfaces that there are.
     pub(super) fn replace(&mut self, links: Vec<LinkStatus>) {
-        self.known.clear();
+        let before = std::mem::take(&mut self.known);
         self.names.clear();
         links.into_iter().for_each(|link| self.add(link));
-        self.changes.all = true;
+        let changed = self.known.values().filter(|&link| before.get(&link.index) != Some(link));
+        self.changes.touched.extend(changed.map(|link| link.index));
+        let removed = before.into_keys().filter(|index| !self.known.contains_key(index));
+        for index in removed {
+            self.changes.touched.insert(index);
+            self.changes.renewed.insert(index);
+        }
         self.is_whole = true;
+    }
+
+    /// Says that any interface may have changed in a way that is not in the table, or be another one.
+    pub(super) const fn doubt(&mut self) {
+        self.changes.all = true;
     }
 
     fn add(&mut self, link: LinkStatus) {
@@ -123,6 +137,8 @@ pub(super) struct LinkMessages {
     /// The kernel's messages, some at once. Never ready when it tells nothing.
     pub(super) events: Receiver<Vec<LinkEvent>>,
     is_told: bool,
+    /// How often the table was read.
+    readings: u32,
     /// What was said last about a dump that failed, so that it is said once.
     said: Option<String>,
 }
@@ -136,9 +152,9 @@ impl LinkMessages {
                 .name("links".into())
                 .spawn(move || while watch.wait().is_ok_and(|events| tell.send(events).is_ok()) {})
         });
-        let Err(error) = listen else { return Self { events, is_told: true, said: None } };
+        let Err(error) = listen else { return Self { events, is_told: true, readings: 0, said: None } };
         log::warn(&format!("the kernel does not tell of new interfaces, which are seen 100 ms later: {error}"));
-        Self { events: never(), is_told: false, said: None }
+        Self { events: never(), is_told: false, readings: 0, said: None }
     }
 
     /// The kernel tells nothing any more.
@@ -156,6 +172,10 @@ impl LinkMessages {
     pub(super) fn read(&mut self, links: &mut Links) {
         match io::links() {
             Ok(all) => {
+                if !links.is_whole || !self.is_told || self.readings.is_multiple_of(DEEP) {
+                    links.doubt();
+                }
+                self.readings = self.readings.wrapping_add(1);
                 links.replace(all);
                 self.said = None;
             }
@@ -203,8 +223,13 @@ mod tests {
     #[test]
     fn what_has_changed_is_told_once_and_a_number_that_was_free_may_be_anothers() {
         let mut links = Links::default();
+        links.replace(vec![link(1, &["va"]), link(5, &["ve"])]);
+        links.take_changes();
         links.replace(vec![link(1, &["va"])]);
-        assert!(links.take_changes().is_all());
+        let changes = links.take_changes();
+        assert!(changes.renew(5) && changes.touch(5) && !changes.touch(1), "what is as before has not changed");
+        links.doubt();
+        assert!(links.take_changes().touch(1));
         links.apply(LinkEvent::Removed(1));
         links.apply(LinkEvent::Changed(link(1, &["va"])));
         links.apply(LinkEvent::Features(2));

@@ -4,6 +4,8 @@
 //! it matters and what to do.
 
 mod facts;
+mod others;
+pub(super) mod routes;
 
 use std::fmt;
 
@@ -58,21 +60,18 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
     findings.kernel(facts);
     findings.capabilities(config, facts);
     findings.cores(config, facts);
-    let mut unknown = Vec::new();
     for entry in &config.ports {
         findings.interface(config, entry, facts, force);
-        if config.attach == Attach::Tc {
-            continue;
-        }
-        match facts.offloads.get(&entry.name) {
-            Some(Offload::Unknown) => unknown.push(&*entry.name),
-            Some(offload) => findings.0.extend(judge_offload(entry, offload)),
-            None => {}
-        }
     }
-    findings.unknown_offloads(&unknown);
-    findings.flow_cache(config, facts);
+    // With programs at tc pods and their offloads stay as they are.
+    if config.attach == Attach::Xdp {
+        findings.offloads(config, facts);
+        findings.flow_cache(config, facts);
+        findings.uplinks(config, facts);
+    }
     findings.memory(config, facts);
+    findings.tc_programs(config, facts);
+    findings.enforcers(facts);
     findings.0.sort_by_key(|finding| finding.severity);
     findings.0
 }
@@ -117,6 +116,18 @@ pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Find
 struct Findings(Vec<Finding>);
 
 impl Findings {
+    fn offloads(&mut self, config: &Config, facts: &Facts) {
+        let mut unknown = Vec::new();
+        for entry in &config.ports {
+            match facts.offloads.get(&entry.name) {
+                Some(Offload::Unknown) => unknown.push(&*entry.name),
+                Some(offload) => self.0.extend(judge_offload(entry, offload)),
+                None => {}
+            }
+        }
+        self.unknown_offloads(&unknown);
+    }
+
     /// One finding for all of them: a node has a hundred pods.
     fn unknown_offloads(&mut self, ports: &[&str]) {
         if !ports.is_empty() {
@@ -204,7 +215,8 @@ impl Findings {
                 format!("ulimit -l {}, LimitMEMLOCK=infinity, or grant CAP_IPC_LOCK", needed / 1024),
             );
         }
-        if config.ports.iter().any(|port| port.netns.is_some()) && !facts.has(facts::SYS_ADMIN) {
+        let enters = config.attach == Attach::Xdp && config.ports.iter().any(|port| port.netns.is_some());
+        if enters && !facts.has(facts::SYS_ADMIN) {
             self.add(
                 Severity::Warning,
                 "the process lacks CAP_SYS_ADMIN",

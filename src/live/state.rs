@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bulkhead_control::object::{Denied, IngressIsolation, Node, Object};
 use bulkhead_control::pipeline::{Pipeline, SharedOrigins};
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_control::renderer::acl::{Attachment, NodeTables};
 use bulkhead_control::source::{self, Loaded, Strictness};
 use ipnet::IpNet;
 
@@ -178,6 +178,14 @@ impl LiveState {
     pub(super) fn policy(&self) -> Policy {
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
         Policy { tables: Arc::clone(&self.tables), peers: Arc::clone(&self.peers), refusing, denied: self.denied }
+    }
+
+    /// Where the node's own pods have their addresses: its blocks, and each pod's own.
+    pub(super) fn pod_networks(&self) -> Vec<IpNet> {
+        let own = self.pipeline.cache().nodes().values().filter(|node| *node.name == *self.node);
+        let blocks = own.flat_map(|node| node.pod_cidrs.iter().copied());
+        let pods = self.tables.interfaces.iter().filter(|interface| matches!(interface.attachment, Attachment::Pod(_)));
+        blocks.chain(pods.flat_map(|pod| pod.addresses.iter().copied().map(IpNet::from))).collect()
     }
 
     /// What the numbers in the tables stand for, of this state and of all that come.

@@ -2,7 +2,7 @@
 //!
 //! inotify was the alternative. It watches inodes, so a mounted ConfigMap (where a symbolic link is pointed elsewhere) and an
 //! editor that renames need watches on every folder of every path, and a queue that overflows needs this code all the same.
-//! Asking for a few files 40 times a second costs less than a thousandth of a core.
+//! Asking for a few files 25 times a second costs a thousandth of a core.
 //!
 //! A file that is being written is not read: a change counts when the files look the same at two looks in a row, and the
 //! reader looks once more after it has read. Half of a policy file is a state without the other half, so whoever can
@@ -13,8 +13,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often to look. Two looks and the compilation must fit into the 100 ms within which a change takes effect.
-pub(crate) const INTERVAL: Duration = Duration::from_millis(25);
+/// How often to look. This, [`REST`] and the compilation must fit into the 100 ms within which a change takes effect.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(40);
+
+/// How long after a look that found something else the next one is.
+const REST: Duration = Duration::from_millis(15);
 
 /// Looking may take this part of the time: a large folder on a slow disk is looked at less often.
 const SHARE: u32 = 20;
@@ -74,14 +77,20 @@ pub(crate) struct Watch {
     read: Look,
     /// How they looked last.
     last: Look,
+    interval: Duration,
     next: Instant,
 }
 
 impl Watch {
     /// Watches from now on: what changes after this call is a change.
     pub(crate) fn new(paths: &[PathBuf]) -> Self {
+        Self::every(INTERVAL, paths)
+    }
+
+    /// As [`new`](Self::new), looking this often.
+    pub(crate) fn every(interval: Duration, paths: &[PathBuf]) -> Self {
         let look = Look::at(paths);
-        Self { paths: paths.to_vec(), read: look.clone(), last: look, next: Instant::now() + INTERVAL }
+        Self { paths: paths.to_vec(), read: look.clone(), last: look, interval, next: Instant::now() + interval }
     }
 
     /// Looks at the next opportunity, however soon after the last one that is.
@@ -114,8 +123,10 @@ impl Watch {
         let now = Look::at(&self.paths);
         let at_rest = now == self.last;
         self.last = now;
-        self.next = started + INTERVAL.max(started.elapsed() * SHARE);
-        at_rest && self.last != self.read
+        let has_changed = self.last != self.read;
+        let pause = if has_changed && !at_rest { REST } else { self.interval };
+        self.next = started + pause.max(started.elapsed() * SHARE);
+        at_rest && has_changed
     }
 
     /// Says that the files were read since the last [`Watch::has_changed`]. False when they have changed meanwhile, so that

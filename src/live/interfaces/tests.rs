@@ -185,6 +185,7 @@ impl Node {
             self.links.apply(LinkEvent::Lost);
         } else {
             self.links.replace(self.fake.world.borrow().links.values().cloned().collect());
+            self.links.doubt();
         }
         self.act()
     }

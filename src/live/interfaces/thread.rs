@@ -251,6 +251,7 @@ impl Owner {
                 });
             }
             Command::Look => {
+                self.links.doubt();
                 self.next_read = Instant::now();
                 self.interfaces.hurry(self.next_read);
             }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    LinkInfo, XskError, default_route_interfaces, in_namespace, takes_xdp_frames, transmit_checksum_offload,
-    xdp_programs,
+    LinkFeatures, LinkInfo, TcProgram, XskError, default_route_interfaces, in_namespace, links, takes_xdp_frames,
+    tc_programs, transmit_checksum_offload, xdp_programs,
 };
 
 use crate::live::config::{Config, PortEntry};
@@ -83,6 +83,12 @@ pub(crate) struct Facts {
     pub(crate) offloads: BTreeMap<Arc<str>, Offload>,
     /// Pods' ports whose interfaces take no packets from an XDP program.
     pub(crate) without_frames: BTreeSet<Arc<str>>,
+    /// Programs at traffic control of the configured interfaces.
+    pub(crate) tc_programs: BTreeMap<Arc<str>, Vec<TcProgram>>,
+    /// Of the uplink's interface.
+    pub(crate) features: BTreeMap<Arc<str>, LinkFeatures>,
+    /// The names of all interfaces that the node has.
+    pub(crate) interfaces: BTreeSet<String>,
 }
 
 impl Facts {
@@ -92,15 +98,19 @@ impl Facts {
         let status = read("/proc/self/status");
         let of_status = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
         let interfaces = config.ports.iter().map(|entry| &entry.interface);
-        let links = interfaces.filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
-        let links: BTreeMap<_, _> = links.collect();
+        let found = interfaces.filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
+        let found: BTreeMap<_, _> = found.collect();
         let has_program = |link: &LinkInfo| xdp_programs(link.index).is_ok_and(|programs| !programs.is_empty());
         let takes_none = |entry: &&PortEntry| {
             entry.kind == PortKind::Pod
-                && links.get(&entry.interface).is_some_and(|link| matches!(takes_xdp_frames(link.index), Ok(false)))
+                && found.get(&entry.interface).is_some_and(|link| matches!(takes_xdp_frames(link.index), Ok(false)))
         };
         let without_frames = config.ports.iter().filter(takes_none).map(|entry| entry.name.clone()).collect();
-        let programs = links.iter().filter(|(_, link)| has_program(link)).map(|(name, _)| name.clone()).collect();
+        let at_tc = found.iter().filter_map(|(name, link)| Some((name.clone(), tc_programs(link.index).ok()?)));
+        let tc_programs = at_tc.filter(|(_, programs)| !programs.is_empty()).collect();
+        let uplinks = config.ports.iter().filter(|entry| entry.kind == PortKind::Uplink).map(|entry| &entry.interface);
+        let features = uplinks.filter_map(|name| Some((name.clone(), LinkFeatures::read(name).ok()?))).collect();
+        let programs = found.iter().filter(|(_, link)| has_program(link)).map(|(name, _)| name.clone()).collect();
         Self {
             release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             capabilities: u64::from_str_radix(of_status("CapEff:"), 16).unwrap_or_default(),
@@ -108,10 +118,13 @@ impl Facts {
             cores: cores(of_status("Cpus_allowed_list:")),
             // Taking an interface asks again, and refuses when there is no answer.
             default_routes: default_route_interfaces().unwrap_or_default(),
-            links,
+            links: found,
             programs,
             offloads: config.ports.iter().map(|entry| (entry.name.clone(), Offload::at(entry))).collect(),
             without_frames,
+            tc_programs,
+            features,
+            interfaces: links().unwrap_or_default().into_iter().flat_map(|link| link.names).collect(),
         }
     }
 

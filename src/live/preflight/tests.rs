@@ -1,5 +1,5 @@
 use super::*;
-use bulkhead_dataplane::io::LinkInfo;
+use bulkhead_dataplane::io::{LinkFeatures, LinkInfo, TcHook, TcProgram};
 use std::path::Path;
 
 fn config(rest: &str) -> Config {
@@ -181,4 +181,65 @@ fn what_the_flow_cache_lacks_is_told_unless_it_is_not_wanted_or_will_be_mended()
     let capabilities = !(1 << facts::PERFMON | 1 << facts::SYS_ADMIN);
     let findings = judge(&mended, &Facts { capabilities, ..facts(&mended) }, false);
     assert!(findings.iter().any(|finding| finding.what.contains("CAP_PERFMON")), "{findings:?}");
+}
+
+#[test]
+fn other_programs_at_tc_are_one_finding_and_our_own_are_none() {
+    let config = config(PORTS);
+    let program = |name: &str| TcProgram { hook: TcHook::Ingress, name: name.to_owned() };
+    let with = |programs: &[TcProgram]| Facts {
+        tc_programs: ["up0", "va"].map(|name| (name.into(), programs.to_vec())).into(),
+        ..good(&config)
+    };
+    let findings = judge(&config, &with(&[program("cil_from_container"), program("bulkhead_in")]), false);
+    assert_eq!(only(&findings).severity, Severity::Warning);
+    assert!(findings[0].what.contains("up0, va: ") && findings[0].what.ends_with("cil_from_container"), "{findings:?}");
+    assert!(findings[0].remedy.contains("tc qdisc del dev up0 clsact"), "{findings:?}");
+    assert_eq!(judge(&config, &with(&[program("bulkhead_in")]), false), []);
+}
+
+#[test]
+fn a_second_enforcer_is_told_by_its_interfaces() {
+    let config = config(PORTS);
+    let with =
+        |names: &[&str]| Facts { interfaces: names.iter().map(|&name| name.to_owned()).collect(), ..good(&config) };
+    let findings = judge(&config, &with(&["lo", "cilium_host", "cilium_net", "lxc1"]), false);
+    assert!(only(&findings).what.contains("Cilium") && findings[0].what.contains("cilium_host, cilium_net"));
+    assert_eq!(judge(&config, &with(&["lo", "eth0", "cni0", "flannel.1"]), false), []);
+}
+
+#[test]
+fn what_an_uplinks_hardware_does_to_packets_is_told_for_xdp_with_the_command_that_ends_it() {
+    let with = |mode: &str, features: LinkFeatures| {
+        let config = config(&format!("{PORTS}\nmode: {mode}"));
+        let facts = Facts { features: [("up0".into(), features)].into(), ..good(&config) };
+        let remedies =
+            |config: &Config| judge(config, &facts, false).into_iter().map(|finding| finding.remedy).collect();
+        let told: Vec<String> = remedies(&config);
+        let tc: Vec<String> = remedies(&Config { attach: Attach::Tc, ..config });
+        assert!(tc.is_empty(), "{tc:?}");
+        told.iter().map(|remedy| remedy.lines().next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let all = |driver: &str| LinkFeatures {
+        driver: driver.to_owned(),
+        generic_receive_offload: true,
+        large_receive_offload: true,
+        receive_vlan_offload: true,
+    };
+    let command = |what: &str| format!("ethtool -K up0 {what} off");
+    assert_eq!(with("skb", all("ixgbe")), [command("lro"), command("gro"), command("rxvlan")]);
+    assert_eq!(with("drv", all("ixgbe")), [command("lro"), command("rxvlan")]);
+    assert_eq!(with("auto", all("veth")), [""; 0]);
+}
+
+#[test]
+fn with_programs_at_tc_pods_settings_are_nobodys_concern() {
+    let mut config = config(PORTS);
+    let mut facts = good(&config);
+    facts.offloads = config.ports.iter().map(|port| (port.name.clone(), Offload::On)).collect();
+    facts.without_frames = ["x/a".into()].into();
+    facts.capabilities = !(1 << facts::SYS_ADMIN);
+    assert!(judge(&config, &facts, false).len() >= 3);
+    config.attach = Attach::Tc;
+    assert_eq!(judge(&config, &facts, false), []);
 }

@@ -574,11 +574,11 @@ fn padded(name: &str) -> [u8; 16] {
     padded
 }
 
-fn address<T>(pointer: *const T) -> u64 {
+pub(super) fn address<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-fn owned(descriptor: c_long) -> io::Result<OwnedFd> {
+pub(super) fn owned(descriptor: c_long) -> io::Result<OwnedFd> {
     let descriptor = i32::try_from(descriptor).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
     // SAFETY: bpf(2) has just made it for us, and nobody else knows of it. It is closed on exec by itself.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
@@ -586,7 +586,7 @@ fn owned(descriptor: c_long) -> io::Result<OwnedFd> {
 
 /// # Safety
 /// The attributes must be those of the command, with pointers to memory of the sizes that the kernel reads and writes.
-unsafe fn bpf<A>(command: c_long, mut attributes: A) -> io::Result<c_long> {
+pub(super) unsafe fn bpf<A>(command: c_long, mut attributes: A) -> io::Result<c_long> {
     /// The verifier gives up when a signal is pending. libbpf tries five times as well.
     const TRIES: u32 = 5;
     let mut tries = 0;

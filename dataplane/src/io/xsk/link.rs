@@ -134,6 +134,64 @@ pub(super) fn turn_off(interface: &str, features: &[&str]) -> Result<(), XskErro
     request.ethtool_words(&mut change).map_err(failed)
 }
 
+/// Features of an interface that change what packets look like before an AF_XDP socket has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkFeatures {
+    /// The driver, such as `veth` or `ixgbe`; empty where the kernel does not say.
+    pub driver: String,
+    /// Generic receive offload: the kernel merges packets of a connection.
+    pub generic_receive_offload: bool,
+    /// Large receive offload: the hardware does, and the originals cannot be had back.
+    pub large_receive_offload: bool,
+    /// The hardware takes VLAN tags out of packets (`rxvlan`): what reads only the packet sees it untagged.
+    pub receive_vlan_offload: bool,
+}
+
+impl LinkFeatures {
+    /// Asks about an interface. What its driver does not know is off.
+    ///
+    /// # Errors
+    /// [`XskError`] when there is none of this name in the calling thread's namespace.
+    pub fn read(interface: &str) -> Result<Self, XskError> {
+        /// `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO`.
+        const DRIVER: u32 = 0x03;
+        const FLAGS: u32 = 0x25;
+        const GRO: u32 = 0x2b;
+        /// `ETH_FLAG_RXVLAN`, `ETH_FLAG_LRO`.
+        const RECEIVE_VLAN: u32 = 1 << 8;
+        const LARGE_RECEIVE: u32 = 1 << 15;
+        let request = Request::new(interface)?;
+        request.ask(libc::SIOCGIFINDEX).map_err(|source| XskError::system(interface, "ask for the index", source))?;
+        let ask = |command| {
+            let mut value = Value { command, data: 0 };
+            request.ethtool(&mut value).map_or(0, |()| value.data)
+        };
+        let flags = ask(FLAGS);
+        let mut driver = DriverInfo { command: DRIVER, name: [0; 32], rest: [0; 160] };
+        let driver = match request.ethtool(&mut driver) {
+            Ok(()) => {
+                let end = driver.name.iter().position(|&byte| byte == 0).unwrap_or(driver.name.len());
+                String::from_utf8_lossy(&driver.name[..end]).into_owned()
+            }
+            Err(_) => String::new(),
+        };
+        Ok(Self {
+            driver,
+            generic_receive_offload: ask(GRO) != 0,
+            large_receive_offload: flags & LARGE_RECEIVE != 0,
+            receive_vlan_offload: flags & RECEIVE_VLAN != 0,
+        })
+    }
+}
+
+/// `struct ethtool_drvinfo`: 196 bytes.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    name: [u8; 32],
+    rest: [u8; 160],
+}
+
 /// `ETHTOOL_SGRO` of `linux/ethtool.h`.
 const ETHTOOL_SGRO: u32 = 0x2c;
 /// `ETHTOOL_GTXCSUM` of `linux/ethtool.h`.
@@ -252,6 +310,13 @@ mod tests {
         let info = LinkInfo::read("lo").unwrap();
         assert_eq!((info.name.as_str(), info.mac, info.queues, info.most_queues), ("lo", [0; 6], 1, 1));
         assert!(!info.ethernet && info.index > 0 && info.mtu >= 1280);
+    }
+
+    #[test]
+    fn the_loopback_interface_has_features_and_a_missing_one_is_an_error() {
+        let features = LinkFeatures::read("lo").unwrap();
+        assert!(!features.large_receive_offload && !features.receive_vlan_offload, "{features:?}");
+        assert!(matches!(LinkFeatures::read("absent0"), Err(XskError::NoInterface { .. })));
     }
 
     #[test]

@@ -84,8 +84,10 @@ mod flow_steps;
 mod flow_table;
 mod generator;
 mod generic;
+mod hooks;
 mod instruction;
 mod interface;
+mod kernel_routes;
 mod lent;
 mod link;
 mod link_watch;
@@ -105,8 +107,12 @@ pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;
 pub use generator::Generator;
+pub use hooks::{TcHook, TcProgram, tc_programs};
 pub use interface::{Interface, QueueConfig, XdpMode};
-pub use link::{LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload};
+pub use kernel_routes::{KernelRoute, kernel_routes};
+pub use link::{
+    LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
+};
 pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};

@@ -98,8 +98,13 @@ fn way_out(message: &[u8]) -> Vec<u32> {
     if !is_ip || length > 1 || kind != libc::RTN_UNICAST {
         return Vec::new();
     }
+    next_hops(rest.get(ROUTE - 8..).unwrap_or_default())
+}
+
+/// The interfaces of a route's next hops.
+pub(super) fn next_hops(route: &[u8]) -> Vec<u32> {
     let mut found = Vec::new();
-    for (kind, value) in attributes(rest.get(ROUTE - 8..).unwrap_or_default()) {
+    for (kind, value) in attributes(route) {
         match kind {
             libc::RTA_OIF => found.extend(number(value, 0)),
             libc::RTA_MULTIPATH => {

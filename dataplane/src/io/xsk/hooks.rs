@@ -1,0 +1,197 @@
+//! Which programs see an interface's packets at traffic control (tc): by links and netlink-free attachment (tcx, Linux 6.6), and
+//! as filters of the `clsact` queueing discipline.
+//! Source: `include/uapi/linux/{bpf,rtnetlink,pkt_sched,pkt_cls}.h`.
+
+use std::ffi::c_long;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::netlink::{ask, attributes};
+use super::{bpf, small_size};
+
+/// Where at an interface a program sees packets, from the node's point of view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TcHook {
+    /// What comes in through the interface.
+    Ingress,
+    /// What leaves through it.
+    Egress,
+}
+
+/// A program at tc.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TcProgram {
+    /// Where it is.
+    pub hook: TcHook,
+    /// What it calls itself, for people; its number where it has no name, or where the process may not know.
+    pub name: String,
+}
+
+/// The most programs that are told of one hook: the kernel allows 64.
+const MOST: usize = 64;
+
+/// The programs at tc of an interface of the calling thread's network namespace. Filters that are no programs are left out.
+///
+/// # Errors
+/// When the kernel does not answer. One that does not know tcx has none of these.
+pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
+    let mut found = Vec::new();
+    for (hook, attach_type, parent) in [
+        // `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`; `TC_H_CLSACT` with `TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`.
+        (TcHook::Ingress, 46, 0xffff_fff2_u32),
+        (TcHook::Egress, 47, 0xffff_fff3),
+    ] {
+        let named = query(interface, attach_type)?.into_iter().map(|id| name(id).unwrap_or_else(|_| format!("{id}")));
+        found.extend(named.map(|name| TcProgram { hook, name }));
+        let mut filters = Vec::new();
+        let asked = ask(libc::RTM_GETTFILTER, true, &filter_request(interface, parent), |message| {
+            filters.extend(filter(message));
+        });
+        match asked {
+            Ok(()) => found.extend(filters.into_iter().map(|name| TcProgram { hook, name })),
+            // There is no such queueing discipline, or the kernel has none at all.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// The numbers of the tcx programs at an interface.
+fn query(interface: u32, attach_type: u32) -> io::Result<Vec<u32>> {
+    /// `BPF_PROG_QUERY`.
+    const PROG_QUERY: c_long = 16;
+    #[repr(C)]
+    struct Attributes {
+        interface: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        programs: u64,
+        count: u32,
+        padding: u32,
+        program_flags: u64,
+        links: u64,
+        link_flags: u64,
+        revision: u64,
+    }
+    let mut programs = [0u32; MOST];
+    let mut attributes = Attributes {
+        interface,
+        attach_type,
+        query_flags: 0,
+        attach_flags: 0,
+        programs: bpf::address(programs.as_mut_ptr()),
+        count: 64,
+        padding: 0,
+        program_flags: 0,
+        links: 0,
+        link_flags: 0,
+        revision: 0,
+    };
+    let len = size_of::<Attributes>();
+    // SAFETY: the attributes of this command. The kernel writes into them and at most `count` numbers into the array, and both
+    // are exclusively borrowed.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut attributes, len) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        // EINVAL: a kernel without tcx. ENOENT: nothing was ever attached.
+        return match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP) => Ok(Vec::new()),
+            _ => Err(error),
+        };
+    }
+    Ok(programs.into_iter().take(attributes.count as usize).collect())
+}
+
+/// What a program calls itself.
+fn name(id: u32) -> io::Result<String> {
+    /// `BPF_PROG_GET_FD_BY_ID`, `BPF_OBJ_GET_INFO_BY_FD`.
+    const GET_FD_BY_ID: c_long = 13;
+    const GET_INFO_BY_FD: c_long = 15;
+    #[repr(C)]
+    struct Which {
+        id: u32,
+        next: u32,
+        open_flags: u32,
+    }
+    #[repr(C)]
+    struct Ask {
+        descriptor: u32,
+        info_len: u32,
+        info: u64,
+    }
+    /// `struct bpf_prog_info` as far as the name.
+    #[derive(Default)]
+    #[repr(C)]
+    struct Info {
+        before: [u64; 8],
+        name: [u8; 16],
+    }
+    // SAFETY: the attributes of this command, without pointers.
+    let descriptor = bpf::owned(unsafe { bpf::bpf(GET_FD_BY_ID, Which { id, next: 0, open_flags: 0 }) }?)?;
+    let mut info = Info::default();
+    let ask = Ask {
+        descriptor: descriptor.as_raw_fd().cast_unsigned(),
+        info_len: small_size::<Info>(),
+        info: bpf::address(&raw mut info),
+    };
+    // SAFETY: the attributes of this command. The kernel writes at most `info_len` bytes into `info`, which is borrowed by
+    // nobody else. The lengths in it are zero, so that it copies no instructions.
+    unsafe { bpf::bpf(GET_INFO_BY_FD, ask) }?;
+    let end = info.name.iter().position(|&byte| byte == 0).unwrap_or(info.name.len());
+    let name = String::from_utf8_lossy(&info.name[..end]).into_owned();
+    if name.is_empty() { Ok(format!("{id}")) } else { Ok(name) }
+}
+
+/// `struct tcmsg`: all filters of an interface below this parent.
+fn filter_request(interface: u32, parent: u32) -> [u8; 20] {
+    let mut body = [0; 20];
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    body[12..16].copy_from_slice(&parent.to_ne_bytes());
+    body
+}
+
+/// The name of a filter that is a program. The kernel also tells of the chains that filters are in, which have no options.
+fn filter(message: &[u8]) -> Option<String> {
+    /// `TCA_KIND`, `TCA_OPTIONS`, `TCA_BPF_NAME`.
+    const KIND: u16 = 1;
+    const OPTIONS: u16 = 2;
+    const NAME: u16 = 7;
+    let body = message.get(20..)?;
+    let is_program = attributes(body).any(|(kind, value)| kind == KIND && value.starts_with(b"bpf\0"));
+    let (_, options) = attributes(body).find(|&(kind, _)| kind == OPTIONS).filter(|_| is_program)?;
+    // Programs in classic BPF have no name.
+    let name = attributes(options).find(|&(kind, _)| kind == NAME).map_or(&b"bpf"[..], |(_, name)| name);
+    Some(String::from_utf8_lossy(name.strip_suffix(&[0]).unwrap_or(name)).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_filter_that_is_a_program_is_told_by_its_name_and_no_other_one() {
+        let message = |kind: &[u8], options: &[u8]| [vec![0; 20], attribute(1, kind), attribute(2, options)].concat();
+        let named = attribute(7, b"cil_from_container\0");
+        assert_eq!(filter(&message(b"bpf\0", &named)).as_deref(), Some("cil_from_container"));
+        assert_eq!(filter(&message(b"bpf\0", &[])).as_deref(), Some("bpf"), "classic BPF");
+        assert_eq!(filter(&[vec![0; 20], attribute(1, b"bpf\0")].concat()), None, "a chain");
+        assert_eq!(filter(&message(b"flower\0", &named)), None);
+        assert_eq!(filter(&[0; 12]), None);
+    }
+
+    #[test]
+    fn the_loopback_interface_has_none_where_the_kernel_tells() {
+        // Without privileges the kernel does not tell of tcx.
+        assert!(tc_programs(1).is_ok_and(|found| found.is_empty()) || query(1, 46).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! The routes of the node's kernel. Source: `include/uapi/linux/rtnetlink.h`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::netlink::{ask, attributes, next_hops, number};
+
+/// Bytes of `struct rtmsg`.
+const ROUTE: usize = 12;
+
+/// A route that leads somewhere, of any routing table but the one of the node's own addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// The destinations.
+    pub destination: IpNet,
+    /// The number of its table.
+    pub table: u32,
+    /// The interfaces that it leads over, by number: one, or several for several next hops.
+    pub interfaces: Vec<u32>,
+}
+
+/// The routes of the calling thread's network namespace.
+///
+/// # Errors
+/// When the kernel does not answer.
+pub fn kernel_routes() -> io::Result<Vec<KernelRoute>> {
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut body = [0; ROUTE];
+        body[0] = u8::try_from(family).map_err(io::Error::other)?;
+        ask(libc::RTM_GETROUTE, true, &body, |message| found.extend(KernelRoute::of(message)))?;
+    }
+    Ok(found)
+}
+
+impl KernelRoute {
+    /// None for what leads nowhere, and for what is no route of a table.
+    fn of(message: &[u8]) -> Option<Self> {
+        /// `RTM_F_CLONED`: what a packet has found, and not what somebody has configured.
+        const CLONED: u32 = 0x200;
+        /// `RTA_TABLE`; one byte of the header is not enough for all numbers.
+        const RTA_TABLE: u16 = 15;
+        let &[family, length, _, _, table, _, _, kind] = message.first_chunk()?;
+        let is_v4 = i32::from(family) == libc::AF_INET;
+        if (!is_v4 && i32::from(family) != libc::AF_INET6)
+            || kind != libc::RTN_UNICAST
+            || table == libc::RT_TABLE_LOCAL
+            || number(message, 8)? & CLONED != 0
+        {
+            return None;
+        }
+        let rest = message.get(ROUTE..)?;
+        let (mut table, mut address) = (u32::from(table), None);
+        for (kind, value) in attributes(rest) {
+            match kind {
+                libc::RTA_DST if is_v4 => {
+                    address = value.try_into().ok().map(|bytes: [u8; 4]| Ipv4Addr::from(bytes).into())
+                }
+                libc::RTA_DST => address = value.try_into().ok().map(|bytes: [u8; 16]| Ipv6Addr::from(bytes).into()),
+                RTA_TABLE => table = number(value, 0)?,
+                _ => {}
+            }
+        }
+        let unspecified: IpAddr = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let destination = IpNet::new(address.unwrap_or(unspecified), length).ok()?;
+        Some(Self { destination, table, interfaces: next_hops(rest) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn route(family: i32, length: u8, table: u8, kind: u8, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = vec![u8::try_from(family).unwrap(), length, 0, 0, table, 0, 0, kind, 0, 0, 0, 0];
+        bytes.extend(attributes.concat());
+        bytes
+    }
+
+    #[test]
+    fn a_route_is_told_with_its_destination_table_and_interfaces() {
+        let over = attribute(libc::RTA_OIF, &7u32.to_ne_bytes());
+        let to = attribute(libc::RTA_DST, &[10, 1, 0, 2]);
+        let told = |length, table, kind, attributes: &[Vec<u8>]| {
+            KernelRoute::of(&route(libc::AF_INET, length, table, kind, attributes))
+        };
+        let expected = KernelRoute { destination: "10.1.0.2/32".parse().unwrap(), table: 254, interfaces: vec![7] };
+        assert_eq!(told(32, 254, libc::RTN_UNICAST, &[to.clone(), over.clone()]), Some(expected));
+        let large = attribute(15, &1000u32.to_ne_bytes());
+        let default = told(0, 252, libc::RTN_UNICAST, &[large, over.clone()]).unwrap();
+        assert_eq!((default.table, default.destination), (1000, "0.0.0.0/0".parse().unwrap()));
+        for (table, kind) in [(255, libc::RTN_UNICAST), (254, libc::RTN_BLACKHOLE), (254, libc::RTN_LOCAL)] {
+            assert_eq!(told(32, table, kind, &[to.clone(), over.clone()]), None, "{table} {kind}");
+        }
+        let v6 = route(libc::AF_INET6, 64, 254, libc::RTN_UNICAST, &[attribute(libc::RTA_DST, &[0xfd; 16]), over]);
+        assert_eq!(KernelRoute::of(&v6).unwrap().destination.prefix_len(), 64);
+    }
+
+    #[test]
+    fn this_machines_routes_can_be_read() {
+        kernel_routes().unwrap();
+    }
+}

@@ -32,7 +32,8 @@ impl Worker {
             burst.set_transport_ports(at, fate.transport_ports);
             return Ok(());
         }
-        self.fragments.begin(key, part, self.now.time)?;
+        let kind = burst.snapshot.port(burst.in_port(at)).ok_or(DropReason::UnknownPort)?.kind;
+        self.fragments.begin(key, kind, part, self.now.time)?;
         let judged = self.judge_packet(burst, at, ip);
         self.settle_pending(burst);
         if let Err(reason) = judged {

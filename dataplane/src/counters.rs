@@ -58,6 +58,12 @@ pub struct SessionCounters {
     pub revoked: u64,
     /// Sessions that a new session between the same endpoints took the place of.
     pub replaced: u64,
+    /// Sessions that a newer policy has cut and a still newer one allows again.
+    pub restored: u64,
+    /// Sessions that ended because their port was removed.
+    pub removed: u64,
+    /// Resets that lay where none could be expected, so that they ended nothing.
+    pub doubted: u64,
 }
 
 impl Default for Counters {

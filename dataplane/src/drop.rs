@@ -71,6 +71,10 @@ drop_reasons! {
     L4Malformed "l4_malformed" "The transport header contradicts itself.";
     /// First fragment without the whole transport header (RFC 1858, RFC 3128, RFC 7112).
     FragmentTiny "fragment_tiny" "The first fragment does not hold the whole transport header.";
+    /// The transport checksum of a packet that would begin, change or end a session.
+    BadChecksum "bad_checksum" "The packet would change a session, and its transport checksum is wrong.";
+    /// A TCP segment that would end a connection and lies where none of it can be (with `tcp_window: strict`).
+    TcpOutOfWindow "tcp_out_of_window" "The TCP segment would end a connection and is not where a segment of it can be.";
     /// Fragment that no datagram can contain.
     FragmentMalformed "fragment_malformed" "The fragment's offset or length is impossible.";
     /// Overlapping fragments (RFC 5722, here for IPv4 too).

@@ -5,6 +5,9 @@
 //! overlaps another, is dropped: passing it would let a packet through that nobody has judged (RFC 1858, RFC 3128,
 //! RFC 5722). Nothing is held back and nothing is put together.
 //!
+//! Each port has a share of the memory. A port that is over it loses its own oldest datagram, so that whoever sends first
+//! fragments and never the rest harms nobody else.
+//!
 //! Holding later fragments until the first one comes was not taken: senders emit them in order, networks that reorder
 //! them within one flow are rare, and a buffer of unjudged packets is memory that a stranger fills.
 
@@ -14,7 +17,7 @@ use std::net::IpAddr;
 use ahash::RandomState;
 
 use crate::packet::{Fragment, Ip};
-use crate::{Decision, DropReason, Outcome, PortId, Verdict};
+use crate::{Decision, DropReason, Outcome, Percent, PortId, PortKind, Verdict};
 
 /// How many fragments of one datagram are remembered. 64 fragments of an Ethernet frame each hold a whole 64 KiB
 /// datagram with a third to spare; smaller ones are made to hurt.
@@ -28,13 +31,27 @@ pub struct FragmentConfig {
     pub capacity: usize,
     /// Nanoseconds from a datagram's first fragment until it is forgotten.
     pub lifetime: u64,
+    /// The share of the capacity for datagrams of one pod. A new one beyond that takes the place of one of that pod's: the oldest
+    /// that was dropped, else the oldest.
+    pub pod_share: Percent,
+    /// The same for the uplink and for the host, each, which speak for many.
+    pub outside_share: Percent,
 }
 
 impl Default for FragmentConfig {
     /// 4,096 datagrams of at most 0.6 KiB each are 2.5 MiB, more than a node has under way unless it is attacked.
-    /// 30 s is Linux's reassembly timeout: after that the receiver cannot use the rest anyway.
+    /// 30 s is Linux's reassembly timeout: after that the receiver cannot use the rest anyway. The shares are those of live
+    /// sessions.
     fn default() -> Self {
-        Self { capacity: 4096, lifetime: 30_000_000_000 }
+        Self { capacity: 4096, lifetime: 30_000_000_000, pod_share: Percent(25), outside_share: Percent(75) }
+    }
+}
+
+impl FragmentConfig {
+    /// The most datagrams of a port.
+    fn limit(&self, kind: PortKind) -> usize {
+        let share = if kind == PortKind::Pod { self.pod_share } else { self.outside_share };
+        share.of(self.capacity).min(self.capacity)
     }
 }
 
@@ -88,14 +105,54 @@ struct Begun {
     at: u64,
 }
 
-/// The datagrams that are under way.
-#[derive(Debug)]
-pub(crate) struct FragmentTable {
-    datagrams: HashMap<DatagramKey, Datagram, RandomState>,
+/// The datagrams of one port, or of all.
+#[derive(Debug, Default)]
+struct Queues {
+    /// How many are under way.
+    held: usize,
     /// In the order in which they began. May hold some that are complete, which are no longer in `datagrams`.
     begun: VecDeque<Begun>,
     /// Those whose first fragment was dropped, in that order. May hold some that are no longer in `datagrams`.
-    dropped: VecDeque<(DatagramKey, u64)>,
+    dropped: VecDeque<Begun>,
+}
+
+type Datagrams = HashMap<DatagramKey, Datagram, RandomState>;
+
+impl Queues {
+    /// The datagram to forget first: the oldest that was dropped, whose other fragments are dropped without it too, so that
+    /// refused datagrams, however many, do not stand in the way of allowed ones; else the one that began first, whose other
+    /// fragments are dropped then. Whole datagrams take milliseconds, so with a few thousand places the oldest one is one
+    /// that somebody never means to complete. Refusing the new one instead would let whoever may send a few hundred packets
+    /// per second stop all fragments of everybody.
+    fn oldest(&mut self, datagrams: &Datagrams) -> Option<DatagramKey> {
+        let Self { dropped, begun, .. } = self;
+        let mut queued = std::iter::from_fn(|| dropped.pop_front().or_else(|| begun.pop_front()));
+        queued.find(|begun| begun.is_in(datagrams)).map(|begun| begun.key)
+    }
+
+    /// Leaves out what is no longer there, when it may be the greater part. Each is removed once, so this costs little per
+    /// fragment.
+    fn tidy(&mut self, datagrams: &Datagrams, limit: usize) {
+        for queue in [&mut self.begun, &mut self.dropped] {
+            if queue.len() > 2 * limit {
+                queue.retain(|begun| begun.is_in(datagrams));
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.held = 0;
+        self.begun.clear();
+        self.dropped.clear();
+    }
+}
+
+/// The datagrams that are under way.
+#[derive(Debug)]
+pub(crate) struct FragmentTable {
+    datagrams: Datagrams,
+    all: Queues,
+    ports: Vec<Queues>,
     next_number: u64,
     /// Emptied lists of parts, for the next datagram.
     spare: Vec<Vec<(u32, u32)>>,
@@ -106,8 +163,8 @@ impl FragmentTable {
     pub(crate) fn new(config: FragmentConfig, hasher: RandomState) -> Self {
         Self {
             datagrams: HashMap::with_hasher(hasher),
-            begun: VecDeque::new(),
-            dropped: VecDeque::new(),
+            all: Queues::default(),
+            ports: Vec::new(),
             next_number: 0,
             spare: Vec::new(),
             config,
@@ -116,21 +173,39 @@ impl FragmentTable {
 
     pub(crate) fn clear(&mut self) {
         self.datagrams.clear();
-        self.begun.clear();
-        self.dropped.clear();
+        self.all.clear();
+        self.ports.iter_mut().for_each(Queues::clear);
     }
 
     /// A first fragment has come: remembers the datagram, for now with the fate that it passes nowhere.
     ///
     /// # Errors
     /// The reason to drop it: it overlaps, or the table is full.
-    pub(crate) fn begin(&mut self, key: DatagramKey, part: Fragment, now: u64) -> Result<(), DropReason> {
+    pub(crate) fn begin(
+        &mut self,
+        key: DatagramKey,
+        kind: PortKind,
+        part: Fragment,
+        now: u64,
+    ) -> Result<(), DropReason> {
         self.forget_old(now);
         if let Some(datagram) = self.datagrams.get_mut(&key) {
             return Err(datagram.refuse(part));
         }
-        if self.datagrams.len() >= self.config.capacity && !self.forget_dropped() && !self.forget_oldest() {
-            return Err(DropReason::FragmentTableFull);
+        let port = key.in_port.index();
+        if self.ports.len() <= port {
+            // Once for each port.
+            self.ports.resize_with(port + 1, Queues::default);
+        }
+        let limit = self.config.limit(kind);
+        self.ports[port].tidy(&self.datagrams, limit);
+        if self.ports[port].held >= limit {
+            let oldest = self.ports[port].oldest(&self.datagrams);
+            self.forget(&oldest.ok_or(DropReason::FragmentTableFull)?);
+        }
+        if self.datagrams.len() >= self.config.capacity {
+            let oldest = self.all.oldest(&self.datagrams);
+            self.forget(&oldest.ok_or(DropReason::FragmentTableFull)?);
         }
         let mut parts = self.spare.pop().unwrap_or_default();
         parts.push((part.start, part.end));
@@ -139,17 +214,21 @@ impl FragmentTable {
         let number = self.next_number;
         self.next_number += 1;
         self.datagrams.insert(key, Datagram { fate, number, parts, end, poisoned: false });
-        self.begun.push_back(Begun { key, number, at: now });
+        for queues in [&mut self.all, &mut self.ports[port]] {
+            queues.begun.push_back(Begun { key, number, at: now });
+            queues.held += 1;
+        }
         Ok(())
     }
 
     /// The first fragment was judged.
     pub(crate) fn settle(&mut self, key: &DatagramKey, fate: Fate) {
-        if let Some(datagram) = self.datagrams.get_mut(key) {
-            datagram.fate = fate;
-            if fate.verdict.drop_reason().is_some() {
-                self.dropped.push_back((*key, datagram.number));
-            }
+        let Some(datagram) = self.datagrams.get_mut(key) else { return };
+        datagram.fate = fate;
+        if fate.verdict.drop_reason().is_some() {
+            let begun = Begun { key: *key, number: datagram.number, at: 0 };
+            self.all.dropped.push_back(begun);
+            self.ports[key.in_port.index()].dropped.push_back(begun);
         }
     }
 
@@ -169,48 +248,16 @@ impl FragmentTable {
         Ok(fate)
     }
 
-    /// Forgets the oldest datagram that was dropped: its other fragments are dropped without it too. So refused
-    /// datagrams, however many, do not stand in the way of allowed ones.
-    fn forget_dropped(&mut self) -> bool {
-        while let Some((key, number)) = self.dropped.pop_front() {
-            if self.datagrams.get(&key).is_some_and(|datagram| datagram.number == number) {
-                self.forget(&key);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Forgets the datagram that began first: its other fragments are dropped. Whole datagrams take milliseconds, so
-    /// with a few thousand places the oldest one is one that somebody never means to complete. Refusing the new one
-    /// instead would let whoever may send a few hundred packets per second stop all fragments of everybody.
-    fn forget_oldest(&mut self) -> bool {
-        while let Some(Begun { key, number, .. }) = self.begun.pop_front() {
-            if self.datagrams.get(&key).is_some_and(|datagram| datagram.number == number) {
-                self.forget(&key);
-                return true;
-            }
-        }
-        false
-    }
-
     /// Forgets the datagrams whose time is up.
     fn forget_old(&mut self, now: u64) {
-        let Self { datagrams, begun, dropped, .. } = self;
-        if dropped.len() > 2 * self.config.capacity {
-            dropped.retain(|(key, number)| datagrams.get(key).is_some_and(|datagram| datagram.number == *number));
-        }
-        // Complete ones make up half of the queue at most: each is removed once, so this costs little per fragment.
-        if begun.len() > 2 * self.config.capacity {
-            begun.retain(|begun| datagrams.get(&begun.key).is_some_and(|datagram| datagram.number == begun.number));
-        }
-        while let Some(&Begun { key, number, at }) = self.begun.front() {
-            if now < at.saturating_add(self.config.lifetime) {
+        self.all.tidy(&self.datagrams, self.config.capacity);
+        while let Some(&begun) = self.all.begun.front() {
+            if now < begun.at.saturating_add(self.config.lifetime) {
                 break;
             }
-            self.begun.pop_front();
-            if self.datagrams.get(&key).is_some_and(|datagram| datagram.number == number) {
-                self.forget(&key);
+            self.all.begun.pop_front();
+            if begun.is_in(&self.datagrams) {
+                self.forget(&begun.key);
             }
         }
     }
@@ -219,7 +266,15 @@ impl FragmentTable {
         if let Some(mut datagram) = self.datagrams.remove(key) {
             datagram.parts.clear();
             self.spare.push(datagram.parts);
+            self.all.held -= 1;
+            self.ports[key.in_port.index()].held -= 1;
         }
+    }
+}
+
+impl Begun {
+    fn is_in(&self, datagrams: &Datagrams) -> bool {
+        datagrams.get(&self.key).is_some_and(|datagram| datagram.number == self.number)
     }
 }
 

@@ -146,12 +146,40 @@ pub(crate) fn udp(src: &str, dst: &str, dport: u16) -> Vec<u8> {
     probe(ProbeKind::Udp, src, dst, dport).request().unwrap()
 }
 
-/// A TCP segment from port 40000, or back to it.
+/// A TCP segment at the sequence number that probes begin with, which acknowledges what they send.
 pub(crate) fn tcp(src: &str, dst: &str, sport: u16, dport: u16, flags: u8) -> Vec<u8> {
-    let mut packet = Probe { sport, ..probe(ProbeKind::Tcp, src, dst, dport) }.request().unwrap();
+    tcp_at((src, sport), (dst, dport), flags, (1, 2))
+}
+
+/// A TCP segment with this sequence number, which acknowledges that one. Its checksum is right.
+pub(crate) fn tcp_at(src: (&str, u16), dst: (&str, u16), flags: u8, (seq, ack): (u32, u32)) -> Vec<u8> {
+    let probe = Probe { sport: src.1, ..probe(ProbeKind::Tcp, src.0, dst.0, dst.1) };
+    let mut packet = probe.request().unwrap();
+    let at = packet.len() - 20;
+    packet[at + 4..at + 8].copy_from_slice(&seq.to_be_bytes());
+    set_flags(&mut packet, flags);
+    if flags & ACK != 0 {
+        packet[at + 8..at + 12].copy_from_slice(&ack.to_be_bytes());
+    }
+    sum_tcp(&mut packet);
+    packet
+}
+
+/// Gives a segment without options and data other flags.
+pub(crate) fn set_flags(packet: &mut [u8], flags: u8) {
     let at = packet.len() - 7;
     packet[at] = flags;
-    packet
+    sum_tcp(packet);
+}
+
+/// Writes the right checksum.
+fn sum_tcp(packet: &mut [u8]) {
+    use crate::packet::checksum;
+    let at = packet.len() - 20;
+    packet[at + 16..at + 18].fill(0);
+    let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };
+    let sum = checksum::internet(&[addresses, &[0, protocol::TCP, 0, 20], &packet[at..]]);
+    packet[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// A→B port 80.

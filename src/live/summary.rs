@@ -64,6 +64,9 @@ impl Summary<'_> {
                 refused: sum.refused + more.refused,
                 revoked: sum.revoked + more.revoked,
                 replaced: sum.replaced + more.replaced,
+                restored: sum.restored + more.restored,
+                removed: sum.removed + more.removed,
+                doubted: sum.doubted + more.doubted,
             },
         )
     }
@@ -161,13 +164,17 @@ impl Summary<'_> {
         let sessions = self.sessions();
         writeln!(
             out,
-            "sessions: {} created, {} expired, {} recycled, {} refused, {} revoked, {} replaced",
+            "sessions: {} created, {} expired, {} recycled, {} refused, {} revoked, {} restored, {} replaced, {} ended with their \
+             port, {} doubtful resets",
             sessions.created,
             sessions.expired,
             sessions.recycled,
             sessions.refused,
             sessions.revoked,
-            sessions.replaced
+            sessions.restored,
+            sessions.replaced,
+            sessions.removed,
+            sessions.doubted
         )?;
         let forward = self.forward();
         writeln!(
@@ -221,7 +228,10 @@ impl Summary<'_> {
                 "recycled": sessions.recycled,
                 "refused": sessions.refused,
                 "revoked": sessions.revoked,
+                "restored": sessions.restored,
                 "replaced": sessions.replaced,
+                "removed": sessions.removed,
+                "doubted": sessions.doubted,
             },
             "flow_cache": {
                 "forwarded": self.cached.forwarded(),

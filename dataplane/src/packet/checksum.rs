@@ -1,31 +1,56 @@
-//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built here.
+//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built here
+//! and for those that would change a session.
 
 /// The ones' complement sum of 16-bit words over all parts, complemented. Each part but the last has an even length.
 pub(crate) fn internet(parts: &[&[u8]]) -> u16 {
-    let mut sum = 0u32;
-    for part in parts {
-        for pair in part.chunks(2) {
-            sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
-        }
-    }
+    !fold(parts.iter().map(|part| sum(part)).sum())
+}
+
+/// The sum of 16-bit words, not folded yet; a last odd byte is the upper half of a word. Four bytes at a time: their upper
+/// halves fold down in the end (RFC 1071 §2).
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let (quads, rest) = bytes.as_chunks::<4>();
+    let quads: u64 = quads.iter().map(|&quad| u64::from(u32::from_be_bytes(quad))).sum();
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    quads + u64::from(u32::from_be_bytes(last))
+}
+
+/// The 16 bits that a sum comes to.
+#[expect(clippy::cast_possible_truncation, reason = "the loop ends when it fits")]
+pub(crate) const fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    !u16::try_from(sum).expect("folded to 16 bits")
+    sum as u16
 }
 
-/// CRC-32C, bit by bit: it is for probes of a few bytes.
+/// CRC-32C of one part.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    /// Castagnoli's polynomial 0x1EDC6F41, reflected.
-    const POLYNOMIAL: u32 = 0x82f6_3b78;
-    let mut crc = u32::MAX;
-    for &byte in bytes {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            crc = if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
+    crc32c_of(&[bytes])
+}
+
+/// CRC-32C over all parts, a byte at a time.
+pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
+    /// What a byte does to the sum.
+    const TABLE: [u32; 256] = {
+        /// Castagnoli's polynomial 0x1EDC6F41, reflected.
+        const POLYNOMIAL: u32 = 0x82f6_3b78;
+        let mut table = [0; 256];
+        let mut byte = 0u32;
+        while byte < 256 {
+            let (mut crc, mut bit) = (byte, 0);
+            while bit < 8 {
+                crc = if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
+                bit += 1;
+            }
+            table[byte as usize] = crc;
+            byte += 1;
         }
-    }
-    !crc
+        table
+    };
+    let bytes = parts.iter().flat_map(|part| part.iter());
+    !bytes.fold(u32::MAX, |crc, &byte| crc >> 8 ^ TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)])
 }
 
 #[cfg(test)]

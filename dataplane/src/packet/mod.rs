@@ -11,8 +11,8 @@
 //!
 //! **Contract.** No parser panics on any input and none reads outside the bytes that it is given. What is not there
 //! or contradicts itself is a [`DropReason`], never a default value: a packet that is not understood does not pass.
-//! Checksums are not verified: captures hold packets from before an interface filled them in, and a wrong checksum is
-//! the receiver's to find; it changes no policy decision.
+//! Parsing verifies no checksums: captures hold packets from before an interface filled them in, and a wrong checksum is
+//! the receiver's to find. Only a packet that would change a session's state is looked at once more ([`Payload`]).
 //!
 //! A capture may have cut the frame. So two lengths go along: the bytes that are there, and how many there were on the
 //! wire. Lengths in headers are held against the wire, fields are read from the bytes.
@@ -30,6 +30,7 @@ mod loopback;
 mod neighbour;
 mod plain;
 mod sctp;
+mod segment;
 mod tcp;
 mod transport;
 mod udp;
@@ -42,6 +43,7 @@ pub(crate) use arp::{Arp, Operation};
 pub(crate) use icmp::Embedded;
 pub(crate) use neighbour::Neighbour;
 pub(crate) use plain::{Plain, parse_v4 as parse_plain_v4, parse_v6 as parse_plain_v6};
+pub(crate) use segment::{Checksum, Payload, SeqSpan};
 pub(crate) use tcp::Flags as TcpFlags;
 pub(crate) use transport::{Ports, Transport};
 

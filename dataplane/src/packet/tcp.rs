@@ -1,4 +1,4 @@
-//! TCP (RFC 9293): ports and flags. Sequence numbers are not looked at: sessions do not check windows.
+//! TCP (RFC 9293): ports and flags. Sequence numbers are read where a session needs them ([`super::segment`]).
 
 use super::Bytes;
 use crate::DropReason;
@@ -28,6 +28,11 @@ impl Flags {
     /// Whether any of these bits is set.
     pub(crate) const fn has(self, bits: u8) -> bool {
         self.0 & bits != 0
+    }
+
+    /// Whether the segment says more than that it continues: it opens, ends or resets.
+    pub(crate) const fn is_control(self) -> bool {
+        self.has(Self::SYN | Self::FIN | Self::RST)
     }
 
     /// Whether the segment asks for a new connection: SYN and none of ACK, RST, FIN.

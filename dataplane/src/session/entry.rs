@@ -1,11 +1,13 @@
 //! What the table holds: entries, their classes, and what is known of one before it is made.
 
+use std::net::IpAddr;
+
 use bulkhead_classifier::OriginId;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Key;
-use super::flags::SeenFlags;
-use crate::packet::TcpFlags;
+use super::tcp::SeenFlags;
+use crate::packet::{SeqSpan, TcpFlags};
 use crate::{Decision, DropReason, PortId, PortKind, TableId};
 
 /// An entry's place in the slab.
@@ -33,20 +35,50 @@ pub(crate) struct Moment {
     pub(crate) number: u64,
 }
 
-/// What decides how long an entry lives.
+/// The state of an entry: what decides how long it lives, and whether it may be ended for a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
+    /// No session: what was refused, or cut by a policy.
     Refused,
-    Transient,
-    Established,
-    Idle,
+    /// UDP and other protocols without a handshake; nothing came back yet.
+    Unreplied,
+    /// TCP or SCTP that is not established.
+    New,
+    /// TCP or SCTP that is over.
+    Closed,
+    /// Ping.
     Echo,
+    /// TCP about which a reset came that lies where none can be expected.
+    Doubtful,
+    /// TCP or SCTP that one side has finished.
+    HalfClosed,
+    /// TCP that both sides have acknowledged.
+    Established,
+    /// UDP that both sides send.
+    Stream,
+    /// SCTP that is established, and what else was answered.
+    Idle,
 }
 
 impl Class {
-    pub(super) const COUNT: usize = 5;
-    pub(super) const ALL: [Self; Self::COUNT] =
-        [Self::Refused, Self::Transient, Self::Established, Self::Idle, Self::Echo];
+    pub(super) const COUNT: usize = 10;
+    pub(super) const ALL: [Self; Self::COUNT] = [
+        Self::Refused,
+        Self::Unreplied,
+        Self::New,
+        Self::Closed,
+        Self::Echo,
+        Self::Doubtful,
+        Self::HalfClosed,
+        Self::Established,
+        Self::Stream,
+        Self::Idle,
+    ];
+
+    /// Whether it is a connection that is not established or that is over.
+    pub(super) const fn is_half_open(self) -> bool {
+        matches!(self, Self::New | Self::Closed)
+    }
 }
 
 /// The part of a session, or of a refusal, that every packet reads: one cache line. All zeros is a free place.
@@ -63,37 +95,44 @@ pub(crate) struct Entry {
     in_port: u16,
     out_port: u16,
     pub(super) seen: SeenFlags,
+    /// The [`Class`]; of a refusal that was a session, that one's in the upper half, plus one.
+    class: u8,
     /// [`state`].
     state: u8,
     /// Why it is a refusal and no session: the reason's index plus one.
     refused: u8,
 }
 
+const CLASS: u8 = 0b1111;
+const CUT_SHIFT: u32 = 4;
+
 /// Bits of [`Entry::state`].
 mod state {
-    pub(super) const CLASS: u8 = 0b111;
-    pub(super) const FROM_LOW: u8 = 1 << 3;
+    pub(super) const FROM_LOW: u8 = 1;
     /// What kind of port the in-port is: ids may change from generation to generation, uplink and host do not.
-    pub(super) const IN_KIND: u8 = 0b11 << 4;
-    pub(super) const IN_KIND_SHIFT: u32 = 4;
-    pub(super) const FORWARD_CHECKED: u8 = 1 << 6;
-    pub(super) const REPLY_CHECKED: u8 = 1 << 7;
+    pub(super) const IN_KIND: u8 = 0b11 << 1;
+    pub(super) const IN_KIND_SHIFT: u32 = 1;
+    pub(super) const FORWARD_PLAIN: u8 = 1 << 3;
+    pub(super) const REPLY_PLAIN: u8 = 1 << 4;
 }
 
 /// The part of an entry that is read and written when it is made, moved or ended, and when somebody asks who decided.
 ///
-/// A rewrite (a service's address for a backend's, when there are services) would be a third column of 16 bytes, touched
-/// only for the sessions that have one.
+/// A rewrite (a service's address for a backend's, when there are services) would be a third column, touched only for the
+/// sessions that have one.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Links {
-    /// Neighbours in the list of all entries of the class, and in that of the in-port's.
+    /// Neighbours in the list of all entries of the class, in that of the in-port's, and in that of the out-port's.
     pub(super) of_class: Link,
-    pub(super) of_port: Link,
+    pub(super) of_starter: Link,
+    pub(super) of_destination: Link,
     /// The number of the packet for which the entry was last put into its lists.
     pub(super) queued: u64,
     table: u32,
     rule: u32,
+    /// The sequence number that comes next from each side, initiator first, as far as it was looked at; 0 for unknown.
+    pub(super) next: [u32; 2],
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -118,6 +157,8 @@ pub(crate) struct NewSession {
     pub(crate) out_port: PortId,
     /// Which way the packet goes that asks for it.
     pub(crate) direction: Direction,
+    /// Where that packet lies, for TCP.
+    pub(crate) span: Option<SeqSpan>,
 }
 
 impl Entry {
@@ -129,6 +170,7 @@ impl Entry {
         in_port: 0,
         out_port: 0,
         seen: SeenFlags::NONE,
+        class: 0,
         state: 0,
         refused: 0,
     };
@@ -148,7 +190,8 @@ impl Entry {
             in_port: new.in_port.0,
             out_port: new.out_port.0,
             seen: SeenFlags::NONE,
-            state: class as u8 | from_low | kind << state::IN_KIND_SHIFT,
+            class: class as u8,
+            state: from_low | kind << state::IN_KIND_SHIFT,
             refused: 0,
         };
         if let Some(flags) = new.flags {
@@ -159,17 +202,31 @@ impl Entry {
     }
 
     pub(super) fn class(&self) -> Class {
-        Class::ALL[usize::from(self.state & state::CLASS)]
+        Class::ALL[usize::from(self.class & CLASS)]
     }
 
     pub(super) const fn set_class(&mut self, class: Class) {
-        self.state = self.state & !state::CLASS | class as u8;
+        self.class = self.class & !CLASS | class as u8;
     }
 
-    /// The class as an index into an array of eight.
+    /// The class as an index into an array of sixteen.
     #[inline]
     pub(super) const fn class_index(&self) -> usize {
-        (self.state & state::CLASS) as usize
+        (self.class & CLASS) as usize
+    }
+
+    /// The class of the session that a policy has cut, for a refusal that was one.
+    pub(super) fn cut(&self) -> Option<Class> {
+        usize::from(self.class >> CUT_SHIFT).checked_sub(1).map(|index| Class::ALL[index])
+    }
+
+    /// Whether it is a refusal that was a session.
+    pub(crate) const fn was_session(&self) -> bool {
+        self.class >> CUT_SHIFT != 0
+    }
+
+    pub(super) fn set_cut(&mut self, class: Option<Class>) {
+        self.class = self.class & CLASS | class.map_or(0, |class| class as u8 + 1) << CUT_SHIFT;
     }
 
     /// Why it is a refusal and no session.
@@ -194,13 +251,14 @@ impl Entry {
         if (self.state & state::FROM_LOW != 0) == from_low { Direction::Forward } else { Direction::Reply }
     }
 
+    /// The endpoints of a packet of this direction, source first.
+    pub(crate) fn endpoints(&self, direction: Direction) -> [(IpAddr, u16); 2] {
+        self.key.endpoints((self.state & state::FROM_LOW != 0) == (direction == Direction::Forward))
+    }
+
     /// Whether it is a connection that is over.
     pub(crate) const fn is_closed(&self) -> bool {
         self.seen.is_closed()
-    }
-
-    pub(crate) const fn in_port(&self) -> PortId {
-        PortId(self.in_port)
     }
 
     pub(crate) const fn in_kind(&self) -> PortKind {
@@ -228,33 +286,42 @@ impl Entry {
         }
     }
 
-    /// Whether a packet of this direction has passed the checks of its addresses, on the port where such packets come in
-    /// and in the entry's epoch. The next one has the same addresses, so it would pass them too.
+    /// Whether there is nothing to ask about a packet of this direction that carries on: one has passed the checks of its
+    /// addresses, on the port where such packets come in and in the entry's epoch (the next one has the same addresses), and it
+    /// told what there is to tell of the direction.
     #[inline]
-    pub(crate) const fn is_checked(&self, direction: Direction) -> bool {
-        self.state & checked(direction) != 0
+    pub(crate) const fn is_plain(&self, direction: Direction) -> bool {
+        self.state & plain(direction) != 0
     }
 
-    pub(super) const fn set_checked(&mut self, direction: Direction) {
-        self.state |= checked(direction);
+    pub(super) const fn set_plain(&mut self, direction: Direction) {
+        self.state |= plain(direction);
     }
 
-    pub(super) const fn forget_checked(&mut self) {
-        self.state &= !(state::FORWARD_CHECKED | state::REPLY_CHECKED);
+    pub(super) const fn forget_plain(&mut self) {
+        self.state &= !(state::FORWARD_PLAIN | state::REPLY_PLAIN);
     }
 }
 
-const fn checked(direction: Direction) -> u8 {
+const fn plain(direction: Direction) -> u8 {
     match direction {
-        Direction::Forward => state::FORWARD_CHECKED,
-        Direction::Reply => state::REPLY_CHECKED,
+        Direction::Forward => state::FORWARD_PLAIN,
+        Direction::Reply => state::REPLY_PLAIN,
     }
 }
 
 impl Links {
     pub(super) const fn new(decision: &Decision) -> Self {
         let nowhere = Link { previous: NONE, next: NONE };
-        let mut links = Self { of_class: nowhere, of_port: nowhere, queued: 0, table: 0, rule: 0 };
+        let mut links = Self {
+            of_class: nowhere,
+            of_starter: nowhere,
+            of_destination: nowhere,
+            queued: 0,
+            table: 0,
+            rule: 0,
+            next: [0; 2],
+        };
         links.set_decision(decision);
         links
     }
@@ -291,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_packet_reads_is_one_cache_line_and_a_session_is_96_bytes_without_the_index() {
-        assert_eq!((size_of::<Entry>(), size_of::<Links>()), (64, 32));
+    fn what_a_packet_reads_is_one_cache_line_and_a_session_is_112_bytes_without_the_index() {
+        assert_eq!((size_of::<Entry>(), size_of::<Links>()), (64, 48));
     }
 }

@@ -1,9 +1,11 @@
-//! The order in which entries were last used: a list per class, and one per class and in-port.
+//! The order in which entries were last used: a list per class, and one per class for what a port has started and for what
+//! was started to it.
 //!
 //! The lists of a class answer what to sweep, those of a port what to take from a pod that has more than its share.
-//! Both are threaded through the same records, so that moving an entry touches few cache lines. An entry's place is that
+//! All are threaded through the same records, so that moving an entry touches few cache lines. An entry's place is that
 //! of the packet for which it was last moved, not that of its last packet: see [`super::table`].
 
+use super::budget::Side;
 use super::entry::{Class, Link, Links, NONE, Slot};
 use crate::{BURST, PortId};
 
@@ -22,19 +24,21 @@ impl List {
 #[derive(Debug)]
 pub(super) struct Lists {
     classes: [List; Class::COUNT],
-    ports: Vec<[List; Class::COUNT]>,
+    starters: Vec<[List; Class::COUNT]>,
+    destinations: Vec<[List; Class::COUNT]>,
     lens: [usize; Class::COUNT],
-    /// Entries per port, a column for each class: the largest is looked for now and then.
+    /// Entries that each port has started, a column for each class: the largest is looked for now and then.
     held: [Vec<u32>; Class::COUNT],
 }
 
-/// One of the two chains that run through the records.
+/// One of the three chains that run through the records.
 trait Chain {
     fn of(links: &mut Links) -> &mut Link;
 }
 
 struct OfClass;
-struct OfPort;
+struct OfStarter;
+struct OfDestination;
 
 impl Chain for OfClass {
     fn of(links: &mut Links) -> &mut Link {
@@ -42,9 +46,15 @@ impl Chain for OfClass {
     }
 }
 
-impl Chain for OfPort {
+impl Chain for OfStarter {
     fn of(links: &mut Links) -> &mut Link {
-        &mut links.of_port
+        &mut links.of_starter
+    }
+}
+
+impl Chain for OfDestination {
+    fn of(links: &mut Links) -> &mut Link {
+        &mut links.of_destination
     }
 }
 
@@ -52,7 +62,8 @@ impl Lists {
     pub(super) const fn new() -> Self {
         Self {
             classes: [List::EMPTY; Class::COUNT],
-            ports: Vec::new(),
+            starters: Vec::new(),
+            destinations: Vec::new(),
             lens: [0; Class::COUNT],
             held: [const { Vec::new() }; Class::COUNT],
         }
@@ -60,8 +71,9 @@ impl Lists {
 
     /// Makes room for the ports of a snapshot.
     pub(super) fn know_ports(&mut self, ports: usize) {
-        if self.ports.len() < ports {
-            self.ports.resize(ports, [List::EMPTY; Class::COUNT]);
+        if self.starters.len() < ports {
+            self.starters.resize(ports, [List::EMPTY; Class::COUNT]);
+            self.destinations.resize(ports, [List::EMPTY; Class::COUNT]);
             self.held.iter_mut().for_each(|held| held.resize(ports, 0));
         }
     }
@@ -69,7 +81,8 @@ impl Lists {
     /// Empties all lists; the records are the caller's.
     pub(super) fn clear(&mut self) {
         self.classes = [List::EMPTY; Class::COUNT];
-        self.ports.fill([List::EMPTY; Class::COUNT]);
+        self.starters.fill([List::EMPTY; Class::COUNT]);
+        self.destinations.fill([List::EMPTY; Class::COUNT]);
         self.lens = [0; Class::COUNT];
         self.held.iter_mut().for_each(|held| held.fill(0));
     }
@@ -79,9 +92,9 @@ impl Lists {
         self.lens[class as usize]
     }
 
-    /// How many entries the port has.
-    pub(super) fn held_by(&self, port: PortId) -> usize {
-        self.held.iter().map(|held| held[port.index()] as usize).sum()
+    /// How many ports there are lists for.
+    pub(super) const fn ports(&self) -> usize {
+        self.starters.len()
     }
 
     /// The entry of the class that was moved longest ago, or `NONE`.
@@ -89,35 +102,43 @@ impl Lists {
         self.classes[class as usize].first
     }
 
-    /// The same of one port.
-    pub(super) fn first_of_port(&self, port: PortId, class: Class) -> Slot {
-        self.ports[port.index()][class as usize].first
+    /// The same of what has the port at this end.
+    pub(super) fn first_of(&self, side: Side, port: PortId, class: Class) -> Slot {
+        let lists = match side {
+            Side::Starter => &self.starters,
+            Side::Destination => &self.destinations,
+        };
+        lists[port.index()][class as usize].first
     }
 
-    /// The first entry of the class of the port that has the most of them. Walks a column of numbers, some 20 ns for a
+    /// The first entry of the class of the port that has started the most of them. Walks a column of numbers, some 20 ns for a
     /// few hundred ports; a structure that always knows the largest would cost every new session more.
     pub(super) fn first_of_heaviest(&self, class: Class) -> Slot {
         let held = &self.held[class as usize];
         let most = held.iter().copied().max().unwrap_or(0);
         let port = held.iter().position(|&count| count == most);
-        port.map_or(NONE, |port| self.ports[port][class as usize].first)
+        port.map_or(NONE, |port| self.starters[port][class as usize].first)
     }
 
     /// Puts an entry into its lists, at the place that the packet's number gives it. That is nearly always the end.
-    pub(super) fn link(&mut self, links: &mut [Links], slot: Slot, class: Class, port: PortId, number: u64) {
+    pub(super) fn link(&mut self, links: &mut [Links], slot: Slot, class: Class, ports: (PortId, PortId), number: u64) {
+        let (starter, destination) = (ports.0.index(), ports.1.index());
         links[slot as usize].queued = number;
         link::<OfClass>(&mut self.classes[class as usize], links, slot, number);
-        link::<OfPort>(&mut self.ports[port.index()][class as usize], links, slot, number);
+        link::<OfStarter>(&mut self.starters[starter][class as usize], links, slot, number);
+        link::<OfDestination>(&mut self.destinations[destination][class as usize], links, slot, number);
         self.lens[class as usize] += 1;
-        self.held[class as usize][port.index()] += 1;
+        self.held[class as usize][starter] += 1;
     }
 
     /// Takes an entry out.
-    pub(super) fn unlink(&mut self, links: &mut [Links], slot: Slot, class: Class, port: PortId) {
+    pub(super) fn unlink(&mut self, links: &mut [Links], slot: Slot, class: Class, ports: (PortId, PortId)) {
+        let (starter, destination) = (ports.0.index(), ports.1.index());
         unlink::<OfClass>(&mut self.classes[class as usize], links, slot);
-        unlink::<OfPort>(&mut self.ports[port.index()][class as usize], links, slot);
+        unlink::<OfStarter>(&mut self.starters[starter][class as usize], links, slot);
+        unlink::<OfDestination>(&mut self.destinations[destination][class as usize], links, slot);
         self.lens[class as usize] -= 1;
-        self.held[class as usize][port.index()] -= 1;
+        self.held[class as usize][starter] -= 1;
     }
 }
 
@@ -172,17 +193,22 @@ impl Lists {
         let all = walk(self.classes[class as usize], |links| links.of_class);
         assert_eq!(all.len(), self.len(class));
         assert!(all.windows(2).all(|pair| links[pair[0] as usize].queued <= links[pair[1] as usize].queued));
-        let mut of_ports = Vec::new();
-        for (at, lists) in self.ports.iter().enumerate() {
-            let list = walk(lists[class as usize], |links| links.of_port);
-            assert_eq!(list.len(), self.held[class as usize][at] as usize);
-            assert!(list.windows(2).all(|pair| links[pair[0] as usize].queued <= links[pair[1] as usize].queued));
-            of_ports.extend(list);
+        for (ports, of, counted) in [
+            (&self.starters, (|links| links.of_starter) as fn(&Links) -> Link, true),
+            (&self.destinations, |links| links.of_destination, false),
+        ] {
+            let mut of_ports = Vec::new();
+            for (at, lists) in ports.iter().enumerate() {
+                let list = walk(lists[class as usize], of);
+                assert!(!counted || list.len() == self.held[class as usize][at] as usize);
+                assert!(list.windows(2).all(|pair| links[pair[0] as usize].queued <= links[pair[1] as usize].queued));
+                of_ports.extend(list);
+            }
+            let mut sorted = all.clone();
+            sorted.sort_unstable();
+            of_ports.sort_unstable();
+            assert_eq!(sorted, of_ports);
         }
-        let (mut sorted, mut again) = (all.clone(), of_ports);
-        sorted.sort_unstable();
-        again.sort_unstable();
-        assert_eq!(sorted, again);
         all
     }
 }

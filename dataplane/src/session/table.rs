@@ -1,28 +1,39 @@
 //! The table: two columns of entries, a keyed index into them, and lists by last use.
 
+mod changes;
 mod room;
+mod tracking;
+
+use std::sync::Arc;
 
 use ahash::RandomState;
 use bulkhead_classifier::protocol;
 
+use super::budget::Budget;
 use super::entry::{Class, Direction, Entry, Links, Moment, NONE, NewSession, Slot};
-use super::flags::SeenFlags;
 use super::index::{Glance, Index};
 use super::key::KeyHasher;
 use super::lists::Lists;
 use super::memory::{Column, SessionMemoryError};
-use super::{Key, SessionConfig};
+use super::{Key, SessionConfig, TcpWindow};
 use crate::packet::TcpFlags;
-use crate::{Decision, DropReason, PortId, SessionCounters};
+use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
 
-use room::Limits;
+pub(crate) use tracking::{Belief, Evidence};
 
 /// An entry is moved in its lists at most this many times per timeout, so that most hits write to one cache line and not
 /// to its neighbours' links as well. The price: an expired entry is swept up to a sixteenth of its timeout late.
 const MOVES_PER_TIMEOUT: u64 = 16;
 
-/// The most entries of one table, 6 GiB of memory. Slots would allow more; nothing needs it.
-const MAX_CAPACITY: usize = 1 << 26;
+/// And no more often than once in 2^33 ns, 8.6 s, or half of its timeout if that is shorter: with a million conversations that
+/// are asked for 30 s, moves every 2 s would be one packet in ten.
+const LONGEST_SHORT_PERIOD: u32 = 33;
+
+/// How often a TCP session's sequence numbers are looked at while nothing happens to it: once in 2^33 ns, 8.6 s.
+const SAMPLE_PERIOD: u32 = 33;
+
+/// The most entries of one table, 7 GiB of memory. Slots would allow more; nothing needs it.
+pub(super) const MAX_CAPACITY: usize = 1 << 26;
 
 /// All sessions of one worker.
 #[derive(Debug)]
@@ -39,27 +50,42 @@ pub(crate) struct SessionTable {
     free: Slot,
     lists: Lists,
     config: SessionConfig,
-    limits: Limits,
-    /// Per class; the rest of the eight places, which no class has, makes every number of three bits an index.
-    timeouts: [u64; 8],
+    /// What all tables have together.
+    budget: Arc<Budget>,
+    /// The calls to end entries that were followed.
+    followed: u32,
+    /// By port: what kind it is.
+    kinds: Vec<PortKind>,
+    /// Ports that are no more and whose entries are being ended.
+    leaving: Vec<PortId>,
+    /// Per class; the rest of the sixteen places, which no class has, makes every number of four bits an index.
+    timeouts: [u64; 16],
     /// Per class: time shifted right by this counts the periods in which an entry is moved once.
-    periods: [u32; 8],
+    periods: [u32; 16],
+    /// The same for hits that are to be looked at: where an entry is to be moved, or to be sampled.
+    looks: [u32; 16],
     pub(crate) counts: SessionCounters,
 }
 
 impl SessionTable {
-    /// An empty table. Reserves memory for its capacity and touches none of it.
+    /// An empty table that takes what it uses from a budget. Reserves memory for all of that and touches none of it.
     ///
     /// # Errors
     /// When there is not so much address space.
-    pub(crate) fn new(config: SessionConfig, hasher: &RandomState) -> Result<Self, SessionMemoryError> {
-        let capacity = config.capacity.min(MAX_CAPACITY);
-        let (mut timeouts, mut periods) = ([0; 8], [0; 8]);
+    pub(crate) fn new(
+        config: SessionConfig,
+        budget: Arc<Budget>,
+        hasher: &RandomState,
+    ) -> Result<Self, SessionMemoryError> {
+        let capacity = budget.slots();
+        let (mut timeouts, mut periods) = ([0; 16], [0; 16]);
         for class in Class::ALL {
             let timeout = config.timeouts.of(class);
             timeouts[class as usize] = timeout;
-            periods[class as usize] = (timeout / MOVES_PER_TIMEOUT).checked_ilog2().unwrap_or(0);
+            periods[class as usize] = period(timeout);
         }
+        let mut looks = periods;
+        looks[Class::Established as usize] = SAMPLE_PERIOD.min(periods[Class::Established as usize]);
         Ok(Self {
             hasher: KeyHasher::new(hasher),
             index: Index::new(capacity)?,
@@ -68,17 +94,29 @@ impl SessionTable {
             fresh: 0,
             free: NONE,
             lists: Lists::new(),
-            config: SessionConfig { capacity, ..config },
-            limits: Limits::of(&config, capacity),
+            config,
+            followed: budget.calls(),
+            budget,
+            kinds: Vec::new(),
+            leaving: Vec::new(),
             timeouts,
             periods,
+            looks,
             counts: SessionCounters::default(),
         })
     }
 
-    /// Makes room for the ports of a snapshot. No session is about a port that was not made known.
-    pub(crate) fn know_ports(&mut self, ports: usize) {
-        self.lists.know_ports(ports);
+    /// Learns the ports of a snapshot. No session is about a port that was not made known.
+    pub(crate) fn know_ports(&mut self, kinds: impl Iterator<Item = PortKind>) {
+        self.kinds.clear();
+        self.kinds.extend(kinds);
+        self.lists.know_ports(self.kinds.len());
+        self.budget.know_ports(self.kinds.len());
+    }
+
+    /// What kind of port it is. One that is no more is like a pod's, which has the smallest share.
+    fn kind(&self, port: PortId) -> PortKind {
+        self.kinds.get(port.index()).copied().unwrap_or(PortKind::Pod)
     }
 
     /// How many sessions there are, expired ones included that were not swept yet.
@@ -100,6 +138,7 @@ impl SessionTable {
         }
         (self.fresh, self.free) = (0, NONE);
         self.lists.clear();
+        self.leaving.clear();
     }
 
     #[inline]
@@ -134,16 +173,18 @@ impl SessionTable {
         self.index.find(hash, |slot| entries[slot as usize].key == *key)
     }
 
-    /// The session with this key, if it is established (UDP always is), and the shortest time that it may live without packets,
-    /// whatever becomes of it. Ends nothing.
+    /// The session with this key, if its packets need not be looked at, and the shortest time that it may live without
+    /// packets, whatever becomes of it. Ends nothing.
     pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(&Entry, u64)> {
         let entry = self.entry(self.lookup(hash, key)?);
         let class = entry.class();
         let timeout = |class: Class| self.timeouts[class as usize];
         match class {
-            Class::Established => Some((entry, timeout(class).min(timeout(Class::Transient)))),
-            Class::Idle => Some((entry, timeout(class))),
-            Class::Refused | Class::Transient | Class::Echo => None,
+            Class::Established if self.config.tcp_window == TcpWindow::Strict => None,
+            // One side may finish, and the other go on to send.
+            Class::Established => Some((entry, timeout(class).min(timeout(Class::HalfClosed)))),
+            Class::Unreplied | Class::Stream | Class::Idle => Some((entry, timeout(class))),
+            Class::Refused | Class::New | Class::Closed | Class::Echo | Class::Doubtful | Class::HalfClosed => None,
         }
     }
 
@@ -172,92 +213,37 @@ impl SessionTable {
         let class = entry.class_index();
         let good = entry.key == *packet.key
             && entry.is_session_of(packet.epoch)
-            && entry.is_checked(direction)
+            && entry.is_plain(direction)
             && comes_in == packet.in_port
             && now.time < entry.seen_at.saturating_add(self.timeouts[class])
-            && !packet.flags.opens()
-            && entry.seen.knows(direction, packet.flags);
+            && !packet.flags.is_control();
         if !good {
             return None;
         }
-        let hit = Hit { leaves, origin: entry.origin };
-        let must_move = (entry.seen_at ^ now.time) >> self.periods[class] != 0;
+        let past = entry.seen_at ^ now.time;
+        let hit = Hit { leaves, origin: entry.origin, is_due: past >> self.looks[class] != 0 };
         entry.seen_at = now.time;
-        if must_move {
-            self.requeue(guess, now);
+        if hit.is_due {
+            self.requeue_if(past, guess, now);
         }
         Some(hit)
     }
 
     #[cold]
     #[inline(never)]
-    fn requeue(&mut self, slot: Slot, now: Moment) {
+    fn requeue_if(&mut self, past: u64, slot: Slot, now: Moment) {
         let entry = *self.entry(slot);
-        self.lists.unlink(self.links.records_mut(), slot, entry.class(), entry.in_port());
-        self.lists.link(self.links.records_mut(), slot, entry.class(), entry.in_port(), now.number);
-    }
-
-    /// A packet of the session has passed, or one of the refused direction has not.
-    pub(crate) fn touch(&mut self, slot: Slot, direction: Direction, flags: Option<TcpFlags>, now: Moment) {
-        let entry = &mut self.entries.records_mut()[slot as usize];
-        let (old, last) = (entry.class(), entry.seen_at);
-        entry.seen_at = now.time;
-        let mut class = old;
-        if let Some(flags) = flags {
-            entry.seen.see(direction, flags);
-            class = connection_class(entry.key.protocol(), entry.seen);
-            entry.set_class(class);
-        }
-        if class != old || (last ^ now.time) >> self.periods[class as usize] != 0 {
-            let in_port = entry.in_port();
-            self.lists.unlink(self.links.records_mut(), slot, old, in_port);
-            self.lists.link(self.links.records_mut(), slot, class, in_port, now.number);
+        if past >> self.periods[entry.class_index()] != 0 {
+            self.move_to(slot, entry.class(), entry.class(), now);
         }
     }
 
-    /// Whether a packet with these flags makes one more connection count as not established.
-    pub(crate) fn would_close(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
-        let entry = self.entry(slot);
-        let Some(flags) = flags.filter(|_| entry.class() != Class::Transient) else { return false };
-        let mut seen = entry.seen;
-        seen.see(direction, flags);
-        connection_class(entry.key.protocol(), seen) == Class::Transient
-    }
-
-    /// A packet of this direction, on the port where such packets come in, has passed the checks of its addresses.
-    pub(crate) fn set_checked(&mut self, slot: Slot, direction: Direction) {
-        self.entry_mut(slot).set_checked(direction);
-    }
-
-    /// Newer tables allow the session too, perhaps through other ports.
-    pub(crate) fn renew(&mut self, slot: Slot, epoch: u32, decision: &Decision, ports: (PortId, PortId), now: Moment) {
-        let (class, old_port) = (self.entry(slot).class(), self.entry(slot).in_port());
-        self.set_decision(slot, epoch, decision);
-        let entry = self.entry_mut(slot);
-        entry.set_ports(ports);
-        entry.forget_checked();
-        if ports.0 != old_port {
-            self.lists.unlink(self.links.records_mut(), slot, class, old_port);
-            self.lists.link(self.links.records_mut(), slot, class, ports.0, now.number);
-        }
-    }
-
-    /// Newer tables do not allow the session: it becomes a refusal.
-    pub(crate) fn revoke(&mut self, slot: Slot, epoch: u32, decision: &Decision, reason: DropReason, now: Moment) {
-        let (old, in_port) = (self.entry(slot).class(), self.entry(slot).in_port());
-        self.set_decision(slot, epoch, decision);
-        let entry = self.entry_mut(slot);
-        entry.set_refused(Some(reason));
-        entry.set_class(Class::Refused);
-        entry.seen_at = now.time;
-        self.lists.unlink(self.links.records_mut(), slot, old, in_port);
-        self.lists.link(self.links.records_mut(), slot, Class::Refused, in_port, now.number);
-        self.counts.revoked += 1;
-    }
-
-    fn set_decision(&mut self, slot: Slot, epoch: u32, decision: &Decision) {
-        self.links.records_mut()[slot as usize].set_decision(decision);
-        self.entry_mut(slot).set_decided(epoch, decision.origin);
+    /// Puts an entry at the end of the lists of its new class.
+    fn move_to(&mut self, slot: Slot, old: Class, new: Class, now: Moment) {
+        let ports = self.entry(slot).ports(Direction::Forward);
+        self.lists.unlink(self.links.records_mut(), slot, old, ports);
+        self.lists.link(self.links.records_mut(), slot, new, ports, now.number);
+        self.budget.turn(old, new);
     }
 
     /// Remembers that a conversation was refused. It displaces expired entries and older refusals, and nothing that
@@ -281,6 +267,20 @@ impl SessionTable {
         }
     }
 
+    /// Whether there is an open session that the other side has begun.
+    pub(crate) fn is_open_against(&self, new: &NewSession, now: u64) -> bool {
+        self.lookup(new.hash, &new.key).is_some_and(|slot| {
+            let entry = self.entry(slot);
+            let is_open = entry.refused().is_none() && !entry.is_closed() && !self.is_expired(slot, now);
+            is_open && entry.direction(new.from_low) != new.direction
+        })
+    }
+
+    /// Whether packets that change a session must have right checksums.
+    pub(crate) const fn verifies(&self) -> bool {
+        self.config.verify_checksums
+    }
+
     /// Creates a session, in place of one with the same key.
     ///
     /// # Errors
@@ -294,7 +294,7 @@ impl SessionTable {
                 self.counts.replaced += u64::from(self.entry(old).refused().is_none());
                 self.remove(old);
             }
-            self.insert(new, class_of(&new.key), None, now).ok_or(DropReason::SessionTableFull)
+            self.insert(new, first_class(&new.key), None, now).ok_or(DropReason::SessionTableFull)
         });
         self.counts.created += u64::from(made.is_ok());
         self.counts.refused += u64::from(made.is_err());
@@ -313,8 +313,11 @@ impl SessionTable {
             self.free = links[slot as usize].of_class.next;
         }
         links[slot as usize] = Links::new(&new.decision);
-        self.lists.link(links, slot, class, new.in_port, now.number);
+        let ports = (new.in_port, new.out_port);
+        self.lists.link(links, slot, class, ports, now.number);
+        self.budget.enter(ports, class);
         *self.entry_mut(slot) = Entry::new(new, class, refused, now.time);
+        self.begin_tracking(slot, new);
         Some(slot)
     }
 
@@ -322,7 +325,9 @@ impl SessionTable {
         let entry = *self.entry(slot);
         self.index.remove(self.hasher.hash(&entry.key), slot);
         let links = self.links.records_mut();
-        self.lists.unlink(links, slot, entry.class(), entry.in_port());
+        let ports = entry.ports(Direction::Forward);
+        self.lists.unlink(links, slot, entry.class(), ports);
+        self.budget.leave(ports, entry.class());
         links[slot as usize].of_class.next = self.free;
         self.free = slot;
         *self.entry_mut(slot) = Entry::FREE;
@@ -345,26 +350,24 @@ pub(crate) struct Hit {
     pub(crate) leaves: PortId,
     /// As in [`Entry::origin`].
     pub(crate) origin: u32,
+    /// Whether the session's sequence numbers are to be looked at, if it has any.
+    pub(crate) is_due: bool,
 }
 
 /// The class that a session begins with.
-fn class_of(key: &Key) -> Class {
+fn first_class(key: &Key) -> Class {
     match key.protocol() {
         _ if key.is_echo() => Class::Echo,
         // One packet establishes nothing.
-        protocol::TCP | protocol::SCTP => Class::Transient,
-        _ => Class::Idle,
+        protocol::TCP | protocol::SCTP => Class::New,
+        _ => Class::Unreplied,
     }
 }
 
-/// The class of a TCP connection or an SCTP association. SCTP's peers send heartbeats every 30 seconds (RFC 9260 §16), so
-/// an established association is in use or gone.
-const fn connection_class(protocol: u8, seen: SeenFlags) -> Class {
-    match seen.is_established() && !seen.is_closed() {
-        true if protocol == protocol::TCP => Class::Established,
-        true => Class::Idle,
-        false => Class::Transient,
-    }
+/// Time shifted right by this counts the periods in which an entry with this timeout is moved once.
+fn period(timeout: u64) -> u32 {
+    let log = |time: u64| time.checked_ilog2().unwrap_or(0);
+    log(timeout / MOVES_PER_TIMEOUT).max(LONGEST_SHORT_PERIOD.min(log(timeout / 2)))
 }
 
 #[cfg(test)]

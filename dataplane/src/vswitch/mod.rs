@@ -53,7 +53,7 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowCache, FlowSlot, FramePool, Port, PortError, Umem, UmemError, Waker};
-use crate::{Affinity, PortId, Publisher, SessionConfig, SessionMemoryError, Worker, WorkerConfig};
+use crate::{Affinity, PortId, Publisher, SessionMemoryError, Worker, WorkerConfig};
 use bell::Bell;
 use lane::{Incoming, Outgoing};
 use stage::Surroundings;
@@ -215,8 +215,9 @@ impl Vswitch {
             neighbours.report_moves_to(cache);
         }
         let (bells, affinity) = (bells(count)?, config.affinity.clone());
+        let engines = Worker::team(config.engine, count)?;
         let mut all = Vec::with_capacity(count);
-        for (id, (outgoing, incoming)) in lanes(count).into_iter().enumerate() {
+        for (id, ((outgoing, incoming), engine)) in lanes(count).into_iter().zip(engines).enumerate() {
             let (send, commands) = crossbeam_channel::unbounded();
             let surroundings = Surroundings {
                 id,
@@ -229,7 +230,7 @@ impl Vswitch {
                 flow_cache: config.flow_cache.clone().filter(|_| config.tap.is_none()),
             };
             all.push(Parts {
-                engine: Worker::try_new(share(config.engine, count))?,
+                engine,
                 forwarder: Forwarder::new(Arc::clone(&neighbours)),
                 pool: vswitch.pool.sibling(),
                 surroundings,
@@ -355,12 +356,6 @@ impl std::fmt::Debug for Vswitch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Vswitch").field("workers", &self.workers.len()).finish_non_exhaustive()
     }
-}
-
-/// One worker's part of the sessions.
-fn share(engine: WorkerConfig, workers: usize) -> WorkerConfig {
-    let capacity = engine.sessions.capacity.div_ceil(workers);
-    WorkerConfig { sessions: SessionConfig { capacity, ..engine.sessions }, ..engine }
 }
 
 fn bells(count: usize) -> Result<Vec<Arc<Bell>>, VswitchError> {

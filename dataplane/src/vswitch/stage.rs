@@ -140,11 +140,13 @@ impl Stage {
     }
 
     pub(super) fn add(&mut self, id: PortId, queue: u32, port: Box<dyn Port>) {
+        self.engine.add_port(id);
         self.know_slot(id, port.slot());
         self.ports.add(id, queue, port);
     }
 
     pub(super) fn reach(&mut self, id: PortId, worker: usize, slot: Option<FlowSlot>) {
+        self.engine.add_port(id);
         self.know_slot(id, slot);
         self.ports.reach(id, worker);
     }
@@ -162,6 +164,7 @@ impl Stage {
 
     pub(super) fn remove(&mut self, id: PortId) {
         self.know_slot(id, None);
+        self.engine.remove_port(id);
         self.ports.remove(id, &mut self.pool, &mut self.counters);
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::io::{LoopbackPeer, LoopbackPort};
 use crate::testbed::{A, A_MAC, B, HOST, SYN, UPLINK, a_to_b, ethernet, ip, ports, snapshot_of, tcp, udp, v4};
-use crate::{DropReason, Link, PortConfig, Snapshot, Verdict};
+use crate::{DropReason, Link, PortConfig, SessionConfig, Snapshot, Verdict};
 
 const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const FRAMES: u32 = 4096;

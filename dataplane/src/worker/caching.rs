@@ -35,8 +35,8 @@ impl Worker {
         let hash = self.sessions.hash(&key);
         let (entry, timeout) = self.sessions.established(hash, &key)?;
         let direction = entry.direction(from_low);
-        let is_plain = protocol != protocol::TCP || flags.0 & (TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST) == 0;
-        let is_hit = entry.is_session_of(self.epoch) && entry.is_checked(direction);
+        let is_plain = protocol != protocol::TCP || !flags.is_control();
+        let is_hit = entry.is_session_of(self.epoch) && entry.is_plain(direction);
         if !is_plain || !is_hit || entry.ports(direction).0 != in_port {
             return None;
         }

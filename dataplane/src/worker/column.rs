@@ -1,8 +1,10 @@
 //! A burst as columns: what is known of each packet, and what became of it.
 
-use crate::packet::{self, Inner, Ip, Parsed, Plain, TcpFlags, Transport};
+use crate::packet::{self, Inner, Ip, Parsed, Payload, Plain, TcpFlags, Transport};
 use crate::session::{Key, NONE, Slot};
-use crate::{BodyKind, Decision, DropReason, Flow, Judged, LinkType, PortConfig, PortId, PortKind, Snapshot, Verdict};
+use crate::{
+    BodyKind, Decision, DropReason, Flow, Judged, LinkType, Packet, PortConfig, PortId, PortKind, Snapshot, Verdict,
+};
 
 use bulkhead_classifier::protocol;
 
@@ -184,13 +186,21 @@ impl Columns {
     }
 
     /// The burst on its way through the stages: every packet begins as a drop.
-    pub(super) fn burst<'a>(&'a mut self, snapshot: &'a Snapshot, epoch: u32) -> Burst<'a> {
+    pub(super) fn burst<'a>(&'a mut self, snapshot: &'a Snapshot, epoch: u32, frames: Frames<'a>) -> Burst<'a> {
         self.judged.clear();
         self.judged.resize(self.metas.len(), Judged::UNJUDGED);
         self.decisions.clear(self.metas.len());
         let Self { metas, parsed, judged, decisions } = self;
-        Burst { snapshot, epoch, metas, parsed, judged, decisions }
+        Burst { snapshot, epoch, frames, metas, parsed, judged, decisions }
     }
+}
+
+/// The bytes of a burst, for the few packets that are looked at twice.
+#[derive(Clone, Copy)]
+pub(super) enum Frames<'a> {
+    /// Live: the first frame of each packet.
+    Ethernet(&'a [&'a [u8]]),
+    Any(&'a [Packet<'a>]),
 }
 
 /// A burst on its way through the stages.
@@ -198,6 +208,7 @@ pub(super) struct Burst<'a> {
     pub(super) snapshot: &'a Snapshot,
     /// Stands for the snapshot's generation: see [`super::Worker`].
     pub(super) epoch: u32,
+    frames: Frames<'a>,
     pub(super) metas: &'a mut [Meta],
     pub(super) parsed: &'a mut [Parsed],
     pub(super) judged: &'a mut [Judged],
@@ -207,6 +218,14 @@ pub(super) struct Burst<'a> {
 impl Burst<'_> {
     pub(super) fn in_port(&self, at: usize) -> PortId {
         self.metas[at].in_port
+    }
+
+    /// What the packet carries, read anew.
+    pub(super) fn payload(&self, at: usize) -> Option<Payload<'_>> {
+        match self.frames {
+            Frames::Ethernet(frames) => Payload::of(LinkType::Ethernet, frames[at], frames[at].len()),
+            Frames::Any(packets) => Payload::of(packets[at].link, packets[at].frame, packets[at].wire_len),
+        }
     }
 
     /// The packet is of this kind.

@@ -14,16 +14,16 @@ use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot
 const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None };
 
 /// A packet that belongs to a session if its ports fit.
-struct Claim {
-    slot: Slot,
+pub(super) struct Claim {
+    pub(super) slot: Slot,
     key: Key,
     hash: u64,
     /// Which way the packet goes.
-    direction: Direction,
+    pub(super) direction: Direction,
     /// Who talks to whom in the session's forward direction.
     forward: Flow,
     hop_limit: u8,
-    flags: Option<TcpFlags>,
+    pub(super) flags: Option<TcpFlags>,
     /// The packet is an ICMP error about the session.
     is_error: bool,
 }
@@ -51,6 +51,7 @@ impl Worker {
             in_kind: burst.snapshot.port(in_port).ok_or(DropReason::UnknownPort)?.kind,
             out_port: in_port,
             direction: Direction::Forward,
+            span: None,
         };
         if let Some(slot) = self.sessions.find(hash, &key, self.now.time) {
             let entry = self.sessions.entry(slot);
@@ -60,12 +61,14 @@ impl Worker {
             // A SYN against the direction of an open connection is a connection of its own, or one half of a
             // simultaneous open (RFC 9293 §3.5), which both tables must allow then.
             let starts_anew = flags.is_some_and(TcpFlags::opens) && (entry.is_closed() || opens_back);
+            let was_session = entry.was_session();
             let forward = match direction {
                 Direction::Forward => *flow,
                 Direction::Reply => turned(flow),
             };
             let claim = Claim { slot, key, hash, direction, forward, hop_limit: ip.hop_limit, flags, is_error: false };
             match refused {
+                Some(_) if was_session && !ip.transport.opens() && self.resume(burst, at, &claim)? => return Ok(()),
                 Some(reason) if !opens_back => return self.judge_refused(burst, at, ip, &claim, reason, new),
                 Some(_) => {}
                 None if !starts_anew && self.follow(burst, at, &claim)? => return Ok(()),
@@ -86,9 +89,9 @@ impl Worker {
         reason: DropReason,
         new: NewSession,
     ) -> Result<(), DropReason> {
-        let (epoch, decision) = {
+        let (epoch, decision, was_session) = {
             let entry = self.sessions.entry(claim.slot);
-            (entry.epoch, self.sessions.decision(claim.slot))
+            (entry.epoch, self.sessions.decision(claim.slot), entry.was_session())
         };
         let is_forward = claim.direction == Direction::Forward;
         if epoch != burst.epoch {
@@ -101,13 +104,19 @@ impl Worker {
                 let turned = NewSession { from_low, direction, in_port, in_kind: port, decision, ..new };
                 return self.start(burst, at, ip, &claim.forward, turned);
             }
-        } else if is_forward {
-            // Replies do not prolong a refusal: with fixed ports on both sides they may be the other side's own
+        } else if is_forward || (was_session && claim.flags.is_some()) {
+            // A connection that was cut may be tried from either side, and be allowed again. Other replies do not prolong a refusal: with fixed ports on both sides they may be the other side's own
             // conversation, which must get its turn some time.
             self.sessions.touch(claim.slot, claim.direction, None, self.now);
         }
         burst.decisions.set(at, (decision != NO_DECISION).then_some(decision));
         Err(reason)
+    }
+
+    /// A packet of a session that a policy has cut: newer tables are asked whether it goes on. False when these have cut it.
+    fn resume(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
+        let is_stale = self.sessions.entry(claim.slot).epoch != burst.epoch;
+        Ok(is_stale && self.renew(burst, at, claim)?)
     }
 
     /// An ICMP error passes when the packet in it belongs to a session, and the error goes back to that packet's
@@ -157,12 +166,14 @@ impl Worker {
         exit::check_hop_limit(burst.snapshot, claim.hop_limit, burst.in_port(at), leaves)?;
         let decision = self.sessions.decision(claim.slot);
         if !claim.is_error {
-            // What waits found room for itself before this one needed some too.
-            let closes = self.sessions.would_close(claim.slot, claim.direction, claim.flags);
-            if closes && self.sessions.half_open_room() <= self.pending.len() {
-                self.settle_pending(burst);
+            if let Some(flags) = self.believe(burst, at, claim)? {
+                // What waits found room for itself before this one needed some too.
+                let closes = self.sessions.would_close(claim.slot, claim.direction, flags);
+                if closes && self.sessions.half_open_room() <= self.pending.len() {
+                    self.settle_pending(burst);
+                }
+                self.sessions.touch(claim.slot, claim.direction, flags, self.now);
             }
-            self.sessions.touch(claim.slot, claim.direction, claim.flags, self.now);
             self.sessions.set_checked(claim.slot, claim.direction);
         }
         burst.allow(at, Verdict::Forward(leaves), decision, SessionState::Hit);
@@ -190,13 +201,14 @@ impl Worker {
             return Ok(false);
         }
         let allowed = exit::verdict(snapshot, claim.hop_limit, arrived, leaves);
+        let news = if claim.is_error { None } else { self.believe(burst, at, claim)? };
         let renewal = Renewal {
             key: claim.key,
             hash: claim.hash,
             epoch: burst.epoch,
             ports: (in_port, exit.port),
             direction: claim.direction,
-            flags: claim.flags,
+            news,
             is_error: claim.is_error,
         };
         match exit.gate {
@@ -236,12 +248,17 @@ impl Worker {
         new: NewSession,
     ) -> Result<(), DropReason> {
         self.check_start(&ip.transport)?;
+        let mut new = self.check_opening(burst, at, new)?;
+        let exit = exit::find(burst.snapshot, new.in_port, forward.src, forward.dst);
+        if let Ok(exit) = &exit {
+            new.out_port = exit.port;
+        }
         // When the table is nearly full, who finds room depends on the order: one packet at a time then.
         let is_tight = self.sessions.room_for(&new) <= self.pending.len();
         if is_tight {
             self.settle_pending(burst);
         }
-        let Exit { port, gate } = match exit::find(burst.snapshot, new.in_port, forward.src, forward.dst) {
+        let Exit { port, gate } = match exit {
             Ok(exit) => exit,
             Err(reason) => {
                 // A closed port must not be opened by an answer either.
@@ -262,7 +279,6 @@ impl Worker {
             }
         };
         let allowed = exit::verdict(burst.snapshot, ip.hop_limit, burst.in_port(at), leaves);
-        let new = NewSession { out_port: port, ..new };
         match gate {
             Gate::Hairpin(origin) => {
                 let decision = hairpin(origin);

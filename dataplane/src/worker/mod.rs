@@ -39,17 +39,21 @@ mod caching;
 mod column;
 mod conversation;
 mod denial;
+mod evidence;
 mod exit;
+mod fragments;
 mod neighbours;
 mod pending;
 
+use std::sync::Arc;
+
 use ahash::RandomState;
 
-use crate::fragment::{DatagramKey, Fate, FragmentTable};
-use crate::packet::{Body, Fragment, Ip, Transport};
-use crate::session::{Moment, NONE, PlainHit, SessionMemoryError, SessionTable};
+use crate::fragment::FragmentTable;
+use crate::packet::{Body, Ip, Transport};
+use crate::session::{Budget, Moment, NONE, PlainHit, SessionMemoryError, SessionTable};
 use crate::{
-    BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, Received, SessionConfig,
+    BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, SessionConfig,
     SessionState, Snapshot, Verdict,
 };
 
@@ -57,7 +61,7 @@ pub use affinity::Affinity;
 pub(crate) use denial::denied_by;
 
 use admission::Arrival;
-use column::{Burst, Columns, Meta, PortFacts};
+use column::{Burst, Columns, Frames, Meta, PortFacts};
 use pending::Pending;
 
 /// The most packets that are judged together: what VPP takes as one vector. More gains nothing, as the columns would
@@ -93,6 +97,8 @@ pub struct Worker {
     epoch: u32,
     ports: Vec<PortFacts>,
     columns: Columns,
+    /// Room for a burst's frames; empty between bursts.
+    frames: Vec<&'static [u8]>,
     pending: Pending,
 }
 
@@ -117,19 +123,33 @@ impl Worker {
     /// # Errors
     /// When there is no address space for so many sessions.
     pub fn try_new(config: WorkerConfig) -> Result<Self, SessionMemoryError> {
-        Self::with_hasher(config, &RandomState::new())
+        Ok(Self::team(config, 1)?.remove(0))
+    }
+
+    /// Workers that have the capacity of the sessions, and its shares, together. Their hashes are keyed at random.
+    ///
+    /// # Errors
+    /// When there is no address space for so many sessions.
+    pub fn team(config: WorkerConfig, workers: usize) -> Result<Vec<Self>, SessionMemoryError> {
+        let budget = Arc::new(Budget::new(&config.sessions, workers));
+        (0..workers).map(|_| Self::with_hasher(config, Arc::clone(&budget), &RandomState::new())).collect()
     }
 
     /// A worker whose hashes are the same in every run.
     #[cfg(test)]
     pub(crate) fn with_fixed_seed(config: WorkerConfig) -> Self {
-        Self::with_hasher(config, &RandomState::with_seeds(1, 2, 3, 4)).expect("tests have room")
+        let budget = Arc::new(Budget::new(&config.sessions, 1));
+        Self::with_hasher(config, budget, &RandomState::with_seeds(1, 2, 3, 4)).expect("tests have room")
     }
 
-    fn with_hasher(config: WorkerConfig, hasher: &RandomState) -> Result<Self, SessionMemoryError> {
+    fn with_hasher(
+        config: WorkerConfig,
+        budget: Arc<Budget>,
+        hasher: &RandomState,
+    ) -> Result<Self, SessionMemoryError> {
         Ok(Self {
             tcp_pickup: config.sessions.tcp_pickup,
-            sessions: SessionTable::new(config.sessions, hasher)?,
+            sessions: SessionTable::new(config.sessions, budget, hasher)?,
             fragments: FragmentTable::new(config.fragments, hasher.clone()),
             counters: Counters::default(),
             now: Moment::default(),
@@ -137,6 +157,7 @@ impl Worker {
             epoch: 0,
             ports: Vec::new(),
             columns: Columns::default(),
+            frames: Vec::with_capacity(BURST),
             pending: Pending::new(),
         })
     }
@@ -155,20 +176,24 @@ impl Worker {
         judged.clear();
         self.enter(snapshot);
         let mut columns = std::mem::take(&mut self.columns);
+        let mut frames: Vec<&[u8]> = std::mem::take(&mut self.frames);
         let mut packets = packets.into_iter();
         loop {
             columns.clear();
+            frames.clear();
             for packet in packets.by_ref().take(BURST) {
                 let frame = (LinkType::Ethernet, packet.frame, packet.wire_len);
                 columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
+                frames.push(packet.frame);
             }
-            self.run::<false>(snapshot, &mut columns, Times::One(time));
+            self.run::<false>(snapshot, &mut columns, Frames::Ethernet(&frames), Times::One(time));
             judged.extend_from_slice(&columns.judged);
             if columns.len() < BURST {
                 break;
             }
         }
         self.columns = columns;
+        self.frames = emptied(frames);
     }
 
     /// Judges packets, in order, by one snapshot. `outcomes[i]` is what became of `packets[i]`.
@@ -187,7 +212,7 @@ impl Worker {
                 let frame = (packet.link, packet.frame, packet.wire_len);
                 columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
             }
-            self.run::<true>(snapshot, &mut columns, Times::Each(packets));
+            self.run::<true>(snapshot, &mut columns, Frames::Any(packets), Times::Each(packets));
             for (at, outcome) in outcomes.iter_mut().enumerate() {
                 let Judged { verdict, session, .. } = columns.judged[at];
                 let (decision, flow) = (columns.decisions.get(at), columns.flow(at));
@@ -212,6 +237,16 @@ impl Worker {
         self.sessions.bytes()
     }
 
+    /// A port is no more: its sessions end with the next bursts, some with each, and so does what they count for.
+    pub fn remove_port(&mut self, port: PortId) {
+        self.sessions.remove_port(port);
+    }
+
+    /// A port is new, perhaps with the number of an older one.
+    pub fn add_port(&mut self, port: PortId) {
+        self.sessions.add_port(port);
+    }
+
     /// Forgets all sessions and fragments, and what time it is; counters stay. Costs what was in use.
     pub fn clear(&mut self) {
         self.sessions.clear();
@@ -229,16 +264,22 @@ impl Worker {
         self.ports.clear();
         self.ports.extend(snapshot.ports().iter().map(PortFacts::new));
         self.counters.know_ports(snapshot.ports().len());
-        self.sessions.know_ports(snapshot.ports().len());
+        self.sessions.know_ports(snapshot.ports().iter().map(|port| port.kind));
     }
 
     /// Judges a burst that was parsed. `EXPLAIN` says whether decisions are wanted for hits too.
-    fn run<const EXPLAIN: bool>(&mut self, snapshot: &Snapshot, columns: &mut Columns, times: Times<'_>) {
+    fn run<const EXPLAIN: bool>(
+        &mut self,
+        snapshot: &Snapshot,
+        columns: &mut Columns,
+        frames: Frames<'_>,
+        times: Times<'_>,
+    ) {
         if let Times::One(time) = times {
             self.now.time = self.now.time.max(time);
         }
         self.sessions.sweep(self.now.time, SWEEP);
-        let mut burst = columns.burst(snapshot, self.epoch);
+        let mut burst = columns.burst(snapshot, self.epoch, frames);
         self.read_ahead(burst.metas);
         for at in 0..burst.metas.len() {
             if let Times::Each(packets) = times {
@@ -284,6 +325,9 @@ impl Worker {
         let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
         let packet = PlainHit { key, from_low, flags, in_port, epoch: burst.epoch };
         let Some(hit) = self.sessions.hit(meta.guess, &packet, self.now) else { return false };
+        if hit.is_due {
+            self.sample(burst, at);
+        }
         if EXPLAIN {
             burst.decisions.set(at, Some(self.sessions.decision(meta.guess)));
         } else {
@@ -345,40 +389,16 @@ impl Worker {
         }
     }
 
-    /// Fragments are judged one at a time: they are rare, and a later one depends on the first.
-    fn judge_fragment(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip, part: Fragment) -> Result<(), DropReason> {
-        let generation = burst.snapshot.generation();
-        let key = DatagramKey::of(ip, part, burst.in_port(at));
-        if !part.is_first() {
-            let fate = self.fragments.inherit(&key, part, self.now.time)?;
-            if fate.generation != generation {
-                return Err(DropReason::FragmentWithoutFirst);
-            }
-            if let Verdict::Forward(out) = fate.verdict {
-                exit::check_hop_limit(burst.snapshot, ip.hop_limit, burst.in_port(at), out)?;
-                burst.judged[at].session = Some(SessionState::Hit);
-            }
-            burst.judged[at].verdict = fate.verdict;
-            burst.decisions.set(at, fate.decision);
-            burst.set_transport_ports(at, fate.transport_ports);
-            return Ok(());
-        }
-        self.fragments.begin(key, part, self.now.time)?;
-        let judged = self.judge_packet(burst, at, ip);
-        self.settle_pending(burst);
-        if let Err(reason) = judged {
-            burst.drop(at, reason);
-        }
-        let transport_ports = (ip.flow.sport, ip.flow.dport);
-        let (verdict, decision) = (burst.judged[at].verdict, burst.decisions.get(at));
-        self.fragments.settle(&key, Fate { verdict, decision, generation, transport_ports });
-        Ok(())
-    }
-
     /// Classifies the pending packets and acts on the answers, in the packets' order.
     fn settle_pending(&mut self, burst: &mut Burst<'_>) {
         self.pending.settle(&mut self.sessions, burst);
     }
+}
+
+/// The memory of a list, for references of any lifetime. (A list that is empty is collected in its place.)
+fn emptied(mut frames: Vec<&[u8]>) -> Vec<&'static [u8]> {
+    frames.clear();
+    frames.into_iter().map(|_| -> &[u8] { &[] }).collect()
 }
 
 fn kind(body: &Body) -> BodyKind {

@@ -34,7 +34,8 @@ pub(super) struct Renewal {
     /// The session's ports in the new generation, in its forward direction.
     pub(super) ports: (PortId, PortId),
     pub(super) direction: Direction,
-    pub(super) flags: Option<TcpFlags>,
+    /// What the session learns from the packet; none for nothing.
+    pub(super) news: Option<Option<TcpFlags>>,
     /// An ICMP error about the session does not keep it alive.
     pub(super) is_error: bool,
 }
@@ -43,8 +44,10 @@ impl Renewal {
     /// The new generation allows the session.
     pub(super) fn apply(&self, sessions: &mut SessionTable, slot: Slot, decision: Decision, now: Moment) {
         sessions.renew(slot, self.epoch, &decision, self.ports, now);
+        if let Some(flags) = self.news {
+            sessions.touch(slot, self.direction, flags, now);
+        }
         if !self.is_error {
-            sessions.touch(slot, self.direction, self.flags, now);
             sessions.set_checked(slot, self.direction);
         }
     }
@@ -178,6 +181,10 @@ impl Waiting {
                 if !allowed {
                     sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     return Err(DropReason::PolicyDenied);
+                }
+                // The other side's SYN on an open connection: its receiver knows what it means (RFC 5961 §4).
+                if new.flags.is_some() && sessions.is_open_against(&new, self.now.time) {
+                    return Ok(SessionState::Hit);
                 }
                 sessions.create(&new, self.now).map(|_| SessionState::New)
             }

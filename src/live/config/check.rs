@@ -167,8 +167,12 @@ fn sessions(written: &super::file::Sessions, faults: &mut Faults<'_>) -> Session
         }
     };
     let timeouts = TimeoutsConfig {
+        tcp_new: time("tcp_new", &times.tcp_new),
         tcp_established: time("tcp_established", &times.tcp_established),
-        tcp_transient: time("tcp_transient", &times.tcp_transient),
+        tcp_half_closed: time("tcp_half_closed", &times.tcp_half_closed),
+        tcp_closed: time("tcp_closed", &times.tcp_closed),
+        udp_unreplied: time("udp_unreplied", &times.udp_unreplied),
+        udp_stream: time("udp_stream", &times.udp_stream),
         idle: time("idle", &times.idle),
         icmp_echo: time("icmp_echo", &times.icmp_echo),
     };
@@ -186,7 +190,8 @@ fn sessions(written: &super::file::Sessions, faults: &mut Faults<'_>) -> Session
         outside: share("outside", &written.shares.outside),
     };
     let capacity = written.capacity.as_ref().map(|capacity| capacity.value);
-    SessionsConfig { capacity, tcp_pickup: written.tcp_pickup, timeouts, shares }
+    let (tcp_pickup, tcp_window) = (written.tcp_pickup, written.tcp_window);
+    SessionsConfig { capacity, tcp_pickup, tcp_window, timeouts, shares }
 }
 
 fn ports(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Vec<PortEntry> {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused};
+use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, Window};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -84,6 +84,7 @@ pub(super) struct Workers {
 pub(super) struct Sessions {
     pub(super) capacity: Option<Spanned<usize>>,
     pub(super) tcp_pickup: bool,
+    pub(super) tcp_window: Window,
     pub(super) timeouts: Timeouts,
     pub(super) shares: Shares,
 }
@@ -99,8 +100,12 @@ pub(super) struct Shares {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Timeouts {
+    pub(super) tcp_new: Option<Spanned<String>>,
     pub(super) tcp_established: Option<Spanned<String>>,
-    pub(super) tcp_transient: Option<Spanned<String>>,
+    pub(super) tcp_half_closed: Option<Spanned<String>>,
+    pub(super) tcp_closed: Option<Spanned<String>>,
+    pub(super) udp_unreplied: Option<Spanned<String>>,
+    pub(super) udp_stream: Option<Spanned<String>>,
     pub(super) idle: Option<Spanned<String>>,
     pub(super) icmp_echo: Option<Spanned<String>>,
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use bulkhead_dataplane::{Percent, SessionConfig, Timeouts};
+use bulkhead_dataplane::{Percent, SessionConfig, TcpWindow, Timeouts};
 
-use super::SessionsConfig;
+use super::{SessionsConfig, Window};
 
 impl SessionsConfig {
     /// What the dataplane is told: its own defaults where the file says nothing.
@@ -16,9 +16,17 @@ impl SessionsConfig {
         let (times, defaults, shares) = (self.timeouts, default.timeouts, self.shares);
         SessionConfig {
             tcp_pickup: self.tcp_pickup,
+            tcp_window: match self.tcp_window {
+                Window::Loose => TcpWindow::Loose,
+                Window::Strict => TcpWindow::Strict,
+            },
             timeouts: Timeouts {
+                tcp_new: nanoseconds(times.tcp_new, defaults.tcp_new),
                 tcp_established: nanoseconds(times.tcp_established, defaults.tcp_established),
-                tcp_transient: nanoseconds(times.tcp_transient, defaults.tcp_transient),
+                tcp_half_closed: nanoseconds(times.tcp_half_closed, defaults.tcp_half_closed),
+                tcp_closed: nanoseconds(times.tcp_closed, defaults.tcp_closed),
+                udp_unreplied: nanoseconds(times.udp_unreplied, defaults.udp_unreplied),
+                udp_stream: nanoseconds(times.udp_stream, defaults.udp_stream),
                 idle: nanoseconds(times.idle, defaults.idle),
                 icmp_echo: nanoseconds(times.icmp_echo, defaults.icmp_echo),
                 ..defaults

@@ -1,64 +1,45 @@
 //! Room for new entries: limits, what is swept out because its time is up, and what is ended early.
 
-use super::super::SessionConfig;
+use super::super::budget::{Room, Side};
 use super::super::entry::{Class, NONE, NewSession, Slot};
-use super::{SessionTable, class_of};
+use super::{SessionTable, first_class};
 use crate::{DropReason, PortId, PortKind};
 
-/// What is ended early for a new session: refusals first, which cost nobody a connection; then connections that are not
-/// established, so that a flood of SYNs recycles its own and leaves established ones alone; then pings, which lose one
-/// reply.
-const RECYCLED: [Class; 3] = [Class::Refused, Class::Transient, Class::Echo];
+/// What is ended early for a new session: refusals first, which cost nobody a connection; then UDP that nobody has answered;
+/// connections that are over; those that are not established, so that a flood of SYNs recycles its own and leaves established
+/// ones alone; pings, which lose one reply; and connections that are probably reset.
+const RECYCLED: [Class; 6] =
+    [Class::Refused, Class::Unreplied, Class::Closed, Class::New, Class::Echo, Class::Doubtful];
+
+/// What gives way to a connection that is not established, when these have used up their share.
+const HALF_OPEN: [Class; 2] = [Class::Closed, Class::New];
 
 /// Sessions that are swept out together: enough for their cache misses to overlap.
 const SWEPT_TOGETHER: usize = 32;
 
-/// The shares of the capacity as numbers of entries.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    half_open: usize,
-    pod: usize,
-    outside: usize,
-}
-
-impl Limits {
-    pub(super) fn of(config: &SessionConfig, capacity: usize) -> Self {
-        Self {
-            half_open: config.half_open.of(capacity),
-            pod: config.pod_share.of(capacity),
-            outside: config.outside_share.of(capacity),
-        }
-    }
-
-    const fn of_port(&self, kind: PortKind) -> usize {
-        match kind {
-            PortKind::Pod => self.pod,
-            PortKind::Uplink | PortKind::Host => self.outside,
-        }
-    }
-}
-
 impl SessionTable {
-    /// How many more entries fit without ending another one.
-    pub(crate) fn room(&self) -> usize {
-        self.config.capacity.saturating_sub(self.index.len())
-    }
-
     /// How many more entries like this one fit without ending another one.
     pub(crate) fn room_for(&self, new: &NewSession) -> usize {
-        let of_port = self.limits.of_port(new.in_kind).saturating_sub(self.lists.held_by(new.in_port));
-        let room = self.room().min(of_port);
-        if class_of(&new.key) == Class::Transient { room.min(self.half_open_room()) } else { room }
+        let of = |side, port| self.budget.free_of(side, port, self.kind(port));
+        let room = self.budget.free().min(of(Side::Starter, new.in_port)).min(of(Side::Destination, new.out_port));
+        if first_class(&new.key).is_half_open() { room.min(self.half_open_room()) } else { room }
     }
 
     /// How many more connections that are not established fit without ending another one.
-    pub(crate) const fn half_open_room(&self) -> usize {
-        self.limits.half_open.saturating_sub(self.lists.len(Class::Transient))
+    pub(crate) fn half_open_room(&self) -> usize {
+        self.budget.free_half_open()
     }
 
-    /// Ends at most `limit` sessions whose time is up.
+    /// Ends at most `limit` sessions whose time is up or whose port is no more, and what other tables need the room of.
     pub(crate) fn sweep(&mut self, now: u64, limit: usize) {
+        if self.followed != self.budget.calls() {
+            self.follow_call(now);
+        }
         let mut left = limit;
+        while left > 0 && !self.leaving.is_empty() {
+            left -= 1;
+            self.end_one_leaving();
+        }
         for class in Class::ALL {
             while left > 0 && self.end_expired_of(class, now, &mut left) {}
         }
@@ -87,34 +68,97 @@ impl SessionTable {
     /// are not established beyond their share are taken from the port that has the most of them, so that a pod that
     /// floods loses its own; a port's share is made up for by the port's own entries.
     pub(super) fn make_room(&mut self, new: &NewSession, replaces: bool, now: u64) -> Result<(), DropReason> {
-        if self.lists.held_by(new.in_port) >= self.limits.of_port(new.in_kind)
-            && !self.end_one_of_port(new.in_port, &RECYCLED, now)
-        {
-            return Err(DropReason::SessionQuota);
+        for (side, port) in [(Side::Starter, new.in_port), (Side::Destination, new.out_port)] {
+            let room = self.budget.room_of(side, port, self.kind(port));
+            if !self.find_room(room, |table| table.end_one_of(side, port, &RECYCLED, now)) {
+                return Err(DropReason::SessionQuota);
+            }
         }
-        if class_of(&new.key) == Class::Transient && self.half_open_room() == 0 {
-            self.end_one(&[Class::Transient], now);
-        }
-        if self.room() == 0 && !replaces {
-            // Whatever its class.
-            self.sweep(now, 1);
-            if self.room() == 0 && !self.end_one(&RECYCLED, now) {
+        if first_class(&new.key).is_half_open() {
+            let room = self.budget.half_open_room();
+            if !self.find_room(room, |table| table.end_one(&HALF_OPEN, now)) {
                 return Err(DropReason::SessionTableFull);
             }
         }
-        Ok(())
+        if !replaces && self.budget.room() != Room::Free {
+            // Whatever its class.
+            self.sweep(now, 1);
+        }
+        let room = if replaces { Room::Free } else { self.budget.room() };
+        if self.find_room(room, |table| table.end_one(&RECYCLED, now)) {
+            Ok(())
+        } else {
+            Err(DropReason::SessionTableFull)
+        }
+    }
+
+    /// Whether there is room, may be made, or may be had of other tables, which are called then.
+    fn find_room(&mut self, room: Room, end: impl FnOnce(&mut Self) -> bool) -> bool {
+        if room == Room::Free || end(self) {
+            return true;
+        }
+        self.budget.call();
+        self.followed = self.followed.wrapping_add(1);
+        room == Room::Overdraft
+    }
+
+    /// Another table has no room and nothing to end: ends what is over a limit here.
+    #[cold]
+    #[inline(never)]
+    fn follow_call(&mut self, now: u64) {
+        self.followed = self.budget.calls();
+        for port in (0..=u16::MAX).map(PortId).take(self.lists.ports()) {
+            for side in Side::BOTH {
+                let limit = self.budget.limit(side, self.kind(port));
+                while self.budget.held(side, port) > limit && self.end_one_of(side, port, &RECYCLED, now) {}
+            }
+        }
+        while self.budget.is_half_open_overdrawn() && self.end_one(&HALF_OPEN, now) {}
+        while self.budget.is_overdrawn() && self.end_one(&RECYCLED, now) {}
     }
 
     /// Finds room for a refusal: by ending expired entries and other refusals only.
     pub(super) fn make_room_for_refusal(&mut self, new: &NewSession, now: u64) -> bool {
-        let is_over = self.lists.held_by(new.in_port) >= self.limits.of_port(new.in_kind);
-        if is_over && !self.end_one_of_port(new.in_port, &[Class::Refused], now) {
-            return false;
+        for (side, port) in [(Side::Starter, new.in_port), (Side::Destination, new.out_port)] {
+            let is_over = self.budget.room_of(side, port, self.kind(port)) != Room::Free;
+            if is_over && !self.end_one_of(side, port, &[Class::Refused], now) {
+                return false;
+            }
         }
-        if self.room() == 0 {
+        if self.budget.room() != Room::Free {
             self.sweep(now, 1);
         }
-        self.room() > 0 || self.end_one(&[Class::Refused], now)
+        self.budget.room() == Room::Free || self.end_one(&[Class::Refused], now)
+    }
+
+    /// A port is no more: a pod's entries are ended, some with each burst. The uplink and the host speak for others, whose
+    /// connections go on when the interface comes back.
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        let is_pod = self.kind(port) == PortKind::Pod;
+        if is_pod && port.index() < self.lists.ports() && !self.leaving.contains(&port) {
+            self.leaving.push(port);
+        }
+    }
+
+    /// A port is new: what is left of an older one with its number is ended now.
+    pub(crate) fn add_port(&mut self, port: PortId) {
+        while self.leaving.contains(&port) {
+            self.end_one_leaving();
+        }
+    }
+
+    fn end_one_leaving(&mut self) {
+        let Some(&port) = self.leaving.first() else { return };
+        let all = Class::ALL.iter().flat_map(|&class| Side::BOTH.map(|side| self.lists.first_of(side, port, class)));
+        match all.into_iter().find(|&slot| slot != NONE) {
+            Some(slot) => {
+                self.counts.removed += u64::from(self.entry(slot).refused().is_none());
+                self.remove(slot);
+            }
+            None => {
+                self.leaving.remove(0);
+            }
+        }
     }
 
     /// Ends one entry: one whose time is up, else, of the first of these classes that has any, the least recently used
@@ -127,13 +171,14 @@ impl SessionTable {
         oldest.inspect(|&slot| self.end(slot, now)).is_some()
     }
 
-    /// Ends one entry of the port: one whose time is up, else the least recently used one of the first of these classes
+    /// Ends one entry with the port at this end: one whose time is up, else the least recently used one of the first of these classes
     /// that has any.
-    fn end_one_of_port(&mut self, port: PortId, classes: &[Class], now: u64) -> bool {
-        if Class::ALL.iter().any(|&class| self.end_expired(self.lists.first_of_port(port, class), now)) {
+    fn end_one_of(&mut self, side: Side, port: PortId, classes: &[Class], now: u64) -> bool {
+        if Class::ALL.iter().any(|&class| self.end_expired(self.lists.first_of(side, port, class), now)) {
             return true;
         }
-        let oldest = classes.iter().map(|&class| self.lists.first_of_port(port, class)).find(|&first| first != NONE);
+        let first = |&class: &Class| self.lists.first_of(side, port, class);
+        let oldest = classes.iter().map(first).find(|&first| first != NONE);
         oldest.inspect(|&slot| self.end(slot, now)).is_some()
     }
 

@@ -4,14 +4,26 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::PortKind;
 use crate::packet::Ports;
+use crate::session::budget::Room;
 use crate::session::{Percent, Timeouts};
 
 const CONFIG: SessionConfig = SessionConfig {
     capacity: 6,
-    timeouts: Timeouts { idle: 600, tcp_established: 2000, tcp_transient: 120, icmp_echo: 60, refused: 30 },
+    timeouts: Timeouts {
+        tcp_new: 120,
+        tcp_established: 2000,
+        tcp_half_closed: 90,
+        tcp_closed: 60,
+        udp_unreplied: 300,
+        udp_stream: 600,
+        idle: 600,
+        icmp_echo: 60,
+        refused: 30,
+    },
     tcp_pickup: false,
+    tcp_window: TcpWindow::Loose,
+    verify_checksums: false,
     remember_refused: true,
     half_open: Percent::ALL,
     pod_share: Percent::ALL,
@@ -35,6 +47,7 @@ fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
         in_kind: PortKind::Pod,
         out_port,
         direction: Direction::Forward,
+        span: None,
     }
 }
 
@@ -43,8 +56,13 @@ fn at(time: u64) -> Moment {
 }
 
 fn table_of(config: SessionConfig) -> SessionTable {
-    let mut table = SessionTable::new(config, &RandomState::with_seeds(1, 2, 3, 4)).unwrap();
-    table.know_ports(4);
+    member(config, &Arc::new(Budget::new(&config, 1)))
+}
+
+/// One of the tables that have a budget together.
+fn member(config: SessionConfig, budget: &Arc<Budget>) -> SessionTable {
+    let mut table = SessionTable::new(config, Arc::clone(budget), &RandomState::with_seeds(1, 2, 3, 4)).unwrap();
+    table.know_ports([PortKind::Uplink, PortKind::Pod, PortKind::Pod, PortKind::Pod].into_iter());
     table
 }
 
@@ -73,6 +91,7 @@ fn check(table: &SessionTable) {
     }
     assert_eq!(table.fresh as usize, in_lists + free);
     assert!(table.len() <= table.config.capacity);
+    assert_eq!(table.config.capacity - table.budget.free(), in_lists);
 }
 
 #[test]
@@ -85,7 +104,7 @@ fn two_keys_with_one_hash_live_side_by_side_and_are_never_mixed_up() {
 
 #[test]
 fn hashes_differ_from_table_to_table() {
-    let of = || SessionTable::new(CONFIG, &RandomState::new()).unwrap();
+    let of = || SessionTable::new(CONFIG, Arc::new(Budget::new(&CONFIG, 1)), &RandomState::new()).unwrap();
     assert_ne!(session(&of(), 1, true).hash, session(&of(), 1, true).hash);
 }
 
@@ -100,10 +119,14 @@ proptest! {
         let mut now = 0;
         for (number, tcp, reply, flags, wait) in steps {
             now += wait;
+            // For UDP, `down` says whether there was a reply.
             let timeout = |tcp: bool, up: u8, down: u8| match (tcp, up & down) {
+                (false, _) if down == 0 => 300,
                 (false, _) => 600,
-                (true, both) if both & TcpFlags::ACK != 0 && both & TcpFlags::FIN == 0 => 2000,
-                (true, _) => 120,
+                (true, both) if both & TcpFlags::FIN != 0 => 60,
+                (true, both) if both & TcpFlags::ACK == 0 => 120,
+                (true, _) if (up | down) & TcpFlags::FIN != 0 => 90,
+                (true, _) => 2000,
             };
             model.retain(|&(_, tcp), &mut (seen, up, down)| now < seen + timeout(tcp, up, down));
             if wait % 3 == 0 {
@@ -123,11 +146,12 @@ proptest! {
                 }
                 None => {
                     // An expired session may be swept a little late, so the table may be full before the model is.
-                    let has_room = table.room() > 0;
+                    let has_room = table.budget.room() == Room::Free;
                     prop_assert!(has_room || table.len() == CONFIG.capacity);
-                    let transient = model.iter().any(|(&(_, tcp), &(_, up, down))| timeout(tcp, up, down) == 120);
+                    let spare = [60, 120, 300];
+                    let may_go = model.iter().any(|(&(_, tcp), &(_, up, down))| spare.contains(&timeout(tcp, up, down)));
                     let created = table.create(&new, at(now)).is_ok();
-                    prop_assert!(created || (!has_room && !transient));
+                    prop_assert!(created || (!has_room && !may_go));
                     // Which one was recycled is the table's choice: the model learns it from there.
                     model.retain(|&(number, tcp), _| {
                         let old = session(&table, number, tcp);

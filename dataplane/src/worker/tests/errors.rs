@@ -78,7 +78,7 @@ fn an_error_does_not_keep_a_session_alive() {
     let mut bed = Bed::new();
     let sent = udp("10.0.0.1", "8.8.8.8", 53);
     bed.send(A, &sent);
-    bed.wait(599);
+    bed.wait(29);
     let error = error_about(&sent, "100.64.0.1", "10.0.0.1");
     assert_eq!(bed.verdict(UPLINK, &error), Verdict::Forward(A));
     bed.wait(1);

@@ -136,7 +136,7 @@ fn ipv6_fragments_are_one_datagram_whatever_next_header_the_later_ones_claim() {
 
 #[test]
 fn a_full_fragment_table_forgets_the_datagram_that_began_first() {
-    let fragments = FragmentConfig { capacity: 2, ..FragmentConfig::default() };
+    let fragments = FragmentConfig { capacity: 2, pod_share: Percent::ALL, ..FragmentConfig::default() };
     let mut bed = Bed::new();
     bed.worker = Worker::with_fixed_seed(WorkerConfig { fragments, ..WorkerConfig::default() });
     for id in 1..=3 {
@@ -152,7 +152,7 @@ fn a_full_fragment_table_forgets_the_datagram_that_began_first() {
 
 #[test]
 fn datagrams_that_are_never_completed_do_not_stop_those_that_are() {
-    let fragments = FragmentConfig { capacity: 8, ..FragmentConfig::default() };
+    let fragments = FragmentConfig { capacity: 8, pod_share: Percent::ALL, ..FragmentConfig::default() };
     let mut bed = Bed::new();
     bed.worker = Worker::with_fixed_seed(WorkerConfig { fragments, ..WorkerConfig::default() });
     for id in 1..=100 {
@@ -165,7 +165,7 @@ fn datagrams_that_are_never_completed_do_not_stop_those_that_are() {
 
 #[test]
 fn without_room_for_any_datagram_no_fragment_passes() {
-    let fragments = FragmentConfig { capacity: 0, ..FragmentConfig::default() };
+    let fragments = FragmentConfig { capacity: 0, pod_share: Percent::ALL, ..FragmentConfig::default() };
     let mut bed = Bed::new();
     bed.worker = Worker::with_fixed_seed(WorkerConfig { fragments, ..WorkerConfig::default() });
     assert_eq!(bed.verdict(A, &pieces(80, 1)[0]), dropped(DropReason::FragmentTableFull));
@@ -174,7 +174,8 @@ fn without_room_for_any_datagram_no_fragment_passes() {
 #[test]
 fn denied_datagrams_do_not_stand_in_the_way_of_an_allowed_one() {
     let mut bed = Bed::new();
-    for id in 0..4096 {
+    // As many as a pod may have.
+    for id in 0..1024 {
         assert_eq!(bed.verdict(A, &pieces(81, id)[0]), dropped(DropReason::PolicyDenied));
     }
     for piece in pieces(80, 5000) {
@@ -183,4 +184,27 @@ fn denied_datagrams_do_not_stand_in_the_way_of_an_allowed_one() {
     // The one that made room is the oldest, and nothing of it passes.
     assert_eq!(bed.verdict(A, &pieces(81, 0)[1]), dropped(DropReason::FragmentWithoutFirst));
     assert_eq!(bed.verdict(A, &pieces(81, 1)[1]), dropped(DropReason::PolicyDenied));
+}
+
+#[test]
+fn a_port_over_its_share_of_the_fragment_memory_loses_its_own_oldest_and_nobody_elses() {
+    let mut bed = Bed::new();
+    let from_b = |id| {
+        let payload = [&[0x9c, 0x40, 0, 53, 0, 48, 0, 0][..], &[7; 40]].concat();
+        fragments_v4(&v4("10.0.0.2", "10.0.0.1", 17, 64, &payload), id, 16)
+    };
+    for id in 0..10 {
+        assert_eq!(bed.verdict(B, &from_b(id)[0]), Verdict::Forward(A));
+    }
+    // Twice what the whole memory holds.
+    for id in 0..8192 {
+        assert_eq!(bed.verdict(A, &pieces(80, id)[0]), Verdict::Forward(B));
+    }
+    for id in 0..10 {
+        for piece in &from_b(id)[1..] {
+            assert_eq!(bed.verdict(B, piece), Verdict::Forward(A));
+        }
+    }
+    assert_eq!(bed.verdict(A, &pieces(80, 8192 - 1025)[1]), dropped(DropReason::FragmentWithoutFirst));
+    assert_eq!(bed.verdict(A, &pieces(80, 8192 - 1024)[1]), Verdict::Forward(B), "a quarter is its share");
 }

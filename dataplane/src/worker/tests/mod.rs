@@ -1,6 +1,7 @@
 //! The pipeline as a whole, one packet at a time unless the test is about bursts.
 
 mod admission;
+mod attacks;
 mod errors;
 mod fragments;
 mod generations;

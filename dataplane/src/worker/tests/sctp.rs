@@ -1,6 +1,7 @@
 //! SCTP associations: opened by INIT, established after both ways, ended by ABORT and SHUTDOWN.
 
 use super::dropped;
+use crate::packet::checksum::crc32c;
 use crate::testbed::*;
 use crate::*;
 
@@ -17,7 +18,10 @@ const DATA: u8 = 0;
 fn chunk(src: &str, dst: &str, sport: u16, dport: u16, chunk: u8) -> Vec<u8> {
     let [a, b] = sport.to_be_bytes();
     let [c, d] = dport.to_be_bytes();
-    v4(src, dst, 132, 64, &[a, b, c, d, 0, 0, 0, 1, 0, 0, 0, 0, chunk, 0, 0, 4])
+    let mut packet = [a, b, c, d, 0, 0, 0, 1, 0, 0, 0, 0, chunk, 0, 0, 4];
+    let sum = crc32c(&packet).to_le_bytes();
+    packet[8..12].copy_from_slice(&sum);
+    v4(src, dst, 132, 64, &packet)
 }
 
 fn there(bed: &mut Bed, kind: u8) -> Verdict {
@@ -69,34 +73,41 @@ fn an_association_is_transient_until_the_cookie_is_acknowledged() {
 
 #[test]
 fn an_abort_and_a_shutdown_shorten_an_association() {
-    let after = |end: fn(&mut Bed)| {
+    let after = |seconds, end: fn(&mut Bed)| {
         let mut bed = established();
         end(&mut bed);
         assert_eq!(back(&mut bed, DATA), Verdict::Forward(A), "what was still under way");
-        bed.wait(120);
+        bed.wait(seconds);
         back(&mut bed, DATA)
     };
-    assert_eq!(after(|bed| assert_eq!(back(bed, ABORT), Verdict::Forward(A))), GONE);
-    assert_eq!(
-        after(|bed| {
-            there(bed, SHUTDOWN);
-            back(bed, SHUTDOWN_ACK);
-        }),
-        GONE
-    );
-    assert_eq!(
-        after(|bed| {
-            there(bed, SHUTDOWN_COMPLETE);
-        }),
-        GONE
-    );
+    let abort = |bed: &mut Bed| assert_eq!(back(bed, ABORT), Verdict::Forward(A));
+    let shutdown = |bed: &mut Bed| {
+        there(bed, SHUTDOWN);
+        back(bed, SHUTDOWN_ACK);
+    };
+    let complete = |bed: &mut Bed| assert_eq!(there(bed, SHUTDOWN_COMPLETE), Verdict::Forward(B));
+    for end in [abort, shutdown, complete] {
+        assert_eq!(after(9, end), Verdict::Forward(A));
+        assert_eq!(after(10, end), GONE);
+    }
     // One side has finished, the other has not.
-    assert_eq!(
-        after(|bed| {
-            there(bed, SHUTDOWN);
-        }),
-        Verdict::Forward(A)
-    );
+    let half = |bed: &mut Bed| assert_eq!(there(bed, SHUTDOWN), Verdict::Forward(B));
+    assert_eq!(after(119, half), Verdict::Forward(A));
+    assert_eq!(after(120, half), GONE);
+}
+
+#[test]
+fn an_abort_with_a_wrong_checksum_is_dropped_and_ends_nothing() {
+    let mut bed = Bed::with(SessionConfig::live(100));
+    for (kind, is_back) in [(INIT, false), (INIT_ACK, true), (COOKIE_ECHO, false), (COOKIE_ACK, true)] {
+        let verdict = if is_back { back(&mut bed, kind) } else { there(&mut bed, kind) };
+        assert!(verdict.out_port().is_some());
+    }
+    let mut abort = chunk("10.0.0.2", "10.0.0.1", 80, 9, ABORT);
+    abort[28] ^= 1;
+    assert_eq!(bed.verdict(B, &abort), dropped(DropReason::BadChecksum));
+    bed.wait(300);
+    assert_eq!(there(&mut bed, DATA), Verdict::Forward(B));
 }
 
 #[test]

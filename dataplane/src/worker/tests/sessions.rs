@@ -103,15 +103,91 @@ fn timeouts_follow_the_state_of_the_connection() {
     // Established: a day.
     assert_eq!(idle(&mut established(), 86_399), Verdict::Forward(A));
     assert_eq!(idle(&mut established(), 86_400), gone);
-    // Reset, or finished from both sides: 120 s again.
-    let mut reset = established();
-    reset.send(B, &b_to_a(RST));
-    assert_eq!(idle(&mut reset, 120), gone);
-    let mut half_closed = established();
-    half_closed.send(A, &a_to_b(FIN | ACK));
-    assert_eq!(idle(&mut half_closed, 121), Verdict::Forward(A));
-    half_closed.send(B, &b_to_a(FIN | ACK));
-    assert_eq!(idle(&mut half_closed, 120), gone);
+    // Reset, or finished from both sides: 10 s.
+    let reset = || {
+        let mut bed = established();
+        bed.send(B, &b_to_a(RST));
+        bed
+    };
+    assert_eq!(idle(&mut reset(), 9), Verdict::Forward(A));
+    assert_eq!(idle(&mut reset(), 10), gone);
+    let mut closed = established();
+    closed.send(A, &a_to_b(FIN | ACK));
+    closed.send(B, &b_to_a(FIN | ACK));
+    assert_eq!(idle(&mut closed, 10), gone);
+}
+
+#[test]
+fn a_fin_of_one_side_does_not_keep_a_day() {
+    let gone = dropped(DropReason::TcpWithoutSession);
+    for (port, fin) in [(A, a_to_b(FIN | ACK)), (B, b_to_a(FIN | ACK))] {
+        let mut bed = established();
+        assert_eq!(bed.send(port, &fin).session, HIT);
+        for _ in 0..5 {
+            bed.wait(119);
+            assert_eq!(bed.verdict(B, &b_to_a(ACK)), Verdict::Forward(A), "half closed, and in use");
+        }
+        bed.wait(120);
+        assert_eq!(bed.verdict(B, &b_to_a(ACK)), gone);
+    }
+}
+
+#[test]
+fn each_state_of_a_connection_has_a_timeout_of_its_own() {
+    let second = SECOND;
+    let timeouts = Timeouts {
+        tcp_new: 20 * second,
+        tcp_established: 1000 * second,
+        tcp_half_closed: 50 * second,
+        tcp_closed: 5 * second,
+        ..Timeouts::default()
+    };
+    let lives = |packets: &[(PortId, Vec<u8>)], seconds| {
+        let mut bed = Bed::with(SessionConfig { timeouts, ..SessionConfig::default() });
+        packets.iter().for_each(|(port, packet)| assert!(bed.verdict(*port, packet).out_port().is_some()));
+        bed.wait(seconds);
+        bed.verdict(B, &b_to_a(ACK)) == Verdict::Forward(A)
+    };
+    let steps =
+        [(A, a_to_b(SYN)), (B, b_to_a(SYN | ACK)), (A, a_to_b(ACK)), (A, a_to_b(FIN | ACK)), (B, b_to_a(FIN | ACK))];
+    for (count, timeout) in [(1, 20), (2, 20), (3, 1000), (4, 50), (5, 5)] {
+        assert!(lives(&steps[..count], timeout - 1), "after {count} packets");
+        assert!(!lives(&steps[..count], timeout), "after {count} packets");
+    }
+}
+
+#[test]
+fn udp_has_30_seconds_until_it_is_answered_and_180_from_then_on() {
+    let probe = Probe { sport: 9, ..probe(ProbeKind::Udp, "10.0.0.2", "10.0.0.1", 53) };
+    let (request, reply) = (probe.request().unwrap(), probe.reply().unwrap());
+    let after = |packets: &[bool], seconds| {
+        let mut bed = Bed::new();
+        for &is_reply in packets {
+            assert!(if is_reply { bed.verdict(A, &reply) } else { bed.verdict(B, &request) }.out_port().is_some());
+        }
+        bed.wait(seconds);
+        bed.send(A, &reply).session
+    };
+    assert_eq!((after(&[false], 29), after(&[false], 30)), (HIT, None));
+    assert_eq!((after(&[false, false, false], 29), after(&[false, false, false], 30)), (HIT, None));
+    assert_eq!((after(&[false, true], 179), after(&[false, true], 180)), (HIT, None));
+    assert_eq!((after(&[false, true, false], 179), after(&[false, true, false], 180)), (HIT, None));
+}
+
+#[test]
+fn udp_without_an_answer_is_recycled_first_and_a_stream_is_not() {
+    let mut bed = Bed::with(SessionConfig { capacity: 3, ..SessionConfig::default() });
+    let stream = Probe { sport: 9, ..probe(ProbeKind::Udp, "10.0.0.2", "10.0.0.1", 53) };
+    bed.send(B, &stream.request().unwrap());
+    assert_eq!(bed.send(A, &stream.reply().unwrap()).session, HIT);
+    bed.send(B, &tcp("10.0.0.2", "10.0.0.1", 1, 443, SYN));
+    for port in 100..150 {
+        assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", port)).session, NEW);
+    }
+    assert_eq!(bed.send(A, &stream.reply().unwrap()).session, HIT);
+    let syn_ack = tcp("10.0.0.1", "10.0.0.2", 443, 1, SYN | ACK);
+    assert_eq!(bed.send(A, &syn_ack).session, HIT, "the half-open connection stays longer");
+    assert_eq!(bed.worker.counters().sessions().recycled, 49);
 }
 
 #[test]
@@ -119,11 +195,11 @@ fn other_protocols_are_forgotten_when_idle_and_kept_while_in_use() {
     let request = Probe { sport: 9, ..probe(ProbeKind::Udp, "10.0.0.2", "10.0.0.1", 53) };
     let mut bed = Bed::new();
     bed.send(B, &request.request().unwrap());
-    for _ in 0..5 {
-        bed.wait(599);
+    for wait in [29, 179, 179, 179, 179] {
+        bed.wait(wait);
         assert_eq!(bed.send(A, &request.reply().unwrap()).session, HIT);
     }
-    bed.wait(600);
+    bed.wait(180);
     assert_eq!(bed.verdict(A, &request.reply().unwrap()), dropped(DropReason::PolicyDenied));
     assert_eq!(bed.worker.counters().sessions().expired, 1);
 
@@ -196,15 +272,22 @@ fn a_full_table_recycles_half_open_connections_and_spares_the_others() {
 fn a_table_full_of_live_sessions_refuses_new_ones_until_one_ends() {
     let mut bed = Bed::with(SessionConfig { capacity: 2, ..SessionConfig::default() });
     for port in [1, 2] {
-        assert_eq!(bed.verdict(B, &udp("10.0.0.2", "10.0.0.1", port)), Verdict::Forward(A));
+        answered(&mut bed, port);
     }
     let outcome = bed.send(B, &udp("10.0.0.2", "10.0.0.1", 3));
     assert_eq!(outcome.verdict, dropped(DropReason::SessionTableFull));
     assert_eq!(outcome.session, None);
     assert_eq!(bed.worker.counters().sessions().refused, 1);
     assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", 1)).session, HIT);
-    bed.wait(600);
+    bed.wait(180);
     assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", 3)).session, NEW);
+}
+
+/// A UDP conversation from B to a port of A that A has answered.
+fn answered(bed: &mut Bed, port: u16) {
+    let probe = probe(ProbeKind::Udp, "10.0.0.2", "10.0.0.1", port);
+    assert_eq!(bed.send(B, &probe.request().unwrap()).session, NEW);
+    assert_eq!(bed.send(A, &probe.reply().unwrap()).session, HIT);
 }
 
 #[test]
@@ -248,9 +331,9 @@ fn a_full_table_recycles_half_open_connections_before_pings_and_pings_before_ref
     let ping = probe(ProbeKind::IcmpEcho, "10.0.0.2", "10.0.0.1", 0);
     bed.send(B, &ping.request().unwrap());
     bed.send(B, &tcp("10.0.0.2", "10.0.0.1", 1, 443, SYN));
-    assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", 1)).session, NEW);
+    answered(&mut bed, 1);
     assert_eq!(bed.send(A, &ping.reply().unwrap()).session, HIT, "the half-open connection went first");
-    assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", 2)).session, NEW);
+    answered(&mut bed, 2);
     assert_eq!(bed.verdict(A, &ping.reply().unwrap()), dropped(DropReason::ReplyWithoutSession));
     assert_eq!(bed.verdict(B, &udp("10.0.0.2", "10.0.0.1", 3)), dropped(DropReason::SessionTableFull));
     assert_eq!(bed.worker.counters().sessions().recycled, 2);

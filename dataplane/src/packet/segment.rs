@@ -1,0 +1,209 @@
+//! A second look at a packet that would change a session's state: its transport checksum, and where a TCP segment lies in
+//! the sequence space.
+//!
+//! The parsers that every packet goes through do not read these: a packet in ten thousand needs them, and to sum up
+//! a packet's bytes costs more than to judge it.
+
+use bulkhead_classifier::protocol;
+
+use super::{Inner, LinkType, TcpFlags, checksum, ipv4, ipv6, open, sctp, tcp, udp};
+
+/// Whether a packet's transport checksum is that of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checksum {
+    /// It is, or the protocol has none.
+    Right,
+    /// It is not: whoever receives the packet discards it.
+    Wrong,
+    /// Not all bytes are here: a fragment, a cut capture, a packet of several frames, IPv6 extension headers.
+    Unknown,
+}
+
+/// Where a TCP segment lies (RFC 9293 §3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SeqSpan {
+    pub(crate) seq: u32,
+    /// The number after the last one that it takes; SYN and FIN take one each.
+    pub(crate) end: u32,
+    /// What it acknowledges, if it does.
+    pub(crate) ack: Option<u32>,
+}
+
+/// A whole transport packet, or as much of it as there is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Payload<'a> {
+    protocol: u8,
+    bytes: &'a [u8],
+    /// How long it is by the IP header.
+    len: usize,
+    /// The addresses' part of the pseudo header's sum.
+    addresses: u64,
+    is_v4: bool,
+}
+
+impl<'a> Payload<'a> {
+    /// What a frame carries. None for fragments and behind extension headers.
+    pub(crate) fn of(link: LinkType, frame: &'a [u8], wire_len: usize) -> Option<Self> {
+        match open(link, frame, wire_len)?.0 {
+            Inner::V4(packet) => {
+                let header = ipv4::header(packet.seen)?;
+                if header.more_fragments || header.fragment_offset != 0 {
+                    return None;
+                }
+                let len = header.total_len.checked_sub(header.header_len)?;
+                let bytes = packet.seen.get(header.header_len..)?;
+                let addresses = checksum::sum(packet.seen.get(12..20)?);
+                Some(Self { protocol: header.protocol, bytes: clip(bytes, len), len, addresses, is_v4: true })
+            }
+            Inner::V6(packet) => {
+                let head = packet.seen.first_chunk::<{ ipv6::HEADER_LEN }>()?;
+                let len = usize::from(u16::from_be_bytes([head[4], head[5]]));
+                let bytes = packet.seen.get(ipv6::HEADER_LEN..)?;
+                let addresses = checksum::sum(&head[8..40]);
+                Some(Self { protocol: head[6], bytes: clip(bytes, len), len, addresses, is_v4: false })
+            }
+        }
+    }
+
+    /// Whether the checksum is right.
+    pub(crate) fn checksum(&self) -> Checksum {
+        if self.bytes.len() < self.len {
+            return Checksum::Unknown;
+        }
+        let is_right = match self.protocol {
+            protocol::TCP => self.sums_up(self.bytes),
+            protocol::UDP => match self.udp() {
+                // RFC 768: none was made. RFC 8200 §8.1: over IPv6 there must be one.
+                Some((_, [0, 0])) => self.is_v4,
+                Some((datagram, _)) => self.sums_up(datagram),
+                None => false,
+            },
+            protocol::SCTP => self.has_crc(),
+            // Behind extension headers there may be a transport header, but not at this place.
+            _ if !self.is_v4 => return Checksum::Unknown,
+            _ => true,
+        };
+        if is_right { Checksum::Right } else { Checksum::Wrong }
+    }
+
+    /// Where a TCP segment lies, if the packet is one.
+    pub(crate) fn segment(&self) -> Option<SeqSpan> {
+        let header = self.bytes.first_chunk::<{ tcp::MIN_HEADER_LEN }>().filter(|_| self.protocol == protocol::TCP)?;
+        let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let (seq, flags) = (word(4), TcpFlags(header[13]));
+        let data = self.len.checked_sub(usize::from(header[12] >> 4) * 4)?;
+        let marks = u32::from(flags.has(TcpFlags::SYN)) + u32::from(flags.has(TcpFlags::FIN));
+        let end = seq.wrapping_add(u32::try_from(data).ok()?).wrapping_add(marks);
+        Some(SeqSpan { seq, end, ack: flags.has(TcpFlags::ACK).then_some(word(8)) })
+    }
+
+    /// A datagram by its own length, and its checksum field.
+    fn udp(&self) -> Option<(&'a [u8], [u8; 2])> {
+        let header = self.bytes.first_chunk::<{ udp::HEADER_LEN }>()?;
+        let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        Some((self.bytes.get(..len).filter(|_| len >= udp::HEADER_LEN)?, [header[6], header[7]]))
+    }
+
+    fn sums_up(&self, bytes: &[u8]) -> bool {
+        let pseudo = self.addresses + u64::from(self.protocol) + bytes.len() as u64;
+        checksum::fold(pseudo + checksum::sum(bytes)) == u16::MAX
+    }
+
+    fn has_crc(&self) -> bool {
+        const AT: std::ops::Range<usize> = 8..12;
+        let Some(head) = self.bytes.first_chunk::<{ sctp::HEADER_LEN }>() else { return false };
+        let found = [head[8], head[9], head[10], head[11]];
+        checksum::crc32c_of(&[&head[..AT.start], &[0; 4], &self.bytes[AT.end..]]).to_le_bytes() == found
+    }
+}
+
+fn clip(bytes: &[u8], len: usize) -> &[u8] {
+    &bytes[..len.min(bytes.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Probe, ProbeKind};
+    use crate::testbed::{fragments_v4, ip};
+
+    fn packets() -> impl Iterator<Item = Vec<u8>> {
+        [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")].into_iter().flat_map(|(src, dst)| {
+            [ProbeKind::Tcp, ProbeKind::Udp, ProbeKind::Sctp].into_iter().flat_map(move |kind| {
+                let probe = Probe { src: ip(src), dst: ip(dst), kind, sport: 40_000, dport: 80 };
+                [probe.request().unwrap(), probe.reply().unwrap()]
+            })
+        })
+    }
+
+    fn checksum_of(packet: &[u8]) -> Checksum {
+        Payload::of(LinkType::Raw, packet, packet.len()).unwrap().checksum()
+    }
+
+    #[test]
+    fn a_right_checksum_is_right_and_any_changed_bit_behind_the_ip_header_makes_it_wrong() {
+        for packet in packets() {
+            assert_eq!(checksum_of(&packet), Checksum::Right);
+            let start = if packet[0] >> 4 == 6 { 40 } else { 20 };
+            for at in start..packet.len() {
+                let mut wrong = packet.clone();
+                wrong[at] ^= 0x10;
+                assert_eq!(checksum_of(&wrong), Checksum::Wrong, "byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_addresses_belong_to_the_sum_of_tcp_and_udp() {
+        for packet in packets().filter(|packet| packet[if packet[0] >> 4 == 6 { 6 } else { 9 }] != protocol::SCTP) {
+            let mut wrong = packet.clone();
+            wrong[if packet[0] >> 4 == 6 { 30 } else { 15 }] ^= 1;
+            assert_eq!(checksum_of(&wrong), Checksum::Wrong);
+        }
+    }
+
+    #[test]
+    fn padding_behind_the_packet_does_not_count() {
+        for packet in packets() {
+            assert_eq!(checksum_of(&[&packet[..], &[7; 9]].concat()), Checksum::Right);
+        }
+    }
+
+    #[test]
+    fn what_is_not_all_there_is_unknown() {
+        for packet in packets() {
+            let cut = &packet[..packet.len() - 1];
+            assert_eq!(Payload::of(LinkType::Raw, cut, packet.len()).unwrap().checksum(), Checksum::Unknown);
+        }
+        let long = [packets().next().unwrap(), vec![0; 40]].concat();
+        for part in fragments_v4(&long, 1, 24) {
+            assert!(Payload::of(LinkType::Raw, &part, part.len()).is_none());
+        }
+    }
+
+    #[test]
+    fn udp_without_a_checksum_is_right_over_ipv4_only() {
+        for (src, dst, expected) in [("10.0.0.1", "10.0.0.2", Checksum::Right), ("fd00::1", "fd00::2", Checksum::Wrong)]
+        {
+            let probe = Probe { src: ip(src), dst: ip(dst), kind: ProbeKind::Udp, sport: 1, dport: 2 };
+            let mut packet = probe.request().unwrap();
+            let at = packet.len() - 2;
+            packet[at..].fill(0);
+            assert_eq!(checksum_of(&packet), expected);
+        }
+    }
+
+    #[test]
+    fn a_segment_ends_behind_its_data_and_its_marks() {
+        let probe = Probe { src: ip("10.0.0.1"), dst: ip("10.0.0.2"), kind: ProbeKind::Tcp, sport: 1, dport: 2 };
+        let segment = |packet: &[u8]| Payload::of(LinkType::Raw, packet, packet.len()).unwrap().segment();
+        assert_eq!(segment(&probe.request().unwrap()), Some(SeqSpan { seq: 1, end: 2, ack: None }));
+        assert_eq!(segment(&probe.reply().unwrap()), Some(SeqSpan { seq: 1, end: 2, ack: Some(2) }));
+        let mut data = [probe.request().unwrap(), vec![0; 5]].concat();
+        data[3] += 5;
+        data[33] = TcpFlags::ACK | TcpFlags::FIN;
+        assert_eq!(segment(&data), Some(SeqSpan { seq: 1, end: 7, ack: Some(0) }));
+        let udp = Probe { kind: ProbeKind::Udp, ..probe }.request().unwrap();
+        assert_eq!(segment(&udp), None);
+    }
+}

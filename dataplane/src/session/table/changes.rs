@@ -1,0 +1,114 @@
+//! What happens to an entry between its beginning and its end.
+
+use bulkhead_classifier::protocol;
+
+use super::super::TcpWindow;
+use super::super::entry::{Class, Direction, Entry, Moment, Slot};
+use super::SessionTable;
+use crate::packet::TcpFlags;
+use crate::{Decision, DropReason, PortId};
+
+impl SessionTable {
+    /// A packet of the session has passed, or one of the refused direction has not. Flags are those that were
+    /// [believed](SessionTable::assess).
+    pub(crate) fn touch(&mut self, slot: Slot, direction: Direction, flags: Option<TcpFlags>, now: Moment) {
+        let entry = &mut self.entries.records_mut()[slot as usize];
+        let (old, last) = (entry.class(), entry.seen_at);
+        entry.seen_at = now.time;
+        let new = next_class(entry, direction, flags);
+        entry.set_class(new);
+        if let Some(flags) = flags {
+            entry.seen.see(direction, flags);
+        }
+        if new != old || (last ^ now.time) >> self.periods[new as usize] != 0 {
+            self.move_to(slot, old, new, now);
+        }
+    }
+
+    /// Whether a packet with these flags makes one more connection count as not established.
+    pub(crate) fn would_close(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
+        let entry = self.entry(slot);
+        !entry.class().is_half_open() && next_class(entry, direction, flags).is_half_open()
+    }
+
+    /// A packet of this direction, on the port where such packets come in, has passed the checks of its addresses. The next
+    /// ones take the quickest way, unless there is something to learn from them.
+    pub(crate) fn set_checked(&mut self, slot: Slot, direction: Direction) {
+        let is_strict = self.config.tcp_window == TcpWindow::Strict;
+        let entry = self.entry_mut(slot);
+        let is_plain = match (entry.key.protocol(), entry.class()) {
+            (_, Class::Doubtful) => false,
+            (_, Class::Unreplied) => direction == Direction::Forward,
+            (protocol::TCP, _) if is_strict => false,
+            (protocol::TCP | protocol::SCTP, _) => entry.seen.has_acknowledged(direction),
+            _ => true,
+        };
+        if is_plain {
+            entry.set_plain(direction);
+        }
+    }
+
+    /// Newer tables allow the session too, perhaps through other ports; or again, after others have cut it.
+    pub(crate) fn renew(&mut self, slot: Slot, epoch: u32, decision: &Decision, ports: (PortId, PortId), now: Moment) {
+        let (old, old_ports) = (self.entry(slot).class(), self.entry(slot).ports(Direction::Forward));
+        self.set_decision(slot, epoch, decision);
+        let entry = self.entry_mut(slot);
+        let class = entry.cut().unwrap_or(old);
+        let is_back = entry.was_session();
+        entry.set_cut(None);
+        entry.set_refused(None);
+        entry.set_class(class);
+        entry.set_ports(ports);
+        entry.forget_plain();
+        if is_back {
+            entry.seen_at = now.time;
+        }
+        self.counts.restored += u64::from(is_back);
+        if ports != old_ports || class != old {
+            self.lists.unlink(self.links.records_mut(), slot, old, old_ports);
+            self.lists.link(self.links.records_mut(), slot, class, ports, now.number);
+            self.budget.leave_ports(old_ports);
+            self.budget.enter_ports(ports);
+            self.budget.turn(old, class);
+        }
+    }
+
+    /// Newer tables do not allow the session: it becomes a refusal, which remembers what it was. Or they do not allow it
+    /// either, after others have cut it.
+    pub(crate) fn revoke(&mut self, slot: Slot, epoch: u32, decision: &Decision, reason: DropReason, now: Moment) {
+        let old = self.entry(slot).class();
+        self.set_decision(slot, epoch, decision);
+        let entry = self.entry_mut(slot);
+        let is_first = entry.refused().is_none();
+        if is_first {
+            entry.set_cut(Some(old));
+        }
+        entry.set_refused(Some(reason));
+        entry.set_class(Class::Refused);
+        entry.seen_at = now.time;
+        self.move_to(slot, old, Class::Refused, now);
+        self.counts.revoked += u64::from(is_first);
+    }
+
+    fn set_decision(&mut self, slot: Slot, epoch: u32, decision: &Decision) {
+        self.links.records_mut()[slot as usize].set_decision(decision);
+        self.entry_mut(slot).set_decided(epoch, decision.origin);
+    }
+}
+
+/// The class of an entry after a packet with these flags.
+fn next_class(entry: &Entry, direction: Direction, flags: Option<TcpFlags>) -> Class {
+    match (entry.class(), flags) {
+        (Class::Refused, _) => Class::Refused,
+        (_, Some(flags)) => {
+            let mut seen = entry.seen;
+            seen.see(direction, flags);
+            seen.class(entry.key.protocol())
+        }
+        (Class::Unreplied, None) if direction == Direction::Reply => match entry.key.protocol() {
+            protocol::UDP => Class::Stream,
+            _ => Class::Idle,
+        },
+        (class, None) => class,
+    }
+}

@@ -1,0 +1,86 @@
+//! A second look at packets that would change a session: see [`crate::session`] for what is concluded.
+
+use bulkhead_classifier::protocol;
+
+use super::Worker;
+use super::column::Burst;
+use super::conversation::Claim;
+use crate::DropReason;
+use crate::packet::{Checksum, Payload, TcpFlags};
+use crate::session::{Belief, Direction, Evidence, NewSession, Slot};
+
+impl Worker {
+    /// What the session is to learn from a packet of it; none for nothing, not even that it is in use.
+    pub(super) fn believe(
+        &mut self,
+        burst: &Burst<'_>,
+        at: usize,
+        claim: &Claim,
+    ) -> Result<Option<Option<TcpFlags>>, DropReason> {
+        let evidence = self.evidence(burst, at, claim.slot, claim.direction, claim.flags);
+        let belief = self.sessions.assess(claim.slot, claim.direction, claim.flags, &evidence)?;
+        if let Some(flags) = claim.flags {
+            self.sessions.track(claim.slot, claim.direction, flags, &evidence);
+        }
+        match belief {
+            Belief::Flags(flags) => Ok(Some(flags)),
+            Belief::Silence => Ok(None),
+            Belief::Doubt => {
+                self.sessions.doubt(claim.slot, self.now);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A second look at a packet of a session.
+    fn evidence(
+        &self,
+        burst: &Burst<'_>,
+        at: usize,
+        slot: Slot,
+        direction: Direction,
+        flags: Option<TcpFlags>,
+    ) -> Evidence {
+        let is_news = self.sessions.is_news(slot, direction, flags);
+        if !is_news && flags.is_none() {
+            return Evidence { checksum: Checksum::Unknown, span: None, is_bound: false };
+        }
+        let payload = burst.payload(at);
+        let checksum = payload.as_ref().filter(|_| is_news).map_or(Checksum::Unknown, Payload::checksum);
+        let span = payload.and_then(|payload| payload.segment());
+        let [(source, _), _] = self.sessions.entry(slot).endpoints(direction);
+        let is_bound = burst.snapshot.owner(source) == Some(burst.in_port(at));
+        Evidence { checksum, span, is_bound }
+    }
+
+    /// A hit of a session whose sequence numbers have not been looked at for a while.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn sample(&mut self, burst: &Burst<'_>, at: usize) {
+        let meta = &burst.metas[at];
+        let (slot, flags) = (meta.guess, meta.flags);
+        if meta.key.protocol() == protocol::TCP {
+            let direction = self.sessions.entry(slot).direction(meta.from_low);
+            let evidence = self.evidence(burst, at, slot, direction, Some(flags));
+            self.sessions.track(slot, direction, flags, &evidence);
+        }
+    }
+
+    /// What begins a connection has a right checksum, and says where its sender is. Datagrams are not summed up: until they are
+    /// answered, nobody pays much for them.
+    pub(super) fn check_opening(
+        &self,
+        burst: &Burst<'_>,
+        at: usize,
+        new: NewSession,
+    ) -> Result<NewSession, DropReason> {
+        if new.flags.is_none() {
+            return Ok(new);
+        }
+        let Some(payload) = burst.payload(at) else { return Ok(new) };
+        if self.sessions.verifies() && payload.checksum() == Checksum::Wrong {
+            return Err(DropReason::BadChecksum);
+        }
+        Ok(NewSession { span: payload.segment(), ..new })
+    }
+}

@@ -1,0 +1,47 @@
+//! Fragments: the first one is judged, the others share its fate ([`crate::fragment`]).
+
+use super::Worker;
+use super::column::Burst;
+use super::exit;
+use crate::fragment::{DatagramKey, Fate};
+use crate::packet::{Fragment, Ip};
+use crate::{DropReason, SessionState, Verdict};
+
+impl Worker {
+    /// Fragments are judged one at a time: they are rare, and a later one depends on the first.
+    pub(super) fn judge_fragment(
+        &mut self,
+        burst: &mut Burst<'_>,
+        at: usize,
+        ip: &Ip,
+        part: Fragment,
+    ) -> Result<(), DropReason> {
+        let generation = burst.snapshot.generation();
+        let key = DatagramKey::of(ip, part, burst.in_port(at));
+        if !part.is_first() {
+            let fate = self.fragments.inherit(&key, part, self.now.time)?;
+            if fate.generation != generation {
+                return Err(DropReason::FragmentWithoutFirst);
+            }
+            if let Verdict::Forward(out) = fate.verdict {
+                exit::check_hop_limit(burst.snapshot, ip.hop_limit, burst.in_port(at), out)?;
+                burst.judged[at].session = Some(SessionState::Hit);
+            }
+            burst.judged[at].verdict = fate.verdict;
+            burst.decisions.set(at, fate.decision);
+            burst.set_transport_ports(at, fate.transport_ports);
+            return Ok(());
+        }
+        let kind = burst.snapshot.port(burst.in_port(at)).ok_or(DropReason::UnknownPort)?.kind;
+        self.fragments.begin(key, kind, part, self.now.time)?;
+        let judged = self.judge_packet(burst, at, ip);
+        self.settle_pending(burst);
+        if let Err(reason) = judged {
+            burst.drop(at, reason);
+        }
+        let transport_ports = (ip.flow.sport, ip.flow.dport);
+        let (verdict, decision) = (burst.judged[at].verdict, burst.decisions.get(at));
+        self.fragments.settle(&key, Fate { verdict, decision, generation, transport_ports });
+        Ok(())
+    }
+}

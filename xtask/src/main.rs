@@ -21,7 +21,7 @@ cargo xtask VERB
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
-  bench          the benchmarks";
+  bench          the benchmarks in memory";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -109,7 +109,7 @@ fn e2e(seconds: &str) -> bool {
 /// Every `tests/e2e_*.rs` of the workspace, by name.
 fn e2e_tests() -> std::io::Result<Vec<String>> {
     let mut tests = Vec::new();
-    for folder in ["dataplane/tests", "tests"] {
+    for folder in ["bench/tests", "dataplane/tests", "tests"] {
         for file in std::fs::read_dir(root().join(folder))? {
             let name = file?.file_name().to_string_lossy().into_owned();
             let name = name.strip_suffix(".rs").filter(|name| name.starts_with("e2e_"));

@@ -42,9 +42,11 @@ pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
+#[cfg(feature = "bench")]
+pub use xsk::Generator;
 pub use xsk::{
-    Frame, Generator, Interface, KernelFlowCache, LinkEvent, LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig,
-    SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
+    Frame, Interface, KernelFlowCache, LinkEvent, LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig, SlowPathLimit,
+    TcAttachment, TcConfig, TcDatapath, TcDrops, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
     default_route_interfaces, in_namespace, links, poll, set_generic_receive_offload, set_transmit_checksum_offload,
     takes_xdp_frames, transmit_checksum_offload, xdp_programs,
 };

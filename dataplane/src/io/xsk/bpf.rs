@@ -67,6 +67,7 @@ const MAP_LOOKUP_ELEM: c_long = 1;
 const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
 const PROG_LOAD: c_long = 5;
+#[cfg(feature = "bench")]
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const PROG_QUERY: c_long = 16;
@@ -394,6 +395,7 @@ pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
 }
 
 /// What a run of a program on a packet is asked for: `struct bpf_attr`, `test`.
+#[cfg(feature = "bench")]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TestRun {
     /// How many times.
@@ -405,6 +407,7 @@ pub(super) struct TestRun {
 }
 
 /// Runs a program on a packet; the answer is what it returned, for live frames 0.
+#[cfg(feature = "bench")]
 pub(super) fn test_run(program: BorrowedFd<'_>, packet: &[u8], run: TestRun) -> io::Result<u32> {
     const LIVE_FRAMES: u32 = 1 << 1;
     #[repr(C)]

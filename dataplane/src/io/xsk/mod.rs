@@ -82,6 +82,7 @@ mod flow_layout;
 mod flow_program;
 mod flow_steps;
 mod flow_table;
+#[cfg(feature = "bench")]
 mod generator;
 mod generic;
 mod instruction;
@@ -104,6 +105,7 @@ mod wait;
 pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;
+#[cfg(feature = "bench")]
 pub use generator::Generator;
 pub use interface::{Interface, QueueConfig, XdpMode};
 pub use link::{LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload};

@@ -1,8 +1,14 @@
 //! That the benchmark of forwarding measures something on every path and cleans up. What it measures is not judged here.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
+#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
+#[path = "../../tests/support/netns.rs"]
+mod netns;
+
+/// Where `require!` looks for it.
+mod lab {
+    pub(crate) use super::netns;
+}
 
 use std::process::Command;
 
@@ -10,14 +16,14 @@ use lab::netns::ip;
 use serde_json::Value;
 
 #[test]
-fn every_path_forwards_and_nothing_is_left_behind() {
+fn frames_take_every_path_and_nothing_is_left_behind() {
     require!("iperf3", "nft", "ss", "taskset");
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
         println!("skipped: this needs two cores");
         return;
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
-    let child = command.args(["bench", "wire", "--seconds", "1", "--rounds", "1", "-o", "json"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead-bench"));
+    let child = command.args(["frames", "--seconds", "1", "--rounds", "1", "-o", "json"]);
     let child = child.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let namespaces = format!("bhwire{}-", child.id());
     let output = child.wait_with_output().unwrap();

@@ -15,6 +15,7 @@ use core_affinity::CoreId;
 
 use super::lab::Lab;
 use super::packets::{self, Way};
+use crate::policy;
 
 /// Packet buffers: the rings of two ports and what is under way.
 const FRAMES: u32 = 16_384;
@@ -208,7 +209,7 @@ fn route(lab: &Lab, core: Option<usize>) -> anyhow::Result<()> {
     let mac = packets::NOBODY.map(|byte| format!("{byte:02x}")).join(":");
     lab.run("node", &format!("ip neigh add {} lladdr {mac} nud permanent dev hB", super::lab::SINK))?;
     let file = std::env::temp_dir().join(format!("bulkhead-wire-{}.nft", std::process::id()));
-    std::fs::write(&file, packets::nftables()).context("cannot write the rules for nft")?;
+    std::fs::write(&file, policy::nftables("hB")).context("cannot write the rules for nft")?;
     let loaded = lab.run("node", &format!("nft -f {}", file.display()));
     let _ = std::fs::remove_file(&file);
     loaded?;

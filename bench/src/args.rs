@@ -1,8 +1,11 @@
 //! What the user typed.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::pipeline::Pipeline;
+use crate::wire::Attach;
 
 /// Measure what the vswitch can do on this machine.
 #[derive(Debug, Parser)]
@@ -20,6 +23,8 @@ pub(crate) enum Work {
     Pipeline(Pipeline),
     /// Raw frames between two veths, against a bare AF_XDP loop and the kernel (needs root)
     Frames(Frames),
+    /// The program as nodes run it, beside the kernel, with iperf3, redis and sockets (needs root)
+    Wire(Wire),
 }
 
 /// The form of the answer.
@@ -61,6 +66,72 @@ pub(crate) struct Frames {
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,
+}
+
+/// The rows of `bulkhead-bench wire`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Row {
+    /// TCP between two pods, 1 and 8 flows
+    Tcp,
+    /// TCP from a pod to a second node
+    Node2,
+    /// TCP from the node itself to a pod
+    Host,
+    /// Small datagrams between two pods
+    Udp,
+    /// Requests to redis: how long they take
+    Redis,
+    /// New connections a second
+    Connect,
+    /// Many pods on the node: memory, one more, idle CPU, a restart
+    Pods,
+    /// `kill -9` under connections, and a new process
+    Restart,
+    /// Connections while two pods flood
+    Flood,
+}
+
+/// `bulkhead-bench wire`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead-bench wire --attach tc --rounds 5 --only tcp --only udp -o json\n\n\
+    Needs root, iproute2, ethtool, nftables, iperf3, redis-server, redis-benchmark and two cores. It makes namespaces of its own\n\
+    and removes them. Exit code 0 whatever was measured: the table says what keeps its promise.")]
+pub(crate) struct Wire {
+    /// The program to measure; by default the one beside this
+    #[arg(long, value_name = "PATH")]
+    pub(crate) bulkhead: Option<PathBuf>,
+    /// How it takes interfaces
+    #[arg(long, value_enum, default_value = "tc")]
+    pub(crate) attach: Attach,
+    /// Only this row; may be repeated
+    #[arg(long, value_enum, value_name = "ROW")]
+    pub(crate) only: Vec<Row>,
+    /// How long each measurement takes
+    #[arg(long, value_name = "N", default_value_t = 3.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// How often each way has its turn
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) rounds: u32,
+    /// Pods of the row `pods`
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(2..=4_000))]
+    pub(crate) pods: u16,
+    /// Connections of the row `restart`
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub(crate) connections: u16,
+    /// The cores of the vswitch's workers; by default the first two
+    #[arg(long, value_name = "CORE", value_delimiter = ',')]
+    pub(crate) worker_cores: Vec<usize>,
+    /// More lines of the vswitch's configuration, e.g. "flow_cache: false"
+    #[arg(long, value_name = "YAML", default_value = "")]
+    pub(crate) config: String,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Format,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if (0.05..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.05 to 3600 seconds".to_owned()) }
 }
 
 #[cfg(test)]

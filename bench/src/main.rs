@@ -10,12 +10,14 @@
 //! |---|---|
 //! | [`pipeline`] | a worker between ports in memory |
 //! | [`frames`] | raw frames through workers on veths, beside a bare AF_XDP loop |
+//! | [`wire`] | the program as nodes run it, beside the kernel |
 #![forbid(unsafe_code)]
 
 mod args;
 mod frames;
 mod pipeline;
 mod policy;
+mod wire;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let outcome = match &args::Args::parse().work {
         args::Work::Pipeline(pipeline) => pipeline::run(pipeline),
         args::Work::Frames(frames) => frames::run(frames),
+        args::Work::Wire(wire) => wire::run(wire),
     };
     outcome.unwrap_or_else(|error| {
         // When standard error is gone there is nobody to tell.

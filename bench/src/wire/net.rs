@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +29,9 @@ fn remains() -> MutexGuard<'static, Remains> {
     REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long programs may take to end when the benchmark is interrupted.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// From now on SIGINT and SIGTERM end the processes of the benchmark, remove its namespaces and folders, and end it with 130.
 ///
 /// # Errors
@@ -39,8 +42,10 @@ pub(super) fn clean_up_on_signals() -> anyhow::Result<()> {
         if signals.forever().next().is_some() {
             // Kept locked to the end: nothing new may be made meanwhile.
             let remains = remains();
-            for &id in &remains.processes {
-                kill(id, Signal::KILL);
+            // First SIGTERM, which `timeout` hands on to what it runs.
+            for signal in [Signal::TERM, Signal::KILL] {
+                remains.processes.iter().for_each(|&id| kill(id, signal));
+                std::thread::sleep(LAST_WORDS);
             }
             remove_namespaces(remains.namespaces.iter());
             for folder in &remains.folders {
@@ -87,13 +92,17 @@ impl Netns {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mut made = Vec::with_capacity(what.len());
         let mut lines = Vec::with_capacity(what.len());
+        // Held while they are made, so that an interruption does not miss them.
+        let mut remains = remains();
         for what in what {
             let name = format!("{}{}-{what}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed));
             lines.push(format!("netns add {name}"));
-            remains().namespaces.insert(name.clone());
+            remains.namespaces.insert(name.clone());
             made.push(Self { name });
         }
-        batch(&lines)?;
+        let done = batch(&lines);
+        drop(remains);
+        done?;
         for netns in &made {
             netns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
             netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
@@ -210,6 +219,19 @@ impl Running {
         self.0.id()
     }
 
+    /// Waits until it ends by itself. Answers what it printed.
+    fn wait(mut self) -> anyhow::Result<Output> {
+        let (mut text, mut errors) = (Vec::new(), Vec::new());
+        if let Some(mut pipe) = self.0.stdout.take() {
+            pipe.read_to_end(&mut text)?;
+        }
+        // Whoever writes more here than a pipe holds, before it ends its output, is none of the programs that are used.
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_end(&mut errors)?;
+        }
+        Ok(Output { status: self.0.wait()?, stdout: text, stderr: errors })
+    }
+
     /// Whether it has ended by itself.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
@@ -321,7 +343,7 @@ fn feed(command: &mut Command, text: &str) -> anyhow::Result<()> {
 }
 
 fn output(command: &mut Command, line: &str) -> anyhow::Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{line}`"))?;
+    let output = Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait()?;
     if !output.status.success() {
         bail!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }

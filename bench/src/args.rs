@@ -83,6 +83,8 @@ pub(crate) enum Row {
     Redis,
     /// New connections a second
     Connect,
+    /// `attach: xdp` of this build beside another one's (needs --before)
+    Xdp,
     /// Many pods on the node: memory, one more, idle CPU, a restart
     Pods,
     /// `kill -9` under connections, and a new process
@@ -100,6 +102,9 @@ pub(crate) struct Wire {
     /// The program to measure; by default the one beside this
     #[arg(long, value_name = "PATH")]
     pub(crate) bulkhead: Option<PathBuf>,
+    /// Another build of the program, e.g. of an older version, to compare `attach: xdp` with
+    #[arg(long, value_name = "PATH")]
+    pub(crate) before: Option<PathBuf>,
     /// How it takes interfaces
     #[arg(long, value_enum, default_value = "tc")]
     pub(crate) attach: Attach,

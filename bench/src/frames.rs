@@ -21,7 +21,7 @@
 //! over the rounds' pairs.
 
 mod lab;
-mod packets;
+pub(crate) mod packets;
 mod paths;
 mod tcp;
 

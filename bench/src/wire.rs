@@ -7,6 +7,7 @@
 //!
 //! What ends early, in whatever way, takes its namespaces, programs and files with it ([`net`]).
 
+mod before;
 mod flood;
 mod latency;
 mod net;
@@ -38,6 +39,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 struct Bench {
     program: Program,
+    /// Whether the program knows the value `xdp` of the key `attach`.
+    names_xdp: bool,
+    /// Another build of it, with its sockets on the interfaces.
+    before: Option<Program>,
     rounds: u32,
     /// Of one measurement.
     time: Duration,
@@ -82,13 +87,14 @@ impl Bench {
 /// A row of the command line, and what measures it.
 type Measure = fn(&Bench) -> anyhow::Result<Vec<Line>>;
 
-const ROWS: [(Row, &str, Measure); 9] = [
+const ROWS: [(Row, &str, Measure); 10] = [
     (Row::Tcp, "tcp", throughput::pods),
     (Row::Node2, "node2", throughput::second_node),
     (Row::Host, "host", throughput::host),
     (Row::Udp, "udp", throughput::udp),
     (Row::Redis, "redis", latency::redis),
     (Row::Connect, "connect", latency::connections),
+    (Row::Xdp, "xdp", before::xdp),
     (Row::Pods, "pods", scale::pods),
     (Row::Restart, "restart", restart::killed),
     (Row::Flood, "flood", flood::flood),
@@ -133,20 +139,21 @@ fn progress(text: &str) {
 fn bench(args: &Wire) -> anyhow::Result<Bench> {
     let cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
     ensure!(cores.len() >= 2, "this needs two cores, one for clients and one for servers");
-    let path = match &args.bulkhead {
-        Some(path) => path.clone(),
-        None => beside()?,
-    };
-    let path = path.canonicalize().with_context(|| {
-        format!("no program at {}; help: `cargo build --release --bin bulkhead`, or --bulkhead PATH", path.display())
-    })?;
-    let names_attach = match (vswitch::knows_attach(&path, args.attach)?, args.attach) {
-        (Some(known @ true), _) | (Some(known @ false), Attach::Xdp) => known,
-        _ => anyhow::bail!("{} does not know `attach: {}`; help: --attach xdp", path.display(), args.attach.name()),
-    };
     let workers = if args.worker_cores.is_empty() { cores[..2].to_vec() } else { args.worker_cores.clone() };
+    let program = |path: PathBuf, attach| -> anyhow::Result<Program> {
+        let path = path.canonicalize().with_context(|| {
+            let path = path.display();
+            format!("no program at {path}; help: `cargo build --release --bin bulkhead`, or --bulkhead PATH")
+        })?;
+        let names_attach = vswitch::names_attach(&path, attach)?;
+        Ok(Program { path, attach, names_attach, cores: workers.clone(), more: args.config.clone() })
+    };
+    let path = args.bulkhead.clone().map_or_else(beside, Ok)?;
+    let measured = program(path, args.attach)?;
     Ok(Bench {
-        program: Program { path, attach: args.attach, names_attach, cores: workers, more: args.config.clone() },
+        names_xdp: vswitch::names_attach(&measured.path, Attach::Xdp)?,
+        program: measured,
+        before: args.before.clone().map(|path| program(path, Attach::Xdp)).transpose()?,
         rounds: args.rounds.max(1),
         time: Duration::from_secs_f64(args.seconds),
         cores: [cores[0], cores[1]],

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use bulkhead::run;
@@ -17,13 +18,16 @@ use crate::policy::{self, UDP_PORT};
 
 /// Flows that take turns: enough that none is special, few enough that the cache is not what is measured.
 pub(super) const FLOWS: u16 = 1_000;
+/// Flows that are opened at once, and the pause after them, so that no queue on the way overflows.
+pub(crate) const GROUP: usize = 100;
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// An address that no station has: what is sent there is counted by the receiver's kernel and then dropped at once, so
 /// that the receiver costs little.
 pub(super) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0xee];
 
 /// Which way packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// From the generator to the sink.
     Forth,
     /// The sink's answers.
@@ -31,7 +35,7 @@ pub(super) enum Way {
 }
 
 /// UDP packets of 60 bytes, one of each flow, between two MAC addresses.
-pub(super) fn frames(way: Way, from: [u8; 6], to: [u8; 6]) -> Vec<Vec<u8>> {
+pub(crate) fn frames(way: Way, from: [u8; 6], to: [u8; 6]) -> Vec<Vec<u8>> {
     (0..FLOWS).map(|flow| frame(way, from, to, 10_000 + flow)).collect()
 }
 

@@ -58,7 +58,7 @@ pub(super) fn flood(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// With the flood: the 99th percentile of a connection in milliseconds, how many failed, and thousands of packets a second that
+/// With the flood: the 99th percentile of opening a connection in milliseconds, how many failed, and thousands of packets a second that
 /// were sent; the 99th percentile without it; and how many connections there were.
 fn under_flood(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
@@ -90,7 +90,7 @@ fn under_flood(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     Ok(vec![percentile(&times, 99.0), failed, rate, percentile(&calm, 99.0), count])
 }
 
-/// Opens connections one after another for so long. Answers what each took in milliseconds, and how many failed.
+/// Opens connections one after another for so long. Answers how many milliseconds each took until it was open, and how many failed.
 fn connections(from: &Netns, servers: &TcpServer, address: &str, time: Duration) -> anyhow::Result<(Vec<f64>, f64)> {
     let targets = (0..8).map(|number| server(address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
     from.inside(|| {
@@ -100,9 +100,8 @@ fn connections(from: &Netns, servers: &TcpServer, address: &str, time: Duration)
             if started.elapsed() >= time {
                 break;
             }
-            let begun = Instant::now();
             match exchange(*target) {
-                Ok(()) => times.push(milliseconds(begun.elapsed())),
+                Ok(connect) => times.push(milliseconds(connect)),
                 Err(_) => failed += 1.0,
             }
             std::thread::sleep(PAUSE);

@@ -72,7 +72,7 @@ pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 
 /// Thousands of connections a second that were opened, answered and closed; the 99th percentile of one in milliseconds; and how
 /// many failed.
-fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
+pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
     prepare_client(&client.netns)?;
@@ -90,7 +90,7 @@ fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
                     while started.elapsed() < bench.time {
                         let begun = Instant::now();
                         match exchange(target) {
-                            Ok(()) => own.push(milliseconds(begun.elapsed())),
+                            Ok(_) => own.push(milliseconds(begun.elapsed())),
                             Err(_) => own_failed += 1.0,
                         }
                     }

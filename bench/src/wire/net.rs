@@ -134,6 +134,18 @@ impl Netns {
         self.inside(|| std::fs::write(&file, value).with_context(|| format!("cannot write {}", file.display())))
     }
 
+    /// How many packets one of its interfaces has received.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub(super) fn received(&self, interface: &str) -> anyhow::Result<u64> {
+        // `/proc/net` is that of the process, not of the thread.
+        let table = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
+        let line = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
+        let packets = line.and_then(|line| line.split_whitespace().nth(1));
+        Ok(packets.with_context(|| format!("no packets of {interface} in /proc/net/dev"))?.parse()?)
+    }
+
     /// `ip` inside.
     ///
     /// # Errors

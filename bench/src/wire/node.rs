@@ -33,6 +33,8 @@ const GATEWAY: &str = "169.254.1.1";
 pub(super) enum Way {
     /// Bulkhead with the policy.
     Vswitch,
+    /// Another build of it, with the same.
+    Before,
     /// The kernel's routing with the policy in nftables and connection tracking.
     Policy,
     /// The kernel's routing, nothing else.
@@ -45,6 +47,7 @@ impl Way {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Vswitch => "vswitch",
+            Self::Before => "the other build",
             Self::Policy => "kernel routing with the policy",
             Self::Routing => "kernel routing",
             Self::Bridge => "kernel bridge",
@@ -91,8 +94,8 @@ pub(super) struct Pod {
     /// The node's end of its veth.
     pub(super) interface: String,
     pub(super) address: String,
-    /// The MAC address of the node's end.
-    mac: String,
+    /// The MAC addresses of its own end and of the node's.
+    macs: [String; 2],
 }
 
 /// What a node is made with.
@@ -142,7 +145,7 @@ impl Node {
     pub(super) fn new(way: Way, program: &Program, plan: Plan, patience: Duration) -> anyhow::Result<Self> {
         let mut node = Self::unconnected(way, plan)?;
         match way {
-            Way::Vswitch => {
+            Way::Vswitch | Way::Before => {
                 let vswitch = node.configure(program)?;
                 node.vswitch.insert(vswitch).start(&node.netns, patience)?;
             }
@@ -194,13 +197,13 @@ impl Node {
         let pods: Vec<Pod> = namespaces
             .into_iter()
             .zip(names)
-            .zip(2u32..)
+            .zip(0u32..)
             .map(|((netns, name), number)| Pod {
                 netns,
                 name,
-                interface: format!("p{number}"),
-                address: format!("10.244.{}.{}", 1 + number / 250, 1 + number % 250),
-                mac: format!("02:bb:00:00:{:02x}:{:02x}", number >> 8, number & 0xff),
+                interface: format!("p{}", number + 2),
+                address: format!("10.244.{}.{}", 1 + number / 240, 2 + number % 240),
+                macs: [0xaa, 0xbb].map(|end| format!("02:{end:02x}:00:00:{:02x}:{:02x}", number >> 8, number & 0xff)),
             })
             .collect();
         let node = Self { vswitch: None, pods, second: None, netns, plan, way };
@@ -247,13 +250,17 @@ impl Node {
 
     /// The line for `ip` that makes a pod's veth.
     fn veth(&self, pod: &Pod) -> String {
-        let (node, far, mac) = (self.netns.name(), pod.netns.name(), &pod.mac);
-        format!("link add {} address {mac} netns {node} type veth peer name eth0 netns {far}", pod.interface)
+        let (node, far, [own, gateway]) = (self.netns.name(), pod.netns.name(), &pod.macs);
+        let interface = &pod.interface;
+        format!(
+            "link add {interface} address {gateway} netns {node} type veth peer name eth0 address {own} netns {far}"
+        )
     }
 
     /// The same for `ip` in the node.
     pub(super) fn veth_from_inside(&self, pod: &Pod) -> String {
-        format!("link add {} address {} type veth peer name eth0 netns {}", pod.interface, pod.mac, pod.netns.name())
+        let (far, [own, gateway]) = (pod.netns.name(), &pod.macs);
+        format!("link add {} address {gateway} type veth peer name eth0 address {own} netns {far}", pod.interface)
     }
 
     /// Another node with its own address on the link of the uplink.
@@ -315,11 +322,16 @@ impl Node {
     }
 
     /// The lines for `ip` in the node with which its kernel routes to a pod and answers for the pod's gateway.
-    pub(super) fn kernel_route(&self, pod: &Pod) -> [String; 2] {
-        [
-            format!("addr add {GATEWAY}/32 dev {}", pod.interface),
-            format!("route add {}/32 dev {} src {NODE}", pod.address, pod.interface),
-        ]
+    pub(super) fn kernel_route(&self, pod: &Pod) -> Vec<String> {
+        let Pod { interface, address, macs, .. } = pod;
+        let mut lines = vec![
+            format!("addr add {GATEWAY}/32 dev {interface}"),
+            format!("route add {address}/32 dev {interface} src {NODE}"),
+        ];
+        if self.plan.fixed_gateway {
+            lines.push(format!("neigh add {address} lladdr {} nud permanent dev {interface}", macs[0]));
+        }
+        lines
     }
 
     fn bridge(&self) -> anyhow::Result<()> {
@@ -348,7 +360,7 @@ pub(super) fn addresses(pod: &Pod, fixed_gateway: bool) -> Vec<String> {
         format!("route add default via {GATEWAY} dev eth0"),
     ];
     if fixed_gateway {
-        lines.push(format!("neigh add {GATEWAY} lladdr {} nud permanent dev eth0", pod.mac));
+        lines.push(format!("neigh add {GATEWAY} lladdr {} nud permanent dev eth0", pod.macs[1]));
     }
     lines
 }

@@ -81,7 +81,34 @@ impl Run {
     }
 }
 
+/// The worst of all rounds.
 pub(super) fn killed(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let rounds = (0..bench.rounds).map(|_| once(bench)).collect::<anyhow::Result<Vec<_>>>()?;
+    let worst = |of: fn(&Outcome) -> f64| rounds.iter().map(of).fold(0.0, f64::max);
+    let count = bench.connections;
+    let line = |what: &str, value, unit, goal| {
+        Line::value("restart", &format!("kill -9 under {count} connections: {what}"), value, unit, goal)
+    };
+    let note =
+        format!("gone for {} s, forwards again {} s later", GONE.as_secs(), digits(worst(|round| round.restart)));
+    let calm = format!("{} ms without a kill", digits(worst(|round| round.calm)));
+    Ok(vec![
+        line("lost, worst round", worst(|round| round.lost), "connections", Goal::AtMost(0.0)).noted(&note),
+        line("longest gap", worst(|round| round.gap), "ms", Goal::AtMost(200.0)).noted(&calm),
+    ])
+}
+
+/// What one round has brought: connections, milliseconds, milliseconds before the kill, and seconds until the new process said
+/// that it forwards.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    lost: f64,
+    gap: f64,
+    calm: f64,
+    restart: f64,
+}
+
+fn once(bench: &Bench) -> anyhow::Result<Outcome> {
     let mut node = bench.node(Way::Vswitch, Plan::pair())?;
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
@@ -113,17 +140,12 @@ pub(super) fn killed(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let outcome = kill_and_restart(bench, &mut node, &run);
     run.stop.store(true, Ordering::Relaxed);
     let (lost, took) = outcome?;
-    let before = run.longest(0);
-    let count = bench.connections;
-    let line = |what: &str, value, unit, goal| {
-        Line::value("restart", &format!("kill -9 under {count} connections: {what}"), value, unit, goal)
-    };
-    let note = format!("gone for {} s, forwards again {} s later", GONE.as_secs(), digits(took.as_secs_f64()));
-    Ok(vec![
-        line("lost", f64::from(u32::try_from(lost)?), "connections", Goal::AtMost(0.0)).noted(&note),
-        line("longest gap", run.longest(1), "ms", Goal::AtMost(200.0))
-            .noted(&format!("{} ms without a kill", digits(before))),
-    ])
+    Ok(Outcome {
+        lost: f64::from(u32::try_from(lost)?),
+        gap: run.longest(1),
+        calm: run.longest(0),
+        restart: took.as_secs_f64(),
+    })
 }
 
 /// How many connections were lost, and how long the new process took until it said that it forwards.

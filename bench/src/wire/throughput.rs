@@ -21,7 +21,7 @@ const BURST: usize = 32;
 /// Payload, which makes a frame of 60 bytes, the smallest without its checksum.
 const PAYLOAD: [u8; 18] = [0; 18];
 /// Time for caches and sessions before packets are counted.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub(super) const WARM_UP: Duration = Duration::from_millis(300);
 
 /// TCP between two pods of the node, against all others.
 pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -71,7 +71,7 @@ pub(super) fn host(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 }
 
 /// Gb/s that arrive, the client on one core and the server on the other.
-fn iperf(bench: &Bench, from: &Netns, to: &Netns, address: &str, flows: u32) -> anyhow::Result<f64> {
+pub(super) fn iperf(bench: &Bench, from: &Netns, to: &Netns, address: &str, flows: u32) -> anyhow::Result<f64> {
     let [client, sink] = bench.cores;
     let _server = to.serve(&format!("taskset -c {sink} iperf3 -s -1"), 5201)?;
     let seconds = bench.time.as_secs();
@@ -98,7 +98,7 @@ pub(super) fn udp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 }
 
 /// Thousands of datagrams a second that arrive, that were sent, and that the receiving program took.
-fn datagrams(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
+pub(super) fn datagrams(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
     let receiver = UdpServer::start(&sink.netns, UDP_PORT, Some(bench.cores[1]))?;

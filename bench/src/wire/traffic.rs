@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use core_affinity::CoreId;
@@ -195,17 +195,20 @@ fn answer(mut stream: TcpStream, silence: Duration) {
     }
 }
 
-/// A connection of one byte each way. The calling thread must be in the client's namespace.
+/// A connection of one byte each way, from its beginning to its end. Answers how long it took until it was open. The calling thread
+/// must be in the client's namespace.
 ///
 /// # Errors
 /// When it fails.
-pub(super) fn exchange(target: SocketAddr) -> anyhow::Result<()> {
+pub(super) fn exchange(target: SocketAddr) -> anyhow::Result<Duration> {
+    let begun = Instant::now();
     let mut stream = TcpStream::connect(target)?;
+    let took = begun.elapsed();
     stream.write_all(&[1])?;
     let mut answer = [0];
     stream.read_exact(&mut answer)?;
     ensure!(answer == [1], "a wrong answer");
-    Ok(())
+    Ok(took)
 }
 
 /// What a namespace needs for many connections one after another: all ports, and to give up a connection after 3 s instead of

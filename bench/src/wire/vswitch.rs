@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -58,12 +58,13 @@ impl Vswitch {
     pub(super) fn launch(&mut self, node: &Netns) -> anyhow::Result<()> {
         let ready = self.folder.path("ready");
         let _ = std::fs::remove_file(&ready);
-        let (config, program) = (self.folder.path("config.yaml"), self.path.display());
-        let line = format!("{program} run --config {} --ready-file {} -o json", config.display(), ready.display());
         let file = |name| OpenOptions::new().create(true).append(true).open(self.folder.path(name));
-        let mut command = node.command(&line);
-        command.stdout(file("summary")?).stderr(file("log")?);
-        self.running = Some(Running::start(&mut command)?);
+        let mut command = Command::new(&self.path);
+        command.args(["run", "-o", "json", "--config"]).arg(self.folder.path("config.yaml"));
+        command.arg("--ready-file").arg(&ready);
+        command.stdin(Stdio::null()).stdout(file("summary")?).stderr(file("log")?);
+        // Not by `ip netns exec`, which hides the machine's own /sys with the pinned programs and maps from the next process.
+        self.running = Some(node.inside(|| Running::start(&mut command))?);
         Ok(())
     }
 
@@ -160,25 +161,27 @@ fn configuration(program: &Program, ports: &[Port]) -> String {
     text
 }
 
-/// Whether the program at this path knows the key `attach` with this value: one that does not refuses the configuration.
-/// Answers none when it refuses the value only.
+/// Whether the configuration of the program at this path has to say how interfaces are attached: one that does not know the key
+/// knows AF_XDP sockets on the interfaces only.
 ///
 /// # Errors
-/// When the program cannot be run.
-pub(super) fn knows_attach(path: &Path, attach: Attach) -> anyhow::Result<Option<bool>> {
+/// When the program cannot be run, or does not know this way.
+pub(super) fn names_attach(path: &Path, attach: Attach) -> anyhow::Result<bool> {
     let folder = Folder::new()?;
     folder.write("state.yaml", &state(&[]))?;
     let text = format!("node: node-1\nattach: {}\nstate: {{paths: [state.yaml]}}\nports: []\n", attach.name());
     let config = folder.write("config.yaml", &text)?;
-    let output = std::process::Command::new(path)
+    let output = Command::new(path)
         .args(["run", "--check", "--config"])
         .arg(&config)
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot run {}", path.display()))?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    if said.contains("unknown field") && said.contains("attach") {
-        return Ok(Some(false));
+    let refuses = |what: &str| said.contains(what) && said.contains("attach");
+    match (refuses("unknown field"), attach) {
+        (true, Attach::Xdp) => Ok(false),
+        (false, _) if !refuses("unknown variant") => Ok(true),
+        _ => bail!("{} does not know `attach: {}`; help: --attach xdp", path.display(), attach.name()),
     }
-    Ok(if said.contains("unknown variant") { None } else { Some(true) })
 }

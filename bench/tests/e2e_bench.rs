@@ -120,7 +120,7 @@ fn every_row_of_the_table_is_measured_and_nothing_is_left_behind() {
         let lines = report["lines"].as_array().unwrap();
         let of = |row: &str| lines.iter().filter(|line| line["row"] == row).collect::<Vec<_>>();
         for &(row, count) in &rows {
-            assert_eq!(of(row).len(), count, "{row}: {report:#}");
+            assert_eq!(of(row).len(), count, "{row}: {:#?}", of(row));
             assert!(of(row).iter().all(|line| line["value"].is_number() && line["met"].is_boolean()), "{report:#}");
         }
         let ratios = lines.iter().filter(|line| line["unit"] == "x");

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use super::latency::PORT;
+use super::net::until;
 use super::node::{CLIENT, Plan, SINK, Way};
 use super::table::{Goal, Line, digits};
 use super::traffic::{TcpServer, reach, server};
@@ -151,8 +152,7 @@ fn once(bench: &Bench) -> anyhow::Result<Outcome> {
 /// How many connections were lost, and how long the new process took until it said that it forwards.
 fn kill_and_restart(bench: &Bench, node: &mut super::node::Node, run: &Run) -> anyhow::Result<(usize, Duration)> {
     std::thread::sleep(bench.time);
-    let lost = run.lost(1);
-    ensure!(lost == 0, "{lost} connections do not work before anything was killed");
+    until("not all connections work before anything is killed", RECOVERY, || Ok(run.lost(1) == 0))?;
     run.phase.store(1, Ordering::Relaxed);
     node.program()?.kill();
     std::thread::sleep(GONE);

@@ -75,8 +75,12 @@ impl Bench {
     /// All ways in turn, as often as there are rounds.
     fn rounds(&self, ways: &[Way], mut once: impl FnMut(Way) -> anyhow::Result<Vec<f64>>) -> anyhow::Result<Rounds> {
         let mut rounds = Rounds(ways.iter().map(|&way| (way, Vec::new())).collect());
-        for _ in 0..self.rounds {
-            for (way, measured) in &mut rounds.0 {
+        for round in 0..self.rounds {
+            // There and back, so that no way is always the one after a certain other, and a machine that becomes busier is so for all.
+            let order: Vec<usize> = (0..ways.len()).collect();
+            let order: Vec<usize> = if round % 2 == 0 { order } else { order.into_iter().rev().collect() };
+            for at in order {
+                let (way, measured) = &mut rounds.0[at];
                 measured.push(once(*way).with_context(|| way.name())?);
             }
         }

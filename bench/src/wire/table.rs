@@ -73,7 +73,8 @@ impl Line {
         let all = |values: &[f64]| Value::from(values.iter().map(|&value| digits(value)).collect::<Vec<_>>());
         detail.insert("vswitch_rounds".into(), all(ours));
         detail.insert("other_rounds".into(), all(other));
-        let note = format!("{} to {} {unit}", digits(median(ours)), digits(median(other)));
+        let [least, most] = [0.0, 100.0].map(|percent| digits(percentile(&ratios, percent)));
+        let note = format!("{least}-{most}; {} to {} {unit}", digits(median(ours)), digits(median(other)));
         Self { row, what, measured: Ok(Measured { value: median(&ratios), unit: "x", goal, detail, note }) }
     }
 
@@ -188,6 +189,7 @@ mod tests {
     fn a_ratio_is_the_median_of_the_rounds_ratios() {
         let line = Line::ratio("tcp", "x".into(), &[9.0, 10.0, 100.0], &[10.0, 5.0, 100.0], "Gb/s", Goal::AtLeast(1.1));
         let json = line.json();
+        assert_eq!(json["note"], "0.9-2; 10 to 10 Gb/s");
         assert_eq!((&json["value"], &json["met"], &json["goal"]), (&json!(1.0), &json!(false), &json!(">= 1.1")));
         assert_eq!((&json["detail"]["vswitch"], &json["detail"]["other"]), (&json!(10.0), &json!(10.0)));
         let line = Line::ratio("tcp", "x".into(), &[9.0], &[0.0], "Gb/s", Goal::AtLeast(1.1));

@@ -34,8 +34,6 @@ pub enum Command {
     Run(Run),
     /// Remove what a vswitch has left in the kernel: pinned links and maps, the trunk
     Cleanup(Cleanup),
-    /// Measure what the vswitch can do on this machine
-    Bench(Bench),
 }
 
 /// Where the cluster's state comes from.
@@ -218,55 +216,6 @@ pub struct Run {
     #[arg(long, value_name = "OUT.pcapng")]
     pub capture: Option<PathBuf>,
     /// The form of the summary and of the findings of --check
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub output: Format,
-}
-
-/// `bulkhead bench`.
-#[derive(Debug, clap::Args)]
-pub struct Bench {
-    /// What to measure.
-    #[command(subcommand)]
-    pub work: BenchWork,
-}
-
-/// What `bulkhead bench` measures.
-#[derive(Debug, Subcommand)]
-pub enum BenchWork {
-    /// Forwarding between two veths, against a bare AF_XDP loop and the kernel (needs root)
-    Wire(Wire),
-    /// The vswitch between ports in memory, without interfaces: receive, judge, forward, send
-    Pipeline(crate::bench::pipeline::Pipeline),
-}
-
-/// `bulkhead bench wire`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  bulkhead bench wire --seconds 3 --rounds 5 -o json\n\n\
-    Without a choice all paths are measured in turns and set into ratios, and TCP as well. It makes namespaces and veths of\n\
-    its own and removes them. Needs root, iproute2, ethtool, nftables and iperf3, and two cores.")]
-pub struct Wire {
-    /// Only the vswitch with its policy
-    #[arg(long)]
-    pub pipeline: bool,
-    /// Only the vswitch with its policy and with its flow cache in the kernel
-    #[arg(long)]
-    pub flow_cache: bool,
-    /// Only a loop that moves frames between AF_XDP sockets, without any policy
-    #[arg(long)]
-    pub bare: bool,
-    /// Only the kernel's routing with the same policy in nftables and connection tracking
-    #[arg(long)]
-    pub kernel: bool,
-    /// Only TCP, through the vswitch and through a kernel bridge
-    #[arg(long)]
-    pub tcp: bool,
-    /// How long each measurement takes
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub seconds: u32,
-    /// How often each path has its turn
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub rounds: u32,
-    /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

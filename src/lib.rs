@@ -17,7 +17,6 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
-mod bench;
 mod classify;
 mod compile;
 mod explain;
@@ -27,7 +26,6 @@ mod output;
 mod reach;
 mod replay;
 pub mod run;
-mod wire;
 
 use std::process::ExitCode;
 
@@ -42,8 +40,6 @@ pub fn main() -> ExitCode {
         args::Command::Classify(classify) => classify::run(classify),
         args::Command::Run(run) => live::run(run),
         args::Command::Cleanup(cleanup) => live::cleanup(cleanup),
-        args::Command::Bench(args::Bench { work: args::BenchWork::Wire(wire) }) => wire::run(wire),
-        args::Command::Bench(args::Bench { work: args::BenchWork::Pipeline(args) }) => bench::pipeline::run(args),
     };
     match outcome {
         Ok(answer) => answer,

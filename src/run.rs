@@ -121,7 +121,7 @@ pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
 ///
 /// # Errors
 /// When there are more tables than can be numbered.
-pub(crate) fn port_config(interface: &Interface) -> anyhow::Result<PortConfig> {
+pub fn port_config(interface: &Interface) -> anyhow::Result<PortConfig> {
     Ok(PortConfig {
         name: port_name(&interface.attachment),
         kind: match interface.attachment {

@@ -21,7 +21,8 @@ cargo xtask VERB
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
-  bench          the benchmarks";
+  bench          the benchmarks in memory
+  bench-wire [ARGUMENTS]  the vswitch beside the kernel, in network namespaces (needs root)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         ["fuzz"] => fuzz("30"),
         ["fuzz", seconds] => fuzz(seconds),
         ["bench"] => cargo(&["bench", "--workspace"]).run(),
+        ["bench-wire", arguments @ ..] => bench_wire(arguments),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -106,10 +108,16 @@ fn e2e(seconds: &str) -> bool {
     cargo(&args).env("BULKHEAD_E2E_SECONDS", seconds).run()
 }
 
+/// In two steps: the benchmark starts the program that lies beside it.
+fn bench_wire(arguments: &[&str]) -> bool {
+    let run = [&["run", "--release", "-p", "bulkhead-bench", "--", "wire"], arguments].concat();
+    cargo(&["build", "--release", "--bin", "bulkhead"]).run() && cargo(&run).run()
+}
+
 /// Every `tests/e2e_*.rs` of the workspace, by name.
 fn e2e_tests() -> std::io::Result<Vec<String>> {
     let mut tests = Vec::new();
-    for folder in ["dataplane/tests", "tests"] {
+    for folder in ["bench/tests", "dataplane/tests", "tests"] {
         for file in std::fs::read_dir(root().join(folder))? {
             let name = file?.file_name().to_string_lossy().into_owned();
             let name = name.strip_suffix(".rs").filter(|name| name.starts_with("e2e_"));

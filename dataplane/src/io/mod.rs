@@ -42,12 +42,14 @@ pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
+#[cfg(feature = "bench")]
+pub use xsk::Generator;
 pub use xsk::{
-    Frame, Generator, Interface, KernelFlowCache, KernelRoute, LinkEvent, LinkFeatures, LinkInfo, LinkStatus,
-    LinkWatch, PollSet, QueueConfig, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, TcHook, TcProgram,
-    Umem, UmemError, Waker, XdpMode, XskError, XskPort, default_route_interfaces, in_namespace, kernel_routes, links,
-    poll, remove_tc_datapath, set_generic_receive_offload, set_transmit_checksum_offload, takes_xdp_frames,
-    tc_programs, transmit_checksum_offload, xdp_programs,
+    Frame, Interface, KernelFlowCache, KernelRoute, LinkEvent, LinkFeatures, LinkInfo, LinkStatus, LinkWatch, PollSet,
+    QueueConfig, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, TcHook, TcProgram, Umem, UmemError, Waker,
+    XdpMode, XskError, XskPort, default_route_interfaces, in_namespace, kernel_routes, links, poll, remove_tc_datapath,
+    set_generic_receive_offload, set_transmit_checksum_offload, takes_xdp_frames, tc_programs,
+    transmit_checksum_offload, xdp_programs,
 };
 
 use crate::LinkType;

@@ -4,7 +4,7 @@
 //! can wait. So each column is reserved for the whole capacity when the worker is made, and the kernel fills in pages
 //! as they are written to. Records are plain integers whose zeros mean "empty", because that is what fresh pages hold.
 //!
-//! Huge pages are not asked for. Measured with `bench pipeline` under a hypervisor, they brought 3 to 5 percent at a
+//! Huge pages are not asked for. Measured with `bulkhead-bench pipeline` under a hypervisor, they brought 3 to 5 percent at a
 //! million sessions and nothing at a hundred thousand, since a burst's address translations overlap like its cache misses
 //! do; and the first session on each would wait until two megabytes are cleared, with a burst behind it.
 

@@ -6,7 +6,7 @@
 //!
 //! # Changing hands, or one table for all workers
 //!
-//! `bulkhead bench pipeline --workers 2 --spread ...`, two cores with one L3, 64 bytes, 1,000 rules, 10,000 flows, medians of
+//! `bulkhead-bench pipeline --workers 2 --spread ...`, two cores with one L3, 64 bytes, 1,000 rules, 10,000 flows, medians of
 //! three runs; nanoseconds that a worker spends per packet:
 //!
 //! | `--spread` | | ns | Mpps of both |

@@ -72,6 +72,7 @@ const MAP_GET_NEXT_KEY: c_long = 4;
 const PROG_LOAD: c_long = 5;
 const OBJ_PIN: c_long = 6;
 const OBJ_GET: c_long = 7;
+#[cfg(feature = "bench")]
 const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const PROG_QUERY: c_long = 16;
@@ -510,6 +511,7 @@ pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
 }
 
 /// What a run of a program on a packet is asked for: `struct bpf_attr`, `test`.
+#[cfg(feature = "bench")]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TestRun {
     /// How many times.
@@ -521,6 +523,7 @@ pub(super) struct TestRun {
 }
 
 /// Runs a program on a packet; the answer is what it returned, for live frames 0.
+#[cfg(feature = "bench")]
 pub(super) fn test_run(program: BorrowedFd<'_>, packet: &[u8], run: TestRun) -> io::Result<u32> {
     const LIVE_FRAMES: u32 = 1 << 1;
     #[repr(C)]

@@ -1,4 +1,4 @@
-//! A packet generator for benchmarks. No part of the vswitch uses it.
+//! A packet generator for benchmarks and tests, behind the cargo feature `bench`. No part of the vswitch uses it.
 //!
 //! The kernel runs an XDP program on a packet of its own and does with it what the program says
 //! (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18); the program here says: send it out of this interface. That takes about

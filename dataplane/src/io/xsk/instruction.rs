@@ -91,6 +91,7 @@ pub(super) enum Operation {
     And = 0x50,
     ShiftLeft = 0x60,
     ShiftRight = 0x70,
+    #[cfg(feature = "bench")]
     Modulo = 0x90,
     Xor = 0xa0,
 }

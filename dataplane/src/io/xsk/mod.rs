@@ -82,6 +82,7 @@ mod flow_layout;
 mod flow_program;
 mod flow_steps;
 mod flow_table;
+#[cfg(feature = "bench")]
 mod generator;
 mod generic;
 mod hooks;
@@ -106,6 +107,7 @@ mod wait;
 pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;
+#[cfg(feature = "bench")]
 pub use generator::Generator;
 pub use hooks::{TcHook, TcProgram, tc_programs};
 pub use interface::{Interface, QueueConfig, XdpMode};

@@ -25,7 +25,7 @@ pub(super) const ROOM: u16 = CHUNK - HEADROOM;
 /// The number of places in their chunks where packets begin that are not written by the kernel, and the bytes from one
 /// to the next: a cache line. Were there one place, headers would be 4096 bytes apart, and a burst's would all fall into
 /// the same set of the first cache (8 or 12 lines) and into the same few of the second one: every look at a header would
-/// miss. `bulkhead bench pipeline` took 2 to 3 ns more per packet so. What the kernel receives begins where the kernel
+/// miss. `bulkhead-bench pipeline` took 2 to 3 ns more per packet so. What the kernel receives begins where the kernel
 /// wants it.
 const PLACES: u32 = 32;
 const PLACE: u16 = 64;

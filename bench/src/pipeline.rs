@@ -1,4 +1,4 @@
-//! `bulkhead bench pipeline`: what a packet costs from one port of the vswitch to another, without interfaces.
+//! `bulkhead-bench pipeline`: what a packet costs from one port of the vswitch to another, without interfaces.
 //!
 //! ```text
 //!   generator --> LoopbackPort --> a worker's round: receive -> judge -> forward -> send --> LoopbackPort --> generator
@@ -44,43 +44,43 @@ use shared::{Access, Lines};
 use through::Through;
 use traffic::Order;
 
-/// `bulkhead bench pipeline`.
+/// `bulkhead-bench pipeline`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  bulkhead bench pipeline --flows 1000000 --rules 1000 -o json\n\n\
+#[command(after_help = "Example:\n  bulkhead-bench pipeline --flows 1000000 --rules 1000 -o json\n\n\
     Times are net of the packet generator, which takes turns with the vswitch and has its own time.")]
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     /// Flows, in random order; with --new-sessions, sessions in the table at a time
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
-    pub flows: u32,
+    pub(crate) flows: u32,
     /// Rules in the table of the pod that the packets go to; only the last one matches
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub rules: u32,
+    pub(crate) rules: u32,
     /// Bytes of a frame, without its checksum
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
-    pub size: u16,
+    pub(crate) size: u16,
     /// Workers, one thread each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub workers: u16,
+    pub(crate) workers: u16,
     /// Which packets come to which of several workers
     #[arg(long, value_enum, default_value = "own")]
-    pub spread: Spread,
+    pub(crate) spread: Spread,
     /// Only the engine and the rewrite, without ports and the vswitch around them
     #[arg(long)]
-    pub engine: bool,
+    pub(crate) engine: bool,
     /// Every packet starts a session; as many sessions end because their time is up
     #[arg(long)]
-    pub new_sessions: bool,
+    pub(crate) new_sessions: bool,
     /// How long to measure, in milliseconds
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
-    pub duration: u32,
+    pub(crate) duration: u32,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
-    pub output: Format,
+    pub(crate) output: Format,
 }
 
 /// How flows are spread over workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Spread {
+pub(crate) enum Spread {
     /// Each worker gets packets of its own flows, as from an interface that hashes as the vswitch does
     Own,
     /// Every worker gets packets of all flows; those of another worker's change hands

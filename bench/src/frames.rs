@@ -1,4 +1,5 @@
-//! `bulkhead bench wire`: the vswitch against what else could forward the same packets, on the same veths.
+//! `bulkhead-bench frames`: raw frames through workers that have their sockets on the pods' interfaces (`attach: xdp`), against
+//! what else could forward them, on the same veths.
 //!
 //! ```text
 //!   [ gen: eth0 ]--[ hA   node: the path that is measured   hB ]--[ sink: eth0 ]     packets counted on arrival
@@ -20,7 +21,7 @@
 //! over the rounds' pairs.
 
 mod lab;
-mod packets;
+pub(crate) mod packets;
 mod paths;
 mod tcp;
 
@@ -30,14 +31,15 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::args::{Format, Wire};
+use crate::args::{Format, Frames};
+use crate::policy;
 use lab::Lab;
 use paths::Path;
 
 /// What was measured once: packets per second, or bits per second.
 type Rates = Vec<(Path, Vec<f64>)>;
 
-pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Frames) -> anyhow::Result<ExitCode> {
     let cores = cores()?;
     let seconds = Duration::from_secs(u64::from(args.seconds.max(1)));
     let mut paths = Vec::new();
@@ -56,7 +58,7 @@ pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
         paths.push(Path::KernelRps);
     }
     let mut report = Map::new();
-    report.insert("rules".into(), packets::RULES.into());
+    report.insert("rules".into(), policy::RULES.into());
     report.insert("flows".into(), packets::FLOWS.into());
     report.insert("rounds".into(), args.rounds.into());
     if !paths.is_empty() {

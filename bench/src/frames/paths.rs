@@ -14,7 +14,8 @@ use bulkhead_dataplane::{Affinity, Link, PortId, Publisher, SessionConfig, Worke
 use core_affinity::CoreId;
 
 use super::lab::Lab;
-use super::packets::{self, Way};
+use super::packets::{self, GROUP, PAUSE, Way};
+use crate::policy;
 
 /// Packet buffers: the rings of two ports and what is under way.
 const FRAMES: u32 = 16_384;
@@ -22,9 +23,6 @@ const FRAMES: u32 = 16_384;
 const BURST: usize = bulkhead_dataplane::BURST;
 /// Time to fill caches and sessions before counting.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Flows that are opened at once, and the pause after them.
-const GROUP: usize = 100;
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// See the module of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +206,7 @@ fn route(lab: &Lab, core: Option<usize>) -> anyhow::Result<()> {
     let mac = packets::NOBODY.map(|byte| format!("{byte:02x}")).join(":");
     lab.run("node", &format!("ip neigh add {} lladdr {mac} nud permanent dev hB", super::lab::SINK))?;
     let file = std::env::temp_dir().join(format!("bulkhead-wire-{}.nft", std::process::id()));
-    std::fs::write(&file, packets::nftables()).context("cannot write the rules for nft")?;
+    std::fs::write(&file, policy::nftables("hB")).context("cannot write the rules for nft")?;
     let loaded = lab.run("node", &format!("nft -f {}", file.display()));
     let _ = std::fs::remove_file(&file);
     loaded?;
@@ -230,7 +228,6 @@ fn send(lab: &Lab, core: usize, time: Duration) -> anyhow::Result<f64> {
     let forth = packets::frames(Way::Forth, lab.link("gen", "eth0")?.mac, lab.link("node", "hA")?.mac);
     let back = packets::frames(Way::Back, packets::NOBODY, lab.link("node", "hB")?.mac);
     for (namespace, frames) in [("gen", &forth), ("sink", &back)] {
-        // In small groups, so that no queue on the way overflows.
         for group in frames.chunks(GROUP) {
             in_namespace(&lab.path(namespace), || Generator::new("eth0", group)?.send(1))??;
             std::thread::sleep(PAUSE);

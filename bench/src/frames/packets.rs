@@ -1,10 +1,11 @@
-//! What is sent, and the policy that lets it through: the same for the vswitch and for nftables.
+//! What is sent, and the vswitch's snapshot that lets it through.
 
-use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use bulkhead::run;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::NodeTables;
@@ -13,21 +14,20 @@ use bulkhead_dataplane::{Link, PortConfig, Routes, Snapshot};
 use ipnet::IpNet;
 
 use super::lab::{GENERATOR, SINK};
-use crate::run;
+use crate::policy::{self, UDP_PORT};
 
-/// Rules of the policy, as the goal says.
-pub(super) const RULES: u16 = 1_000;
 /// Flows that take turns: enough that none is special, few enough that the cache is not what is measured.
 pub(super) const FLOWS: u16 = 1_000;
-/// The port that the policy's last rule opens.
-const PORT: u16 = 9_000;
+/// Flows that are opened at once, and the pause after them, so that no queue on the way overflows.
+pub(crate) const GROUP: usize = 100;
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// An address that no station has: what is sent there is counted by the receiver's kernel and then dropped at once, so
 /// that the receiver costs little.
 pub(super) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0xee];
 
 /// Which way packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// From the generator to the sink.
     Forth,
     /// The sink's answers.
@@ -35,7 +35,7 @@ pub(super) enum Way {
 }
 
 /// UDP packets of 60 bytes, one of each flow, between two MAC addresses.
-pub(super) fn frames(way: Way, from: [u8; 6], to: [u8; 6]) -> Vec<Vec<u8>> {
+pub(crate) fn frames(way: Way, from: [u8; 6], to: [u8; 6]) -> Vec<Vec<u8>> {
     (0..FLOWS).map(|flow| frame(way, from, to, 10_000 + flow)).collect()
 }
 
@@ -43,8 +43,8 @@ fn frame(way: Way, from: [u8; 6], to: [u8; 6], client: u16) -> Vec<u8> {
     let address = |text: &str| text.parse::<Ipv4Addr>().map_or([0; 4], |address| address.octets());
     let (generator, sink) = (address(GENERATOR), address(SINK));
     let (src, dst, sport, dport) = match way {
-        Way::Forth => (generator, sink, client, PORT),
-        Way::Back => (sink, generator, PORT, client),
+        Way::Forth => (generator, sink, client, UDP_PORT),
+        Way::Back => (sink, generator, UDP_PORT, client),
     };
     let mut ip = [0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     ip[12..16].copy_from_slice(&src);
@@ -63,7 +63,7 @@ fn frame(way: Way, from: [u8; 6], to: [u8; 6], client: u16) -> Vec<u8> {
     frame
 }
 
-/// The policy as a NetworkPolicy: rules that do not match, and at last one that does.
+/// The pods and the policy.
 fn state() -> String {
     let pod = |name: &str, address: &str| {
         format!(
@@ -72,37 +72,7 @@ fn state() -> String {
         )
     };
     let mut text = pod("generator", GENERATOR) + &pod("sink", SINK);
-    text.push_str(
-        "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: rules, namespace: x}\n\
-         spec:\n  podSelector: {matchLabels: {app: sink}}\n  policyTypes: [Ingress]\n  ingress:\n",
-    );
-    for rule in 0..RULES {
-        let (prefix, port) = prefix_and_port(rule);
-        let rule = format!("{{from: [{{ipBlock: {{cidr: {prefix}}}}}], ports: [{{port: {port}, protocol: UDP}}]}}");
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "    - {rule}");
-    }
-    text
-}
-
-fn prefix_and_port(rule: u16) -> (String, u16) {
-    if rule + 1 == RULES {
-        ("10.244.0.0/16".to_owned(), PORT)
-    } else {
-        (format!("172.{}.{}.0/24", 16 + rule / 256, rule % 256), 1_000 + rule)
-    }
-}
-
-/// The same in nftables.
-pub(super) fn nftables() -> String {
-    let mut text = "table ip bench {\n  chain forward {\n    type filter hook forward priority 0; policy drop;\n    \
-        ct state established,related accept\n"
-        .to_owned();
-    for rule in 0..RULES {
-        let (prefix, port) = prefix_and_port(rule);
-        let _ = writeln!(text, "    ip saddr {prefix} udp dport {port} ct state new accept");
-    }
-    text.push_str("    ip protocol tcp accept\n  }\n}\n");
+    text.push_str(&policy::network_policy());
     text
 }
 
@@ -155,8 +125,7 @@ mod tests {
             assert_eq!(judge_from(PortId(1), &reply), Verdict::Forward(PortId(0)));
         }
         let mut other = frames[0].clone();
-        other[36..38].copy_from_slice(&(PORT + 1).to_be_bytes());
+        other[36..38].copy_from_slice(&(UDP_PORT + 1).to_be_bytes());
         assert!(judge_from(PortId(0), &other).drop_reason().is_some());
-        assert_eq!(nftables().matches("udp dport").count(), usize::from(RULES));
     }
 }

@@ -1,15 +1,23 @@
-//! `bulkhead bench pipeline` on small tables: its answers and their form, no times.
+//! `bulkhead-bench pipeline` on small tables: its answers and their form, no times.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support;
+use std::process::{Command, Output};
 
 use serde_json::Value;
-use support::{bulkhead, stdout};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bulkhead-bench")).args(args).output().unwrap()
+}
+
+/// What it printed, after checking that it succeeded.
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
 
 fn measured(more: &[&str]) -> Value {
-    let args =
-        [&["bench", "pipeline", "--flows", "1000", "--rules", "50", "--duration", "20", "-o", "json"], more].concat();
-    serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap()
+    let args = [&["pipeline", "--flows", "1000", "--rules", "50", "--duration", "20", "-o", "json"], more].concat();
+    serde_json::from_str(&stdout(&bench(&args))).unwrap()
 }
 
 #[test]
@@ -58,7 +66,7 @@ fn packets_may_come_to_any_worker() {
 #[test]
 fn what_cannot_be_measured_together_is_refused() {
     for more in ["--engine", "--new-sessions"] {
-        let output = bulkhead(&["bench", "pipeline", "--spread", "any", more]);
+        let output = bench(&["pipeline", "--spread", "any", more]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && text.contains("--spread any"), "{text}");
     }
@@ -66,6 +74,6 @@ fn what_cannot_be_measured_together_is_refused() {
 
 #[test]
 fn the_answer_for_people_says_that_the_generator_is_not_counted() {
-    let text = stdout(&bulkhead(&["bench", "pipeline", "--flows", "10", "--rules", "1", "--duration", "1"]), 0);
+    let text = stdout(&bench(&["pipeline", "--flows", "10", "--rules", "1", "--duration", "1"]));
     assert!(text.contains("net of the generator's"), "{text}");
 }

@@ -1,0 +1,172 @@
+//! `bulkhead-bench wire`: the program as nodes run it, beside the kernel, with the traffic of ordinary programs.
+//!
+//! Each line of the table is a ratio between the vswitch and another way through the node, or a value of its own, with what was
+//! promised beside it. The ways take turns, a few seconds each, so that what else happens on the machine happens to all of them;
+//! the ratio is the median of the rounds' ratios. Every turn has a node of its own, made and removed, so that nothing is left of the
+//! one before: no sessions, no connection tracking, no ports in TIME_WAIT.
+//!
+//! What ends early, in whatever way, takes its namespaces, programs and files with it ([`net`]).
+
+mod before;
+mod flood;
+mod latency;
+mod net;
+mod node;
+mod restart;
+mod scale;
+mod table;
+mod throughput;
+mod traffic;
+mod vswitch;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+
+use crate::args::{Format, Row, Wire};
+pub(crate) use node::Attach;
+use node::{Node, Plan, Program, Way};
+use table::Line;
+
+/// How long the program may take to say that it forwards, with a few ports.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What all measurements have in common.
+#[derive(Clone, Debug)]
+struct Bench {
+    program: Program,
+    /// Whether the program knows the value `xdp` of the key `attach`.
+    names_xdp: bool,
+    /// Another build of it, with its sockets on the interfaces.
+    before: Option<Program>,
+    rounds: u32,
+    /// Of one measurement.
+    time: Duration,
+    /// The clients' core and the servers'.
+    cores: [usize; 2],
+    /// Pods of the row `pods`.
+    pods: usize,
+    /// Connections of the row `restart`.
+    connections: usize,
+}
+
+/// What was measured in rounds: for each way and round some metrics.
+#[derive(Debug)]
+struct Rounds(Vec<(Way, Vec<Vec<f64>>)>);
+
+impl Rounds {
+    /// A metric of one way, a value for each round.
+    fn of(&self, way: Way, metric: usize) -> Vec<f64> {
+        let rounds = self.0.iter().filter(|(measured, _)| *measured == way).flat_map(|(_, rounds)| rounds);
+        rounds.filter_map(|metrics| metrics.get(metric).copied()).collect()
+    }
+}
+
+impl Bench {
+    /// A node for one measurement.
+    fn node(&self, way: Way, plan: Plan) -> anyhow::Result<Node> {
+        Node::new(way, &self.program, plan, PATIENCE).with_context(|| format!("cannot set up {}", way.name()))
+    }
+
+    /// All ways in turn, as often as there are rounds.
+    fn rounds(&self, ways: &[Way], mut once: impl FnMut(Way) -> anyhow::Result<Vec<f64>>) -> anyhow::Result<Rounds> {
+        let mut rounds = Rounds(ways.iter().map(|&way| (way, Vec::new())).collect());
+        for round in 0..self.rounds {
+            // There and back, so that no way is always the one after a certain other, and a machine that becomes busier is so for all.
+            let order: Vec<usize> = (0..ways.len()).collect();
+            let order: Vec<usize> = if round % 2 == 0 { order } else { order.into_iter().rev().collect() };
+            for at in order {
+                let (way, measured) = &mut rounds.0[at];
+                measured.push(once(*way).with_context(|| way.name())?);
+            }
+        }
+        Ok(rounds)
+    }
+}
+
+/// A row of the command line, and what measures it.
+type Measure = fn(&Bench) -> anyhow::Result<Vec<Line>>;
+
+const ROWS: [(Row, &str, Measure); 10] = [
+    (Row::Tcp, "tcp", throughput::pods),
+    (Row::Node2, "node2", throughput::second_node),
+    (Row::Host, "host", throughput::host),
+    (Row::Udp, "udp", throughput::udp),
+    (Row::Redis, "redis", latency::redis),
+    (Row::Connect, "connect", latency::connections),
+    (Row::Xdp, "xdp", before::xdp),
+    (Row::Pods, "pods", scale::pods),
+    (Row::Restart, "restart", restart::killed),
+    (Row::Flood, "flood", flood::flood),
+];
+
+pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
+    let bench = bench(args)?;
+    net::clean_up_on_signals()?;
+    let mut lines = Vec::new();
+    for (row, name, measure) in ROWS {
+        if !args.only.is_empty() && !args.only.contains(&row) {
+            continue;
+        }
+        progress(&format!("measuring {name}"));
+        match measure(&bench) {
+            Ok(measured) => lines.extend(measured),
+            Err(error) => lines.push(Line::skipped(name, "not measured".to_owned(), format!("{error:#}"))),
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    match args.output {
+        Format::Text => table::write(&lines, &mut out)?,
+        Format::Json => {
+            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            let report = json!({
+                "attach": bench.program.attach.name(), "rounds": bench.rounds, "seconds": args.seconds,
+                "rules": crate::policy::RULES, "kernel": release.trim(), "worker_cores": bench.program.cores,
+                "lines": table::json(&lines),
+            });
+            writeln!(out, "{report:#}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says on standard error what is going on: some rows take minutes.
+fn progress(text: &str) {
+    // When standard error is gone there is nobody to tell.
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+fn bench(args: &Wire) -> anyhow::Result<Bench> {
+    let cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    ensure!(cores.len() >= 2, "this needs two cores, one for clients and one for servers");
+    let workers = if args.worker_cores.is_empty() { cores[..2].to_vec() } else { args.worker_cores.clone() };
+    let program = |path: PathBuf, attach| -> anyhow::Result<Program> {
+        let path = path.canonicalize().with_context(|| {
+            let path = path.display();
+            format!("no program at {path}; help: `cargo build --release --bin bulkhead`, or --bulkhead PATH")
+        })?;
+        let names_attach = vswitch::names_attach(&path, attach)?;
+        Ok(Program { path, attach, names_attach, cores: workers.clone(), more: args.config.clone() })
+    };
+    let path = args.bulkhead.clone().map_or_else(beside, Ok)?;
+    let measured = program(path, args.attach)?;
+    Ok(Bench {
+        names_xdp: vswitch::names_attach(&measured.path, Attach::Xdp)?,
+        program: measured,
+        before: args.before.clone().map(|path| program(path, Attach::Xdp)).transpose()?,
+        rounds: args.rounds.max(1),
+        time: Duration::from_secs_f64(args.seconds),
+        cores: [cores[0], cores[1]],
+        pods: args.pods.into(),
+        connections: args.connections.into(),
+    })
+}
+
+/// The program that lies beside this one, as cargo builds them.
+fn beside() -> anyhow::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("bulkhead"))
+}

@@ -1,0 +1,100 @@
+//! Another build of the program, each with its sockets on the interfaces: that `attach: xdp` stays as fast as it was.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bulkhead_dataplane::io::{Generator, LinkInfo};
+
+use super::latency::connect;
+use super::net::Netns;
+use super::node::{Attach, CLIENT, Node, Plan, Program, SINK, Way};
+use super::table::{Goal, Line};
+use super::throughput::{WARM_UP, datagrams, iperf};
+use super::traffic::{UdpServer, pin, reach};
+use super::{Bench, PATIENCE};
+use crate::frames::packets::{self, GROUP, PAUSE};
+use crate::policy::UDP_PORT;
+
+/// What is measured, in this order.
+const WORK: [(&str, &str); 5] = [
+    ("TCP pod to pod, 1 flow", "Gb/s"),
+    ("TCP pod to pod, 8 flows", "Gb/s"),
+    ("18-byte UDP pod to pod, sendmmsg", "kpps"),
+    ("60-byte frames of a generator", "kpps"),
+    ("new TCP connections", "thousand/s"),
+];
+
+pub(super) fn xdp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let Some(before) = &bench.before else { bail!("this needs --before PATH, an older build of bulkhead") };
+    let now = Program { attach: Attach::Xdp, names_attach: bench.names_xdp, ..bench.program.clone() };
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Before], |way| {
+        let program = if way == Way::Before { before } else { &now };
+        let node = || Node::new(way, program, Plan::pair(), PATIENCE).with_context(|| way.name());
+        let mut all = Vec::new();
+        {
+            let node = node()?;
+            let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
+            reach(&client.netns, &sink.address)?;
+            for flows in [1, 8] {
+                all.push(iperf(bench, &client.netns, &sink.netns, &sink.address, flows)?);
+            }
+        }
+        all.push(*datagrams(bench, &node()?)?.first().context("no datagrams")?);
+        all.push(frames(bench, &node()?)?);
+        all.push(*connect(bench, &node()?)?.first().context("no connections")?);
+        Ok(all)
+    })?;
+    let line = |(metric, (what, unit)): (usize, (&str, &'static str))| {
+        let what = format!("attach: xdp, {what}, against {}", Way::Before.name());
+        let [ours, other] = [Way::Vswitch, Way::Before].map(|way| rounds.of(way, metric));
+        Line::ratio("xdp", what, &ours, &other, unit, Goal::AtLeast(0.97))
+    };
+    Ok(WORK.into_iter().enumerate().map(line).collect())
+}
+
+/// Thousands of raw frames a second that arrive at the sink, of flows that were answered once.
+fn frames(bench: &Bench, node: &Node) -> anyhow::Result<f64> {
+    let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
+    reach(&client.netns, &sink.address)?;
+    // Somebody must have the port open, or the sink's kernel refuses every packet.
+    let _receiver = UdpServer::start(&sink.netns, UDP_PORT, Some(bench.cores[1]))?;
+    let [from_client, to_client] = ends(&client.netns, &node.netns, &client.interface)?;
+    let [from_sink, to_sink] = ends(&sink.netns, &node.netns, &sink.interface)?;
+    let forth = packets::frames(packets::Way::Forth, from_client, to_client);
+    let back = packets::frames(packets::Way::Back, from_sink, to_sink);
+    for (pod, frames) in [(client, &forth), (sink, &back)] {
+        for group in frames.chunks(GROUP) {
+            pod.netns.inside(|| Ok(Generator::new("eth0", group)?.send(1)?))?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let generator = scope.spawn(|| {
+            client.netns.inside(|| {
+                pin(bench.cores[0]);
+                Ok(Generator::new("eth0", &forth)?.run(&stop)?)
+            })
+        });
+        std::thread::sleep(WARM_UP);
+        let counted = count(&sink.netns, bench.time);
+        stop.store(true, Ordering::Relaxed);
+        generator.join().map_err(|_| anyhow::anyhow!("the generator has panicked"))??;
+        counted
+    })
+}
+
+/// The MAC addresses of a pod and of the node's end of its veth.
+fn ends(pod: &Netns, node: &Netns, interface: &str) -> anyhow::Result<[[u8; 6]; 2]> {
+    Ok([pod.inside(|| Ok(LinkInfo::read("eth0")?.mac))?, node.inside(|| Ok(LinkInfo::read(interface)?.mac))?])
+}
+
+/// Thousands of packets a second that a pod receives.
+fn count(pod: &Netns, time: Duration) -> anyhow::Result<f64> {
+    let (before, started) = (pod.received("eth0")?, Instant::now());
+    std::thread::sleep(time);
+    let (after, took) = (pod.received("eth0")?, started.elapsed());
+    #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
+    Ok((after - before) as f64 / took.as_secs_f64() / 1e3)
+}

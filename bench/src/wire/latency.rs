@@ -1,0 +1,117 @@
+//! Requests and new connections: how long they take, and how many there are in a second.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::Bench;
+use super::net::{Folder, Netns};
+use super::node::{CLIENT, Node, Plan, SINK, Way};
+use super::table::{Goal, Line, digits, median, percentile};
+use super::traffic::{TcpServer, exchange, prepare_client, reach, server};
+
+/// Clients of redis-benchmark, and requests that they make in a second or so: enough for a 99th percentile.
+const CLIENTS: [(u32, u64); 2] = [(1, 15_000), (32, 50_000)];
+/// Connections that are under way at a time.
+const IN_FLIGHT: usize = 16;
+/// The first TCP port of our own servers.
+pub(super) const PORT: u16 = 8_000;
+
+/// GET requests to redis.
+pub(super) fn redis(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| {
+        let node = bench.node(way, Plan::pair())?;
+        let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
+        reach(&client.netns, &sink.address)?;
+        let [here, there] = bench.cores;
+        let folder = Folder::new()?;
+        let config = folder.write("redis.conf", "port 6379\nsave \"\"\nappendonly no\nprotected-mode no\n")?;
+        let _server = sink.netns.serve(&format!("taskset -c {there} redis-server {}", config.display()), 6379)?;
+        let mut all = Vec::new();
+        for (clients, requests) in CLIENTS {
+            let requests = (requests * u64::try_from(bench.time.as_millis())? / 1_000).max(1_000);
+            all.extend(get(&client.netns, here, &sink.address, clients, requests)?);
+        }
+        Ok(all)
+    })?;
+    let mut lines = Vec::new();
+    for (metric, (clients, what)) in [(1, "p50"), (1, "p99"), (32, "p50"), (32, "p99")].into_iter().enumerate() {
+        let what = format!("redis GET, {clients} clients, {what}, against {}", Way::Policy.name());
+        let [ours, other] = [Way::Vswitch, Way::Policy].map(|way| rounds.of(way, metric));
+        lines.push(Line::ratio("redis", what, &ours, &other, "ms", Goal::AtMost(1.0)));
+    }
+    Ok(lines)
+}
+
+/// The 50th and 99th percentile in milliseconds, as redis-benchmark says.
+fn get(from: &Netns, core: usize, address: &str, clients: u32, requests: u64) -> anyhow::Result<[f64; 2]> {
+    let line =
+        format!("timeout 60 taskset -c {core} redis-benchmark -h {address} -t get -c {clients} -n {requests} --csv");
+    let text = from.run(&line)?;
+    let mut rows = text.lines().map(|line| line.split(',').map(|cell| cell.trim_matches('"')).collect::<Vec<_>>());
+    let (names, values) = rows.next().zip(rows.next()).context("redis-benchmark said nothing")?;
+    let of = |wanted: &str| -> anyhow::Result<f64> {
+        let at = names.iter().position(|name| *name == wanted).with_context(|| format!("no {wanted} in: {text}"))?;
+        Ok(values.get(at).context("a short line")?.parse()?)
+    };
+    Ok([of("p50_latency_ms")?, of("p99_latency_ms")?])
+}
+
+/// New TCP connections, a byte each way.
+pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| connect(bench, &bench.node(way, Plan::pair())?))?;
+    let [ours, other] = [Way::Vswitch, Way::Policy].map(|way| rounds.of(way, 0));
+    let [p99, failed] =
+        [1, 2].map(|metric| [Way::Vswitch, Way::Policy].map(|way| digits(median(&rounds.of(way, metric)))));
+    let what = format!("new TCP connections, {IN_FLIGHT} at a time, against {}", Way::Policy.name());
+    let line = Line::ratio("connect", what, &ours, &other, "thousand/s", Goal::AtLeast(0.7));
+    let note = format!("p99 of one {} and {} ms, failed {} and {}", p99[0], p99[1], failed[0], failed[1]);
+    Ok(vec![line.noted(&note).with("p99_ms", p99.to_vec().into()).with("failed", failed.to_vec().into())])
+}
+
+/// Thousands of connections a second that were opened, answered and closed; the 99th percentile of one in milliseconds; and how
+/// many failed.
+pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
+    let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
+    reach(&client.netns, &sink.address)?;
+    prepare_client(&client.netns)?;
+    let servers = TcpServer::start(&sink.netns, PORT, false)?;
+    let targets =
+        (0..IN_FLIGHT).map(|number| server(&sink.address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
+    let (times, failed) = (Mutex::new(Vec::new()), Mutex::new(0.0));
+    let took = client.netns.inside(|| {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            for target in targets {
+                let (times, failed) = (&times, &failed);
+                scope.spawn(move || {
+                    let (mut own, mut own_failed) = (Vec::new(), 0.0);
+                    while started.elapsed() < bench.time {
+                        let begun = Instant::now();
+                        match exchange(target) {
+                            Ok(_) => own.push(milliseconds(begun.elapsed())),
+                            Err(_) => own_failed += 1.0,
+                        }
+                    }
+                    // Poisoned only when another thread has panicked, which the scope tells.
+                    if let (Ok(mut times), Ok(mut failed)) = (times.lock(), failed.lock()) {
+                        times.extend(own);
+                        *failed += own_failed;
+                    }
+                });
+            }
+        });
+        Ok(started.elapsed())
+    })?;
+    let times = times.into_inner().map_err(|_| anyhow::anyhow!("a client has panicked"))?;
+    let failed = failed.into_inner().map_err(|_| anyhow::anyhow!("a client has panicked"))?;
+    #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
+    let rate = times.len() as f64 / took.as_secs_f64() / 1e3;
+    Ok(vec![rate, percentile(&times, 99.0), failed])
+}
+
+/// A time in milliseconds.
+pub(super) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,363 @@
+//! Network namespaces and programs in them, gone with the value that stands for them, and also when the benchmark is interrupted.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bulkhead_dataplane::io::in_namespace;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// What an interrupted benchmark must take away.
+struct Remains {
+    namespaces: BTreeSet<String>,
+    processes: BTreeSet<u32>,
+    folders: BTreeSet<PathBuf>,
+}
+
+static REMAINS: Mutex<Remains> =
+    Mutex::new(Remains { namespaces: BTreeSet::new(), processes: BTreeSet::new(), folders: BTreeSet::new() });
+
+fn remains() -> MutexGuard<'static, Remains> {
+    REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long programs may take to end when the benchmark is interrupted.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// From now on SIGINT and SIGTERM end the processes of the benchmark, remove its namespaces and folders, and end it with 130.
+///
+/// # Errors
+/// When the signals cannot be caught.
+pub(super) fn clean_up_on_signals() -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            // Kept locked to the end: nothing new may be made meanwhile.
+            let remains = remains();
+            // First SIGTERM, which `timeout` hands on to what it runs.
+            for signal in [Signal::TERM, Signal::KILL] {
+                remains.processes.iter().for_each(|&id| kill(id, signal));
+                std::thread::sleep(LAST_WORDS);
+            }
+            remove_namespaces(remains.namespaces.iter());
+            for folder in &remains.folders {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            std::process::exit(130);
+        }
+    });
+    Ok(())
+}
+
+fn kill(id: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+        // It may have ended.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// What makes the names of one run its own: several may run side by side.
+pub(super) fn prefix() -> String {
+    format!("bhb{}-", std::process::id())
+}
+
+/// A network namespace.
+#[derive(Debug)]
+pub(super) struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// Makes one without IPv6: nothing moves in it but what the benchmark sends.
+    ///
+    /// # Errors
+    /// When the system refuses: this needs root and `ip`.
+    pub(super) fn new(what: &str) -> anyhow::Result<Self> {
+        Ok(Self::many(&[what])?.remove(0))
+    }
+
+    /// Makes many at once.
+    ///
+    /// # Errors
+    /// As for [`Netns::new`].
+    pub(super) fn many(what: &[&str]) -> anyhow::Result<Vec<Self>> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mut made = Vec::with_capacity(what.len());
+        let mut lines = Vec::with_capacity(what.len());
+        // Held while they are made, so that an interruption does not miss them.
+        let mut remains = remains();
+        for what in what {
+            let name = format!("{}{}-{what}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed));
+            lines.push(format!("netns add {name}"));
+            remains.namespaces.insert(name.clone());
+            made.push(Self { name });
+        }
+        let done = batch(&lines);
+        drop(remains);
+        done?;
+        for netns in &made {
+            netns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+            netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+            // What a namespace has here depends on the machine's own settings.
+            netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
+            netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
+        }
+        Ok(made)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls `inside` in the namespace. Sockets that it makes stay there and may be used anywhere.
+    ///
+    /// # Errors
+    /// When it cannot be entered, and those of `inside`.
+    pub(super) fn inside<T: Send>(&self, inside: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+        in_namespace(&Path::new("/run/netns").join(&self.name), inside)?
+    }
+
+    /// Writes a kernel parameter of the namespace: a path below `/proc/sys`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn sysctl(&self, path: &str, value: &str) -> anyhow::Result<()> {
+        let file = Path::new("/proc/sys").join(path);
+        self.inside(|| std::fs::write(&file, value).with_context(|| format!("cannot write {}", file.display())))
+    }
+
+    /// How many packets one of its interfaces has received.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub(super) fn received(&self, interface: &str) -> anyhow::Result<u64> {
+        // `/proc/net` is that of the process, not of the thread.
+        let table = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
+        let line = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
+        let packets = line.and_then(|line| line.split_whitespace().nth(1));
+        Ok(packets.with_context(|| format!("no packets of {interface} in /proc/net/dev"))?.parse()?)
+    }
+
+    /// `ip` inside.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub(super) fn ip(&self, line: &str) -> anyhow::Result<()> {
+        run("ip", &format!("-n {} {line}", self.name)).map(drop)
+    }
+
+    /// `ip` inside, with many lines at once.
+    ///
+    /// # Errors
+    /// When one of them fails.
+    pub(super) fn ip_lines(&self, lines: &[String]) -> anyhow::Result<()> {
+        feed(Command::new("ip").args(["-n", &self.name, "-batch", "-"]), &lines.join("\n"))
+    }
+
+    /// Runs a program inside. Answers what it printed.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub(super) fn run(&self, line: &str) -> anyhow::Result<String> {
+        output(&mut self.command(line), line)
+    }
+
+    /// The command of a program inside.
+    pub(super) fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).args(line.split_whitespace()).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a program that goes on until it is dropped. What it says is not of interest.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn spawn(&self, line: &str) -> anyhow::Result<Running> {
+        Running::start(self.command(line).stdout(Stdio::null()).stderr(Stdio::null()))
+    }
+
+    /// Starts a server and waits until it listens on the TCP port.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not listen.
+    pub(super) fn serve(&self, line: &str, port: u16) -> anyhow::Result<Running> {
+        let server = self.spawn(line)?;
+        let pattern = format!(":{port} ");
+        until(&format!("`{line}` does not listen"), Duration::from_secs(10), || {
+            Ok(self.run("ss -Htln")?.contains(&pattern))
+        })?;
+        Ok(server)
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        // Also removes its interfaces, and with them the other ends of its veths.
+        remove_namespaces(std::iter::once(&self.name));
+        remains().namespaces.remove(&self.name);
+    }
+}
+
+fn remove_namespaces<'a>(names: impl Iterator<Item = &'a String>) {
+    let lines: Vec<String> = names.map(|name| format!("netns del {name}")).collect();
+    let _ = feed(Command::new("ip").args(["-force", "-batch", "-"]), &lines.join("\n"));
+}
+
+/// A program that runs until this is dropped.
+#[derive(Debug)]
+pub(super) struct Running(Child);
+
+impl Running {
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        // Held while it starts, so that an interruption does not miss it.
+        let mut remains = remains();
+        let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
+        remains.processes.insert(child.id());
+        Ok(Self(child))
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits until it ends by itself. Answers what it printed.
+    fn wait(mut self) -> anyhow::Result<Output> {
+        let (mut text, mut errors) = (Vec::new(), Vec::new());
+        if let Some(mut pipe) = self.0.stdout.take() {
+            pipe.read_to_end(&mut text)?;
+        }
+        // Whoever writes more here than a pipe holds, before it ends its output, is none of the programs that are used.
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_end(&mut errors)?;
+        }
+        Ok(Output { status: self.0.wait()?, stdout: text, stderr: errors })
+    }
+
+    /// Whether it has ended by itself.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end and waits, at most for so long.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn terminate(&mut self, most: Duration) -> anyhow::Result<()> {
+        kill(self.id(), Signal::TERM);
+        until("a program does not end after SIGTERM", most, || Ok(self.has_ended()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        remains().processes.remove(&self.0.id());
+    }
+}
+
+/// A folder for files, gone with this.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) fn new() -> anyhow::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let path = std::env::temp_dir().join(format!("{}{}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        remains().folders.insert(path.clone());
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file, whole and at once.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let (new, path) = (self.path(&format!("{name}.new")), self.path(name));
+        File::create(&new).and_then(|mut file| file.write_all(text.as_bytes()))?;
+        std::fs::rename(new, &path)?;
+        Ok(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        remains().folders.remove(&self.0);
+    }
+}
+
+/// Tries until it holds.
+///
+/// # Errors
+/// The message when it does not hold in time, and those of the question.
+pub(super) fn until(
+    otherwise: &str,
+    most: Duration,
+    mut holds: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + most;
+    while !holds()? {
+        if Instant::now() > deadline {
+            bail!("{otherwise} (waited {} s)", most.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Runs a program. Answers what it printed.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub(super) fn run(program: &str, line: &str) -> anyhow::Result<String> {
+    output(Command::new(program).args(line.split_whitespace()), &format!("{program} {line}"))
+}
+
+/// Many lines for `ip` at once.
+///
+/// # Errors
+/// When one of them fails.
+pub(super) fn batch(lines: &[String]) -> anyhow::Result<()> {
+    feed(Command::new("ip").args(["-batch", "-"]), &lines.join("\n"))
+}
+
+/// Runs a program with a text on its standard input.
+fn feed(command: &mut Command, text: &str) -> anyhow::Result<()> {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("cannot run `ip`; help: install iproute2")?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(text.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("ip: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+fn output(command: &mut Command, line: &str) -> anyhow::Result<String> {
+    let output = Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait()?;
+    if !output.status.success() {
+        bail!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

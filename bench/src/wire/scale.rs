@@ -1,0 +1,230 @@
+//! A node with many pods: what they cost, what one more costs, and a restart.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::json;
+
+use super::latency::milliseconds;
+use super::node::{Node, Plan, Pod, SINK, Way, addresses};
+use super::table::{Goal, Line, digits, median};
+use super::traffic::{ASKS, UdpServer, server};
+use super::{Bench, PATIENCE};
+use crate::policy::UDP_PORT;
+
+/// How long all pods may take until they are forwarded: programs that open ports one after another take a minute for many.
+const ALL_PATIENCE: Duration = Duration::from_secs(240);
+/// What must be left of the machine's memory, in KiB; a program that takes more is ended before the machine is.
+const MEMORY_LEFT: u64 = 1 << 20;
+/// How often a pod that is not forwarded yet tries again.
+const RETRY: Duration = Duration::from_millis(10);
+/// Time to settle before memory and idle CPU are looked at.
+const SETTLE: Duration = Duration::from_secs(2);
+
+pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let rounds = usize::try_from(bench.rounds)?;
+    let names = std::iter::once(SINK.to_owned()).chain((1..bench.pods).map(|number| format!("pod{number}")));
+    let plan = Plan { pods: names.collect(), later: rounds, fixed_gateway: true, ..Plan::default() };
+    let mut node = Node::without_program(&bench.program, plan)?;
+    let echo = UdpServer::start(&node.pod(SINK).netns, UDP_PORT, None)?;
+
+    let before = Memory::now()?;
+    let started = launch_and_wait(&mut node)?;
+    std::thread::sleep(SETTLE);
+    let id = node.program()?.running()?.id();
+    let idle = idle_percent(id, bench.time.max(Duration::from_secs(1)) * 3)?;
+    let (kernel, resident) = (Memory::now()?.since(before), resident(id)?);
+    let opened: Vec<[f64; 2]> = (0..rounds).map(|number| open_one(&node, number)).collect::<anyhow::Result<_>>()?;
+    node.program()?.stop(ALL_PATIENCE)?;
+    let restarted = launch_and_wait(&mut node)?;
+    drop(echo);
+
+    let count = bench.pods;
+    #[expect(clippy::cast_precision_loss, reason = "mebibytes are shown with three digits")]
+    let mebibytes = |kibibytes: i64| kibibytes as f64 / 1024.0;
+    let memory = mebibytes(resident) + mebibytes(kernel.counted).max(0.0);
+    let note = format!(
+        "process {} and kernel {}; MemAvailable fell by {}",
+        digits(mebibytes(resident)),
+        digits(mebibytes(kernel.counted)),
+        digits(mebibytes(kernel.gone))
+    );
+    let of = |at: usize| opened.iter().map(|times| times[at]).collect::<Vec<_>>();
+    let reference = kernel_opens(bench)?;
+    let opening = format!(
+        "{} ms of it after `ip` had done its part; kernel routing {} and {}",
+        digits(median(&of(1))),
+        digits(median(&reference.iter().map(|times| times[0]).collect::<Vec<_>>())),
+        digits(median(&reference.iter().map(|times| times[1]).collect::<Vec<_>>()))
+    );
+    let line = |what: &str, value, unit, goal| Line::value("pods", &format!("{count} pods: {what}"), value, unit, goal);
+    Ok(vec![
+        line("process and kernel memory", memory, "MiB", Goal::AtMost(300.0)).noted(&note),
+        line("open one more", median(&of(0)), "ms", Goal::AtMost(5.0))
+            .noted(&opening)
+            .with("rounds", json!(of(0).into_iter().map(digits).collect::<Vec<_>>())),
+        line("idle CPU", idle, "% of a core", Goal::AtMost(0.5)),
+        line("restart until all forward new flows", restarted.as_secs_f64(), "s", Goal::AtMost(1.0))
+            .noted(&format!("first start {} s", digits(started.as_secs_f64()))),
+    ])
+}
+
+/// Starts the program and waits until a new flow of every pod is forwarded. Answers how long it took.
+fn launch_and_wait(node: &mut Node) -> anyhow::Result<Duration> {
+    let mut waiting: Vec<UdpSocket> = node
+        .present()
+        .iter()
+        .filter(|pod| pod.name != SINK)
+        .map(|pod| probe(node, pod))
+        .collect::<anyhow::Result<_>>()?;
+    let started = Instant::now();
+    node.launch()?;
+    let mut answer = [0; 64];
+    while !waiting.is_empty() {
+        for socket in &waiting {
+            // Not yet is no error: that is what is waited for.
+            let _ = socket.send(&[ASKS; 18]);
+        }
+        std::thread::sleep(RETRY);
+        waiting.retain(|socket| socket.recv(&mut answer).is_err());
+        let left = memory("MemAvailable")?;
+        let program = node.program()?;
+        let ended = program.running()?.has_ended();
+        if ended || left < MEMORY_LEFT || started.elapsed() > ALL_PATIENCE {
+            let log = program.log_tail();
+            program.kill();
+            let why = if ended { "the vswitch ended" } else { "given up" };
+            bail!(
+                "{why} after {} s: {} pods are not forwarded, {} MiB of memory are left; the end of the log:\n{log}",
+                started.elapsed().as_secs(),
+                waiting.len(),
+                left / 1024
+            );
+        }
+    }
+    Ok(started.elapsed())
+}
+
+/// A new flow to the sink.
+fn probe(node: &Node, pod: &Pod) -> anyhow::Result<UdpSocket> {
+    let socket = pod.netns.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
+    socket.connect(server(&node.pod(SINK).address, UDP_PORT)?)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Milliseconds from before a pod's veth is made until its first packet is answered, and how much of that remained when `ip` had
+/// done its part.
+fn open_one(node: &Node, number: usize) -> anyhow::Result<[f64; 2]> {
+    let pod = &node.later()[number];
+    let mut lines = vec![node.veth_from_inside(pod), format!("link set {} up", pod.interface)];
+    if node.way() == Way::Policy {
+        lines.extend(node.kernel_route(pod));
+    }
+    let inside = addresses(pod, true);
+    let target = server(&node.pod(SINK).address, UDP_PORT)?;
+    let socket = pod.netns.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
+    socket.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let started = Instant::now();
+    node.netns.ip_lines(&lines)?;
+    pod.netns.ip_lines(&inside)?;
+    let done = started.elapsed();
+    let mut answer = [0; 64];
+    loop {
+        let _ = socket.send_to(&[ASKS; 18], target);
+        match socket.recv(&mut answer) {
+            Ok(_) => break,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error).context("cannot receive in a new pod"),
+        }
+        ensure!(started.elapsed() < PATIENCE, "a new pod is not forwarded within {} s", PATIENCE.as_secs());
+    }
+    Ok([milliseconds(started.elapsed()), milliseconds(started.elapsed().saturating_sub(done))])
+}
+
+/// The same with the kernel as the router, which has nothing to open: what `ip` takes.
+fn kernel_opens(bench: &Bench) -> anyhow::Result<Vec<[f64; 2]>> {
+    let rounds = usize::try_from(bench.rounds)?;
+    let node = bench.node(Way::Policy, Plan { later: rounds, fixed_gateway: true, ..Plan::pair() })?;
+    let _echo = UdpServer::start(&node.pod(SINK).netns, UDP_PORT, None)?;
+    (0..rounds).map(|number| open_one(&node, number)).collect()
+}
+
+/// The kernel's memory, in KiB.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    /// What it says that it has taken for itself.
+    counted: u64,
+    available: u64,
+}
+
+/// How it changed. What other programs of the machine do is in it, in `gone` more than in `counted`.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    counted: i64,
+    gone: i64,
+}
+
+impl Memory {
+    fn now() -> anyhow::Result<Self> {
+        let parts = ["Slab", "Percpu", "VmallocUsed", "KernelStack", "PageTables"];
+        let counted = parts.iter().map(|name| memory(name)).sum::<anyhow::Result<u64>>()?;
+        Ok(Self { counted, available: memory("MemAvailable")? })
+    }
+
+    fn since(self, before: Self) -> Change {
+        let change = |now: u64, before: u64| now.cast_signed() - before.cast_signed();
+        Change { counted: change(self.counted, before.counted), gone: change(before.available, self.available) }
+    }
+}
+
+/// A line of `/proc/meminfo`, in KiB.
+fn memory(name: &str) -> anyhow::Result<u64> {
+    field("/proc/meminfo", name)
+}
+
+/// A process's memory in KiB, packet buffers included.
+fn resident(id: u32) -> anyhow::Result<i64> {
+    Ok(field(&format!("/proc/{id}/status"), "VmRSS")?.cast_signed())
+}
+
+/// The number in a line `name: number kB`.
+fn field(file: &str, name: &str) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let number =
+        line.and_then(|rest| rest.split_whitespace().next()).with_context(|| format!("{file} has no {name}"))?;
+    Ok(number.parse()?)
+}
+
+/// Percent of a core that a process takes in this time, by all of its threads.
+fn idle_percent(id: u32, time: Duration) -> anyhow::Result<f64> {
+    let (before, started) = (running_time(id)?, Instant::now());
+    std::thread::sleep(time);
+    let took = running_time(id)?.saturating_sub(before);
+    Ok(took.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0)
+}
+
+fn running_time(id: u32) -> anyhow::Result<Duration> {
+    let mut sum = 0;
+    for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        sum += text.split_whitespace().next().context("an empty schedstat")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(sum))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_and_a_process_tell_what_they_have() {
+        assert!(Memory::now().unwrap().counted > 0 && memory("MemAvailable").unwrap() > 0);
+        assert!(resident(std::process::id()).unwrap() > 0);
+        assert!(running_time(std::process::id()).unwrap() > Duration::ZERO);
+        assert!(memory("NoSuchThing").is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! What was measured, beside what was promised.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+/// What was promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Goal {
+    /// Whether a value keeps the promise.
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::AtLeast(least) => format!(">= {least}"),
+            Self::AtMost(most) => format!("<= {most}"),
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    /// The row of the command line (`--only`).
+    pub(super) row: &'static str,
+    /// What was done, and against whom.
+    pub(super) what: String,
+    /// The value, or why there is none.
+    pub(super) measured: Result<Measured, String>,
+}
+
+/// A value and where it comes from.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) value: f64,
+    /// `x` for a ratio.
+    pub(super) unit: &'static str,
+    pub(super) goal: Goal,
+    /// What it was made of, for programs.
+    pub(super) detail: Map<String, Value>,
+    /// The same for people.
+    pub(super) note: String,
+}
+
+impl Line {
+    /// A line that has a value of its own and is no ratio.
+    pub(super) fn value(row: &'static str, what: &str, value: f64, unit: &'static str, goal: Goal) -> Self {
+        let measured = Measured { value, unit, goal, detail: Map::new(), note: String::new() };
+        Self { row, what: what.to_owned(), measured: Ok(measured) }
+    }
+
+    /// A line with the median of the rounds' ratios. `ours` and `other` have a value for each round.
+    pub(super) fn ratio(row: &'static str, what: String, ours: &[f64], other: &[f64], unit: &str, goal: Goal) -> Self {
+        let ratios: Vec<f64> =
+            ours.iter().zip(other).filter(|(_, other)| **other > 0.0).map(|(ours, other)| ours / other).collect();
+        if ratios.is_empty() {
+            return Self::skipped(row, what, "nothing arrived on the other way".to_owned());
+        }
+        let mut detail = Map::new();
+        detail.insert("vswitch".into(), json!(digits(median(ours))));
+        detail.insert("other".into(), json!(digits(median(other))));
+        detail.insert("unit".into(), unit.into());
+        let all = |values: &[f64]| Value::from(values.iter().map(|&value| digits(value)).collect::<Vec<_>>());
+        detail.insert("vswitch_rounds".into(), all(ours));
+        detail.insert("other_rounds".into(), all(other));
+        let [least, most] = [0.0, 100.0].map(|percent| digits(percentile(&ratios, percent)));
+        let note = format!("{least}-{most}; {} to {} {unit}", digits(median(ours)), digits(median(other)));
+        Self { row, what, measured: Ok(Measured { value: median(&ratios), unit: "x", goal, detail, note }) }
+    }
+
+    /// A line that could not be measured.
+    pub(super) const fn skipped(row: &'static str, what: String, why: String) -> Self {
+        Self { row, what, measured: Err(why) }
+    }
+
+    /// The line with a remark.
+    pub(super) fn noted(mut self, note: &str) -> Self {
+        if let Ok(measured) = &mut self.measured {
+            if !measured.note.is_empty() {
+                measured.note.push_str("; ");
+            }
+            measured.note.push_str(note);
+        }
+        self
+    }
+
+    /// The line with more detail for programs.
+    pub(super) fn with(mut self, key: &str, value: Value) -> Self {
+        if let Ok(measured) = &mut self.measured {
+            measured.detail.insert(key.to_owned(), value);
+        }
+        self
+    }
+
+    fn json(&self) -> Value {
+        match &self.measured {
+            Err(why) => json!({"row": self.row, "what": self.what, "skipped": why}),
+            Ok(Measured { value, unit, goal, detail, note }) => json!({
+                "row": self.row, "what": self.what, "value": digits(*value), "unit": unit, "goal": goal.text(),
+                "met": goal.holds(*value), "note": note, "detail": detail,
+            }),
+        }
+    }
+}
+
+/// All lines as an array.
+pub(super) fn json(lines: &[Line]) -> Value {
+    lines.iter().map(Line::json).collect()
+}
+
+/// Writes the table for people.
+pub(super) fn write(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    let mut cells = vec![["ROW", "WHAT", "VALUE", "GOAL", "MET", "NOTE"].map(str::to_owned)];
+    for Line { row, what, measured } in lines {
+        cells.push(match measured {
+            Err(why) => [row, what.as_str(), "skipped", "", "", why].map(str::to_owned),
+            Ok(Measured { value, unit, goal, note, .. }) => [
+                (*row).to_owned(),
+                what.clone(),
+                format!("{} {unit}", digits(*value)),
+                goal.text(),
+                if goal.holds(*value) { "yes" } else { "NO" }.to_owned(),
+                note.clone(),
+            ],
+        });
+    }
+    let width = |at: usize| cells.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2), width(3), width(4)];
+    for row in &cells {
+        for (cell, width) in row.iter().zip(widths) {
+            write!(out, "{cell:<width$}  ")?;
+        }
+        writeln!(out, "{}", row[5])?;
+    }
+    Ok(())
+}
+
+/// A value with as many digits as are worth showing: three.
+pub(super) fn digits(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    let scale = 10f64.powf(2.0 - value.abs().log10().floor());
+    (value * scale).round() / scale
+}
+
+/// The middle value, 0 of none.
+pub(super) fn median(values: &[f64]) -> f64 {
+    percentile(values, 50.0)
+}
+
+/// The smallest value that so many percent of the values do not exceed; between two of them where 50 percent are asked for and
+/// their number is even. 0 of none.
+pub(super) fn percentile(values: &[f64], percent: f64) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    if count == 0 {
+        return 0.0;
+    }
+    if percent == 50.0 && count.is_multiple_of(2) {
+        return f64::midpoint(values[count / 2 - 1], values[count / 2]);
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a position in a list, from 1 to its length"
+    )]
+    let position = (percent / 100.0 * count as f64).ceil() as usize;
+    values[position.clamp(1, count) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_the_median_of_the_rounds_ratios() {
+        let line = Line::ratio("tcp", "x".into(), &[9.0, 10.0, 100.0], &[10.0, 5.0, 100.0], "Gb/s", Goal::AtLeast(1.1));
+        let json = line.json();
+        assert_eq!(json["note"], "0.9-2; 10 to 10 Gb/s");
+        assert_eq!((&json["value"], &json["met"], &json["goal"]), (&json!(1.0), &json!(false), &json!(">= 1.1")));
+        assert_eq!((&json["detail"]["vswitch"], &json["detail"]["other"]), (&json!(10.0), &json!(10.0)));
+        let line = Line::ratio("tcp", "x".into(), &[9.0], &[0.0], "Gb/s", Goal::AtLeast(1.1));
+        assert!(line.json()["skipped"].is_string());
+    }
+
+    #[test]
+    fn a_goal_is_kept_at_its_bound() {
+        assert_eq!((Goal::AtLeast(1.1).holds(1.1), Goal::AtLeast(1.1).holds(1.09)), (true, false));
+        assert_eq!((Goal::AtMost(5.0).holds(5.0), Goal::AtMost(5.0).holds(5.1)), (true, false));
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!((percentile(&values, 99.0), percentile(&values, 100.0), median(&values)), (99.0, 100.0, 50.5));
+        assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[])), (2.0, 0.0));
+        assert_eq!((digits(1234.5), digits(0.98765), digits(0.0)), (1230.0, 0.988, 0.0));
+    }
+
+    #[test]
+    fn the_table_says_why_a_line_has_no_value() {
+        let lines = [
+            Line::value("pods", "idle CPU", 0.25, "%", Goal::AtMost(0.5)).noted("500 pods"),
+            Line::skipped("redis", "GET".into(), "no redis-server".into()),
+        ];
+        let mut text = Vec::new();
+        write(&lines, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("0.25 %") && text.contains("<= 0.5  yes") && text.contains("500 pods"), "{text}");
+        assert!(text.contains("skipped") && text.contains("no redis-server"), "{text}");
+        assert_eq!(json(&lines).as_array().map(Vec::len), Some(2));
+    }
+}

@@ -1,0 +1,142 @@
+//! TCP of iperf3 and UDP of ordinary sockets: how much arrives.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::net::Netns;
+use super::node::{CLIENT, Node, Plan, SECOND, SINK, Way};
+use super::table::{Goal, Line, digits, median};
+use super::traffic::{UdpServer, open_flow, pin, reach, send_many, server};
+use super::{Bench, Rounds};
+use crate::policy::UDP_PORT;
+
+/// Flows of the second measurement of TCP.
+const FLOWS: u32 = 8;
+/// Sockets that take turns in sending UDP.
+const SOCKETS: usize = 8;
+/// Datagrams of one system call.
+const BURST: usize = 32;
+/// Payload, which makes a frame of 60 bytes, the smallest without its checksum.
+const PAYLOAD: [u8; 18] = [0; 18];
+/// Time for caches and sessions before packets are counted.
+pub(super) const WARM_UP: Duration = Duration::from_millis(300);
+
+/// TCP between two pods of the node, against all others.
+pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let others =
+        [(Way::Policy, Goal::AtLeast(1.1)), (Way::Routing, Goal::AtLeast(1.0)), (Way::Bridge, Goal::AtLeast(0.9))];
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Policy, Way::Routing, Way::Bridge], |way| {
+        let node = bench.node(way, Plan::pair())?;
+        let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
+        reach(&client.netns, &sink.address)?;
+        [1, FLOWS].map(|flows| iperf(bench, &client.netns, &sink.netns, &sink.address, flows)).into_iter().collect()
+    })?;
+    let mut lines = Vec::new();
+    for (other, goal) in others {
+        lines.extend(lines_of("tcp", "pod to pod", &rounds, other, goal));
+    }
+    Ok(lines)
+}
+
+fn lines_of(row: &'static str, what: &str, rounds: &Rounds, other: Way, goal: Goal) -> [Line; 2] {
+    [(0, "1 flow"), (1, "8 flows")].map(|(metric, flows)| {
+        let what = format!("TCP {what}, {flows}, against {}", other.name());
+        Line::ratio(row, what, &rounds.of(Way::Vswitch, metric), &rounds.of(other, metric), "Gb/s", goal)
+    })
+}
+
+/// TCP from a pod to another node.
+pub(super) fn second_node(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Routing], |way| {
+        let node = bench.node(way, Plan { second: true, ..Plan::pair() })?;
+        let second = node.second.as_ref().context("the plan has a second node")?;
+        let client = &node.pod(CLIENT).netns;
+        reach(client, SECOND)?;
+        [1, FLOWS].map(|flows| iperf(bench, client, second, SECOND, flows)).into_iter().collect()
+    })?;
+    Ok(lines_of("node2", "pod to a second node", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
+}
+
+/// TCP from the node itself to a pod.
+pub(super) fn host(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Routing], |way| {
+        let node = bench.node(way, Plan { host: true, ..Plan::pair() })?;
+        let sink = node.pod(SINK);
+        reach(&node.netns, &sink.address)?;
+        [1, FLOWS].map(|flows| iperf(bench, &node.netns, &sink.netns, &sink.address, flows)).into_iter().collect()
+    })?;
+    Ok(lines_of("host", "host to pod", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
+}
+
+/// Gb/s that arrive, the client on one core and the server on the other.
+pub(super) fn iperf(bench: &Bench, from: &Netns, to: &Netns, address: &str, flows: u32) -> anyhow::Result<f64> {
+    let [client, sink] = bench.cores;
+    let _server = to.serve(&format!("taskset -c {sink} iperf3 -s -1"), 5201)?;
+    let seconds = bench.time.as_secs();
+    // It takes whole seconds only. What is shorter is a trial, for which some packets are enough.
+    let length = if seconds == 0 { "-n 20M".to_owned() } else { format!("-t {seconds}") };
+    // Longer than any run of it: a connection that stands still must not stop the benchmark.
+    let most = seconds + 15;
+    let line = format!("timeout {most} taskset -c {client} iperf3 -J -c {address} -P {flows} {length}");
+    let report: serde_json::Value = serde_json::from_str(&from.run(&line)?)?;
+    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64();
+    Ok(rate.context("iperf3 has not measured anything")? / 1e9)
+}
+
+/// Small datagrams between two pods.
+pub(super) fn udp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| datagrams(bench, &bench.node(way, Plan::pair())?))?;
+    let what = format!("18-byte UDP pod to pod, sendmmsg, against {}", Way::Policy.name());
+    let [ours, other] = [Way::Vswitch, Way::Policy].map(|way| rounds.of(way, 0));
+    let [sent, taken] =
+        [1, 2].map(|metric| [Way::Vswitch, Way::Policy].map(|way| digits(median(&rounds.of(way, metric)))));
+    let note = format!("of {} and {} sent; the program took {} and {}", sent[0], sent[1], taken[0], taken[1]);
+    let line = Line::ratio("udp", what, &ours, &other, "kpps", Goal::AtLeast(1.0));
+    Ok(vec![line.noted(&note).with("sent", sent.to_vec().into()).with("taken", taken.to_vec().into())])
+}
+
+/// Thousands of datagrams a second that arrive, that were sent, and that the receiving program took.
+pub(super) fn datagrams(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
+    let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
+    reach(&client.netns, &sink.address)?;
+    let receiver = UdpServer::start(&sink.netns, UDP_PORT, Some(bench.cores[1]))?;
+    let target = server(&sink.address, UDP_PORT)?;
+    let sockets: Vec<_> = (0..SOCKETS).map(|_| open_flow(&client.netns, target)).collect::<anyhow::Result<_>>()?;
+    let stop = AtomicBool::new(false);
+    let sent = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| -> anyhow::Result<()> {
+            pin(bench.cores[0]);
+            while !stop.load(Ordering::Relaxed) {
+                for socket in &sockets {
+                    let count = send_many(socket, &PAYLOAD, BURST).context("cannot send")?;
+                    sent.fetch_add(count as u64, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        });
+        std::thread::sleep(WARM_UP);
+        let look = || anyhow::Ok([arrived(&sink.netns)?, sent.load(Ordering::Relaxed), receiver.received()]);
+        let (before, started) = (look()?, Instant::now());
+        std::thread::sleep(bench.time);
+        let (after, took) = (look()?, started.elapsed());
+        stop.store(true, Ordering::Relaxed);
+        sender.join().map_err(|_| anyhow::anyhow!("the sender has panicked"))??;
+        #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
+        let rate = |count: u64| count as f64 / took.as_secs_f64() / 1e3;
+        Ok(after.iter().zip(before).map(|(after, before)| rate(after - before)).collect())
+    })
+}
+
+/// Datagrams that have come to the sockets of a namespace, those included for which a socket had no room because its program
+/// was not scheduled in time: they have passed the node.
+fn arrived(netns: &Netns) -> anyhow::Result<u64> {
+    // `/proc/net` is that of the process, not of the thread.
+    let text = netns.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp")?))?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: ")).map(str::split_whitespace);
+    let (names, values) = lines.next().zip(lines.next()).context("/proc/net/snmp has no UDP")?;
+    let wanted = names.zip(values).filter(|(name, _)| ["InDatagrams", "RcvbufErrors"].contains(name));
+    Ok(wanted.map(|(_, value)| value.parse::<u64>()).sum::<Result<u64, _>>()?)
+}

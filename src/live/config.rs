@@ -123,8 +123,10 @@ pub(crate) struct WorkersConfig {
 }
 
 /// How connections are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SessionsConfig {
+    /// The folder that keeps them while the process is away; none when they end with it.
+    pub folder: Option<PathBuf>,
     /// The most sessions of all workers together.
     pub capacity: Option<usize>,
     /// Whether a TCP connection may be picked up in its middle.

@@ -1,6 +1,7 @@
 //! The control thread's loop.
 
 mod enforce;
+mod kept;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -103,7 +104,8 @@ impl Control {
             tap,
             flow_cache: flow_cache.clone().map(|cache| -> Arc<dyn FlowCache> { cache }),
         };
-        let vswitch = Vswitch::start(&vswitch, &publisher)?;
+        let vswitch = Vswitch::start_with(&vswitch, &publisher, kept::open(&config)?)?;
+        vswitch.adoption().into_iter().for_each(kept::say);
         let now = Instant::now();
         Ok(Self {
             config,
@@ -222,7 +224,17 @@ impl Control {
     fn take_events(&mut self) -> bool {
         let events: Vec<VswitchEvent> = self.vswitch.events().collect();
         let mut changed = false;
-        for VswitchEvent::PortGone { port, queue, error } in events {
+        for event in events {
+            let (port, queue, error) = match event {
+                VswitchEvent::PortGone { port, queue, error } => (port, queue, error),
+                VswitchEvent::WorkerRestarted { worker } => {
+                    log::error(&format!(
+                        "worker {worker} has failed and goes on with its sessions: a fault of the program\n\
+                         help: report the message of the panic above it"
+                    ));
+                    continue;
+                }
+            };
             let Some(name) = self.ids.name(port.index()).cloned().filter(|_| !self.closed.contains(&port)) else {
                 continue;
             };

@@ -42,6 +42,7 @@ pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
+pub(crate) use xsk::map_file;
 pub use xsk::{
     Frame, Generator, Interface, KernelFlowCache, LinkInfo, LinkWatch, PollSet, QueueConfig, Umem, UmemError, Waker,
     XdpMode, XskError, XskPort, default_route_interfaces, in_namespace, poll, set_generic_receive_offload,

@@ -52,8 +52,11 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowCache, FlowSlot, FramePool, Port, PortError, Umem, UmemError, Waker};
-use crate::{Affinity, PortId, Publisher, SessionMemoryError, Worker, WorkerConfig};
+use crate::{
+    Adoption, Affinity, PortId, Publisher, SessionMemoryError, SessionStore, SessionStoreError, Worker, WorkerConfig,
+};
 use bell::Bell;
+use clock::Clock;
 use lane::{Incoming, Outgoing};
 use stage::Surroundings;
 use worker_loop::{Parts, WorkerLoop};
@@ -108,6 +111,9 @@ pub enum VswitchError {
     /// No memory for the sessions.
     #[error(transparent)]
     Sessions(#[from] SessionMemoryError),
+    /// No files for the sessions.
+    #[error(transparent)]
+    Store(#[from] SessionStoreError),
     /// The system refused a thread or a descriptor.
     #[error("cannot start worker {worker}: {source}")]
     Start {
@@ -139,6 +145,11 @@ pub enum VswitchEvent {
         queue: u32,
         /// Why.
         error: PortError,
+    },
+    /// A worker has failed in the middle of something and goes on with its sessions: a fault of the program.
+    WorkerRestarted {
+        /// Which one.
+        worker: usize,
     },
 }
 
@@ -172,6 +183,8 @@ pub struct Vswitch {
     neighbours: Arc<Neighbours>,
     pool: FramePool,
     events: Receiver<VswitchEvent>,
+    /// Holds the folder of the sessions.
+    store: Option<SessionStore>,
 }
 
 impl Vswitch {
@@ -180,7 +193,20 @@ impl Vswitch {
     /// # Errors
     /// [`VswitchError`]; nothing is left running then.
     pub fn start(config: &VswitchConfig, publisher: &Publisher) -> Result<Self, VswitchError> {
-        let (mut vswitch, parts) = Self::assemble(config, publisher)?;
+        Self::start_with(config, publisher, None)
+    }
+
+    /// The same with sessions that outlive the process, where a store is given: those that an earlier process has left there
+    /// go on, as far as the published tables allow.
+    ///
+    /// # Errors
+    /// [`VswitchError`]; nothing is left running then.
+    pub fn start_with(
+        config: &VswitchConfig,
+        publisher: &Publisher,
+        store: Option<SessionStore>,
+    ) -> Result<Self, VswitchError> {
+        let (mut vswitch, parts) = Self::assemble(config, publisher, store)?;
         for (id, parts) in parts.into_iter().enumerate() {
             vswitch.workers[id].thread = Some(spawn(id, config.cores[id], parts)?);
         }
@@ -188,7 +214,11 @@ impl Vswitch {
     }
 
     /// The packet memory, and what each worker is made of.
-    fn assemble(config: &VswitchConfig, publisher: &Publisher) -> Result<(Self, Vec<Parts>), VswitchError> {
+    fn assemble(
+        config: &VswitchConfig,
+        publisher: &Publisher,
+        mut store: Option<SessionStore>,
+    ) -> Result<(Self, Vec<Parts>), VswitchError> {
         let count = config.cores.len();
         if !(1..=MAX_WORKERS).contains(&count) {
             return Err(VswitchError::Workers { workers: count });
@@ -197,10 +227,13 @@ impl Vswitch {
         let pool = FramePool::new(umem, frames);
         let (tell, events) = crossbeam_channel::unbounded();
         let neighbours = Neighbours::new();
-        let mut vswitch =
-            Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events };
         let (bells, affinity) = (bells(count)?, Affinity::new());
-        let engines = Worker::team(config.engine, count)?;
+        let engines = match &mut store {
+            None => Worker::team(config.engine, count)?,
+            Some(store) => Worker::team_in(store, config.engine, count, &affinity, Clock::new().now())?,
+        };
+        let mut vswitch =
+            Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events, store };
         let mut all = Vec::with_capacity(count);
         for (id, ((outgoing, incoming), engine)) in lanes(count).into_iter().zip(engines).enumerate() {
             let (send, commands) = crossbeam_channel::unbounded();
@@ -256,12 +289,18 @@ impl Vswitch {
         }
     }
 
+    /// What became of the sessions of an earlier process, where there is a store.
+    pub fn adoption(&self) -> Option<&Adoption> {
+        self.store.as_ref().map(SessionStore::adoption)
+    }
+
     /// What happened since the last call.
     pub fn events(&self) -> impl Iterator<Item = VswitchEvent> + '_ {
         self.events.try_iter()
     }
 
-    /// How many workers do not run any more though nobody stopped them: a fault of the program. What they owned is closed.
+    /// How many workers do not run any more though nobody stopped them: they failed again and again, a fault of the program. What
+    /// they owned is closed.
     pub fn dead_workers(&self) -> usize {
         let is_dead = |worker: &&Handle| worker.thread.as_ref().is_some_and(JoinHandle::is_finished);
         self.workers.iter().filter(is_dead).count()

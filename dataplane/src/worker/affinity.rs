@@ -66,6 +66,12 @@ impl Affinity {
         pair.map_or(0, |(src, dst): (IpAddr, IpAddr)| self.pair(&Key::of(src, dst, 0, Ports::None).0))
     }
 
+    /// The number of the packets of a session.
+    pub(crate) fn of_session(&self, key: &Key) -> u32 {
+        let [(src, _), (dst, _)] = key.endpoints(true);
+        self.pair(&Key::of(src, dst, 0, Ports::None).0)
+    }
+
     #[inline]
     fn pair(&self, key: &Key) -> u32 {
         (self.0.hash(key) >> 32) as u32

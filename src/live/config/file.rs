@@ -60,6 +60,7 @@ pub(super) struct Workers {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Sessions {
+    pub(super) folder: Option<Spanned<String>>,
     pub(super) capacity: Option<Spanned<usize>>,
     pub(super) tcp_pickup: bool,
     pub(super) tcp_window: Window,

@@ -15,7 +15,7 @@ fn pod(name: &str, address: &str) -> String {
 /// A control thread that has a worker, and no interface.
 fn control(folder: &Scratch) -> Control {
     let text = "node: node-1\nstate: {paths: [state.yaml]}\nports: []\n\
-        workers: {frames: 4096}\nsessions: {capacity: 1000}\n";
+        workers: {frames: 4096}\nsessions: {folder: none, capacity: 1000}\n";
     let config = folder.write("config.yaml", text);
     let args = Run { config, check: false, force: false, ready_file: None, capture: None, output: Format::Json };
     let requests = Requests::of(crossbeam_channel::never(), crossbeam_channel::never());

@@ -102,6 +102,7 @@ pub use generator::Generator;
 pub use interface::{Interface, QueueConfig, XdpMode};
 pub use link::{LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload};
 pub use link_watch::LinkWatch;
+pub(crate) use mapping::map_file;
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use port::XskPort;

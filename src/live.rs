@@ -39,6 +39,7 @@ mod daemon;
 mod datapath;
 mod ids;
 mod interfaces;
+mod kept;
 mod links;
 mod log;
 mod next_hops;

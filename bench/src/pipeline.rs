@@ -148,13 +148,14 @@ impl Setup {
         // A twentieth more than the flows, so that the table is nearly full and nothing is refused.
         let capacity = flows as usize + flows as usize / 20 + BURST;
         let sessions = SessionConfig {
-            // All packets come in on the uplink and may have all of it.
+            // All packets come in on the uplink and go to one pod, which may have all of it.
             outside_share: Percent::ALL,
+            pod_share: Percent::ALL,
             ..SessionConfig::live(if args.new_sessions { capacity } else { capacity.max(CAPACITY) })
         };
         let step = match order {
             // A session's time is up when as many others have come as there are flows. (256 is the burst.)
-            Order::Fresh => sessions.timeouts.idle / u64::from(flows.div_ceil(256)),
+            Order::Fresh => sessions.timeouts.udp_unreplied / u64::from(flows.div_ceil(256)),
             // 256 packets at 20 million a second.
             Order::Random | Order::Each => 12_800,
         };

@@ -62,6 +62,8 @@ pub struct SessionCounters {
     pub restored: u64,
     /// Sessions that ended because their port was removed.
     pub removed: u64,
+    /// Sessions of an earlier process that were adopted.
+    pub adopted: u64,
     /// Resets that lay where none could be expected, so that they ended nothing.
     pub doubted: u64,
 }

@@ -54,7 +54,10 @@ pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
-pub use session::{Percent, SessionConfig, SessionMemoryError, TcpWindow, Timeouts};
+pub use session::{
+    Adoption, Percent, RefusedFile, SessionConfig, SessionMemoryError, SessionStore, SessionStoreError, TcpWindow,
+    Timeouts,
+};
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
 pub use worker::{Affinity, BURST, Worker, WorkerConfig};
 

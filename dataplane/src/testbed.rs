@@ -19,6 +19,9 @@ pub(crate) const A: PortId = PortId(2);
 pub(crate) const B: PortId = PortId(3);
 
 pub(crate) const A_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// A packet to this port makes a worker panic, in tests alone.
+pub(crate) const FATAL_PORT: u16 = 0xdead;
+
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 pub(crate) const OPEN: TableId = TableId(0);

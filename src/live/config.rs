@@ -40,6 +40,8 @@ pub(crate) struct Config {
     pub mode: Mode,
     /// Whether packets of established sessions between pods are forwarded in the kernel.
     pub flow_cache: bool,
+    /// The longest time that a flow is forwarded in the kernel without a packet of it that a worker sees.
+    pub flow_lease: Duration,
     /// What a port may send to the workers.
     pub slow_path: SlowPathConfig,
     /// Where links and maps are pinned.
@@ -166,8 +168,10 @@ pub(crate) struct WorkersConfig {
 }
 
 /// How connections are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SessionsConfig {
+    /// The folder that keeps them while the process is away; none when they end with it.
+    pub folder: Option<PathBuf>,
     /// The most sessions of all workers together.
     pub capacity: Option<usize>,
     /// Whether a TCP connection may be picked up in its middle.
@@ -361,6 +365,7 @@ impl Config {
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));
         differs("node", self.node != new.node);
         differs("attach", self.attach != new.attach);
+        differs("flow_lease", self.flow_lease != new.flow_lease);
         differs("pins", self.pins != new.pins);
         differs("slow_path", self.slow_path != new.slow_path);
         differs("mode", self.mode != new.mode);

@@ -19,6 +19,7 @@ use super::composer::{Composer, Takeover};
 use super::config::{Attach, Config, DEFAULT_PINS, Pins, Poll, PortEntry, SlowPathConfig, buffers};
 use super::datapath::{DatapathConfig, LinuxDatapath};
 use super::interfaces::thread::{self as interfaces, Command, Report};
+use super::kept;
 use super::log;
 use super::next_hops::NextHops;
 use super::policy;
@@ -97,7 +98,10 @@ impl Daemon {
         let mut next_hops = NextHops::default();
         next_hops.check(&composer.peers(), &config);
         let flows = kernel.flows().filter(|_| config.flow_cache);
-        let mut vswitch = Vswitch::start(&vswitch_config(&config, tap, flows, affinity), composer.publisher())?;
+        let store = kept::open(&config)?;
+        let workers = vswitch_config(&config, tap, flows, affinity);
+        let mut vswitch = Vswitch::start_with(&workers, composer.publisher(), store)?;
+        vswitch.adoption().into_iter().for_each(kept::say);
         let umem = Arc::clone(vswitch.pool().umem());
         if let Some(tc) = &kernel.tc {
             let queues = tc.trunk_ports(&umem, buffers::TRUNK)?;
@@ -304,6 +308,7 @@ fn vswitch_config(
         frames: config.frames(),
         tap,
         flow_cache: flows.map(|flows| -> Arc<dyn FlowCache> { flows }),
+        lease: config.flow_lease,
         affinity,
     }
 }

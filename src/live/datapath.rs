@@ -139,6 +139,10 @@ impl LinuxDatapath {
                         return Some((name, format!("queue {queue}: {error}")));
                     }
                 }
+                VswitchEvent::WorkerRestarted { worker } => log::error(&format!(
+                    "worker {worker} has failed and goes on with its sessions: a fault of the program\n\
+                     help: report the message of the panic above it"
+                )),
                 VswitchEvent::TrunkGone { error } => log::error(&format!(
                     "the trunk does not work any more, and no new connection passes: {error}\n\
                      help: restart; nobody but the vswitch may change or remove its trunk"

@@ -66,6 +66,7 @@ impl Summary<'_> {
                 replaced: sum.replaced + more.replaced,
                 restored: sum.restored + more.restored,
                 removed: sum.removed + more.removed,
+                adopted: sum.adopted + more.adopted,
                 doubted: sum.doubted + more.doubted,
             },
         )
@@ -224,6 +225,7 @@ impl Summary<'_> {
             "sessions": {
                 "in_use": self.counters.sum(|worker| worker.sessions),
                 "created": sessions.created,
+                "adopted": sessions.adopted,
                 "expired": sessions.expired,
                 "recycled": sessions.recycled,
                 "refused": sessions.refused,

@@ -9,7 +9,7 @@ use bulkhead_dataplane::io::{
     FlowCache, Frame, FramePool, Generator, Interface, KernelFlowCache, KernelFlows, Port, QueueConfig, Umem, XdpMode,
     XskPort, in_namespace, takes_xdp_frames,
 };
-use bulkhead_dataplane::vswitch::{PollMode, Vswitch, VswitchConfig};
+use bulkhead_dataplane::vswitch::{LEASE, PollMode, Vswitch, VswitchConfig};
 use bulkhead_dataplane::{Affinity, Link, PortId, Publisher, SessionConfig, WorkerConfig};
 use core_affinity::CoreId;
 
@@ -146,7 +146,16 @@ pub(super) fn pipeline(
     let cores = cores.iter().copied().map(Some).collect();
     let flow_cache = cache.clone().map(|cache| -> Arc<dyn FlowCache> { cache });
     let affinity = Affinity::new();
-    let config = VswitchConfig { cores, poll: setup.poll, engine, frames: FRAMES, tap: None, flow_cache, affinity };
+    let config = VswitchConfig {
+        cores,
+        poll: setup.poll,
+        engine,
+        frames: FRAMES,
+        tap: None,
+        flow_cache,
+        affinity,
+        lease: LEASE,
+    };
     let mut vswitch = Vswitch::start(&config, &publisher)?;
     let umem = Arc::clone(vswitch.pool().umem());
     let Taken { _interfaces, ports } = take(lab, &umem, cache.as_ref())?;

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, ensure};
 use bulkhead_dataplane::io::{Frame, FramePool, LoopbackPort, Port, Umem};
-use bulkhead_dataplane::vswitch::{PollMode, SteppedWorker, Vswitch, VswitchConfig, VswitchCounters, WorkerCounters};
+use bulkhead_dataplane::vswitch::{
+    LEASE, PollMode, SteppedWorker, Vswitch, VswitchConfig, VswitchCounters, WorkerCounters,
+};
 use bulkhead_dataplane::{Affinity, BURST, DropReason, PortId, Publisher, SessionConfig, SessionState, WorkerConfig};
 
 use super::measure::{Counts, Subject};
@@ -68,6 +70,7 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
     let sessions = SessionConfig { capacity: sessions.capacity * usize::from(workers), ..sessions };
     let config = VswitchConfig {
         affinity: Affinity::new(),
+        lease: LEASE,
         cores: vec![None; workers.into()],
         poll: PollMode::Spin,
         engine: WorkerConfig { sessions, ..setup.engine },

@@ -44,6 +44,7 @@ pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
 #[cfg(feature = "bench")]
 pub use xsk::Generator;
+pub(crate) use xsk::map_file;
 pub use xsk::{
     Frame, Interface, KernelFlowCache, KernelRoute, LinkEvent, LinkFeatures, LinkInfo, LinkStatus, LinkWatch, PollSet,
     QueueConfig, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, TcHook, TcProgram, Umem, UmemError, Waker,

@@ -19,10 +19,10 @@
 //! them, would refuse everybody else.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, Ordering};
 
 use super::SessionConfig;
-use super::entry::Class;
+use super::entry::{Class, NOWHERE};
 use crate::{PortId, PortKind};
 
 /// The part of a limit by which it may be overdrawn until other workers have ended entries. They do so in their next
@@ -56,11 +56,12 @@ pub(super) enum Room {
     None,
 }
 
-/// Entries of one port, of all workers.
+/// Entries of one port, of all workers. Signed, and below zero as good as zero: a worker that is restarted after a fault gives back
+/// what its table holds, which may be one entry more than it took.
 #[derive(Debug, Default)]
 struct Account {
-    started: AtomicU32,
-    reached: AtomicU32,
+    started: AtomicI32,
+    reached: AtomicI32,
 }
 
 /// The account.
@@ -71,8 +72,8 @@ pub(crate) struct Budget {
     pod_limit: usize,
     outside_limit: usize,
     is_shared: bool,
-    used: AtomicUsize,
-    half_open: AtomicUsize,
+    used: AtomicIsize,
+    half_open: AtomicIsize,
     ports: Box<[OnceLock<Box<[Account; PAGE]>>]>,
     /// How often somebody has overdrawn or was refused.
     calls: AtomicU32,
@@ -88,22 +89,29 @@ impl Budget {
             pod_limit: config.pod_share.of(capacity),
             outside_limit: config.outside_share.of(capacity),
             is_shared: workers > 1,
-            used: AtomicUsize::new(0),
-            half_open: AtomicUsize::new(0),
+            used: AtomicIsize::new(0),
+            half_open: AtomicIsize::new(0),
             ports: (0..=usize::from(u16::MAX) / PAGE).map(|_| OnceLock::new()).collect(),
             calls: AtomicU32::new(0),
         }
     }
 
     /// The most entries of one table: more than the capacity, as far as that can be overdrawn.
-    pub(super) const fn slots(&self) -> usize {
+    pub(crate) const fn slots(&self) -> usize {
         if self.is_shared { self.overdrawn(self.capacity) } else { self.capacity }
     }
 
     pub(super) fn know_ports(&self, ports: usize) {
-        for page in &self.ports[..ports.div_ceil(PAGE)] {
-            page.get_or_init(|| Box::new(std::array::from_fn(|_| Account::default())));
-        }
+        (0..ports.div_ceil(PAGE)).for_each(|page| self.make_page(page));
+    }
+
+    /// Makes the account of entries whose ports are not known yet.
+    pub(super) fn know_nowhere(&self) {
+        self.make_page(NOWHERE.index() / PAGE);
+    }
+
+    fn make_page(&self, page: usize) {
+        self.ports[page].get_or_init(|| Box::new(std::array::from_fn(|_| Account::default())));
     }
 
     /// An entry is made.
@@ -117,7 +125,7 @@ impl Budget {
     pub(super) fn leave(&self, ports: (PortId, PortId), class: Class) {
         self.used.fetch_sub(1, Ordering::Relaxed);
         self.leave_ports(ports);
-        self.change(class.is_half_open(), usize::MAX);
+        self.change(class.is_half_open(), -1);
     }
 
     pub(super) fn enter_ports(&self, ports: (PortId, PortId)) {
@@ -133,24 +141,32 @@ impl Budget {
     /// An entry is of another class now.
     pub(super) fn turn(&self, from: Class, to: Class) {
         if from.is_half_open() != to.is_half_open() {
-            self.change(true, if to.is_half_open() { 1 } else { usize::MAX });
+            self.change(true, if to.is_half_open() { 1 } else { -1 });
         }
     }
 
-    fn change(&self, is_half_open: bool, by: usize) {
+    fn change(&self, is_half_open: bool, by: isize) {
         if is_half_open {
             self.half_open.fetch_add(by, Ordering::Relaxed);
         }
     }
 
+    fn used(&self) -> usize {
+        usize::try_from(self.used.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    fn half_open(&self) -> usize {
+        usize::try_from(self.half_open.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// How many more entries fit.
     pub(super) fn free(&self) -> usize {
-        self.capacity.saturating_sub(self.used.load(Ordering::Relaxed))
+        self.capacity.saturating_sub(self.used())
     }
 
     /// How many more connections fit that are not established.
     pub(super) fn free_half_open(&self) -> usize {
-        self.half_open_limit.saturating_sub(self.half_open.load(Ordering::Relaxed))
+        self.half_open_limit.saturating_sub(self.half_open())
     }
 
     /// How many more entries fit of which the port is this end. What many are behind is not limited as a destination.
@@ -165,7 +181,7 @@ impl Budget {
             Side::Starter => &account.started,
             Side::Destination => &account.reached,
         };
-        held.load(Ordering::Relaxed) as usize
+        usize::try_from(held.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
     pub(super) const fn limit(&self, side: Side, kind: PortKind) -> usize {
@@ -177,19 +193,19 @@ impl Budget {
     }
 
     pub(super) fn room(&self) -> Room {
-        self.within(self.used.load(Ordering::Relaxed), self.capacity)
+        self.within(self.used(), self.capacity)
     }
 
     pub(super) fn half_open_room(&self) -> Room {
-        self.within(self.half_open.load(Ordering::Relaxed), self.half_open_limit)
+        self.within(self.half_open(), self.half_open_limit)
     }
 
     pub(super) fn is_overdrawn(&self) -> bool {
-        self.used.load(Ordering::Relaxed) > self.capacity
+        self.used() > self.capacity
     }
 
     pub(super) fn is_half_open_overdrawn(&self) -> bool {
-        self.half_open.load(Ordering::Relaxed) > self.half_open_limit
+        self.half_open() > self.half_open_limit
     }
 
     pub(super) fn room_of(&self, side: Side, port: PortId, kind: PortKind) -> Room {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bulkhead_classifier::OriginId;
+use bulkhead_classifier::{OriginId, protocol};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Key;
@@ -15,6 +15,9 @@ pub(crate) type Slot = u32;
 
 /// No slot: the end of a list.
 pub(crate) const NONE: Slot = Slot::MAX;
+
+/// The port of entries whose ports are not known yet: no snapshot has one with this number.
+pub(super) const NOWHERE: PortId = PortId(u16::MAX);
 
 /// Which way a packet of a session goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +117,7 @@ mod state {
     pub(super) const IN_KIND_SHIFT: u32 = 1;
     pub(super) const FORWARD_PLAIN: u8 = 1 << 3;
     pub(super) const REPLY_PLAIN: u8 = 1 << 4;
+    pub(super) const ALL: u8 = FROM_LOW | IN_KIND | FORWARD_PLAIN | REPLY_PLAIN;
 }
 
 /// The part of an entry that is read and written when it is made, moved or ended, and when somebody asks who decided.
@@ -199,6 +203,50 @@ impl Entry {
         }
         entry.set_refused(refused);
         entry
+    }
+
+    /// Whether it is not in use. One that was just being written is neither.
+    pub(super) const fn is_free(&self) -> bool {
+        self.key.is_unused()
+    }
+
+    /// The entry as another process may go on with it: without epoch and ports. None for a refusal that was no session, and for
+    /// one that was just being changed.
+    ///
+    /// # Errors
+    /// When no process can have written it.
+    pub(super) fn adoptable(&self) -> Result<Option<Self>, String> {
+        let (class, cut) = (usize::from(self.class & CLASS), usize::from(self.class >> CUT_SHIFT));
+        let is_known = class < Class::COUNT
+            && cut <= Class::COUNT
+            && usize::from(self.refused) <= DropReason::COUNT
+            && self.state & !state::ALL == 0
+            && self.state & state::IN_KIND != state::IN_KIND;
+        let protocol = self.key.protocol();
+        if !is_known || !self.key.is_sound() {
+            return Err("it has an entry that cannot be".to_owned());
+        }
+        let class = self.cut().unwrap_or_else(|| self.class());
+        let is_of_protocol = match class {
+            Class::Refused => true,
+            Class::Echo => self.key.is_echo(),
+            Class::Doubtful | Class::Established => protocol == protocol::TCP,
+            Class::New | Class::Closed | Class::HalfClosed => matches!(protocol, protocol::TCP | protocol::SCTP),
+            Class::Stream => protocol == protocol::UDP,
+            Class::Unreplied => !matches!(protocol, protocol::TCP | protocol::SCTP) && !self.key.is_echo(),
+            Class::Idle => !matches!(protocol, protocol::TCP | protocol::UDP) && !self.key.is_echo(),
+        };
+        if !is_of_protocol {
+            return Err("it has an entry in a state that its protocol does not have".to_owned());
+        }
+        let is_refused = self.refused != 0;
+        if is_refused != (self.class() == Class::Refused) || is_refused != self.was_session() {
+            return Ok(None);
+        }
+        let mut entry = Self { epoch: 0, ..*self };
+        entry.set_ports((NOWHERE, NOWHERE));
+        entry.forget_plain();
+        Ok(Some(entry))
     }
 
     pub(super) fn class(&self) -> Class {

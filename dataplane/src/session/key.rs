@@ -97,6 +97,32 @@ impl Key {
         (self.rest >> shift::PROTOCOL) as u8
     }
 
+    /// Whether some packet may have this key, and none may have another one in its place.
+    pub(super) const fn is_sound(&self) -> bool {
+        const KNOWN: u64 = kind::V6 | kind::LOW_PINGS | kind::HIGH_PINGS | kind::USED;
+        let rest = self.rest;
+        let [a, b, c, d] = self.addresses;
+        let (low_port, high_port) = (rest >> shift::LOW_PORT, rest >> shift::HIGH_PORT & 0xffff);
+        let is_ordered = if rest & kind::V6 != 0 {
+            a < c || (a == c && (b < d || (b == d && low_port <= high_port)))
+        } else {
+            let (low, high) = (a >> 32, a & 0xffff_ffff);
+            b == 0 && c == 0 && d == 0 && (low < high || (low == high && low_port <= high_port))
+        };
+        let has_known_bits = rest & 0xffff_0000 == 0 && rest & 0xff & !KNOWN == 0 && rest & kind::USED != 0;
+        is_ordered && has_known_bits
+    }
+
+    /// Whether no packet has it.
+    pub(super) const fn is_unused(&self) -> bool {
+        self.rest & kind::USED == 0
+    }
+
+    /// The key without the part that says that it is one. What is written with it is free until the whole key is there.
+    pub(super) const fn unfinished(&self) -> Self {
+        Self { rest: 0, ..*self }
+    }
+
     /// Whether the conversation is an echo and its replies.
     pub(super) const fn is_echo(&self) -> bool {
         self.rest & (kind::LOW_PINGS | kind::HIGH_PINGS) != 0

@@ -6,7 +6,7 @@
 //! of the packet for which it was last moved, not that of its last packet: see [`super::table`].
 
 use super::budget::Side;
-use super::entry::{Class, Link, Links, NONE, Slot};
+use super::entry::{Class, Link, Links, NONE, NOWHERE, Slot};
 use crate::{BURST, PortId};
 
 /// Least recently used entry first.
@@ -24,10 +24,11 @@ impl List {
 #[derive(Debug)]
 pub(super) struct Lists {
     classes: [List; Class::COUNT],
+    /// By [`place`].
     starters: Vec<[List; Class::COUNT]>,
     destinations: Vec<[List; Class::COUNT]>,
     lens: [usize; Class::COUNT],
-    /// Entries that each port has started, a column for each class: the largest is looked for now and then.
+    /// Entries that each port has started, by [`place`], a column for each class: the largest is looked for now and then.
     held: [Vec<u32>; Class::COUNT],
 }
 
@@ -59,22 +60,25 @@ impl Chain for OfDestination {
 }
 
 impl Lists {
-    pub(super) const fn new() -> Self {
-        Self {
+    pub(super) fn new() -> Self {
+        let mut lists = Self {
             classes: [List::EMPTY; Class::COUNT],
             starters: Vec::new(),
             destinations: Vec::new(),
             lens: [0; Class::COUNT],
             held: [const { Vec::new() }; Class::COUNT],
-        }
+        };
+        lists.know_ports(0);
+        lists
     }
 
     /// Makes room for the ports of a snapshot.
     pub(super) fn know_ports(&mut self, ports: usize) {
-        if self.starters.len() < ports {
-            self.starters.resize(ports, [List::EMPTY; Class::COUNT]);
-            self.destinations.resize(ports, [List::EMPTY; Class::COUNT]);
-            self.held.iter_mut().for_each(|held| held.resize(ports, 0));
+        let places = ports + 1;
+        if self.starters.len() < places {
+            self.starters.resize(places, [List::EMPTY; Class::COUNT]);
+            self.destinations.resize(places, [List::EMPTY; Class::COUNT]);
+            self.held.iter_mut().for_each(|held| held.resize(places, 0));
         }
     }
 
@@ -94,7 +98,7 @@ impl Lists {
 
     /// How many ports there are lists for.
     pub(super) const fn ports(&self) -> usize {
-        self.starters.len()
+        self.starters.len() - 1
     }
 
     /// The entry of the class that was moved longest ago, or `NONE`.
@@ -108,7 +112,7 @@ impl Lists {
             Side::Starter => &self.starters,
             Side::Destination => &self.destinations,
         };
-        lists[port.index()][class as usize].first
+        lists[place(port)][class as usize].first
     }
 
     /// The first entry of the class of the port that has started the most of them. Walks a column of numbers, some 20 ns for a
@@ -122,7 +126,7 @@ impl Lists {
 
     /// Puts an entry into its lists, at the place that the packet's number gives it. That is nearly always the end.
     pub(super) fn link(&mut self, links: &mut [Links], slot: Slot, class: Class, ports: (PortId, PortId), number: u64) {
-        let (starter, destination) = (ports.0.index(), ports.1.index());
+        let (starter, destination) = (place(ports.0), place(ports.1));
         links[slot as usize].queued = number;
         link::<OfClass>(&mut self.classes[class as usize], links, slot, number);
         link::<OfStarter>(&mut self.starters[starter][class as usize], links, slot, number);
@@ -133,13 +137,18 @@ impl Lists {
 
     /// Takes an entry out.
     pub(super) fn unlink(&mut self, links: &mut [Links], slot: Slot, class: Class, ports: (PortId, PortId)) {
-        let (starter, destination) = (ports.0.index(), ports.1.index());
+        let (starter, destination) = (place(ports.0), place(ports.1));
         unlink::<OfClass>(&mut self.classes[class as usize], links, slot);
         unlink::<OfStarter>(&mut self.starters[starter][class as usize], links, slot);
         unlink::<OfDestination>(&mut self.destinations[destination][class as usize], links, slot);
         self.lens[class as usize] -= 1;
         self.held[class as usize][starter] -= 1;
     }
+}
+
+/// Where a port's lists are. Entries whose ports are not known yet come first.
+fn place(port: PortId) -> usize {
+    if port == NOWHERE { 0 } else { port.index() + 1 }
 }
 
 /// Only packets that waited for the classifier come late, behind at most a burst of others.

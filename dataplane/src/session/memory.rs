@@ -8,11 +8,14 @@
 //! million sessions and nothing at a hundred thousand, since a burst's address translations overlap like its cache misses
 //! do; and the first session on each would wait until two megabytes are cleared, with a burst behind it.
 
+use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 
 use memmap2::{MmapMut, MmapOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::io::map_file;
 
 /// Memory for the sessions cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +49,17 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Column<T> {
         let len = len.max(1).saturating_mul(size_of::<T>());
         // No reservation: memory that is not used yet shall not count against the machine's commit limit.
         let bytes = MmapOptions::new().len(len).no_reserve_swap().map_anon();
+        let bytes = bytes.map_err(|source| SessionMemoryError { bytes: len, capacity, source })?;
+        Ok(Self { bytes, records: PhantomData })
+    }
+
+    /// The records that lie in a file from a byte on, shared with everybody who maps it: they outlive the process.
+    ///
+    /// # Errors
+    /// As [`Column::new`].
+    pub(super) fn in_file(file: &File, start: u64, len: usize, capacity: usize) -> Result<Self, SessionMemoryError> {
+        let len = len.max(1).saturating_mul(size_of::<T>());
+        let bytes = map_file(file, start, len);
         let bytes = bytes.map_err(|source| SessionMemoryError { bytes: len, capacity, source })?;
         Ok(Self { bytes, records: PhantomData })
     }

@@ -45,6 +45,7 @@ mod index;
 mod key;
 mod lists;
 mod memory;
+mod store;
 mod table;
 mod tcp;
 
@@ -53,4 +54,6 @@ pub use config::{Percent, SessionConfig, TcpWindow, Timeouts};
 pub(crate) use entry::{Direction, Moment, NONE, NewSession, Slot};
 pub(crate) use key::Key;
 pub use memory::SessionMemoryError;
+pub(crate) use store::TableFile;
+pub use store::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub(crate) use table::{Belief, Evidence, PlainHit, SessionTable};

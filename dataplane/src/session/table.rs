@@ -1,10 +1,12 @@
 //! The table: two columns of entries, a keyed index into them, and lists by last use.
 
+mod adoption;
 mod changes;
 mod room;
 mod tracking;
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use ahash::RandomState;
 use bulkhead_classifier::protocol;
@@ -15,6 +17,7 @@ use super::index::{Glance, Index};
 use super::key::KeyHasher;
 use super::lists::Lists;
 use super::memory::{Column, SessionMemoryError};
+use super::store::{Growth, TableFile};
 use super::{Key, SessionConfig, TcpWindow};
 use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
@@ -44,6 +47,8 @@ pub(crate) struct SessionTable {
     /// What packets read, and what they do not.
     entries: Column<Entry>,
     links: Column<Links>,
+    /// How far both are there, when they lie in a file.
+    growth: Option<Growth>,
     /// Slots from here on were never used.
     fresh: Slot,
     /// The first of those that are free again; they are chained through their links.
@@ -76,8 +81,13 @@ impl SessionTable {
         config: SessionConfig,
         budget: Arc<Budget>,
         hasher: &RandomState,
+        file: Option<TableFile>,
     ) -> Result<Self, SessionMemoryError> {
         let capacity = budget.slots();
+        let (entries, links, growth) = match file {
+            Some(TableFile { entries, links, growth }) => (entries, links, Some(growth)),
+            None => (Column::new(capacity, capacity)?, Column::new(capacity, capacity)?, None),
+        };
         let (mut timeouts, mut periods) = ([0; 16], [0; 16]);
         for class in Class::ALL {
             let timeout = config.timeouts.of(class);
@@ -89,8 +99,9 @@ impl SessionTable {
         Ok(Self {
             hasher: KeyHasher::new(hasher),
             index: Index::new(capacity)?,
-            entries: Column::new(capacity, capacity)?,
-            links: Column::new(capacity, capacity)?,
+            entries,
+            links,
+            growth,
             fresh: 0,
             free: NONE,
             lists: Lists::new(),
@@ -302,22 +313,34 @@ impl SessionTable {
     }
 
     fn insert(&mut self, new: &NewSession, class: Class, refused: Option<DropReason>, now: Moment) -> Option<Slot> {
+        let slot = self.place(new.hash, &Entry::new(new, class, refused, now.time), Links::new(&new.decision), now)?;
+        self.begin_tracking(slot, new);
+        Some(slot)
+    }
+
+    /// Puts an entry into a free slot, the index and the lists.
+    fn place(&mut self, hash: u64, entry: &Entry, links: Links, now: Moment) -> Option<Slot> {
         let slot = if self.free == NONE { self.fresh } else { self.free };
-        if !self.index.insert(new.hash, slot) {
+        let is_ready = self.growth.as_mut().is_none_or(|growth| growth.reach(slot));
+        if !is_ready || !self.index.insert(hash, slot) {
             return None;
         }
-        let links = self.links.records_mut();
+        let all = self.links.records_mut();
         if self.free == NONE {
             self.fresh += 1;
         } else {
-            self.free = links[slot as usize].of_class.next;
+            self.free = all[slot as usize].of_class.next;
         }
-        links[slot as usize] = Links::new(&new.decision);
-        let ports = (new.in_port, new.out_port);
-        self.lists.link(links, slot, class, ports, now.number);
+        let (class, ports) = (entry.class(), entry.ports(Direction::Forward));
+        all[slot as usize] = links;
+        self.lists.link(all, slot, class, ports, now.number);
         self.budget.enter(ports, class);
-        *self.entry_mut(slot) = Entry::new(new, class, refused, now.time);
-        self.begin_tracking(slot, new);
+        // Whoever finds the table in a file when this process is killed here must not take half an entry for one.
+        let mut unfinished = *entry;
+        unfinished.key = entry.key.unfinished();
+        *self.entry_mut(slot) = unfinished;
+        compiler_fence(Ordering::Release);
+        self.entry_mut(slot).key = entry.key;
         Some(slot)
     }
 
@@ -330,6 +353,9 @@ impl SessionTable {
         self.budget.leave(ports, entry.class());
         links[slot as usize].of_class.next = self.free;
         self.free = slot;
+        // As in `place`.
+        self.entry_mut(slot).key = Key::UNUSED;
+        compiler_fence(Ordering::Release);
         *self.entry_mut(slot) = Entry::FREE;
     }
 }

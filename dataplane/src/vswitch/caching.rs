@@ -10,6 +10,7 @@
 //! ([`FlowCache::moved`](crate::io::FlowCache::moved)), and a neighbour that has not answered for a while gets no flows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::stage::Chain;
 use crate::forward::Forwarder;
@@ -63,6 +64,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Caching {
     cache: Arc<dyn FlowCache>,
+    /// The longest lease, in nanoseconds.
+    lease: u64,
     /// Whether no other worker has packets of this one's flows.
     is_alone: bool,
     waiting: Vec<Waiting>,
@@ -85,9 +88,10 @@ pub(super) struct About<'a> {
 }
 
 impl Caching {
-    pub(super) fn new(cache: Arc<dyn FlowCache>, is_alone: bool) -> Self {
+    pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, is_alone: bool) -> Self {
+        let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let (slots, recent, waiting) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
-        Self { cache, is_alone, waiting, slots, recent, turn: 0, moves: [None; 2] }
+        Self { cache, lease, is_alone, waiting, slots, recent, turn: 0, moves: [None; 2] }
     }
 
     /// To be called before a round looks at neighbours and receives, with its time.
@@ -193,7 +197,7 @@ impl Caching {
     ) -> Option<CachedFlow> {
         let way = about.forwarder.way(about.snapshot, packet.in_port, out, packet.frame)?;
         let found = about.engine.cacheable(packet.frame, packet.in_port)?;
-        let lease = found.lease.min(way.good_for);
+        let lease = found.lease.min(way.good_for).min(self.lease);
         if lease == 0 {
             return None;
         }

@@ -55,6 +55,8 @@ pub struct WorkerCounters {
     pub busy_rounds: u64,
     /// How often the worker slept until something came.
     pub sleeps: u64,
+    /// How often the worker failed in the middle of something and went on.
+    pub restarts: u64,
     /// Packets that the tap should have had and missed because its reader was behind.
     pub tap_missed: u64,
 }

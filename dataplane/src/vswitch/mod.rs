@@ -53,8 +53,11 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowCache, FlowSlot, FramePool, Port, PortError, Umem, UmemError, Waker};
-use crate::{Affinity, PortId, Publisher, SessionMemoryError, Worker, WorkerConfig};
+use crate::{
+    Adoption, Affinity, PortId, Publisher, SessionMemoryError, SessionStore, SessionStoreError, Worker, WorkerConfig,
+};
 use bell::Bell;
+use clock::Clock;
 use lane::{Incoming, Outgoing};
 use stage::Surroundings;
 use worker_loop::{Parts, WorkerLoop};
@@ -65,6 +68,9 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// The most workers: there is a lane for each ordered pair of them.
 const MAX_WORKERS: usize = 64;
+
+/// The usual [`VswitchConfig::lease`]: long enough for a restart, and short enough that what nothing else ends is looked at again.
+pub const LEASE: Duration = Duration::from_secs(30);
 
 /// What a worker does when nothing is to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +98,9 @@ pub struct VswitchConfig {
     /// Where packets of established sessions between pods are forwarded without coming to a worker. With a tap it gets no
     /// flows: a tap's copies are of all packets.
     pub flow_cache: Option<Arc<dyn FlowCache>>,
+    /// The longest time for which a flow in the cache is good without a packet of it that comes to a worker. At the end of it one
+    /// does, and those behind it may overtake it.
+    pub lease: Duration,
     /// How the workers share packets out among them; the same as the trunk's programs have, where there is one.
     pub affinity: Affinity,
 }
@@ -111,6 +120,9 @@ pub enum VswitchError {
     /// No memory for the sessions.
     #[error(transparent)]
     Sessions(#[from] SessionMemoryError),
+    /// No files for the sessions.
+    #[error(transparent)]
+    Store(#[from] SessionStoreError),
     /// The system refused a thread or a descriptor.
     #[error("cannot start worker {worker}: {source}")]
     Start {
@@ -148,6 +160,11 @@ pub enum VswitchEvent {
         /// Why.
         error: PortError,
     },
+    /// A worker has failed in the middle of something and goes on with its sessions: a fault of the program.
+    WorkerRestarted {
+        /// Which one.
+        worker: usize,
+    },
 }
 
 /// What the control thread tells a worker.
@@ -184,6 +201,8 @@ pub struct Vswitch {
     neighbours: Arc<Neighbours>,
     pool: FramePool,
     events: Receiver<VswitchEvent>,
+    /// Holds the folder of the sessions.
+    store: Option<SessionStore>,
 }
 
 impl Vswitch {
@@ -192,7 +211,20 @@ impl Vswitch {
     /// # Errors
     /// [`VswitchError`]; nothing is left running then.
     pub fn start(config: &VswitchConfig, publisher: &Publisher) -> Result<Self, VswitchError> {
-        let (mut vswitch, parts) = Self::assemble(config, publisher)?;
+        Self::start_with(config, publisher, None)
+    }
+
+    /// The same with sessions that outlive the process, where a store is given: those that an earlier process has left there
+    /// go on, as far as the published tables allow.
+    ///
+    /// # Errors
+    /// [`VswitchError`]; nothing is left running then.
+    pub fn start_with(
+        config: &VswitchConfig,
+        publisher: &Publisher,
+        store: Option<SessionStore>,
+    ) -> Result<Self, VswitchError> {
+        let (mut vswitch, parts) = Self::assemble(config, publisher, store)?;
         for (id, parts) in parts.into_iter().enumerate() {
             vswitch.workers[id].thread = Some(spawn(id, config.cores[id], parts)?);
         }
@@ -200,7 +232,11 @@ impl Vswitch {
     }
 
     /// The packet memory, and what each worker is made of.
-    fn assemble(config: &VswitchConfig, publisher: &Publisher) -> Result<(Self, Vec<Parts>), VswitchError> {
+    fn assemble(
+        config: &VswitchConfig,
+        publisher: &Publisher,
+        mut store: Option<SessionStore>,
+    ) -> Result<(Self, Vec<Parts>), VswitchError> {
         let count = config.cores.len();
         if !(1..=MAX_WORKERS).contains(&count) {
             return Err(VswitchError::Workers { workers: count });
@@ -209,13 +245,16 @@ impl Vswitch {
         let pool = FramePool::new(umem, frames);
         let (tell, events) = crossbeam_channel::unbounded();
         let neighbours = Neighbours::new();
-        let mut vswitch =
-            Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events };
         if let Some(cache) = config.flow_cache.clone() {
             neighbours.report_moves_to(cache);
         }
         let (bells, affinity) = (bells(count)?, config.affinity.clone());
-        let engines = Worker::team(config.engine, count)?;
+        let engines = match &mut store {
+            None => Worker::team(config.engine, count)?,
+            Some(store) => Worker::team_in(store, config.engine, count, &affinity, Clock::new().now())?,
+        };
+        let mut vswitch =
+            Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events, store };
         let mut all = Vec::with_capacity(count);
         for (id, ((outgoing, incoming), engine)) in lanes(count).into_iter().zip(engines).enumerate() {
             let (send, commands) = crossbeam_channel::unbounded();
@@ -228,6 +267,7 @@ impl Vswitch {
                 events: tell.clone(),
                 tap: config.tap.clone(),
                 flow_cache: config.flow_cache.clone().filter(|_| config.tap.is_none()),
+                lease: config.lease,
             };
             all.push(Parts {
                 engine,
@@ -288,6 +328,11 @@ impl Vswitch {
         }
     }
 
+    /// What became of the sessions of an earlier process, where there is a store.
+    pub fn adoption(&self) -> Option<&Adoption> {
+        self.store.as_ref().map(SessionStore::adoption)
+    }
+
     /// What happened since the last call.
     pub fn events(&self) -> impl Iterator<Item = VswitchEvent> + '_ {
         self.events.try_iter()
@@ -299,7 +344,8 @@ impl Vswitch {
         self.events.clone()
     }
 
-    /// How many workers do not run any more though nobody stopped them: a fault of the program. What they owned is closed.
+    /// How many workers do not run any more though nobody stopped them: they failed again and again, a fault of the program. What
+    /// they owned is closed.
     pub fn dead_workers(&self) -> usize {
         let is_dead = |worker: &&Handle| worker.thread.as_ref().is_some_and(JoinHandle::is_finished);
         self.workers.iter().filter(is_dead).count()

@@ -9,8 +9,11 @@
 
 mod departure;
 
+use std::any::Any;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use std::vec::Drain;
 
 use crossbeam_channel::Sender;
@@ -37,6 +40,13 @@ const NAP: u32 = 100;
 /// The longest sleep while packets are held: what a neighbour's answer that another worker took may add to their delay.
 const SHORT_NAP: u32 = 1;
 
+/// A worker that fails more often than this within [`FAULTS_WITHIN`] ends: a packet that somebody can send again and again
+/// must not look like a vswitch that works.
+const MAX_FAULTS: usize = 8;
+
+/// A minute in nanoseconds.
+const FAULTS_WITHIN: u64 = 60_000_000_000;
+
 /// Longer than any packet is held: an hour in nanoseconds.
 const FOR_EVER: u64 = 3_600_000_000_000;
 
@@ -51,6 +61,7 @@ pub(super) struct Surroundings {
     pub(super) events: Sender<VswitchEvent>,
     pub(super) tap: Option<Tap>,
     pub(super) flow_cache: Option<Arc<dyn FlowCache>>,
+    pub(super) lease: Duration,
 }
 
 /// Everything that a round works on.
@@ -75,6 +86,9 @@ pub(super) struct Stage {
     arrivals: Arrivals,
     judged: Vec<Judged>,
     counters: WorkerCounters,
+    events: Sender<VswitchEvent>,
+    /// When the worker failed last: once for each time, the oldest first.
+    faults: [u64; MAX_FAULTS],
     now: u64,
     swept_at: u64,
 }
@@ -86,8 +100,8 @@ impl Stage {
         pool: FramePool,
         surroundings: Surroundings,
     ) -> Self {
-        let Surroundings { id, outgoing, incoming, bells, affinity, events, tap, flow_cache } = surroundings;
-        let caching = flow_cache.map(|cache| Caching::new(cache, bells.len() == 1));
+        let Surroundings { id, outgoing, incoming, bells, affinity, events, tap, flow_cache, lease } = surroundings;
+        let caching = flow_cache.map(|cache| Caching::new(cache, lease, bells.len() == 1));
         Self {
             id,
             engine,
@@ -95,7 +109,7 @@ impl Stage {
             affinity,
             umem: Arc::clone(pool.umem()),
             pool,
-            ports: Ports::new(outgoing, events),
+            ports: Ports::new(outgoing, events.clone()),
             incoming,
             bells,
             tap,
@@ -106,6 +120,8 @@ impl Stage {
             arrivals: Arrivals::default(),
             judged: Vec::with_capacity(BURST),
             counters: WorkerCounters::new(),
+            events,
+            faults: [0; MAX_FAULTS],
             now: 0,
             swept_at: 0,
         }
@@ -405,7 +421,37 @@ impl Stage {
     /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
     #[inline(never)]
     fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged);
+        let Self { engine, judged, umem, now, .. } = self;
+        let asked = AssertUnwindSafe(|| engine.judge(snapshot, *now, arrivals.iter(umem), judged));
+        if let Err(panic) = catch_unwind(asked) {
+            // What it had counted stands, the rest was judged by nobody.
+            (self.judged.len()..arrivals.len()).for_each(|_| self.counters.drop_packet(DropReason::Unjudged));
+            self.judged.resize(arrivals.len(), Judged::UNJUDGED);
+            self.go_on_after(panic);
+        }
+    }
+
+    /// The worker has failed outside of the engine. What it had in its hands is lost, and its frames with it.
+    pub(super) fn recover(&mut self, panic: Box<dyn Any + Send>) {
+        let Self { received, arrivals, pool, .. } = self;
+        pool.give_all(received.drain(..));
+        pool.give_all(arrivals.frames().drain(..));
+        arrivals.clear();
+        self.go_on_after(panic);
+    }
+
+    /// Goes on with the sessions, unless that has been of no use: then the worker ends, which the control thread sees.
+    #[cold]
+    fn go_on_after(&mut self, panic: Box<dyn Any + Send>) {
+        let is_hopeless = self.faults[0] != 0 && self.now.saturating_sub(self.faults[0]) < FAULTS_WITHIN;
+        self.faults.rotate_left(1);
+        self.faults[MAX_FAULTS - 1] = self.now;
+        if is_hopeless || self.engine.restart().is_err() {
+            resume_unwind(panic);
+        }
+        self.counters.restarts += 1;
+        // Nobody listens any more when the vswitch ends.
+        let _ = self.events.send(VswitchEvent::WorkerRestarted { worker: self.id });
     }
 
     /// As the engine's `judge`, and everything that it knows goes to the tap.

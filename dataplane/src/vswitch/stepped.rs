@@ -63,7 +63,7 @@ impl Vswitch {
     /// # Errors
     /// [`VswitchError`].
     pub fn stepped(config: &VswitchConfig, publisher: &Publisher) -> Result<(Self, Vec<SteppedWorker>), VswitchError> {
-        let (vswitch, parts) = Self::assemble(config, publisher)?;
+        let (vswitch, parts) = Self::assemble(config, publisher, None)?;
         let workers = parts.len();
         let stepped = |(id, parts): (usize, Parts)| {
             let affinity = parts.surroundings.affinity.clone();

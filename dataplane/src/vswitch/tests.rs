@@ -7,8 +7,10 @@ mod torture;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::io::{LoopbackPeer, LoopbackPort};
-use crate::testbed::{A, A_MAC, B, HOST, SYN, UPLINK, a_to_b, ethernet, ip, ports, snapshot_of, tcp, udp, v4};
+use crate::io::{Frame, LoopbackPeer, LoopbackPort};
+use crate::testbed::{
+    A, A_MAC, ACK, B, FATAL_PORT, HOST, SYN, UPLINK, a_to_b, ethernet, ip, ports, snapshot_of, tcp, udp, v4,
+};
 use crate::{DropReason, Link, PortConfig, SessionConfig, Snapshot, Verdict};
 
 const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -50,6 +52,7 @@ impl Node {
         let publisher = Arc::new(Publisher::new(snapshot));
         let config = VswitchConfig {
             affinity: Affinity::new(),
+            lease: LEASE,
             cores: vec![None; workers],
             poll: PollMode::Adaptive,
             engine: WorkerConfig { sessions: SessionConfig::live(1_000_000), ..WorkerConfig::default() },
@@ -167,7 +170,7 @@ fn both_directions_of_a_connection_find_one_session_whatever_worker_they_come_in
         for sport in 0..40u16 {
             node.send(A, &from_a(&tcp("10.0.0.1", "10.0.0.2", 2000 + sport, 80, SYN)));
             node.receive(B);
-            let answer = tcp("10.0.0.2", "10.0.0.1", 80, 2000 + sport, SYN | crate::testbed::ACK);
+            let answer = tcp("10.0.0.2", "10.0.0.1", 80, 2000 + sport, SYN | ACK);
             node.send(B, &ethernet(B_MAC, 0x0800, &answer));
             assert_eq!(node.receive(A)[..6], A_MAC);
         }
@@ -281,7 +284,7 @@ fn a_port_that_goes_is_told_and_the_others_go_on() {
         let mut node = Node::start(workers, snapshot_of(1, live_ports()));
         node.peers[B.index()] = None;
         node.until("event", |node| {
-            node.vswitch.events().any(|event| matches!(event, VswitchEvent::PortGone { port, .. } if port == B))
+            node.vswitch.events().any(|event| matches!(event, VswitchEvent::PortGone { port: B, .. }))
         });
         node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
         node.until_dropped(DropReason::PortDown, 1);
@@ -329,6 +332,7 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
     let publisher = Publisher::new(snapshot_of(1, live_ports()));
     let config = VswitchConfig {
         affinity: Affinity::new(),
+        lease: LEASE,
         cores: vec![None; 2],
         poll: PollMode::Spin,
         engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },
@@ -362,6 +366,7 @@ fn workers_that_cannot_be_are_an_error() {
     let publisher = Publisher::new(Snapshot::empty());
     let config = |cores| VswitchConfig {
         affinity: Affinity::new(),
+        lease: LEASE,
         cores,
         poll: PollMode::Spin,
         engine: WorkerConfig::default(),
@@ -372,4 +377,86 @@ fn workers_that_cannot_be_are_an_error() {
     assert!(matches!(Vswitch::start(&config(vec![]), &publisher), Err(VswitchError::Workers { workers: 0 })));
     let nowhere = Vswitch::start(&config(vec![Some(100_000)]), &publisher);
     assert!(matches!(nowhere, Err(VswitchError::Core { worker: 0, core: 100_000 })));
+}
+
+/// A port that panics when it is told to.
+#[derive(Debug)]
+struct Fatal {
+    port: LoopbackPort,
+    now: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Port for Fatal {
+    fn receive(&mut self, into: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
+        assert!(!self.now.swap(false, std::sync::atomic::Ordering::Relaxed), "a test wants this");
+        self.port.receive(into, limit)
+    }
+
+    fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), PortError> {
+        self.port.send(frames)
+    }
+
+    fn service(&mut self, pool: &mut FramePool) -> Result<(), PortError> {
+        self.port.service(pool)
+    }
+
+    fn close(&mut self, pool: &mut FramePool) {
+        self.port.close(pool);
+    }
+}
+
+#[test]
+fn a_worker_that_panics_goes_on_with_its_sessions_and_the_others_never_stop() {
+    for workers in [1, 3] {
+        let mut node = Node::start(workers, snapshot_of(1, live_ports()));
+        let exchange = |node: &mut Node| {
+            node.send(A, &from_a(&a_to_b(ACK)));
+            node.receive(B);
+        };
+        node.send(A, &from_a(&a_to_b(SYN)));
+        node.receive(B);
+        for round in 1..=3 {
+            let fatal = tcp("10.0.0.1", "10.0.0.2", 40_000, FATAL_PORT, SYN);
+            node.send(A, &from_a(&fatal));
+            let is_told = |event| matches!(event, VswitchEvent::WorkerRestarted { .. });
+            node.until("restart", |node| node.vswitch.events().any(is_told));
+            // The session lives: a segment from its middle would start none.
+            exchange(&mut node);
+            assert_eq!(
+                (node.vswitch.counters().dropped(DropReason::Unjudged), node.vswitch.dead_workers()),
+                (round, 0)
+            );
+        }
+        let counters = node.stop();
+        assert_eq!(counters.sum(|worker| worker.restarts), 3);
+        assert_eq!(counters.sum(|worker| worker.engine.sessions().created), 1);
+    }
+}
+
+#[test]
+fn a_worker_that_panics_outside_of_the_engine_goes_on_too() {
+    let mut node = Node::unplugged(2, snapshot_of(1, live_ports()), None, None);
+    [UPLINK, HOST, B].into_iter().for_each(|id| node.plug(id));
+    let (port, other) = LoopbackPort::pair(1024);
+    let now = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    node.vswitch.add_port(A, 0, Box::new(Fatal { port, now: Arc::clone(&now) }));
+    node.peers[A.index()] = Some(LoopbackPeer::new(other, node.vswitch.pool().sibling()));
+    node.send(A, &from_a(&a_to_b(SYN)));
+    node.receive(B);
+    now.store(true, std::sync::atomic::Ordering::Relaxed);
+    node.until("restart", |node| node.vswitch.counters().sum(|worker| worker.restarts) == 1);
+    node.send(A, &from_a(&a_to_b(ACK)));
+    node.receive(B);
+    node.stop();
+}
+
+#[test]
+fn a_worker_that_fails_again_and_again_ends() {
+    let mut node = Node::start(1, snapshot_of(1, live_ports()));
+    let fatal = from_a(&tcp("10.0.0.1", "10.0.0.2", 40_000, FATAL_PORT, SYN));
+    node.until("end", |node| {
+        let _ = node.peers[A.index()].as_mut().unwrap().push(&fatal);
+        std::thread::sleep(Duration::from_millis(2));
+        node.vswitch.dead_workers() == 1
+    });
 }

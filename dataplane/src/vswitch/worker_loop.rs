@@ -1,5 +1,6 @@
 //! What a worker's thread does until it is told to stop.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,13 +57,22 @@ impl WorkerLoop {
     }
 
     /// Works until it is told to stop, or until nobody can tell it any more.
+    ///
+    /// A panic ends what was just done, not the worker: its ports, its lanes and its sessions are still there, and nobody else could have
+    /// them. So it goes on on its own thread, and the others never notice.
     pub(super) fn run(mut self) -> WorkerCounters {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
+            self.stage.recover(panic);
+        }
+        self.stage.close()
+    }
+
+    fn work(&mut self) {
         while self.listen(self.idle_since.is_some()) {
             // One look at the clock, whatever the round brings.
             let worked = self.round(self.clock.now());
             self.rest(worked);
         }
-        self.stage.close()
     }
 
     /// Looks at the commands now and then, and always when there is nothing else to do. False when the worker is to end.

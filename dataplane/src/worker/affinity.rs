@@ -12,6 +12,7 @@ use bulkhead_classifier::protocol;
 
 use crate::LinkType;
 use crate::packet::{self, Body, Ip, Transport};
+use crate::session::Key;
 
 /// The choice of a worker, keyed at random: nobody outside can aim all of its traffic at one. All parts of a process must
 /// use clones of the same one.
@@ -43,8 +44,7 @@ impl Affinity {
     /// for what is not IP, for neighbour discovery, and for what is not understood.
     #[inline]
     pub fn worker(&self, frame: &[u8], workers: usize) -> usize {
-        // The upper part of a product is as even as the remainder of a division, and cheaper.
-        ((u64::from(self.of(frame)) * workers as u64) >> 32) as usize
+        share(self.of(frame), workers)
     }
 
     #[inline]
@@ -86,6 +86,17 @@ impl Affinity {
         pair.map_or(0, |(src, dst)| self.pair(halves(src), halves(dst)))
     }
 
+    /// The number of the packets of a session.
+    fn of_session(&self, key: &Key) -> u32 {
+        let [(src, _), (dst, _)] = key.endpoints(true);
+        self.pair(halves(src), halves(dst))
+    }
+
+    /// Which of so many workers a session belongs to.
+    pub(crate) fn worker_of_session(&self, key: &Key, workers: usize) -> usize {
+        share(self.of_session(key), workers)
+    }
+
     /// Addresses as two halves of eight bytes in the order of memory; an IPv4 address is in the first half of the first.
     #[inline]
     fn pair(&self, one: [u64; 2], other: [u64; 2]) -> u32 {
@@ -96,6 +107,12 @@ impl Affinity {
         };
         (mixed(one).wrapping_add(mixed(other)).wrapping_mul(sum) >> 32) as u32
     }
+}
+
+/// The share of so many workers that a number belongs to. The upper part of a product is as even as the remainder of a division,
+/// and cheaper.
+const fn share(number: u32, workers: usize) -> usize {
+    ((number as u64 * workers as u64) >> 32) as usize
 }
 
 fn halves(address: IpAddr) -> [u64; 2] {

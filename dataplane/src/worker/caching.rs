@@ -7,11 +7,6 @@ use crate::{Flow, LinkType, PortId};
 
 use bulkhead_classifier::{OriginId, protocol};
 
-/// The longest lease, in nanoseconds: 10 s. At the end of it a packet of the flow goes through the worker, and those behind
-/// it may overtake it. A TCP connection does not feel that once in 10 s, and longer would only be longer until a flow that
-/// nothing else ends is looked at again.
-const LEASE: u64 = 10_000_000_000;
-
 /// A lease is at most this part of the time that the session lives without packets: its packets are not seen meanwhile.
 const LEASES_PER_TIMEOUT: u64 = 16;
 
@@ -22,7 +17,7 @@ pub(crate) struct Cacheable {
     /// The keyed hash of the session, the same for both directions.
     pub(crate) hash: u64,
     pub(crate) origin: Option<OriginId>,
-    /// In nanoseconds.
+    /// How long the session may go without a packet that the worker sees, in nanoseconds.
     pub(crate) lease: u64,
 }
 
@@ -41,7 +36,7 @@ impl Worker {
             return None;
         }
         let [(src, sport), (dst, dport)] = key.endpoints(from_low);
-        let lease = LEASE.min(timeout / LEASES_PER_TIMEOUT);
+        let lease = timeout / LEASES_PER_TIMEOUT;
         let origin = (entry.origin != u32::MAX).then_some(OriginId(entry.origin));
         Some(Cacheable { flow: Flow { src, dst, protocol, sport, dport, icmp: None }, hash, origin, lease })
     }

@@ -32,6 +32,8 @@ impl Worker {
     /// A packet of a conversation: everything but ICMP errors.
     pub(super) fn judge_conversation(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip) -> Result<(), DropReason> {
         let flow = &ip.flow;
+        #[cfg(test)]
+        assert_ne!(flow.dport, crate::testbed::FATAL_PORT, "a test wants this");
         let ports = ip.transport.ports(flow);
         let flags = ip.transport.flags();
         let (key, from_low) = Key::of(flow.src, flow.dst, flow.protocol, ports);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bulkhead_control::object::{self, PodName};
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::SlowPathLimit;
+use bulkhead_dataplane::vswitch::LEASE;
 use ipnet::IpNet;
 use serde_saphyr::Spanned;
 
@@ -22,8 +23,12 @@ use crate::args;
 
 /// Two receive rings and what is under way; with less no packet goes from one port to another.
 const MIN_FRAMES: u32 = 4_096;
-/// What a table can number (2^26). A session takes about 110 bytes, so this is some 7 GiB.
+/// What a table can number (2^26). A session takes up to 128 bytes, so this is 8 GiB.
 const MAX_SESSIONS: usize = 1 << 26;
+/// A flow that is looked at more often might as well go through the workers.
+const MIN_LEASE: Duration = Duration::from_secs(1);
+/// What a session that has ended otherwise may go on, and what an operator waits for at most after a stop.
+const MAX_LEASE: Duration = Duration::from_secs(600);
 /// Linux' IFNAMSIZ without the closing zero.
 const MAX_INTERFACE_LEN: usize = 15;
 /// What container runtimes call a pod's interface.
@@ -64,6 +69,7 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         attach: written.attach,
         slow_path: slow_path(&written.slow_path, &mut faults),
         pins: pins(written.pins.as_ref(), &mut faults),
+        flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
         state: state(&written.state, folder, &mut faults),
@@ -72,11 +78,23 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
             Denied::Refuse => object::Denied::Refuse,
         },
         workers: workers(&written.workers, &mut faults),
-        sessions: sessions(&written.sessions, &mut faults),
+        sessions: sessions(&written.sessions, session_folder(written, folder, &mut faults), &mut faults),
         routes: routes(&written.routes, &ports, &mut faults),
         ports,
     };
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
+}
+
+fn flow_lease(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Duration {
+    let Some(text) = written else { return LEASE };
+    match humantime::parse_duration(&text.value) {
+        Ok(time) if (MIN_LEASE..=MAX_LEASE).contains(&time) => time,
+        _ => {
+            let help = "write a number with its unit, from 1s to 10m: 30s";
+            faults.add(line(text), "flow_lease", format!("`{}` is not such a time", text.value), help);
+            LEASE
+        }
+    }
 }
 
 fn pins(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Pins {
@@ -148,7 +166,21 @@ fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersCo
     WorkersConfig { cores, poll: written.poll, frames }
 }
 
-fn sessions(written: &super::file::Sessions, faults: &mut Faults<'_>) -> SessionsConfig {
+/// Where sessions are kept while the process is away. Each node has a folder of its own, as there may be several on a machine.
+fn session_folder(written: &File, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
+    let Some(named) = &written.sessions.folder else {
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+        let node: String = written.node.value.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+        return Some(PathBuf::from(format!("/run/bulkhead/sessions-{node}")));
+    };
+    if named.value.is_empty() {
+        let help = "name a folder on a tmpfs, or write none to let sessions end with the process";
+        faults.add(line(named), "sessions.folder", "is empty", help);
+    }
+    (named.value != "none").then(|| folder.join(&named.value))
+}
+
+fn sessions(written: &super::file::Sessions, folder: Option<PathBuf>, faults: &mut Faults<'_>) -> SessionsConfig {
     if let Some(capacity) = written.capacity.as_ref().filter(|value| !(1..=MAX_SESSIONS).contains(&value.value)) {
         let help = format!("write 1 to {MAX_SESSIONS}");
         faults.add(line(capacity), "sessions.capacity", format!("{} sessions", capacity.value), help);
@@ -191,7 +223,7 @@ fn sessions(written: &super::file::Sessions, faults: &mut Faults<'_>) -> Session
     };
     let capacity = written.capacity.as_ref().map(|capacity| capacity.value);
     let (tcp_pickup, tcp_window) = (written.tcp_pickup, written.tcp_window);
-    SessionsConfig { capacity, tcp_pickup, tcp_window, timeouts, shares }
+    SessionsConfig { folder, capacity, tcp_pickup, tcp_window, timeouts, shares }
 }
 
 fn ports(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Vec<PortEntry> {

@@ -14,6 +14,7 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) slow_path: SlowPath,
     pub(super) pins: Option<Spanned<String>>,
+    pub(super) flow_lease: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) mode: Mode,
     #[serde(default = "yes")]
@@ -82,6 +83,7 @@ pub(super) struct Workers {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Sessions {
+    pub(super) folder: Option<Spanned<String>>,
     pub(super) capacity: Option<Spanned<usize>>,
     pub(super) tcp_pickup: bool,
     pub(super) tcp_window: Window,

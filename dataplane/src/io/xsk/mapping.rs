@@ -1,8 +1,26 @@
 //! Memory from `mmap`, unmapped when nobody has it any more.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+
+use memmap2::{MmapMut, MmapOptions};
+
+/// Maps a part of a file, shared: what is written there is in the file, whatever becomes of the process. `start` is a multiple
+/// of the page size.
+///
+/// The file must be the caller's own: nobody else writes to it or makes it shorter while it is mapped. Nothing here can make sure of that,
+/// and nothing less than another process with the same rights can break it; whoever reads what an earlier process has left
+/// must expect any bytes.
+///
+/// # Errors
+/// Those of `mmap`.
+pub(crate) fn map_file(file: &File, start: u64, len: usize) -> io::Result<MmapMut> {
+    // SAFETY: the mapping is private to the caller as long as the file is, which the caller promises: it lies in a folder of mode 0700
+    // that is locked against other processes of this program.
+    unsafe { MmapOptions::new().offset(start).len(len).map_mut(file) }
+}
 
 /// A mapped range. It says nothing about who may touch the bytes: that is up to whoever maps it.
 #[derive(Debug)]

@@ -116,6 +116,7 @@ pub use link::{
     LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
 };
 pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
+pub(crate) use mapping::map_file;
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use port::XskPort;

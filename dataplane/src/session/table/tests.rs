@@ -61,7 +61,7 @@ fn table_of(config: SessionConfig) -> SessionTable {
 
 /// One of the tables that have a budget together.
 fn member(config: SessionConfig, budget: &Arc<Budget>) -> SessionTable {
-    let mut table = SessionTable::new(config, Arc::clone(budget), &RandomState::with_seeds(1, 2, 3, 4)).unwrap();
+    let mut table = SessionTable::new(config, Arc::clone(budget), &RandomState::with_seeds(1, 2, 3, 4), None).unwrap();
     table.know_ports([PortKind::Uplink, PortKind::Pod, PortKind::Pod, PortKind::Pod].into_iter());
     table
 }
@@ -104,7 +104,7 @@ fn two_keys_with_one_hash_live_side_by_side_and_are_never_mixed_up() {
 
 #[test]
 fn hashes_differ_from_table_to_table() {
-    let of = || SessionTable::new(CONFIG, Arc::new(Budget::new(&CONFIG, 1)), &RandomState::new()).unwrap();
+    let of = || SessionTable::new(CONFIG, Arc::new(Budget::new(&CONFIG, 1)), &RandomState::new(), None).unwrap();
     assert_ne!(session(&of(), 1, true).hash, session(&of(), 1, true).hash);
 }
 

@@ -166,6 +166,7 @@ fn stepped(cache: &Arc<Recorded>, ports: Vec<PortConfig>) -> (Vswitch, SteppedWo
     let publisher = Publisher::new(snapshot_of(1, ports));
     let config = VswitchConfig {
         affinity: Affinity::new(),
+        lease: LEASE,
         cores: vec![None],
         poll: PollMode::Spin,
         engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },

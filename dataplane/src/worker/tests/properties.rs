@@ -91,7 +91,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
 pub(super) fn session_counts(worker: &Worker) -> SessionCounters {
     let counts = worker.counters().sessions();
     let ended = counts.expired + counts.recycled + counts.revoked + counts.replaced;
-    assert_eq!(counts.created + counts.restored, ended + worker.sessions_in_use() as u64);
+    assert_eq!(counts.created + counts.restored + counts.adopted, ended + worker.sessions_in_use() as u64);
     SessionCounters { expired: 0, ..counts }
 }
 

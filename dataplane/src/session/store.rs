@@ -1,0 +1,387 @@
+//! Sessions that outlive the process: tables in files below a folder.
+//!
+//! A worker's table keeps its entries and what belongs to them in a file that is mapped and shared, on a tmpfs as a rule: what a
+//! packet changes is in the file at once, and stays there when the process is killed. The index and the lists are not in it. They
+//! are made anew from the entries, which is what makes another number of workers and another hash key possible, and what makes it
+//! unnecessary to trust them. (A file that is used as it lies, index and all, was the alternative: it would be ready some 100 ms
+//! earlier with half a million sessions, and every number in it would be one that a packet follows into memory.)
+//!
+//! ```text
+//!   folder/ lock                    held by the process that has the folder
+//!           current/0, 1, ...       one file per worker: header | entries | links
+//!           next/                   those of a process that has not adopted everything yet; then next becomes current
+//!           previous/               what current was, for the moment in which next takes its place
+//! ```
+//!
+//! **Adoption.** A file whose header is not of this layout, this machine's run (boot) and its own length, and one with an entry that
+//! cannot be, is refused whole, and counted. An entry that was just being written when the process died is left out: its key is
+//! written last and erased first. All others come back with their state, without an epoch and without ports: the tables in
+//! force are asked about each when its first packet comes, as after any change of policy.
+//!
+//! The memory of a tmpfs can run out. A page that cannot be had would be a signal in the middle of a packet, so the file grows in steps
+//! that are written before they are used; a table whose file cannot grow is full.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::entry::{Entry, Links, Slot};
+use super::memory::Column;
+use super::{Key, SessionMemoryError};
+use crate::DropReason;
+use crate::packet::checksum::crc32c;
+
+/// Changes with the meaning of any byte behind it.
+const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"bulksess";
+
+/// Where the entries begin: a page, so that they can be mapped.
+const START: u64 = 4096;
+
+/// By how many entries a file grows: 448 KiB, some 100 us to write. A table of half a million takes 122 such steps in its life.
+const STEP: usize = 4096;
+
+/// A longer file is none of ours: the largest table that there may be.
+const MAX_LEN: u64 = START + (size_of::<Entry>() + size_of::<Links>()) as u64 * (super::table::MAX_CAPACITY as u64 * 2);
+
+/// The first bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    /// Bytes of an entry and of its links, and how many reasons of refusals there are: a program that has others is another one.
+    entry: u64,
+    links: u64,
+    reasons: u64,
+    /// Entries that the file has room for.
+    slots: u64,
+    /// The kernel's number for the time since the machine was started.
+    boot: [u8; 16],
+    version: u32,
+    /// CRC-32C of what is before it.
+    check: u32,
+}
+
+impl Header {
+    fn new(slots: usize, boot: [u8; 16]) -> Self {
+        let mut header = Self {
+            magic: MAGIC,
+            entry: size_of::<Entry>() as u64,
+            links: size_of::<Links>() as u64,
+            reasons: DropReason::COUNT as u64,
+            slots: slots as u64,
+            boot,
+            version: VERSION,
+            check: 0,
+        };
+        header.check = header.sum();
+        header
+    }
+
+    fn sum(&self) -> u32 {
+        crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
+    }
+
+    /// Where the links begin.
+    fn links_start(&self) -> u64 {
+        (START + self.slots.saturating_mul(size_of::<Entry>() as u64)).next_multiple_of(START)
+    }
+
+    fn len(&self) -> u64 {
+        self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64))
+    }
+
+    /// Why a file with this header is not adopted.
+    fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
+        let own = Self::new(0, boot);
+        if self.magic != MAGIC {
+            Some("it is no table of sessions")
+        } else if self.version != VERSION {
+            Some("its layout is of another version")
+        } else if self.check != self.sum() {
+            Some("its header is damaged")
+        } else if (self.entry, self.links, self.reasons) != (own.entry, own.links, own.reasons) {
+            Some("its layout is of another program")
+        } else if self.boot != boot {
+            Some("it is from before the machine was started")
+        } else if self.len() != len {
+            Some("its length is not what its header says")
+        } else {
+            None
+        }
+    }
+}
+
+/// Why sessions cannot be kept in files.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionStoreError {
+    /// Another process has the folder.
+    #[error(
+        "{} is in use by another process\n  help: end the other vswitch, or give each one a folder of its own",
+        folder.display()
+    )]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The system refused a file or a folder.
+    #[error("cannot {what} {}: {source}\n  help: name a folder on a tmpfs that only root may write to", path.display())]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// With which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No address space.
+    #[error(transparent)]
+    Memory(#[from] SessionMemoryError),
+}
+
+/// A file that was not adopted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedFile {
+    /// Which one.
+    pub path: PathBuf,
+    /// Why, as a sentence without its end.
+    pub reason: String,
+}
+
+/// What became of the sessions of an earlier process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adoption {
+    /// Sessions that go on, if policy still allows them.
+    pub adopted: u64,
+    /// Sessions whose time was up, that were just being written, or for which there was no room.
+    pub left_out: u64,
+    /// Files that were damaged or foreign: nothing of them is used.
+    pub refused: Vec<RefusedFile>,
+}
+
+/// A session as it comes from a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(super) entry: Entry,
+    pub(super) next: [u32; 2],
+}
+
+impl Stored {
+    pub(crate) const fn key(&self) -> &Key {
+        &self.entry.key
+    }
+}
+
+/// A folder with tables of sessions, which this process has to itself.
+#[derive(Debug)]
+pub struct SessionStore {
+    folder: PathBuf,
+    boot: [u8; 16],
+    found: Vec<Stored>,
+    adoption: Adoption,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl SessionStore {
+    /// Takes a folder, makes it where it is missing, and reads what an earlier process has left there.
+    ///
+    /// # Errors
+    /// [`SessionStoreError`]. Files that cannot be adopted are none: see [`Adoption::refused`].
+    pub fn open(folder: &Path) -> Result<Self, SessionStoreError> {
+        let fault = |what| move |source| SessionStoreError::System { what, path: folder.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fault("make the folder"))?;
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(folder.join("lock"));
+        let lock = lock.map_err(fault("open the lock of"))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => SessionStoreError::InUse { folder: folder.to_owned() },
+            TryLockError::Error(source) => fault("lock")(source),
+        })?;
+        let boot = boot_id().map_err(|source| {
+            let path = PathBuf::from(BOOT_ID);
+            SessionStoreError::System { what: "read", path, source }
+        })?;
+        let mut store =
+            Self { folder: folder.to_owned(), boot, found: Vec::new(), adoption: Adoption::default(), _lock: lock };
+        if !store.folder("current").exists() && store.folder("previous").exists() {
+            // The last process died between the two renames of its adoption.
+            fs::rename(store.folder("previous"), store.folder("current")).map_err(fault("rename a folder of"))?;
+        }
+        store.read().map_err(fault("read"))?;
+        store.discard("next").and_then(|()| store.discard("previous")).map_err(fault("clean up"))?;
+        DirBuilder::new().mode(0o700).create(store.folder("next")).map_err(fault("make a folder in"))?;
+        Ok(store)
+    }
+
+    /// What became of the sessions of an earlier process.
+    pub const fn adoption(&self) -> &Adoption {
+        &self.adoption
+    }
+
+    pub(crate) const fn adoption_mut(&mut self) -> &mut Adoption {
+        &mut self.adoption
+    }
+
+    /// What was found, least recently used first.
+    pub(crate) fn take(&mut self) -> Vec<Stored> {
+        let mut found = std::mem::take(&mut self.found);
+        found.sort_by_key(|stored| stored.entry.seen_at);
+        found
+    }
+
+    /// A file for a worker's table. It counts when all are [in place](SessionStore::commit).
+    pub(crate) fn create(&self, worker: usize, slots: usize) -> Result<TableFile, SessionStoreError> {
+        let path = self.folder("next").join(worker.to_string());
+        let header = Header::new(slots, self.boot);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.and_then(|file| {
+            file.set_len(header.len())?;
+            file.write_all_at(header.as_bytes(), 0)?;
+            Ok(file)
+        });
+        let file = file.map_err(|source| SessionStoreError::System { what: "write", path, source })?;
+        let entries = Column::in_file(&file, START, slots, slots)?;
+        let links = Column::in_file(&file, header.links_start(), slots, slots)?;
+        Ok(TableFile { entries, links, growth: Growth { file, header, ready: 0 } })
+    }
+
+    /// All sessions are in the new files: they take the place of the old ones.
+    pub(crate) fn commit(&self) -> Result<(), SessionStoreError> {
+        let (current, previous) = (self.folder("current"), self.folder("previous"));
+        let moved = || {
+            if current.exists() {
+                fs::rename(&current, &previous)?;
+            }
+            fs::rename(self.folder("next"), &current)?;
+            self.discard("previous")
+        };
+        moved().map_err(|source| SessionStoreError::System {
+            what: "rename a folder of",
+            path: self.folder.clone(),
+            source,
+        })
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn discard(&self, name: &str) -> io::Result<()> {
+        match fs::remove_dir_all(self.folder(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let files = match fs::read_dir(self.folder("current")) {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for file in files {
+            let path = file?.path();
+            match self.read_file(&path) {
+                Ok((stored, left_out)) => {
+                    self.found.extend(stored);
+                    self.adoption.left_out += left_out;
+                }
+                Err(reason) => self.adoption.refused.push(RefusedFile { path, reason }),
+            }
+        }
+        Ok(())
+    }
+
+    /// The sessions of a file, and how many were just being written.
+    fn read_file(&self, path: &Path) -> Result<(Vec<Stored>, u64), String> {
+        let unreadable = |error: io::Error| format!("it cannot be read: {error}");
+        let mut file = File::open(path).map_err(unreadable)?;
+        let about = file.metadata().map_err(unreadable)?;
+        if !about.is_file() || about.len() > MAX_LEN {
+            return Err("it is no table of sessions".to_owned());
+        }
+        let mut header = Header::new_zeroed();
+        file.read_exact(header.as_mut_bytes()).map_err(|_| "it is no table of sessions".to_owned())?;
+        if let Some(fault) = header.fault(self.boot, about.len()) {
+            return Err(fault.to_owned());
+        }
+        let (mut found, mut left_out) = (Vec::new(), 0);
+        // In steps, so that a large file is not in memory twice; the rest of it was never used.
+        let mut entries = vec![Entry::FREE; STEP];
+        let mut links = vec![[0u8; size_of::<Links>()]; STEP];
+        for first in (0..header.slots).step_by(STEP) {
+            let count = usize::try_from(header.slots - first).unwrap_or(STEP).min(STEP);
+            let (entries, links) = (&mut entries[..count], &mut links[..count]);
+            let at = START + first * size_of::<Entry>() as u64;
+            file.read_exact_at(entries.as_mut_bytes(), at).map_err(unreadable)?;
+            if entries.iter().all(Entry::is_free) {
+                continue;
+            }
+            let at = header.links_start() + first * size_of::<Links>() as u64;
+            file.read_exact_at(links.as_mut_bytes(), at).map_err(unreadable)?;
+            for (entry, links) in entries.iter().zip(links.iter()).filter(|(entry, _)| !entry.is_free()) {
+                let links = Links::read_from_bytes(links).map_err(|_| "it is damaged".to_owned())?;
+                match entry.adoptable()? {
+                    Some(entry) => found.push(Stored { entry, next: links.next }),
+                    None => left_out += 1,
+                }
+            }
+        }
+        Ok((found, left_out))
+    }
+}
+
+/// A worker's file, mapped.
+#[derive(Debug)]
+pub(crate) struct TableFile {
+    pub(super) entries: Column<Entry>,
+    pub(super) links: Column<Links>,
+    pub(super) growth: Growth,
+}
+
+/// How far a file has memory.
+#[derive(Debug)]
+pub(super) struct Growth {
+    file: File,
+    header: Header,
+    /// Entries that can be written.
+    ready: usize,
+}
+
+impl Growth {
+    /// Makes sure that an entry can be written. False when there is no memory for it.
+    pub(super) fn reach(&mut self, slot: Slot) -> bool {
+        (slot as usize) < self.ready || self.grow()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        let slots = usize::try_from(self.header.slots).unwrap_or(usize::MAX);
+        let count = STEP.min(slots - self.ready);
+        let zeros = vec![0; count * size_of::<Entry>()];
+        let at = |start: u64, size: usize| start + (self.ready * size) as u64;
+        let entries = self.file.write_all_at(&zeros, at(START, size_of::<Entry>()));
+        let of_links = &zeros[..count * size_of::<Links>()];
+        let links = self.file.write_all_at(of_links, at(self.header.links_start(), size_of::<Links>()));
+        let is_done = count > 0 && entries.is_ok() && links.is_ok();
+        self.ready += if is_done { count } else { 0 };
+        is_done
+    }
+}
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The kernel's number for the time since the machine was started: a UUID in text.
+fn boot_id() -> io::Result<[u8; 16]> {
+    let text = fs::read_to_string(BOOT_ID)?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
+    Ok(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! Entries that were there before the table: those of an earlier process, and those of a worker that has failed.
+
+use super::super::budget::Room;
+use super::super::entry::{Direction, Entry, Links, Moment, NONE};
+use super::super::index::Index;
+use super::super::lists::Lists;
+use super::super::memory::SessionMemoryError;
+use super::super::store::Stored;
+use super::SessionTable;
+use crate::Decision;
+
+impl SessionTable {
+    /// Takes an entry in; the least recently used one comes first. False when its time is up or when there is no room for it.
+    pub(crate) fn adopt(&mut self, stored: &Stored, now: u64) -> bool {
+        // The clock may have been set back.
+        let mut entry = stored.entry;
+        entry.seen_at = entry.seen_at.min(now);
+        entry.set_decided(0, None);
+        let hash = self.hash(&entry.key);
+        if self.is_over(stored, now) || self.budget.room() != Room::Free || self.lookup(hash, &entry.key).is_some() {
+            return false;
+        }
+        self.budget.know_nowhere();
+        let nobody = Decision { table: None, rule: None, origin: None };
+        let mut links = Links::new(&nobody);
+        links.next = stored.next;
+        let is_adopted = self.place(hash, &entry, links, Moment { time: now, number: 0 }).is_some();
+        self.counts.adopted += u64::from(is_adopted && entry.refused().is_none());
+        is_adopted
+    }
+
+    /// Whether the time of an entry is up.
+    pub(crate) fn is_over(&self, stored: &Stored, now: u64) -> bool {
+        now >= stored.entry.seen_at.saturating_add(self.timeouts[stored.entry.class_index()])
+    }
+
+    /// Makes the table anew from its entries, after a fault in the middle of a packet: index and lists may be half written. What
+    /// cannot be is left out.
+    ///
+    /// # Errors
+    /// When there is no memory for another index.
+    pub(crate) fn rebuild(&mut self, now: u64) -> Result<(), SessionMemoryError> {
+        let used = self.fresh as usize;
+        let index = Index::new(self.budget.slots())?;
+        let mut stored = Vec::new();
+        for (entry, links) in self.entries.records_mut()[..used].iter_mut().zip(self.links.records()) {
+            if !entry.is_free() {
+                self.budget.leave(entry.ports(Direction::Forward), entry.class());
+                let entry = entry.adoptable().ok().flatten();
+                stored.extend(entry.map(|entry| Stored { entry, next: links.next }));
+            }
+            *entry = Entry::FREE;
+        }
+        stored.sort_by_key(|stored| stored.entry.seen_at);
+        let ports = self.lists.ports();
+        (self.index, self.lists, self.fresh, self.free) = (index, Lists::new(), 0, NONE);
+        self.lists.know_ports(ports);
+        self.leaving.clear();
+        let counts = self.counts;
+        stored.iter().for_each(|stored| {
+            self.adopt(stored, now);
+        });
+        self.counts = counts;
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! Sessions that outlive the process.
+
+use bulkhead_dataplane::{Adoption, SessionStore};
+
+use super::config::Config;
+use super::log;
+
+/// The folder of the sessions, where the configuration has one.
+pub(super) fn open(config: &Config) -> anyhow::Result<Option<SessionStore>> {
+    Ok(config.sessions.folder.as_deref().map(SessionStore::open).transpose()?)
+}
+
+/// Says what became of the sessions of an earlier process, if there was one.
+pub(super) fn say(adoption: &Adoption) {
+    for file in &adoption.refused {
+        log::warn(&format!("sessions of an earlier process are not used: {}: {}", file.path.display(), file.reason));
+    }
+    if adoption.adopted + adoption.left_out > 0 {
+        let Adoption { adopted, left_out, .. } = adoption;
+        log::info(&format!("{adopted} sessions of an earlier process go on, {left_out} were over or found no room"));
+    }
+}

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bulkhead_dataplane::io::{LinkInfo, in_namespace, tc_programs, xdp_programs};
 use serde_json::Value;
 
 use netns::{Netns, Running, eventually, ip, run};
@@ -426,6 +427,18 @@ pub fn policy(name: &str, spec: &str) -> String {
 /// Whether an XDP program is on the interface.
 pub fn has_xdp(netns: &Netns, interface: &str) -> bool {
     netns.ip(&format!("-d link show dev {interface}")).contains("prog/xdp")
+}
+
+/// The vswitch's programs on the interface of this number of the calling thread's namespace.
+pub fn own_programs(index: u32) -> usize {
+    let at_tc = tc_programs(index).unwrap().iter().filter(|program| program.name.starts_with("bulkhead")).count();
+    at_tc + xdp_programs(index).unwrap().len()
+}
+
+/// Whether the vswitch's programs are on the interface, of whichever kind.
+pub fn is_attached(netns: &Netns, interface: &str) -> bool {
+    let path = Path::new("/run/netns").join(netns.name());
+    in_namespace(&path, || LinkInfo::read(interface).is_ok_and(|link| own_programs(link.index) > 0)).unwrap()
 }
 
 /// The packets of a capture as tcpdump prints them with these words.

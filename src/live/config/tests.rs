@@ -38,6 +38,8 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     assert_eq!(same.sessions.capacity.take(), Some(known));
     // The number of packet buffers follows the ports.
     assert_eq!(same.workers.frames.take(), Some(config.frames()));
+    // Where it is not said, a machine without a BPF file system is none to complain about.
+    assert_eq!(std::mem::take(&mut same.pins), Pins::Path(DEFAULT_PINS.into()));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {
         one.line = other.line;
     }
@@ -161,11 +163,12 @@ fn a_route_may_call_a_port_by_either_name() {
 
 #[test]
 fn what_a_running_vswitch_cannot_take_is_named() {
-    let old = parse(LEAST).unwrap();
+    let least = format!("{LEAST}attach: xdp\n");
+    let old = parse(&least).unwrap();
     let more = "ports: [{kind: uplink, interface: eth1}, {kind: host, interface: h}]";
-    let new = parse(&LEAST.replace("ports: [{kind: uplink, interface: eth1}]", more)).unwrap();
+    let new = parse(&least.replace("ports: [{kind: uplink, interface: eth1}]", more)).unwrap();
     assert_ne!(old.frames(), new.frames());
     assert_eq!((old.needs_restart(&new), old.ports == new.ports), (vec![], false), "more ports are no other workers");
     let new = parse(&format!("{LEAST}mode: skb\nworkers: {{cores: [0]}}\n")).unwrap();
-    assert_eq!(old.needs_restart(&new), ["mode", "workers"]);
+    assert_eq!(old.needs_restart(&new), ["attach", "mode", "workers"]);
 }

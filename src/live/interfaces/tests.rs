@@ -160,7 +160,14 @@ impl Node {
     }
 
     fn set(&self, name: &'static str, index: u32) {
-        let link = LinkStatus { index, names: vec![name.to_owned()], mac: [2, 0, 0, 0, 0, 1], mtu: 1500, up: true };
+        let link = LinkStatus {
+            index,
+            names: vec![name.to_owned()],
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            up: true,
+            related: None,
+        };
         self.fake.world.borrow_mut().links.insert(name, link);
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bulkhead_control::object::Object;
 use bulkhead_control::source::{self, Strictness};
 use bulkhead_dataplane::PortKind;
-use bulkhead_dataplane::io::{KernelRoute, kernel_routes, links};
+use bulkhead_dataplane::io::{KernelRoute, LinkStatus, kernel_routes, links};
 use ipnet::IpNet;
 
 use super::{Finding, Severity};
@@ -38,21 +38,20 @@ pub(in crate::live) fn pod_networks(config: &Config) -> Vec<IpNet> {
 /// Looks at the node's routes now, for pods with addresses in `networks`.
 pub(in crate::live) fn check(config: &Config, networks: &[IpNet]) -> Option<Finding> {
     // What cannot be learned is left out, as in `Facts`.
-    let (routes, links) = (kernel_routes().unwrap_or_default(), links().unwrap_or_default());
-    let names = links.into_iter().map(|link| (link.index, link.names)).collect();
-    judge(config, networks, &routes, &names)
+    judge(config, networks, &kernel_routes().unwrap_or_default(), &links().unwrap_or_default())
 }
 
-fn judge(
-    config: &Config,
-    networks: &[IpNet],
-    routes: &[KernelRoute],
-    names: &BTreeMap<u32, Vec<String>>,
-) -> Option<Finding> {
+fn judge(config: &Config, networks: &[IpNet], routes: &[KernelRoute], links: &[LinkStatus]) -> Option<Finding> {
     let of_kind = |kind| config.ports.iter().filter(move |port| port.kind == kind);
     let pods: BTreeSet<&str> = of_kind(PortKind::Pod).map(|port| &*port.interface).collect();
-    let host = of_kind(PortKind::Host).find(|port| port.peer_named).map(|port| &*port.peer);
-    let called = |index: &u32| names.get(index).map_or(&[][..], Vec::as_slice);
+    let known: BTreeMap<u32, &LinkStatus> = links.iter().map(|link| (link.index, link)).collect();
+    let called = |index: &u32| known.get(index).map_or(&[][..], |link| &link.names[..]);
+    let host = of_kind(PortKind::Host).find_map(|port| {
+        // The node's end of the veth, whether the configuration names it or not.
+        let link = links.iter().find(|link| link.names.iter().any(|name| **name == *port.interface));
+        let peer = link.and_then(|link| link.related).and_then(|peer| known.get(&peer)).map(|peer| &*peer.names[0]);
+        peer.or_else(|| port.peer_named.then_some(&*port.peer))
+    });
     let networks: Vec<IpNet> = networks.iter().map(IpNet::trunc).collect();
     let to_pod = |route: &KernelRoute| networks.iter().any(|network| network.contains(&route.destination));
     let mut found: BTreeSet<(IpNet, u32, &str)> = BTreeSet::new();
@@ -110,15 +109,23 @@ mod tests {
     fn found(ports: &str, routes: &[(&str, u32, &[u32])]) -> Option<Finding> {
         let text = format!("node: n\nstate: {{paths: [s]}}\n{ports}\n");
         let config = Config::parse("c", &text, Path::new("")).unwrap();
-        let names = [(1, "va"), (2, "ul0"), (3, "host0"), (4, "cni0")];
-        let names = names.map(|(index, name)| (index, vec![name.to_owned()])).into();
+        let link = |(index, name, related): (u32, &str, Option<u32>)| LinkStatus {
+            index,
+            names: vec![name.to_owned()],
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            up: true,
+            related,
+        };
+        let links = [(1, "va", None), (2, "ul0", None), (3, "host0", None), (4, "cni0", None), (5, "hw", Some(6))];
+        let links: Vec<LinkStatus> = links.into_iter().chain([(6, "host1", Some(5))]).map(link).collect();
         let networks = ["10.1.0.0/24", "fd00::/64", "10.7.0.9/32"].map(|network| network.parse().unwrap());
         let route = |&(destination, table, interfaces): &(&str, u32, &[u32])| KernelRoute {
             destination: destination.parse().unwrap(),
             table,
             interfaces: interfaces.to_vec(),
         };
-        judge(&config, &networks, &routes.iter().map(route).collect::<Vec<_>>(), &names)
+        judge(&config, &networks, &routes.iter().map(route).collect::<Vec<_>>(), &links)
     }
 
     #[test]
@@ -156,6 +163,10 @@ mod tests {
             ("0.0.0.0/0", 254, &[1]),
         ];
         assert_eq!(found(PORTS, &routes), None);
+        // The other end of the host's veth, which the kernel knows and this configuration does not name.
+        let ports = "ports: [{kind: pod, pod: x/a, interface: va}, {kind: host, interface: hw}]";
+        assert_eq!(found(ports, &[("10.1.0.0/24", 254, &[6])]), None);
+        assert!(found(ports, &[("10.1.0.0/24", 254, &[4])]).unwrap().remedy.contains("dev host1"));
     }
 
     #[test]

@@ -2,8 +2,9 @@ use super::*;
 use bulkhead_dataplane::io::{LinkFeatures, LinkInfo, TcHook, TcProgram};
 use std::path::Path;
 
+/// With AF_XDP sockets on the interfaces themselves: most of the checks are about what these need.
 fn config(rest: &str) -> Config {
-    Config::parse("c", &format!("node: n\nstate: {{paths: [s]}}\n{rest}\n"), Path::new("")).unwrap()
+    Config::parse("c", &format!("node: n\nstate: {{paths: [s]}}\n{rest}\nattach: xdp\n"), Path::new("")).unwrap()
 }
 
 /// Without the note on memory, which is there always.

@@ -32,6 +32,8 @@ const MOST: usize = 4096;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
 const IFLA_EXT_MASK: u16 = 29;
+/// `IFLA_LINK_NETNSID`: what `IFLA_LINK` numbers is in another namespace.
+const IFLA_LINK_NETNSID: u16 = 37;
 /// `RTEXT_FILTER_SKIP_STATS`: the counters are most of a message, and nobody reads them here.
 const SKIP_STATISTICS: u32 = 1 << 3;
 
@@ -48,6 +50,8 @@ pub struct LinkStatus {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// The number of the interface that it belongs to in this namespace: a veth's other end, or what a VLAN is on.
+    pub related: Option<u32>,
 }
 
 /// What the kernel tells.
@@ -88,6 +92,7 @@ impl LinkStatus {
         }
         let (index, flags) = (number(message, 4)?, number(message, 8)?);
         let (mut names, mut mac, mut mtu) = (Vec::new(), [0; 6], None);
+        let (mut related, mut is_here) = (None, true);
         let name = |value: &[u8]| {
             let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
             String::from_utf8_lossy(&value[..end]).into_owned()
@@ -100,11 +105,14 @@ impl LinkStatus {
                 }
                 libc::IFLA_ADDRESS => mac = value.try_into().unwrap_or_default(),
                 libc::IFLA_MTU => mtu = number(value, 0),
+                libc::IFLA_LINK => related = number(value, 0),
+                IFLA_LINK_NETNSID => is_here = false,
                 _ => {}
             }
         }
         (!names.is_empty()).then_some(())?;
-        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0 })
+        let related = related.filter(|&related| is_here && related != 0);
+        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0, related })
     }
 }
 
@@ -260,6 +268,7 @@ mod tests {
             attribute(libc::IFLA_IFNAME, b"p2\0"),
             attribute(libc::IFLA_MTU, &1500u32.to_ne_bytes()),
             attribute(libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 7]),
+            attribute(libc::IFLA_LINK, &8u32.to_ne_bytes()),
             attribute(IFLA_PROP_LIST | 0x8000, &attribute(IFLA_ALT_IFNAME, b"enp1s0\0")),
         ];
         let datagram = [
@@ -270,12 +279,24 @@ mod tests {
             message(libc::RTM_DELLINK, 7, 8, 0, &attributes),
         ];
         let names = vec!["p2".to_owned(), "enp1s0".to_owned()];
-        let status = LinkStatus { index: 7, names, mac: [2, 0, 0, 0, 0, 7], mtu: 1500, up: true };
+        let status = LinkStatus { index: 7, names, mac: [2, 0, 0, 0, 0, 7], mtu: 1500, up: true, related: Some(8) };
         assert_eq!(
             events(&datagram.concat()),
             [LinkEvent::Changed(status), LinkEvent::Removed(7)],
             "a bridge's message about its port is not one about an interface, and half a message says nothing"
         );
+    }
+
+    #[test]
+    fn what_an_interface_belongs_to_in_another_namespace_has_no_number_here() {
+        let attributes = [
+            attribute(libc::IFLA_IFNAME, b"p2\0"),
+            attribute(libc::IFLA_MTU, &1500u32.to_ne_bytes()),
+            attribute(libc::IFLA_LINK, &8u32.to_ne_bytes()),
+            attribute(IFLA_LINK_NETNSID, &1u32.to_ne_bytes()),
+        ];
+        let told = events(&message(libc::RTM_NEWLINK, 0, 7, 1, &attributes));
+        assert!(matches!(&told[..], [LinkEvent::Changed(LinkStatus { related: None, .. })]), "{told:?}");
     }
 
     #[test]

@@ -62,12 +62,16 @@ fn get(from: &Netns, core: usize, address: &str, clients: u32, requests: u64) ->
 pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| connect(bench, &bench.node(way, Plan::pair())?))?;
     let [ours, other] = [Way::Vswitch, Way::Policy].map(|way| rounds.of(way, 0));
-    let [p99, failed] =
-        [1, 2].map(|metric| [Way::Vswitch, Way::Policy].map(|way| digits(median(&rounds.of(way, metric)))));
+    let [p99, failed, repeated] =
+        [1, 2, 3].map(|metric| [Way::Vswitch, Way::Policy].map(|way| digits(median(&rounds.of(way, metric)))));
     let what = format!("new TCP connections, {IN_FLIGHT} at a time, against {}", Way::Policy.name());
     let line = Line::ratio("connect", what, &ours, &other, "thousand/s", Goal::AtLeast(0.7));
-    let note = format!("p99 of one {} and {} ms, failed {} and {}", p99[0], p99[1], failed[0], failed[1]);
-    Ok(vec![line.noted(&note).with("p99_ms", p99.to_vec().into()).with("failed", failed.to_vec().into())])
+    let note = format!(
+        "p99 of one {} and {} ms; failed {} and {}, segments sent again {} and {}",
+        p99[0], p99[1], failed[0], failed[1], repeated[0], repeated[1]
+    );
+    let line = line.noted(&note).with("p99_ms", p99.to_vec().into());
+    Ok(vec![line.with("failed", failed.to_vec().into()).with("sent_again", repeated.to_vec().into())])
 }
 
 /// Thousands of connections a second that were opened, answered and closed; the 99th percentile of one in milliseconds; and how
@@ -80,6 +84,9 @@ pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let targets =
         (0..IN_FLIGHT).map(|number| server(&sink.address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
     let (times, failed) = (Mutex::new(Vec::new()), Mutex::new(0.0));
+    let repeated =
+        || anyhow::Ok(client.netns.counter("Tcp", "RetransSegs")? + sink.netns.counter("Tcp", "RetransSegs")?);
+    let before = repeated()?;
     let took = client.netns.inside(|| {
         let started = Instant::now();
         std::thread::scope(|scope| {
@@ -107,8 +114,8 @@ pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let times = times.into_inner().map_err(|_| anyhow::anyhow!("a client has panicked"))?;
     let failed = failed.into_inner().map_err(|_| anyhow::anyhow!("a client has panicked"))?;
     #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
-    let rate = times.len() as f64 / took.as_secs_f64() / 1e3;
-    Ok(vec![rate, percentile(&times, 99.0), failed])
+    let (rate, repeated) = (times.len() as f64 / took.as_secs_f64() / 1e3, (repeated()? - before) as f64);
+    Ok(vec![rate, percentile(&times, 99.0), failed, repeated])
 }
 
 /// A time in milliseconds.

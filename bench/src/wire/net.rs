@@ -146,6 +146,19 @@ impl Netns {
         Ok(packets.with_context(|| format!("no packets of {interface} in /proc/net/dev"))?.parse()?)
     }
 
+    /// A counter of the namespace: the protocol and the name as in `/proc/net/snmp`.
+    ///
+    /// # Errors
+    /// When there is no such counter.
+    pub(super) fn counter(&self, protocol: &str, name: &str) -> anyhow::Result<u64> {
+        let text = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp")?))?;
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(": "));
+        let (names, values) = lines.next().zip(lines.next()).with_context(|| format!("no counters of {protocol}"))?;
+        let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+        let value = pairs.find_map(|(counter, value)| (counter == name).then_some(value));
+        Ok(value.with_context(|| format!("no {name} of {protocol} in /proc/net/snmp"))?.parse()?)
+    }
+
     /// `ip` inside.
     ///
     /// # Errors
@@ -160,6 +173,20 @@ impl Netns {
     /// When one of them fails.
     pub(super) fn ip_lines(&self, lines: &[String]) -> anyhow::Result<()> {
         feed(Command::new("ip").args(["-n", &self.name, "-batch", "-"]), &lines.join("\n"))
+    }
+
+    /// Starts `ip` inside, which waits for its lines.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn prepared_ip(&self) -> anyhow::Result<PreparedIp> {
+        let mut command = Command::new("ip");
+        command
+            .args(["-n", &self.name, "-batch", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        Ok(PreparedIp(Running::start(&mut command)?))
     }
 
     /// Runs a program inside. Answers what it printed.
@@ -210,6 +237,26 @@ impl Drop for Netns {
 fn remove_namespaces<'a>(names: impl Iterator<Item = &'a String>) {
     let lines: Vec<String> = names.map(|name| format!("netns del {name}")).collect();
     let _ = feed(Command::new("ip").args(["-force", "-batch", "-"]), &lines.join("\n"));
+}
+
+/// An `ip` that is loaded and waits for its lines, so that its start is not measured.
+#[derive(Debug)]
+pub(super) struct PreparedIp(Running);
+
+impl PreparedIp {
+    /// Gives it the lines and waits until it has done them.
+    ///
+    /// # Errors
+    /// When one of them fails.
+    pub(super) fn run(mut self, lines: &[String]) -> anyhow::Result<()> {
+        // Closed at the end of the statement, upon which it ends.
+        self.0.0.stdin.take().context("no input")?.write_all(lines.join("\n").as_bytes())?;
+        let output = self.0.wait()?;
+        if !output.status.success() {
+            bail!("ip: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
 }
 
 /// A program that runs until this is dropped.

@@ -20,6 +20,8 @@ const ALL_PATIENCE: Duration = Duration::from_secs(240);
 const MEMORY_LEFT: u64 = 1 << 20;
 /// How often a pod that is not forwarded yet tries again.
 const RETRY: Duration = Duration::from_millis(10);
+/// Time for `ip` to be loaded and to wait for its lines.
+const LOADED: Duration = Duration::from_millis(100);
 /// Time to settle before memory and idle CPU are looked at.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -127,9 +129,11 @@ fn open_one(node: &Node, number: usize) -> anyhow::Result<[f64; 2]> {
     let target = server(&node.pod(SINK).address, UDP_PORT)?;
     let socket = pod.netns.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
     socket.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let [in_node, in_pod] = [node.netns.prepared_ip()?, pod.netns.prepared_ip()?];
+    std::thread::sleep(LOADED);
     let started = Instant::now();
-    node.netns.ip_lines(&lines)?;
-    pod.netns.ip_lines(&inside)?;
+    in_node.run(&lines)?;
+    in_pod.run(&inside)?;
     let done = started.elapsed();
     let mut answer = [0; 64];
     loop {

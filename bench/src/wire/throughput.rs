@@ -133,10 +133,5 @@ pub(super) fn datagrams(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> 
 /// Datagrams that have come to the sockets of a namespace, those included for which a socket had no room because its program
 /// was not scheduled in time: they have passed the node.
 fn arrived(netns: &Netns) -> anyhow::Result<u64> {
-    // `/proc/net` is that of the process, not of the thread.
-    let text = netns.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp")?))?;
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: ")).map(str::split_whitespace);
-    let (names, values) = lines.next().zip(lines.next()).context("/proc/net/snmp has no UDP")?;
-    let wanted = names.zip(values).filter(|(name, _)| ["InDatagrams", "RcvbufErrors"].contains(name));
-    Ok(wanted.map(|(_, value)| value.parse::<u64>()).sum::<Result<u64, _>>()?)
+    Ok(netns.counter("Udp", "InDatagrams")? + netns.counter("Udp", "RcvbufErrors")?)
 }

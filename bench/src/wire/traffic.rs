@@ -132,8 +132,9 @@ pub(super) struct TcpServer {
 /// Ports that a server listens on: with these the 64,000 ports of a client last for half a million connections a minute, the
 /// time for which the kernel keeps the port of a closed one.
 const PORTS: u16 = 8;
-/// Threads that accept on one port, so that one connection whose packet was lost does not keep all others waiting.
-const ACCEPTORS: usize = 2;
+/// Threads that accept on one port: more than there are connections at a time, so that one whose packet was lost keeps no other
+/// waiting.
+const ACCEPTORS: usize = 8;
 
 impl TcpServer {
     /// A thread for each connection where they are to stay open; otherwise they are served one after another.

@@ -18,7 +18,6 @@
 //! wire. Lengths in headers are held against the wire, fields are read from the bytes.
 
 mod arp;
-pub(crate) mod checksum;
 mod cooked;
 mod ethernet;
 mod icmp;

@@ -15,12 +15,12 @@ pub type Mac = [u8; 6];
 /// Everybody on the link.
 pub const BROADCAST: Mac = [0xff; 6];
 
-mod field {
+pub(crate) mod field {
     use std::ops::Range;
 
-    pub(super) const DESTINATION: Range<usize> = 0..6;
-    pub(super) const SOURCE: Range<usize> = 6..12;
-    pub(super) const ETHERTYPE: usize = 12;
+    pub(crate) const DESTINATION: Range<usize> = 0..6;
+    pub(crate) const SOURCE: Range<usize> = 6..12;
+    pub(crate) const ETHERTYPE: usize = 12;
 }
 
 /// What follows the header. Source: IANA "IEEE 802 Numbers".

@@ -19,10 +19,16 @@ pub mod kind {
     pub const ECHO_REPLY: u8 = 0;
     /// The destination cannot be reached, see [`unreachable`](super::unreachable).
     pub const UNREACHABLE: u8 = 3;
+    /// Asks the sender to be slower; deprecated (RFC 6633).
+    pub const SOURCE_QUENCH: u8 = 4;
+    /// There is a better router for this destination.
+    pub const REDIRECT: u8 = 5;
     /// Asks for an echo.
     pub const ECHO_REQUEST: u8 = 8;
     /// TTL or time for reassembly are used up.
     pub const TIME_EXCEEDED: u8 = 11;
+    /// A field of the header is wrong.
+    pub const PARAMETER_PROBLEM: u8 = 12;
 }
 
 /// Codes of unreachable destinations.

@@ -36,6 +36,8 @@ pub mod kind {
     pub const ECHO_REPLY: u8 = 129;
     /// Who is a router? The first type of neighbour discovery.
     pub const ROUTER_SOLICITATION: u8 = 133;
+    /// Here is a router.
+    pub const ROUTER_ADVERTISEMENT: u8 = 134;
     /// Who has this address?
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
     /// The address is here.
@@ -137,7 +139,7 @@ pub mod ndisc {
 
     /// An option with a link-layer address: type, length, address.
     const OPTION_LEN: usize = 8;
-    const SOURCE_LINK_LAYER: u8 = 1;
+    pub(crate) const SOURCE_LINK_LAYER: u8 = 1;
     const TARGET_LINK_LAYER: u8 = 2;
 
     /// Flags of an advertisement, in the first of the four bytes behind the checksum.

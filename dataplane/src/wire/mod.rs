@@ -7,8 +7,8 @@
 //!   that a getter reads one field and cannot fail; where the bytes may be changed there are setters;
 //! * `Repr`, a header as a value: `parse` reads it from a view, `emit` writes it and its checksum.
 //!
-//! This is for code that builds packets or reads single fields of them. The parser of the fast path ([`crate::packet`])
-//! makes one pass over all headers, and refuses what contradicts itself with a reason.
+//! This is for code that builds packets or reads single fields of them. The parser of the fast path uses the same
+//! constants, makes one pass over all headers, and refuses what contradicts itself with a reason.
 //!
 //! Lengths are in bytes, numbers in host byte order. No function panics on what is in a packet; `emit` panics when the
 //! buffer is shorter than `header_len` or `buffer_len` say, which is a fault of the caller.

@@ -44,6 +44,7 @@ mod snapshot;
 mod swap;
 mod sync;
 pub mod vswitch;
+pub mod wire;
 mod worker;
 
 pub use counters::{Counters, OriginCounters, PortCounters, SessionCounters};

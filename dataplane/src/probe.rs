@@ -8,8 +8,7 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::protocol;
 
-use crate::packet::TcpFlags;
-use crate::packet::checksum;
+use crate::wire::{checksum, icmpv4, icmpv6, ipv4, ipv6, tcp, udp};
 
 /// What every system but Windows begins with (RFC 1700 "IP time to live parameter").
 const HOP_LIMIT: u8 = 64;
@@ -82,82 +81,47 @@ impl Probe {
     }
 
     fn packet(&self, is_reply: bool) -> Result<Vec<u8>, ProbeError> {
-        let mut payload = match self.kind {
-            ProbeKind::Tcp => self.tcp(is_reply),
-            ProbeKind::Udp => self.udp(),
-            ProbeKind::Sctp => self.sctp(is_reply),
-            ProbeKind::IcmpEcho => self.echo(is_reply),
-        };
-        let len = u16::try_from(payload.len()).expect("a few dozen bytes");
+        let payload = self.payload(is_reply);
+        let (protocol, hop_limit, payload_len) = (self.protocol(), HOP_LIMIT, payload.len());
         match (self.src, self.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let (src, dst) = (src.octets(), dst.octets());
-                let pseudo = [&src[..], &dst, &[0, self.protocol()], &len.to_be_bytes()].concat();
-                self.fill_checksum(&mut payload, &pseudo);
-                let total = (20 + len).to_be_bytes();
-                // Do not fragment, identification 0: what Linux sends.
-                let mut packet = vec![0x45, 0, total[0], total[1], 0, 0, 0x40, 0, HOP_LIMIT, self.protocol(), 0, 0];
-                packet.extend(src.iter().chain(&dst));
-                let sum = checksum::internet(&[&packet]).to_be_bytes();
-                packet[10..12].copy_from_slice(&sum);
-                packet.extend(payload);
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut packet = vec![0; ipv4::MIN_HEADER_LEN + payload_len];
+                let header = ipv4::Repr { source, destination, protocol, hop_limit, tos: 0, payload_len };
+                header.emit(&mut packet).copy_from_slice(&payload);
                 Ok(packet)
             }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let (src, dst) = (src.octets(), dst.octets());
-                let [high, low] = len.to_be_bytes();
-                let pseudo = [&src[..], &dst, &[0, 0, high, low, 0, 0, 0, self.protocol()]].concat();
-                self.fill_checksum(&mut payload, &pseudo);
-                let mut packet = vec![0x60, 0, 0, 0, high, low, self.protocol(), HOP_LIMIT];
-                packet.extend(src.iter().chain(&dst));
-                packet.extend(payload);
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let mut packet = vec![0; ipv6::HEADER_LEN + payload_len];
+                let header = ipv6::Repr { source, destination, next_header: protocol, hop_limit, payload_len };
+                header.emit(&mut packet).copy_from_slice(&payload);
                 Ok(packet)
             }
             (src, dst) => Err(ProbeError { src, dst }),
         }
     }
 
-    /// Writes the transport checksum over a payload whose checksum field is zero.
-    fn fill_checksum(&self, payload: &mut [u8], pseudo_header: &[u8]) {
-        let (at, sum) = match self.kind {
-            ProbeKind::Tcp => (16, checksum::internet(&[pseudo_header, payload])),
-            // RFC 768: a sum of zero is sent as all ones, as zero says that there is none.
-            ProbeKind::Udp => (
-                6,
-                match checksum::internet(&[pseudo_header, payload]) {
-                    0 => u16::MAX,
-                    sum => sum,
-                },
-            ),
-            // ICMP for IPv4 has no pseudo header.
-            ProbeKind::IcmpEcho if self.src.is_ipv4() => (2, checksum::internet(&[payload])),
-            ProbeKind::IcmpEcho => (2, checksum::internet(&[pseudo_header, payload])),
-            ProbeKind::Sctp => {
-                let sum = checksum::crc32c(payload).to_le_bytes();
-                payload[8..12].copy_from_slice(&sum);
-                return;
+    /// What follows the IP header.
+    fn payload(&self, is_reply: bool) -> Vec<u8> {
+        let Self { src, dst, sport, dport, .. } = *self;
+        match self.kind {
+            ProbeKind::Tcp => {
+                let mut segment = vec![0; tcp::MIN_HEADER_LEN];
+                let flags = if is_reply { tcp::flags::SYN | tcp::flags::ACK } else { tcp::flags::SYN };
+                // The largest window without scaling. The answer acknowledges the SYN, which has number 1.
+                let (sequence, acknowledgement, window) = (1, if is_reply { 2 } else { 0 }, u16::MAX);
+                let header =
+                    tcp::Repr { source_port: sport, destination_port: dport, sequence, acknowledgement, flags, window };
+                header.emit(src, dst, &mut segment);
+                segment
             }
-        };
-        payload[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    }
-
-    /// The two ports, as every transport header begins.
-    fn ports(&self) -> Vec<u8> {
-        [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat()
-    }
-
-    fn tcp(&self, is_reply: bool) -> Vec<u8> {
-        let (acknowledged, flags) = if is_reply { (2u32, TcpFlags::SYN | TcpFlags::ACK) } else { (0, TcpFlags::SYN) };
-        let mut segment = self.ports();
-        segment.extend(1u32.to_be_bytes());
-        segment.extend(acknowledged.to_be_bytes());
-        // Data offset 5 words, the largest window without scaling, no checksum yet, no urgent data.
-        segment.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
-        segment
-    }
-
-    fn udp(&self) -> Vec<u8> {
-        [&self.ports()[..], &[0, 8, 0, 0]].concat()
+            ProbeKind::Udp => {
+                let mut datagram = vec![0; udp::HEADER_LEN];
+                udp::Repr { source_port: sport, destination_port: dport }.emit(src, dst, &mut datagram);
+                datagram
+            }
+            ProbeKind::Sctp => self.sctp(is_reply),
+            ProbeKind::IcmpEcho => self.echo(is_reply),
+        }
     }
 
     /// The common header and an INIT or INIT ACK chunk (RFC 9260 §3.3.2, §3.3.3).
@@ -167,7 +131,8 @@ impl Probe {
         const TAG: [u8; 4] = [0, 0, 0, 1];
         // The state cookie parameter (7), which an INIT ACK must have, with 4 bytes in it.
         const COOKIE: [u8; 8] = [0, 7, 0, 8, 0, 0, 0, 1];
-        let mut packet = self.ports();
+        // The two ports, as every transport header begins.
+        let mut packet = [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat();
         // An INIT is sent with tag 0, its answer with the tag that the INIT brought.
         packet.extend(if is_reply { TAG } else { [0; 4] });
         packet.extend([0; 4]);
@@ -178,19 +143,28 @@ impl Probe {
         if is_reply {
             packet.extend(COOKIE);
         }
+        let sum = checksum::crc32c(&packet).to_le_bytes();
+        packet[8..12].copy_from_slice(&sum);
         packet
     }
 
     fn echo(&self, is_reply: bool) -> Vec<u8> {
-        let kind = match (self.src.is_ipv4(), is_reply) {
-            (true, false) => 8,
-            (true, true) => 0,
-            (false, false) => 128,
-            (false, true) => 129,
-        };
         // The identifier is the request's source port, which the reply has as its destination.
-        let [high, low] = if is_reply { self.dport } else { self.sport }.to_be_bytes();
-        vec![kind, 0, 0, 0, high, low, 0, 1]
+        let id = if is_reply { self.dport } else { self.sport };
+        match (self.src, self.dst) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let kind = if is_reply { icmpv6::kind::ECHO_REPLY } else { icmpv6::kind::ECHO_REQUEST };
+                let mut message = vec![0; icmpv6::HEADER_LEN];
+                icmpv6::Repr::echo(kind, id, 1).emit(src, dst, &mut message);
+                message
+            }
+            _ => {
+                let kind = if is_reply { icmpv4::kind::ECHO_REPLY } else { icmpv4::kind::ECHO_REQUEST };
+                let mut message = vec![0; icmpv4::HEADER_LEN];
+                icmpv4::Repr::echo(kind, id, 1).emit(&mut message);
+                message
+            }
+        }
     }
 }
 

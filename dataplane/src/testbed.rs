@@ -177,7 +177,7 @@ pub(crate) fn set_flags(packet: &mut [u8], flags: u8) {
 
 /// Writes the right checksum.
 fn sum_tcp(packet: &mut [u8]) {
-    use crate::packet::checksum;
+    use crate::wire::checksum;
     let at = packet.len() - 20;
     packet[at + 16..at + 18].fill(0);
     let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };

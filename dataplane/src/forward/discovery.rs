@@ -6,22 +6,16 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::fields;
 use super::icmp::node_address;
-use super::message::{Message, icmpv6_checksum};
+use super::message::Message;
 use super::neighbour_table::Request;
-use super::wire::{self, ETHERNET_LEN, Mac};
 use super::{Forwarder, MAX_MESSAGES, NeighbourId, Step};
 use crate::packet::{self, Arp, Body, Neighbour, Operation, Transport};
+use crate::wire::ethernet::{self, Mac};
+use crate::wire::icmpv6::{self, ndisc};
+use crate::wire::{ipv6, protocol};
 use crate::{DropReason, Flow, LinkType, PortId, PortKind, Snapshot};
-
-const IPV6_LEN: usize = 40;
-const ICMPV6: u8 = 58;
-/// Where the options of solicitations and advertisements begin.
-const OPTIONS: usize = 24;
-const SOURCE_LINK_LAYER: u8 = 1;
-const TARGET_LINK_LAYER: u8 = 2;
-/// In the flags of an advertisement: it answers a solicitation.
-const SOLICITED: u8 = 0x40;
 
 /// A question: who asks, from what MAC address, for what.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +66,7 @@ impl<T> Forwarder<T> {
         if side.has_sent(frame) {
             return Ok(());
         }
-        let mac = wire::source_mac(frame).ok_or(DropReason::LinkTruncated)?;
+        let mac = fields::source_mac(frame).ok_or(DropReason::LinkTruncated)?;
         if !side.may_send(mac) {
             return Err(DropReason::SpoofedSource);
         }
@@ -163,7 +157,7 @@ impl<T> Forwarder<T> {
     ) -> Result<(), DropReason> {
         let is_uplink = self.is_uplink(in_port)?;
         let bytes = checked_message(frame, &flow)?;
-        let named = link_layer_option(bytes);
+        let named = ndisc::Message::link_layer_option(bytes);
         if !is_uplink {
             if named.is_some_and(|named| named != source) {
                 return Err(DropReason::NdSpoofed);
@@ -178,7 +172,7 @@ impl<T> Forwarder<T> {
                 }
             }
             (Neighbour::Advertisement(target), _) if is_uplink => {
-                let is_answer = bytes[4] & SOLICITED != 0;
+                let is_answer = bytes[4] & ndisc::flags::SOLICITED != 0;
                 let claim = Claim { address: target.into(), mac: named.unwrap_or(source), is_answer };
                 self.learn_neighbour(snapshot, in_port, claim);
             }
@@ -191,7 +185,7 @@ impl<T> Forwarder<T> {
     /// Learns from a claim on the uplink if it was asked for, and asks again if it contradicts what is known.
     fn learn_neighbour(&mut self, snapshot: &Snapshot, port: PortId, claim: Claim) {
         let own_mac = self.sides.get(port.index()).map(super::Side::own_mac);
-        if !wire::is_routable(claim.address) || !wire::is_station(claim.mac) || own_mac == Some(claim.mac) {
+        if !fields::is_routable(claim.address) || !ethernet::is_station(claim.mac) || own_mac == Some(claim.mac) {
             return;
         }
         let neighbour = NeighbourId { port, address: claim.address };
@@ -212,10 +206,10 @@ impl<T> Forwarder<T> {
     fn answers(&self, snapshot: &Snapshot, in_port: PortId, question: &Question) -> bool {
         let &Question { asker, mac, target } = question;
         let (Some(side), Some(port)) = (self.sides.get(in_port.index()), snapshot.port(in_port)) else { return false };
-        if !wire::is_routable(target) || !wire::is_station(mac) || asker == target {
+        if !fields::is_routable(target) || !ethernet::is_station(mac) || asker == target {
             return false;
         }
-        if target == IpAddr::V6(wire::link_local(side.own_mac())) {
+        if target == IpAddr::V6(ipv6::link_local(side.own_mac())) {
             return true;
         }
         let owner = snapshot.owner(target);
@@ -236,26 +230,10 @@ impl<T> Forwarder<T> {
 /// nobody there but those who hide (RFC 6980 says so of fragments). RFC 4861 §7.1 wants its checksum checked.
 fn checked_message<'a>(frame: &'a [u8], flow: &Flow) -> Result<&'a [u8], DropReason> {
     let (IpAddr::V6(src), IpAddr::V6(dst)) = (flow.src, flow.dst) else { return Err(DropReason::NdMalformed) };
-    let packet = frame.get(ETHERNET_LEN..).ok_or(DropReason::NdMalformed)?;
-    let &[_, _, _, _, high, low, ICMPV6, ..] = packet else { return Err(DropReason::NdMalformed) };
-    let len = usize::from(u16::from_be_bytes([high, low]));
-    let message = packet.get(IPV6_LEN..IPV6_LEN + len).ok_or(DropReason::NdMalformed)?;
-    if icmpv6_checksum(src, dst, message) == 0 { Ok(message) } else { Err(DropReason::NdMalformed) }
-}
-
-/// The MAC address that a solicitation or an advertisement names. The options have been walked before.
-fn link_layer_option(message: &[u8]) -> Option<Mac> {
-    let mut options = match message.first()? {
-        135 | 136 => message.get(OPTIONS..)?,
-        // A router solicitation.
-        133 => message.get(8..)?,
-        _ => return None,
-    };
-    while let &[kind, length, ..] = options {
-        if matches!(kind, SOURCE_LINK_LAYER | TARGET_LINK_LAYER) {
-            return options.get(2..8)?.try_into().ok();
-        }
-        options = options.get(usize::from(length.max(1)) * 8..)?;
-    }
-    None
+    let bytes = frame.get(ethernet::HEADER_LEN..).ok_or(DropReason::NdMalformed)?;
+    let packet = ipv6::Packet::new_checked(bytes).map_err(|_| DropReason::NdMalformed)?;
+    let message = bytes.get(ipv6::HEADER_LEN..packet.total_len()).ok_or(DropReason::NdMalformed)?;
+    let is_right = packet.next_header() == protocol::ICMPV6
+        && icmpv6::Message::new_checked(message).is_ok_and(|message| message.has_right_checksum(src, dst));
+    if is_right { Ok(message) } else { Err(DropReason::NdMalformed) }
 }

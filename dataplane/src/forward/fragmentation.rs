@@ -12,33 +12,9 @@
 use std::ops::Range;
 
 use crate::io::Umem;
-use crate::packet::checksum;
-
-use super::wire::ETHERNET_LEN;
-
-/// The header without options.
-const MIN_HEADER: usize = 20;
-/// The header with as many options as its length field allows.
-const MAX_HEADER: usize = 60;
-
-mod field {
-    pub(super) const TOTAL_LEN: usize = 2;
-    pub(super) const FRAGMENT: usize = 6;
-    pub(super) const CHECKSUM: usize = 10;
-}
-
-/// In the word of flags and offset.
-const RESERVED: u16 = 0x8000;
-const DONT_FRAGMENT: u16 = 0x4000;
-const MORE_FRAGMENTS: u16 = 0x2000;
-const OFFSET: u16 = 0x1fff;
-/// What the offset counts, in bytes.
-const UNIT: usize = 8;
-
-/// Options: the end of all, one that does nothing, and the bit in the type of those that all fragments have.
-const OPTION_END: u8 = 0;
-const OPTION_NOP: u8 = 1;
-const OPTION_COPIED: u8 = 0x80;
+use crate::wire::ethernet;
+use crate::wire::ipv4::fragment::{DONT_FRAGMENT, MORE_FRAGMENTS, OFFSET, RESERVED, UNIT};
+use crate::wire::ipv4::{self, MAX_HEADER_LEN, MIN_HEADER_LEN, option};
 
 /// The most fragments of a packet: as many as the vswitch remembers of a datagram that comes in, and enough for the largest
 /// datagram over any link that can carry IPv6 too.
@@ -68,7 +44,7 @@ pub(crate) struct Fragment {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
-    bytes: [u8; MAX_HEADER],
+    bytes: [u8; MAX_HEADER_LEN],
     len: usize,
 }
 
@@ -78,16 +54,13 @@ impl Fragmentation {
     /// is too narrow for it.
     pub(crate) fn new(packet: &[u8], mtu: usize) -> Option<Self> {
         // A fragment lies in one buffer, whatever the link carries.
-        let mtu = mtu.min(Umem::ROOM - ETHERNET_LEN);
-        let fixed = packet.first_chunk::<MIN_HEADER>()?;
-        let header_len = usize::from(fixed[0] & 0xf) * 4;
-        let word = u16::from_be_bytes([fixed[field::FRAGMENT], fixed[field::FRAGMENT + 1]]);
-        if fixed[0] >> 4 != 4 || header_len < MIN_HEADER || word & DONT_FRAGMENT != 0 {
+        let mtu = mtu.min(Umem::ROOM - ethernet::HEADER_LEN);
+        let packet = ipv4::Packet::new_checked(packet).ok()?;
+        let (word, payload_len) = (packet.fragment_word(), packet.payload_len());
+        if word & DONT_FRAGMENT != 0 {
             return None;
         }
-        let total_len = u16::from_be_bytes([fixed[field::TOTAL_LEN], fixed[field::TOTAL_LEN + 1]]);
-        let payload_len = usize::from(total_len).checked_sub(header_len)?;
-        let first = Header::new(packet.get(..header_len)?);
+        let first = Header::new(packet.header());
         let later = first.of_later_fragments()?;
         let room = |header: &Header| Some(mtu.checked_sub(header.len)? / UNIT * UNIT).filter(|room| *room > 0);
         let (first_len, later_len) = (room(&first)?, room(&later)?);
@@ -129,29 +102,29 @@ impl Fragment {
 
 impl Header {
     /// # Panics
-    /// When there are more than [`MAX_HEADER`] bytes.
+    /// When there are more than [`MAX_HEADER_LEN`] bytes.
     fn new(of: &[u8]) -> Self {
-        let mut bytes = [0; MAX_HEADER];
+        let mut bytes = [0; MAX_HEADER_LEN];
         bytes[..of.len()].copy_from_slice(of);
         Self { bytes, len: of.len() }
     }
 
     /// The same with the options only that all fragments have. None when the options contradict themselves.
     fn of_later_fragments(&self) -> Option<Self> {
-        let mut later = Self::new(&self.bytes[..MIN_HEADER]);
-        let mut options = &self.bytes[MIN_HEADER..self.len];
+        let mut later = Self::new(&self.bytes[..MIN_HEADER_LEN]);
+        let mut options = &self.bytes[MIN_HEADER_LEN..self.len];
         while let &[kind, ref rest @ ..] = options {
             let len = match kind {
-                OPTION_END => break,
-                OPTION_NOP => 1,
+                option::END => break,
+                option::NOP => 1,
                 // The length counts the type and itself.
                 _ => usize::from(*rest.first()?),
             };
-            if len == 0 || len > options.len() || (len == 1 && kind != OPTION_NOP) {
+            if len == 0 || len > options.len() || (len == 1 && kind != option::NOP) {
                 return None;
             }
             let (option, behind) = options.split_at(len);
-            if kind & OPTION_COPIED != 0 {
+            if kind & option::COPIED != 0 {
                 later.bytes[later.len..later.len + len].copy_from_slice(option);
                 later.len += len;
             }
@@ -166,11 +139,11 @@ impl Header {
     /// Fills in what differs from fragment to fragment.
     fn finish(&mut self, payload_len: usize, word: u16) {
         let total_len = u16::try_from(self.len + payload_len).expect("no longer than the packet");
-        self.bytes[field::TOTAL_LEN..][..2].copy_from_slice(&total_len.to_be_bytes());
-        self.bytes[field::FRAGMENT..][..2].copy_from_slice(&word.to_be_bytes());
-        self.bytes[field::CHECKSUM..][..2].fill(0);
-        let sum = checksum::internet(&[&self.bytes[..self.len]]);
-        self.bytes[field::CHECKSUM..][..2].copy_from_slice(&sum.to_be_bytes());
+        if let Ok(mut packet) = ipv4::Packet::new_checked(&mut self.bytes[..self.len]) {
+            packet.set_total_len(total_len);
+            packet.set_fragment_word(word);
+            packet.fill_checksum();
+        }
     }
 }
 

@@ -11,31 +11,25 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::fields;
 use super::limits::ErrorClass;
-use super::message::icmpv6_checksum;
 use super::side::Side;
-use super::wire::{self, ETHERNET_LEN, ethertype};
-use crate::packet::{self, Body, Ip, Transport, checksum};
+use crate::packet::{self, Body, Ip, Transport};
+use crate::wire::ethernet::{self, Mac, ethertype};
+use crate::wire::{icmpv4, icmpv6, ipv4, ipv6, protocol};
 use crate::{DropReason, LinkType, Packet, PortId, PortKind, Snapshot};
 
 /// The longest error, in bytes.
-pub const ERROR_MAX: usize = ETHERNET_LEN + V6_MAX;
+pub const ERROR_MAX: usize = ethernet::HEADER_LEN + V6_MAX;
 
 /// RFC 1812 §4.3.2.3: as much of the packet as fits into 576 bytes.
 const V4_MAX: usize = 576;
 /// RFC 4443 §2.4(c): as much of the packet as fits into the least MTU of IPv6.
-const V6_MAX: usize = 1280;
-const V4_LEN: usize = 20;
-const V6_LEN: usize = 40;
-/// Type, code, checksum and four bytes more.
-const ICMP_LEN: usize = 8;
+const V6_MAX: usize = ipv6::MIN_MTU;
 /// What Linux sends with; RFC 1700's default.
-const HOP_LIMIT: u8 = 64;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
+pub(super) const HOP_LIMIT: u8 = 64;
 /// Internetwork control: RFC 1812 §4.3.2.5 wants it for errors.
 const PRECEDENCE: u8 = 0xc0;
-const DONT_FRAGMENT: u8 = 0x40;
 
 /// What an error says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,23 +61,25 @@ impl Cause {
 
     /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for what is denied.
     const fn v4(self) -> (u8, u8) {
+        use icmpv4::{kind, unreachable};
         match self {
-            Self::Net => (3, 0),
-            Self::Host => (3, 1),
-            Self::Time => (11, 0),
-            Self::Size => (3, 4),
-            Self::Denied => (3, 13),
+            Self::Net => (kind::UNREACHABLE, unreachable::NET),
+            Self::Host => (kind::UNREACHABLE, unreachable::HOST),
+            Self::Time => (kind::TIME_EXCEEDED, 0),
+            Self::Size => (kind::UNREACHABLE, unreachable::FRAGMENTATION_NEEDED),
+            Self::Denied => (kind::UNREACHABLE, unreachable::ADMINISTRATIVELY_PROHIBITED),
         }
     }
 
     /// Type and code. RFC 4443.
     const fn v6(self) -> (u8, u8) {
+        use icmpv6::{kind, unreachable};
         match self {
-            Self::Net => (1, 0),
-            Self::Host => (1, 3),
-            Self::Time => (3, 0),
-            Self::Size => (2, 0),
-            Self::Denied => (1, 1),
+            Self::Net => (kind::UNREACHABLE, unreachable::NO_ROUTE),
+            Self::Host => (kind::UNREACHABLE, unreachable::ADDRESS),
+            Self::Time => (kind::TIME_EXCEEDED, 0),
+            Self::Size => (kind::PACKET_TOO_BIG, 0),
+            Self::Denied => (kind::UNREACHABLE, unreachable::ADMINISTRATIVELY_PROHIBITED),
         }
     }
 }
@@ -95,15 +91,29 @@ pub(super) struct Subject<'a> {
     pub(super) ip: Ip,
     /// The packet without its Ethernet header, as far as it is there, and without padding.
     pub(super) bytes: &'a [u8],
-    /// The start of a frame to the sender.
-    pub(super) link: [u8; 12],
+    /// The way to the sender.
+    pub(super) link: Link,
+}
+
+/// From the vswitch to a machine on a port's link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    destination: Mac,
+    source: Mac,
+}
+
+impl Link {
+    /// Writes the Ethernet header. Answers the bytes behind it.
+    pub(super) fn emit<'a>(&self, ethertype: u16, frame: &'a mut [u8]) -> &'a mut [u8] {
+        ethernet::Repr { destination: self.destination, source: self.source, ethertype }.emit(frame)
+    }
 }
 
 impl<'a> Subject<'a> {
     /// The packet, unless nothing may be said about it.
     pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>) -> Option<Self> {
-        let (destination, source) = (wire::destination_mac(packet.frame)?, wire::source_mac(packet.frame)?);
-        if !side.has_link() || wire::is_group(destination) || !wire::is_station(source) {
+        let (destination, source) = (fields::destination_mac(packet.frame)?, fields::source_mac(packet.frame)?);
+        if !side.has_link() || ethernet::is_group(destination) || !ethernet::is_station(source) {
             return None;
         }
         let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).body else {
@@ -112,9 +122,10 @@ impl<'a> Subject<'a> {
         if !is_worth_an_error(&ip) || !is_honest(snapshot, packet.in_port, &ip) {
             return None;
         }
-        let bytes = packet.frame.get(ETHERNET_LEN..)?;
+        let bytes = packet.frame.get(ethernet::HEADER_LEN..)?;
         let bytes = &bytes[..ip_len(bytes)?.min(bytes.len())];
-        Some(Self { ip, bytes, link: side.addresses_to(source) })
+        let link = Link { destination: source, source: side.own_mac() };
+        Some(Self { ip, bytes, link })
     }
 }
 
@@ -126,7 +137,7 @@ pub(super) struct Report<'a> {
     addresses: Addresses,
     /// The packet that it is about, as far as it is there.
     quoted: &'a [u8],
-    link: [u8; 12],
+    link: Link,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -170,54 +181,50 @@ impl<'a> Report<'a> {
     /// [`ERROR_MAX`].
     pub(super) fn write(&self, mtu: usize, into: &mut [u8]) -> Option<usize> {
         let frame = into.get_mut(..ERROR_MAX)?;
-        frame[..12].copy_from_slice(&self.link);
-        let (ethertype, len) = match self.addresses {
-            Addresses::V4(src, dst) => (ethertype::IPV4, self.write_v4(src, dst, mtu, &mut frame[ETHERNET_LEN..])),
-            Addresses::V6(src, dst) => (ethertype::IPV6, self.write_v6(src, dst, mtu, &mut frame[ETHERNET_LEN..])),
+        let len = match self.addresses {
+            Addresses::V4(src, dst) => self.write_v4(src, dst, mtu, self.link.emit(ethertype::IPV4, frame)),
+            Addresses::V6(src, dst) => self.write_v6(src, dst, mtu, self.link.emit(ethertype::IPV6, frame)),
         };
-        frame[12..ETHERNET_LEN].copy_from_slice(&ethertype.to_be_bytes());
-        Some(ETHERNET_LEN + len)
+        Some(ethernet::HEADER_LEN + len)
     }
 
-    fn write_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, mtu: usize, into: &mut [u8]) -> usize {
-        let quoted = &self.quoted[..self.quoted.len().min(V4_MAX - V4_LEN - ICMP_LEN)];
-        let len = V4_LEN + ICMP_LEN + quoted.len();
-        let (ip, message) = into[..len].split_at_mut(V4_LEN);
+    /// Writes the packet and answers its length.
+    fn write_v4(&self, source: Ipv4Addr, destination: Ipv4Addr, mtu: usize, into: &mut [u8]) -> usize {
+        let quoted = self.quoted(V4_MAX - ipv4::MIN_HEADER_LEN);
+        let payload_len = icmpv4::HEADER_LEN + quoted.len();
+        let ip = ipv4::Repr {
+            source,
+            destination,
+            protocol: protocol::ICMP,
+            hop_limit: HOP_LIMIT,
+            tos: PRECEDENCE,
+            payload_len,
+        };
+        let message = &mut ip.emit(into)[..payload_len];
+        message[icmpv4::HEADER_LEN..].copy_from_slice(quoted);
         let (kind, code) = self.cause.v4();
         let told = if self.cause == Cause::Size { u16::try_from(mtu).unwrap_or(u16::MAX) } else { 0 };
-        message[..6].copy_from_slice(&[kind, code, 0, 0, 0, 0]);
-        message[6..8].copy_from_slice(&told.to_be_bytes());
-        message[ICMP_LEN..].copy_from_slice(quoted);
-        let sum = checksum::internet(&[message]);
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let total = u16::try_from(len).expect("at most 576");
-        // Identification 0 and never in fragments: RFC 6864 §4.1.
-        ip[..12].copy_from_slice(&[0x45, PRECEDENCE, 0, 0, 0, 0, DONT_FRAGMENT, 0, HOP_LIMIT, ICMP, 0, 0]);
-        ip[2..4].copy_from_slice(&total.to_be_bytes());
-        ip[12..16].copy_from_slice(&src.octets());
-        ip[16..20].copy_from_slice(&dst.octets());
-        let sum = checksum::internet(&[ip]);
-        ip[10..12].copy_from_slice(&sum.to_be_bytes());
-        len
+        icmpv4::Repr { kind, code, rest: told.into() }.emit(message);
+        ipv4::MIN_HEADER_LEN + payload_len
     }
 
-    fn write_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, mtu: usize, into: &mut [u8]) -> usize {
-        let quoted = &self.quoted[..self.quoted.len().min(V6_MAX - V6_LEN - ICMP_LEN)];
-        let (ip, message) = into[..V6_LEN + ICMP_LEN + quoted.len()].split_at_mut(V6_LEN);
+    /// Writes the packet and answers its length.
+    fn write_v6(&self, source: Ipv6Addr, destination: Ipv6Addr, mtu: usize, into: &mut [u8]) -> usize {
+        let quoted = self.quoted(V6_MAX - ipv6::HEADER_LEN);
+        let payload_len = icmpv6::HEADER_LEN + quoted.len();
+        let ip = ipv6::Repr { source, destination, next_header: protocol::ICMPV6, hop_limit: HOP_LIMIT, payload_len };
+        let message = &mut ip.emit(into)[..payload_len];
+        message[icmpv6::HEADER_LEN..].copy_from_slice(quoted);
         let (kind, code) = self.cause.v6();
         // RFC 8200 §5: no link of IPv6 has a lower MTU, and no sender believes one.
         let told = if self.cause == Cause::Size { u32::try_from(mtu.max(V6_MAX)).unwrap_or(u32::MAX) } else { 0 };
-        message[..4].copy_from_slice(&[kind, code, 0, 0]);
-        message[4..8].copy_from_slice(&told.to_be_bytes());
-        message[ICMP_LEN..].copy_from_slice(quoted);
-        let sum = icmpv6_checksum(src, dst, message);
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let payload_len = u16::try_from(message.len()).expect("at most 1240");
-        ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, ICMPV6, HOP_LIMIT]);
-        ip[4..6].copy_from_slice(&payload_len.to_be_bytes());
-        ip[8..24].copy_from_slice(&src.octets());
-        ip[24..40].copy_from_slice(&dst.octets());
-        V6_LEN + message.len()
+        icmpv6::Repr { kind, code, rest: told }.emit(source, destination, message);
+        ipv6::HEADER_LEN + payload_len
+    }
+
+    /// As much of the packet as fits into a message of `room` bytes.
+    fn quoted(&self, room: usize) -> &'a [u8] {
+        &self.quoted[..self.quoted.len().min(room - icmpv4::HEADER_LEN)]
     }
 }
 
@@ -227,7 +234,7 @@ fn is_worth_an_error(ip: &Ip) -> bool {
         Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) | Transport::LaterFragment => true,
         _ => ip.fragment.is_some_and(|part| !part.is_first()),
     };
-    !answers_nothing && wire::is_routable(ip.flow.src) && wire::is_routable(ip.flow.dst)
+    !answers_nothing && fields::is_routable(ip.flow.src) && fields::is_routable(ip.flow.dst)
 }
 
 /// Whether the sender may have that address. The engine has checked it for all drops that are told today; an error to
@@ -241,8 +248,10 @@ fn is_honest(snapshot: &Snapshot, in_port: PortId, ip: &Ip) -> bool {
 
 /// How long the packet says that it is.
 fn ip_len(bytes: &[u8]) -> Option<usize> {
-    let word = |at: usize| Some(usize::from(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?])));
-    if bytes.first()? >> 4 == 4 { word(2) } else { Some(word(4)? + V6_LEN) }
+    match bytes.first()? >> 4 {
+        4 => ipv4::Packet::new_checked(bytes).ok().map(|packet| packet.total_len()),
+        _ => ipv6::Packet::new_checked(bytes).ok().map(|packet| packet.total_len()),
+    }
 }
 
 /// The node's address to speak to `peer` with: of those of the host port, the one that has the most leading bits in

@@ -32,6 +32,7 @@
 
 mod bucket;
 mod discovery;
+mod fields;
 mod fragmentation;
 mod gateway;
 mod icmp;
@@ -44,7 +45,6 @@ mod refusal;
 mod resolve;
 pub mod rewrite;
 mod side;
-mod wire;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,6 +53,7 @@ pub use icmp::ERROR_MAX;
 pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
 
+use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::{DropReason, Packet, PortId, PortKind, Snapshot, Verdict};
 pub(crate) use fragmentation::Fragmentation;
 use gateway::Gateway;
@@ -62,7 +63,6 @@ use message::Message;
 use neighbours::ViewReader;
 use pending::PendingPackets;
 use side::Side;
-use wire::{ETHERNET_LEN, Mac, ethertype};
 
 /// The most messages that wait to be sent: a burst of requests, each with its answer.
 const MAX_MESSAGES: usize = 2 * crate::BURST;
@@ -262,8 +262,8 @@ impl<T> Forwarder<T> {
         if to.is_known {
             return Some(to.addresses());
         }
-        let destination = wire::destination_of(frame)?;
-        if wire::is_link_local(destination) {
+        let destination = fields::destination_of(frame)?;
+        if fields::is_link_local(destination) {
             return None;
         }
         let hop = snapshot.routes().find(destination)?;
@@ -282,7 +282,7 @@ impl<T> Forwarder<T> {
     ) -> Step {
         let step = match verdict {
             // The engine has made all its checks before it looks for a way out.
-            Verdict::Forward(_) | Verdict::Drop(DropReason::NoRoute) if !wire::is_plain(frame) => {
+            Verdict::Forward(_) | Verdict::Drop(DropReason::NoRoute) if !fields::is_plain(frame) => {
                 self.receive(snapshot, frame, wire_len, in_port)
             }
             _ => Ok(None),
@@ -314,7 +314,7 @@ impl<T> Forwarder<T> {
         if !is_whole && self.fragmentation(frame, out).is_none() {
             return Err(DropReason::PacketTooBig);
         }
-        let destination = wire::destination_of(frame).ok_or(DropReason::UnknownEthertype)?;
+        let destination = fields::destination_of(frame).ok_or(DropReason::UnknownEthertype)?;
         if is_hop(from, to.kind) && !take_hop(frame) {
             return Err(DropReason::TtlExpired);
         }
@@ -335,9 +335,9 @@ impl<T> Forwarder<T> {
 
     /// How a packet is cut for the port, if it may be; `frame` holds all its headers.
     pub(crate) fn fragmentation(&self, frame: &[u8], out: PortId) -> Option<Fragmentation> {
-        let is_v4 = wire::ethertype_of(frame) == Some(ethertype::IPV4);
+        let is_v4 = fields::ethertype_of(frame) == Some(ethertype::IPV4);
         let mtu = self.sides.get(out.index())?.mtu();
-        Fragmentation::new(frame.get(ETHERNET_LEN..).filter(|_| is_v4)?, mtu)
+        Fragmentation::new(frame.get(ethernet::HEADER_LEN..).filter(|_| is_v4)?, mtu)
     }
 
     /// Whether [`Forwarder::write_message`] has something to write.
@@ -403,18 +403,18 @@ impl<T> Forwarder<T> {
 /// looked at more closely.
 #[inline]
 fn pass(frame: &mut [u8], hop: bool) -> bool {
-    match wire::ethertype_of(frame) {
-        Some(ethertype::IPV4) => !hop || rewrite::decrement_ttl(&mut frame[ETHERNET_LEN..]),
-        _ => wire::is_plain(frame) && (!hop || take_hop(frame)),
+    match fields::ethertype_of(frame) {
+        Some(ethertype::IPV4) => !hop || rewrite::decrement_ttl(&mut frame[ethernet::HEADER_LEN..]),
+        _ => fields::is_plain(frame) && (!hop || take_hop(frame)),
     }
 }
 
 /// One off the TTL or hop limit; false when it does not allow it.
 #[inline]
 fn take_hop(frame: &mut [u8]) -> bool {
-    match wire::ethertype_of(frame) {
-        Some(ethertype::IPV4) => rewrite::decrement_ttl(&mut frame[ETHERNET_LEN..]),
-        Some(ethertype::IPV6) => rewrite::decrement_hop_limit(&mut frame[ETHERNET_LEN..]),
+    match fields::ethertype_of(frame) {
+        Some(ethertype::IPV4) => rewrite::decrement_ttl(&mut frame[ethernet::HEADER_LEN..]),
+        Some(ethertype::IPV6) => rewrite::decrement_hop_limit(&mut frame[ethernet::HEADER_LEN..]),
         _ => false,
     }
 }

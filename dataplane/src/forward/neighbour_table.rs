@@ -20,8 +20,8 @@ use ahash::RandomState;
 
 use super::NeighbourId;
 use super::bucket::{Bucket, Rate};
-use super::wire::Mac;
 use crate::PortId;
+use crate::wire::ethernet::Mac;
 
 const SECOND: u64 = 1_000_000_000;
 /// Between two requests for one neighbour (RFC 4861 §10, RETRANS_TIMER).

@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use ahash::RandomState;
 use arc_swap::{ArcSwap, Cache};
 
+use super::fields;
 use super::neighbour_table::{NeighbourTable, Request, Requested};
-use super::wire::{self, Mac};
 use crate::PortId;
 use crate::io::FlowCache;
+use crate::wire::ethernet::Mac;
 
 /// The least time between two maps, so that a flood of answers does not make the workers copy maps all the time: at
 /// most 4096 entries, some 50 µs, are copied.
@@ -34,7 +35,7 @@ pub struct NeighbourId {
 /// The MAC addresses on the other sides of all ports, shared by the workers.
 #[derive(Debug)]
 pub struct Neighbours {
-    /// By port: the MAC address of the pod or of the host, as [`wire::to_number`] has it; 0 when none is known.
+    /// By port: the MAC address of the pod or of the host, as [`fields::to_number`] has it; 0 when none is known.
     peers: Box<[AtomicU64]>,
     /// How often `peers` changed.
     peer_changes: AtomicU64,
@@ -115,7 +116,7 @@ impl Neighbours {
 
     /// The MAC address of the pod or host behind a port, where it was learned.
     pub fn peer(&self, port: PortId) -> Option<[u8; 6]> {
-        wire::from_number(self.peers[port.index()].load(Ordering::Acquire))
+        fields::from_number(self.peers[port.index()].load(Ordering::Acquire))
     }
 
     pub(super) fn peer_changes(&self) -> u64 {
@@ -129,13 +130,13 @@ impl Neighbours {
     /// Learns the MAC address behind a port. The first one stays, unless `replace` says otherwise; returns the one that
     /// is known afterwards.
     pub(super) fn learn_peer(&self, port: PortId, mac: Mac, replace: bool) -> Mac {
-        let (slot, number) = (&self.peers[port.index()], wire::to_number(mac));
+        let (slot, number) = (&self.peers[port.index()], fields::to_number(mac));
         let before = if replace {
             slot.swap(number, Ordering::AcqRel)
         } else {
             match slot.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(none) => none,
-                Err(known) => return wire::from_number(known).unwrap_or(mac),
+                Err(known) => return fields::from_number(known).unwrap_or(mac),
             }
         };
         if before != number {

@@ -12,22 +12,14 @@
 
 use std::net::IpAddr;
 
-use super::icmp::{Cause, Report, Subject};
-use super::message::{SHORTEST, transport_checksum};
-use super::wire::{ETHERNET_LEN, ethertype};
+use super::icmp::{Cause, HOP_LIMIT, Link, Report, Subject};
 use super::{ERROR_MAX, Forwarder};
-use crate::packet::{TcpFlags, Transport, checksum};
+use crate::packet::Transport;
+use crate::wire::ethernet::{self, ethertype};
+use crate::wire::tcp::{self, flags};
+use crate::wire::{ipv4, ipv6, protocol};
 use crate::worker::denied_by;
 use crate::{Packet, PortKind, Snapshot};
-
-const V4_LEN: usize = 20;
-const V6_LEN: usize = 40;
-/// A TCP header without options.
-const TCP_LEN: usize = 20;
-const TCP: u8 = 6;
-/// What Linux sends with; RFC 1700's default.
-const HOP_LIMIT: u8 = 64;
-const DONT_FRAGMENT: u8 = 0x40;
 
 impl<T> Forwarder<T> {
     /// Writes the refusal of a packet that policy denied, a whole frame for the port that the packet came in on. Returns
@@ -70,70 +62,63 @@ fn is_refusable(subject: &Subject<'_>) -> bool {
 struct Reset {
     /// From whom to whom.
     addresses: (IpAddr, IpAddr),
-    ports: (u16, u16),
-    /// The first byte that the SYN's sender would send next.
-    acknowledged: u32,
-    link: [u8; 12],
+    segment: tcp::Repr,
+    link: Link,
 }
 
 impl Reset {
     /// RFC 9293 §3.5.2: a SYN has no acknowledgement, so the reset has sequence number zero and acknowledges the whole
     /// segment. Linux and others take no other for an answer to their SYN.
     fn about(subject: &Subject<'_>) -> Option<Self> {
-        let (flow, bytes) = (&subject.ip.flow, subject.bytes);
-        let word = |at: usize| Some(usize::from(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?])));
-        // Behind IPv6 extension headers nobody looks for the segment; no system sends its SYN behind any.
-        let (header_len, total_len) = match flow.src {
-            IpAddr::V4(_) => (usize::from(bytes.first()? & 0xf) * 4, word(2)?),
-            IpAddr::V6(_) if *bytes.get(6)? == TCP => (V6_LEN, V6_LEN + word(4)?),
-            IpAddr::V6(_) => return None,
+        let flow = &subject.ip.flow;
+        let (segment, len) = match flow.src {
+            IpAddr::V4(_) => {
+                let packet = ipv4::Packet::new_checked(subject.bytes).ok()?;
+                (subject.bytes.get(packet.header_len()..)?, packet.payload_len())
+            }
+            IpAddr::V6(_) => {
+                let packet = ipv6::Packet::new_checked(subject.bytes).ok()?;
+                // Behind extension headers nobody looks for the segment; no system sends its SYN behind any.
+                let segment =
+                    subject.bytes.get(ipv6::HEADER_LEN..).filter(|_| packet.next_header() == protocol::TCP)?;
+                (segment, packet.payload_len())
+            }
         };
-        let segment = bytes.get(header_len..)?.first_chunk::<TCP_LEN>()?;
-        let data_len = total_len.checked_sub(header_len + usize::from(segment[12] >> 4) * 4)?;
-        let sequence = u32::from_be_bytes([segment[4], segment[5], segment[6], segment[7]]);
-        // The SYN itself counts as one.
-        let acknowledged = sequence.wrapping_add(1).wrapping_add(u32::try_from(data_len).ok()?);
-        let (addresses, ports) = ((flow.dst, flow.src), (flow.dport, flow.sport));
-        Some(Self { addresses, ports, acknowledged, link: subject.link })
+        let syn = tcp::Segment::new_checked(segment).ok()?;
+        let data_len = u32::try_from(len.checked_sub(syn.header_len())?).ok()?;
+        let segment = tcp::Repr {
+            source_port: flow.dport,
+            destination_port: flow.sport,
+            sequence: 0,
+            // The SYN itself counts as one.
+            acknowledgement: syn.sequence().wrapping_add(1).wrapping_add(data_len),
+            flags: flags::RST | flags::ACK,
+            window: 0,
+        };
+        Some(Self { addresses: (flow.dst, flow.src), segment, link: subject.link })
     }
 
     /// Writes the frame. Returns its length; none when `into` is too short.
     fn write(&self, into: &mut [u8]) -> Option<usize> {
-        let frame = into.get_mut(..SHORTEST.max(ETHERNET_LEN + V6_LEN + TCP_LEN))?;
+        let frame = into.get_mut(..ethernet::HEADER_LEN + ipv6::HEADER_LEN + tcp::MIN_HEADER_LEN)?;
         frame.fill(0);
-        frame[..12].copy_from_slice(&self.link);
-        let mut segment = [0; TCP_LEN];
-        segment[..2].copy_from_slice(&self.ports.0.to_be_bytes());
-        segment[2..4].copy_from_slice(&self.ports.1.to_be_bytes());
-        segment[8..12].copy_from_slice(&self.acknowledged.to_be_bytes());
-        // The header's length in words of four bytes, in the upper half.
-        segment[12] = 5 << 4;
-        segment[13] = TcpFlags::RST | TcpFlags::ACK;
-        let sum = transport_checksum(self.addresses.0, self.addresses.1, TCP, &segment);
-        segment[16..18].copy_from_slice(&sum.to_be_bytes());
-        let (ethertype, ip) = frame[12..].split_at_mut(2);
-        Some(match self.addresses {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                ethertype.copy_from_slice(&ethertype::IPV4.to_be_bytes());
-                let total = 40;
-                ip[..12].copy_from_slice(&[0x45, 0, 0, total, 0, 0, DONT_FRAGMENT, 0, HOP_LIMIT, TCP, 0, 0]);
-                ip[12..16].copy_from_slice(&src.octets());
-                ip[16..V4_LEN].copy_from_slice(&dst.octets());
-                let sum = checksum::internet(&[&ip[..V4_LEN]]);
-                ip[10..12].copy_from_slice(&sum.to_be_bytes());
-                ip[V4_LEN..V4_LEN + TCP_LEN].copy_from_slice(&segment);
-                SHORTEST
+        let (source, destination) = self.addresses;
+        let payload_len = tcp::MIN_HEADER_LEN;
+        let (payload, len) = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let (protocol, hop_limit, tos) = (protocol::TCP, HOP_LIMIT, 0);
+                let ip = ipv4::Repr { source, destination, protocol, hop_limit, tos, payload_len };
+                (ip.emit(self.link.emit(ethertype::IPV4, frame)), ethernet::MIN_FRAME_LEN)
             }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                ethertype.copy_from_slice(&ethertype::IPV6.to_be_bytes());
-                let payload = 20;
-                ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, payload, TCP, HOP_LIMIT]);
-                ip[8..24].copy_from_slice(&src.octets());
-                ip[24..V6_LEN].copy_from_slice(&dst.octets());
-                ip[V6_LEN..V6_LEN + TCP_LEN].copy_from_slice(&segment);
-                ETHERNET_LEN + V6_LEN + TCP_LEN
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let (next_header, hop_limit) = (protocol::TCP, HOP_LIMIT);
+                let ip = ipv6::Repr { source, destination, next_header, hop_limit, payload_len };
+                let len = frame.len();
+                (ip.emit(self.link.emit(ethertype::IPV6, frame)), len)
             }
             _ => return None,
-        })
+        };
+        self.segment.emit(source, destination, &mut payload[..tcp::MIN_HEADER_LEN]);
+        Some(len)
     }
 }

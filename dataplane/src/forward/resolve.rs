@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::neighbour_table::{REACHABLE, RETRANSMIT, Requested, TRIES};
 use super::pending::Queue;
 use super::side::Side;
-use super::{Forwarder, NeighbourId, Released, is_hop, wire};
+use super::{Forwarder, NeighbourId, Released, fields, is_hop};
 use crate::{DropReason, PortId, PortKind, Snapshot};
 
 /// How packets leave that go to one machine.
@@ -65,7 +65,7 @@ impl<T> Forwarder<T> {
         if to.is_known {
             return Some(Way { addresses: *to.addresses(), longest, is_hop, good_for: u64::MAX });
         }
-        let destination = wire::destination_of(frame)?;
+        let destination = fields::destination_of(frame)?;
         let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
         let resolved = self.neighbours.resolved(&neighbour)?;
         // Then a packet comes here again, and the neighbour is asked whether it is still there.
@@ -151,7 +151,7 @@ impl<T> Forwarder<T> {
 /// The neighbour that a packet goes to: the gateway of its route, or whoever has the address. On pods' and host ports
 /// there is one machine, which answers for its own addresses only.
 fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAddr) -> IpAddr {
-    if wire::is_link_local(destination) {
+    if fields::is_link_local(destination) {
         return destination;
     }
     let hop = snapshot.routes().next_hop(destination).filter(|hop| hop.port == out);

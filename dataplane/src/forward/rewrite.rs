@@ -2,33 +2,18 @@
 //!
 //! Plain functions without state, so that a bare forwarder and a benchmark do the same work as the vswitch.
 
-use super::wire::{self, ETHERNET_LEN, ethertype};
+use super::fields;
+use crate::wire::ethernet::{self, ethertype};
+use crate::wire::{ipv4, ipv6};
 
-/// IPv4's TTL and checksum, and IPv6's hop limit, from the start of the IP header.
-mod field {
-    pub(super) const TTL: usize = 8;
-    pub(super) const CHECKSUM: usize = 10;
-    pub(super) const HOP_LIMIT: usize = 7;
-}
-
-/// The IPv4 header without options; the fields above are in it.
-const IPV4_LEN: usize = 20;
-/// The IPv6 header.
-const IPV6_LEN: usize = 40;
-
-/// The first 12 bytes of a frame: destination and source MAC address.
-pub const fn addresses(destination: [u8; 6], source: [u8; 6]) -> [u8; 12] {
-    let [a, b, c, d, e, f] = destination;
-    let [g, h, i, j, k, l] = source;
-    [a, b, c, d, e, f, g, h, i, j, k, l]
-}
+pub use crate::wire::ethernet::addresses;
 
 /// Writes destination and source MAC address over those of the frame. A frame without room for an Ethernet header
 /// stays as it is.
 #[inline]
 pub fn ethernet(frame: &mut [u8], addresses: &[u8; 12]) {
-    if let Some(head) = frame.first_chunk_mut::<ETHERNET_LEN>() {
-        head[..12].copy_from_slice(addresses);
+    if let Some(head) = frame.first_chunk_mut::<{ ethernet::HEADER_LEN }>() {
+        head[..ethernet::ADDRESSES_LEN].copy_from_slice(addresses);
     }
 }
 
@@ -39,15 +24,15 @@ pub fn ethernet(frame: &mut [u8], addresses: &[u8; 12]) {
 /// ~m + m' is always ~0x0100. Equation 4 of RFC 1141 would turn 0xfeff into 0xffff, which no receiver computes.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) -> bool {
-    let Some(header) = packet.first_chunk_mut::<IPV4_LEN>() else { return false };
-    if header[field::TTL] <= 1 {
+    let Some(header) = packet.first_chunk_mut::<{ ipv4::MIN_HEADER_LEN }>() else { return false };
+    if header[ipv4::field::TTL] <= 1 {
         return false;
     }
-    header[field::TTL] -= 1;
-    let checksum = u16::from_be_bytes([header[field::CHECKSUM], header[field::CHECKSUM + 1]]);
+    header[ipv4::field::TTL] -= 1;
+    let checksum = u16::from_be_bytes([header[ipv4::field::CHECKSUM], header[ipv4::field::CHECKSUM + 1]]);
     let (sum, carry) = (!checksum).overflowing_add(!0x0100);
     let [high, low] = (!(sum + u16::from(carry))).to_be_bytes();
-    (header[field::CHECKSUM], header[field::CHECKSUM + 1]) = (high, low);
+    (header[ipv4::field::CHECKSUM], header[ipv4::field::CHECKSUM + 1]) = (high, low);
     true
 }
 
@@ -55,11 +40,11 @@ pub fn decrement_ttl(packet: &mut [u8]) -> bool {
 /// there is no whole header.
 #[inline]
 pub fn decrement_hop_limit(packet: &mut [u8]) -> bool {
-    let Some(header) = packet.first_chunk_mut::<IPV6_LEN>() else { return false };
-    if header[field::HOP_LIMIT] <= 1 {
+    let Some(header) = packet.first_chunk_mut::<{ ipv6::HEADER_LEN }>() else { return false };
+    if header[ipv6::field::HOP_LIMIT] <= 1 {
         return false;
     }
-    header[field::HOP_LIMIT] -= 1;
+    header[ipv6::field::HOP_LIMIT] -= 1;
     true
 }
 
@@ -67,9 +52,9 @@ pub fn decrement_hop_limit(packet: &mut [u8]) -> bool {
 /// IPv6 or may not go another hop.
 #[inline]
 pub fn hop(frame: &mut [u8], addresses: &[u8; 12]) -> bool {
-    let packet_goes_on = match wire::ethertype_of(frame) {
-        Some(ethertype::IPV4) => decrement_ttl(&mut frame[ETHERNET_LEN..]),
-        Some(ethertype::IPV6) => decrement_hop_limit(&mut frame[ETHERNET_LEN..]),
+    let packet_goes_on = match fields::ethertype_of(frame) {
+        Some(ethertype::IPV4) => decrement_ttl(&mut frame[ethernet::HEADER_LEN..]),
+        Some(ethertype::IPV6) => decrement_hop_limit(&mut frame[ethernet::HEADER_LEN..]),
         _ => false,
     };
     if packet_goes_on {
@@ -81,7 +66,7 @@ pub fn hop(frame: &mut [u8], addresses: &[u8; 12]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::checksum;
+    use crate::wire::checksum;
     use proptest::prelude::*;
 
     const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];

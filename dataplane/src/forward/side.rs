@@ -1,8 +1,9 @@
 //! What forwarding needs to know of a port, in one small value per port.
 
+use super::fields;
 use super::neighbours::Neighbours;
 use super::rewrite;
-use super::wire::{self, ETHERNET_LEN, Mac};
+use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::{DropReason, PortConfig, PortId, PortKind, Snapshot};
 
 /// The source MAC address of frames that come in is not checked.
@@ -17,7 +18,7 @@ pub(super) struct Side {
     addresses: [u8; 12],
     /// The longest frame; 0 when there is no link.
     longest: usize,
-    /// The source that incoming frames have, as [`wire::to_number`] has it, [`ANY_SOURCE`] or [`NO_SOURCE`].
+    /// The source that incoming frames have, as [`fields::to_number`] has it, [`ANY_SOURCE`] or [`NO_SOURCE`].
     source: u64,
     /// The vswitch's own MAC address on the uplink as a number, if that has a link: what frames there are nearly always for.
     own: u64,
@@ -30,7 +31,8 @@ pub(super) struct Side {
 
 impl Side {
     pub(super) fn new(port: &PortConfig, id: PortId, neighbours: &Neighbours) -> Self {
-        let (own, longest) = port.link.map_or(([0; 6], 0), |link| (link.mac, ETHERNET_LEN + usize::from(link.mtu)));
+        let (own, longest) =
+            port.link.map_or(([0; 6], 0), |link| (link.mac, ethernet::HEADER_LEN + usize::from(link.mtu)));
         let mut side = Self {
             addresses: rewrite::addresses([0; 6], own),
             longest,
@@ -38,7 +40,7 @@ impl Side {
             own: port
                 .link
                 .filter(|_| port.kind == PortKind::Uplink)
-                .map_or(NO_SOURCE, |link| wire::to_number(link.mac)),
+                .map_or(NO_SOURCE, |link| fields::to_number(link.mac)),
             kind: port.kind,
             is_known: false,
             is_configured: port.mac.is_some(),
@@ -55,7 +57,7 @@ impl Side {
         self.is_known = true;
         // The node may send as it likes: it is not what policy guards against.
         let any = self.kind == PortKind::Host && self.is_configured;
-        self.source = if any { ANY_SOURCE } else { wire::to_number(mac) };
+        self.source = if any { ANY_SOURCE } else { fields::to_number(mac) };
     }
 
     /// The start of a frame to the other side; of use only when [`Side::is_known`].
@@ -89,7 +91,7 @@ impl Side {
 
     /// The longest packet without its Ethernet header.
     pub(super) const fn mtu(&self) -> usize {
-        self.longest.saturating_sub(ETHERNET_LEN)
+        self.longest.saturating_sub(ethernet::HEADER_LEN)
     }
 
     /// Whether a frame of this length fits the link, if there is one.
@@ -101,7 +103,7 @@ impl Side {
     /// Whether the frame has the source that is known; then there is nothing to check or learn.
     #[inline]
     pub(super) fn has_sent(&self, frame: &[u8]) -> bool {
-        self.source == ANY_SOURCE || wire::source_mac(frame).is_some_and(|mac| wire::to_number(mac) == self.source)
+        self.source == ANY_SOURCE || fields::source_mac(frame).is_some_and(|mac| fields::to_number(mac) == self.source)
     }
 
     /// Whether frames with this source may come in: a pod's must have its MAC address where that is known, and one that
@@ -109,7 +111,7 @@ impl Side {
     pub(super) fn may_send(&self, mac: Mac) -> bool {
         match (self.kind, self.peer()) {
             (PortKind::Pod, Some(peer)) => peer == mac,
-            (PortKind::Pod, None) => wire::is_station(mac) && mac != self.own_mac(),
+            (PortKind::Pod, None) => ethernet::is_station(mac) && mac != self.own_mac(),
             _ => true,
         }
     }
@@ -121,14 +123,14 @@ impl Side {
             PortKind::Host => !self.is_configured && self.peer() != Some(mac),
             PortKind::Uplink => false,
         };
-        may_change && wire::is_station(mac) && mac != self.own_mac()
+        may_change && ethernet::is_station(mac) && mac != self.own_mac()
     }
 
     /// Whether a frame that comes in is for the vswitch and from whom it should be.
     #[inline]
     pub(super) fn admit(&self, frame: &[u8]) -> Result<(), DropReason> {
         let is_usual = match self.kind {
-            PortKind::Uplink => wire::destination_mac(frame).is_some_and(|mac| wire::to_number(mac) == self.own),
+            PortKind::Uplink => fields::destination_mac(frame).is_some_and(|mac| fields::to_number(mac) == self.own),
             PortKind::Pod | PortKind::Host => self.has_sent(frame),
         };
         if is_usual { Ok(()) } else { self.admit_any(frame) }
@@ -137,7 +139,7 @@ impl Side {
     /// Everything but a frame to the vswitch on the uplink, or from whoever is known to be behind the port.
     #[inline(never)]
     fn admit_any(&self, frame: &[u8]) -> Result<(), DropReason> {
-        let (Some(destination), Some(source)) = (wire::destination_mac(frame), wire::source_mac(frame)) else {
+        let (Some(destination), Some(source)) = (fields::destination_mac(frame), fields::source_mac(frame)) else {
             // The engine says what is wrong with it.
             return Ok(());
         };
@@ -147,13 +149,13 @@ impl Side {
         if self.kind != PortKind::Uplink || !self.has_link() || destination == self.own_mac() {
             return Ok(());
         }
-        if !wire::is_group(destination) {
+        if !ethernet::is_group(destination) {
             return Err(DropReason::OtherHost);
         }
         // RFC 1812 §5.3.4: what the link broadcasts is not forwarded. ARP and multicast neighbour discovery go on.
-        let is_unicast_inside = match wire::ethertype_of(frame) {
-            Some(wire::ethertype::IPV4) => true,
-            Some(wire::ethertype::IPV6) => frame.get(38).is_some_and(|&first| first != 0xff),
+        let is_unicast_inside = match fields::ethertype_of(frame) {
+            Some(ethertype::IPV4) => true,
+            Some(ethertype::IPV6) => frame.get(38).is_some_and(|&first| first != 0xff),
             _ => false,
         };
         if is_unicast_inside { Err(DropReason::Multicast) } else { Ok(()) }

@@ -2,23 +2,16 @@
 
 use super::Network;
 use crate::DropReason;
+use crate::wire::ethernet::field;
 
-/// Destination, source, type.
-pub(super) const HEADER_LEN: usize = 14;
-
-mod field {
-    use std::ops::Range;
-
-    pub(super) const SOURCE: Range<usize> = 6..12;
-    pub(super) const TYPE: Range<usize> = 12..14;
-}
+pub(super) use crate::wire::ethernet::HEADER_LEN;
 
 /// Reads the type and the source address. The destination does not matter: the vswitch routes, so it is the only
 /// receiver on a port, and tools that craft packets often leave the broadcast address in it.
 pub(super) fn parse(frame: &[u8], source_mac: &mut Option<[u8; 6]>) -> Result<Network, DropReason> {
     let header = frame.first_chunk::<HEADER_LEN>().ok_or(DropReason::LinkTruncated)?;
     *source_mac = header[field::SOURCE].try_into().ok();
-    Network::from_ethertype(u16::from_be_bytes([header[field::TYPE.start], header[field::TYPE.start + 1]]))
+    Network::from_ethertype(u16::from_be_bytes([header[field::ETHERTYPE], header[field::ETHERTYPE + 1]]))
 }
 
 #[cfg(test)]

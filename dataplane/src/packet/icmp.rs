@@ -4,21 +4,10 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::protocol;
 
-use super::{Bytes, Ports, Transport, icmpv6, ipv4, ipv6};
+use super::{Bytes, Ports, Transport, ipv4, ipv6};
+use crate::wire::icmpv4::{HEADER_LEN, kind};
+use crate::wire::icmpv6;
 use crate::{DropReason, Flow};
-
-/// Type, code, checksum and the four bytes that every message has after them.
-const HEADER_LEN: usize = 8;
-
-mod kind {
-    pub(super) const ECHO_REPLY: u8 = 0;
-    pub(super) const UNREACHABLE: u8 = 3;
-    pub(super) const SOURCE_QUENCH: u8 = 4;
-    pub(super) const REDIRECT: u8 = 5;
-    pub(super) const ECHO_REQUEST: u8 = 8;
-    pub(super) const TIME_EXCEEDED: u8 = 11;
-    pub(super) const PARAMETER_PROBLEM: u8 = 12;
-}
 
 /// The packet that an ICMP error is about, as far as its session can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +78,7 @@ fn embedded_ports(number: u8, header: &[u8], icmp: u8) -> Option<Ports> {
             let id = u16::from_be_bytes([high, low]);
             let (request, reply) = match number {
                 protocol::ICMP => (kind::ECHO_REQUEST, kind::ECHO_REPLY),
-                _ => (icmpv6::ECHO_REQUEST, icmpv6::ECHO_REPLY),
+                _ => (icmpv6::kind::ECHO_REQUEST, icmpv6::kind::ECHO_REPLY),
             };
             // Other messages: an error about an error must not be sent (RFC 1122 §3.2.2), and the rest needs none.
             match message {

@@ -4,17 +4,13 @@ use super::Transport;
 use super::icmp::embedded_v6;
 use super::neighbour::{self, Neighbour};
 use super::transport::Segment;
+use crate::wire::icmpv6::{HEADER_LEN, kind};
 use crate::{DropReason, Flow};
 
 /// Type, code, checksum. Messages have more, but not all of them.
 const MIN_HEADER_LEN: usize = 4;
-/// Where the body of an error or of an echo begins.
-const BODY: usize = 8;
 /// Types below this one are errors, known or not (RFC 4443 §2.1).
 const FIRST_INFORMATIONAL: u8 = 128;
-
-pub(super) const ECHO_REQUEST: u8 = 128;
-pub(super) const ECHO_REPLY: u8 = 129;
 
 /// Reads a message.
 pub(super) fn parse(segment: Segment<'_>, has_fragment_header: bool, flow: &mut Flow) -> Result<Transport, DropReason> {
@@ -22,12 +18,12 @@ pub(super) fn parse(segment: Segment<'_>, has_fragment_header: bool, flow: &mut 
     let &[kind, code, _, _] = message.first_chunk::<MIN_HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
     flow.icmp = Some((kind, code));
     match kind {
-        ECHO_REQUEST | ECHO_REPLY => {
-            let header = message.first_chunk::<BODY>().ok_or(DropReason::L4Truncated)?;
+        kind::ECHO_REQUEST | kind::ECHO_REPLY => {
+            let header = message.first_chunk::<HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
             let id = u16::from_be_bytes([header[4], header[5]]);
-            Ok(Transport::Echo { id, request: kind == ECHO_REQUEST })
+            Ok(Transport::Echo { id, request: kind == kind::ECHO_REQUEST })
         }
-        _ if kind < FIRST_INFORMATIONAL => Ok(Transport::IcmpError(message.get(BODY..).and_then(embedded_v6))),
+        _ if kind < FIRST_INFORMATIONAL => Ok(Transport::IcmpError(message.get(HEADER_LEN..).and_then(embedded_v6))),
         _ if Neighbour::is_kind(kind) => {
             // RFC 6980: neighbour discovery in fragments exists only to get past filters.
             if has_fragment_header {

@@ -4,22 +4,13 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::transport::{self, Segment};
 use super::{Bytes, Fragment, Ip, Transport};
+use crate::wire::ipv4::{field, fragment as bits, option};
 use crate::{DropReason, Flow};
 
-/// The header without options.
-pub(super) const MIN_HEADER_LEN: usize = 20;
+pub(super) use crate::wire::ipv4::MIN_HEADER_LEN;
+
 /// The most that a datagram may be, header included: its length field has 16 bits.
 const MAX_DATAGRAM_LEN: u32 = 65_535;
-
-mod field {
-    pub(super) const TOTAL_LEN: usize = 2;
-    pub(super) const ID: usize = 4;
-    pub(super) const FRAGMENT: usize = 6;
-    pub(super) const TTL: usize = 8;
-    pub(super) const PROTOCOL: usize = 9;
-    pub(super) const SOURCE: usize = 12;
-    pub(super) const DESTINATION: usize = 16;
-}
 
 /// The fixed fields of a header whose version and length are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +42,12 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
         header_len,
         total_len: usize::from(word(field::TOTAL_LEN)),
         id: word(field::ID),
-        fragment_offset: u32::from(fragment & 0x1fff) * 8,
-        more_fragments: fragment & 0x2000 != 0,
+        fragment_offset: u32::from(fragment & bits::OFFSET) * 8,
+        more_fragments: fragment & bits::MORE_FRAGMENTS != 0,
         ttl: fixed[field::TTL],
         protocol: fixed[field::PROTOCOL],
-        src: address(field::SOURCE),
-        dst: address(field::DESTINATION),
+        src: address(field::SOURCE.start),
+        dst: address(field::DESTINATION.start),
     })
 }
 
@@ -108,15 +99,13 @@ fn fragment(header: &Header, payload: Bytes<'_>) -> Result<Option<Fragment>, Dro
 
 /// Walks the options: they must fit, and none may name a route.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
-    const END: u8 = 0;
-    const NOP: u8 = 1;
     /// Loose and strict source and record route (RFC 791; to be dropped by default, RFC 7126 §4.3 and §4.4).
     const LSRR: u8 = 131;
     const SSRR: u8 = 137;
     while let [kind, rest @ ..] = options {
         options = match *kind {
-            END => return Ok(()),
-            NOP => rest,
+            option::END => return Ok(()),
+            option::NOP => rest,
             LSRR | SSRR => return Err(DropReason::SourceRouted),
             // The length counts the type and itself.
             _ => match rest.first() {

@@ -4,19 +4,14 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::transport::{self, Segment};
 use super::{Bytes, Fragment, Ip, Transport};
+use crate::wire::ipv6::field;
 use crate::{DropReason, Flow};
 
-/// The fixed header.
-pub(super) const HEADER_LEN: usize = 40;
+pub(super) use crate::wire::ipv6::HEADER_LEN;
+
 /// The most extension headers that are walked. RFC 8504 §5.3 lets a node set a limit and names 8 as its example; real
 /// packets have at most three.
 pub(super) const MAX_EXTENSIONS: usize = 8;
-
-mod field {
-    pub(super) const PAYLOAD_LEN: usize = 4;
-    pub(super) const NEXT_HEADER: usize = 6;
-    pub(super) const HOP_LIMIT: usize = 7;
-}
 
 /// Next header values of extension headers. Source: IANA "IPv6 Extension Header Types".
 mod next_header {

@@ -18,7 +18,6 @@
 //! wire. Lengths in headers are held against the wire, fields are read from the bytes.
 
 mod arp;
-pub(crate) mod checksum;
 mod cooked;
 mod ethernet;
 mod icmp;
@@ -47,6 +46,7 @@ pub(crate) use segment::{Checksum, Payload, SeqSpan};
 pub(crate) use tcp::Flags as TcpFlags;
 pub(crate) use transport::{Ports, Transport};
 
+use crate::wire::ethernet::ethertype;
 use crate::{DropReason, Flow};
 
 /// What the pipeline knows about a frame.
@@ -138,14 +138,13 @@ enum Network {
 }
 
 impl Network {
-    /// From an ethertype. Source: IANA "IEEE 802 Numbers".
+    /// From an [ethertype].
     fn from_ethertype(ethertype: u16) -> Result<Self, DropReason> {
         match ethertype {
-            0x0800 => Ok(Self::Ipv4),
-            0x86dd => Ok(Self::Ipv6),
-            0x0806 => Ok(Self::Arp),
-            // 802.1Q, 802.1ad, and the number that QinQ had before it was standardised.
-            0x8100 | 0x88a8 | 0x9100 => Err(DropReason::VlanTagged),
+            ethertype::IPV4 => Ok(Self::Ipv4),
+            ethertype::IPV6 => Ok(Self::Ipv6),
+            ethertype::ARP => Ok(Self::Arp),
+            ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_SERVICE_VLAN => Err(DropReason::VlanTagged),
             _ => Err(DropReason::UnknownEthertype),
         }
     }

@@ -3,18 +3,8 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::Bytes;
+use crate::wire::icmpv6::{kind, ndisc};
 use crate::{DropReason, Flow};
-
-/// The hop limit of a message that no router has forwarded (RFC 4861 §3.1).
-const NOT_FORWARDED: u8 = 255;
-
-mod kind {
-    pub(super) const ROUTER_SOLICITATION: u8 = 133;
-    pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
-    pub(super) const SOLICITATION: u8 = 135;
-    pub(super) const ADVERTISEMENT: u8 = 136;
-    pub(super) const REDIRECT: u8 = 137;
-}
 
 /// Where the options begin: behind the type's fixed part.
 mod fixed_len {
@@ -23,9 +13,6 @@ mod fixed_len {
     pub(super) const NEIGHBOUR: usize = 24;
     pub(super) const REDIRECT: usize = 40;
 }
-
-/// Source link-layer address, forbidden where the source address is unspecified (RFC 4861 §7.1.1).
-const OPTION_SOURCE_LINK_LAYER: u8 = 1;
 
 /// A neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +40,15 @@ impl Neighbour {
 pub(super) fn parse(message: Bytes<'_>, hop_limit: u8, flow: &Flow) -> Result<Neighbour, DropReason> {
     let bytes = message.seen;
     // A message that the capture cut cannot be checked whole.
-    if hop_limit != NOT_FORWARDED || bytes.len() != message.wire_len {
+    if hop_limit != ndisc::HOP_LIMIT || bytes.len() != message.wire_len {
         return Err(DropReason::NdMalformed);
     }
     let &[kind, 0, ..] = bytes else { return Err(DropReason::NdMalformed) };
     let (neighbour, fixed_len) = match kind {
         kind::ROUTER_SOLICITATION => (Neighbour::RouterSolicitation, fixed_len::ROUTER_SOLICITATION),
         kind::ROUTER_ADVERTISEMENT => (Neighbour::RouterAdvertisement, fixed_len::ROUTER_ADVERTISEMENT),
-        kind::SOLICITATION => (Neighbour::Solicitation(target(bytes)?), fixed_len::NEIGHBOUR),
-        kind::ADVERTISEMENT => (Neighbour::Advertisement(target(bytes)?), fixed_len::NEIGHBOUR),
+        kind::NEIGHBOUR_SOLICITATION => (Neighbour::Solicitation(target(bytes)?), fixed_len::NEIGHBOUR),
+        kind::NEIGHBOUR_ADVERTISEMENT => (Neighbour::Advertisement(target(bytes)?), fixed_len::NEIGHBOUR),
         kind::REDIRECT => (Neighbour::Redirect, fixed_len::REDIRECT),
         _ => return Err(DropReason::NdMalformed),
     };
@@ -86,7 +73,8 @@ fn check_options(mut options: &[u8]) -> Result<bool, DropReason> {
         if length == 0 {
             return Err(DropReason::NdMalformed);
         }
-        names_its_link_layer |= kind == OPTION_SOURCE_LINK_LAYER;
+        // Forbidden where the source address is unspecified (RFC 4861 §7.1.1).
+        names_its_link_layer |= kind == ndisc::SOURCE_LINK_LAYER;
         options = options.get(usize::from(length) * 8..).ok_or(DropReason::NdMalformed)?;
     }
     Ok(names_its_link_layer)

@@ -6,7 +6,8 @@
 
 use bulkhead_classifier::protocol;
 
-use super::{Inner, LinkType, TcpFlags, checksum, ipv4, ipv6, open, sctp, tcp, udp};
+use super::{Inner, LinkType, TcpFlags, ipv4, ipv6, open, sctp, tcp, udp};
+use crate::wire::checksum;
 
 /// Whether a packet's transport checksum is that of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

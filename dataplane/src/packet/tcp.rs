@@ -2,14 +2,9 @@
 
 use super::Bytes;
 use crate::DropReason;
+use crate::wire::tcp::{field, flags};
 
-/// The header without options.
-pub(super) const MIN_HEADER_LEN: usize = 20;
-
-mod field {
-    pub(super) const DATA_OFFSET: usize = 12;
-    pub(super) const FLAGS: usize = 13;
-}
+pub(super) use crate::wire::tcp::MIN_HEADER_LEN;
 
 /// The control bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,13 +12,13 @@ pub(crate) struct Flags(pub(crate) u8);
 
 impl Flags {
     /// No more data from the sender.
-    pub(crate) const FIN: u8 = 0x01;
+    pub(crate) const FIN: u8 = flags::FIN;
     /// Opens a connection.
-    pub(crate) const SYN: u8 = 0x02;
+    pub(crate) const SYN: u8 = flags::SYN;
     /// Ends a connection at once.
-    pub(crate) const RST: u8 = 0x04;
+    pub(crate) const RST: u8 = flags::RST;
     /// The acknowledgement number counts.
-    pub(crate) const ACK: u8 = 0x10;
+    pub(crate) const ACK: u8 = flags::ACK;
 
     /// Whether any of these bits is set.
     pub(crate) const fn has(self, bits: u8) -> bool {

@@ -2,13 +2,9 @@
 
 use super::Bytes;
 use crate::DropReason;
+use crate::wire::udp::field;
 
-/// Ports, length, checksum.
-pub(super) const HEADER_LEN: usize = 8;
-
-mod field {
-    pub(super) const LENGTH: usize = 4;
-}
+pub(super) use crate::wire::udp::HEADER_LEN;
 
 /// The fields of a datagram's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +16,7 @@ pub(super) struct Header {
 /// Reads a header. `whole` says that the datagram is not a first fragment, so that its length must fit the packet.
 pub(super) fn parse(datagram: Bytes<'_>, whole: bool) -> Result<Header, DropReason> {
     let header = datagram.seen.first_chunk::<HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
-    let length = usize::from(u16::from_be_bytes([header[field::LENGTH], header[field::LENGTH + 1]]));
+    let length = usize::from(u16::from_be_bytes([header[field::LEN], header[field::LEN + 1]]));
     if length < HEADER_LEN || (whole && length > datagram.wire_len) {
         return Err(DropReason::L4Malformed);
     }

@@ -169,7 +169,7 @@ fn what_may_not_be_cut_is_not() {
 fn a_fragment_is_never_longer_than_a_packet_buffer() {
     let whole = packet(&[], 30_000);
     let fragments = cut(&whole, 9000).unwrap();
-    assert!(fragments.iter().all(|part| ETHERNET_LEN + part.len() <= Umem::ROOM));
+    assert!(fragments.iter().all(|part| ethernet::HEADER_LEN + part.len() <= Umem::ROOM));
     check(&fragments, &whole, 9000);
 }
 

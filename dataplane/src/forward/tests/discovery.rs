@@ -74,7 +74,7 @@ fn a_pod_that_tests_the_address_of_another_is_told_that_it_is_taken() {
     assert_eq!(node.receive(A, &solicitation(A_MAC, "::", "fd00::2")), Step::Consumed);
     let (_, reply) = node.message();
     assert_eq!((advertised(&reply), destination(&reply)), ("fd00::2".to_string(), [0x33, 0x33, 0, 0, 0, 1]));
-    let ours = wire::link_local(own(A)).to_string();
+    let ours = ipv6::link_local(own(A)).to_string();
     assert_eq!(node.receive(A, &solicitation(A_MAC, "::", &ours)), Step::Consumed);
     assert_eq!(advertised(&node.message().1), ours);
 }
@@ -86,7 +86,7 @@ fn on_the_uplink_only_the_node_and_its_pods_are_answered_for() {
         assert_eq!(node.receive(UPLINK, &arp(1, STRANGER_MAC, "192.168.0.7", target)), Step::Consumed);
         assert_eq!(arp_reply(&node.message().1), (target.to_string(), own(UPLINK)));
     }
-    for target in ["fd00::1", "fd00:1::1", &wire::link_local(own(UPLINK)).to_string()] {
+    for target in ["fd00::1", "fd00:1::1", &ipv6::link_local(own(UPLINK)).to_string()] {
         assert_eq!(node.receive(UPLINK, &solicitation(STRANGER_MAC, "fe80::7", target)), Step::Consumed);
         assert_eq!(advertised(&node.message().1), target);
     }
@@ -154,7 +154,7 @@ fn cve_2020_10749_router_messages_from_pods_are_dropped_and_none_is_passed_on() 
     let mut node = Node::new();
     let advertisement = |mac| {
         let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
-        let sum = message::icmpv6_checksum("fe80::a".parse().unwrap(), "ff02::1".parse().unwrap(), &message);
+        let sum = checksum::transport(ip("fe80::a"), ip("ff02::1"), 58, &message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         frame(mac, [0x33, 0x33, 0, 0, 0, 1], 0x86dd, &v6("fe80::a", "ff02::1", 58, 255, &message))
     };
@@ -168,7 +168,7 @@ fn cve_2020_10749_router_messages_from_pods_are_dropped_and_none_is_passed_on() 
 fn a_router_solicitation_is_learned_from_and_not_answered() {
     let mut node = Node::new();
     let mut message = [&[133, 0, 0, 0, 0, 0, 0, 0, 1, 1][..], &B_MAC].concat();
-    let sum = message::icmpv6_checksum("fe80::b".parse().unwrap(), "ff02::2".parse().unwrap(), &message);
+    let sum = checksum::transport(ip("fe80::b"), ip("ff02::2"), 58, &message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let frame = framed(B_MAC, B, &v6("fe80::b", "ff02::2", 58, 255, &message));
     assert_eq!(node.receive(B, &frame), Step::Consumed);

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use etherparse::{NetSlice, SlicedPacket};
 
 use super::*;
-use crate::packet::checksum;
 use crate::testbed::*;
+use crate::wire::{checksum, ipv6};
 use crate::{Link, LinkType, NextHop, Outcome, PortConfig, Routes, Worker, WorkerConfig};
 
 const B_MAC: Mac = [2, 0, 0, 0, 0, 2];
@@ -190,13 +190,13 @@ fn nd(kind: u8, flags: u8, mac: Mac, (src, dst): (&str, &str), target: &str, opt
         message.extend([if kind == 136 { 2 } else { 1 }, 1]);
         message.extend(named);
     }
-    let sum = message::icmpv6_checksum(src.parse().unwrap(), dst.parse().unwrap(), &message);
+    let sum = checksum::transport(ip(src), ip(dst), 58, &message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     frame(mac, [0x33, 0x33, 0, 0, 0, 1], 0x86dd, &v6(src, dst, 58, 255, &message))
 }
 
 fn solicitation(mac: Mac, src: &str, target: &str) -> Vec<u8> {
-    let group = wire::solicited_node(target.parse().unwrap()).to_string();
+    let group = ipv6::solicited_node(target.parse().unwrap()).to_string();
     nd(135, 0, mac, (src, &group), target, (src != "::").then_some(mac))
 }
 

@@ -27,7 +27,7 @@ fn reply(mac: Mac, sender: &str) -> Vec<u8> {
 }
 
 fn advertisement(mac: Mac, target: &str, flags: u8) -> Vec<u8> {
-    let ours = wire::link_local(own(UPLINK)).to_string();
+    let ours = ipv6::link_local(own(UPLINK)).to_string();
     let mut frame = nd(136, flags, mac, (target, &ours), target, Some(mac));
     frame[..6].copy_from_slice(&own(UPLINK));
     frame

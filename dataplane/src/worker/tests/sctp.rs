@@ -1,8 +1,8 @@
 //! SCTP associations: opened by INIT, established after both ways, ended by ABORT and SHUTDOWN.
 
 use super::dropped;
-use crate::packet::checksum::crc32c;
 use crate::testbed::*;
+use crate::wire::checksum::crc32c;
 use crate::*;
 
 const INIT: u8 = 1;

@@ -3,12 +3,8 @@
 use super::super::Stage;
 use super::Chain;
 use crate::io::{Frame, Umem};
+use crate::wire::ethernet;
 use crate::{DropReason, PortId};
-
-/// The Ethernet header.
-const ETHERNET_LEN: usize = 14;
-/// The shortest frame of IEEE 802.3, checksum not counted. Not every driver pads what it is given.
-const SHORTEST: usize = 60;
 
 impl Stage {
     /// Sends a packet in fragments that fit the port. Each but one counts as made by the vswitch.
@@ -38,13 +34,13 @@ impl Stage {
         }
         for (number, frame) in frames.iter_mut().enumerate() {
             let fragment = plan.fragment(number);
-            let payload_at = ETHERNET_LEN + fragment.header().len();
+            let payload_at = ethernet::HEADER_LEN + fragment.header().len();
             let len = payload_at + fragment.payload.len();
-            frame.reset(len.max(SHORTEST));
+            frame.reset(len.max(ethernet::MIN_FRAME_LEN));
             let into = umem.bytes_mut(frame);
-            into[..ETHERNET_LEN].copy_from_slice(&head[..ETHERNET_LEN]);
-            into[ETHERNET_LEN..payload_at].copy_from_slice(fragment.header());
-            let from = ETHERNET_LEN + plan.header_len() + fragment.payload.start;
+            into[..ethernet::HEADER_LEN].copy_from_slice(&head[..ethernet::HEADER_LEN]);
+            into[ethernet::HEADER_LEN..payload_at].copy_from_slice(fragment.header());
+            let from = ethernet::HEADER_LEN + plan.header_len() + fragment.payload.start;
             packet.copy(umem, from, &mut into[payload_at..len]);
             into[len..].fill(0);
         }

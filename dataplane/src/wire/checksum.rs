@@ -1,5 +1,7 @@
-//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built here
-//! and for those that would change a session.
+//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built here and for those that
+//! would change a session.
+
+use std::net::IpAddr;
 
 /// The ones' complement sum of 16-bit words over all parts, complemented. Each part but the last has an even length.
 pub(crate) fn internet(parts: &[&[u8]]) -> u16 {
@@ -23,6 +25,18 @@ pub(crate) const fn fold(mut sum: u64) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
+}
+
+/// The checksum over pseudo-header and segment (RFC 9293 §3.1, RFC 8200 §8.1). 0 for a segment that has its right checksum
+/// in it. Both addresses are of one family, and the segment fits an IP packet.
+pub(crate) fn transport(src: IpAddr, dst: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
+    let [high, low] = u16::try_from(segment.len()).unwrap_or(u16::MAX).to_be_bytes();
+    let rest = [0, protocol, high, low];
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => internet(&[&src.octets(), &dst.octets(), &rest, segment]),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => internet(&[&src.octets(), &dst.octets(), &rest, segment]),
+        _ => 0,
+    }
 }
 
 /// CRC-32C of one part.

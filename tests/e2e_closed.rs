@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_dataplane::io::{Interface, Port, QueueConfig, Umem, XdpMode, XskPort, in_namespace};
 use lab::netns::{Netns, eventually};
-use lab::{Lab, Options, has_xdp, policy};
+use lab::{Lab, Options, is_attached, is_tc, policy};
 
 /// Three pods; b is to receive nothing, by policy, and would receive everything from the node's own kernel.
 fn node_that_forwards(options: Options) -> (Lab, String) {
@@ -80,6 +80,10 @@ fn a_pod_does_not_get_past_policy_while_its_port_is_closed_and_opened_again() {
                 eventually("the port is removed", || lab.count("port default/a (p2) was removed") == round / 4);
                 lab.node.ip("link set p2 up");
             }
+            1 if is_tc() => {
+                edit(&lab, |text| text.replace("interface: p2}", &format!("interface: p2, netns: {netns}}}")))
+            }
+            2 if is_tc() => edit(&lab, |text| text.replace("interface: p2, netns", "interface: p2, peer: eth1, netns")),
             1 => edit(&lab, |text| text.replace(&format!("netns: {netns}"), &format!("netns: /run/netns/{netns}"))),
             2 => edit(&lab, |text| text.replacen("fix_offloads: true", "fix_offloads: false", 1)),
             _ => lab.write_config(),
@@ -89,12 +93,14 @@ fn a_pod_does_not_get_past_policy_while_its_port_is_closed_and_opened_again() {
     // Another pod's name for the same interface, which has no table in the state.
     edit(&lab, |text| text.replace("default/a,", "default/unknown,"));
     eventually("the port is open", || lab.count("port default/unknown (p2) is open") == 1);
-    assert!(has_xdp(&lab.node, "p2"));
+    assert!(is_attached(&lab.node, "p2"));
     assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
     // The flood goes on, and nobody is between the pods any more when nothing names the interface.
-    edit(&lab, |text| text.lines().filter(|line| !line.contains("p2,")).map(|line| format!("{line}\n")).collect());
+    edit(&lab, |text| {
+        text.lines().filter(|line| !line.contains("interface: p2")).map(|line| format!("{line}\n")).collect()
+    });
     eventually("the kernel forwards what is not the vswitch's", || echoes(&lab, "b") > before);
-    assert!(!has_xdp(&lab.node, "p2"));
+    assert!(!is_attached(&lab.node, "p2"));
     let summary = lab.stop();
     assert_eq!(summary["port_changes"]["opened"], 3 + 24 + 1, "{summary:#}");
 }
@@ -112,9 +118,10 @@ fn occupy(netns: &Netns, interface: &str) -> XskPort {
 #[test]
 fn a_pod_whose_port_is_refused_is_cut_off_and_not_unprotected() {
     require!("ping");
+    only_with_xdp!();
     let (mut lab, none) = node_that_forwards(Options::default());
     let occupier = occupy(&lab.node, "p2");
-    assert!(occupier.descriptor().is_some() && !has_xdp(&lab.node, "p2"));
+    assert!(occupier.descriptor().is_some() && !is_attached(&lab.node, "p2"));
     lab.start(&none);
     let (b, c) = (lab.get("b").v4.clone(), lab.get("c").v4.clone());
     let before = echoes(&lab, "b");
@@ -122,7 +129,7 @@ fn a_pod_whose_port_is_refused_is_cut_off_and_not_unprotected() {
     assert!(!ping(50));
     eventually("the refusal is told", || lab.count("it is cut off, not unprotected") == 1);
     assert!(lab.log().contains("queue 0 is in use by another AF_XDP socket"), "{}", lab.log());
-    assert!(!ping(50) && has_xdp(&lab.node, "p2"));
+    assert!(!ping(50) && is_attached(&lab.node, "p2"));
     assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
     assert!(lab.pings("b", &c), "the others go on");
     drop(occupier);
@@ -138,7 +145,7 @@ fn an_interface_that_comes_up_later_was_held_before() {
     let (mut lab, none) = node_that_forwards(Options::default());
     lab.node.ip("link set p2 down");
     lab.start(&none);
-    assert!(has_xdp(&lab.node, "p2"), "no moment between its coming up and its being taken");
+    assert!(is_attached(&lab.node, "p2"), "no moment between its coming up and its being taken");
     // Setting it down has removed what leads to it.
     let a = lab.get("a").v4.clone();
     lab.node.ip("link set p2 up");
@@ -146,12 +153,13 @@ fn an_interface_that_comes_up_later_was_held_before() {
     eventually("the port is open", || lab.count("port default/a (p2) is open") == 1);
     assert!(lab.pings("a", &lab.get("c").v4) && !lab.pings("a", &lab.get("b").v4));
     lab.stop();
-    assert!(!has_xdp(&lab.node, "p2"));
+    assert!(!is_attached(&lab.node, "p2"));
 }
 
 #[test]
 fn packets_on_a_queue_that_was_added_later_do_not_get_past_policy() {
     require!("ping");
+    only_with_xdp!();
     let (mut lab, none) = node_that_forwards(Options { queues: 2, ..Options::default() });
     let ethtool = |netns: &Netns, line: &str| netns.output(&format!("ethtool -L {line}")).status.success();
     assert!(ethtool(&lab.get("a").netns, "eth0 rx 1 tx 1") && ethtool(&lab.node, "p2 rx 1 tx 1"));
@@ -209,7 +217,7 @@ fn interfaces_that_are_renamed_do_not_get_past_policy_and_forward_again_under_th
     lab.node.ip("link add p2 type veth peer name other");
     lab.node.ip("link set p2 up");
     eventually("the new one is open", || lab.count("port default/a (p2) is open") == 2);
-    assert!(has_xdp(&lab.node, "old2") && has_xdp(&lab.node, "p2"));
+    assert!(is_attached(&lab.node, "old2") && is_attached(&lab.node, "p2"));
     lab.node.ip("link del p2");
     eventually("that is seen", || lab.count("port default/a (p2) was removed") == 2);
     rename("old2", "p2");

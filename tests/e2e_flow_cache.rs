@@ -127,6 +127,7 @@ fn a_change_of_policy_ends_a_flow_in_the_kernel_and_one_that_is_allowed_again_co
 #[test]
 fn a_pod_whose_other_end_takes_no_such_packets_is_reached_by_the_worker() {
     require!("ethtool");
+    only_with_xdp!();
     let (mut lab, mut flow) = running("");
     // Somebody in the pod turns it off, under way: what was sent there until the next look is lost, and no more.
     lab.get("server").netns.exec("ethtool -K eth0 gro off");

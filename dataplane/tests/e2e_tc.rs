@@ -62,8 +62,8 @@ fn what_no_flow_covers_comes_to_the_trunk_with_its_ports_tag_and_back() {
     lab.net.inside("sw", || a.open()).unwrap();
     lab.net.exec("a", "ping -c 1 -W 1 10.77.0.2 || true");
     let frames = lab.received();
-    println!("{} {:?}", lab.datapath.closed_drops(), lab.datapath.drops(a.slot()));
-    println!("{}", lab.net.exec("sw", "ip -s link; tc -s qdisc show dev bh0; ethtool -k bh0 | grep -E 'tx-vlan|tx-check'; bpftool net 2>&1 || true"));
+    let tag: [u8; 4] = frames[0][12..16].try_into().unwrap();
+    assert_eq!((&tag[..2], u16::from_be_bytes([tag[2], tag[3]])), (&[0x88, 0xa8][..], a.slot().0));
     assert!(!frames.is_empty());
     assert_eq!(lab.net.seen_by_the_host(), 0);
 }

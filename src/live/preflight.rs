@@ -58,6 +58,7 @@ impl fmt::Display for Finding {
 pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     findings.kernel(facts);
+    findings.other_vswitch(facts);
     findings.capabilities(config, facts);
     findings.cores(config, facts);
     for entry in &config.ports {
@@ -177,6 +178,17 @@ impl Findings {
                 format!("the kernel is {}", facts.release),
                 "an XDP program that goes with its process (bpf_link) needs Linux 5.9",
                 "run a newer kernel; every distribution since 2021 has one",
+            );
+        }
+    }
+
+    fn other_vswitch(&mut self, facts: &Facts) {
+        if facts.has_other {
+            self.add(
+                Severity::Error,
+                "another vswitch runs in this network namespace",
+                "there is one trunk, and an interface is one vswitch's",
+                "stop it first; sessions go on until this one takes them over",
             );
         }
     }

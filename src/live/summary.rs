@@ -7,6 +7,7 @@ use std::time::Duration;
 use bulkhead_classifier::OriginId;
 use bulkhead_control::pipeline::SharedOrigins;
 use bulkhead_dataplane::forward::ForwardCounters;
+use bulkhead_dataplane::io::CachedTraffic;
 use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
 use bulkhead_dataplane::{OriginCounters, PortId, SessionCounters, Snapshot};
 use serde_json::{Map, Value, json};
@@ -123,6 +124,19 @@ impl Summary<'_> {
             table.row([name.to_owned()].into_iter().chain(numbers.map(|number| number.to_string())));
         }
         table.write(out)?;
+        for port in self.snapshot.ports() {
+            let CachedTraffic { limited, bypassed, .. } = self.cached.port(&port.name);
+            if limited > 0 {
+                writeln!(out, "{}: {limited} packets dropped that were more than slow_path allows", port.name)?;
+            }
+            if bypassed > 0 {
+                writeln!(
+                    out,
+                    "{}: {bypassed} packets dropped that the node's kernel sent past the vswitch",
+                    port.name
+                )?;
+            }
+        }
         writeln!(out)?;
         let mut table =
             Columns::new(&["WORKER", "RECEIVED", "SENT", "MADE", "ABSORBED", "HELD", "DROPPED", "SESSIONS", "SLEEPS"]);
@@ -209,8 +223,10 @@ impl Summary<'_> {
 
     /// For programs.
     pub(super) fn json(&self) -> Value {
-        let ports: Map<String, Value> =
-            self.ports().map(|(name, traffic)| (name.to_owned(), port_json(&traffic))).collect();
+        let ports: Map<String, Value> = self
+            .ports()
+            .map(|(name, traffic)| (name.to_owned(), port_json(&traffic, &self.cached.port(name))))
+            .collect();
         let drops = self.counters.drops().filter(|(_, count)| *count > 0);
         let drops: Map<String, Value> = drops.map(|(reason, count)| (reason.name().to_owned(), count.into())).collect();
         let (sessions, forward) = (self.sessions(), self.forward());
@@ -270,7 +286,7 @@ fn dropped(worker: &WorkerCounters) -> u64 {
     worker.engine.dropped_in_all() + worker.other_drops.iter().sum::<u64>()
 }
 
-fn port_json(traffic: &PortTraffic) -> Value {
+fn port_json(traffic: &PortTraffic, cached: &CachedTraffic) -> Value {
     json!({
         "received": traffic.received,
         "received_bytes": traffic.received_bytes,
@@ -280,6 +296,8 @@ fn port_json(traffic: &PortTraffic) -> Value {
         "fill_ring_empty": traffic.statistics.fill_ring_empty,
         "receive_dropped": traffic.statistics.receive_dropped,
         "invalid_descriptors": traffic.statistics.invalid_descriptors,
+        "limited": cached.limited,
+        "bypassed": cached.bypassed,
     })
 }
 
@@ -305,7 +323,6 @@ fn worker_json(worker: &WorkerCounters) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_dataplane::io::CachedTraffic;
     use bulkhead_dataplane::{DropReason, Link, PortConfig, PortKind, Routes};
 
     use super::*;

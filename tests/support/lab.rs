@@ -380,6 +380,17 @@ impl Drop for Lab {
     }
 }
 
+/// Ends a test that is about sockets on the interfaces themselves when labs do not have them.
+#[macro_export]
+macro_rules! only_with_xdp {
+    () => {
+        if $crate::lab::is_tc() {
+            println!("skipped: it is about attach: xdp, and runs with BULKHEAD_ATTACH=xdp");
+            return;
+        }
+    };
+}
+
 /// How the labs' vswitches attach to interfaces: `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
 pub fn attach() -> String {
     std::env::var("BULKHEAD_ATTACH").unwrap_or_else(|_| "tc".to_owned())

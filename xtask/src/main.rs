@@ -102,10 +102,16 @@ fn e2e(seconds: &str) -> bool {
         return false;
     };
     // With the features of `test`, so that nothing is built twice.
-    let mut args = vec!["test", "--workspace", "--no-fail-fast"];
-    args.extend(tests.iter().flat_map(|name| ["--test", name]));
-    args.extend(["--", "--test-threads", "1", "--show-output"]);
-    cargo(&args).env("BULKHEAD_E2E_SECONDS", seconds).run()
+    let run = |tests: &[String], attach: &str| {
+        let mut args = vec!["test", "--workspace", "--no-fail-fast"];
+        args.extend(tests.iter().flat_map(|name| ["--test", name]));
+        args.extend(["--", "--test-threads", "1", "--show-output"]);
+        cargo(&args).env("BULKHEAD_E2E_SECONDS", seconds).env("BULKHEAD_ATTACH", attach).run()
+    };
+    // The vswitch once more as it is with the other attachment: what its own crates test knows nothing of that.
+    let Ok(of_the_program) = e2e_tests_in(&["tests"]) else { return false };
+    let done = [run(&tests, "tc"), run(&of_the_program, "xdp")];
+    done.iter().all(|&done| done)
 }
 
 /// In two steps: the benchmark starts the program that lies beside it.
@@ -116,8 +122,12 @@ fn bench_wire(arguments: &[&str]) -> bool {
 
 /// Every `tests/e2e_*.rs` of the workspace, by name.
 fn e2e_tests() -> std::io::Result<Vec<String>> {
+    e2e_tests_in(&["bench/tests", "dataplane/tests", "tests"])
+}
+
+fn e2e_tests_in(folders: &[&str]) -> std::io::Result<Vec<String>> {
     let mut tests = Vec::new();
-    for folder in ["bench/tests", "dataplane/tests", "tests"] {
+    for folder in folders {
         for file in std::fs::read_dir(root().join(folder))? {
             let name = file?.file_name().to_string_lossy().into_owned();
             let name = name.strip_suffix(".rs").filter(|name| name.starts_with("e2e_"));

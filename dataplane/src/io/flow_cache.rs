@@ -104,7 +104,7 @@ pub trait KernelFlows: FlowCache {
     fn failed(&self) -> u64;
 }
 
-/// Packets that a cache has forwarded past the workers.
+/// Packets that a cache has forwarded past the workers, or dropped in front of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedTraffic {
     /// That came in on the port.
@@ -115,6 +115,10 @@ pub struct CachedTraffic {
     pub sent: u64,
     /// As above.
     pub sent_bytes: u64,
+    /// Packets from the port that were dropped because it had sent more to the workers than it may.
+    pub limited: u64,
+    /// Packets that the node's own kernel sent to the port past the vswitch, and that were dropped.
+    pub bypassed: u64,
 }
 
 impl CachedTraffic {
@@ -126,6 +130,8 @@ impl CachedTraffic {
             received_bytes: self.received_bytes + other.received_bytes,
             sent: self.sent + other.sent,
             sent_bytes: self.sent_bytes + other.sent_bytes,
+            limited: self.limited + other.limited,
+            bypassed: self.bypassed + other.bypassed,
         }
     }
 
@@ -137,6 +143,8 @@ impl CachedTraffic {
             received_bytes: self.received_bytes.saturating_sub(before.received_bytes),
             sent: self.sent.saturating_sub(before.sent),
             sent_bytes: self.sent_bytes.saturating_sub(before.sent_bytes),
+            limited: self.limited.saturating_sub(before.limited),
+            bypassed: self.bypassed.saturating_sub(before.bypassed),
         }
     }
 }

@@ -32,7 +32,7 @@ use super::entry::{Entry, Links, Slot};
 use super::memory::Column;
 use super::{Key, SessionMemoryError};
 use crate::DropReason;
-use crate::packet::checksum::crc32c;
+use crate::wire::checksum::crc32c;
 
 /// Changes with the meaning of any byte behind it.
 const VERSION: u32 = 1;

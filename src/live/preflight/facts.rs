@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    LinkFeatures, LinkInfo, TcProgram, XskError, default_route_interfaces, in_namespace, links, takes_xdp_frames,
-    tc_programs, transmit_checksum_offload, xdp_programs,
+    LinkFeatures, LinkInfo, TcProgram, XskError, default_route_interfaces, in_namespace, is_trunk_in_use, links,
+    takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 
-use crate::live::config::{Config, PortEntry};
+use crate::live::config::{Attach, Config, PortEntry};
+use crate::live::daemon::TRUNK;
 
 /// Bits of `linux/capability.h`.
 pub(super) const NET_ADMIN: u32 = 12;
@@ -89,6 +90,8 @@ pub(crate) struct Facts {
     pub(crate) features: BTreeMap<Arc<str>, LinkFeatures>,
     /// The names of all interfaces that the node has.
     pub(crate) interfaces: BTreeSet<String>,
+    /// Whether another vswitch has the trunk.
+    pub(crate) has_other: bool,
 }
 
 impl Facts {
@@ -125,6 +128,7 @@ impl Facts {
             tc_programs,
             features,
             interfaces: links().unwrap_or_default().into_iter().flat_map(|link| link.names).collect(),
+            has_other: config.attach == Attach::Tc && is_trunk_in_use(TRUNK[0]),
         }
     }
 

@@ -220,6 +220,8 @@ impl FlowTable {
             received_bytes: count(traffic::RECEIVED_BYTES),
             sent: count(traffic::SENT),
             sent_bytes: count(traffic::SENT_BYTES),
+            limited: count(traffic::LIMITED),
+            bypassed: count(traffic::BYPASSED),
         }
     }
 

@@ -120,7 +120,7 @@ pub(crate) use mapping::map_file;
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use port::XskPort;
-pub use tc::{SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcDrops, remove_tc_datapath};
+pub use tc::{SlowPathLimit, TcAttachment, TcConfig, TcDatapath, is_trunk_in_use, remove_tc_datapath};
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 

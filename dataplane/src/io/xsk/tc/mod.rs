@@ -211,12 +211,6 @@ impl TcDatapath {
         self.trunk.ports(umem, config)
     }
 
-    /// What the programs have dropped at the port that has the slot, since it has it.
-    pub fn drops(&self, slot: FlowSlot) -> TcDrops {
-        let count = |offset| self.table.counted(slot, offset);
-        TcDrops { limited: count(traffic::LIMITED), bypassed: count(traffic::BYPASSED) }
-    }
-
     /// Packets that interfaces sent whose ports were closed.
     pub fn closed_drops(&self) -> u64 {
         self.table.counted(FlowSlot(0), traffic::CLOSED)
@@ -265,6 +259,11 @@ pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bo
     Ok(links > 0 || had_trunk)
 }
 
+/// Whether a vswitch of the calling thread's network namespace has the trunk with this first end.
+pub fn is_trunk_in_use(first: &str) -> bool {
+    trunk::is_claimed(first)
+}
+
 /// Which interfaces are open in the map, with their slots.
 fn left_open(ports: &Map) -> io::Result<HashMap<u32, FlowSlot>> {
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
@@ -279,15 +278,6 @@ fn load(name: &str, hook: Hook, title: &'static str, instructions: &[Instruction
         }
         _ => XskError::system(name, "load a tc program", source),
     })
-}
-
-/// Packets, as they would be on a wire, that the programs have dropped at a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TcDrops {
-    /// Because it has sent more to the workers than it may ([`SlowPathLimit`]).
-    pub limited: u64,
-    /// Because the node's own kernel sent them to the port, past the vswitch.
-    pub bypassed: u64,
 }
 
 impl FlowCache for TcDatapath {

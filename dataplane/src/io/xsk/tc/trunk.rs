@@ -14,7 +14,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -164,10 +164,19 @@ fn draw_number() -> u32 {
     LOWEST | random & (LOWEST - 1)
 }
 
+/// Whether a process of the calling thread's network namespace has the trunk.
+pub(super) fn is_claimed(trunk: &str) -> bool {
+    name_of(trunk).is_ok_and(|name| UnixStream::connect_addr(&name).is_ok())
+}
+
+fn name_of(trunk: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("bulkhead/{trunk}"))
+}
+
 /// Takes a name that one process of a network namespace can have at a time.
 pub(super) fn claim(trunk: &str) -> Result<UnixListener, XskError> {
     let failed = |source: io::Error| XskError::system(trunk, "claim the trunk", source);
-    let address = SocketAddr::from_abstract_name(format!("bulkhead/{trunk}")).map_err(failed)?;
+    let address = name_of(trunk).map_err(failed)?;
     UnixListener::bind_addr(&address).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => XskError::TrunkInUse { trunk: trunk.to_owned() },
         _ => failed(source),

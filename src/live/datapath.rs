@@ -35,7 +35,7 @@ use xdp::{XdpAttachment, XdpDatapath, XdpOpening};
 /// What is attached to an interface, by kind.
 ///
 /// A further kind is a variant here and in [`Handover`], a part of [`LinuxDatapath`] like [`XdpDatapath`], and an arm in each
-/// `match` of this file: the compiler names them. [`Interfaces`](super::interfaces::Interfaces) does not know of kinds.
+/// `match` of this file: the compiler names them. [`Interfaces`] does not know of kinds.
 #[derive(Debug)]
 pub(super) enum Attachment {
     /// AF_XDP sockets on the interface itself.

@@ -55,10 +55,8 @@ impl KernelRoute {
         let (mut table, mut address) = (u32::from(table), None);
         for (kind, value) in attributes(rest) {
             match kind {
-                libc::RTA_DST if is_v4 => {
-                    address = value.try_into().ok().map(|bytes: [u8; 4]| Ipv4Addr::from(bytes).into())
-                }
-                libc::RTA_DST => address = value.try_into().ok().map(|bytes: [u8; 16]| Ipv6Addr::from(bytes).into()),
+                libc::RTA_DST if is_v4 => address = value.try_into().ok().map(|bytes: [u8; 4]| IpAddr::from(bytes)),
+                libc::RTA_DST => address = value.try_into().ok().map(|bytes: [u8; 16]| IpAddr::from(bytes)),
                 RTA_TABLE => table = number(value, 0)?,
                 _ => {}
             }

@@ -39,8 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 struct Bench {
     program: Program,
-    /// Whether the program knows the value `xdp` of the key `attach`.
-    names_xdp: bool,
     /// Another build of it, with its sockets on the interfaces.
     before: Option<Program>,
     rounds: u32,
@@ -149,14 +147,12 @@ fn bench(args: &Wire) -> anyhow::Result<Bench> {
             let path = path.display();
             format!("no program at {path}; help: `cargo build --release --bin bulkhead`, or --bulkhead PATH")
         })?;
-        let names_attach = vswitch::names_attach(&path, attach)?;
-        Ok(Program { path, attach, names_attach, cores: workers.clone(), more: args.config.clone() })
+        let known = vswitch::known(&path, attach)?;
+        Ok(Program { path, attach, known, cores: workers.clone(), more: args.config.clone() })
     };
     let path = args.bulkhead.clone().map_or_else(beside, Ok)?;
-    let measured = program(path, args.attach)?;
     Ok(Bench {
-        names_xdp: vswitch::names_attach(&measured.path, Attach::Xdp)?,
-        program: measured,
+        program: program(path, args.attach)?,
         before: args.before.clone().map(|path| program(path, Attach::Xdp)).transpose()?,
         rounds: args.rounds.max(1),
         time: Duration::from_secs_f64(args.seconds),

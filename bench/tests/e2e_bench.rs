@@ -37,6 +37,7 @@ fn assert_nothing_is_left(id: u32) {
         assert!(running(&prefix).is_empty(), "{:?}", running(&prefix));
         let files = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
         assert!(!files.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(&prefix)));
+        assert!(!std::fs::read_to_string("/proc/mounts").unwrap().contains(&prefix));
     }
 }
 

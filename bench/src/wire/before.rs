@@ -27,7 +27,7 @@ const WORK: [(&str, &str); 5] = [
 
 pub(super) fn xdp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let Some(before) = &bench.before else { bail!("this needs --before PATH, an older build of bulkhead") };
-    let now = Program { attach: Attach::Xdp, names_attach: bench.names_xdp, ..bench.program.clone() };
+    let now = Program { attach: Attach::Xdp, ..bench.program.clone() };
     let rounds = bench.rounds(&[Way::Vswitch, Way::Before], |way| {
         let program = if way == Way::Before { before } else { &now };
         let node = || Node::new(way, program, Plan::pair(), PATIENCE).with_context(|| way.name());

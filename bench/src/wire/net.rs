@@ -48,9 +48,7 @@ pub(super) fn clean_up_on_signals() -> anyhow::Result<()> {
                 std::thread::sleep(LAST_WORDS);
             }
             remove_namespaces(remains.namespaces.iter());
-            for folder in &remains.folders {
-                let _ = std::fs::remove_dir_all(folder);
-            }
+            remains.folders.iter().for_each(|folder| remove_folder(folder));
             std::process::exit(130);
         }
     });
@@ -318,6 +316,17 @@ impl Drop for Running {
 #[derive(Debug)]
 pub(super) struct Folder(PathBuf);
 
+/// File systems that a folder may have.
+const FILE_SYSTEMS: [&str; 2] = ["bpf", "tmpfs"];
+
+fn remove_folder(folder: &Path) {
+    // Before anything is removed: what is pinned goes with its file system.
+    for mounted in FILE_SYSTEMS.map(|kind| folder.join(kind)).iter().filter(|mounted| mounted.exists()) {
+        let _ = Command::new("umount").arg(mounted).stderr(Stdio::null()).status();
+    }
+    let _ = std::fs::remove_dir_all(folder);
+}
+
 impl Folder {
     /// # Errors
     /// When it cannot be made.
@@ -331,6 +340,17 @@ impl Folder {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    /// Gives it a file system of its own, one of [`FILE_SYSTEMS`]. Answers where.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub(super) fn mount(&self, kind: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path(kind);
+        std::fs::create_dir(&path)?;
+        run("mount", &format!("-t {kind} -o mode=0700 {kind} {}", path.display()))?;
+        Ok(path)
     }
 
     /// Writes a file, whole and at once.
@@ -347,7 +367,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        remove_folder(&self.0);
         remains().folders.remove(&self.0);
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::net::{Folder, Netns, batch, run};
-use super::vswitch::{Port, Vswitch};
+use super::vswitch::{Known, Port, Vswitch};
 use crate::policy;
 
 /// The pod that is isolated by the policy.
@@ -78,8 +78,8 @@ impl Attach {
 pub(super) struct Program {
     pub(super) path: PathBuf,
     pub(super) attach: Attach,
-    /// Whether the configuration may say so; programs that know one way only refuse the key.
-    pub(super) names_attach: bool,
+    /// What its configuration may say; older ones refuse what they do not know.
+    pub(super) known: Known,
     /// The cores of the workers.
     pub(super) cores: Vec<usize>,
     /// More lines of the configuration.

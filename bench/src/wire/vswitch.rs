@@ -36,7 +36,15 @@ impl Vswitch {
     pub(super) fn new(program: &Program, ports: &[Port], pods: &[(String, String)]) -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         folder.write("state.yaml", &state(pods))?;
-        folder.write("config.yaml", &configuration(program, ports))?;
+        // Sessions and pins of its own for each node, or the next one would go on with what this one leaves.
+        let mut own = String::new();
+        if program.known.pins && program.attach == Attach::Tc {
+            let _ = writeln!(own, "pins: {}", folder.mount("bpf")?.join("pins").display());
+        }
+        if program.known.session_folder {
+            let _ = writeln!(own, "sessions: {{folder: {}}}", folder.mount("tmpfs")?.join("sessions").display());
+        }
+        folder.write("config.yaml", &configuration(program, &own, ports))?;
         Ok(Self { running: None, path: program.path.clone(), folder })
     }
 
@@ -136,9 +144,10 @@ fn state(pods: &[(String, String)]) -> String {
     text
 }
 
-fn configuration(program: &Program, ports: &[Port]) -> String {
+fn configuration(program: &Program, own: &str, ports: &[Port]) -> String {
     let mut text = format!("node: node-1\nstate: {{paths: [state.yaml]}}\nworkers: {{cores: {:?}}}\n", program.cores);
-    if program.names_attach {
+    text.push_str(own);
+    if program.known.attach {
         let _ = writeln!(text, "attach: {}", program.attach.name());
     }
     if !program.more.is_empty() {
@@ -161,15 +170,41 @@ fn configuration(program: &Program, ports: &[Port]) -> String {
     text
 }
 
-/// Whether the configuration of the program at this path has to say how interfaces are attached: one that does not know the key
-/// knows AF_XDP sockets on the interfaces only.
+/// Keys of the configuration that a program may know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// How interfaces are attached. A program that does not know the key knows AF_XDP sockets on the interfaces only.
+    attach: bool,
+    /// Where links and maps are pinned.
+    pins: bool,
+    /// Where sessions outlive the process.
+    session_folder: bool,
+}
+
+/// What the configuration of the program at this path may say.
 ///
 /// # Errors
-/// When the program cannot be run, or does not know this way.
-pub(super) fn names_attach(path: &Path, attach: Attach) -> anyhow::Result<bool> {
+/// When the program cannot be run, or does not know this way of attaching.
+pub(super) fn known(path: &Path, attach: Attach) -> anyhow::Result<Known> {
+    let said = complaints(path, &format!("attach: {}", attach.name()))?;
+    let refuses = |what: &str| said.contains(what) && said.contains("attach");
+    let knows_attach = match (refuses("unknown field"), attach) {
+        (true, Attach::Xdp) => false,
+        (false, _) if !refuses("unknown variant") => true,
+        _ => bail!("{} does not know `attach: {}`; help: --attach xdp", path.display(), attach.name()),
+    };
+    Ok(Known {
+        attach: knows_attach,
+        pins: !complaints(path, "pins: none")?.contains("unknown field"),
+        session_folder: !complaints(path, "sessions: {folder: none}")?.contains("unknown field"),
+    })
+}
+
+/// What the program says of a configuration with this line.
+fn complaints(path: &Path, line: &str) -> anyhow::Result<String> {
     let folder = Folder::new()?;
     folder.write("state.yaml", &state(&[]))?;
-    let text = format!("node: node-1\nattach: {}\nstate: {{paths: [state.yaml]}}\nports: []\n", attach.name());
+    let text = format!("node: node-1\n{line}\nstate: {{paths: [state.yaml]}}\nports: []\n");
     let config = folder.write("config.yaml", &text)?;
     let output = Command::new(path)
         .args(["run", "--check", "--config"])
@@ -177,11 +212,5 @@ pub(super) fn names_attach(path: &Path, attach: Attach) -> anyhow::Result<bool> 
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot run {}", path.display()))?;
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    let refuses = |what: &str| said.contains(what) && said.contains("attach");
-    match (refuses("unknown field"), attach) {
-        (true, Attach::Xdp) => Ok(false),
-        (false, _) if !refuses("unknown variant") => Ok(true),
-        _ => bail!("{} does not know `attach: {}`; help: --attach xdp", path.display(), attach.name()),
-    }
+    Ok(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
 }

@@ -19,8 +19,10 @@ pub(in crate::live) struct TcOpenable {
 }
 
 impl TcOpenable {
+    /// The interface's number here; none when it was removed, or moved to another namespace. There its number may be that of a port
+    /// here, for which the program would take it: then it must be detached.
     pub(super) fn index(&self) -> Option<u32> {
-        self.attachment.index()
+        self.attachment.index().filter(|&index| self.attachment.is_here_as(index))
     }
 
     pub(super) fn is_here_as(&self, index: u32) -> bool {
@@ -73,7 +75,7 @@ impl TcPorts {
         attachment: &mut TcOpenable,
     ) -> Result<TcOpening, OpenError> {
         let TcOpenable { attachment, account } = attachment;
-        if attachment.index().is_none() {
+        if attachment.index().is_none_or(|index| !attachment.is_here_as(index)) {
             return Err(OpenError::Gone);
         }
         attachment.open().map_err(|error| OpenError::Refused(format!("{}: {error}", entry.interface)))?;

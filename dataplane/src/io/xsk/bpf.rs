@@ -187,7 +187,8 @@ impl Map {
 
     /// All keys, with their values, as they are while this goes through them.
     pub(super) fn entries(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let (mut all, mut last): (Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>) = (Vec::new(), None);
+        let mut all = Vec::new();
+        let mut last: Option<Vec<u8>> = None;
         loop {
             let mut next = vec![0; self.key_size];
             let element = Element {

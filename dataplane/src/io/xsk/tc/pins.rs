@@ -55,12 +55,12 @@ impl Pins {
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if !name.starts_with("bulkhead_") {
-                if let Ok(link) = bpf::pinned(&path) {
-                    // Fails when the interface is gone.
-                    let _ = bpf::detach(link.as_fd());
-                    detached += 1;
-                }
+            if !name.starts_with("bulkhead_")
+                && let Ok(link) = bpf::pinned(&path)
+            {
+                // Fails when the interface is gone.
+                let _ = bpf::detach(link.as_fd());
+                detached += 1;
             }
             fs::remove_file(&path)?;
         }

@@ -21,7 +21,7 @@ use bulkhead_classifier::OriginId;
 
 use crate::{Flow, PortId, Snapshot};
 
-/// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`](crate::PortId) is.
+/// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowSlot(pub u16);
 

@@ -7,7 +7,7 @@
 //! for long enough that nothing is left that could be overtaken. See [`crate::io::FlowCache`].
 //!
 //! A flow through the uplink depends on a neighbour that may move: then all flows of the uplink end
-//! ([`FlowCache::moved`](crate::io::FlowCache::moved)), and a neighbour that has not answered for a while gets no flows.
+//! ([`FlowCache::moved`]), and a neighbour that has not answered for a while gets no flows.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,10 +8,10 @@
 //! ```
 
 mod departure;
+mod recovery;
 
-use std::any::Any;
 use std::os::fd::RawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Drain;
@@ -30,6 +30,7 @@ use crate::{
     Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, Snapshot, Worker,
 };
 pub(super) use departure::Chain;
+use recovery::MAX_FAULTS;
 
 /// How often an idle worker lets the engine sweep out sessions whose time is up: 100 ms in nanoseconds, as it wakes.
 const SWEEP_EVERY: u64 = 100_000_000;
@@ -39,13 +40,6 @@ const SWEEP_EVERY: u64 = 100_000_000;
 const NAP: u32 = 100;
 /// The longest sleep while packets are held: what a neighbour's answer that another worker took may add to their delay.
 const SHORT_NAP: u32 = 1;
-
-/// A worker that fails more often than this within [`FAULTS_WITHIN`] ends: a packet that somebody can send again and again
-/// must not look like a vswitch that works.
-const MAX_FAULTS: usize = 8;
-
-/// A minute in nanoseconds.
-const FAULTS_WITHIN: u64 = 60_000_000_000;
 
 /// Longer than any packet is held: an hour in nanoseconds.
 const FOR_EVER: u64 = 3_600_000_000_000;
@@ -407,7 +401,7 @@ impl Stage {
         if self.tap.is_some() {
             self.judge_for_tap(snapshot, &arrivals);
         } else {
-            self.ask_engine(snapshot, &arrivals);
+            self.ask_engine_safely(snapshot, &arrivals);
         }
         if let Some(caching) = &mut self.caching {
             let about = About { engine: &self.engine, forwarder: &self.forwarder, snapshot, now: self.now };
@@ -421,37 +415,18 @@ impl Stage {
     /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
     #[inline(never)]
     fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        let Self { engine, judged, umem, now, .. } = self;
-        let asked = AssertUnwindSafe(|| engine.judge(snapshot, *now, arrivals.iter(umem), judged));
-        if let Err(panic) = catch_unwind(asked) {
+        self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged);
+    }
+
+    /// The same, and when the engine fails, nobody but these packets suffers. Around [`Stage::ask_engine`] and not in it: what a closure
+    /// has captured is not in registers.
+    fn ask_engine_safely(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.ask_engine(snapshot, arrivals))) {
             // What it had counted stands, the rest was judged by nobody.
             (self.judged.len()..arrivals.len()).for_each(|_| self.counters.drop_packet(DropReason::Unjudged));
             self.judged.resize(arrivals.len(), Judged::UNJUDGED);
             self.go_on_after(panic);
         }
-    }
-
-    /// The worker has failed outside of the engine. What it had in its hands is lost, and its frames with it.
-    pub(super) fn recover(&mut self, panic: Box<dyn Any + Send>) {
-        let Self { received, arrivals, pool, .. } = self;
-        pool.give_all(received.drain(..));
-        pool.give_all(arrivals.frames().drain(..));
-        arrivals.clear();
-        self.go_on_after(panic);
-    }
-
-    /// Goes on with the sessions, unless that has been of no use: then the worker ends, which the control thread sees.
-    #[cold]
-    fn go_on_after(&mut self, panic: Box<dyn Any + Send>) {
-        let is_hopeless = self.faults[0] != 0 && self.now.saturating_sub(self.faults[0]) < FAULTS_WITHIN;
-        self.faults.rotate_left(1);
-        self.faults[MAX_FAULTS - 1] = self.now;
-        if is_hopeless || self.engine.restart().is_err() {
-            resume_unwind(panic);
-        }
-        self.counters.restarts += 1;
-        // Nobody listens any more when the vswitch ends.
-        let _ = self.events.send(VswitchEvent::WorkerRestarted { worker: self.id });
     }
 
     /// As the engine's `judge`, and everything that it knows goes to the tap.

@@ -1,0 +1,113 @@
+//! How workers come to be: one alone, several that share the room for sessions, and with what an earlier process has left.
+
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use super::column::Columns;
+use super::pending::Pending;
+use super::{Affinity, Worker, WorkerConfig};
+use crate::fragment::FragmentTable;
+use crate::session::{Budget, Moment, SessionMemoryError, SessionTable, TableFile};
+use crate::{BURST, Counters, SessionStore, SessionStoreError};
+
+impl Worker {
+    /// A worker without sessions. Its hashes are keyed at random.
+    ///
+    /// # Panics
+    /// When there is no address space for the sessions, as for any allocation. [`Worker::try_new`] answers that.
+    pub fn new(config: WorkerConfig) -> Self {
+        Self::try_new(config).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A worker without sessions. Its hashes are keyed at random.
+    ///
+    /// # Errors
+    /// When there is no address space for so many sessions.
+    pub fn try_new(config: WorkerConfig) -> Result<Self, SessionMemoryError> {
+        Ok(Self::team(config, 1)?.remove(0))
+    }
+
+    /// Workers that have the capacity of the sessions, and its shares, together. Their hashes are keyed at random.
+    ///
+    /// # Errors
+    /// When there is no address space for so many sessions.
+    pub fn team(config: WorkerConfig, workers: usize) -> Result<Vec<Self>, SessionMemoryError> {
+        let budget = Arc::new(Budget::new(&config.sessions, workers));
+        (0..workers).map(|_| Self::with_hasher(config, Arc::clone(&budget), &RandomState::new(), None)).collect()
+    }
+
+    /// The same with sessions in files, which go on with those that an earlier process has left there; `now` is the time in nanoseconds
+    /// since 1970. Each worker gets what is its own by the affinity.
+    ///
+    /// # Errors
+    /// When the files cannot be written, or when there is no address space.
+    pub fn team_in(
+        store: &mut SessionStore,
+        config: WorkerConfig,
+        workers: usize,
+        affinity: &Affinity,
+        now: u64,
+    ) -> Result<Vec<Self>, SessionStoreError> {
+        let budget = Arc::new(Budget::new(&config.sessions, workers));
+        let make = |worker| {
+            let file = store.create(worker, budget.slots())?;
+            Ok(Self::with_hasher(config, Arc::clone(&budget), &RandomState::new(), Some(file))?)
+        };
+        let mut team = (0..workers).map(make).collect::<Result<Vec<_>, SessionStoreError>>()?;
+        let mut stored = store.take();
+        let found = stored.len();
+        stored.retain(|stored| team.first().is_some_and(|worker| !worker.sessions.is_over(stored, now)));
+        // Those that were used last, if there is not room for all.
+        let skipped = stored.len().saturating_sub(config.sessions.capacity);
+        let adopted = stored[skipped..].iter().filter(|stored| {
+            let owner = affinity.worker_of_session(stored.key(), workers);
+            team[owner].sessions.adopt(stored, now)
+        });
+        let adopted = adopted.count();
+        store.adoption_mut().adopted = adopted as u64;
+        store.adoption_mut().left_out += (found - adopted) as u64;
+        store.commit()?;
+        Ok(team)
+    }
+
+    /// Goes on after a fault in the middle of a burst, with the same sessions: the tables in force are asked about each anew.
+    /// Fragments are forgotten.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub(crate) fn restart(&mut self) -> Result<(), SessionMemoryError> {
+        self.sessions.rebuild(self.now.time)?;
+        self.fragments.clear();
+        self.pending = Pending::new();
+        Ok(())
+    }
+
+    /// A worker whose hashes are the same in every run.
+    #[cfg(test)]
+    pub(crate) fn with_fixed_seed(config: WorkerConfig) -> Self {
+        let budget = Arc::new(Budget::new(&config.sessions, 1));
+        Self::with_hasher(config, budget, &RandomState::with_seeds(1, 2, 3, 4), None).expect("tests have room")
+    }
+
+    fn with_hasher(
+        config: WorkerConfig,
+        budget: Arc<Budget>,
+        hasher: &RandomState,
+        file: Option<TableFile>,
+    ) -> Result<Self, SessionMemoryError> {
+        Ok(Self {
+            tcp_pickup: config.sessions.tcp_pickup,
+            sessions: SessionTable::new(config.sessions, budget, hasher, file)?,
+            fragments: FragmentTable::new(config.fragments, hasher.clone()),
+            counters: Counters::default(),
+            now: Moment::default(),
+            generation: None,
+            epoch: 0,
+            ports: Vec::new(),
+            columns: Columns::default(),
+            frames: Vec::with_capacity(BURST),
+            pending: Pending::new(),
+        })
+    }
+}

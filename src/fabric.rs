@@ -157,7 +157,7 @@ impl Fabric {
         Ok(self.walk(from, to, port)?.last().is_some_and(|hop| hop.reply && arrived(hop)))
     }
 
-    /// Pushes a first packet and, when it arrives, the reply. Answers every pass through a vswitch in order.
+    /// Pushes a first packet and, when it arrives, the reply. Returns every pass through a vswitch in order.
     ///
     /// # Errors
     /// When neither end is a pod, when the ends' families differ, or when a pod's node has no tables.
@@ -205,7 +205,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// One packet through one vswitch. Answers the kind of port it left through.
+    /// One packet through one vswitch. Returns the kind of port it left through.
     fn push(
         &mut self,
         node: &Arc<str>,

@@ -29,7 +29,7 @@ pub mod run;
 
 use std::process::ExitCode;
 
-/// Runs the program as the user typed it. Answers the exit code: 0 ok, 1 the answer is "no", 2 an error.
+/// Runs the program as the user typed it. Returns the exit code: 0 ok, 1 the answer is "no", 2 an error.
 pub fn main() -> ExitCode {
     let args = <args::Args as clap::Parser>::parse();
     let outcome = match &args.command {

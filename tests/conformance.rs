@@ -65,7 +65,7 @@ fn turned(key: &str) -> String {
     format!("{port}/{protocol}")
 }
 
-/// Compares one step. Answers how many cells were compared and what differs.
+/// Compares one step. Returns how many cells were compared and what differs.
 fn compare(step: &Value) -> (usize, Vec<String>) {
     let verdicts = probed(step);
     let order: Vec<&str> = step["order"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
@@ -88,7 +88,7 @@ fn compare(step: &Value) -> (usize, Vec<String>) {
     (cells, differences)
 }
 
-/// Runs all cases of a file. Answers how many cases, steps and cells there were.
+/// Runs all cases of a file. Returns how many cases, steps and cells there were.
 fn run(file: &str) -> Option<(usize, usize, usize)> {
     let text = fs::read_to_string(cases()?.join(file)).unwrap();
     let all: Vec<Value> = serde_json::from_str(&text).unwrap();

@@ -34,7 +34,7 @@ fn capture(packets: u32, out: &mut impl Write) {
     }
 }
 
-/// Replays so many packets through standard input. Answers the summary and the peak resident memory in KiB.
+/// Replays so many packets through standard input. Returns the summary and the peak resident memory in KiB.
 fn replay(packets: u32) -> (Value, u64) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_bulkhead"))
         .args(["replay", "-o", "json", "--state", "pcaps/redis-policy", "--node", "node-1", "-"])

@@ -6,7 +6,7 @@
 //!
 //! Packets are real frames in a few hundred buffers that are used again and again, as VPP's packet generator does, so that
 //! packet bytes are in the cache and what is measured is the work and the session table. Generator and worker take turns on
-//! one core, burst by burst, and each part has its own time; only the worker's is shown as the vswitch's. Answers are
+//! one core, burst by burst, and each part has its own time; only the worker's is shown as the vswitch's. Returns are
 //! checked before anything is timed, and counted afterwards.
 //!
 //! Packets begin at different places of their buffers, as they do in VPP and in the engine's part here, so that their

@@ -109,7 +109,7 @@ impl Cache {
         self.default_isolation
     }
 
-    /// Takes in one event. Answers what it changed: nothing when the state was so already, else the object itself and
+    /// Takes in one event. Returns what it changed: nothing when the state was so already, else the object itself and
     /// then what follows from it.
     pub fn apply(&mut self, event: Event) -> Vec<Change> {
         let namespace = match &event {

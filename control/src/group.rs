@@ -210,7 +210,7 @@ impl Groups {
         self.free.push(id);
     }
 
-    /// Moves a changed pod between the groups. Answers the policies that use something that changed.
+    /// Moves a changed pod between the groups. Returns the policies that use something that changed.
     pub(crate) fn pod_changed(
         &mut self,
         cache: &Cache,
@@ -265,7 +265,7 @@ impl Groups {
         }
     }
 
-    /// Takes a namespace's pods into or out of the groups that its labels enter or leave. Answers the policies that use
+    /// Takes a namespace's pods into or out of the groups that its labels enter or leave. Returns the policies that use
     /// these groups.
     pub(crate) fn namespace_changed(
         &mut self,

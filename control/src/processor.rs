@@ -99,7 +99,7 @@ impl Processor {
         names.filter_map(|name| self.assignments.get(name)).map(|assignment| &assignment.compiled)
     }
 
-    /// Starts over from the whole state. Answers all pods of the scope.
+    /// Starts over from the whole state. Returns all pods of the scope.
     pub fn resync(&mut self, cache: &Cache) -> BTreeSet<PodKey> {
         let mut before = std::mem::replace(self, Self::new(self.scope.clone()));
         self.work = before.work;
@@ -116,7 +116,7 @@ impl Processor {
         cache.pods().filter(|(_, pod)| self.scope.covers(pod)).map(|(key, _)| key).collect()
     }
 
-    /// Follows one change. Answers the pods whose rules it may have altered; a pod that left the scope is among them.
+    /// Follows one change. Returns the pods whose rules it may have altered; a pod that left the scope is among them.
     pub fn process(&mut self, cache: &Cache, change: &Change) -> BTreeSet<PodKey> {
         match change {
             Change::Policy { name, new, .. } => self.policy_changed(cache, name, new.as_ref()),
@@ -194,7 +194,7 @@ impl Processor {
         }
     }
 
-    /// Takes in a policy. Answers the pods that it selects.
+    /// Takes in a policy. Returns the pods that it selects.
     fn assign(&mut self, cache: &Cache, policy: &Arc<Policy>) -> BTreeSet<PodKey> {
         let subjects: BTreeSet<_> = cache
             .pods_in(&policy.name.namespace)
@@ -226,7 +226,7 @@ impl Processor {
         }
     }
 
-    /// Takes a policy out, but for what it uses. Answers what it was.
+    /// Takes a policy out, but for what it uses. Returns what it was.
     fn detach(&mut self, name: &PolicyName) -> Option<Assignment> {
         let assignment = self.assignments.remove(name)?;
         for pod in &assignment.subjects {
@@ -237,7 +237,7 @@ impl Processor {
         Some(assignment)
     }
 
-    /// Compiles the policies anew. Answers the subjects of those whose meaning changed.
+    /// Compiles the policies anew. Returns the subjects of those whose meaning changed.
     fn recompile(&mut self, policies: BTreeSet<PolicyName>) -> BTreeSet<PodKey> {
         let mut affected = BTreeSet::new();
         for name in policies {

@@ -401,7 +401,7 @@ fn damage(rng: &mut Rng, value: &mut Value) {
     }
 }
 
-/// Holds that running and fresh pipelines say what the oracle says. Answers how many flows that were.
+/// Holds that running and fresh pipelines say what the oracle says. Returns how many flows that were.
 fn equals_oracle(rng: &mut Rng, state: &State, running: &Vswitches, context: &str) -> usize {
     let probes = Probes::of(state, true);
     let mut compared = 0;
@@ -464,7 +464,7 @@ fn a_damaged_file_is_refused_or_lets_no_more_through_than_the_whole_one() {
     assert!(compared > 300_000, "{compared} flows");
 }
 
-/// Holds that the tables let nothing through that the oracle refuses before. Answers how many flows that were.
+/// Holds that the tables let nothing through that the oracle refuses before. Returns how many flows that were.
 fn is_no_wider(before: &State, after: &State, running: &Vswitches, context: &str) -> usize {
     let flows = flows();
     for flow in &flows {

@@ -195,7 +195,7 @@ fn probes() -> Vec<(Flow, String, String)> {
     probes
 }
 
-/// Plays a scenario. Answers what went wrong.
+/// Plays a scenario. Returns what went wrong.
 fn play(scenario: &Scenario) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut state = State::of(&fixture());

@@ -196,7 +196,7 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
     add("comes from outside", src == Owner::Nobody);
 }
 
-/// Runs one history. Answers how many flows were checked.
+/// Runs one history. Returns how many flows were checked.
 ///
 /// # Panics
 /// On the first difference, with a small history that leads to it.
@@ -244,7 +244,7 @@ fn report(seed: u64, setting: Setting, steps: &[Step], flow: &Flow, what: &str) 
     format!("history {seed}, {flow:?}\n{what}\nafter ({setting:?})\n{}", show(&small))
 }
 
-/// Runs histories on all cores until `flows` are checked. Answers how many were, and what they met.
+/// Runs histories on all cores until `flows` are checked. Returns how many were, and what they met.
 fn check_many(flows: u64) -> (u64, Reached) {
     let (next, checked) = (AtomicU64::new(1), AtomicU64::new(0));
     let worker = || {

@@ -90,7 +90,7 @@ impl Capture {
         self.counts.read()
     }
 
-    /// Waits until everything is written, or until nothing more is taken. To be called when the workers have ended: the tap ends with them. Answers how
+    /// Waits until everything is written, or until nothing more is taken. To be called when the workers have ended: the tap ends with them. Returns how
     /// many packets there were, and whether they are all in the file.
     pub(super) fn finish(self) -> (CaptureCounters, anyhow::Result<()>) {
         let mut before = self.counts.read();

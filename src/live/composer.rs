@@ -150,7 +150,7 @@ impl Composer {
         }
     }
 
-    /// Has the workers know of other ports, and other routes. Answers whether they do.
+    /// Has the workers know of other ports, and other routes. Returns whether they do.
     pub(super) fn set_ports(&self, ports: Vec<PortView>, routes: Option<Vec<RouteEntry>>) -> bool {
         let mut inner = self.lock();
         inner.ports = ports;
@@ -161,7 +161,7 @@ impl Composer {
         inner.refused.is_none()
     }
 
-    /// Tries again what could not be published, when it is time to. Answers whether all that is known is in force.
+    /// Tries again what could not be published, when it is time to. Returns whether all that is known is in force.
     pub(super) fn retry(&self) -> bool {
         let mut inner = self.lock();
         if inner.refused.as_ref().is_some_and(|refused| Instant::now() >= refused.again) {
@@ -248,7 +248,7 @@ impl Composer {
         }
     }
 
-    /// Answers the generation.
+    /// Returns the generation.
     fn try_publish(&self, inner: &mut Inner) -> anyhow::Result<u64> {
         let current = self.publisher.current();
         let generation = current.generation() + 1;

@@ -140,7 +140,7 @@ impl Daemon {
         })
     }
 
-    /// Goes on until a signal. Answers 0 then.
+    /// Runs until a signal; returns exit code 0 on one.
     ///
     /// # Errors
     /// When a thread has died, which is a fault of the program: half of the traffic would be lost in silence, or no change be

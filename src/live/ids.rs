@@ -23,7 +23,7 @@ impl Ids {
     /// A node runs some hundred pods; this is a few days of deployments.
     const IDLE: usize = 4_096;
 
-    /// Gives each name its number. Answers all names in use by number; none for a number without one.
+    /// Gives each name its number. Returns all names in use by number; none for a number without one.
     pub(super) fn assign(&mut self, names: &[Arc<str>]) -> Vec<Option<Arc<str>>> {
         self.round += 1;
         let mut new = Vec::new();

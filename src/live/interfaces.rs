@@ -139,7 +139,7 @@ impl<D: Datapath> Interfaces<D> {
     }
 
     /// Brings all interfaces to what the table says: closes what must be closed, attaches to what is there and detaches from
-    /// what nothing names any more. Opens nothing. Answers whether an open port has changed.
+    /// what nothing names any more. Opens nothing. Returns whether an open port has changed.
     pub(super) fn reconcile(&mut self, links: &Links, changes: &Changes, datapath: &mut D, now: Instant) -> bool {
         let (mut changed, counters) = (false, &mut self.counters);
         for interface in &mut self.interfaces {
@@ -215,7 +215,7 @@ impl<D: Datapath> Interfaces<D> {
     }
 
     /// Opens the next port whose turn it is: that can take some milliseconds, and messages of the kernel shall not wait for a
-    /// hundred of them. Answers whether it is open now; none when it is no port's turn.
+    /// hundred of them. Returns whether it is open now; none when it is no port's turn.
     pub(super) fn open_next(&mut self, links: &Links, datapath: &mut D, now: Instant) -> Option<bool> {
         let interface = self.interfaces.iter_mut().find(|interface| interface.is_due(now))?;
         let link = links.named(&interface.entry.interface);
@@ -237,7 +237,7 @@ impl<D: Datapath> Interfaces<D> {
         self.interfaces.iter_mut().for_each(|interface| interface.hurry(now));
     }
 
-    /// A port failed by itself, and why. Answers whether it was open.
+    /// A port failed by itself, and why. Returns whether it was open.
     pub(super) fn fail(&mut self, name: &str, why: &str, datapath: &mut D, now: Instant) -> bool {
         let is_open = |interface: &&mut Interface<_>| &*interface.entry.name == name && interface.link().is_some();
         let Some(interface) = self.interfaces.iter_mut().find(is_open) else { return false };

@@ -113,7 +113,7 @@ impl LiveState {
         self.watch.hurry();
     }
 
-    /// Looks at the files, and reads them when they have changed. Answers whether that changed what is in force.
+    /// Looks at the files, and reads them when they have changed. Returns whether that changed what is in force.
     pub(super) fn refresh(&mut self) -> bool {
         if !self.watch.has_changed() {
             return false;
@@ -126,7 +126,7 @@ impl LiveState {
         self.settle(loaded)
     }
 
-    /// Takes over what was read, or says why not. Answers whether that changed what is in force.
+    /// Takes over what was read, or says why not. Returns whether that changed what is in force.
     fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
         let read = loaded.and_then(|loaded| self.take(loaded));
         let Err(error) = read else { return true };

@@ -308,7 +308,7 @@ impl Lab {
         self.try_run("tried.yaml", more)
     }
 
-    /// Runs `bulkhead run` with a configuration in this lab's folder until it ends by itself. Answers its exit code and all
+    /// Runs `bulkhead run` with a configuration in this lab's folder until it ends by itself. Returns its exit code and all
     /// that it printed.
     pub fn try_run(&self, config: &str, more: &[&str]) -> (Option<i32>, String) {
         let config = self.path(config);
@@ -338,7 +338,7 @@ impl Lab {
         self.log().matches(text).count()
     }
 
-    /// Stops the vswitch. Answers its summary, after checking that no packet was lost without a reason.
+    /// Stops the vswitch. Returns its summary, after checking that no packet was lost without a reason.
     pub fn stop(&mut self) -> Value {
         let output = self.vswitch.take().unwrap().stop();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -348,7 +348,7 @@ impl Lab {
         summary
     }
 
-    /// Stops the vswitch. Answers all that it printed.
+    /// Stops the vswitch. Returns all that it printed.
     pub fn stop_with_output(&mut self) -> Output {
         self.vswitch.take().unwrap().stop()
     }

@@ -149,7 +149,7 @@ impl Netns {
         self.command("timeout", &words).output().unwrap()
     }
 
-    /// Runs a program inside, which must succeed. Answers what it printed.
+    /// Runs a program inside, which must succeed. Returns what it printed.
     pub fn exec(&self, line: &str) -> String {
         let output = self.output(line);
         let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -225,7 +225,7 @@ impl Running {
         self.child.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// Waits until it ends by itself. Answers what it printed.
+    /// Waits until it ends by itself. Returns what it printed.
     pub fn wait(mut self) -> Output {
         self.child.take().unwrap().wait_with_output().unwrap()
     }
@@ -271,7 +271,7 @@ impl Dialogue {
         line.trim().to_owned()
     }
 
-    /// Says a line to it. Answers its next one.
+    /// Says a line to it. Returns its next one.
     pub fn say(&mut self, line: &str) -> String {
         writeln!(self.1, "{line}").unwrap();
         self.hear()

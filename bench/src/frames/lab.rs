@@ -56,7 +56,7 @@ impl Lab {
         PathBuf::from("/run/netns").join(self.name(namespace))
     }
 
-    /// Runs a program in a namespace. Answers what it printed.
+    /// Runs a program in a namespace. Returns what it printed.
     ///
     /// # Errors
     /// When it fails, with what it said.

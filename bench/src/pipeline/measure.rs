@@ -17,13 +17,13 @@ const CHECKED: usize = 256;
 
 /// What is measured.
 pub(super) trait Subject {
-    /// The generator's part: makes a burst ready. Answers how many packets it has.
+    /// The generator's part: makes a burst ready. Returns how many packets it has.
     fn generate(&mut self, order: Order) -> usize;
 
     /// The part that is measured.
     fn work(&mut self);
 
-    /// The generator's part again: takes away what went on. Answers how many packets that were.
+    /// The generator's part again: takes away what went on. Returns how many packets that were.
     fn collect(&mut self) -> usize;
 
     /// The checks are over.

@@ -51,7 +51,7 @@ impl Traffic {
         self.template.len()
     }
 
-    /// Writes the next packet into a frame of its size. Answers its flow's number; none when each flow had its turn.
+    /// Writes the next packet into a frame of its size. Returns its flow's number; none when each flow had its turn.
     #[inline]
     pub(super) fn write(&mut self, order: Order, frame: &mut [u8]) -> Option<u64> {
         let flow = match order {

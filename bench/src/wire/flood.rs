@@ -90,7 +90,7 @@ fn under_flood(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     Ok(vec![percentile(&times, 99.0), failed, rate, percentile(&calm, 99.0), count])
 }
 
-/// Opens connections one after another for so long. Answers how many milliseconds each took until it was open, and how many failed.
+/// Opens connections one after another for so long. Returns how many milliseconds each took until it was open, and how many failed.
 fn connections(from: &Netns, servers: &TcpServer, address: &str, time: Duration) -> anyhow::Result<(Vec<f64>, f64)> {
     let targets = (0..8).map(|number| server(address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
     from.inside(|| {

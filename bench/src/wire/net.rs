@@ -187,7 +187,7 @@ impl Netns {
         Ok(PreparedIp(Running::start(&mut command)?))
     }
 
-    /// Runs a program inside. Answers what it printed.
+    /// Runs a program inside. Returns what it printed.
     ///
     /// # Errors
     /// When it fails, with what it said.
@@ -276,7 +276,7 @@ impl Running {
         self.0.id()
     }
 
-    /// Waits until it ends by itself. Answers what it printed.
+    /// Waits until it ends by itself. Returns what it printed.
     fn wait(mut self) -> anyhow::Result<Output> {
         let (mut text, mut errors) = (Vec::new(), Vec::new());
         if let Some(mut pipe) = self.0.stdout.take() {
@@ -342,7 +342,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Gives it a file system of its own, one of [`FILE_SYSTEMS`]. Answers where.
+    /// Gives it a file system of its own, one of [`FILE_SYSTEMS`]. Returns where.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -391,7 +391,7 @@ pub(super) fn until(
     Ok(())
 }
 
-/// Runs a program. Answers what it printed.
+/// Runs a program. Returns what it printed.
 ///
 /// # Errors
 /// When it fails, with what it said.

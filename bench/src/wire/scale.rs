@@ -73,7 +73,7 @@ pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// Starts the program and waits until a new flow of every pod is forwarded. Answers how long it took.
+/// Starts the program and waits until a new flow of every pod is forwarded. Returns how long it took.
 fn launch_and_wait(node: &mut Node) -> anyhow::Result<Duration> {
     let mut waiting: Vec<UdpSocket> = node
         .present()

@@ -44,7 +44,7 @@ pub(super) fn pin(core: usize) {
     core_affinity::set_for_current(CoreId { id: core });
 }
 
-/// Sends a packet with these bytes so many times in one system call. Answers how many the kernel took.
+/// Sends a packet with these bytes so many times in one system call. Returns how many the kernel took.
 ///
 /// # Errors
 /// The kernel's.
@@ -121,7 +121,7 @@ pub(super) fn open_flow(from: &Netns, target: SocketAddr) -> anyhow::Result<UdpS
     anyhow::bail!("{target} does not answer");
 }
 
-/// Answers each byte with a byte, on several TCP ports, until it is dropped.
+/// Returns each byte with a byte, on several TCP ports, until it is dropped.
 #[derive(Debug)]
 pub(super) struct TcpServer {
     listeners: Vec<Arc<TcpListener>>,
@@ -196,7 +196,7 @@ fn answer(mut stream: TcpStream, silence: Duration) {
     }
 }
 
-/// A connection of one byte each way, from its beginning to its end. Answers how long it took until it was open. The calling thread
+/// A connection of one byte each way, from its beginning to its end. Returns how long it took until it was open. The calling thread
 /// must be in the client's namespace.
 ///
 /// # Errors

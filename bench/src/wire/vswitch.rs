@@ -48,7 +48,7 @@ impl Vswitch {
         Ok(Self { running: None, path: program.path.clone(), folder })
     }
 
-    /// Starts it in the node and waits until it says that it forwards. Answers how long that took.
+    /// Starts it in the node and waits until it says that it forwards. Returns how long that took.
     ///
     /// # Errors
     /// When it ends or does not say so in time, with what it logged.

@@ -146,7 +146,7 @@ impl AclRenderer {
         }
     }
 
-    /// Sets what is known of the node. Answers whether that changed its addresses.
+    /// Sets what is known of the node. Returns whether that changed its addresses.
     pub(crate) fn set_node(&mut self, node: Option<&Node>) -> bool {
         self.node_addresses = node.map(|node| node.addresses.clone()).unwrap_or_default();
         self.cache.set_node_addresses(self.node_addresses.iter().copied().collect())

@@ -120,7 +120,7 @@ impl RendererCache {
         &self.ids
     }
 
-    /// Sets the addresses that are the node's own. Answers whether they changed.
+    /// Sets the addresses that are the node's own. Returns whether they changed.
     pub(super) fn set_node_addresses(&mut self, addresses: AddressSet) -> bool {
         let changed = *self.node_addresses != addresses;
         if changed {
@@ -129,7 +129,7 @@ impl RendererCache {
         changed
     }
 
-    /// Takes in the pods of a transaction. Answers what changed.
+    /// Takes in the pods of a transaction. Returns what changed.
     pub(super) fn apply(&mut self, transaction: &Transaction) -> Changes {
         let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
         let (mut configs, mut interfaces) = (false, false);
@@ -154,7 +154,7 @@ impl RendererCache {
         Changes { locals: keys || interfaces, global }
     }
 
-    /// Groups the pods by their egress rules. Answers whether what the classes may do towards local pods changed, and
+    /// Groups the pods by their egress rules. Returns whether what the classes may do towards local pods changed, and
     /// whether anything about the classes changed.
     fn rebuild_classes(&mut self, addresses_changed: bool) -> (bool, bool) {
         let mut order: Vec<(Arc<RuleList>, Vec<IpAddr>)> = Vec::new();
@@ -242,7 +242,7 @@ impl RendererCache {
         (self.sources_given, set)
     }
 
-    /// Works out the keys: of all pods when the classes' rows changed, else of the transaction's pods. Answers whether
+    /// Works out the keys: of all pods when the classes' rows changed, else of the transaction's pods. Returns whether
     /// any key changed.
     fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PodConfig>>)]) -> bool {
         let mut changed = false;

@@ -48,7 +48,7 @@ impl Followed {
         followed
     }
 
-    /// Takes in an event. Answers the pods that it concerns.
+    /// Takes in an event. Returns the pods that it concerns.
     fn affected_by(&mut self, event: Event) -> Vec<&'static str> {
         let mut keys = BTreeSet::new();
         for change in self.cache.apply(event) {

@@ -103,7 +103,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Writes the Ethernet header. Answers the bytes behind it.
+    /// Writes the Ethernet header. Returns the bytes behind it.
     pub(super) fn emit<'a>(&self, ethertype: u16, frame: &'a mut [u8]) -> &'a mut [u8] {
         ethernet::Repr { destination: self.destination, source: self.source, ethertype }.emit(frame)
     }

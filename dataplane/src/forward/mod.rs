@@ -104,7 +104,7 @@ pub struct ForwardCounters {
     pub requested: u64,
     /// MAC addresses that were learned or confirmed.
     pub learned: u64,
-    /// Answers of neighbours that nobody had asked for.
+    /// Returns of neighbours that nobody had asked for.
     pub unsolicited: u64,
     /// Messages that found no room among those that wait to be sent.
     pub messages_lost: u64,

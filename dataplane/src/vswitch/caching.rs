@@ -1,7 +1,7 @@
 //! Which flows go into the flow cache.
 //!
-//! Some hits of each burst are looked at. Flows in the cache do not come any more, so what comes is what is not in there, and
-//! the busiest of it is looked at most: no count per flow is needed to find the flows that are worth it.
+//! Some hits of each burst are sampled. Flows in the cache do not come any more, so what comes is what is not in there, and
+//! the busiest of it is sampled most: no count per flow is needed to find the flows that are worth it.
 //!
 //! A gate is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
 //! for long enough that nothing is left that could be overtaken. See [`crate::io::FlowCache`].
@@ -17,9 +17,9 @@ use crate::forward::Forwarder;
 use crate::io::{CachedFlow, FlowCache, FlowGate, FlowSlot};
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
-/// Hits of a burst that are looked at, and so the system calls (1.3 to 1.7 us each) that a burst can cost: a twentieth
+/// Hits of a burst that are sampled, and so the system calls (1.3 to 1.7 us each) that a burst can cost: a twentieth
 /// of the time that a full burst takes to be sent.
-const LOOKS: usize = 8;
+const SAMPLES: usize = 8;
 
 /// Flows that are remembered to have been added just now.
 const RECENT: usize = 1 << 10;
@@ -30,7 +30,7 @@ const PAUSE: u64 = 10_000_000;
 
 /// Gates that are watched until they can be opened; beyond that a gate is opened at once. More than are added in the
 /// [`LONGEST_WAIT`] of a worker that has its hands full.
-const WAITING: usize = 1 << 12;
+const MOST_GATED: usize = 1 << 12;
 
 /// A packet that was counted at a gate is in a port's queue at the end of the kernel's poll of that interface, which takes 64
 /// packets at the most. When the count has been the same for this long, 80 us in nanoseconds, a round finds all of them: bursts
@@ -52,7 +52,7 @@ const LONGEST_WAIT: u64 = 100_000_000;
 
 /// A flow that was added, and whose gate is still closed.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct GatedFlow {
     gate: FlowGate,
     since: u64,
     /// How many had passed it at the beginning of the round, and since which round they are so many; none before the first.
@@ -68,12 +68,12 @@ pub(super) struct Caching {
     lease: u64,
     /// Whether no other worker has packets of this one's flows.
     is_alone: bool,
-    waiting: Vec<Waiting>,
+    gated: Vec<GatedFlow>,
     /// By port.
     slots: Vec<Option<FlowSlot>>,
     /// By a flow's hash: which one, and when it was added.
     recent: Vec<(u64, u64)>,
-    /// Which packet of the burst is looked at first.
+    /// Which packet of the burst is sampled first.
     turn: usize,
     /// How often neighbours behind the uplink and the host had moved when the round began.
     moves: [Option<(PortId, u16)>; 2],
@@ -90,18 +90,18 @@ pub(super) struct About<'a> {
 impl Caching {
     pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, is_alone: bool) -> Self {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let (slots, recent, waiting) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
-        Self { cache, lease, is_alone, waiting, slots, recent, turn: 0, moves: [None; 2] }
+        let (slots, recent, gated) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
+        Self { cache, lease, is_alone, gated, slots, recent, turn: 0, moves: [None; 2] }
     }
 
-    /// To be called before a round looks at neighbours and receives, with its time.
+    /// To be called before a round samples at neighbours and receives, with its time.
     #[inline]
     pub(super) fn begin(&mut self, snapshot: &Snapshot, now: u64) {
         self.moves = [snapshot.uplink(), snapshot.host()].map(|port| port.map(|port| (port, self.cache.moves(port))));
-        for waiting in &mut self.waiting {
-            let passed = self.cache.passed(waiting.gate);
-            if waiting.quiet_since.is_none() || passed != waiting.passed {
-                (waiting.passed, waiting.quiet_since) = (passed, Some(now));
+        for gated in &mut self.gated {
+            let passed = self.cache.passed(gated.gate);
+            if gated.quiet_since.is_none() || passed != gated.passed {
+                (gated.passed, gated.quiet_since) = (passed, Some(now));
             }
         }
     }
@@ -109,7 +109,7 @@ impl Caching {
     /// To be called when a round has sent. `is_done` says that it has received and sent all that had come before it began.
     #[inline]
     pub(super) fn end(&mut self, is_done: impl FnOnce() -> bool, now: u64) {
-        if !self.waiting.is_empty() {
+        if !self.gated.is_empty() {
             self.open_gates(is_done(), now);
         }
     }
@@ -117,26 +117,26 @@ impl Caching {
     #[cold]
     #[inline(never)]
     fn open_gates(&mut self, is_done: bool, now: u64) {
-        let Self { cache, is_alone, waiting, .. } = self;
-        waiting.retain(|waiting| {
-            let Some(quiet_since) = waiting.quiet_since else { return true };
-            let (quiet, age) = (now.saturating_sub(quiet_since), now.saturating_sub(waiting.since));
+        let Self { cache, is_alone, gated, .. } = self;
+        gated.retain(|gated| {
+            let Some(quiet_since) = gated.quiet_since else { return true };
+            let (quiet, age) = (now.saturating_sub(quiet_since), now.saturating_sub(gated.since));
             let is_clear = match *is_alone {
                 true => is_done && (quiet >= QUIET || age >= WAIT),
                 false => quiet >= QUIET_LANES,
             };
-            let is_open = (is_clear && cache.open(waiting.gate, Some(waiting.passed)))
-                || (age >= LONGEST_WAIT && cache.open(waiting.gate, None));
+            let is_open = (is_clear && cache.open(gated.gate, Some(gated.passed)))
+                || (age >= LONGEST_WAIT && cache.open(gated.gate, None));
             !is_open
         });
     }
 
     fn watch(&mut self, gate: FlowGate, now: u64) {
-        if self.waiting.len() == WAITING {
+        if self.gated.len() == MOST_GATED {
             self.cache.open(gate, None);
             return;
         }
-        self.waiting.push(Waiting { gate, since: now, passed: 0, quiet_since: None });
+        self.gated.push(GatedFlow { gate, since: now, passed: 0, quiet_since: None });
     }
 
     /// A port has this place in the cache, or none.
@@ -158,16 +158,16 @@ impl Caching {
         burst: impl ExactSizeIterator<Item = (Received<'a>, &'a Judged)> + Clone,
     ) {
         let len = burst.len();
-        self.turn = if self.turn + LOOKS < len { self.turn + LOOKS } else { 0 };
-        let mut looks = LOOKS;
+        self.turn = if self.turn + SAMPLES < len { self.turn + SAMPLES } else { 0 };
+        let mut samples = SAMPLES;
         for (packet, judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
             let Some((from, to, out)) = self.way(&packet, judged) else { continue };
             if let Some(flow) = self.flow(about, &packet, (from, to), out) {
                 self.cache.add(&flow);
                 self.watch(flow.gate, about.now);
             }
-            looks -= 1;
-            if looks == 0 {
+            samples -= 1;
+            if samples == 0 {
                 return;
             }
         }

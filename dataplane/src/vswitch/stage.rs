@@ -344,7 +344,7 @@ impl Stage {
         traffic.received_bytes += bytes;
     }
 
-    /// Keeps a packet, gives it to the worker whose it is, or drops it. Answers how many bytes it has.
+    /// Keeps a packet, gives it to the worker whose it is, or drops it. Returns how many bytes it has.
     fn deliver(&mut self, port: PortId, first: Frame, frames: &mut Drain<'_, Frame>) -> u64 {
         let bytes = self.umem.bytes(&first);
         let owner = self.forwarder.admit(port, bytes).map(|()| owner(&self.affinity, self.bells.len(), bytes));

@@ -115,7 +115,7 @@ impl Repr {
         Self { destination: frame.destination(), source: frame.source(), ethertype: frame.ethertype() }
     }
 
-    /// Writes the header. Answers the bytes behind it.
+    /// Writes the header. Returns the bytes behind it.
     ///
     /// # Panics
     /// When there are less than [`HEADER_LEN`] bytes.

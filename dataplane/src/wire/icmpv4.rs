@@ -15,7 +15,7 @@ pub(crate) mod field {
 
 /// Types of messages. Source: IANA "ICMP Parameters".
 pub mod kind {
-    /// Answers an echo request.
+    /// Returns an echo request.
     pub const ECHO_REPLY: u8 = 0;
     /// The destination cannot be reached, see [`unreachable`](super::unreachable).
     pub const UNREACHABLE: u8 = 3;

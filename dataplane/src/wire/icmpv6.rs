@@ -32,7 +32,7 @@ pub mod kind {
     pub const TIME_EXCEEDED: u8 = 3;
     /// Asks for an echo.
     pub const ECHO_REQUEST: u8 = 128;
-    /// Answers an echo request.
+    /// Returns an echo request.
     pub const ECHO_REPLY: u8 = 129;
     /// Who is a router? The first type of neighbour discovery.
     pub const ROUTER_SOLICITATION: u8 = 133;

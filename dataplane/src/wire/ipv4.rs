@@ -171,7 +171,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Writes the header and its checksum. Answers the bytes behind it.
+    /// Writes the header and its checksum. Returns the bytes behind it.
     ///
     /// # Panics
     /// When there are less than [`MIN_HEADER_LEN`] bytes, or the packet would have more than 65,535.

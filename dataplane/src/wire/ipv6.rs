@@ -122,7 +122,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Writes the header. Answers the bytes behind it.
+    /// Writes the header. Returns the bytes behind it.
     ///
     /// # Panics
     /// When there are less than [`HEADER_LEN`] bytes, or the payload has more than 65,535.

@@ -105,7 +105,7 @@ impl XdpDatapath {
         Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
     }
 
-    /// Follows the number of queues, and whether the flow cache can send there. Answers why an open port must be opened anew.
+    /// Follows the number of queues, and whether the flow cache can send there. Returns why an open port must be opened anew.
     pub(super) fn refresh(
         &self,
         entry: &PortEntry,
@@ -257,7 +257,7 @@ fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
     ))
 }
 
-/// Turns the other end's transmit checksum offload off where that is wanted. Answers how it is now.
+/// Turns the other end's transmit checksum offload off where that is wanted. Returns how it is now.
 fn settle_transmit_offload(entry: &PortEntry) -> Offload {
     let offload = Offload::at(entry);
     if !entry.fix_offloads || offload != Offload::On {

@@ -52,7 +52,7 @@ pub(in crate::live) trait Datapath {
     fn is_here_as(&self, attachment: &Self::Attachment, index: u32) -> bool;
 
     /// Follows what rtnetlink does not tell of an interface, such as its number of queues. To be called when something of it may
-    /// have changed, whether its port is open or not. Answers why an open port must be closed and opened anew, if it must.
+    /// have changed, whether its port is open or not. Returns why an open port must be closed and opened anew, if it must.
     ///
     /// # Errors
     /// The system does not answer, which says nothing about the interface.

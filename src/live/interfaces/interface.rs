@@ -111,7 +111,7 @@ impl<A> Interface<A> {
         matches!(self.state, State::Closed { wait: Wait::Turn { at, .. }, .. } if at <= now)
     }
 
-    /// Follows an interface that is attached: closes what must be closed. Answers what is still attached when it is not
+    /// Follows an interface that is attached: closes what must be closed. Returns what is still attached when it is not
     /// this port's any more, and whether an open port has changed.
     pub(super) fn follow<D: Datapath<Attachment = A>>(
         &mut self,

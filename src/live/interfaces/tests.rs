@@ -634,7 +634,7 @@ impl Random {
     }
 }
 
-/// Something happens to the interfaces of a node. Answers the kernel's messages about it.
+/// Something happens to the interfaces of a node. Returns the kernel's messages about it.
 fn happen(node: &mut Node, random: &mut Random, next: &mut u32) -> Vec<LinkEvent> {
     const NAMES: [&str; 5] = ["va", "vb", "vc", "old", "tmp"];
     let name = NAMES[random.below(NAMES.len())];

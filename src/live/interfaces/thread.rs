@@ -159,7 +159,7 @@ impl Owner {
         }
     }
 
-    /// Brings everything to what is known now. Answers when there is more to do that does not wait for anything.
+    /// Brings everything to what is known now. Returns when there is more to do that does not wait for anything.
     fn step(&mut self) -> Option<Instant> {
         let now = Instant::now();
         if now >= self.next_read || !self.links.is_whole() {
@@ -182,7 +182,7 @@ impl Owner {
         more
     }
 
-    /// Opens ports for a while. Answers whether there are more.
+    /// Opens ports for a while. Returns whether there are more.
     fn open(&mut self) -> Option<Instant> {
         let (started, mut opened) = (Instant::now(), false);
         let more = loop {

@@ -186,7 +186,7 @@ impl Snapshot {
         }
     }
 
-    /// Brings the lists behind these addresses up to date. Answers the addresses where what a closed list says changed,
+    /// Brings the lists behind these addresses up to date. Returns the addresses where what a closed list says changed,
     /// and those where anything changed.
     fn exchange_others(
         &mut self,
@@ -226,7 +226,7 @@ impl Snapshot {
         Ok(a.intersect(b))
     }
 
-    /// Brings the overlays up to date. Answers the pods that may need another table.
+    /// Brings the overlays up to date. Returns the pods that may need another table.
     fn combine(&mut self, changed: &BTreeSet<PodName>, closed: &[IpAddr]) -> BTreeSet<PodName> {
         let mut moved = changed.clone();
         for name in changed {

@@ -165,7 +165,7 @@ pub trait SessionTarget {
     /// [`TargetError`].
     fn dump(&mut self) -> Result<Vec<TaggedRule>, TargetError>;
 
-    /// Answers when all that was sent before is done: the end of a dump, whose length nobody says beforehand.
+    /// Returns when all that was sent before is done: the end of a dump, whose length nobody says beforehand.
     ///
     /// # Errors
     /// [`TargetError`].

@@ -41,7 +41,7 @@ fn cut(packet: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
     Some((0..plan.count()).map(whole).collect())
 }
 
-/// Puts fragments together by RFC 791 alone: a byte for each place, each written once. Answers the place of the first
+/// Puts fragments together by RFC 791 alone: a byte for each place, each written once. Returns the place of the first
 /// byte, the payload, and whether more is to follow.
 fn reassembled(fragments: &[Vec<u8>]) -> (usize, Vec<u8>, bool) {
     let mut bytes: Vec<Option<u8>> = Vec::new();

@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bulkhead_classifier::OriginId;
 
-use super::bpf::{self, HAS_FRAGS, Hook, MAP_INTERFACES, MAP_XSK, Map};
+use super::bpf::{self, HAS_FRAGS, Hook};
 use super::flow_layout::cells;
 use super::flow_table::FlowTable;
 use super::instruction::Instruction;
+use super::map::{MAP_INTERFACES, MAP_XSK, Map};
 use super::{flow_program, small_size};
 use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
 use crate::{PortId, Snapshot};

@@ -15,7 +15,6 @@
 //! program drops nothing that the worker would pass, and passes nothing that the worker would not have passed when it added
 //! the flow. A session that has ended since goes on for the rest of the lease, under the same tables.
 
-use super::bpf::Map;
 use super::flow_headers::Place::{self, End, Miss, MissAgain};
 use super::flow_headers::{CONTEXT, DATA, DATA_END, Extent, STACK, clear_key, parse, rewrite};
 use super::flow_layout::value;
@@ -25,6 +24,7 @@ use super::instruction::Operation::Add;
 use super::instruction::Test::{Differs, Greater};
 use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
+use super::map::Map;
 use crate::io::FlowSlot;
 
 /// `struct xdp_md`.

@@ -12,7 +12,6 @@
 //! The map gives the place of a flow that it drops to another one at once, perhaps while the program still reads it. So the
 //! program takes what it needs first, and then asks whether the flow is still there.
 
-use super::bpf::Map;
 use super::flow_headers::Place::{self, Counted, Miss, Open};
 use super::flow_headers::{AT, DATA, KEY, LENGTH, STACK};
 use super::flow_layout::{cells, decisions, key, traffic, value};
@@ -21,6 +20,7 @@ use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
 use super::instruction::Test::{AtLeast, Differs, Equal};
 use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
+use super::map::Map;
 
 /// Functions of the kernel.
 mod function {

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_classifier::OriginId;
 
-use super::bpf::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::flow_layout::{cells, decisions, key, traffic, value};
+use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
 use super::small_size;
 use crate::io::{CachedFlow, CachedTraffic, FlowGate, FlowSlot};

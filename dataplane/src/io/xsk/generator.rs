@@ -9,10 +9,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::bpf::{self, Hook, MAP_ARRAY, Map, TestRun};
+use super::bpf::{self, Hook, TestRun};
 use super::error::XskError;
 use super::instruction::{Assembler, Instruction, Operation, Test, Width};
 use super::link::LinkInfo;
+use super::map::{MAP_ARRAY, Map};
 
 /// Threads that call the kernel. A call takes about 30 ms to set up and to end, in which nothing is sent; the second
 /// one sends meanwhile.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::bpf::Map;
+use super::map::Map;
 
 /// One instruction: operation, registers (destination in the low half), offset, immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -92,6 +92,7 @@ mod kernel_routes;
 mod lent;
 mod link;
 mod link_watch;
+mod map;
 mod mapping;
 mod namespace;
 mod netlink;

@@ -16,9 +16,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::bpf::{self, HAS_FRAGS, Hook, MAP_XSK, Map};
+use super::bpf::{self, HAS_FRAGS, Hook};
 use super::flow_cache::HeldSlot;
 use super::instruction::{Assembler, Instruction, Width};
+use super::map::{MAP_XSK, Map};
 
 /// `XDP_DROP`.
 const XDP_DROP: i32 = 1;

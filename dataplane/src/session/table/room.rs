@@ -64,7 +64,7 @@ impl SessionTable {
         count == SWEPT_TOGETHER
     }
 
-    /// Keeps a new session within all limits, by ending what may be ended. What is over its share pays: connections that
+    /// Keeps a new session within all limits, by ending what may be ended. A port over its share loses its own: connections that
     /// are not established beyond their share are taken from the port that has the most of them, so that a pod that
     /// floods loses its own; a port's share is made up for by the port's own entries.
     pub(super) fn make_room(&mut self, new: &NewSession, replaces: bool, now: u64) -> Result<(), DropReason> {

@@ -34,7 +34,7 @@ impl Stage {
         self.judged = judged;
     }
 
-    /// Makes the first packets ready, up to one that is to be looked at more closely: nearly always all. Answers how many.
+    /// Makes the first packets ready, up to one that is to be looked at more closely: nearly always all. Returns how many.
     ///
     /// A loop of its own that moves no frames and changes nothing of the stage, as it then has registers enough. It ends at
     /// the first packet that needs more, because what comes of that one may matter for those behind it.

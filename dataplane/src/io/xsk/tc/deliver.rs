@@ -18,7 +18,6 @@
 //!
 //! Only the node's own kernel sends there: packets of workers and of flows enter the pod at the other end of its veth.
 
-use super::super::bpf::Map;
 use super::super::flow_headers::Place::{self, Drop, End, Known, Peer};
 use super::super::flow_headers::{CONTEXT, STACK};
 use super::super::flow_layout::{cells, traffic};
@@ -28,6 +27,7 @@ use super::super::instruction::Operation::{Add, And, ShiftLeft};
 use super::super::instruction::Test::{Differs, Equal};
 use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
+use super::super::map::Map;
 use super::how;
 use super::ingress::{SERVICE_TAG, SHOT, context, function};
 

@@ -31,7 +31,6 @@
 //! their lease in any case. A program cannot ask for its namespace: `bpf_get_netns_cookie` tells that of the packet's socket, and
 //! the functions that look an interface up without sending are for programs under the GPL only.
 
-use super::super::bpf::Map;
 use super::super::flow_headers::Place::{
     self, Closed, Compare, Drop, End, Limited, Linear, Miss, Peer, Recent, Segments, Unlimited,
 };
@@ -45,6 +44,7 @@ use super::super::instruction::Operation::{Add, Multiply, ShiftLeft, ShiftRight,
 use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Less};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
+use super::super::map::Map;
 use super::how;
 
 /// `struct __sk_buff`.

@@ -39,11 +39,12 @@ use bulkhead_classifier::OriginId;
 
 pub use attachment::TcAttachment;
 
-use super::bpf::{self, Hook, MAP_HASH, Map, MapKind};
+use super::bpf::{self, Hook};
 use super::error::XskError;
 use super::flow_layout::{cells, traffic};
 use super::flow_table::FlowTable;
 use super::instruction::Instruction;
+use super::map::{MAP_HASH, Map, MapKind};
 use super::port::XskPort;
 use super::umem::Umem;
 use super::{QueueConfig, namespace, small_size};

@@ -1,0 +1,238 @@
+//! bpf(2): maps, whose contents programs and process share. Source: `include/uapi/linux/bpf.h`.
+
+use std::ffi::c_long;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use super::bpf::{address, bpf, info_of, owned, padded, pin, pinned};
+use super::small_size;
+
+/// `BPF_MAP_TYPE_HASH`.
+pub(super) const MAP_HASH: u32 = 1;
+/// `BPF_MAP_TYPE_ARRAY`.
+pub(super) const MAP_ARRAY: u32 = 2;
+/// `BPF_MAP_TYPE_PERCPU_ARRAY`: each core has values of its own.
+pub(super) const MAP_PERCPU_ARRAY: u32 = 6;
+/// `BPF_MAP_TYPE_LRU_HASH`: when it is full, the least recently used entries make room.
+pub(super) const MAP_LRU_HASH: u32 = 9;
+/// `BPF_MAP_TYPE_DEVMAP`: interfaces to send to, by number.
+pub(super) const MAP_INTERFACES: u32 = 14;
+/// `BPF_MAP_TYPE_XSKMAP`.
+pub(super) const MAP_XSK: u32 = 17;
+/// `BPF_F_MMAPABLE`: the values can be mapped into the process (Linux 5.5).
+pub(super) const MAPPABLE: u32 = 1 << 10;
+
+const MAP_CREATE: c_long = 0;
+const MAP_LOOKUP_ELEM: c_long = 1;
+const MAP_UPDATE_ELEM: c_long = 2;
+const MAP_DELETE_ELEM: c_long = 3;
+const MAP_GET_NEXT_KEY: c_long = 4;
+
+/// How a map is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MapKind<'a> {
+    /// `BPF_MAP_TYPE_*`.
+    pub(super) kind: u32,
+    /// For `bpftool`.
+    pub(super) name: &'a str,
+    /// Bytes of a key.
+    pub(super) key_size: u32,
+    /// Bytes of a value.
+    pub(super) value_size: u32,
+    /// How many there may be.
+    pub(super) entries: u32,
+    /// `BPF_F_*`.
+    pub(super) flags: u32,
+}
+
+/// A map.
+#[derive(Debug)]
+pub(super) struct Map {
+    descriptor: OwnedFd,
+    key_size: usize,
+    value_size: usize,
+}
+
+/// What the commands on a map's elements are told.
+#[repr(C)]
+struct Element {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+impl Map {
+    /// A map whose keys are the numbers from 0.
+    pub(super) fn new(kind: u32, name: &str, value_size: u32, entries: u32) -> io::Result<Self> {
+        Self::of(&MapKind { kind, name, key_size: 4, value_size, entries, flags: 0 })
+    }
+
+    /// Any map.
+    pub(super) fn of(wanted: &MapKind<'_>) -> io::Result<Self> {
+        #[repr(C)]
+        struct Attributes {
+            kind: u32,
+            key_size: u32,
+            value_size: u32,
+            entries: u32,
+            flags: u32,
+            inner_map: u32,
+            numa_node: u32,
+            name: [u8; 16],
+        }
+        let MapKind { kind, name, key_size, value_size, entries, flags } = *wanted;
+        let name = padded(name);
+        let attributes = Attributes { kind, key_size, value_size, entries, flags, inner_map: 0, numa_node: 0, name };
+        // SAFETY: the attributes of this command, without pointers.
+        let descriptor = owned(unsafe { bpf(MAP_CREATE, attributes) }?)?;
+        Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
+    }
+
+    /// The map that is pinned there, when it is one of this kind.
+    ///
+    /// # Errors
+    /// The kernel's; `InvalidData` for another kind of map, or no map.
+    pub(super) fn pinned(wanted: &MapKind<'_>, path: &Path) -> io::Result<Self> {
+        /// `struct bpf_map_info` up to its flags.
+        #[derive(Default)]
+        #[repr(C)]
+        struct Info {
+            kind: u32,
+            id: u32,
+            key_size: u32,
+            value_size: u32,
+            entries: u32,
+            flags: u32,
+        }
+        let MapKind { kind, key_size, value_size, entries, flags, .. } = *wanted;
+        let descriptor = pinned(path)?;
+        let mut info = Info::default();
+        let length = small_size::<Info>();
+        // SAFETY: `Info` is made of numbers, and the kernel writes at most `length` bytes of it.
+        unsafe { info_of(descriptor.as_fd(), address(&raw mut info), length) }?;
+        let found = (info.kind, info.key_size, info.value_size, info.entries, info.flags);
+        if found != (kind, key_size, value_size, entries, flags) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
+    }
+
+    /// Makes the map, or takes the one that is pinned there; then it is pinned there.
+    pub(super) fn at(wanted: &MapKind<'_>, path: Option<&Path>) -> io::Result<Self> {
+        let Some(path) = path else { return Self::of(wanted) };
+        match Self::pinned(wanted, path) {
+            Ok(map) => return Ok(map),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // Something else has the name: it is of no use to anybody.
+            Err(_) => std::fs::remove_file(path)?,
+        }
+        let map = Self::of(wanted)?;
+        pin(map.as_fd(), path)?;
+        Ok(map)
+    }
+
+    /// All keys, with their values, as they are while this goes through them.
+    pub(super) fn entries(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut all = Vec::new();
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let mut next = vec![0; self.key_size];
+            let element = Element {
+                map: self.descriptor.as_raw_fd().cast_unsigned(),
+                padding: 0,
+                key: last.as_ref().map_or(0, |key| address(key.as_ptr())),
+                value: address(next.as_mut_ptr()),
+                flags: 0,
+            };
+            // SAFETY: the attributes of this command; both keys have the size which the map was made with.
+            match unsafe { bpf(MAP_GET_NEXT_KEY, element) } {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(all),
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+            let mut value = vec![0; self.value_size];
+            let element = self.element(&next, address(value.as_mut_ptr()));
+            // SAFETY: as above; there is room for a value.
+            if unsafe { bpf(MAP_LOOKUP_ELEM, element) }.is_ok() {
+                all.push((next.clone(), value));
+            }
+            last = Some(next);
+        }
+    }
+
+    /// Sets the value of a number.
+    ///
+    /// # Panics
+    /// When key or value do not have the size of the map's.
+    pub(super) fn set(&self, key: u32, value: &[u8]) -> io::Result<()> {
+        self.insert(&key.to_ne_bytes(), value)
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Panics
+    /// When key or value do not have the size of the map's.
+    pub(super) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert_eq!(value.len(), self.value_size, "the map has values of another size");
+        let element = self.element(key, address(value.as_ptr()));
+        // SAFETY: the attributes of this command; key and value have the sizes which the map was made with.
+        unsafe { bpf(MAP_UPDATE_ELEM, element) }.map(drop)
+    }
+
+    /// The value of a key in a map whose values are each core's own: those of all cores, one behind the other, each
+    /// rounded up to 8 bytes.
+    ///
+    /// # Panics
+    /// When the key does not have the size of the map's keys.
+    pub(super) fn of_each_core(&self, key: &[u8], cores: usize) -> io::Result<Vec<u8>> {
+        let mut values = vec![0; self.value_size.next_multiple_of(8) * cores];
+        let element = self.element(key, address(values.as_mut_ptr()));
+        // SAFETY: the attributes of this command. The kernel writes a rounded value for each core that is possible, and
+        // there is room for as many.
+        unsafe { bpf(MAP_LOOKUP_ELEM, element) }?;
+        Ok(values)
+    }
+
+    /// Sets the values of all cores of a key: as many as [`of_each_core`](Self::of_each_core) tells.
+    ///
+    /// # Panics
+    /// When the key does not have the size of the map's keys, or the values that of one core at least.
+    pub(super) fn set_each_core(&self, key: &[u8], values: &[u8]) -> io::Result<()> {
+        assert!(values.len() >= self.value_size, "values are missing");
+        let element = self.element(key, address(values.as_ptr()));
+        // SAFETY: the attributes of this command; there is a value for each core that is possible, as the caller has asked.
+        unsafe { bpf(MAP_UPDATE_ELEM, element) }.map(drop)
+    }
+
+    /// Removes a key, which need not be there.
+    ///
+    /// # Panics
+    /// When it does not have the size of the map's keys.
+    pub(super) fn remove(&self, key: &[u8]) -> io::Result<()> {
+        // SAFETY: the attributes of this command; the key has the size which the map was made with.
+        match unsafe { bpf(MAP_DELETE_ELEM, self.element(key, 0)) } {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn element(&self, key: &[u8], value: u64) -> Element {
+        assert_eq!(key.len(), self.key_size, "the map has keys of another size");
+        Element {
+            map: self.descriptor.as_raw_fd().cast_unsigned(),
+            padding: 0,
+            key: address(key.as_ptr()),
+            value,
+            flags: 0,
+        }
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -50,6 +50,35 @@ const WAIT: u64 = 50_000_000;
 /// packets, which is worse than some that change places, once.
 const LONGEST_WAIT: u64 = 100_000_000;
 
+/// How many flows that come in on one port a worker adds within the longest lease: a quarter of what the kernel keeps. So no port
+/// takes the others' places, however many sessions it has; what is beyond goes through the workers.
+const SHARE: u64 = 1 << 14;
+
+/// What a port may still add.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    flows: u64,
+    /// When it was made up last, in nanoseconds.
+    at: u64,
+}
+
+impl Allowance {
+    const FULL: Self = Self { flows: SHARE, at: 0 };
+
+    /// Takes one, if there is one at this time.
+    fn take(&mut self, now: u64, lease: u64) -> bool {
+        let each = (lease / SHARE).max(1);
+        let gained = now.saturating_sub(self.at) / each;
+        if gained > 0 {
+            self.flows = self.flows.saturating_add(gained).min(SHARE);
+            self.at = if self.flows == SHARE { now } else { self.at + gained * each };
+        }
+        let has_one = self.flows > 0;
+        self.flows -= u64::from(has_one);
+        has_one
+    }
+}
+
 /// A flow that was added, and whose gate is still closed.
 #[derive(Clone, Copy, Debug)]
 struct GatedFlow {
@@ -71,6 +100,8 @@ pub(super) struct Caching {
     gated: Vec<GatedFlow>,
     /// By port.
     slots: Vec<Option<FlowSlot>>,
+    /// By port.
+    allowances: Vec<Allowance>,
     /// By a flow's hash: which one, and when it was added.
     recent: Vec<(u64, u64)>,
     /// Which packet of the burst is sampled first.
@@ -91,7 +122,7 @@ impl Caching {
     pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, is_alone: bool) -> Self {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let (slots, recent, gated) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
-        Self { cache, lease, is_alone, gated, slots, recent, turn: 0, moves: [None; 2] }
+        Self { cache, lease, is_alone, gated, slots, allowances: Vec::new(), recent, turn: 0, moves: [None; 2] }
     }
 
     /// To be called before a round samples at neighbours and receives, with its time.
@@ -144,6 +175,7 @@ impl Caching {
         let at = port.index();
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
+            self.allowances.resize(at + 1, Allowance::FULL);
         }
         self.slots[at] = slot;
     }
@@ -207,6 +239,9 @@ impl Caching {
         if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {
             return None;
         }
+        if !self.allowances[packet.in_port.index()].take(about.now, self.lease) {
+            return None;
+        }
         *recent = (name, about.now);
         Some(CachedFlow {
             from,
@@ -223,5 +258,22 @@ impl Caching {
             lease,
             gate,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_adds_no_more_flows_within_a_lease_than_its_share() {
+        const LEASE: u64 = 30_000_000_000;
+        let mut allowance = Allowance::FULL;
+        let taken = (0..10 * SHARE).filter(|_| allowance.take(1_000, LEASE)).count();
+        assert_eq!(taken as u64, SHARE);
+        // Over a lease as many again, however they are spread.
+        let taken = (1..=1_000_000).filter(|step| allowance.take(1_000 + step * (LEASE / 1_000_000), LEASE)).count();
+        assert!((SHARE - 2..=SHARE + 1).contains(&(taken as u64)), "{taken}");
+        assert_eq!((0..2 * SHARE).filter(|_| allowance.take(10 * LEASE, LEASE)).count() as u64, SHARE);
     }
 }

@@ -71,6 +71,8 @@ pub(super) struct Stage {
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
     caching: Option<Caching>,
+    /// The place of the port with which the last round began.
+    first_port: usize,
     /// Whether the round has received all that the ports had.
     is_drained: bool,
     /// What a port has just received and that cannot simply stay where it is.
@@ -108,6 +110,7 @@ impl Stage {
             bells,
             tap,
             caching,
+            first_port: 0,
             is_drained: false,
             received: Vec::with_capacity(BURST),
             in_ports: Vec::with_capacity(BURST),
@@ -251,8 +254,10 @@ impl Stage {
     /// Takes what the ports have. A burst is judged as soon as it is full.
     fn receive(&mut self, snapshot: &Snapshot) -> bool {
         let mut worked = false;
-        let mut at = 0;
-        while at < self.ports.len() {
+        let count = self.ports.len();
+        // Each round begins with another port, so that none is always served before the others.
+        self.first_port = if self.first_port + 1 < count { self.first_port + 1 } else { 0 };
+        for at in (self.first_port..count).chain(0..self.first_port.min(count)) {
             let frames = self.arrivals.frames();
             let first = frames.len();
             let own = self.ports.get(at);
@@ -266,9 +271,11 @@ impl Stage {
                     self.judge(snapshot);
                 }
             }
-            match result {
-                Ok(()) => at += 1,
-                Err(error) => self.ports.fail(at, error, &mut self.pool, &mut self.counters),
+            if let Err(error) = result {
+                self.ports.fail(at, error, &mut self.pool, &mut self.counters);
+                // The others have other places now; they are served in the next round.
+                self.is_drained = false;
+                return true;
             }
         }
         worked | self.receive_from_trunk(snapshot)

@@ -21,6 +21,9 @@
 //! come to their session's worker too; the price is that two pods that talk only to each other keep one worker busy, as
 //! one queue of a veth pair does anyway.
 //!
+//! Packets come from ports' own queues, or from the trunk: one queue per worker for all ports, each packet with the tag of its
+//! port (`trunk.rs`). There the kernel's program has chosen the worker by the same hash, so that no packet changes hands.
+//!
 //! With a flow cache ([`VswitchConfig::flow_cache`]) workers tell which flows need them no more, and these packets do not come
 //! (`caching.rs`).
 //!

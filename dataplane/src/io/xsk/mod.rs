@@ -66,6 +66,8 @@
 //!   not concerned, so ping works either way and tests nothing.
 //! * **Not every packet comes here.** With a flow cache the program itself sends packets of flows that a worker has added
 //!   ([`flow_cache`]); what it does not send comes through the rings as ever.
+//! * **Ports need no sockets of their own** where they are attached at their tc hooks: then the sockets are at one end of a trunk that
+//!   all ports share ([`tc`]).
 //! * **The program goes with the process**, since it is attached by a descriptor (`bpf_link`): after `kill -9` the
 //!   interface is as before. A socket may be bound for some more milliseconds; binding again waits for that.
 #![expect(

@@ -18,7 +18,7 @@
 //!
 //! Only the node's own kernel sends there: packets of workers and of flows enter the pod at the other end of its veth.
 
-use super::super::flow_headers::Place::{self, Drop, End, Known, Peer};
+use super::super::flow_headers::Place::{self, Drop, End, Known};
 use super::super::flow_headers::{CONTEXT, STACK};
 use super::super::flow_layout::{cells, traffic};
 use super::super::flow_steps::look_up;
@@ -29,7 +29,7 @@ use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::how;
-use super::ingress::{SERVICE_TAG, SHOT, context, function};
+use super::ingress::{SERVICE_TAG, SHOT, context, function, hand_over};
 
 /// The way out, 8 bytes on the stack.
 const WAY: i16 = -8;
@@ -63,15 +63,7 @@ pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
     program.jump_if(1, Differs, OTHER_HOST, Known);
     program.push([Instruction::copy(1, CONTEXT), Instruction::set(2, HOST), Instruction::call(function::CHANGE_TYPE)]);
     program.place(Known);
-    program.load(Word, 1, STACK, WAY);
-    program.load(Word, 3, STACK, WAY + cells::HOW);
-    program.push([Instruction::set(2, 0)]);
-    program.jump_if(3, Equal, how::PEER.cast_signed(), Peer);
-    program.push([Instruction::call(function::REDIRECT)]);
-    program.jump(End);
-    program.place(Peer);
-    program.push([Instruction::call(function::REDIRECT_PEER)]);
-    program.jump(End);
+    hand_over(&mut program, WAY);
     drop_and_end(program)
 }
 

@@ -107,7 +107,7 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     find_way(&mut program, table);
     count(&mut program, table);
     rewrite(&mut program, VALUE, adjust_checksum);
-    hand_over(&mut program);
+    hand_over(&mut program, WAY);
     program.place(Miss);
     limit(&mut program, table);
     choose_worker(&mut program, table);
@@ -208,10 +208,10 @@ fn adjust_checksum(program: &mut Assembler<Place>) {
     ]);
 }
 
-/// Hands a packet that is ready to its way out.
-fn hand_over(program: &mut Assembler<Place>) {
-    program.load(Word, 1, STACK, WAY);
-    program.load(Word, 3, STACK, WAY + cells::HOW);
+/// Hands a packet that is ready to the way out that is at this place on the stack.
+pub(super) fn hand_over(program: &mut Assembler<Place>, way: i16) {
+    program.load(Word, 1, STACK, way);
+    program.load(Word, 3, STACK, way + cells::HOW);
     program.push([Instruction::set(2, 0)]);
     program.jump_if(3, Equal, how::PEER.cast_signed(), Peer);
     program.push([Instruction::call(function::REDIRECT)]);

@@ -236,18 +236,10 @@ impl Lab {
         self.replace("state.yaml", &text);
     }
 
-    /// The other settings. Sessions are kept in this lab's folder: other labs run beside it.
-    fn settings(&self) -> String {
-        match self.more_config.split_once("sessions: {") {
-            Some((before, after)) => format!("{before}sessions: {{folder: sessions, {after}"),
-            None => format!("{}sessions: {{folder: sessions}}\n", self.more_config),
-        }
-    }
-
     /// Writes the configuration, whole and at once.
     pub fn write_config(&self) {
         let mut text =
-            format!("node: {}\nstate: {{paths: [state.yaml]}}\n{}ports:\n", self.node_name(), self.settings());
+            format!("node: {}\nstate: {{paths: [state.yaml]}}\n{}ports:\n", self.node_name(), self.more_config);
         for pod in self.pods.iter().filter(|pod| pod.configured) {
             let (interface, netns) = (&pod.interface, &pod.named);
             let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
@@ -258,6 +250,11 @@ impl Lab {
         }
         if self.has_host {
             text.push_str("  - {kind: host, interface: hv, peer: host0, fix_offloads: true}\n");
+        }
+        // Sessions are kept in this lab's folder: other labs run beside it.
+        match text.split_once("sessions: {") {
+            Some((before, after)) => text = format!("{before}sessions: {{folder: sessions, {after}"),
+            None => text.push_str("sessions: {folder: sessions}\n"),
         }
         self.replace("config.yaml", &text);
     }

@@ -21,7 +21,7 @@
 //!   UDP, others: Unreplied --an answer--> Stream (UDP), Idle (others)
 //! ```
 //!
-//! Each state has its timeout. What a packet may change is in [`table::tracking`]: nothing with a wrong checksum, and nothing
+//! Each state has its timeout. What a packet may change is in `table/tracking.rs`: nothing with a wrong checksum, and nothing
 //! at a place in the sequence space where its connection is not.
 //!
 //! Nobody can use up the table for others, where shares are configured ([`SessionConfig`]): connections that are not

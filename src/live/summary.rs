@@ -317,6 +317,7 @@ fn worker_json(worker: &WorkerCounters) -> Value {
         "busy_rounds": worker.busy_rounds,
         "idle_rounds": worker.idle_rounds,
         "sleeps": worker.sleeps,
+        "restarts": worker.restarts,
         "capture_missed": worker.tap_missed,
     })
 }

@@ -243,17 +243,9 @@ impl Lab {
         self.replace("state.yaml", &text);
     }
 
-    /// The other settings. Sessions are kept in this lab's folder: other labs run beside it.
-    fn settings(&self) -> String {
-        match self.more_config.split_once("sessions: {") {
-            Some((before, after)) => format!("{before}sessions: {{folder: sessions, {after}"),
-            None => format!("{}sessions: {{folder: sessions}}\n", self.more_config),
-        }
-    }
-
     /// Writes the configuration, whole and at once.
     pub fn write_config(&self) {
-        let (node, more) = (self.node_name(), self.settings());
+        let (node, more) = (self.node_name(), &self.more_config);
         let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {}\nports:\n", attach());
         for pod in self.pods.iter().filter(|pod| pod.configured) {
             let (interface, netns) = (&pod.interface, &pod.named);
@@ -267,6 +259,11 @@ impl Lab {
         if self.has_host {
             let offloads = if is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
             writeln!(text, "  - {{kind: host, interface: hv{offloads}}}").unwrap();
+        }
+        // Sessions are kept in this lab's folder: other labs run beside it.
+        match text.split_once("sessions: {") {
+            Some((before, after)) => text = format!("{before}sessions: {{folder: sessions, {after}"),
+            None => text.push_str("sessions: {folder: sessions}\n"),
         }
         self.replace("config.yaml", &text);
     }

@@ -95,8 +95,8 @@ pub(crate) struct Entry {
     pub(crate) epoch: u32,
     /// The origin of the rule that allowed it, `u32::MAX` for none; the rest of the decision is in [`Links`].
     pub(crate) origin: u32,
-    in_port: u16,
-    out_port: u16,
+    /// The in-port and the out-port.
+    ports: [u16; 2],
     pub(super) seen: SeenFlags,
     /// The [`Class`]; of a refusal that was a session, that one's in the upper half, plus one.
     class: u8,
@@ -115,8 +115,10 @@ mod state {
     /// What kind of port the in-port is: ids may change from generation to generation, uplink and host do not.
     pub(super) const IN_KIND: u8 = 0b11 << 1;
     pub(super) const IN_KIND_SHIFT: u32 = 1;
-    pub(super) const FORWARD_PLAIN: u8 = 1 << 3;
-    pub(super) const REPLY_PLAIN: u8 = 1 << 4;
+    /// Never set for what is no session.
+    pub(super) const FORWARD_PLAIN: u8 = 1 << PLAIN_SHIFT;
+    pub(super) const REPLY_PLAIN: u8 = 2 << PLAIN_SHIFT;
+    pub(super) const PLAIN_SHIFT: u32 = 3;
     pub(super) const ALL: u8 = FROM_LOW | IN_KIND | FORWARD_PLAIN | REPLY_PLAIN;
 }
 
@@ -171,8 +173,7 @@ impl Entry {
         seen_at: 0,
         epoch: 0,
         origin: 0,
-        in_port: 0,
-        out_port: 0,
+        ports: [0; 2],
         seen: SeenFlags::NONE,
         class: 0,
         state: 0,
@@ -191,8 +192,7 @@ impl Entry {
             seen_at: now,
             epoch: new.epoch,
             origin: number(new.decision.origin.map(|origin| origin.0)),
-            in_port: new.in_port.0,
-            out_port: new.out_port.0,
+            ports: [new.in_port.0, new.out_port.0],
             seen: SeenFlags::NONE,
             class: class as u8,
             state: from_low | kind << state::IN_KIND_SHIFT,
@@ -322,16 +322,28 @@ impl Entry {
     }
 
     pub(super) const fn set_ports(&mut self, ports: (PortId, PortId)) {
-        (self.in_port, self.out_port) = (ports.0.0, ports.1.0);
+        self.ports = [ports.0.0, ports.1.0];
     }
 
     /// Where packets of this direction come in, and where they leave.
     #[inline]
     pub(crate) const fn ports(&self, direction: Direction) -> (PortId, PortId) {
+        let [in_port, out_port] = self.ports;
         match direction {
-            Direction::Forward => (PortId(self.in_port), PortId(self.out_port)),
-            Direction::Reply => (PortId(self.out_port), PortId(self.in_port)),
+            Direction::Forward => (PortId(in_port), PortId(out_port)),
+            Direction::Reply => (PortId(out_port), PortId(in_port)),
         }
+    }
+
+    /// The way out of a packet that comes in on this port, of tables of this epoch, whose key has this orientation, when there is
+    /// nothing to ask about its direction: see [`Entry::is_plain`]. In words of one size and without a branch for the direction: this is
+    /// the inner loop of a worker.
+    #[inline]
+    pub(super) fn plain_exit(&self, epoch: u32, in_port: PortId, from_low: bool) -> Option<PortId> {
+        let is_reply = usize::from(self.state & state::FROM_LOW) ^ usize::from(from_low);
+        let is_plain = usize::from(self.state) >> state::PLAIN_SHIFT >> is_reply & 1;
+        let fits = self.epoch == epoch && is_plain != 0 && self.ports[is_reply] == in_port.0;
+        fits.then_some(PortId(self.ports[is_reply ^ 1]))
     }
 
     /// Whether there is nothing to ask about a packet of this direction that carries on: one has passed the checks of its

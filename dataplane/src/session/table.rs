@@ -219,13 +219,9 @@ impl SessionTable {
     #[inline]
     pub(crate) fn hit(&mut self, guess: Slot, packet: &PlainHit<'_>, now: Moment) -> Option<Hit> {
         let entry = self.entries.records_mut().get_mut(guess as usize)?;
-        let direction = entry.direction(packet.from_low);
-        let (comes_in, leaves) = entry.ports(direction);
         let class = entry.class_index();
+        let leaves = entry.plain_exit(packet.epoch, packet.in_port, packet.from_low)?;
         let good = entry.key == *packet.key
-            && entry.is_session_of(packet.epoch)
-            && entry.is_plain(direction)
-            && comes_in == packet.in_port
             && now.time < entry.seen_at.saturating_add(self.timeouts[class])
             && !packet.flags.is_control();
         if !good {

@@ -200,10 +200,16 @@ impl Worker {
     }
 
     /// Prepares for the snapshot's generation, when it is another one than before.
+    #[inline]
     fn enter(&mut self, snapshot: &Snapshot) {
-        if self.generation == Some(snapshot.generation()) {
-            return;
+        if self.generation != Some(snapshot.generation()) {
+            self.change_generation(snapshot);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_generation(&mut self, snapshot: &Snapshot) {
         self.generation = Some(snapshot.generation());
         self.epoch = self.epoch.wrapping_add(1);
         self.ports.clear();
@@ -234,9 +240,7 @@ impl Worker {
             if self.is_hit::<EXPLAIN>(&mut burst, at) {
                 continue;
             }
-            if let Err(reason) = self.judge_one(&mut burst, at) {
-                burst.drop(at, reason);
-            }
+            self.judge_fully(&mut burst, at);
         }
         self.settle_pending(&mut burst);
         self.count(&burst);
@@ -291,6 +295,14 @@ impl Worker {
             }
         }
         self.counters.sessions = self.sessions.counts;
+    }
+
+    /// Everything but a plain hit. Not a part of the loop over the burst, which has registers for hits alone.
+    #[inline(never)]
+    fn judge_fully(&mut self, burst: &mut Burst<'_>, at: usize) {
+        if let Err(reason) = self.judge_one(burst, at) {
+            burst.drop(at, reason);
+        }
     }
 
     /// Judges one packet, or puts it among the pending ones.

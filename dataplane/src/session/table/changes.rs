@@ -85,6 +85,7 @@ impl SessionTable {
         }
         entry.set_refused(Some(reason));
         entry.set_class(Class::Refused);
+        entry.forget_plain();
         entry.seen_at = now.time;
         self.move_to(slot, old, Class::Refused, now);
         self.counts.revoked += u64::from(is_first);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::in_namespace;
 use lab::netns::{eventually, run};
-use lab::{Lab, Pod, is_attached, is_tc, policy};
+use lab::{Lab, Pod, is_attached, policy};
 use serde_json::Value;
 
 /// A lab whose vswitch can leave something: it has a BPF file system, unmounted at the end.
@@ -87,9 +87,7 @@ const PATIENCE: Duration = Duration::from_millis(1_500);
 #[test]
 fn pods_keep_their_offloads_and_segments_stay_whole_from_pod_to_pod() {
     require!("ethtool", "iperf3", "tcpdump");
-    if !is_tc() {
-        return;
-    }
+    only_with_tc!();
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
     lab.pod("b", "{app: b}");
@@ -117,9 +115,7 @@ fn pods_keep_their_offloads_and_segments_stay_whole_from_pod_to_pod() {
 #[test]
 fn a_connection_survives_a_kill_and_a_restart_and_nothing_new_passes_between_them() {
     require!("mount");
-    if !is_tc() {
-        return;
-    }
+    only_with_tc!();
     let mut lasting = Lasting::new();
     let lab = &mut lasting.lab;
     lab.start("");
@@ -155,9 +151,7 @@ fn a_connection_survives_a_kill_and_a_restart_and_nothing_new_passes_between_the
 #[test]
 fn while_a_vswitch_runs_there_is_no_second_one_and_no_cleanup() {
     require!("ping");
-    if !is_tc() {
-        return;
-    }
+    only_with_tc!();
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
     lab.pod("b", "{app: b}");
@@ -174,9 +168,7 @@ fn while_a_vswitch_runs_there_is_no_second_one_and_no_cleanup() {
 #[test]
 fn what_the_nodes_kernel_sends_to_a_pod_past_the_vswitch_is_dropped_and_counted() {
     require!("ping");
-    if !is_tc() {
-        return;
-    }
+    only_with_tc!();
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
     lab.start("");
@@ -193,9 +185,7 @@ fn what_the_nodes_kernel_sends_to_a_pod_past_the_vswitch_is_dropped_and_counted(
 #[test]
 fn a_flood_that_no_session_covers_is_limited_and_others_connect_meanwhile() {
     require!("ping");
-    if !is_tc() {
-        return;
-    }
+    only_with_tc!();
     let mut lab = Lab::new();
     for name in ["a", "b", "c"] {
         lab.pod(name, &format!("{{app: {name}}}"));
@@ -224,9 +214,7 @@ fn a_flood_that_no_session_covers_is_limited_and_others_connect_meanwhile() {
 #[test]
 fn a_change_of_one_pods_rules_leaves_the_connections_of_others_in_the_kernel() {
     require!();
-    if !is_tc() {
-        return;
-    }
+    only_with_tc!();
     let mut lab = Lab::new();
     for name in ["a", "b", "c"] {
         lab.pod(name, &format!("{{app: {name}}}"));
@@ -255,9 +243,7 @@ fn a_change_of_one_pods_rules_leaves_the_connections_of_others_in_the_kernel() {
 #[test]
 fn an_interface_that_is_moved_to_another_namespace_takes_no_program_along() {
     require!("ping");
-    if !is_tc() {
-        return;
-    }
+    only_with_tc!();
     let mut lab = Lab::new();
     for name in ["a", "b", "c"] {
         lab.pod(name, &format!("{{app: {name}}}"));

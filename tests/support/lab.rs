@@ -388,6 +388,17 @@ macro_rules! only_with_xdp {
     };
 }
 
+/// Ends a test of what `attach: tc` alone promises when labs have the other one.
+#[macro_export]
+macro_rules! only_with_tc {
+    () => {
+        if !$crate::lab::is_tc() {
+            println!("skipped: it is about attach: tc, and runs without BULKHEAD_ATTACH");
+            return;
+        }
+    };
+}
+
 /// How the labs' vswitches attach to interfaces: `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
 pub fn attach() -> String {
     std::env::var("BULKHEAD_ATTACH").unwrap_or_else(|_| "tc".to_owned())

@@ -127,7 +127,7 @@ fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_n
     run("mkfifo", &[&pipe]);
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(&file, "").unwrap();
-    // The ports begin on the fourth line of the configuration.
+    // The ports begin on the fifth line of the configuration.
     let told = |lab: &Lab, pod: &str, line: u32, netns: &str| {
         let what = format!("port default/{pod}, line {line} of the configuration: ");
         let is = |text: &str| text.contains(&what) && text.contains(&format!("{netns} is not a network namespace"));
@@ -135,7 +135,7 @@ fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_n
     };
     lab.call_netns("a", &pipe);
     lab.start("");
-    assert_eq!(told(&lab, "a", 4, &pipe), 1, "{}", lab.log());
+    assert_eq!(told(&lab, "a", 5, &pipe), 1, "{}", lab.log());
     let (a, c) = (lab.get("a").v4.clone(), lab.get("c").v4.clone());
     assert!(lab.pings("b", &c) && lab.pings("b", &a), "the port is open, and so are the others");
     let background = lab.get("b").netns.spawn(&format!("ping -n -i 0.01 -w 60 {c}"));
@@ -145,7 +145,7 @@ fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_n
         lab.write_config();
         lab.vswitch().signal("HUP");
         eventually("the port is open again", || lab.count("port default/a (p2) is open") == round + 2);
-        eventually("the fault is told", || told(&lab, "a", 4, netns) == 1 + usize::from(*netns == pipe));
+        eventually("the fault is told", || told(&lab, "a", 5, netns) == 1 + usize::from(*netns == pipe));
         eventually("the pod is reached", || lab.pings("b", &a));
     }
     assert_lost_nothing(&lab, "c", background);

@@ -14,10 +14,10 @@ const WAITING: usize = 64;
 
 /// How often the table is read anew while the kernel tells of changes. Nothing is known to be missing then; reading costs one dump,
 /// which takes a millisecond or two on a node of 500 pods.
-const SAFETY: Duration = Duration::from_secs(5);
+const SAFETY: Duration = Duration::from_secs(2);
 
 /// With each of so many of these readings all interfaces are asked for what is not in the table: some system calls each.
-const DEEP: u32 = 4;
+const DEEP: u32 = 2;
 
 /// How often it is read when the kernel tells nothing, because the process may not have another socket, or when reading it has
 /// failed.

@@ -413,10 +413,11 @@ fn a_port_that_is_closed_forwards_nothing_whatever_is_in_the_cache() {
     let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
     let good = frame(FLOWS[1], ACK);
     lab.add(&lab.flow(FLOWS[1]));
-    // On a machine that has its hands full the first packet was seen to come to the worker, which is as safe.
-    assert!((0..20).any(|_| lab.is_cached(&good)));
+    assert!(lab.is_cached(&good));
     lab.worker.take().unwrap().close(&mut lab.pool);
-    assert_eq!(lab.pass(&good), (None, None), "its packets are dropped");
+    // A child process that another test starts has a copy of the socket for a moment, until it runs its program.
+    assert!((0..100).any(|_| lab.pass(&good) == (None, None)), "its packets are dropped");
+    assert_eq!(lab.pass(&good), (None, None), "and stay so");
     assert_eq!(lab.net.seen_by_the_host(), 0);
 }
 

@@ -415,9 +415,13 @@ fn a_port_that_is_closed_forwards_nothing_whatever_is_in_the_cache() {
     lab.add(&lab.flow(FLOWS[1]));
     assert!(lab.is_cached(&good));
     lab.worker.take().unwrap().close(&mut lab.pool);
-    // A child process that another test starts has a copy of the socket for a moment, until it runs its program.
-    assert!((0..100).any(|_| lab.pass(&good) == (None, None)), "its packets are dropped");
-    assert_eq!(lab.pass(&good), (None, None), "and stay so");
+    // A child process that another test starts has a copy of the socket for a moment, until it runs its program; and on a busy
+    // machine a packet may come late.
+    let (deadline, mut silent) = (Instant::now() + Duration::from_secs(10), 0);
+    while silent < 5 {
+        assert!(Instant::now() < deadline, "its packets are dropped");
+        silent = if lab.pass(&good) == (None, None) { silent + 1 } else { 0 };
+    }
     assert_eq!(lab.net.seen_by_the_host(), 0);
 }
 

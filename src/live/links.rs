@@ -12,8 +12,7 @@ use super::log;
 /// says that it has left messages out: then the table is read anew. So memory is bounded whatever the node's interfaces do.
 const WAITING: usize = 64;
 
-/// How often the table is read anew while the kernel tells of changes. Nothing is known to be missing then; reading costs one dump,
-/// which takes a millisecond or two on a node of 500 pods.
+/// How often the table is read anew while the kernel tells of changes. Nothing is known to be missing then; reading costs one dump.
 const SAFETY: Duration = Duration::from_secs(2);
 
 /// With each of so many of these readings all interfaces are asked for what is not in the table: some system calls each.

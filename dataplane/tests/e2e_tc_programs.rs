@@ -24,6 +24,7 @@ impl Lab {
             affinity: Affinity::new(),
             workers,
             slow_path: SlowPathLimit::default(),
+            links: true,
             pins: None,
         };
         let datapath = net.inside("sw", || TcDatapath::new(&config)).unwrap_or_else(|error| panic!("{error}"));

@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub flow_lease: Duration,
     /// What a port may send to the workers.
     pub slow_path: SlowPathConfig,
+    /// Whether links (tcx) take the place of filters, where the kernel has them.
+    pub tcx: bool,
     /// Where links and maps are pinned.
     pub pins: Pins,
     /// Where policy comes from.
@@ -366,6 +368,7 @@ impl Config {
         differs("node", self.node != new.node);
         differs("attach", self.attach != new.attach);
         differs("flow_lease", self.flow_lease != new.flow_lease);
+        differs("tcx", self.tcx != new.tcx);
         differs("pins", self.pins != new.pins);
         differs("slow_path", self.slow_path != new.slow_path);
         differs("mode", self.mode != new.mode);

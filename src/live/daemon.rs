@@ -335,6 +335,7 @@ impl Kernel {
                 affinity: affinity.clone(),
                 workers: u32::try_from(config.workers.cores.len()).context("too many workers")?,
                 slow_path: SlowPathLimit { rate, burst },
+                links: config.tcx,
                 pins,
             })
             .map_err(anyhow::Error::from)

@@ -268,6 +268,20 @@ impl Datapath for LinuxDatapath {
         }
     }
 
+    fn is_unsettled(&self, attachment: &Attachment) -> bool {
+        match attachment {
+            Attachment::Xdp(_) => false,
+            Attachment::Tc(attachment) => attachment.is_unsettled(),
+        }
+    }
+
+    fn settle(&mut self, attachment: &mut Attachment) -> Result<(), String> {
+        match attachment {
+            Attachment::Xdp(_) => Ok(()),
+            Attachment::Tc(attachment) => attachment.settle(),
+        }
+    }
+
     fn open(
         &mut self,
         entry: &PortEntry,

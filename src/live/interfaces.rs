@@ -222,6 +222,25 @@ impl<D: Datapath> Interfaces<D> {
         Some(interface.open(link, datapath, now, &mut self.counters))
     }
 
+    /// Whether something is left to do that can wait.
+    pub(super) fn is_any_unsettled(&self, datapath: &D) -> bool {
+        let attachments = self.interfaces.iter().filter_map(|interface| interface.state.attachment());
+        attachments.into_iter().any(|attachment| datapath.is_unsettled(attachment))
+    }
+
+    /// Does a part of what can wait, for one interface.
+    pub(super) fn settle_next(&mut self, datapath: &mut D) {
+        for interface in &mut self.interfaces {
+            let attachment = interface.state.attachment_mut();
+            if let Some(attachment) = attachment.filter(|attachment| datapath.is_unsettled(attachment)) {
+                if let Err(why) = datapath.settle(attachment) {
+                    log::warn(&format!("port {}: {why}", interface.entry));
+                }
+                return;
+            }
+        }
+    }
+
     /// Whether it is any port's turn to be opened.
     pub(super) fn is_any_due(&self, now: Instant) -> bool {
         self.interfaces.iter().any(|interface| interface.is_due(now))

@@ -246,7 +246,11 @@ impl Lab {
     /// Writes the configuration, whole and at once.
     pub fn write_config(&self) {
         let (node, more) = (self.node_name(), &self.more_config);
-        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {}\nports:\n", attach());
+        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {}\n", attach());
+        if !has_tcx() && !more.contains("tcx: ") {
+            text.push_str("tcx: false\n");
+        }
+        text.push_str("ports:\n");
         for pod in self.pods.iter().filter(|pod| pod.configured) {
             let (interface, netns) = (&pod.interface, &pod.named);
             let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
@@ -407,6 +411,11 @@ pub fn attach() -> String {
 /// Whether that is at tc hooks.
 pub fn is_tc() -> bool {
     attach() == "tc"
+}
+
+/// Whether the labs' vswitches attach by links, as they do by default: `BULKHEAD_TCX`. Kernels before Linux 6.6 have none.
+pub fn has_tcx() -> bool {
+    std::env::var("BULKHEAD_TCX").is_err()
 }
 
 /// A veth between two namespaces, both ends up.

@@ -13,6 +13,8 @@ pub(super) struct File {
     pub(super) attach: Attach,
     #[serde(default)]
     pub(super) slow_path: SlowPath,
+    #[serde(default = "yes")]
+    pub(super) tcx: bool,
     pub(super) pins: Option<Spanned<String>>,
     pub(super) flow_lease: Option<Spanned<String>>,
     #[serde(default)]

@@ -16,6 +16,8 @@ use crate::live::interfaces::{AttachError, OpenError};
 pub(in crate::live) struct TcOpenable {
     attachment: TcAttachment,
     account: Option<Account>,
+    /// Whether the kernel has refused links in the place of filters.
+    has_only_filters: bool,
 }
 
 impl TcOpenable {
@@ -27,6 +29,18 @@ impl TcOpenable {
 
     pub(super) fn is_here_as(&self, index: u32) -> bool {
         self.attachment.is_here_as(index)
+    }
+
+    pub(super) fn is_unsettled(&self) -> bool {
+        !self.has_only_filters && self.attachment.wants_links()
+    }
+
+    /// Puts a link in the place of a filter.
+    pub(super) fn settle(&mut self) -> Result<(), String> {
+        self.attachment.use_link().map_err(|error| {
+            self.has_only_filters = true;
+            format!("its programs stay filters (clsact), which others can remove: {error}")
+        })
     }
 
     pub(super) const fn account(&self) -> Option<&Account> {
@@ -63,7 +77,7 @@ impl TcPorts {
             error => AttachError::Refused(error.to_string()),
         })?;
         match attachment.index() == Some(link.index) {
-            true => Ok(TcOpenable { attachment, account: None }),
+            true => Ok(TcOpenable { attachment, account: None, has_only_filters: false }),
             false => Err(AttachError::Gone),
         }
     }
@@ -74,7 +88,7 @@ impl TcPorts {
         link: &LinkStatus,
         attachment: &mut TcOpenable,
     ) -> Result<TcOpening, OpenError> {
-        let TcOpenable { attachment, account } = attachment;
+        let TcOpenable { attachment, account, .. } = attachment;
         if attachment.index().is_none_or(|index| !attachment.is_here_as(index)) {
             return Err(OpenError::Gone);
         }

@@ -63,6 +63,15 @@ pub(in crate::live) trait Datapath {
         attachment: &mut Self::Attachment,
     ) -> Result<Option<String>, String>;
 
+    /// Whether something of an attachment is left to do that can wait until the node's interfaces are quiet.
+    fn is_unsettled(&self, attachment: &Self::Attachment) -> bool;
+
+    /// Does a part of that, which may take some ten milliseconds. Its packets are treated as before meanwhile.
+    ///
+    /// # Errors
+    /// Why not, for people. It is settled then, as well as it can be.
+    fn settle(&mut self, attachment: &mut Self::Attachment) -> Result<(), String>;
+
     /// Opens the port of an interface that is up. Does not wait.
     ///
     /// # Errors

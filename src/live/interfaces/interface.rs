@@ -71,6 +71,22 @@ impl<A> State<A> {
             Self::Absent | Self::Unprotected { .. } => None,
         }
     }
+
+    /// What is attached to it.
+    pub(super) const fn attachment(&self) -> Option<&A> {
+        match self {
+            Self::Closed { attachment, .. } | Self::Open { attachment, .. } => Some(attachment),
+            Self::Absent | Self::Unprotected { .. } => None,
+        }
+    }
+
+    /// What is attached to it, to be changed.
+    pub(super) const fn attachment_mut(&mut self) -> Option<&mut A> {
+        match self {
+            Self::Closed { attachment, .. } | Self::Open { attachment, .. } => Some(attachment),
+            Self::Absent | Self::Unprotected { .. } => None,
+        }
+    }
 }
 
 /// One configured port and its interface.

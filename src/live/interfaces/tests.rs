@@ -30,6 +30,7 @@ struct FakeAttachment {
     index: u32,
     name: String,
     is_open: bool,
+    is_settled: bool,
     world: Rc<RefCell<World>>,
 }
 
@@ -50,6 +51,7 @@ struct Fake {
     /// Why nothing can be attached to any interface.
     attach: Option<AttachError>,
     refresh: Option<&'static str>,
+    settle: Option<&'static str>,
     open: Option<OpenError>,
     /// Ports that have other queues than they were opened with.
     outdated: Option<&'static str>,
@@ -68,7 +70,7 @@ impl Datapath for Fake {
             return Err(AttachError::Gone);
         }
         assert!(world.attached.insert(link.index, name.clone()).is_none(), "an interface takes one program");
-        Ok(FakeAttachment { index: link.index, name, is_open: false, world: Rc::clone(&self.world) })
+        Ok(FakeAttachment { index: link.index, name, is_open: false, is_settled: false, world: Rc::clone(&self.world) })
     }
 
     fn index(&self, attachment: &FakeAttachment) -> Option<u32> {
@@ -87,6 +89,16 @@ impl Datapath for Fake {
     ) -> Result<Option<String>, String> {
         self.refresh.map_or(Ok(()), |why| Err(why.to_owned()))?;
         Ok(self.outdated.take_if(|_| attachment.is_open).map(str::to_owned))
+    }
+
+    fn is_unsettled(&self, attachment: &FakeAttachment) -> bool {
+        !attachment.is_settled
+    }
+
+    fn settle(&mut self, attachment: &mut FakeAttachment) -> Result<(), String> {
+        attachment.is_settled = true;
+        self.world.borrow_mut().calls.push(format!("settle {}", attachment.name));
+        self.settle.map_or(Ok(()), |why| Err(why.to_owned()))
     }
 
     fn open(
@@ -580,7 +592,13 @@ fn another_interface_of_the_same_number_and_name_is_another_one() {
     let link = node.fake.world.borrow().links["va"].clone();
     node.remove("va");
     let gone = node.interfaces.interfaces[0].take().unwrap();
-    let attachment = FakeAttachment { index: 99, name: "va".into(), is_open: true, world: Rc::clone(&node.fake.world) };
+    let attachment = FakeAttachment {
+        index: 99,
+        name: "va".into(),
+        is_open: true,
+        is_settled: true,
+        world: Rc::clone(&node.fake.world),
+    };
     drop(gone);
     node.interfaces.interfaces[0].state = State::Open {
         index: 1,
@@ -736,4 +754,18 @@ fn whatever_happens_in_whatever_order_each_named_interface_is_attached_and_open_
         assert!(node.attached().is_empty(), "what nothing names is given back");
     }
     assert!(opened > 1000 && refused > 100, "{opened} {refused}");
+}
+
+#[test]
+fn what_can_wait_is_done_once_for_each_attachment_whether_its_port_is_open_or_not() {
+    let mut node = Node::open(&[A, B]);
+    let settled = |node: &Node| node.fake.world.borrow().calls.iter().filter(|call| call.starts_with("settle")).count();
+    assert_eq!(settled(&node), 0, "not before it is asked for");
+    node.fake.settle = Some("refused");
+    for expected in [1, 2, 2] {
+        node.interfaces.settle_next(&mut node.fake);
+        assert_eq!(settled(&node), expected);
+    }
+    assert!(!node.interfaces.is_any_unsettled(&node.fake), "also what was refused is not tried again");
+    assert_eq!(node.interfaces.open_of(), (2, 2), "and its port stays as it is");
 }

@@ -23,6 +23,13 @@ use crate::live::log;
 /// published one by one; of those that take microseconds many are published at once.
 const SLICE: Duration = Duration::from_millis(5);
 
+/// What can wait is done when no port was opened for this long: a pod that is just being started is not to wait for it.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Between two parts of what can wait. Each holds the kernel's lock of all interfaces for some ten milliseconds, and others on the node
+/// need it as well.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// How long to wait for the answer of the thread: it may be opening a port, which takes some ten milliseconds.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -118,6 +125,7 @@ pub(in crate::live) fn start(
         is_stopped: false,
         is_settled: false,
         next_read: Instant::now(),
+        next_settling: Instant::now() + QUIET,
     };
     let thread = std::thread::Builder::new().name("interfaces".into()).spawn(move || owner.run())?;
     Ok(Handle { commands: tell, thread })
@@ -141,6 +149,8 @@ struct Owner {
     is_settled: bool,
     /// When the table of interfaces is read anew.
     next_read: Instant,
+    /// When the next part of what can wait is done, if there is any.
+    next_settling: Instant,
 }
 
 impl Owner {
@@ -151,6 +161,9 @@ impl Owner {
                 self.is_settled = true;
                 let (open, all) = self.interfaces.open_of();
                 let _ = self.notices.send(Notice::Settled { open, all });
+            }
+            if next.is_none() {
+                self.settle();
             }
             self.wait(next.unwrap_or_else(|| self.deadline()));
             if self.is_stopped {
@@ -195,10 +208,22 @@ impl Owner {
                 break self.interfaces.is_any_due(now).then_some(now);
             }
         };
-        if opened && !self.publish() {
-            return None;
+        if opened {
+            self.next_settling = Instant::now() + QUIET;
+            if !self.publish() {
+                return None;
+            }
         }
         more
+    }
+
+    /// Does a part of what can wait, if it is time.
+    fn settle(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_settling && self.links.is_whole() {
+            self.interfaces.settle_next(&mut self.datapath);
+            self.next_settling = now + PAUSE;
+        }
     }
 
     fn publish(&self) -> bool {
@@ -209,7 +234,8 @@ impl Owner {
     fn deadline(&self) -> Instant {
         // What cannot be published comes first: nothing is opened before.
         let attempt = self.composer.next_attempt().or_else(|| self.interfaces.next_attempt());
-        attempt.map_or(self.next_read, |attempt| attempt.min(self.next_read))
+        let settling = self.interfaces.is_any_unsettled(&self.datapath).then_some(self.next_settling);
+        [attempt, settling].into_iter().flatten().fold(self.next_read, Instant::min)
     }
 
     /// Waits until somebody tells something, and takes all that was told.

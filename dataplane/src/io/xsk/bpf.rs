@@ -240,6 +240,21 @@ pub(super) fn link_id(link: BorrowedFd<'_>) -> io::Result<u32> {
     link_info(link).map(|info| info.id)
 }
 
+/// The number of a program.
+pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    /// `struct bpf_prog_info` as far as the number.
+    #[derive(Default)]
+    #[repr(C)]
+    struct ProgramInfo {
+        kind: u32,
+        id: u32,
+    }
+    let mut info = ProgramInfo::default();
+    // SAFETY: `ProgramInfo` is made of numbers, and the kernel writes at most as many bytes as it has.
+    unsafe { info_of(program, address(&raw mut info), small_size::<ProgramInfo>()) }?;
+    Ok(info.id)
+}
+
 /// The numbers of the links at a tc hook of an interface of the calling thread's network namespace, in the order in which
 /// their programs run (Linux 6.6).
 pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {

@@ -150,12 +150,23 @@ pub enum XskError {
         /// What the verifier said last.
         reason: String,
     },
-    /// The kernel has no links at tc hooks.
+    /// The kernel has no tc hooks.
     #[error(
-        "{interface}: the kernel does not attach a program at the tc hook: {source}\n  help: Linux 6.6 or newer, or \
-         `attach: xdp` in the configuration"
+        "{interface}: the kernel does not attach a program at the tc hook: {source}\n  help: it needs CONFIG_NET_SCH_INGRESS and \
+         CONFIG_NET_CLS_BPF (modules sch_ingress, cls_bpf); else `attach: xdp` in the configuration"
     )]
-    NoTcx {
+    NoTcHook {
+        /// Its name.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Something else is where our programs go.
+    #[error(
+        "{interface}: something else is at the tc hook: {source}\n  help: `tc qdisc show dev {interface}` and `tc filter show dev \
+         {interface} ingress` tell what; `tc qdisc del dev {interface} ingress` removes what was left over"
+    )]
+    TcHookInUse {
         /// Its name.
         interface: String,
         /// What the kernel said.
@@ -211,6 +222,16 @@ pub enum XskError {
 }
 
 impl XskError {
+    /// What an error number means when a program was to be attached at tc.
+    pub(in crate::io) fn at_tc(interface: &str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::EOPNOTSUPP) => Self::NoTcHook { interface: interface.to_owned(), source },
+            // Another queueing discipline; a filter of another kind at our preference.
+            Some(libc::EEXIST | libc::EINVAL) => Self::TcHookInUse { interface: interface.to_owned(), source },
+            _ => Self::system(interface, "attach the tc programs", source),
+        }
+    }
+
     /// What an error number means whatever was tried.
     pub(in crate::io) fn system(interface: &str, operation: &'static str, source: io::Error) -> Self {
         let interface = interface.to_owned();
@@ -238,6 +259,10 @@ mod tests {
         assert!(told(libc::EAFNOSUPPORT).to_string().contains("CONFIG_XDP_SOCKETS"));
         assert!(matches!(told(libc::ENODEV), XskError::NoInterface { interface } if interface == "veth7"));
         assert!(told(libc::EIO).to_string().starts_with("veth7: create an AF_XDP socket: "));
+        let at_tc = |code| XskError::at_tc("veth7", io::Error::from_raw_os_error(code)).to_string();
+        assert!(at_tc(libc::ENOENT).contains("CONFIG_NET_CLS_BPF"), "an old kernel's missing feature is named");
+        assert!(at_tc(libc::EEXIST).contains("tc qdisc show dev veth7"));
+        assert!(at_tc(libc::EPERM).contains("attach the tc programs: Operation not permitted"));
         let present = XskError::ProgramPresent { interface: "veth7".to_owned() }.to_string();
         assert!(present.contains("ip link set veth7 xdp off"), "{present}");
     }

@@ -1,4 +1,4 @@
-//! What is changed by rtnetlink: making, setting up and removing the trunk.
+//! What is changed by rtnetlink: making, setting up and removing the trunk, and filters.
 //! Source: `include/uapi/linux/{rtnetlink,if_link,veth,pkt_sched}.h`.
 
 use std::ffi::CStr;
@@ -51,15 +51,21 @@ pub(super) fn set_root_qdisc(interface: u32, kind: &CStr) -> io::Result<()> {
     /// `1:`, and `TC_H_ROOT`.
     const HANDLE: u32 = 1 << 16;
     const ROOT: u32 = u32::MAX;
-    // `struct tcmsg`: family, padding, interface, handle, parent, information.
-    let mut body = vec![0; 4];
-    for number in [interface, HANDLE, ROOT, 0] {
-        body.extend(number.to_ne_bytes());
-    }
+    let mut body = traffic_control(interface, HANDLE, ROOT, 0);
     /// `TCA_KIND`.
     const KIND: u16 = 1;
     attribute(&mut body, KIND, kind.to_bytes_with_nul());
     change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &body)
+}
+
+/// `struct tcmsg`: a queueing discipline or a filter of an interface.
+pub(super) fn traffic_control(interface: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
+    // Family and padding.
+    let mut body = vec![0; 4];
+    for number in [interface, handle, parent, info] {
+        body.extend(number.to_ne_bytes());
+    }
+    body
 }
 
 fn link(interface: u32) -> [u8; LINK] {
@@ -68,12 +74,13 @@ fn link(interface: u32) -> [u8; LINK] {
     body
 }
 
-fn change(kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
+/// Asks for a change and waits for the answer.
+pub(super) fn change(kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
     request(libc::NETLINK_ROUTE, kind, libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags, body, |_| {})
 }
 
 /// Appends an attribute.
-fn attribute(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(super) fn attribute(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(4 + value.len()).expect("names and numbers are short");
     bytes.extend(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());

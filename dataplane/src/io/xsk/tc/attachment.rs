@@ -1,14 +1,13 @@
 //! One interface whose packets come to the tc data path.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::pins::Pins;
+use super::attached::Attached;
 use super::{TcDatapath, how};
 use crate::PortKind;
 use crate::io::FlowSlot;
-use crate::io::xsk::bpf::{self, Hook};
+use crate::io::xsk::bpf::Hook;
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::LinkInfo;
 use crate::io::xsk::{namespace, netlink};
@@ -18,9 +17,9 @@ use crate::io::xsk::{namespace, netlink};
 #[derive(Debug)]
 pub struct TcAttachment {
     datapath: Arc<TcDatapath>,
-    ingress: OwnedFd,
+    ingress: Attached,
     /// What drops packets that the node's kernel sends to a pod.
-    guard: Option<OwnedFd>,
+    guard: Option<Attached>,
     slot: FlowSlot,
     how: u32,
     /// The interface's number while the port is open.
@@ -54,10 +53,7 @@ impl TcAttachment {
         let slot = datapath.table.take_slot().ok_or_else(|| XskError::NoSlot { interface: name.to_owned() })?;
         let links = attach(datapath, info.index, is_guarded).map_err(|source: io::Error| {
             datapath.table.give_slot(slot);
-            match source.raw_os_error() {
-                Some(libc::EINVAL) => XskError::NoTcx { interface: name.to_owned(), source },
-                _ => XskError::system(name, "attach the tc programs", source),
-            }
+            XskError::at_tc(name, source)
         });
         let (ingress, guard) = links?;
         Ok(Self { datapath: Arc::clone(datapath), ingress, guard, slot, how, open_as: None })
@@ -97,33 +93,56 @@ impl TcAttachment {
 
     /// The interface's number now, in the namespace where it is now; none when it was removed. Asks the kernel.
     pub fn index(&self) -> Option<u32> {
-        bpf::attached_to(self.ingress.as_fd()).ok().map(|(index, _)| index).filter(|&index| index != 0)
+        self.ingress.interface()
     }
 
     /// Whether it is the interface of this number in the calling thread's namespace. Asks for the links that are on that
     /// one, since an interface that was moved to another namespace may have the same number there.
     pub fn is_here_as(&self, index: u32) -> bool {
-        let Ok(own) = bpf::link_id(self.ingress.as_fd()) else { return false };
-        self.index() == Some(index) && bpf::links_of(Hook::TcIngress, index).is_ok_and(|links| links.contains(&own))
+        self.ingress.is_here_as(Hook::TcIngress, index)
+    }
+
+    /// Whether filters are left that links can take the place of.
+    pub fn wants_links(&self) -> bool {
+        self.datapath.has_links() && !(self.ingress.is_link() && self.guard.as_ref().is_none_or(Attached::is_link))
+    }
+
+    /// Puts a link in the place of one filter, which takes some ten milliseconds. The programs see each packet meanwhile. Must be called
+    /// in the interface's network namespace.
+    ///
+    /// # Errors
+    /// When the interface is gone or the kernel refuses; the filter stays.
+    pub fn use_link(&mut self) -> io::Result<()> {
+        if !self.ingress.is_link() {
+            return self.ingress.use_link(&self.datapath, Hook::TcIngress);
+        }
+        self.guard.as_mut().map_or(Ok(()), |guard| guard.use_link(&self.datapath, Hook::TcEgress))
     }
 }
 
-/// The links that an earlier process has left at an interface, with our programs in them.
-fn take_over(datapath: &TcDatapath, interface: u32, is_guarded: bool) -> Option<(OwnedFd, Option<OwnedFd>)> {
-    let pins = datapath.pins.as_ref()?;
-    let ingress = pins.take(Hook::TcIngress, interface, datapath.ingress.as_fd())?;
-    let guard = is_guarded.then(|| pins.take(Hook::TcEgress, interface, datapath.guard.as_fd()));
+/// What an earlier process has left at an interface, with our programs in it.
+fn take_over(datapath: &TcDatapath, interface: u32, is_guarded: bool) -> Option<(Attached, Option<Attached>)> {
+    let ingress = Attached::take_over(datapath, Hook::TcIngress, interface)?;
+    let guard = is_guarded.then(|| Attached::take_over(datapath, Hook::TcEgress, interface));
     match guard {
         Some(None) => None,
         guard => Some((ingress, guard.flatten())),
     }
 }
 
-fn attach(datapath: &TcDatapath, interface: u32, is_guarded: bool) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
-    let attach = |hook, program: &OwnedFd| Pins::attach(datapath.pins.as_ref(), hook, program.as_fd(), interface);
-    let ingress = attach(Hook::TcIngress, &datapath.ingress)?;
-    let guard = is_guarded.then(|| attach(Hook::TcEgress, &datapath.guard));
-    Ok((ingress, guard.transpose()?))
+fn attach(datapath: &TcDatapath, interface: u32, is_guarded: bool) -> io::Result<(Attached, Option<Attached>)> {
+    let ingress = Attached::new(datapath, Hook::TcIngress, interface)?;
+    let guard = is_guarded.then(|| Attached::new(datapath, Hook::TcEgress, interface)).transpose();
+    match guard {
+        Ok(mut guard) => {
+            guard.iter_mut().for_each(|guard| guard.share_qdisc(&ingress));
+            Ok((ingress, guard))
+        }
+        Err(error) => {
+            ingress.detach();
+            Err(error)
+        }
+    }
 }
 
 impl Drop for TcAttachment {
@@ -136,10 +155,8 @@ impl Drop for TcAttachment {
         if let Some((pins, interface)) = self.datapath.pins.as_ref().zip(interface) {
             pins.forget(interface);
         }
-        for link in [Some(&self.ingress), self.guard.as_ref()].into_iter().flatten() {
-            // Fails when the interface is gone, and then there is nothing to detach from.
-            drop(bpf::detach(link.as_fd()));
-        }
+        // The second one takes the queueing discipline with it.
+        [self.guard.as_ref(), Some(&self.ingress)].into_iter().flatten().for_each(Attached::detach);
         self.datapath.table.give_slot(self.slot);
     }
 }

@@ -15,14 +15,16 @@
 //!
 //! The other attachment, AF_XDP sockets on the interface itself ([`super::Interface`]), takes segmentation and checksum offload
 //! away from a pod, needs packet memory and sockets for each port, and is faster for single frames that were never the
-//! kernel's packets. Here opening a port is attaching a link and filling in two values; an idle port costs nothing.
+//! kernel's packets. Here opening a port is attaching a filter and filling in two values; an idle port costs nothing.
 //!
 //! **Invariant.** A packet of an attached interface reaches the node's own network stack never: the program sends it on or drops
 //! it. While the port is closed, it drops all. What leaves is judged by a worker, or belongs to a flow that a worker has added
 //! for a lease and for the epochs of both ports.
 
+mod attached;
 mod attachment;
 mod deliver;
+mod filter;
 mod ingress;
 mod pins;
 mod trunk;
@@ -63,6 +65,17 @@ mod how {
     pub(super) const OUT: u32 = 2;
 }
 
+/// What the programs of ports are called.
+const INGRESS: &str = "bulkhead_in";
+const GUARD: &str = "bulkhead_guard";
+/// What the program at the trunk is called.
+const DELIVER: &str = "bulkhead_out";
+
+/// What the program for this hook of a port's interface is called.
+fn name_of(hook: Hook) -> &'static str {
+    if hook == Hook::TcEgress { GUARD } else { INGRESS }
+}
+
 /// What the data path is made with.
 #[derive(Clone, Debug)]
 pub struct TcConfig {
@@ -74,6 +87,8 @@ pub struct TcConfig {
     pub workers: u32,
     /// What a port may send to the workers.
     pub slow_path: SlowPathLimit,
+    /// Whether links (tcx) take the place of filters, where the kernel has them.
+    pub links: bool,
     /// Where maps and links get names, in a BPF file system, by which they outlive the process; none when they shall not.
     pub pins: Option<PathBuf>,
 }
@@ -100,9 +115,10 @@ impl Default for SlowPathLimit {
 pub struct TcDatapath {
     table: FlowTable,
     ports: Map,
-    ingress: OwnedFd,
-    guard: OwnedFd,
+    programs: Programs,
     trunk: Trunk,
+    /// Whether the kernel has links, as far as is known, and they are wanted.
+    links: AtomicBool,
     /// The network namespace in which all this is.
     namespace: Option<u64>,
     pins: Option<Pins>,
@@ -112,11 +128,18 @@ pub struct TcDatapath {
     stays: AtomicBool,
 }
 
+/// The programs at ports' interfaces.
+struct Programs {
+    ingress: OwnedFd,
+    /// What drops packets that the node's kernel sends to a pod.
+    guard: OwnedFd,
+}
+
 impl TcDatapath {
     /// Makes the maps and the trunk in the calling thread's network namespace, and loads the programs.
     ///
     /// # Errors
-    /// [`XskError`] when the kernel is too old (6.6 for this), the process lacks `CAP_BPF`, `CAP_PERFMON` or `CAP_NET_ADMIN`, or
+    /// [`XskError`] when the kernel is too old, the process lacks `CAP_BPF`, `CAP_PERFMON` or `CAP_NET_ADMIN`, or
     /// another vswitch runs in the namespace.
     pub fn new(config: &TcConfig) -> Result<Arc<Self>, XskError> {
         let name = &config.trunk[0];
@@ -138,13 +161,14 @@ impl TcDatapath {
         let ports = ports.map_err(failed("make the map of ports"))?;
         let left = left_open(&ports).map_err(failed("read the map of ports"))?;
         left.values().for_each(|&slot| table.keep_slot(slot));
-        let ingress = load(name, Hook::TcIngress, "bulkhead_in", &ingress::instructions(&table, &ports))?;
-        let guard = load(name, Hook::TcEgress, "bulkhead_guard", &deliver::guard(&table, &ports))?;
-        let deliver = load(name, Hook::TcIngress, "bulkhead_out", &deliver::to_ports(&table))?;
+        let ingress = load(name, Hook::TcIngress, INGRESS, &ingress::instructions(&table, &ports))?;
+        let guard = load(name, Hook::TcEgress, GUARD, &deliver::guard(&table, &ports))?;
+        let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table))?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
-        let trunk = Trunk::new(&config.trunk, config.workers, deliver.as_fd(), pins.as_ref(), known, claim)?;
+        let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::current(), AtomicBool::new(false));
-        let datapath = Self { table, ports, ingress, guard, trunk, namespace, pins, left: Mutex::new(left), stays };
+        let (programs, links) = (Programs { ingress, guard }, AtomicBool::new(config.links));
+        let datapath = Self { table, ports, programs, trunk, links, namespace, pins, left: Mutex::new(left), stays };
         datapath.configure(config);
         Ok(Arc::new(datapath))
     }
@@ -170,6 +194,20 @@ impl TcDatapath {
             }
             self.table.give_slot(slot);
         }
+        let own = [&self.programs.ingress, &self.programs.guard].map(|program| bpf::program_id(program.as_fd()));
+        if let [Ok(ingress), Ok(guard)] = own {
+            // Fails when the kernel does not answer; what is left goes on to drop packets then.
+            let _ = remove_filters(&[ingress, guard]);
+        }
+    }
+
+    fn has_links(&self) -> bool {
+        self.links.load(Ordering::Relaxed)
+    }
+
+    /// The kernel has turned out to have no links.
+    fn give_up_links(&self) {
+        self.links.store(false, Ordering::Relaxed);
     }
 
     /// Leaves maps, links and trunk to the next process when this one ends, if they have names: flows go on until their leases end,
@@ -247,7 +285,7 @@ impl fmt::Debug for TcDatapath {
     }
 }
 
-/// Removes what vswitches of the calling thread's network namespace have left: links and maps below `pins`, and the trunk. Returns
+/// Removes what vswitches of the calling thread's network namespace have left: links and maps below `pins`, filters, and the trunk. Returns
 /// whether there was something.
 ///
 /// # Errors
@@ -256,8 +294,17 @@ pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bo
     let failed = |operation| move |source| XskError::system(&trunk[0], operation, source);
     let _claim = trunk::claim(&trunk[0])?;
     let links = pins.map_or(Ok(0), Pins::remove_all).map_err(failed("remove pinned links and maps"))?;
+    let filters = remove_filters(&[]).map_err(failed("ask for the interfaces"))?;
     let had_trunk = trunk::remove(&trunk[0])?;
-    Ok(links > 0 || had_trunk)
+    Ok(links + filters > 0 || had_trunk)
+}
+
+/// Removes the filters of earlier processes from all interfaces of the calling thread's network namespace, but for those with the
+/// programs of this one. Returns how many there were.
+fn remove_filters(own: &[u32]) -> io::Result<usize> {
+    let links = super::links()?;
+    let hooks = links.iter().flat_map(|link| [Hook::TcIngress, Hook::TcEgress].map(|hook| (hook, link.index)));
+    Ok(hooks.filter(|&(hook, interface)| filter::remove_left(hook, interface, name_of(hook), own)).count())
 }
 
 /// Whether a vswitch of the calling thread's network namespace has the trunk with this first end.

@@ -84,8 +84,8 @@ impl Pins {
     }
 
     /// As [`take`](Self::take), of the trunk.
-    pub(super) fn take_trunk(&self, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
-        self.take_from(&self.folder.join("out"), Hook::TcIngress, interface, program)
+    pub(super) fn take_trunk(pins: Option<&Self>, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
+        pins.and_then(|pins| pins.take_from(&pins.folder.join("out"), Hook::TcIngress, interface, program))
     }
 
     fn take_from(&self, path: &Path, hook: Hook, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {

@@ -12,7 +12,7 @@
 //! Without a qdisc, a ring of 256 frames is all that is between the two ends, and one packet of 64 KiB is 45 frames.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ahash::RandomState;
 
+use super::TcConfig;
+use super::attached::Attached;
 use super::pins::Pins;
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::{self, LinkInfo};
@@ -39,7 +41,7 @@ pub(super) struct Trunk {
     first: LinkInfo,
     /// The sockets' end. None while this is dropped.
     second: Option<Interface>,
-    _deliver: OwnedFd,
+    _deliver: Attached,
     /// Says that this namespace has a vswitch: a name that goes with the process.
     _claim: UnixListener,
     /// Whether the pair is left to the next process.
@@ -50,23 +52,23 @@ impl Trunk {
     /// Takes over the pair that an earlier process has left with the number `known`, or makes it in the calling thread's network
     /// namespace in place of what has its name.
     pub(super) fn new(
-        names: &[String; 2],
-        workers: u32,
+        config: &TcConfig,
         deliver: BorrowedFd<'_>,
         pins: Option<&Pins>,
         known: u32,
         claim: UnixListener,
     ) -> Result<Self, XskError> {
+        let TcConfig { trunk: names, workers, .. } = config;
         let [first, second] = names;
         let stays = AtomicBool::new(false);
-        if let Some((info, link)) = pins.and_then(|pins| Self::take_over(names, workers, deliver, pins, known)) {
+        if let Some((info, deliver)) = Self::take_over(config, deliver, pins, known) {
             let second = Interface::hold(second, XdpMode::Auto, None)?;
-            return Ok(Self { first: info, second: Some(second), _deliver: link, _claim: claim, stays });
+            return Ok(Self { first: info, second: Some(second), _deliver: deliver, _claim: claim, stays });
         }
         remove(first)?;
         let failed = |operation| move |source| XskError::system(first, operation, source);
-        netlink_write::make_veth([first, second], draw_number(), workers, MTU).map_err(failed("make the trunk"))?;
-        let made = Self::set_up(names, workers, deliver, pins);
+        netlink_write::make_veth([first, second], draw_number(), *workers, MTU).map_err(failed("make the trunk"))?;
+        let made = Self::set_up(config, deliver, pins);
         let (info, second, deliver) = made.inspect_err(|_| {
             let _ = remove(first);
         })?;
@@ -75,28 +77,28 @@ impl Trunk {
 
     /// None when there is no pair that fits.
     fn take_over(
-        [first, second]: &[String; 2],
-        workers: u32,
+        config: &TcConfig,
         deliver: BorrowedFd<'_>,
-        pins: &Pins,
+        pins: Option<&Pins>,
         known: u32,
-    ) -> Option<(LinkInfo, OwnedFd)> {
+    ) -> Option<(LinkInfo, Attached)> {
+        let TcConfig { trunk: [first, second], workers, .. } = config;
         let [info, other] = [first, second].map(|name| LinkInfo::read(name).ok());
         let (info, other) = (info?, other?);
-        let fits = |end: &LinkInfo| end.up && (end.queues, end.transmit_queues) == (workers, workers);
+        let fits = |end: &LinkInfo| end.up && (end.queues, end.transmit_queues) == (*workers, *workers);
         if info.index != known || !fits(&info) || !fits(&other) {
             return None;
         }
-        let link = pins.take_trunk(info.index, deliver)?;
-        Some((info, link))
+        let deliver = Attached::left_at_trunk(pins, info.index, deliver)?;
+        Some((info, deliver))
     }
 
     fn set_up(
-        [first, second]: &[String; 2],
-        workers: u32,
+        config: &TcConfig,
         deliver: BorrowedFd<'_>,
         pins: Option<&Pins>,
-    ) -> Result<(LinkInfo, Interface, OwnedFd), XskError> {
+    ) -> Result<(LinkInfo, Interface, Attached), XskError> {
+        let TcConfig { trunk: [first, second], workers, links, .. } = config;
         let failed = |operation| move |source| XskError::system(first, operation, source);
         for name in [first, second] {
             // A node without IPv6 has no such file, and then nothing speaks.
@@ -105,12 +107,10 @@ impl Trunk {
         set_transmit_checksum_offload(first, false)?;
         link::turn_off(first, &TAG_OFFLOADS)?;
         let info = LinkInfo::read(first)?;
-        let queues = if workers == 1 { c"pfifo_fast" } else { c"mq" };
+        let queues = if *workers == 1 { c"pfifo_fast" } else { c"mq" };
         netlink_write::set_root_qdisc(info.index, queues).map_err(failed("give the trunk a queue"))?;
-        let deliver = Pins::attach_trunk(pins, deliver, info.index).map_err(|source| match source.raw_os_error() {
-            Some(libc::EINVAL) => XskError::NoTcx { interface: first.clone(), source },
-            _ => XskError::system(first, "attach a tc program", source),
-        })?;
+        let deliver = Attached::to_trunk(pins, *links, deliver, info.index);
+        let deliver = deliver.map_err(|source| XskError::at_tc(first, source))?;
         let interface = Interface::hold(second, XdpMode::Auto, None)?;
         for index in [info.index, interface.info().index] {
             netlink_write::set_up(index).map_err(failed("set the trunk up"))?;

@@ -1,0 +1,173 @@
+//! A program at a tc hook as a filter of the `clsact` queueing discipline.
+//! Source: `include/uapi/linux/{rtnetlink,pkt_sched,pkt_cls}.h`, `net/sched/cls_bpf.c`.
+//!
+//! A filter takes well below a millisecond to attach. A link (tcx, Linux 6.6) takes some ten: the kernel waits for an RCU grace
+//! period with the lock of all interfaces held. On the other hand nobody but its owner can remove a link, and its program runs before
+//! every filter. So a port begins with filters, and [`Attached`](super::attached::Attached) puts links in their place later.
+//!
+//! A filter belongs to its interface: it stays when the process dies, so packets are dropped and not let past policy, and it goes when the
+//! interface is removed or moved to another network namespace.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::io::xsk::bpf::{self, Hook};
+use crate::io::xsk::netlink::{ask, attributes, number, request};
+use crate::io::xsk::netlink_write::{attribute, change, traffic_control};
+
+/// `struct tcmsg`.
+const HEADER: usize = 20;
+/// `TCA_KIND`, `TCA_OPTIONS`.
+const KIND: u16 = 1;
+const OPTIONS: u16 = 2;
+/// `TCA_BPF_FD`, `TCA_BPF_NAME`, `TCA_BPF_FLAGS`, `TCA_BPF_ID`.
+const PROGRAM: u16 = 6;
+const NAME: u16 = 7;
+const FLAGS: u16 = 8;
+const PROGRAM_ID: u16 = 11;
+
+/// The number of our filter among those of one preference. Drawn once, so that it is nobody else's.
+const HANDLE: u32 = 0xb01c_4ead;
+/// The preference, the lower the earlier, and `ETH_P_ALL` in network order. 1 is the first that can be had.
+const INFO: u32 = 1 << 16 | (libc::ETH_P_ALL as u32).to_be() >> 16;
+
+/// See the module. Dropping it leaves the filter where it is.
+#[derive(Debug)]
+pub(super) struct Filter {
+    hook: Hook,
+    interface: u32,
+    program: u32,
+    /// Whether the queueing discipline was made for it, or for the other filter of its port.
+    owns_qdisc: bool,
+}
+
+impl Filter {
+    /// Attaches a program to an interface of the calling thread's network namespace, in the place of one that an earlier process has
+    /// left, with no moment in between. The name is for `tc filter show`.
+    ///
+    /// # Errors
+    /// When the kernel refuses; `AlreadyExists` when the interface has an `ingress` queueing discipline, which knows no egress.
+    pub(super) fn attach(hook: Hook, program: BorrowedFd<'_>, name: &str, interface: u32) -> io::Result<Self> {
+        let owns_qdisc = make_qdisc(interface)?;
+        let filter = Self { hook, interface, program: bpf::program_id(program)?, owns_qdisc };
+        let mut options = Vec::new();
+        attribute(&mut options, PROGRAM, &program.as_raw_fd().cast_unsigned().to_ne_bytes());
+        attribute(&mut options, NAME, &[name.as_bytes(), b"\0"].concat());
+        /// `TCA_BPF_FLAG_ACT_DIRECT`: what the program returns is what happens to the packet.
+        const DIRECT: u32 = 1;
+        attribute(&mut options, FLAGS, &DIRECT.to_ne_bytes());
+        let mut body = filter.message();
+        attribute(&mut body, KIND, b"bpf\0");
+        attribute(&mut body, OPTIONS, &options);
+        change(libc::RTM_NEWTFILTER, libc::NLM_F_CREATE, &body)?;
+        Ok(filter)
+    }
+
+    /// The queueing discipline was made for another filter of the same port.
+    pub(super) const fn share_qdisc(&mut self, other: &Self) {
+        self.owns_qdisc |= other.owns_qdisc;
+    }
+
+    /// The interface's number, if the filter is still there with this program.
+    pub(super) fn interface(&self) -> Option<u32> {
+        left(self.hook, self.interface).filter(|&(_, program)| program == self.program).map(|_| self.interface)
+    }
+
+    /// Removes it, and the queueing discipline if that was made for it and has no other filter.
+    pub(super) fn detach(&self) {
+        // Fails when it is not there any more.
+        let _ = change(libc::RTM_DELTFILTER, 0, &[self.message(), kind(b"bpf\0")].concat());
+        if self.owns_qdisc {
+            remove_empty_qdisc(self.interface);
+        }
+    }
+
+    /// `struct tcmsg` with which the filter is found.
+    fn message(&self) -> Vec<u8> {
+        traffic_control(self.interface, HANDLE, parent(self.hook), INFO)
+    }
+}
+
+/// Whether an earlier process has left a filter of this name at a hook of an interface of the calling thread's network namespace.
+pub(super) fn is_left(hook: Hook, interface: u32, name: &str) -> bool {
+    left(hook, interface).is_some_and(|(left, _)| left == name.as_bytes())
+}
+
+/// Removes the filter of this name that an earlier process has left at a hook, but not one with a program of this process, whose numbers
+/// are `own`. Returns whether there was one.
+pub(super) fn remove_left(hook: Hook, interface: u32, name: &str, own: &[u32]) -> bool {
+    let program = left(hook, interface).filter(|(left, program)| left == name.as_bytes() && !own.contains(program));
+    program.map(|(_, program)| Filter { hook, interface, program, owns_qdisc: true }.detach()).is_some()
+}
+
+/// The name of our filter at this hook, and the number of its program, whichever process has attached it.
+fn left(hook: Hook, interface: u32) -> Option<(Vec<u8>, u32)> {
+    let mut found = None;
+    // Fails when there is no such interface, queueing discipline or filter.
+    let asked = get(libc::RTM_GETTFILTER, &traffic_control(interface, HANDLE, parent(hook), INFO), |message| {
+        found = program_of(message);
+    });
+    found.filter(|_| asked.is_ok())
+}
+
+/// Makes the `clsact` queueing discipline, which does nothing but carry filters. Whether it was not there.
+fn make_qdisc(interface: u32) -> io::Result<bool> {
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+    match change(libc::RTM_NEWQDISC, flags, &[qdisc(interface), kind(b"clsact\0")].concat()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) && has_clsact(interface)? => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether what is at the place of `clsact` is one: `ingress` has the same place.
+fn has_clsact(interface: u32) -> io::Result<bool> {
+    let mut is_clsact = false;
+    get(libc::RTM_GETQDISC, &qdisc(interface), |message| {
+        let mut attributes = attributes(message.get(HEADER..).unwrap_or_default());
+        is_clsact = attributes.any(|(kind, value)| kind == KIND && value == b"clsact\0");
+    })?;
+    Ok(is_clsact)
+}
+
+fn remove_empty_qdisc(interface: u32) {
+    let is_empty = [Hook::TcIngress, Hook::TcEgress].into_iter().all(|hook| {
+        let mut filters = 0;
+        let asked = ask(libc::RTM_GETTFILTER, true, &traffic_control(interface, 0, parent(hook), 0), |_| filters += 1);
+        asked.is_ok() && filters == 0
+    });
+    if is_empty {
+        let _ = change(libc::RTM_DELQDISC, 0, &qdisc(interface));
+    }
+}
+
+/// Asks for one queueing discipline or filter. The kernel tells the asker only if that is to hear of it as well (`NLM_F_ECHO`).
+fn get(kind: u16, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
+    request(libc::NETLINK_ROUTE, kind, libc::NLM_F_REQUEST | libc::NLM_F_ECHO, body, each)
+}
+
+/// `TC_H_CLSACT` with `TC_H_MIN_INGRESS` or `TC_H_MIN_EGRESS`.
+fn parent(hook: Hook) -> u32 {
+    if hook == Hook::TcEgress { 0xffff_fff3 } else { 0xffff_fff2 }
+}
+
+fn qdisc(interface: u32) -> Vec<u8> {
+    /// `ffff:`, and `TC_H_CLSACT`.
+    const HANDLE: u32 = 0xffff_0000;
+    const PARENT: u32 = 0xffff_fff1;
+    traffic_control(interface, HANDLE, PARENT, 0)
+}
+
+fn kind(name: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    attribute(&mut bytes, KIND, name);
+    bytes
+}
+
+/// The name of a filter that is a program, and the number of the program.
+fn program_of(message: &[u8]) -> Option<(Vec<u8>, u32)> {
+    let (_, options) = attributes(message.get(HEADER..)?).find(|&(kind, _)| kind == OPTIONS)?;
+    let told = |wanted| attributes(options).find(move |&(kind, _)| kind == wanted).map(|(_, value)| value);
+    let name = told(NAME)?;
+    Some((name.strip_suffix(b"\0").unwrap_or(name).to_vec(), number(told(PROGRAM_ID)?, 0)?))
+}

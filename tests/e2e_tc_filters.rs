@@ -48,6 +48,7 @@ fn filters_open_a_port_and_links_take_their_place_when_the_node_is_quiet() {
     eventually("links have taken the place of filters", || {
         ["a", "b"].iter().all(|pod| !has_clsact(&lab, pod)) && is_attached(&lab.node, &lab.get("a").interface)
     });
+    eventually("that is said", || lab.log().contains("links have taken the place of filters"));
     assert!(lab.pings("a", &to));
     lab.stop();
     assert!(!is_attached(&lab.node, &lab.get("a").interface), "nothing stays without pins");

@@ -1,4 +1,4 @@
-//! Fragments: the first one is judged, the others share its fate.
+//! Fragments: the first one is judged, what became of it becomes of the others.
 //!
 //! Only the first fragment of a datagram holds the transport header, so only it can be judged; what became of it is
 //! remembered under what all fragments of the datagram share. A fragment whose first one was not seen, and one that
@@ -75,7 +75,7 @@ impl DatagramKey {
 
 /// What became of a datagram's first fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fate {
+pub(crate) struct FirstFragment {
     pub(crate) verdict: Verdict,
     pub(crate) decision: Option<Decision>,
     /// A later generation may route and decide otherwise, and may number its ports otherwise.
@@ -86,7 +86,7 @@ pub(crate) struct Fate {
 
 #[derive(Clone, Debug)]
 struct Datagram {
-    fate: Fate,
+    first: FirstFragment,
     /// Tells it from an earlier datagram with the same key.
     number: u64,
     /// The parts seen, in order of arrival. They do not overlap.
@@ -177,7 +177,7 @@ impl FragmentTable {
         self.ports.iter_mut().for_each(Queues::clear);
     }
 
-    /// A first fragment has come: remembers the datagram, for now with the fate that it passes nowhere.
+    /// A first fragment has come: remembers the datagram, for now as one that passes nowhere.
     ///
     /// # Errors
     /// The reason to drop it: it overlaps, or the table is full.
@@ -209,11 +209,16 @@ impl FragmentTable {
         }
         let mut parts = self.spare.pop().unwrap_or_default();
         parts.push((part.start, part.end));
-        let fate = Fate { verdict: Outcome::UNJUDGED.verdict, decision: None, generation: 0, transport_ports: (0, 0) };
+        let first = FirstFragment {
+            verdict: Outcome::UNJUDGED.verdict,
+            decision: None,
+            generation: 0,
+            transport_ports: (0, 0),
+        };
         let end = (!part.more).then_some(part.end);
         let number = self.next_number;
         self.next_number += 1;
-        self.datagrams.insert(key, Datagram { fate, number, parts, end, poisoned: false });
+        self.datagrams.insert(key, Datagram { first, number, parts, end, poisoned: false });
         for queues in [&mut self.all, &mut self.ports[port]] {
             queues.begun.push_back(Begun { key, number, at: now });
             queues.held += 1;
@@ -222,10 +227,10 @@ impl FragmentTable {
     }
 
     /// The first fragment was judged.
-    pub(crate) fn settle(&mut self, key: &DatagramKey, fate: Fate) {
+    pub(crate) fn settle(&mut self, key: &DatagramKey, first: FirstFragment) {
         let Some(datagram) = self.datagrams.get_mut(key) else { return };
-        datagram.fate = fate;
-        if fate.verdict.drop_reason().is_some() {
+        datagram.first = first;
+        if first.verdict.drop_reason().is_some() {
             let begun = Begun { key: *key, number: datagram.number, at: 0 };
             self.all.dropped.push_back(begun);
             self.ports[key.in_port.index()].dropped.push_back(begun);
@@ -236,16 +241,16 @@ impl FragmentTable {
     ///
     /// # Errors
     /// The reason to drop this one whatever became of the first.
-    pub(crate) fn inherit(&mut self, key: &DatagramKey, part: Fragment, now: u64) -> Result<Fate, DropReason> {
+    pub(crate) fn inherit(&mut self, key: &DatagramKey, part: Fragment, now: u64) -> Result<FirstFragment, DropReason> {
         self.forget_old(now);
         let datagram = self.datagrams.get_mut(key).ok_or(DropReason::FragmentWithoutFirst)?;
         datagram.add(part)?;
-        let fate = datagram.fate;
+        let first = datagram.first;
         if datagram.is_complete() {
             // Now, not at the end of its lifetime: IPv4 senders use an identification again after 65,536 packets.
             self.forget(key);
         }
-        Ok(fate)
+        Ok(first)
     }
 
     /// Forgets the datagrams whose time is up.

@@ -228,17 +228,18 @@ impl<D: Datapath> Interfaces<D> {
         attachments.into_iter().any(|attachment| datapath.is_unsettled(attachment))
     }
 
-    /// Does a part of what can wait, for one interface.
-    pub(super) fn settle_next(&mut self, datapath: &mut D) {
+    /// Does a part of what can wait, for one interface. Returns whether there was any.
+    pub(super) fn settle_next(&mut self, datapath: &mut D) -> bool {
         for interface in &mut self.interfaces {
             let attachment = interface.state.attachment_mut();
             if let Some(attachment) = attachment.filter(|attachment| datapath.is_unsettled(attachment)) {
                 if let Err(why) = datapath.settle(attachment) {
                     log::warn(&format!("port {}: {why}", interface.entry));
                 }
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// Whether it is any port's turn to be opened.

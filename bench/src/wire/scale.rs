@@ -22,6 +22,9 @@ const MEMORY_LEFT: u64 = 1 << 20;
 const RETRY: Duration = Duration::from_millis(10);
 /// Time for `ip` to be loaded and to wait for its lines.
 const LOADED: Duration = Duration::from_millis(100);
+/// How long the program may take to put links in the place of filters, which it does in the background: 40 ms each, and there are two
+/// per pod.
+const LINKS: Duration = Duration::from_secs(60);
 /// Time to settle before memory and idle CPU are looked at.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -34,6 +37,7 @@ pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 
     let before = Memory::now()?;
     let started = launch_and_wait(&mut node)?;
+    node.program()?.wait_for_links(LINKS);
     std::thread::sleep(SETTLE);
     let id = node.program()?.running()?.id();
     let idle = idle_percent(id, bench.time.max(Duration::from_secs(1)) * 3)?;

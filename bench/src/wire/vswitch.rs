@@ -91,6 +91,15 @@ impl Vswitch {
         Ok(())
     }
 
+    /// Waits, no longer than `patience`, until it has said that links have taken the place of filters: it does that in the background.
+    pub(super) fn wait_for_links(&self, patience: Duration) {
+        let (log, started) = (self.folder.path("log"), Instant::now());
+        let has_links = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("taken the place of filters"));
+        while !has_links() && started.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// The last lines that it logged.
     pub(super) fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.folder.path("log")).unwrap_or_default();

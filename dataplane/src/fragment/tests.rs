@@ -21,8 +21,8 @@ fn queued(table: &FragmentTable) -> usize {
     queues.map(|queues| queues.begun.len().max(queues.dropped.len())).max().unwrap()
 }
 
-const PASSED: Fate =
-    Fate { verdict: Verdict::Forward(PortId(1)), decision: None, generation: 1, transport_ports: (0, 0) };
+const PASSED: FirstFragment =
+    FirstFragment { verdict: Verdict::Forward(PortId(1)), decision: None, generation: 1, transport_ports: (0, 0) };
 
 fn begun() -> FragmentTable {
     let mut table = table(4);
@@ -35,8 +35,8 @@ fn begun() -> FragmentTable {
 fn a_datagram_whose_first_fragment_is_not_judged_yet_passes_nowhere() {
     let mut table = table(4);
     table.begin(key(1), PortKind::Pod, part(0, 8, true), 0).unwrap();
-    let fate = table.inherit(&key(1), part(8, 16, true), 0).unwrap();
-    assert_eq!(fate.verdict, Verdict::Drop(DropReason::Unjudged));
+    let first = table.inherit(&key(1), part(8, 16, true), 0).unwrap();
+    assert_eq!(first.verdict, Verdict::Drop(DropReason::Unjudged));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn memory_stays_bounded_when_dropped_datagrams_complete_and_begin_again_at_one_i
     let mut table = table(4);
     for _ in 0..1000 {
         table.begin(key(1), PortKind::Pod, part(0, 8, true), 5).unwrap();
-        table.settle(&key(1), Fate { verdict: Verdict::Drop(DropReason::PolicyDenied), ..PASSED });
+        table.settle(&key(1), FirstFragment { verdict: Verdict::Drop(DropReason::PolicyDenied), ..PASSED });
         table.inherit(&key(1), part(8, 16, false), 5).unwrap();
     }
     assert!(queued(&table) <= 9 && table.datagrams.is_empty());

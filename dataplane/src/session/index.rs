@@ -130,10 +130,10 @@ impl Index {
         (((hash >> 32) * self.homes as u64) >> 32) as usize
     }
 
-    /// For reading ahead.
+    /// What reads buckets ahead.
     #[inline]
-    pub(super) fn glance(&self) -> Glance<'_> {
-        Glance { buckets: self.buckets.records(), homes: self.homes as u64 }
+    pub(super) fn prefetch(&self) -> Prefetch<'_> {
+        Prefetch { buckets: self.buckets.records(), homes: self.homes as u64 }
     }
 
     /// The slot under this hash of which `is_it` says yes.
@@ -190,14 +190,14 @@ impl Index {
     }
 }
 
-/// A look at first buckets, for reading ahead: what it says is a guess.
+/// Reads first buckets ahead: what it says is a guess.
 #[derive(Clone, Copy)]
-pub(crate) struct Glance<'a> {
+pub(crate) struct Prefetch<'a> {
     buckets: &'a [Bucket],
     homes: u64,
 }
 
-impl Glance<'_> {
+impl Prefetch<'_> {
     #[inline]
     fn bucket(&self, hash: u64) -> &Bucket {
         &self.buckets[(((hash >> 32) * self.homes) >> 32) as usize]

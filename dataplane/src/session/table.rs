@@ -13,7 +13,7 @@ use bulkhead_classifier::protocol;
 
 use super::budget::Budget;
 use super::entry::{Class, Direction, Entry, Links, Moment, NONE, NewSession, Slot};
-use super::index::{Glance, Index};
+use super::index::{Index, Prefetch};
 use super::key::KeyHasher;
 use super::lists::Lists;
 use super::memory::{Column, SessionMemoryError};
@@ -159,8 +159,8 @@ impl SessionTable {
 
     /// A look at the index, for reading ahead.
     #[inline]
-    pub(crate) fn glance(&self) -> Glance<'_> {
-        self.index.glance()
+    pub(crate) fn prefetch(&self) -> Prefetch<'_> {
+        self.index.prefetch()
     }
 
     /// All entries, for reading ahead and for [`SessionTable::hit`].

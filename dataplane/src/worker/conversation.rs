@@ -3,8 +3,8 @@
 use bulkhead_classifier::Key as PolicyKey;
 
 use super::column::Burst;
-use super::exit::{self, Exit, Gate};
-use super::pending::{Renewal, Wish};
+use super::exit::{self, Check, Exit};
+use super::pending::{IfAllowed, Renewal};
 use super::{Worker, admission};
 use crate::packet::{Embedded, Ip, Ports, TcpFlags, Transport};
 use crate::session::{Direction, Key, NewSession, Slot};
@@ -213,15 +213,15 @@ impl Worker {
             news,
             is_error: claim.is_error,
         };
-        match exit.gate {
-            Gate::Hairpin(origin) => {
+        match exit.check {
+            Check::Hairpin(origin) => {
                 let decision = hairpin(origin);
                 renewal.apply(&mut self.sessions, claim.slot, decision, self.now);
                 burst.allow(at, allowed, decision, SessionState::Hit);
             }
-            Gate::Table(table) => {
+            Check::Table(table) => {
                 let key = policy_key(forward);
-                self.pending.push(at, (table, key), allowed, self.now, Wish::Keep(renewal));
+                self.pending.push(at, (table, key), allowed, self.now, IfAllowed::Keep(renewal));
             }
         }
         Ok(true)
@@ -260,7 +260,7 @@ impl Worker {
         if is_tight {
             self.settle_pending(burst);
         }
-        let Exit { port, gate } = match exit {
+        let Exit { port, check } = match exit {
             Ok(exit) => exit,
             Err(reason) => {
                 // A closed port must not be opened by an answer either.
@@ -281,15 +281,15 @@ impl Worker {
             }
         };
         let allowed = exit::verdict(burst.snapshot, ip.hop_limit, burst.in_port(at), leaves);
-        match gate {
-            Gate::Hairpin(origin) => {
+        match check {
+            Check::Hairpin(origin) => {
                 let decision = hairpin(origin);
                 burst.decisions.set(at, Some(decision));
                 self.sessions.create(&NewSession { decision, ..new }, self.now)?;
                 burst.allow(at, allowed, decision, SessionState::New);
             }
-            Gate::Table(table) => {
-                self.pending.push(at, (table, policy_key(forward)), allowed, self.now, Wish::Start(new));
+            Check::Table(table) => {
+                self.pending.push(at, (table, policy_key(forward)), allowed, self.now, IfAllowed::Start(new));
                 if is_tight {
                     self.settle_pending(burst);
                 }

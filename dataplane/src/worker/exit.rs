@@ -10,12 +10,12 @@ use crate::{DropReason, PortId, PortKind, Snapshot, TableId, Verdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) port: PortId,
-    pub(super) gate: Gate,
+    pub(super) check: Check,
 }
 
 /// What decides about a packet on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
+pub(super) enum Check {
     /// The egress table of the port.
     Table(TableId),
     /// Nothing: it goes from a port's own address to the port's own address, and the control plane allows that.
@@ -32,11 +32,11 @@ pub(super) fn find(snapshot: &Snapshot, in_port: PortId, src: IpAddr, dst: IpAdd
         }
         let own = |address| snapshot.owner(address) == Some(out);
         if let Some(origin) = port.hairpin.filter(|_| own(src) && own(dst)) {
-            return Ok(Exit { port: out, gate: Gate::Hairpin(origin) });
+            return Ok(Exit { port: out, check: Check::Hairpin(origin) });
         }
     }
     let table = port.egress.ok_or(DropReason::TableMissing)?;
-    Ok(Exit { port: out, gate: Gate::Table(table) })
+    Ok(Exit { port: out, check: Check::Table(table) })
 }
 
 /// The port that leads to the destination. Link-local addresses mean something on one link only (RFC 4291 §2.5.6), so

@@ -1,9 +1,9 @@
-//! Fragments: the first one is judged, the others share its fate ([`crate::fragment`]).
+//! Fragments: the first one is judged, what became of it becomes of the others ([`crate::fragment`]).
 
 use super::Worker;
 use super::column::Burst;
 use super::exit;
-use crate::fragment::{DatagramKey, Fate};
+use crate::fragment::{DatagramKey, FirstFragment};
 use crate::packet::{Fragment, Ip};
 use crate::{DropReason, SessionState, Verdict};
 
@@ -19,17 +19,17 @@ impl Worker {
         let generation = burst.snapshot.generation();
         let key = DatagramKey::of(ip, part, burst.in_port(at));
         if !part.is_first() {
-            let fate = self.fragments.inherit(&key, part, self.now.time)?;
-            if fate.generation != generation {
+            let first = self.fragments.inherit(&key, part, self.now.time)?;
+            if first.generation != generation {
                 return Err(DropReason::FragmentWithoutFirst);
             }
-            if let Verdict::Forward(out) = fate.verdict {
+            if let Verdict::Forward(out) = first.verdict {
                 exit::check_hop_limit(burst.snapshot, ip.hop_limit, burst.in_port(at), out)?;
                 burst.judged[at].session = Some(SessionState::Hit);
             }
-            burst.judged[at].verdict = fate.verdict;
-            burst.decisions.set(at, fate.decision);
-            burst.set_transport_ports(at, fate.transport_ports);
+            burst.judged[at].verdict = first.verdict;
+            burst.decisions.set(at, first.decision);
+            burst.set_transport_ports(at, first.transport_ports);
             return Ok(());
         }
         let kind = burst.snapshot.port(burst.in_port(at)).ok_or(DropReason::UnknownPort)?.kind;
@@ -41,7 +41,7 @@ impl Worker {
         }
         let transport_ports = (ip.flow.sport, ip.flow.dport);
         let (verdict, decision) = (burst.judged[at].verdict, burst.decisions.get(at));
-        self.fragments.settle(&key, Fate { verdict, decision, generation, transport_ports });
+        self.fragments.settle(&key, FirstFragment { verdict, decision, generation, transport_ports });
         Ok(())
     }
 }

@@ -16,7 +16,7 @@
 //!     anything else:
 //!     port known? -> MAC -> ARP, neighbour discovery ------------------------------> forward to whom it concerns
 //!                        -> martian? multicast? spoofed?
-//!                        -> fragment: later ones share the first one's fate -------> forward or drop
+//!                        -> fragment: as the first one, so the others -------> forward or drop
 //!                        -> session --hit, same generation-------------------------> forward, remember the time
 //!                               |    |`refused, same generation ---------------------> drop
 //!                               |    `hit, older generation -> route -\
@@ -250,12 +250,12 @@ impl Worker {
     /// misses of a burst overlap. All buckets are read in one short loop of independent loads and all entries in another,
     /// which is as good as prefetching; judging packet by packet, the CPU would see two misses at a time.
     fn read_ahead(&self, metas: &mut [Meta]) {
-        let glance = self.sessions.glance();
-        let touched = metas.iter().fold(0, |all, meta| all ^ glance.touch(meta.hash));
+        let prefetch = self.sessions.prefetch();
+        let touched = metas.iter().fold(0, |all, meta| all ^ prefetch.touch(meta.hash));
         std::hint::black_box(touched);
         for meta in metas.iter_mut() {
             // A packet that is not plain has no hash, and its guess is not used.
-            meta.guess = glance.guess(meta.hash);
+            meta.guess = prefetch.guess(meta.hash);
         }
         let entries = self.sessions.entries();
         let touched =

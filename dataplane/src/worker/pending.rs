@@ -17,7 +17,7 @@ const FILTER_BITS: usize = 16 * BURST;
 
 /// What to do when policy says yes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wish {
+pub(super) enum IfAllowed {
     /// Start a session. The decision in it is filled in.
     Start(NewSession),
     /// Keep a session of an older generation.
@@ -53,8 +53,9 @@ impl Renewal {
     }
 }
 
+/// A packet that no session has, and that waits.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct Miss {
     /// The packet's place in the burst.
     at: usize,
     table: TableId,
@@ -62,13 +63,13 @@ struct Waiting {
     allowed: Verdict,
     /// When the packet came.
     now: Moment,
-    wish: Wish,
+    if_allowed: IfAllowed,
 }
 
 /// The packets that wait, side by side with their keys.
 #[derive(Debug)]
 pub(super) struct Pending {
-    waiting: Vec<Waiting>,
+    misses: Vec<Miss>,
     keys: Vec<PolicyKey>,
     verdicts: Vec<PolicyVerdict>,
     /// Positions by table, and keys and verdicts of one table, when the burst has packets for several.
@@ -81,7 +82,7 @@ pub(super) struct Pending {
 impl Pending {
     pub(super) fn new() -> Self {
         Self {
-            waiting: Vec::with_capacity(BURST),
+            misses: Vec::with_capacity(BURST),
             keys: Vec::with_capacity(BURST),
             verdicts: Vec::with_capacity(BURST),
             order: Vec::with_capacity(BURST),
@@ -92,12 +93,12 @@ impl Pending {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.misses.len()
     }
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.misses.is_empty()
     }
 
     /// Whether a session with this hash may be waiting. May say yes by mistake, never no.
@@ -112,54 +113,54 @@ impl Pending {
         (table, key): (TableId, PolicyKey),
         allowed: Verdict,
         now: Moment,
-        wish: Wish,
+        if_allowed: IfAllowed,
     ) {
-        let hash = match &wish {
-            Wish::Start(new) => new.hash,
-            Wish::Keep(renewal) => renewal.hash,
+        let hash = match &if_allowed {
+            IfAllowed::Start(new) => new.hash,
+            IfAllowed::Keep(renewal) => renewal.hash,
         };
         let (word, bit) = filter_bit(hash);
         self.filter[word] |= bit;
-        self.waiting.push(Waiting { at, table, allowed, now, wish });
+        self.misses.push(Miss { at, table, allowed, now, if_allowed });
         self.keys.push(key);
     }
 
     /// Classifies all and acts on the answers in the order of the packets.
     pub(super) fn settle(&mut self, sessions: &mut SessionTable, burst: &mut Burst<'_>) {
-        if self.waiting.is_empty() {
+        if self.misses.is_empty() {
             return;
         }
         self.classify(burst.snapshot);
-        for (waiting, verdict) in self.waiting.iter().zip(&self.verdicts) {
-            let decision = decision(burst.snapshot, waiting.table, *verdict);
-            burst.decisions.set(waiting.at, Some(decision));
-            match waiting.act(sessions, decision, verdict.is_allow()) {
-                Ok(state) => burst.allow(waiting.at, waiting.allowed, decision, state),
-                Err(reason) => burst.drop(waiting.at, reason),
+        for (miss, verdict) in self.misses.iter().zip(&self.verdicts) {
+            let decision = decision(burst.snapshot, miss.table, *verdict);
+            burst.decisions.set(miss.at, Some(decision));
+            match miss.act(sessions, decision, verdict.is_allow()) {
+                Ok(state) => burst.allow(miss.at, miss.allowed, decision, state),
+                Err(reason) => burst.drop(miss.at, reason),
             }
         }
-        self.waiting.clear();
+        self.misses.clear();
         self.keys.clear();
         self.filter.fill(0);
     }
 
     /// One batch per table that occurs.
     fn classify(&mut self, snapshot: &Snapshot) {
-        let Self { waiting, keys, verdicts, order, gathered, answers, .. } = self;
+        let Self { misses, keys, verdicts, order, gathered, answers, .. } = self;
         verdicts.clear();
         verdicts.resize(keys.len(), PolicyVerdict::NO_MATCH);
-        let first = waiting[0].table;
-        if waiting.iter().all(|packet| packet.table == first) {
+        let first = misses[0].table;
+        if misses.iter().all(|packet| packet.table == first) {
             if let Some(table) = snapshot.table(first) {
                 table.lookup_batch(keys, verdicts);
             }
             return;
         }
         order.clear();
-        order.extend(0..waiting.len());
-        order.sort_unstable_by_key(|&at| (waiting[at].table, at));
-        for same in order.chunk_by(|&one, &other| waiting[one].table == waiting[other].table) {
-            let Some(table) = snapshot.table(waiting[same[0]].table) else { continue };
+        order.extend(0..misses.len());
+        order.sort_unstable_by_key(|&at| (misses[at].table, at));
+        for same in order.chunk_by(|&one, &other| misses[one].table == misses[other].table) {
+            let Some(table) = snapshot.table(misses[same[0]].table) else { continue };
             gathered.clear();
             gathered.extend(same.iter().map(|&at| keys[at]));
             answers.clear();
@@ -172,11 +173,11 @@ impl Pending {
     }
 }
 
-impl Waiting {
+impl Miss {
     /// Creates, renews or ends the session.
     fn act(&self, sessions: &mut SessionTable, decision: Decision, allowed: bool) -> Result<SessionState, DropReason> {
-        match &self.wish {
-            Wish::Start(new) => {
+        match &self.if_allowed {
+            IfAllowed::Start(new) => {
                 let new = NewSession { decision, ..*new };
                 if !allowed {
                     sessions.refuse(&new, DropReason::PolicyDenied, self.now);
@@ -188,7 +189,7 @@ impl Waiting {
                 }
                 sessions.create(&new, self.now).map(|_| SessionState::New)
             }
-            Wish::Keep(renewal) => {
+            IfAllowed::Keep(renewal) => {
                 // Found again by its key: a slot may have changed hands since.
                 let slot = sessions.find(renewal.hash, &renewal.key, self.now.time);
                 if !allowed {

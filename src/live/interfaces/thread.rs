@@ -126,6 +126,7 @@ pub(in crate::live) fn start(
         is_settled: false,
         next_read: Instant::now(),
         next_settling: Instant::now() + QUIET,
+        is_settling: false,
     };
     let thread = std::thread::Builder::new().name("interfaces".into()).spawn(move || owner.run())?;
     Ok(Handle { commands: tell, thread })
@@ -151,6 +152,8 @@ struct Owner {
     next_read: Instant,
     /// When the next part of what can wait is done, if there is any.
     next_settling: Instant,
+    /// Whether there was any since it was last said that there is none.
+    is_settling: bool,
 }
 
 impl Owner {
@@ -219,10 +222,14 @@ impl Owner {
 
     /// Does a part of what can wait, if it is time.
     fn settle(&mut self) {
-        let now = Instant::now();
-        if now >= self.next_settling && self.links.is_whole() {
-            self.interfaces.settle_next(&mut self.datapath);
-            self.next_settling = now + PAUSE;
+        if Instant::now() < self.next_settling || !self.links.is_whole() {
+            return;
+        }
+        if self.interfaces.settle_next(&mut self.datapath) {
+            self.is_settling = true;
+            self.next_settling = Instant::now() + PAUSE;
+        } else if std::mem::take(&mut self.is_settling) {
+            log::info("links have taken the place of filters: the vswitch's programs are nobody else's to remove");
         }
     }
 

@@ -56,8 +56,8 @@ impl SessionTable {
             slot = self.links.records()[slot as usize].of_class.next;
         }
         let slots = &slots[..count];
-        let (glance, entries) = (self.glance(), self.entries());
-        let touched = slots.iter().map(|&slot| glance.touch(self.hash(&entries[slot as usize].key)));
+        let (prefetch, entries) = (self.prefetch(), self.entries());
+        let touched = slots.iter().map(|&slot| prefetch.touch(self.hash(&entries[slot as usize].key)));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
         slots.iter().for_each(|&slot| self.end(slot, now));
         *left -= count;

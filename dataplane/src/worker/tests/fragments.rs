@@ -1,4 +1,4 @@
-//! Fragments share the fate of the first one.
+//! What becomes of the first fragment becomes of the others.
 
 use super::dropped;
 use crate::testbed::*;

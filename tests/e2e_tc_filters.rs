@@ -110,3 +110,26 @@ fn filters_of_others_stay_and_an_ingress_qdisc_is_told_with_the_remedy() {
     assert!(filters(&lab, "a", "ingress").contains("pref 7 bpf"), "somebody else's filter stays: {text}");
     assert!(!filters(&lab, "a", "ingress").contains("bulkhead"), "and ours is gone");
 }
+
+#[test]
+fn filters_that_somebody_removes_are_attached_again() {
+    require!("ping");
+    only_with_tc!();
+    let mut lab = lab("pins: none\ntcx: false\n");
+    lab.start("");
+    let (a, to) = (lab.get("a").interface.clone(), lab.get("b").v4.clone());
+    for removal in ["tc qdisc del dev {} clsact", "tc filter del dev {} ingress", "tc filter del dev {} egress"] {
+        lab.node.exec(&removal.replace("{}", &a));
+        let is_back = |hook: &str| filters(&lab, "a", hook).contains("bulkhead");
+        eventually("both are back", || has_clsact(&lab, "a") && is_back("ingress") && is_back("egress"));
+        assert!(lab.pings("a", &to), "{removal}");
+    }
+    assert_eq!(lab.count("somebody has removed its programs"), 3, "{}", lab.log());
+    // Somebody else's queueing discipline is none of our business.
+    lab.node.exec(&format!("tc qdisc add dev {a} root pfifo"));
+    lab.node.exec(&format!("tc qdisc del dev {a} root"));
+    assert!(lab.pings("a", &to));
+    let summary = lab.stop();
+    assert_eq!(lab.count("somebody has removed its programs"), 3);
+    assert_eq!(summary.pointer("/port_changes/opened"), Some(&serde_json::json!(2)), "no port was closed: {summary:#}");
+}

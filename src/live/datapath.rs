@@ -264,7 +264,8 @@ impl Datapath for LinuxDatapath {
         match (&self.kind, attachment) {
             (Kind::Xdp(xdp), Attachment::Xdp(attachment)) => xdp.refresh(entry, link, attachment),
             // Its number of queues does not matter, and all else rtnetlink tells.
-            _ => Ok(None),
+            (_, Attachment::Tc(attachment)) => attachment.restore(entry).map(|()| None),
+            (Kind::Tc(_), Attachment::Xdp(_)) => Ok(None),
         }
     }
 

@@ -151,6 +151,8 @@ impl<D: Datapath> Interfaces<D> {
             self.kept.extend(kept);
             changed |= has_changed;
         }
+        // What is attached to nothing any more goes first: to drop it later might detach what is attached in its place.
+        self.kept.retain(|kept| datapath.index(&kept.attachment).is_some());
         // Only now, when what has lost its name or its port is among the kept.
         let mut owners: HashMap<u32, usize> = HashMap::new();
         let attached = |(at, interface): (usize, &Interface<_>)| Some((interface.state.attached()?, at));

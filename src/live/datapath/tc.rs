@@ -10,6 +10,7 @@ use bulkhead_dataplane::io::{FlowSlot, KernelFlows, LinkStatus, TcAttachment, Tc
 use super::flow_cache::{Account, Accounts};
 use crate::live::config::PortEntry;
 use crate::live::interfaces::{AttachError, OpenError};
+use crate::live::log;
 
 /// An interface that has the programs.
 #[derive(Debug)]
@@ -33,6 +34,22 @@ impl TcOpenable {
 
     pub(super) fn is_unsettled(&self) -> bool {
         !self.has_only_filters && self.attachment.wants_links()
+    }
+
+    /// Attaches again what somebody else has removed.
+    pub(super) fn restore(&mut self, entry: &PortEntry) -> Result<(), String> {
+        match self.attachment.restore() {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                log::warn(&format!(
+                    "port {entry}: somebody has removed its programs from tc, and its packets went past the vswitch; they are back\n\
+                     help: find out who runs `tc filter del` or `tc qdisc del` on {}",
+                    entry.interface
+                ));
+                Ok(())
+            }
+            Err(error) => Err(format!("its programs were removed from tc and cannot be attached again: {error}")),
+        }
     }
 
     /// Puts a link in the place of a filter.

@@ -15,8 +15,8 @@ use super::netlink::{self, ask, attributes, number, short};
 use super::wait::{PollSet, poll};
 use super::{generic, small_size};
 
-/// `RTMGRP_LINK`, which `libc` has as an `i32`.
-const LINKS: u32 = 1;
+/// `RTMGRP_LINK` and `RTMGRP_TC`, which `libc` has as `i32`.
+const GROUPS: u32 = 1 | 1 << 3;
 /// Bytes of `struct ifinfomsg`.
 const LINK: usize = 16;
 /// Bytes of `struct nlmsghdr`.
@@ -61,7 +61,8 @@ pub enum LinkEvent {
     Changed(LinkStatus),
     /// The interface of this number was removed, or moved to another namespace.
     Removed(u32),
-    /// The interface of this number has other queues or other XDP features than before.
+    /// The interface of this number has other queues or other XDP features than before, or a filter or a queueing discipline was
+    /// removed from it.
     Features(u32),
     /// Messages were left out: [`links`] tells what is so now.
     Lost,
@@ -139,7 +140,7 @@ impl LinkWatch {
         // SAFETY: a structure of numbers, for which zeros are values. One of its fields cannot be named.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).map_err(io::Error::other)?;
-        address.nl_groups = LINKS;
+        address.nl_groups = GROUPS;
         let length = small_size::<libc::sockaddr_nl>();
         // SAFETY: the kernel reads as many bytes as the address has.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
@@ -232,6 +233,7 @@ fn rtnetlink_event(kind: u16, body: &[u8]) -> Option<LinkEvent> {
         libc::RTM_DELLINK if body.first().is_some_and(|&family| i32::from(family) == libc::AF_UNSPEC) => {
             number(body, 4).map(LinkEvent::Removed)
         }
+        libc::RTM_DELTFILTER | libc::RTM_DELQDISC => number(body, 4).map(LinkEvent::Features),
         _ => None,
     }
 }
@@ -277,12 +279,14 @@ mod tests {
             message(libc::RTM_NEWLINK, 0, 9, 1, &attributes[..1]),
             message(libc::RTM_DELLINK, 0, 7, 0, &attributes),
             message(libc::RTM_DELLINK, 7, 8, 0, &attributes),
+            message(libc::RTM_DELTFILTER, 0, 9, 0, &[]),
+            message(libc::RTM_NEWTFILTER, 0, 9, 0, &[]),
         ];
         let names = vec!["p2".to_owned(), "enp1s0".to_owned()];
         let status = LinkStatus { index: 7, names, mac: [2, 0, 0, 0, 0, 7], mtu: 1500, up: true, related: Some(8) };
         assert_eq!(
             events(&datagram.concat()),
-            [LinkEvent::Changed(status), LinkEvent::Removed(7)],
+            [LinkEvent::Changed(status), LinkEvent::Removed(7), LinkEvent::Features(9)],
             "a bridge's message about its port is not one about an interface, and half a message says nothing"
         );
     }

@@ -79,6 +79,21 @@ impl Attached {
         filter?.ok().map(Self::Filter)
     }
 
+    /// Attaches the program again if somebody has removed the filter from an interface of the calling thread's network namespace that is
+    /// still there. Returns whether it was so.
+    ///
+    /// # Errors
+    /// When the kernel refuses, for one because the interface is gone.
+    pub(super) fn restore(&mut self, datapath: &TcDatapath, hook: Hook) -> io::Result<bool> {
+        let Self::Filter(filter) = self else { return Ok(false) };
+        if filter.interface().is_some() {
+            return Ok(false);
+        }
+        let (program, name) = datapath.programs.of(hook);
+        *filter = Filter::attach(hook, program, name, filter.was_at())?;
+        Ok(true)
+    }
+
     /// Puts a link in the place of a filter, where the kernel has links. The interface must be in the calling thread's network namespace.
     ///
     /// # Errors

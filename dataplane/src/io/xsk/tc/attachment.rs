@@ -102,6 +102,17 @@ impl TcAttachment {
         self.ingress.is_here_as(Hook::TcIngress, index)
     }
 
+    /// Attaches filters again that somebody has removed. To be called for an interface that is known to be still the same, in its network
+    /// namespace. Returns whether any was gone: its packets went past the vswitch since.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn restore(&mut self) -> io::Result<bool> {
+        let ingress = self.ingress.restore(&self.datapath, Hook::TcIngress)?;
+        let guard = self.guard.as_mut().map(|guard| guard.restore(&self.datapath, Hook::TcEgress)).transpose()?;
+        Ok(ingress | guard.unwrap_or(false))
+    }
+
     /// Whether filters are left that links can take the place of.
     pub fn wants_links(&self) -> bool {
         self.datapath.has_links() && !(self.ingress.is_link() && self.guard.as_ref().is_none_or(Attached::is_link))

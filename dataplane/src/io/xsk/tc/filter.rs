@@ -68,6 +68,11 @@ impl Filter {
         self.owns_qdisc |= other.owns_qdisc;
     }
 
+    /// The number of the interface that it was attached to.
+    pub(super) const fn was_at(&self) -> u32 {
+        self.interface
+    }
+
     /// The interface's number, if the filter is still there with this program.
     pub(super) fn interface(&self) -> Option<u32> {
         left(self.hook, self.interface).filter(|&(_, program)| program == self.program).map(|_| self.interface)

@@ -13,6 +13,7 @@
 )]
 
 pub mod netns;
+pub mod station;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -51,11 +52,41 @@ pub struct Options {
     pub mtu: u32,
     /// Queues of each end of a pod's veth.
     pub queues: u32,
+    /// How its vswitch attaches to interfaces.
+    pub attach: Attach,
+}
+
+/// How a vswitch attaches to interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// At tc hooks.
+    Tc,
+    /// With AF_XDP sockets on the interfaces themselves.
+    Xdp,
+}
+
+impl Attach {
+    /// `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
+    fn chosen() -> Self {
+        match std::env::var("BULKHEAD_ATTACH").as_deref() {
+            Err(_) | Ok("tc") => Self::Tc,
+            Ok("xdp") => Self::Xdp,
+            Ok(other) => panic!("BULKHEAD_ATTACH={other} is neither tc nor xdp"),
+        }
+    }
+
+    /// As the configuration has it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tc => "tc",
+            Self::Xdp => "xdp",
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { node: 1, mtu: 1500, queues: 1 }
+        Self { node: 1, mtu: 1500, queues: 1, attach: Attach::chosen() }
     }
 }
 
@@ -102,6 +133,10 @@ impl Lab {
             more_state: more,
             folder,
         }
+    }
+
+    fn is_tc(&self) -> bool {
+        self.options.attach == Attach::Tc
     }
 
     /// A file of this lab.
@@ -179,7 +214,7 @@ impl Lab {
         veth(&self.node, "ul0", &outside, "eth0", self.options.mtu);
         outside.ip("addr add 172.18.0.100/16 dev eth0");
         outside.ip("addr add fd00:18::100/64 dev eth0 nodad");
-        if !is_tc() {
+        if !self.is_tc() {
             outside.exec("ethtool -K eth0 tx off");
         }
         for node in 1..=2 {
@@ -246,7 +281,8 @@ impl Lab {
     /// Writes the configuration, whole and at once.
     pub fn write_config(&self) {
         let (node, more) = (self.node_name(), &self.more_config);
-        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {}\n", attach());
+        let attach = self.options.attach.name();
+        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {attach}\n");
         if !has_tcx() && !more.contains("tcx: ") {
             text.push_str("tcx: false\n");
         }
@@ -254,14 +290,14 @@ impl Lab {
         for pod in self.pods.iter().filter(|pod| pod.configured) {
             let (interface, netns) = (&pod.interface, &pod.named);
             let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
-            let offloads = if is_tc() { String::new() } else { format!(", netns: {netns}, fix_offloads: true") };
+            let offloads = if self.is_tc() { String::new() } else { format!(", netns: {netns}, fix_offloads: true") };
             writeln!(text, "  - {{{pod}{offloads}}}").unwrap();
         }
         if self.has_uplink {
             text.push_str("  - {kind: uplink, interface: ul0}\n");
         }
         if self.has_host {
-            let offloads = if is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
+            let offloads = if self.is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
             writeln!(text, "  - {{kind: host, interface: hv{offloads}}}").unwrap();
         }
         // Sessions are kept in this lab's folder: other labs run beside it.
@@ -403,14 +439,9 @@ macro_rules! only_with_tc {
     };
 }
 
-/// How the labs' vswitches attach to interfaces: `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
-pub fn attach() -> String {
-    std::env::var("BULKHEAD_ATTACH").unwrap_or_else(|_| "tc".to_owned())
-}
-
-/// Whether that is at tc hooks.
+/// Whether the vswitches of labs that say nothing else attach at tc hooks.
 pub fn is_tc() -> bool {
-    attach() == "tc"
+    Attach::chosen() == Attach::Tc
 }
 
 /// Whether the labs' vswitches attach by links, as they do by default: `BULKHEAD_TCX`. Kernels before Linux 6.6 have none.

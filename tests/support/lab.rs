@@ -12,6 +12,7 @@
     reason = "each test file uses a part of this; tests may panic and print"
 )]
 
+pub mod bulk;
 pub mod netns;
 pub mod station;
 
@@ -373,6 +374,13 @@ impl Lab {
     /// How often the log has this text.
     pub fn count(&self, text: &str) -> usize {
         self.log().matches(text).count()
+    }
+
+    /// What the vswitch has counted so far.
+    pub fn summary(&mut self) -> Value {
+        let vswitch = self.vswitch.as_mut().unwrap();
+        vswitch.signal("USR1");
+        serde_json::from_str(&vswitch.line()).unwrap()
     }
 
     /// Stops the vswitch. Returns its summary, after checking that no packet was lost without a reason.

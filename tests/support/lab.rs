@@ -13,6 +13,7 @@
 )]
 
 pub mod bulk;
+pub mod lasting;
 pub mod netns;
 pub mod station;
 
@@ -321,23 +322,39 @@ impl Lab {
     }
 
     pub fn start_with(&mut self, policies: &str, args: &[&str]) {
+        self.launch(Path::new(env!("CARGO_BIN_EXE_bulkhead")), policies, args);
+        self.wait_until_ready();
+    }
+
+    /// Waits until the vswitch, which was launched, forwards.
+    pub fn wait_until_ready(&mut self) {
+        let mut vswitch = self.vswitch.take().unwrap();
+        eventually("the vswitch is ready", || {
+            assert!(!vswitch.has_ended(), "it ended:\n{}", self.log());
+            self.is_ready()
+        });
+        self.vswitch = Some(vswitch);
+    }
+
+    /// Starts the vswitch, of this file, and does not wait.
+    pub fn launch(&mut self, program: &Path, policies: &str, args: &[&str]) {
         self.write_state(policies);
         self.write_config();
         let ready = self.path("ready");
         let _ = fs::remove_file(&ready);
-        let paths = [self.path("config.yaml"), ready.clone()];
+        let paths = [self.path("config.yaml"), ready];
         let [config, ready_file] = paths.each_ref().map(|path| path.to_str().unwrap());
         let mut all = vec!["run", "--config", config, "--ready-file", ready_file, "-o", "json"];
         all.extend(args);
         let file = |name| fs::OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
-        let mut command = self.node.command(env!("CARGO_BIN_EXE_bulkhead"), &all);
+        let mut command = self.node.command(program, &all);
         command.stdout(Stdio::piped()).stderr(file("log"));
-        let mut vswitch = Running::start(&mut command);
-        eventually("the vswitch is ready", || {
-            assert!(!vswitch.has_ended(), "it ended:\n{}", self.log());
-            ready.exists()
-        });
-        self.vswitch = Some(vswitch);
+        self.vswitch = Some(Running::start(&mut command));
+    }
+
+    /// Whether the vswitch has said that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.path("ready").exists()
     }
 
     /// As [`Lab::try_run`] with this configuration.
@@ -401,6 +418,35 @@ impl Lab {
     /// Ends the vswitch without giving it a chance.
     pub fn kill(&mut self) {
         drop(self.vswitch.take());
+    }
+
+    /// Has the node's own kernel forward to and from the pods: past the vswitch, where that does not take the packets.
+    pub fn forward_past(&self) {
+        for pod in &self.pods {
+            self.forward_past_to(&pod.name);
+        }
+        self.node.sysctl("net.ipv4.conf.all.rp_filter", "0");
+        self.node.sysctl("net.ipv4.ip_forward", "1");
+    }
+
+    /// As [`Lab::forward_past`] with one pod, whose veth is new.
+    pub fn forward_past_to(&self, name: &str) {
+        let Pod { netns, interface, v4, .. } = self.get(name);
+        let mac = |netns: &Netns, interface: &str| netns.exec(&format!("cat /sys/class/net/{interface}/address"));
+        let (pods, nodes) = (mac(netns, "eth0"), mac(&self.node, interface));
+        self.node.ip(&format!("route add {v4}/32 dev {interface}"));
+        self.node.ip(&format!("neigh replace {v4} lladdr {} dev {interface} nud permanent", pods.trim()));
+        netns.ip(&format!("neigh replace 169.254.1.1 lladdr {} dev eth0 nud permanent", nodes.trim()));
+        self.node.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0");
+    }
+
+    /// A counter of a pod's own kernel, as `/proc/net/snmp` has it.
+    pub fn counter(&self, pod: &str, protocol: &str, name: &str) -> u64 {
+        let text = self.get(pod).netns.exec("cat /proc/net/snmp");
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)).map(str::split_whitespace);
+        let (mut names, mut numbers) = (lines.next().unwrap(), lines.next().unwrap());
+        let at = names.position(|known| known == name).unwrap();
+        numbers.nth(at).unwrap().parse().unwrap()
     }
 
     /// Whether one pod's ping is answered by the other.

@@ -22,33 +22,14 @@ fn node_that_forwards(options: Options) -> (Lab, String) {
     for name in ["a", "b", "c"] {
         lab.pod(name, &format!("{{app: {name}}}"));
     }
-    let mac = |netns: &Netns, interface: &str| netns.exec(&format!("cat /sys/class/net/{interface}/address"));
-    for pod in &lab.pods {
-        let interface = &pod.interface;
-        lab.node.ip(&format!("route add {}/32 dev {interface}", pod.v4));
-        let (pods, nodes) = (mac(&pod.netns, "eth0"), mac(&lab.node, interface));
-        lab.node.ip(&format!("neigh replace {} lladdr {} dev {interface} nud permanent", pod.v4, pods.trim()));
-        pod.netns.ip(&format!("neigh replace 169.254.1.1 lladdr {} dev eth0 nud permanent", nodes.trim()));
-        lab.node.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0");
-    }
-    lab.node.sysctl("net.ipv4.conf.all.rp_filter", "0");
-    lab.node.sysctl("net.ipv4.ip_forward", "1");
+    lab.forward_past();
     assert!(lab.pings("a", &lab.get("b").v4), "the way past the vswitch");
     (lab, policy("b", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"))
 }
 
 /// Echo requests that have come to a pod.
 fn echoes(lab: &Lab, pod: &str) -> u64 {
-    counter(lab, pod, "Icmp:", "InEchos")
-}
-
-/// A counter of a pod's own kernel.
-fn counter(lab: &Lab, pod: &str, protocol: &str, name: &str) -> u64 {
-    let text = lab.get(pod).netns.exec("cat /proc/net/snmp");
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)).map(str::split_whitespace);
-    let (mut names, mut numbers) = (lines.next().unwrap(), lines.next().unwrap());
-    let at = names.position(|known| known == name).unwrap();
-    numbers.nth(at).unwrap().parse().unwrap()
+    lab.counter(pod, "Icmp:", "InEchos")
 }
 
 /// Changes the configuration, whole and at once.
@@ -180,7 +161,7 @@ fn packets_on_a_queue_that_was_added_later_do_not_get_past_policy() {
     let (b, c) = (lab.get("b").v4.clone(), lab.get("c").v4.clone());
     let is_up = |file| lab.get("a").netns.exec(&format!("cat /sys/class/net/eth0/{file}")).trim() == "up";
     eventually("the link is up again", || is_up("operstate"));
-    let arrived = |pod| counter(&lab, pod, "Udp:", "NoPorts");
+    let arrived = |pod| lab.counter(pod, "Udp:", "NoPorts");
     let before = arrived("b");
     // Many flows, so that both queues have some.
     let send = |to: &str| {

@@ -94,3 +94,18 @@ fn the_node_reaches_its_pods_whatever_policy_says_and_the_outside_does_not() {
     assert!(!lab.pings("web", "172.18.0.100"));
     lab.stop();
 }
+
+#[test]
+fn a_node_that_has_never_spoken_is_reached_by_its_pods() {
+    require!("ping");
+    let mut lab = Lab::new();
+    lab.pod("web", "{app: web}");
+    lab.host();
+    lab.start("");
+    assert!(lab.pings("web", &lab.node_v4()));
+    lab.stop();
+    // The address that it has learned is forgotten with the process.
+    lab.start("");
+    assert!(lab.pings("web", &lab.node_v6()));
+    lab.stop();
+}

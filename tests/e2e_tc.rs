@@ -4,94 +4,16 @@
 #[path = "support/lab.rs"]
 mod lab;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bulkhead_dataplane::io::in_namespace;
-use lab::netns::{eventually, run};
-use lab::{Lab, Pod, is_attached, policy};
+use lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
+use lab::netns::eventually;
+use lab::{Lab, is_attached, policy};
 use serde_json::Value;
-
-/// A lab whose vswitch can leave something: it has a BPF file system, unmounted at the end.
-struct Lasting {
-    lab: Lab,
-    mount: PathBuf,
-}
-
-impl Lasting {
-    fn new() -> Self {
-        let mut lab = Lab::new();
-        for name in ["a", "b", "c"] {
-            lab.pod(name, &format!("{{app: {name}}}"));
-        }
-        let mount = lab.path("bpf");
-        std::fs::create_dir(&mount).unwrap();
-        run("mount", &["-t", "bpf", "bpf", mount.to_str().unwrap()]);
-        lab.more_config.push_str(&format!("pins: {}\n", mount.join("bulkhead").display()));
-        Self { lab, mount }
-    }
-}
-
-impl Drop for Lasting {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.mount).output();
-    }
-}
-
-fn inside<T: Send>(pod: &Pod, act: impl FnOnce() -> T + Send) -> T {
-    in_namespace(&Path::new("/run/netns").join(pod.netns.name()), act).unwrap()
-}
-
-/// A server in a pod that sends back what it gets, as often as somebody connects.
-fn echo(pod: &Pod, port: u16) {
-    let address: SocketAddr = format!("{}:{port}", pod.v4).parse().unwrap();
-    let listener = inside(pod, || TcpListener::bind(address).unwrap());
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            std::thread::spawn(move || {
-                let mut bytes = [0; 64];
-                while let Ok(length @ 1..) = stream.read(&mut bytes) {
-                    if stream.write_all(&bytes[..length]).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-}
-
-fn connect(from: &Pod, to: &Pod, port: u16, patience: Duration) -> std::io::Result<TcpStream> {
-    let address: SocketAddr = format!("{}:{port}", to.v4).parse().unwrap();
-    let stream = inside(from, || TcpStream::connect_timeout(&address, patience))?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(patience))?;
-    Ok(stream)
-}
-
-/// Whether a byte comes back.
-fn answers(stream: &mut TcpStream) -> bool {
-    let mut byte = [0];
-    stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok()
-}
 
 fn count(summary: &Value, path: &str) -> u64 {
     summary.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {summary:#}"))
 }
-
-/// Talks until the kernel has the connection. A worker lets it go when the connection is quiet for a moment, so that nothing is
-/// overtaken; the pauses are far longer than that, and together longer than a worker waits for one that is never quiet.
-fn settle(stream: &mut TcpStream) {
-    for _ in 0..100 {
-        assert!(answers(stream));
-        std::thread::sleep(Duration::from_millis(3));
-    }
-}
-
-/// Longer than any answer takes, and no longer than a test should wait for one that must not come.
-const PATIENCE: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn pods_keep_their_offloads_and_segments_stay_whole_from_pod_to_pod() {

@@ -12,7 +12,10 @@
     reason = "each test file uses a part of this; tests may panic and print"
 )]
 
+pub mod bulk;
+pub mod lasting;
 pub mod netns;
+pub mod station;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -51,11 +54,41 @@ pub struct Options {
     pub mtu: u32,
     /// Queues of each end of a pod's veth.
     pub queues: u32,
+    /// How its vswitch attaches to interfaces.
+    pub attach: Attach,
+}
+
+/// How a vswitch attaches to interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// At tc hooks.
+    Tc,
+    /// With AF_XDP sockets on the interfaces themselves.
+    Xdp,
+}
+
+impl Attach {
+    /// `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
+    fn chosen() -> Self {
+        match std::env::var("BULKHEAD_ATTACH").as_deref() {
+            Err(_) | Ok("tc") => Self::Tc,
+            Ok("xdp") => Self::Xdp,
+            Ok(other) => panic!("BULKHEAD_ATTACH={other} is neither tc nor xdp"),
+        }
+    }
+
+    /// As the configuration has it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tc => "tc",
+            Self::Xdp => "xdp",
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { node: 1, mtu: 1500, queues: 1 }
+        Self { node: 1, mtu: 1500, queues: 1, attach: Attach::chosen() }
     }
 }
 
@@ -102,6 +135,10 @@ impl Lab {
             more_state: more,
             folder,
         }
+    }
+
+    fn is_tc(&self) -> bool {
+        self.options.attach == Attach::Tc
     }
 
     /// A file of this lab.
@@ -179,7 +216,7 @@ impl Lab {
         veth(&self.node, "ul0", &outside, "eth0", self.options.mtu);
         outside.ip("addr add 172.18.0.100/16 dev eth0");
         outside.ip("addr add fd00:18::100/64 dev eth0 nodad");
-        if !is_tc() {
+        if !self.is_tc() {
             outside.exec("ethtool -K eth0 tx off");
         }
         for node in 1..=2 {
@@ -246,7 +283,8 @@ impl Lab {
     /// Writes the configuration, whole and at once.
     pub fn write_config(&self) {
         let (node, more) = (self.node_name(), &self.more_config);
-        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {}\n", attach());
+        let attach = self.options.attach.name();
+        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {attach}\n");
         if !has_tcx() && !more.contains("tcx: ") {
             text.push_str("tcx: false\n");
         }
@@ -254,14 +292,14 @@ impl Lab {
         for pod in self.pods.iter().filter(|pod| pod.configured) {
             let (interface, netns) = (&pod.interface, &pod.named);
             let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
-            let offloads = if is_tc() { String::new() } else { format!(", netns: {netns}, fix_offloads: true") };
+            let offloads = if self.is_tc() { String::new() } else { format!(", netns: {netns}, fix_offloads: true") };
             writeln!(text, "  - {{{pod}{offloads}}}").unwrap();
         }
         if self.has_uplink {
             text.push_str("  - {kind: uplink, interface: ul0}\n");
         }
         if self.has_host {
-            let offloads = if is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
+            let offloads = if self.is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
             writeln!(text, "  - {{kind: host, interface: hv{offloads}}}").unwrap();
         }
         // Sessions are kept in this lab's folder: other labs run beside it.
@@ -284,23 +322,39 @@ impl Lab {
     }
 
     pub fn start_with(&mut self, policies: &str, args: &[&str]) {
+        self.launch(Path::new(env!("CARGO_BIN_EXE_bulkhead")), policies, args);
+        self.wait_until_ready();
+    }
+
+    /// Waits until the vswitch, which was launched, forwards.
+    pub fn wait_until_ready(&mut self) {
+        let mut vswitch = self.vswitch.take().unwrap();
+        eventually("the vswitch is ready", || {
+            assert!(!vswitch.has_ended(), "it ended:\n{}", self.log());
+            self.is_ready()
+        });
+        self.vswitch = Some(vswitch);
+    }
+
+    /// Starts the vswitch, of this file, and does not wait.
+    pub fn launch(&mut self, program: &Path, policies: &str, args: &[&str]) {
         self.write_state(policies);
         self.write_config();
         let ready = self.path("ready");
         let _ = fs::remove_file(&ready);
-        let paths = [self.path("config.yaml"), ready.clone()];
+        let paths = [self.path("config.yaml"), ready];
         let [config, ready_file] = paths.each_ref().map(|path| path.to_str().unwrap());
         let mut all = vec!["run", "--config", config, "--ready-file", ready_file, "-o", "json"];
         all.extend(args);
         let file = |name| fs::OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
-        let mut command = self.node.command(env!("CARGO_BIN_EXE_bulkhead"), &all);
+        let mut command = self.node.command(program, &all);
         command.stdout(Stdio::piped()).stderr(file("log"));
-        let mut vswitch = Running::start(&mut command);
-        eventually("the vswitch is ready", || {
-            assert!(!vswitch.has_ended(), "it ended:\n{}", self.log());
-            ready.exists()
-        });
-        self.vswitch = Some(vswitch);
+        self.vswitch = Some(Running::start(&mut command));
+    }
+
+    /// Whether the vswitch has said that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.path("ready").exists()
     }
 
     /// As [`Lab::try_run`] with this configuration.
@@ -339,6 +393,13 @@ impl Lab {
         self.log().matches(text).count()
     }
 
+    /// What the vswitch has counted so far.
+    pub fn summary(&mut self) -> Value {
+        let vswitch = self.vswitch.as_mut().unwrap();
+        vswitch.signal("USR1");
+        serde_json::from_str(&vswitch.line()).unwrap()
+    }
+
     /// Stops the vswitch. Returns its summary, after checking that no packet was lost without a reason.
     pub fn stop(&mut self) -> Value {
         let output = self.vswitch.take().unwrap().stop();
@@ -357,6 +418,35 @@ impl Lab {
     /// Ends the vswitch without giving it a chance.
     pub fn kill(&mut self) {
         drop(self.vswitch.take());
+    }
+
+    /// Has the node's own kernel forward to and from the pods: past the vswitch, where that does not take the packets.
+    pub fn forward_past(&self) {
+        for pod in &self.pods {
+            self.forward_past_to(&pod.name);
+        }
+        self.node.sysctl("net.ipv4.conf.all.rp_filter", "0");
+        self.node.sysctl("net.ipv4.ip_forward", "1");
+    }
+
+    /// As [`Lab::forward_past`] with one pod, whose veth is new.
+    pub fn forward_past_to(&self, name: &str) {
+        let Pod { netns, interface, v4, .. } = self.get(name);
+        let mac = |netns: &Netns, interface: &str| netns.exec(&format!("cat /sys/class/net/{interface}/address"));
+        let (pods, nodes) = (mac(netns, "eth0"), mac(&self.node, interface));
+        self.node.ip(&format!("route add {v4}/32 dev {interface}"));
+        self.node.ip(&format!("neigh replace {v4} lladdr {} dev {interface} nud permanent", pods.trim()));
+        netns.ip(&format!("neigh replace 169.254.1.1 lladdr {} dev eth0 nud permanent", nodes.trim()));
+        self.node.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0");
+    }
+
+    /// A counter of a pod's own kernel, as `/proc/net/snmp` has it.
+    pub fn counter(&self, pod: &str, protocol: &str, name: &str) -> u64 {
+        let text = self.get(pod).netns.exec("cat /proc/net/snmp");
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)).map(str::split_whitespace);
+        let (mut names, mut numbers) = (lines.next().unwrap(), lines.next().unwrap());
+        let at = names.position(|known| known == name).unwrap();
+        numbers.nth(at).unwrap().parse().unwrap()
     }
 
     /// Whether one pod's ping is answered by the other.
@@ -403,14 +493,9 @@ macro_rules! only_with_tc {
     };
 }
 
-/// How the labs' vswitches attach to interfaces: `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
-pub fn attach() -> String {
-    std::env::var("BULKHEAD_ATTACH").unwrap_or_else(|_| "tc".to_owned())
-}
-
-/// Whether that is at tc hooks.
+/// Whether the vswitches of labs that say nothing else attach at tc hooks.
 pub fn is_tc() -> bool {
-    attach() == "tc"
+    Attach::chosen() == Attach::Tc
 }
 
 /// Whether the labs' vswitches attach by links, as they do by default: `BULKHEAD_TCX`. Kernels before Linux 6.6 have none.

@@ -9,7 +9,7 @@
 //! assertion too.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -218,6 +218,16 @@ impl Running {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
         // The state follows the name, which is in parentheses and may have any character in it.
         stat.rsplit_once(')').unwrap().1.trim_start().starts_with('S')
+    }
+
+    /// The next line that it prints, without anything behind it.
+    pub fn line(&mut self) -> String {
+        let output = self.child.as_mut().unwrap().stdout.as_mut().unwrap();
+        let (mut bytes, mut byte) = (Vec::new(), [0]);
+        while output.read(&mut byte).unwrap() > 0 && byte != *b"\n" {
+            bytes.extend(byte);
+        }
+        String::from_utf8(bytes).unwrap()
     }
 
     /// Whether it has ended by itself.

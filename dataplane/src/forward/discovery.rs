@@ -88,9 +88,10 @@ impl<T> Forwarder<T> {
         let Request { neighbour: NeighbourId { port, address }, to } = request;
         let message = match address {
             IpAddr::V4(target) => {
-                // Without an address of its own the vswitch asks as RFC 5227 §2.1 has it, from none.
+                // The node's kernel does not answer questions that come from its own address. There, and without an address of
+                // the node, the vswitch asks as RFC 5227 §2.1 has it, from none.
                 let sender = match node_address(snapshot, address) {
-                    Some(IpAddr::V4(sender)) => sender,
+                    Some(IpAddr::V4(sender)) if snapshot.host() != Some(port) => sender,
                     _ => Ipv4Addr::UNSPECIFIED,
                 };
                 Message::ArpRequest { target, sender, to }

@@ -226,6 +226,15 @@ fn a_pod_whose_mac_is_not_known_is_asked_for_it() {
 }
 
 #[test]
+fn the_host_is_not_asked_in_its_own_name_which_its_kernel_would_not_answer() {
+    let mut node = Node::new();
+    node.receive(A, &udp_frame(A_MAC, A, "10.0.0.1", "192.168.0.1"));
+    let (port, question) = node.message();
+    assert_eq!((port, asked_for(&question)), (HOST, "192.168.0.1".to_owned()));
+    assert_eq!(question[28..32], [0; 4]);
+}
+
+#[test]
 fn what_the_host_only_routes_to_is_asked_for_by_the_hosts_own_address() {
     let ports = linked_ports();
     let mut routes: Vec<_> = vec![("10.96.0.0/12".parse().unwrap(), NextHop::from(HOST))];

@@ -1,0 +1,102 @@
+//! Bulk TCP, whose packets the kernel makes larger than any wire carries, while something changes.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use lab::bulk::Bulk;
+use lab::{Dump, Lab, is_tc, policy};
+
+/// The server takes what comes from pods with this label, and from the one that makes marks.
+fn from(app: &str) -> String {
+    let spec = format!(
+        "{{podSelector: {{matchLabels: {{app: server}}}}, policyTypes: [Ingress], ingress: \
+         [{{from: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}, {{podSelector: {{matchLabels: {{app: marker}}}}}}]}}]}}"
+    );
+    policy("server", &spec)
+}
+
+/// An echo request of this size to the server, which is seen there and which the worker judges after everything that it had before.
+fn mark(lab: &Lab, size: usize) {
+    lab.get("marker").netns.exec(&format!("ping -n -c 1 -W 5 -s {size} {}", lab.get("server").v4));
+}
+
+/// What the server's interface has seen, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// The mark of this size.
+    Mark(usize),
+    /// Data of this connection of the client, and how much.
+    Data(u16, usize),
+}
+
+fn seen(line: &str) -> Option<Seen> {
+    let length = || line.rsplit_once("length ")?.1.split([' ', ':']).next()?.parse::<usize>().ok();
+    if line.contains("ICMP echo request") {
+        return Some(Seen::Mark(length()? - 8));
+    }
+    // `IP 10.244.1.2.40000 > 10.244.1.3.5001: Flags ...`
+    let port = line.split_once(" > ")?.0.rsplit_once('.')?.1.parse().ok()?;
+    length().filter(|&length| length > 0).map(|length| Seen::Data(port, length))
+}
+
+/// How many packets policy has denied so far.
+fn denied(lab: &mut Lab) -> u64 {
+    lab.summary()["dropped"]["policy_denied"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn no_packet_of_the_old_verdict_arrives_after_a_change_is_in_force_and_none_is_dropped_by_it() {
+    require!("ping", "tcpdump");
+    const ROUNDS: usize = 3;
+    let mut lab = Lab::new();
+    for name in ["client", "server", "marker"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab.start(&from("client"));
+    let (client, server) = (lab.get("client"), lab.get("server"));
+    let dump = Dump::start(&lab, "server", "-Q in -B 65536 -s 96 tcp or icmp[icmptype]==icmp-echo");
+    let flows = [(5001, false), (5002, true)].map(|(port, is_v6)| Bulk::start(client, server, port, is_v6));
+    let flow = |what: &str| flows.iter().for_each(|bulk| bulk.flows(what));
+    flow("both flow");
+    let mut refused = 0;
+    for round in 0..ROUNDS {
+        mark(&lab, 100 + round);
+        assert_eq!(denied(&mut lab), refused, "nothing is denied while the flows are allowed");
+        lab.apply(&from("nobody"));
+        mark(&lab, 200 + round);
+        let before: Vec<u64> = flows.iter().map(Bulk::received).collect();
+        // Long enough for repetitions, and short enough for TCP to come back soon.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let after: Vec<u64> = flows.iter().map(Bulk::received).collect();
+        mark(&lab, 300 + round);
+        lab.apply(&from("client"));
+        mark(&lab, 400 + round);
+        assert!(denied(&mut lab) > refused, "the flows were judged while they were denied");
+        refused = denied(&mut lab);
+        println!("while it was denied: {before:?} and then {after:?} bytes");
+        flow("both go on");
+    }
+    mark(&lab, 500);
+    assert_eq!(denied(&mut lab), refused);
+    let ports = [flows[0].port, flows[1].port];
+    flows.into_iter().for_each(Bulk::end);
+    let text = dump.seen("");
+    let seen: Vec<Seen> = text.lines().filter_map(seen).collect();
+    let place = |size| seen.iter().position(|seen| *seen == Seen::Mark(size)).unwrap();
+    let data = |from, to| seen[place(from)..place(to)].iter().filter(|seen| matches!(seen, Seen::Data(..))).count();
+    for round in 0..ROUNDS {
+        assert_eq!(data(200 + round, 300 + round), 0, "packets arrive after the change {round} is in force");
+        let after = if round + 1 < ROUNDS { 101 + round } else { 500 };
+        assert!(data(400 + round, after) > 10, "it goes on after change {round}");
+    }
+    for port in ports {
+        let largest = seen
+            .iter()
+            .filter_map(|seen| if let Seen::Data(of, len) = seen { (*of == port).then_some(*len) } else { None })
+            .max();
+        println!("the largest packet of {port}: {largest:?}");
+        assert!(!is_tc() || largest > Some(20_000), "it is GSO: {largest:?}");
+    }
+    lab.stop();
+}

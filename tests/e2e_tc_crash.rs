@@ -1,0 +1,207 @@
+//! A vswitch that is killed at any moment: what policy denies never passes, and the next one takes over.
+//!
+//! The node forwards by itself, so that a packet that gets past the vswitch arrives. The moments are spread over the time that
+//! a start took when nobody disturbed it, and over what comes after; where each one was is told by the log.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::io::{LinkInfo, in_namespace};
+use lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
+use lab::netns::{Running, eventually};
+use lab::{Lab, has_tcx, own_programs, policy};
+
+const PORT: u16 = 7010;
+
+/// A node whose pods a, b and c have an open port from the beginning, and d a new interface each time. Only c may talk to b.
+struct Node {
+    lasting: Lasting,
+    rules: String,
+    /// A connection from c to b.
+    connection: TcpStream,
+    /// From a to b, which policy denies.
+    flood: Option<Running>,
+    /// Echo requests that b got before there was a vswitch.
+    echoes: u64,
+    /// How long a start took.
+    start: Duration,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut lasting = Lasting::new();
+        let lab = &mut lasting.lab;
+        lab.pod("d", "{app: d}");
+        lab.forward_past();
+        assert!(lab.pings("a", &lab.get("b").v4) && lab.pings("d", &lab.get("b").v4), "the way past the vswitch");
+        let from = "from: [{podSelector: {matchLabels: {app: c}}}]";
+        let spec =
+            format!("{{podSelector: {{matchLabels: {{app: b}}}}, policyTypes: [Ingress], ingress: [{{{from}}}]}}");
+        let rules = policy("b", &spec);
+        let began = Instant::now();
+        lab.start(&rules);
+        let start = began.elapsed();
+        let links = || lab.pods.iter().all(|pod| filters(lab, &pod.interface) == 0);
+        eventually("links take the place of filters where there are links", || !has_tcx() || links());
+        echo(lab.get("b"), PORT);
+        let mut connection = connect(lab.get("c"), lab.get("b"), PORT, PATIENCE).unwrap();
+        settle(&mut connection);
+        let echoes = lab.counter("b", "Icmp:", "InEchos");
+        let flood = Some(lab.get("a").netns.spawn(&format!("ping -n -q -i 0.002 {}", lab.get("b").v4)));
+        Self { lasting, rules, connection, flood, echoes, start }
+    }
+
+    fn lab(&mut self) -> &mut Lab {
+        &mut self.lasting.lab
+    }
+
+    /// Another interface in the place of d's.
+    fn replace_d(&mut self) {
+        let lab = self.lab();
+        lab.unplug("d");
+        lab.plug("d");
+        lab.forward_past_to("d");
+    }
+
+    fn launch(&mut self) {
+        let rules = self.rules.clone();
+        self.lab().launch(Path::new(env!("CARGO_BIN_EXE_bulkhead")), &rules, &[]);
+    }
+
+    /// Neither a, which sends all the time, nor d has got anything to b.
+    fn check(&mut self, when: &str) {
+        let echoes = self.echoes;
+        let lab = self.lab();
+        lab.get("d").netns.output(&format!("ping -n -q -c 5 -i 0.002 -W 0.05 {}", lab.get("b").v4));
+        assert_eq!(lab.counter("b", "Icmp:", "InEchos"), echoes, "something got past policy, {when}:\n{}", lab.log());
+    }
+
+    /// The next vswitch takes everything over.
+    fn check_next(mut self) {
+        self.launch();
+        self.lab().wait_until_ready();
+        self.check("after the last start");
+        let lab = self.lab();
+        let sent = lab.node.statistic(&lab.get("a").interface, 1);
+        eventually("a goes on to send", || lab.node.statistic(&lab.get("a").interface, 1) > sent + 50);
+        for (from, to) in [("a", "c"), ("a", "d"), ("d", "c"), ("c", "a")] {
+            assert!(lab.pings(from, &lab.get(to).v4), "{from} reaches {to}: {}", lab.log());
+        }
+        let mut new = connect(lab.get("c"), lab.get("b"), PORT, PATIENCE).unwrap();
+        assert!(answers(&mut new), "{}", lab.log());
+        assert!(answers(&mut self.connection), "the old connection goes on: {}", self.lasting.lab.log());
+        self.check("in the end");
+        drop(self.flood.take());
+        self.lab().stop();
+    }
+}
+
+/// How many of the vswitch's programs are filters at an interface of the node.
+fn filters(lab: &Lab, interface: &str) -> usize {
+    let shown = ["ingress", "egress"].map(|hook| lab.node.exec(&format!("tc filter show dev {interface} {hook}")));
+    shown.iter().filter(|shown| shown.contains("bulkhead")).count()
+}
+
+/// How far a process came: the first words of what it said.
+fn stage(said: &str) -> String {
+    let last = said.lines().rfind(|line| line.contains("info: ")).unwrap_or("nothing");
+    last.split_once("info: ").map_or(last, |(_, text)| text).split(' ').take(4).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_vswitch_that_is_killed_at_any_moment_of_its_start_opens_nothing_and_the_next_one_takes_over() {
+    require!("mount", "ping", "tc");
+    only_with_tc!();
+    const KILLS: u32 = 24;
+    let mut node = Node::new();
+    let start = node.start;
+    node.lab().kill();
+    node.check("after the first kill");
+    let mut stages = BTreeSet::new();
+    for number in 0..KILLS {
+        node.replace_d();
+        let said = node.lab().log().len();
+        node.launch();
+        std::thread::sleep(start * number / (KILLS - 4));
+        node.lab().kill();
+        let stage = stage(&node.lab().log()[said..]);
+        node.check(&format!("killed after {stage:?}"));
+        stages.insert(stage);
+    }
+    println!("a start takes {start:?}; killed after {stages:?}");
+    assert!(stages.len() >= 2, "killed at one stage only: {stages:?}");
+    node.check_next();
+}
+
+#[test]
+fn a_vswitch_that_is_killed_while_it_opens_a_port_opens_nothing_and_the_next_one_takes_over() {
+    require!("mount", "ping", "tc");
+    only_with_tc!();
+    const KILLS: usize = 12;
+    let mut node = Node::new();
+    let mut stages = BTreeSet::new();
+    for number in 0..KILLS {
+        let lab = node.lab();
+        lab.unplug("d");
+        let removed = || lab.count("port default/d (p5) was removed");
+        eventually("the port is removed", || removed() == number + 1);
+        let said = lab.log().len();
+        std::thread::scope(|scope| {
+            scope.spawn(|| lab.plug("d"));
+            let path = Path::new("/run/netns").join(lab.node.name());
+            let has_come = || LinkInfo::read("p5").is_ok();
+            in_namespace(&path, || while !has_come() {}).unwrap();
+            std::thread::sleep(Duration::from_micros(500) * u32::try_from(number).unwrap());
+            lab.vswitch().signal("KILL");
+        });
+        lab.kill();
+        stages.insert((stage(&lab.log()[said..]), own_programs_of(lab, "p5")));
+        lab.forward_past_to("d");
+        node.check(&format!("killed {number} after the interface has come"));
+        node.launch();
+        node.lab().wait_until_ready();
+    }
+    println!("the last words, and how many programs were there: {stages:?}");
+    node.lab().kill();
+    node.check_next();
+}
+
+/// How many of the vswitch's programs are at an interface of the node.
+fn own_programs_of(lab: &Lab, interface: &str) -> usize {
+    let path = Path::new("/run/netns").join(lab.node.name());
+    in_namespace(&path, || own_programs(LinkInfo::read(interface).unwrap().index)).unwrap()
+}
+
+#[test]
+fn a_vswitch_that_is_killed_while_links_take_the_place_of_filters_opens_nothing_and_the_next_one_takes_over() {
+    require!("mount", "ping", "tc");
+    only_with_tc!();
+    if !has_tcx() {
+        println!("skipped: it is about links, and runs without BULKHEAD_TCX");
+        return;
+    }
+    const KILLS: u32 = 8;
+    let mut node = Node::new();
+    let mut left = Vec::new();
+    for number in 0..KILLS {
+        let said = node.lab().log().len();
+        node.replace_d();
+        eventually("the port is open", || node.lab().log()[said..].contains("port default/d (p5) is open"));
+        // Links begin to take the place of filters a second after that, one by one with pauses.
+        std::thread::sleep(Duration::from_millis(960) + Duration::from_millis(15) * number);
+        node.lab().kill();
+        left.push((filters(node.lab(), "p5"), own_programs_of(node.lab(), "p5")));
+        node.check(&format!("killed while links take the place of filters, {number}"));
+        node.launch();
+        node.lab().wait_until_ready();
+    }
+    println!("filters, and programs in all, that were left at each kill: {left:?}");
+    node.lab().kill();
+    node.check_next();
+}

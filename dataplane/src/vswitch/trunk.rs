@@ -13,16 +13,17 @@ use std::sync::Arc;
 use super::ports::size;
 use super::{PortTraffic, WorkerCounters};
 use crate::io::{FlowSlot, Frame, FramePool, Port, PortError, Umem};
+use crate::wire::ethernet::{ADDRESSES_LEN, ethertype};
+use crate::wire::vlan;
 use crate::{DropReason, PortId};
 
-/// 802.1ad's type, in the network's order.
-const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
-/// Bytes of a tag.
-const TAG: u16 = 4;
-/// Both MAC addresses.
-const ADDRESSES: usize = 12;
-/// The bits of a tag that are the number; the others are a priority.
-const NUMBER: u16 = 0x0fff;
+/// Bytes of a tag, by which a frame grows and shrinks.
+#[expect(clippy::cast_possible_truncation, reason = "it is four")]
+const TAG: u16 = vlan::TAG_LEN as u16;
+/// A frame as far as its tag goes.
+const TAGGED: usize = ADDRESSES_LEN + vlan::TAG_LEN;
+/// As many slots as a tag can number.
+const SLOTS: usize = 1 << 12;
 
 /// Where a frame came in whose tag is no port's.
 const NOBODY: PortId = PortId(u16::MAX);
@@ -41,7 +42,7 @@ pub(super) struct Trunk {
 
 impl Trunk {
     pub(super) fn new(queue: Box<dyn Port>, umem: &Arc<Umem>) -> Self {
-        let (ports, umem) = (vec![NOBODY; usize::from(NUMBER) + 1], Arc::clone(umem));
+        let (ports, umem) = (vec![NOBODY; SLOTS], Arc::clone(umem));
         Self { queue, umem, ports, traffic: Vec::new(), transmit: Vec::new() }
     }
 
@@ -90,14 +91,14 @@ impl Trunk {
     #[inline]
     fn take_tag(&self, frame: &mut Frame) -> PortId {
         let bytes = self.umem.bytes_mut(frame);
-        let Some(head) = bytes.first_chunk_mut::<{ ADDRESSES + TAG as usize }>() else { return NOBODY };
-        if head[ADDRESSES..ADDRESSES + 2] != SERVICE_TAG {
+        let Some(head) = bytes.first_chunk_mut::<TAGGED>() else { return NOBODY };
+        let Ok(tag) = vlan::Frame::new_checked(&*head).map(|frame| vlan::Repr::parse(&frame)) else { return NOBODY };
+        if tag.protocol != ethertype::SERVICE_VLAN {
             return NOBODY;
         }
-        let slot = u16::from_be_bytes([head[ADDRESSES + 2], head[ADDRESSES + 3]]) & NUMBER;
-        head.copy_within(..ADDRESSES, usize::from(TAG));
+        head.copy_within(..ADDRESSES_LEN, vlan::TAG_LEN);
         frame.shorten_front(TAG);
-        self.ports[usize::from(slot)]
+        self.ports[usize::from(tag.id)]
     }
 
     /// Queues a packet's first frame for the port that has the slot.
@@ -108,10 +109,10 @@ impl Trunk {
         // Every packet begins behind a headroom that is longer than a tag.
         if frame.extend_front(TAG) {
             let bytes = self.umem.bytes_mut(&mut frame);
-            if let Some(head) = bytes.first_chunk_mut::<{ ADDRESSES + TAG as usize }>() {
-                head.copy_within(usize::from(TAG).., 0);
-                head[ADDRESSES..ADDRESSES + 2].copy_from_slice(&SERVICE_TAG);
-                head[ADDRESSES + 2..].copy_from_slice(&slot.0.to_be_bytes());
+            let tag = vlan::Repr { protocol: ethertype::SERVICE_VLAN, id: slot.0, priority: 0, drop_eligible: false };
+            if let Some(head) = bytes.first_chunk_mut::<TAGGED>() {
+                head.copy_within(vlan::TAG_LEN.., 0);
+                head[ADDRESSES_LEN..].copy_from_slice(&tag.emit());
             }
         }
         self.transmit.push(frame);

@@ -13,6 +13,8 @@ use bulkhead_classifier::protocol;
 use crate::LinkType;
 use crate::packet::{self, Body, Ip, Transport};
 use crate::session::Key;
+use crate::wire::ethernet::{self, ethertype};
+use crate::wire::{ipv4, ipv6};
 
 /// The choice of a worker, keyed at random: nobody outside can aim all of its traffic at one. All parts of a process must
 /// use clones of the same one.
@@ -55,20 +57,28 @@ impl Affinity {
     /// Where the addresses lie in a frame that is not ICMP and has no extension headers.
     #[inline]
     fn quick(&self, frame: &[u8]) -> Option<u32> {
-        let head = frame.first_chunk::<34>()?;
-        match (u16::from_be_bytes([head[12], head[13]]), head[14] >> 4) {
-            (0x0800, 4) if head[23] != protocol::ICMP => {
+        /// The frame as far as an IPv4 header without options goes, and as far as IPv6's fixed header.
+        const V4: usize = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN;
+        const V6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+        const IP: usize = ethernet::HEADER_LEN;
+        let head = frame.first_chunk::<V4>()?;
+        let ethertype = u16::from_be_bytes([head[ethernet::field::ETHERTYPE], head[ethernet::field::ETHERTYPE + 1]]);
+        match (ethertype, head[IP] >> 4) {
+            (ethertype::IPV4, 4) if head[IP + ipv4::field::PROTOCOL] != protocol::ICMP => {
                 let address = |at: usize| {
                     [u64::from(u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])), 0]
                 };
-                Some(self.pair(address(26), address(30)))
+                let [src, dst] = [ipv4::field::SOURCE, ipv4::field::DESTINATION].map(|field| address(IP + field.start));
+                Some(self.pair(src, dst))
             }
-            (0x86dd, 6) if matches!(head[20], protocol::TCP | protocol::UDP) => {
-                let head = frame.first_chunk::<54>()?;
+            (ethertype::IPV6, 6) if matches!(head[IP + ipv6::field::NEXT_HEADER], protocol::TCP | protocol::UDP) => {
+                let head = frame.first_chunk::<V6>()?;
                 let half = |at: usize| {
                     u64::from_ne_bytes(*head[at..at + 8].first_chunk().expect("the range is eight bytes long"))
                 };
-                Some(self.pair([half(22), half(30)], [half(38), half(46)]))
+                let address = |at: usize| [half(at), half(at + 8)];
+                let [src, dst] = [ipv6::field::SOURCE, ipv6::field::DESTINATION].map(|field| address(IP + field.start));
+                Some(self.pair(src, dst))
             }
             _ => None,
         }

@@ -7,7 +7,8 @@ mod torture;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::io::{Frame, LoopbackPeer, LoopbackPort};
+use crate::WorkerConfig;
+use crate::io::{FlowCache, Frame, LoopbackPeer, LoopbackPort, PortError};
 use crate::testbed::{
     A, A_MAC, ACK, B, FATAL_PORT, HOST, SYN, UPLINK, a_to_b, ethernet, ip, ports, snapshot_of, tcp, udp, v4,
 };

@@ -1,0 +1,167 @@
+//! What comes in: from the worker's own ports, from its queue of the trunk, and from other workers.
+
+use std::vec::Drain;
+
+use super::super::lane::Errand;
+use super::Stage;
+use crate::io::Frame;
+use crate::{Affinity, BURST, PortId, Snapshot};
+
+impl Stage {
+    /// Takes what the ports have. A burst is judged as soon as it is full.
+    pub(super) fn receive(&mut self, snapshot: &Snapshot) -> bool {
+        let mut worked = false;
+        let count = self.ports.len();
+        // Each round begins with another port, so that none is always served before the others.
+        self.first_port = if self.first_port + 1 < count { self.first_port + 1 } else { 0 };
+        for at in (self.first_port..count).chain(0..self.first_port.min(count)) {
+            let frames = self.arrivals.frames();
+            let first = frames.len();
+            let own = self.ports.get(at);
+            let (id, result) = (own.id, own.port.receive(frames, BURST));
+            // Not nearly a burst: a packet of several frames that did not fit is still in the port.
+            self.is_drained &= frames.len() - first < BURST / 2;
+            if frames.len() > first {
+                worked = true;
+                self.sort(id, at, first);
+                if self.arrivals.len() >= BURST {
+                    self.judge(snapshot);
+                }
+            }
+            if let Err(error) = result {
+                self.ports.fail(at, error, &mut self.pool, &mut self.counters);
+                // The others have other places now; they are served in the next round.
+                self.is_drained = false;
+                return true;
+            }
+        }
+        worked | self.receive_from_trunk(snapshot)
+    }
+
+    /// Takes what the trunk has, as [`receive`](Self::receive) does.
+    fn receive_from_trunk(&mut self, snapshot: &Snapshot) -> bool {
+        let Some(trunk) = self.ports.trunk() else { return false };
+        let frames = self.arrivals.frames();
+        let first = frames.len();
+        let result = trunk.receive(frames, BURST, &mut self.in_ports);
+        let count = self.arrivals.frames().len() - first;
+        self.is_drained &= count < BURST / 2;
+        if count > 0 {
+            self.sort_from_trunk(first);
+            if self.arrivals.len() >= BURST {
+                self.judge(snapshot);
+            }
+        }
+        if let Err(error) = result {
+            self.ports.fail_trunk(error, &mut self.pool, &mut self.counters);
+        }
+        count > 0
+    }
+
+    /// As [`sort`](Self::sort), for frames that came in on different ports.
+    fn sort_from_trunk(&mut self, first: usize) {
+        let Self { id, forwarder, affinity, umem, arrivals, bells, in_ports, .. } = self;
+        let is_mine = |port: PortId, frame: &Frame| {
+            let bytes = umem.bytes(frame);
+            forwarder.admit(port, bytes).is_ok() && owner(affinity, bells.len(), bytes) == *id
+        };
+        let (mut packets, _) = arrivals.accept(first, |at| in_ports[at], is_mine);
+        if arrivals.frames().len() > first + packets {
+            let (mut rest, in_ports) = (std::mem::take(&mut self.received), std::mem::take(&mut self.in_ports));
+            rest.extend(self.arrivals.frames().drain(first + packets..));
+            let (mut frames, mut at) = (rest.drain(..), packets);
+            while let Some(first) = frames.next() {
+                let before = frames.len();
+                packets += 1;
+                self.deliver(in_ports[at], first, &mut frames);
+                at += 1 + before - frames.len();
+            }
+            drop(frames);
+            (self.received, self.in_ports) = (rest, in_ports);
+        }
+        self.counters.received += packets as u64;
+    }
+
+    /// Keeps the packets that are this worker's, and sends the others to theirs. The port's frames are those of the arrivals
+    /// from `first` on. They stay where they are while they are this worker's, which nearly always is all of them.
+    fn sort(&mut self, port: PortId, at: usize, first: usize) {
+        let Self { id, forwarder, affinity, umem, arrivals, bells, .. } = self;
+        let is_mine = |port: PortId, frame: &Frame| {
+            let bytes = umem.bytes(frame);
+            forwarder.admit(port, bytes).is_ok() && owner(affinity, bells.len(), bytes) == *id
+        };
+        let (mut packets, mut bytes) = arrivals.accept(first, |_| port, is_mine);
+        if arrivals.frames().len() > first + packets {
+            let mut rest = std::mem::take(&mut self.received);
+            rest.extend(self.arrivals.frames().drain(first + packets..));
+            let mut frames = rest.drain(..);
+            while let Some(first) = frames.next() {
+                packets += 1;
+                bytes += self.deliver(port, first, &mut frames);
+            }
+            drop(frames);
+            self.received = rest;
+        }
+        self.counters.received += packets as u64;
+        let traffic = &mut self.ports.get(at).traffic;
+        traffic.received += packets as u64;
+        traffic.received_bytes += bytes;
+    }
+
+    /// Keeps a packet, gives it to the worker whose it is, or drops it. Returns how many bytes it has.
+    fn deliver(&mut self, port: PortId, first: Frame, frames: &mut Drain<'_, Frame>) -> u64 {
+        let bytes = self.umem.bytes(&first);
+        let owner = self.forwarder.admit(port, bytes).map(|()| owner(&self.affinity, self.bells.len(), bytes));
+        let following = frames.as_slice();
+        let is_last = |frame: &Frame| !frame.has_more();
+        let rest = match first.has_more() {
+            false => 0,
+            true => following.iter().position(is_last).map_or(following.len(), |last| last + 1),
+        };
+        let len = first.len() + following[..rest].iter().map(Frame::len).sum::<usize>();
+        let mut packet = std::iter::once(first).chain(frames.take(rest));
+        match owner {
+            Ok(owner) if owner == self.id => packet.for_each(|frame| self.arrivals.push(port, frame)),
+            Ok(owner) => {
+                let handed = self.ports.hand_over(owner, rest + 1, &mut packet, port, &mut self.pool);
+                handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
+            }
+            Err(reason) => {
+                self.counters.drop_packet(reason);
+                self.pool.give_all(packet);
+            }
+        }
+        len as u64
+    }
+
+    /// Takes what other workers have sent.
+    pub(super) fn open_mail(&mut self, snapshot: &Snapshot) -> bool {
+        let mut worked = false;
+        for at in 0..self.incoming.len() {
+            if self.incoming[at].is_empty() {
+                continue;
+            }
+            worked = true;
+            let Self { incoming, arrivals, ports, pool, counters, umem, .. } = self;
+            let first = arrivals.frames().len();
+            incoming[at].take(BURST, |frame, errand| match errand {
+                Errand::Judge(port) => arrivals.push(port, frame),
+                Errand::Send(out) => ports.put_own(out, frame, pool, counters),
+            });
+            arrivals.read_ahead(umem, first);
+            if self.arrivals.len() >= BURST {
+                self.judge(snapshot);
+            }
+        }
+        worked
+    }
+}
+
+/// The worker that has a packet's sessions.
+#[inline]
+fn owner(affinity: &Affinity, workers: usize, frame: &[u8]) -> usize {
+    match workers {
+        1 => 0,
+        _ => affinity.worker(frame, workers),
+    }
+}

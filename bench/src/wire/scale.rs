@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_millis(10);
 const LOADED: Duration = Duration::from_millis(100);
 /// How long the program may take to put links in the place of filters, which it does in the background: 40 ms each, and there are two
 /// per pod.
-const LINKS: Duration = Duration::from_secs(60);
+const LINKS: Duration = Duration::from_secs(120);
 /// Time to settle before memory and idle CPU are looked at.
 const SETTLE: Duration = Duration::from_secs(2);
 

@@ -118,7 +118,7 @@ fn stage(said: &str) -> String {
 fn a_vswitch_that_is_killed_at_any_moment_of_its_start_opens_nothing_and_the_next_one_takes_over() {
     require!("mount", "ping", "tc");
     only_with_tc!();
-    const KILLS: u32 = 24;
+    const KILLS: u32 = 18;
     let mut node = Node::new();
     let start = node.start;
     node.lab().kill();
@@ -143,7 +143,7 @@ fn a_vswitch_that_is_killed_at_any_moment_of_its_start_opens_nothing_and_the_nex
 fn a_vswitch_that_is_killed_while_it_opens_a_port_opens_nothing_and_the_next_one_takes_over() {
     require!("mount", "ping", "tc");
     only_with_tc!();
-    const KILLS: usize = 12;
+    const KILLS: usize = 8;
     let mut node = Node::new();
     let mut stages = BTreeSet::new();
     for number in 0..KILLS {
@@ -157,7 +157,7 @@ fn a_vswitch_that_is_killed_while_it_opens_a_port_opens_nothing_and_the_next_one
             let path = Path::new("/run/netns").join(lab.node.name());
             let has_come = || LinkInfo::read("p5").is_ok();
             in_namespace(&path, || while !has_come() {}).unwrap();
-            std::thread::sleep(Duration::from_micros(500) * u32::try_from(number).unwrap());
+            std::thread::sleep(Duration::from_micros(700) * u32::try_from(number).unwrap());
             lab.vswitch().signal("KILL");
         });
         lab.kill();
@@ -186,7 +186,7 @@ fn a_vswitch_that_is_killed_while_links_take_the_place_of_filters_opens_nothing_
         println!("skipped: it is about links, and runs without BULKHEAD_TCX");
         return;
     }
-    const KILLS: u32 = 8;
+    const KILLS: u32 = 5;
     let mut node = Node::new();
     let mut left = Vec::new();
     for number in 0..KILLS {
@@ -194,7 +194,7 @@ fn a_vswitch_that_is_killed_while_links_take_the_place_of_filters_opens_nothing_
         node.replace_d();
         eventually("the port is open", || node.lab().log()[said..].contains("port default/d (p5) is open"));
         // Links begin to take the place of filters a second after that, one by one with pauses.
-        std::thread::sleep(Duration::from_millis(960) + Duration::from_millis(15) * number);
+        std::thread::sleep(Duration::from_millis(970) + Duration::from_millis(25) * number);
         node.lab().kill();
         left.push((filters(node.lab(), "p5"), own_programs_of(node.lab(), "p5")));
         node.check(&format!("killed while links take the place of filters, {number}"));

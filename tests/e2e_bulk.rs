@@ -4,7 +4,10 @@
 #[path = "support/lab.rs"]
 mod lab;
 
+use std::cell::Cell;
+
 use lab::bulk::Bulk;
+use lab::netns::{Netns, eventually};
 use lab::{Dump, Lab, is_tc, policy};
 
 /// The server takes what comes from pods with this label, and from the one that makes marks.
@@ -98,5 +101,67 @@ fn no_packet_of_the_old_verdict_arrives_after_a_change_is_in_force_and_none_is_d
         println!("the largest packet of {port}: {largest:?}");
         assert!(!is_tc() || largest > Some(20_000), "it is GSO: {largest:?}");
     }
+    lab.stop();
+}
+
+/// Another name for an interface, which must be down meanwhile on older kernels.
+fn rename(lab: &Lab, from: &str, to: &str) {
+    lab.node.ip(&format!("link set {from} down"));
+    lab.node.ip(&format!("link set {from} name {to}"));
+    lab.node.ip(&format!("link set {to} up"));
+}
+
+#[test]
+fn an_interface_that_is_renamed_moved_or_deleted_under_bulk_traffic_takes_nothing_from_the_others() {
+    require!("ping");
+    let mut lab = Lab::new();
+    for name in ["client", "server", "other", "marker"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    // Who is not named in it may be reached by everybody.
+    lab.start(&from("client"));
+    let interface = lab.get("client").interface.clone();
+    let opened = |lab: &Lab| lab.count(&format!("port default/client ({interface}) is open"));
+    let removed = |lab: &Lab| lab.count(&format!("port default/client ({interface}) was removed"));
+    // A port's sessions end with it, so that each time it is another connection which flows when something happens.
+    let ports = Cell::new(5011);
+    let flow = |lab: &Lab| {
+        let bulk = Bulk::start(lab.get("client"), lab.get("server"), ports.replace(ports.get() + 1), false);
+        bulk.flows("it flows");
+        bulk
+    };
+    let others = Bulk::start(lab.get("marker"), lab.get("other"), 5010, true);
+    let elsewhere = Netns::new("elsewhere");
+    for round in 1..=2 {
+        let under_way = flow(&lab);
+        rename(&lab, &interface, "renamed");
+        eventually("the port is removed", || removed(&lab) == 2 * round - 1);
+        others.flows("the others go on while it has another name");
+        rename(&lab, "renamed", &interface);
+        eventually("the port is open again", || opened(&lab) == 2 * round);
+        drop(under_way);
+        let under_way = flow(&lab);
+        lab.node.ip(&format!("link set {interface} netns {}", elsewhere.name()));
+        eventually("the port is removed", || removed(&lab) == 2 * round);
+        let mut before = 0;
+        // The server may have some in its socket's buffer.
+        eventually("it stands still", || std::mem::replace(&mut before, under_way.received()) == under_way.received());
+        elsewhere.ip(&format!("link set {interface} up"));
+        others.flows("the others go on while it is elsewhere");
+        assert_eq!(under_way.received(), before, "nothing leads back from there");
+        elsewhere.ip(&format!("link set {interface} netns {}", lab.node.name()));
+        lab.node.ip(&format!("link set {interface} up"));
+        eventually("the port is open again", || opened(&lab) == 2 * round + 1);
+    }
+    let under_way = flow(&lab);
+    lab.unplug("client");
+    eventually("the port is removed", || removed(&lab) == 5);
+    others.flows("the others go on while it is gone");
+    drop(under_way);
+    lab.plug("client");
+    eventually("the port is open again", || opened(&lab) == 6);
+    flow(&lab).end();
+    others.end();
+    assert!(!lab.log().contains("host's stack"), "{}", lab.log());
     lab.stop();
 }

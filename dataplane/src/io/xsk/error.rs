@@ -266,4 +266,41 @@ mod tests {
         let present = XskError::ProgramPresent { interface: "veth7".to_owned() }.to_string();
         assert!(present.contains("ip link set veth7 xdp off"), "{present}");
     }
+
+    #[test]
+    fn what_an_old_kernel_lacks_is_named_with_the_release_or_the_option_that_has_it_and_a_way_without() {
+        let error = io::Error::from_raw_os_error;
+        let interface = || "veth7".to_owned();
+        let asked = |code| XskError::system("veth7", "create an AF_XDP socket", error(code));
+        let attached = |code| XskError::at_tc("veth7", error(code));
+        let refused = "unknown func bpf_redirect_peer#155".to_owned();
+        let program = XskError::Program { program: "bulkhead_in", reason: refused.clone() };
+        let mtu = XskError::MtuTooLarge { interface: interface(), mtu: 9000, most: 3506 };
+        let mode =
+            XskError::ModeRefused { interface: interface(), mode: XdpMode::Drv, source: error(libc::EOPNOTSUPP) };
+        for (told, parts) in [
+            // No bpf(2), no AF_XDP, no option of its sockets.
+            (asked(libc::ENOSYS), ["5.9", "CONFIG_BPF_SYSCALL"]),
+            (asked(libc::EAFNOSUPPORT), ["5.9", "CONFIG_XDP_SOCKETS"]),
+            (asked(libc::ENOPROTOOPT), ["5.9", "create an AF_XDP socket"]),
+            // No queueing discipline for tc programs, no classifier.
+            (attached(libc::ENOENT), ["CONFIG_NET_SCH_INGRESS", "`attach: xdp`"]),
+            (attached(libc::EOPNOTSUPP), ["CONFIG_NET_CLS_BPF", "`attach: xdp`"]),
+            // No such function for programs.
+            (program, ["5.14", refused.as_str()]),
+            // No packets in several buffers.
+            (mtu, ["6.6", "mtu 3506"]),
+            (mode, ["`skb`", "`auto`"]),
+        ] {
+            let text = told.to_string();
+            assert!(text.contains("\n  help: "), "{text}");
+            for part in parts {
+                assert!(text.contains(part), "{part} is not in: {text}");
+            }
+        }
+        // And what is no feature is none.
+        assert!(matches!(attached(libc::EPERM), XskError::NotPermitted { .. }));
+        assert!(matches!(attached(libc::ENODEV), XskError::NoInterface { .. }));
+        assert!(matches!(asked(libc::ENOMEM), XskError::System { .. }));
+    }
 }

@@ -153,7 +153,7 @@ fn rule_value(pipeline: &Pipeline, rule: &Rule, expand: bool) -> Value {
         "src": addresses(&rule.src),
         "dst": addresses(&rule.dst),
         "services": services,
-        "origin": run::attribution(origin.as_ref()),
+        "origin": run::attribution(origin),
     });
     debug_assert_eq!(rule.src_ports, PortRange::ALL);
     if expand {

@@ -2,33 +2,20 @@
 //!
 //! Owned by one thread. An event runs through all layers before the next is taken, so a renderer sees whole states only.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
 use crate::cache::{Cache, Change, Event, PodKey};
 use crate::configurator::Configurator;
 use crate::object::{Denied, IngressIsolation, Node, Object, Pod, PolicyName};
-use crate::origin::{Origin, Origins};
+use crate::origin::Origins;
 use crate::processor::{Processor, Scope, Work};
-use crate::renderer::acl::{AclRenderer, NodeTables, OriginsGuard, Published, TableWork};
+use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
 use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
-
-/// The origins, shared by the layers that make rules and by whoever wants to know what a verdict means.
-#[derive(Clone, Debug, Default)]
-pub struct SharedOrigins(Arc<Mutex<Origins>>);
-
-impl SharedOrigins {
-    pub(crate) fn lock(&self) -> OriginsGuard<'_> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What the number stands for.
-    pub fn get(&self, id: OriginId) -> Option<Origin> {
-        self.lock().get(id).cloned()
-    }
-}
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
 pub const UNBOUND: &str = "";
@@ -38,11 +25,25 @@ pub struct Pipeline {
     cache: Cache,
     processor: Processor,
     configurator: Configurator,
-    origins: SharedOrigins,
-    published: Published,
-    acl: BTreeMap<Arc<str>, AclRenderer>,
-    renderers: Vec<Box<dyn Renderer + Send>>,
+    origins: Origins,
+    renderers: Vec<Box<dyn Renderer>>,
+    acl: Handle<AclRenderer>,
 }
+
+/// A registered renderer, to be asked for what it has rendered.
+#[derive(Debug)]
+pub struct Handle<R> {
+    at: usize,
+    renderer: PhantomData<fn() -> R>,
+}
+
+impl<R> Clone for Handle<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Handle<R> {}
 
 impl Pipeline {
     /// A pipeline without objects.
@@ -53,21 +54,31 @@ impl Pipeline {
     /// A pipeline without objects, for a cluster whose namespaces isolate or not when their `extensions/v1beta1` annotation
     /// does not say.
     pub fn with_default_isolation(scope: Scope, isolation: IngressIsolation) -> Self {
+        let acl = AclRenderer::new(scope.clone());
         Self {
             cache: Cache::new(isolation),
             processor: Processor::new(scope),
             configurator: Configurator::default(),
-            origins: SharedOrigins::default(),
-            published: Published::default(),
-            acl: BTreeMap::new(),
-            renderers: Vec::new(),
+            origins: Origins::default(),
+            renderers: vec![Box::new(acl)],
+            acl: Handle { at: 0, renderer: PhantomData },
         }
     }
 
     /// Registers a further renderer, which goes with the pipeline from thread to thread. It gets every transaction from the next
     /// on; a resync gives it the whole state.
-    pub fn register(&mut self, renderer: Box<dyn Renderer + Send>) {
-        self.renderers.push(renderer);
+    pub fn register<R: Renderer>(&mut self, renderer: R) -> Handle<R> {
+        self.renderers.push(Box::new(renderer));
+        Handle { at: self.renderers.len() - 1, renderer: PhantomData }
+    }
+
+    /// A registered renderer.
+    ///
+    /// # Panics
+    /// With another pipeline's handle.
+    pub fn renderer<R: Renderer>(&self, handle: Handle<R>) -> &R {
+        let renderer: &dyn Any = &*self.renderers[handle.at];
+        renderer.downcast_ref().expect("the handle is this pipeline's")
     }
 
     /// Makes `objects` the whole state.
@@ -90,12 +101,9 @@ impl Pipeline {
     /// As for [`Pipeline::resync`].
     pub fn render_all(&mut self) -> Result<(), RenderError> {
         let pods = self.processor.resync(&self.cache);
-        let gone = self.acl.keys().filter(|name| !self.cache.nodes().contains_key(*name)).cloned();
-        let hosting = self.cache.host_networks().filter(|name| !self.cache.nodes().contains_key(*name)).cloned();
-        let mut nodes: Vec<_> = self.cache.nodes().keys().cloned().chain(gone).chain(hosting).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let mut transaction = self.transaction(&pods, nodes);
+        let known = self.cache.nodes().keys().chain(self.cache.host_networks());
+        let nodes: BTreeSet<_> = known.cloned().collect();
+        let mut transaction = self.transaction(&pods, nodes.into_iter().collect());
         transaction.resync = true;
         self.render(&transaction)
     }
@@ -130,11 +138,10 @@ impl Pipeline {
     }
 
     fn transaction(&mut self, pods: &BTreeSet<PodKey>, nodes: Vec<Arc<str>>) -> Transaction {
-        let mut origins = self.origins.lock();
         let mut configs = Vec::with_capacity(pods.len());
         for &key in pods {
             let Some(pod) = self.cache.pod(key).filter(|pod| self.processor.scope().covers(pod)) else { continue };
-            let rules = self.configurator.configure(pod, self.processor.policies_of(key), &mut origins);
+            let rules = self.configurator.configure(pod, self.processor.policies_of(key), &mut self.origins);
             let config = PodConfig {
                 pod: pod.name.clone(),
                 node: pod.node.clone().unwrap_or_else(|| UNBOUND.into()),
@@ -163,65 +170,37 @@ impl Pipeline {
     }
 
     fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
-        self.add_nodes(transaction);
         let mut outcome = Ok(());
-        for renderer in self.acl.values_mut() {
-            outcome = outcome.and(renderer.render(transaction));
-        }
         for renderer in &mut self.renderers {
-            outcome = outcome.and(renderer.render(transaction));
+            let rendered = renderer.render(transaction);
+            outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
         }
         self.configurator.sweep();
         self.sweep_origins();
         outcome
     }
 
-    /// Forgets origins that no list has, nor tables that are in force, be it because a renderer refused the later ones.
-    fn sweep_origins(&self) {
-        let used = || {
-            let lists = self.configurator.lists().flat_map(|list| &list.rules).map(|rule| rule.origin);
-            let mut used: HashSet<_> = lists.collect();
-            for tables in self.published.all() {
-                used.extend(tables.tables.iter().flat_map(|table| table.tables.rules().iter()).map(|rule| rule.origin));
-            }
-            used
-        };
-        self.origins.lock().sweep(used);
-    }
-
-    /// Makes a renderer for each node of the scope that has none yet.
-    fn add_nodes(&mut self, transaction: &Transaction) {
-        let named = transaction.nodes.iter().map(|(name, _)| name);
-        let hosting = transaction.pods.iter().filter_map(|(_, config)| Some(&config.as_ref()?.node));
-        let nodes: Vec<Arc<str>> = match self.processor.scope() {
-            Scope::Node(node) => vec![node.clone()],
-            Scope::Cluster => named.chain(hosting).cloned().collect(),
-        };
-        for node in nodes {
-            if !self.acl.contains_key(&node) {
-                let (origins, published) = (self.origins.clone(), self.published.clone());
-                let mut renderer = match self.processor.scope() {
-                    Scope::Node(_) => AclRenderer::new(node.clone(), origins, published),
-                    Scope::Cluster => AclRenderer::of_many(node.clone(), origins, published),
-                };
-                renderer.set_node(self.node_state(&node).as_deref());
-                self.acl.insert(node, renderer);
-            }
-        }
+    /// Forgets origins that no list has, nor what renderers have in force, be it because one refused the later ones.
+    fn sweep_origins(&mut self) {
+        let (configurator, renderers) = (&self.configurator, &self.renderers);
+        self.origins.sweep(|| {
+            let lists = configurator.lists().flat_map(|list| &list.rules).map(|rule| rule.origin);
+            lists.chain(renderers.iter().flat_map(|renderer| renderer.origins())).collect()
+        });
     }
 
     /// The latest tables of a node, none when the node is not in the scope or nothing is known of it.
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
-        self.published.node(node)
+        self.renderer(self.acl).node_tables(node).cloned()
     }
 
     /// The latest tables of all nodes of the scope, by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
-        self.published.all()
+        self.renderer(self.acl).all_node_tables().cloned().collect()
     }
 
     /// What verdicts' origins mean.
-    pub fn origins(&self) -> &SharedOrigins {
+    pub fn origins(&self) -> &Origins {
         &self.origins
     }
 
@@ -236,11 +215,10 @@ impl Pipeline {
         if default == Denied::Drop && !namespaces.keys().any(|name| said(name) == Some(Denied::Refuse)) {
             return Vec::new();
         }
-        let origins = self.origins.lock();
         let refuses = |policies: &[PolicyName]| {
             policies.first().and_then(|policy| said(&policy.namespace)).unwrap_or(default) == Denied::Refuse
         };
-        origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
+        self.origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
     }
 
     /// The work that finding and compiling the affected policies took so far.
@@ -250,13 +228,14 @@ impl Pipeline {
 
     /// The work that large tables of all nodes took so far.
     pub fn table_work(&self) -> TableWork {
-        self.acl.values().map(AclRenderer::work).fold(TableWork::default(), TableWork::plus)
+        self.renderer(self.acl).work()
     }
 
     /// Waits for the tables that are compiled beside, so that the next event goes on from them.
     #[cfg(test)]
     fn finish_builds(&mut self) {
-        self.acl.values_mut().for_each(AclRenderer::finish_build);
+        let acl: &mut dyn Any = &mut *self.renderers[self.acl.at];
+        acl.downcast_mut::<AclRenderer>().expect("registered by the constructor").finish_builds();
     }
 
     /// The state.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bulkhead_classifier::Action;
-use bulkhead_control::renderer::acl::{AclRenderer, Published};
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::acl::AclRenderer;
 use bulkhead_control::renderer::{Renderer, Transaction};
 
 use crate::manifest::{node, pod, policy};
@@ -302,13 +303,12 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
     let transactions = vswitch.recorder.transactions();
     assert_eq!(transactions.len(), 1 + second().len(), "the start, and one for each policy");
 
-    let published = Published::default();
-    let mut renderer = AclRenderer::new(NODE.into(), vswitch.pipeline.origins().clone(), published.clone());
+    let mut renderer = AclRenderer::new(Scope::Node(NODE.into()));
     let mut generations = Vec::new();
     for transaction in &transactions {
         for _ in 0..2 {
             renderer.render(transaction).unwrap();
-            generations.push(published.node(NODE).unwrap().generation);
+            generations.push(renderer.node_tables(NODE).unwrap().generation);
         }
     }
     assert_eq!(generations, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5], "the first time counts, the second does not");
@@ -318,7 +318,7 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
     transactions.iter().for_each(|transaction| latest.extend(transaction.pods.iter().cloned()));
     let resync = Transaction { resync: true, pods: latest.into_iter().collect(), nodes: transactions[0].nodes.clone() };
     renderer.render(&resync).unwrap();
-    let tables = published.node(NODE).unwrap();
+    let tables = renderer.node_tables(NODE).unwrap();
     assert_eq!(tables.generation, 5);
     assert_eq!(guarded(&tables), vswitch.guarded());
 

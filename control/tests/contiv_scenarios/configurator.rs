@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bulkhead_control::object::PolicyName;
 use bulkhead_control::origin::Origin;
-use bulkhead_control::renderer::{RenderError, Renderer, Transaction};
+use bulkhead_control::renderer::{BoxError, Renderer, Transaction};
 
 use crate::manifest::{pod, policy};
 use crate::probe::{NODE, Recorder, Vswitch};
@@ -149,7 +149,9 @@ fn a_policy_of_both_directions_keeps_their_peers_and_ports_apart() {
 fn three_renderers_get_the_same_transactions_with_the_same_rules() {
     let mut vswitch = Vswitch::of(&pods());
     let recorders = [Recorder::default(), Recorder::default()];
-    recorders.iter().for_each(|recorder| vswitch.pipeline.register(Box::new(recorder.clone())));
+    for recorder in &recorders {
+        vswitch.pipeline.register(recorder.clone());
+    }
     vswitch.apply(&policy("default/policy-1", FROM_POD2));
     let [first, second, third] = [&vswitch.recorder, &recorders[0], &recorders[1]]
         .map(|recorder| recorder.transactions().last().expect("the policy concerns a pod").pods.clone());
@@ -163,18 +165,22 @@ fn three_renderers_get_the_same_transactions_with_the_same_rules() {
 fn a_renderer_that_fails_does_not_keep_the_transaction_from_the_others() {
     struct Failing;
     impl Renderer for Failing {
-        fn render(&mut self, _: &Transaction) -> Result<(), RenderError> {
-            let source = bulkhead_classifier::BuildError::TooManyRules { rules: 7 };
-            Err(RenderError::Table { interface: "tap7".into(), source })
+        fn name(&self) -> String {
+            "of tap7".into()
+        }
+
+        fn render(&mut self, _: &Transaction) -> Result<(), BoxError> {
+            Err(bulkhead_classifier::BuildError::TooManyRules { rules: 7 }.into())
         }
     }
     let mut vswitch = Vswitch::of(&pods());
     let after = Recorder::default();
-    vswitch.pipeline.register(Box::new(Failing));
-    vswitch.pipeline.register(Box::new(after.clone()));
+    vswitch.pipeline.register(Failing);
+    vswitch.pipeline.register(after.clone());
     let event = bulkhead_control::cache::Event::Apply(crate::manifest::object(&policy("default/p", FROM_POD2)));
     let error = vswitch.pipeline.apply(event).expect_err("one renderer failed");
     assert!(error.to_string().contains("tap7"), "{error}");
+    assert_eq!(error.source.downcast_ref(), Some(&bulkhead_classifier::BuildError::TooManyRules { rules: 7 }));
     assert_eq!(after.transactions().len(), 1);
     vswitch.expect_rules("pod1 <- pod2 TCP:80 TCP:443");
 }
@@ -209,7 +215,7 @@ fn the_rules_of_a_pod_come_in_the_order_of_its_policies_names_however_these_arri
         order.iter().for_each(|&at| vswitch.apply(&policies[at]));
         let list = vswitch.recorder.pods()["pod1"].ingress.clone().unwrap();
         let origins: Vec<_> =
-            list.rules.iter().map(|rule| vswitch.pipeline.origins().get(rule.origin).unwrap()).collect();
+            list.rules.iter().map(|rule| vswitch.pipeline.origins().get(rule.origin).cloned().unwrap()).collect();
         let names: Vec<PolicyName> = origins
             .iter()
             .filter_map(|origin| match origin {

@@ -12,7 +12,7 @@ use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
-use bulkhead_control::renderer::{RenderError, Renderer, Transaction};
+use bulkhead_control::renderer::{BoxError, Renderer, Transaction};
 
 use crate::manifest::{name, object, objects};
 
@@ -98,7 +98,11 @@ impl Recorder {
 }
 
 impl Renderer for Recorder {
-    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
+    fn name(&self) -> String {
+        "recorder".into()
+    }
+
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.0.lock().unwrap().push(transaction.clone());
         Ok(())
     }
@@ -119,7 +123,7 @@ impl Vswitch {
     pub(crate) fn of(manifests: &[String]) -> Self {
         let recorder = Recorder::default();
         let mut pipeline = Pipeline::new(Scope::Node(NODE.into()));
-        pipeline.register(Box::new(recorder.clone()));
+        pipeline.register(recorder.clone());
         let mut vswitch = Self { pipeline, recorder, addresses: BTreeMap::new() };
         vswitch.resync(manifests);
         vswitch

@@ -18,7 +18,7 @@ use super::{MAX_TUPLES, Orientation, TooManyTuples};
 use crate::contiv::{RuleList, SixTuple};
 use crate::object::PodName;
 use crate::origin::Direction;
-use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
+use crate::renderer::{BoxError, PodConfig, Renderer, Transaction};
 
 /// One node's tables, whole and immutable.
 #[derive(Clone, Debug)]
@@ -156,9 +156,8 @@ impl ContivRenderer {
             changed = before != self.pods;
             self.pending.extend(before.into_keys());
         }
-        let own = transaction.nodes.iter().rev().find(|(name, _)| *name == self.node);
-        if let Some((_, node)) = own {
-            let addresses = node.as_ref().map(|node| node.addresses.clone()).unwrap_or_default();
+        if let Some(node) = transaction.node(&self.node) {
+            let addresses = node.map(|node| node.addresses.clone()).unwrap_or_default();
             if addresses != self.node_addresses {
                 self.node_addresses = addresses;
                 self.expanded.clear();
@@ -234,12 +233,20 @@ impl ContivRenderer {
 }
 
 impl Renderer for ContivRenderer {
-    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
+    fn name(&self) -> String {
+        let orientation = match self.orientation {
+            Orientation::Egress => "egress",
+            Orientation::Ingress => "ingress",
+        };
+        format!("6-tuples of node {}, {orientation}", self.node)
+    }
+
+    /// The error is a [`TooManyTuples`].
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.take_in(transaction);
-        let node = self.node.clone();
         let rendered = self.commit();
         self.refusal = rendered.as_ref().err().cloned();
-        let changes = rendered.map_err(|source| RenderError::SixTuples { node, source })?;
+        let changes = rendered?;
         self.pending.clear();
         if changes.is_empty() && self.generation > 0 {
             return Ok(());

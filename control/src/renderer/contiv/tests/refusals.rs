@@ -7,7 +7,7 @@ use crate::configurator::PodRules;
 use crate::contiv::{ContivRule, RuleList};
 use crate::object::Node;
 use crate::renderer::contiv::renderer::{Attempts, ContivRenderer, PublishedTuples};
-use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
+use crate::renderer::{PodConfig, Renderer, Transaction};
 
 use super::*;
 
@@ -41,9 +41,9 @@ fn renderer() -> (ContivRenderer, PublishedTuples) {
 }
 
 /// Renders and answers what that took.
-fn cost(renderer: &mut ContivRenderer, transaction: &Transaction) -> (Result<(), RenderError>, Attempts) {
+fn cost(renderer: &mut ContivRenderer, transaction: &Transaction) -> (Result<(), String>, Attempts) {
     let before = renderer.attempts();
-    let outcome = renderer.render(transaction);
+    let outcome = renderer.render(transaction).map_err(|error| error.to_string());
     let after = renderer.attempts();
     let (expansions, combinations) = (after.expansions - before.expansions, after.combinations - before.combinations);
     (outcome, Attempts { expansions, combinations })

@@ -1,4 +1,4 @@
-//! The renderer cache: pods' two rule lists in, one table per interface out, and which of them a transaction changed.
+//! A node's rules: pods' two rule lists in, one table per interface out, and which of them a transaction changed.
 //!
 //! A packet is judged once, where it leaves the vswitch: at the destination pod's interface, or at the node's exit. So
 //! what the *source's* egress policies forbid has to stand in the destination's table (Contiv: `CombineRules`) and, for
@@ -33,10 +33,10 @@ use ahash::AHashMap;
 use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule, ServiceSet, Services};
 
 use super::interned::Interned;
-use super::{PodConfig, Transaction};
 use crate::contiv::{ContivRule, RuleList};
 use crate::object::PodName;
-use crate::origin::{Direction, Origin, Origins};
+use crate::origin::{Direction, Origins};
+use crate::renderer::{PodConfig, Transaction};
 
 /// Stands for what decides a pod's table: equal numbers, equal tables. A number is never given to another table.
 pub(super) type LocalId = u32;
@@ -96,7 +96,7 @@ impl Changes {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct RendererCache {
+pub(super) struct NodeRules {
     node_addresses: Arc<AddressSet>,
     pods: BTreeMap<PodName, Arc<PodConfig>>,
     /// Sorted by each class's first pod.
@@ -109,7 +109,7 @@ pub(super) struct RendererCache {
     sources_given: SourcesId,
 }
 
-impl RendererCache {
+impl NodeRules {
     /// The pods with their configuration, sorted.
     pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
         &self.pods
@@ -296,7 +296,7 @@ impl RendererCache {
     }
 
     /// The rules of a pod's table.
-    pub(super) fn local_rules(&self, pod: &PodConfig, id: LocalId, origins: &mut Origins) -> Vec<Rule> {
+    pub(super) fn local_rules(&self, pod: &PodConfig, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
         let Some(ingress) = &pod.rules.ingress else {
@@ -307,12 +307,12 @@ impl RendererCache {
                     ..Rule::any(*action, *origin)
                 }));
             }
-            rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Ingress))));
+            rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Ingress)));
             return rules;
         };
         if !self.node_addresses.is_empty() {
             let src = Addresses::Set(self.node_addresses.clone());
-            rules.push(Rule { src, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
+            rules.push(Rule { src, ..Rule::any(Action::Allow, Origins::OWN_NODE) });
         }
         for (sources, reach) in self.restrictions(key) {
             // The last rule of a list is the one that isolates, and it names every address.
@@ -329,11 +329,11 @@ impl RendererCache {
     }
 
     /// The rules of the node-exit table.
-    pub(super) fn global_rules(&self, origins: &mut Origins) -> Vec<Rule> {
+    pub(super) fn global_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         if !self.node_addresses.is_empty() && !self.classes.is_empty() {
             let dst = Addresses::Set(self.node_addresses.clone());
-            rules.push(Rule { dst, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
+            rules.push(Rule { dst, ..Rule::any(Action::Allow, Origins::OWN_NODE) });
         }
         for class in &self.classes {
             rules.extend(class.list.rules.iter().map(|rule| Rule {
@@ -345,7 +345,7 @@ impl RendererCache {
                 origin: rule.origin,
             }));
         }
-        rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Egress))));
+        rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Egress)));
         rules
     }
 }

@@ -1,21 +1,24 @@
 //! The pipeline: every layer in a row, driven by events.
 //!
-//! Owned by one thread. An event runs through all layers before the next is taken, so a renderer sees whole states only.
+//! Owned by one thread, without a lock. A batch of events runs through all layers before the next is taken, so a renderer sees whole
+//! states only.
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
-use crate::cache::{Cache, Change, Event, PodKey};
+use crate::cache::{Cache, Change, Event};
 use crate::configurator::Configurator;
-use crate::object::{Denied, IngressIsolation, Node, Object, Pod, PolicyName};
+use crate::contract::{Endpoint, Transaction};
+use crate::object::{Denied, IngressIsolation, Node, Object, Pod, PodName, PolicyName};
 use crate::origin::Origins;
-use crate::processor::{Processor, Scope, Work};
+use crate::processor::{Committed, Processor, Scope};
 use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
-use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
+use crate::renderer::{RenderError, Renderer};
+use crate::work::Work;
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
 pub const UNBOUND: &str = "";
@@ -26,6 +29,8 @@ pub struct Pipeline {
     processor: Processor,
     configurator: Configurator,
     origins: Origins,
+    /// The endpoints as renderers know them.
+    told: BTreeMap<PodName, Arc<Endpoint>>,
     renderers: Vec<Box<dyn Renderer>>,
     acl: Handle<AclRenderer>,
 }
@@ -60,6 +65,7 @@ impl Pipeline {
             processor: Processor::new(scope),
             configurator: Configurator::default(),
             origins: Origins::default(),
+            told: BTreeMap::new(),
             renderers: vec![Box::new(acl)],
             acl: Handle { at: 0, renderer: PhantomData },
         }
@@ -100,59 +106,86 @@ impl Pipeline {
     /// # Errors
     /// As for [`Pipeline::resync`].
     pub fn render_all(&mut self) -> Result<(), RenderError> {
-        let pods = self.processor.resync(&self.cache);
-        let known = self.cache.nodes().keys().chain(self.cache.host_networks());
-        let nodes: BTreeSet<_> = known.cloned().collect();
-        let mut transaction = self.transaction(&pods, nodes.into_iter().collect());
+        let committed = self.processor.resync(&self.cache);
+        let before = std::mem::take(&mut self.told);
+        let nodes = self.cache.nodes().keys().chain(self.cache.host_networks()).cloned().collect();
+        let mut transaction = self.transaction(committed, BTreeSet::new(), nodes);
         transaction.resync = true;
+        drop(before);
         self.render(&transaction)
     }
 
-    /// Takes in one event.
+    /// Takes in one event, as a batch of its own.
     ///
     /// # Errors
     /// As for [`Pipeline::resync`].
     pub fn apply(&mut self, event: Event) -> Result<(), RenderError> {
-        let (mut affected, mut nodes, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
-        for change in self.cache.apply(event) {
-            affected.extend(self.processor.process(&self.cache, &change));
-            match &change {
-                Change::Node { name } => nodes.push(name.clone()),
-                Change::Pod { old, new, .. } => {
-                    nodes.extend(host_network_node(old.as_ref()));
-                    nodes.extend(host_network_node(new.as_ref()));
-                    let scope = self.processor.scope();
-                    let left = old.as_ref().filter(|pod| scope.covers(pod));
-                    let stays = new.as_ref().is_some_and(|pod| scope.covers(pod));
-                    gone.extend(left.filter(|_| !stays).map(|pod| (pod.name.clone(), None)));
+        self.apply_batch([event])
+    }
+
+    /// Takes in events as one change: renderers see the state after the last of them and none in between, and publish once, or not
+    /// at all where nothing has changed in the end.
+    ///
+    /// # Errors
+    /// As for [`Pipeline::resync`].
+    pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(), RenderError> {
+        let (mut moved, mut nodes) = (BTreeSet::new(), BTreeSet::new());
+        for event in events {
+            for change in self.cache.apply(event) {
+                self.processor.process(&self.cache, &change);
+                match &change {
+                    Change::Node { name } => drop(nodes.insert(name.clone())),
+                    Change::Pod { old, new, .. } => {
+                        nodes.extend(host_network_node(old.as_ref()));
+                        nodes.extend(host_network_node(new.as_ref()));
+                        moved.extend(old.as_ref().or(new.as_ref()).map(|pod| pod.name.clone()));
+                    }
+                    Change::Namespace { .. } | Change::Policy { .. } => {}
                 }
-                Change::Namespace { .. } | Change::Policy { .. } => {}
             }
         }
-        let mut transaction = self.transaction(&affected, nodes);
-        transaction.pods.extend(gone);
-        if transaction.pods.is_empty() && transaction.nodes.is_empty() {
+        let committed = self.processor.commit(&self.cache);
+        let transaction = self.transaction(committed, moved, nodes);
+        if transaction.is_empty() {
             return Ok(());
         }
         self.render(&transaction)
     }
 
-    fn transaction(&mut self, pods: &BTreeSet<PodKey>, nodes: Vec<Arc<str>>) -> Transaction {
-        let mut configs = Vec::with_capacity(pods.len());
-        for &key in pods {
+    /// What is to be told: the sets, the affected pods that differ from what was told last, and those of the moved ones that are
+    /// gone.
+    fn transaction(
+        &mut self,
+        committed: Committed,
+        moved: BTreeSet<PodName>,
+        nodes: BTreeSet<Arc<str>>,
+    ) -> Transaction {
+        let Committed { affected, sets, dropped } = committed;
+        let mut endpoints = Vec::with_capacity(affected.len());
+        for key in affected {
             let Some(pod) = self.cache.pod(key).filter(|pod| self.processor.scope().covers(pod)) else { continue };
-            let rules = self.configurator.configure(pod, self.processor.policies_of(key), &mut self.origins);
-            let config = PodConfig {
+            let endpoint = Endpoint {
                 pod: pod.name.clone(),
                 node: pod.node.clone().unwrap_or_else(|| UNBOUND.into()),
                 addresses: pod.addresses.clone(),
                 mac: pod.mac,
-                rules,
+                rules: self.configurator.configure(pod, self.processor.policies_of(key), &mut self.origins),
             };
-            configs.push((pod.name.clone(), Some(Arc::new(config))));
+            if self.told.get(&pod.name).is_none_or(|told| **told != endpoint) {
+                let endpoint = Arc::new(endpoint);
+                self.told.insert(pod.name.clone(), endpoint.clone());
+                endpoints.push((pod.name.clone(), Some(endpoint)));
+            }
+        }
+        for name in moved {
+            let pod = self.cache.pod_key(&name).and_then(|key| self.cache.pod(key));
+            let stays = pod.is_some_and(|pod| self.processor.scope().covers(pod));
+            if !stays && self.told.remove(&name).is_some() {
+                endpoints.push((name, None));
+            }
         }
         let nodes = nodes.into_iter().map(|name| (name.clone(), self.node_state(&name))).collect();
-        Transaction { resync: false, pods: configs, nodes }
+        Transaction { resync: false, sets, endpoints, nodes, dropped }
     }
 
     /// The node with all addresses that are its own: those of its object and of its host-network pods.
@@ -184,8 +217,11 @@ impl Pipeline {
     fn sweep_origins(&mut self) {
         let (configurator, renderers) = (&self.configurator, &self.renderers);
         self.origins.sweep(|| {
-            let lists = configurator.lists().flat_map(|list| &list.rules).map(|rule| rule.origin);
-            lists.chain(renderers.iter().flat_map(|renderer| renderer.origins())).collect()
+            let mut used: HashSet<_> = renderers.iter().flat_map(|renderer| renderer.origins()).collect();
+            for list in configurator.lists() {
+                used.extend(list.rules.iter().map(|rule| rule.origin));
+            }
+            used
         });
     }
 
@@ -221,9 +257,9 @@ impl Pipeline {
         self.origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
     }
 
-    /// The work that finding and compiling the affected policies took so far.
+    /// The work that finding and compiling the affected policies and writing their sets took so far.
     pub fn work(&self) -> Work {
-        self.processor.work()
+        Work { intervals: self.renderer(self.acl).written(), ..self.processor.work() }
     }
 
     /// The work that large tables of all nodes took so far.

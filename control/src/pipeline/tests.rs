@@ -470,4 +470,5 @@ proptest! {
     }
 }
 
+mod batches;
 mod work;

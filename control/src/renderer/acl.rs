@@ -17,11 +17,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use bulkhead_classifier::{BuildError, OriginId, Tables};
 
 pub use self::large::TableWork;
 use self::node::NodeRenderer;
-use super::{BoxError, Renderer, Transaction};
+use super::plain::{PlainLists, PlainPod, PlainTransaction};
+use super::{BoxError, Renderer};
+use crate::contract::Transaction;
 use crate::object::{Node, PodName};
 use crate::processor::Scope;
 
@@ -83,11 +86,17 @@ pub struct TableError {
     pub source: BuildError,
 }
 
+/// Pods of a node with their new lists, none for a pod that is gone.
+type PodChanges = Vec<(PodName, Option<Arc<PlainPod>>)>;
+
 /// The renderer of all nodes of a scope.
 #[derive(Debug)]
 pub struct AclRenderer {
     scope: Scope,
+    lists: PlainLists,
     nodes: BTreeMap<Arc<str>, NodeRenderer>,
+    /// The node of each pod.
+    hosts: AHashMap<PodName, Arc<str>>,
     /// All nodes that are known, for those that get their first pod later.
     known: BTreeMap<Arc<str>, Arc<Node>>,
 }
@@ -95,7 +104,13 @@ pub struct AclRenderer {
 impl AclRenderer {
     /// A renderer that has rendered nothing yet.
     pub fn new(scope: Scope) -> Self {
-        Self { scope, nodes: BTreeMap::new(), known: BTreeMap::new() }
+        Self {
+            scope,
+            lists: PlainLists::default(),
+            nodes: BTreeMap::new(),
+            hosts: AHashMap::new(),
+            known: BTreeMap::new(),
+        }
     }
 
     /// The latest tables of a node, none when it is not in the scope or nothing is known of it.
@@ -113,16 +128,40 @@ impl AclRenderer {
         self.nodes.values().map(NodeRenderer::work).fold(TableWork::default(), TableWork::plus)
     }
 
+    /// Intervals of address sets written for tables so far.
+    pub fn written(&self) -> u64 {
+        self.lists.written()
+    }
+
     /// Waits for the tables that are compiled beside, so that the next transaction goes on from them.
     #[cfg(test)]
     pub(crate) fn finish_builds(&mut self) {
         self.nodes.values_mut().for_each(NodeRenderer::finish_build);
     }
 
+    /// What the transaction says of each node's pods: one that moved to another node is gone from the first.
+    fn by_node(&mut self, transaction: &PlainTransaction) -> AHashMap<Arc<str>, PodChanges> {
+        let mut by_node: AHashMap<Arc<str>, PodChanges> = AHashMap::new();
+        for (name, pod) in &transaction.pods {
+            let new = pod.as_ref().map(|pod| &pod.node);
+            let old = match new {
+                Some(new) => self.hosts.insert(name.clone(), new.clone()),
+                None => self.hosts.remove(name),
+            };
+            if let Some(left) = old.filter(|old| new != Some(old)) {
+                by_node.entry(left).or_default().push((name.clone(), None));
+            }
+            if let Some(pod) = pod {
+                by_node.entry(pod.node.clone()).or_default().push((name.clone(), Some(pod.clone())));
+            }
+        }
+        by_node
+    }
+
     /// Makes a renderer for each node of the scope that has none yet.
-    fn add_nodes(&mut self, transaction: &Transaction) {
+    fn add_nodes(&mut self, transaction: &PlainTransaction) {
         let named = transaction.nodes.iter().map(|(name, _)| name);
-        let hosting = transaction.pods.iter().filter_map(|(_, config)| Some(&config.as_ref()?.node));
+        let hosting = transaction.pods.iter().filter_map(|(_, pod)| Some(&pod.as_ref()?.node));
         let nodes: HashSet<Arc<str>> = match &self.scope {
             Scope::Node(node) => [node.clone()].into(),
             Scope::Cluster => named.chain(hosting).cloned().collect(),
@@ -143,6 +182,7 @@ impl Renderer for AclRenderer {
     }
 
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
+        let transaction = &self.lists.follow(transaction)?;
         if transaction.resync {
             self.known.clear();
         }
@@ -153,8 +193,12 @@ impl Renderer for AclRenderer {
             };
         }
         self.add_nodes(transaction);
-        let rendered = self.nodes.values_mut().map(|node| node.render(transaction));
-        // All of them, whatever one says.
+        let mut pods = self.by_node(transaction);
+        let rendered = self.nodes.iter_mut().map(|(name, node)| {
+            let pods = pods.remove(name).unwrap_or_default();
+            node.render(transaction.resync, pods, transaction.node(name))
+        });
+        // All of them, whatever one says: what it could not do before it tries again.
         Ok(rendered.fold(Ok(()), Result::and)?)
     }
 

@@ -1,59 +1,20 @@
 //! Renderers: whoever turns pods' rules into the form that a network stack enforces.
 //!
-//! Several may be registered side by side; each gets every transaction. What a renderer enforces must mean the same as
-//! the last rules that it got for every pod.
+//! Several may be registered side by side; each gets every transaction of the [contract](crate::contract). What a renderer enforces
+//! must mean the same as the last rules and sets that it was told.
 
 pub mod acl;
 pub mod contiv;
+pub mod plain;
 pub mod session_rules;
 
 use std::any::Any;
 use std::collections::HashSet;
 use std::error::Error;
-use std::net::IpAddr;
-use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
-use crate::configurator::PodRules;
-use crate::object::{Node, PodName};
-
-/// All that a renderer learns about one pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodConfig {
-    /// The pod.
-    pub pod: PodName,
-    /// The node it runs on.
-    pub node: Arc<str>,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
-    /// Its MAC address where it is known.
-    pub mac: Option<[u8; 6]>,
-    /// Its rules.
-    pub rules: PodRules,
-}
-
-/// What one event changed.
-#[derive(Clone, Debug, Default)]
-pub struct Transaction {
-    /// Whether this is the whole state: pods and nodes that are not in it are gone.
-    pub resync: bool,
-    /// Pods with their new configuration, none for a pod that is gone.
-    pub pods: Vec<(PodName, Option<Arc<PodConfig>>)>,
-    /// Nodes with their new state, none for a node that is gone.
-    pub nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
-}
-
-impl Transaction {
-    /// What the transaction says of a node: none when it says nothing, and none within when the node is gone.
-    pub fn node(&self, name: &str) -> Option<Option<&Node>> {
-        let said = self.nodes.iter().rev().find(|(named, _)| **named == *name);
-        match said {
-            Some((_, node)) => Some(node.as_deref()),
-            None => self.resync.then_some(None),
-        }
-    }
-}
+use crate::contract::Transaction;
 
 /// A renderer could not take in a transaction. What it rendered before stays in force, whole; other renderers took the
 /// transaction in.

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bulkhead_classifier::Action;
+use bulkhead_classifier::{Action, AddressSet};
+use bulkhead_control::contract::{SetDelta, Transaction};
 use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::Renderer;
 use bulkhead_control::renderer::acl::AclRenderer;
-use bulkhead_control::renderer::{Renderer, Transaction};
 
 use crate::manifest::{node, pod, policy};
 use crate::probe::{NODE, Vswitch, guarded};
@@ -315,8 +316,17 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
 
     // The whole state, as a resync would bring it.
     let mut latest = BTreeMap::new();
-    transactions.iter().for_each(|transaction| latest.extend(transaction.pods.iter().cloned()));
-    let resync = Transaction { resync: true, pods: latest.into_iter().collect(), nodes: transactions[0].nodes.clone() };
+    transactions.iter().for_each(|transaction| latest.extend(transaction.endpoints.iter().cloned()));
+    let sets = vswitch.recorder.sets();
+    let whole =
+        |(set, members): (_, &AddressSet)| SetDelta { set, added: Arc::new(members.clone()), removed: Arc::default() };
+    let resync = Transaction {
+        resync: true,
+        sets: sets.sets().map(whole).collect(),
+        endpoints: latest.into_iter().collect(),
+        nodes: transactions[0].nodes.clone(),
+        dropped: Vec::new(),
+    };
     renderer.render(&resync).unwrap();
     let tables = renderer.node_tables(NODE).unwrap();
     assert_eq!(tables.generation, 5);

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use bulkhead_control::contract::Transaction;
 use bulkhead_control::object::PolicyName;
 use bulkhead_control::origin::Origin;
-use bulkhead_control::renderer::{BoxError, Renderer, Transaction};
+use bulkhead_control::renderer::{BoxError, Renderer};
 
 use crate::manifest::{pod, policy};
 use crate::probe::{NODE, Recorder, Vswitch};
@@ -154,7 +155,7 @@ fn three_renderers_get_the_same_transactions_with_the_same_rules() {
     }
     vswitch.apply(&policy("default/policy-1", FROM_POD2));
     let [first, second, third] = [&vswitch.recorder, &recorders[0], &recorders[1]]
-        .map(|recorder| recorder.transactions().last().expect("the policy concerns a pod").pods.clone());
+        .map(|recorder| recorder.transactions().last().expect("the policy concerns a pod").endpoints.clone());
     assert_eq!(first.len(), 1, "only pod1 is concerned");
     assert_eq!(first, second);
     assert_eq!(first, third);
@@ -225,7 +226,7 @@ fn the_rules_of_a_pod_come_in_the_order_of_its_policies_names_however_these_arri
             .collect();
         assert_eq!(names, ["a", "b", "c"].map(|name| PolicyName::new("default", name)), "{order:?}");
         assert!(
-            matches!(origins.last(), Some(Origin::Isolation { policies, .. }) if **policies == *names),
+            matches!(origins.last(), Some(Origin::Isolation { policies, .. }) if policies[..] == names),
             "the deny at the end names every policy that isolates: {origins:?}"
         );
     }
@@ -252,7 +253,7 @@ fn a_rule_with_neither_peers_nor_ports_allows_everything_and_no_deny_follows() {
          pod1 -> pod2     unmatched",
     );
     let list = vswitch.recorder.pods()["pod1"].ingress.clone().unwrap();
-    assert!(list.rules.iter().all(|rule| rule.action == bulkhead_classifier::Action::Allow), "{list:?}");
+    assert!(list.rules.iter().all(|rule| rule.action == bulkhead_control::contract::RuleAction::Accept), "{list:?}");
 }
 
 #[test]
@@ -293,7 +294,7 @@ fn a_pod_that_loses_its_address_is_taken_from_the_renderers_and_given_back_with_
     vswitch.apply(&pod("default/pod1", "", NODE, "pod: pod1"));
     let gone = vswitch.recorder.transactions();
     assert_eq!(gone.len(), before + 1);
-    assert!(matches!(gone[before].pods.as_slice(), [(name, None)] if &*name.name == "pod1"), "{:?}", gone[before]);
+    assert!(matches!(gone[before].endpoints.as_slice(), [(name, None)] if &*name.name == "pod1"), "{:?}", gone[before]);
     vswitch.expect("pod3 -> 192.168.1.1 all");
     vswitch.apply(&pod("default/pod1", "192.168.1.77", NODE, "pod: pod1"));
     vswitch.expect_rules(

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::large::{Beside, Compiled, TableWork};
+use super::large::{Beside, Compiled, Owner, TableWork};
 use super::rules::{Changes, LocalId, NodeRules};
-use super::{AclTable, Attachment, Interface, NodeTables, TableError};
+use super::{AclTable, Attachment, Interface, NodeTables, PodChanges, TableError};
 use crate::object::{Node, PodName};
 use crate::origin::Origins;
-use crate::renderer::{PodConfig, Transaction};
 
 /// The renderer of one node.
 #[derive(Debug)]
@@ -67,7 +66,8 @@ impl NodeRenderer {
 
     /// Compiles the tables that are new and keeps the others.
     fn compile(&mut self) -> Result<(), TableError> {
-        self.beside.collect(self.compiled.values_mut().chain(&mut self.global));
+        let (large, compiled, global) = (&self.large, &mut self.compiled, &mut self.global);
+        self.beside.collect(|owner| now(owner, large, compiled, global));
         let locals = if self.pending.locals { Some(self.locals()?) } else { None };
         if self.pending.global {
             let rules = self.rules.global_rules();
@@ -80,7 +80,8 @@ impl NodeRenderer {
             self.large = self.rules.ids().iter().filter(|(_, id)| large(id)).map(|(k, id)| (k.clone(), *id)).collect();
             self.bind();
         }
-        self.beside.begin(self.compiled.values().chain(&self.global));
+        let locals = self.large.iter().map(|(name, id)| (Owner::Pod(name.clone()), &self.compiled[id]));
+        self.beside.begin(locals.chain(self.global.iter().map(|global| (Owner::Exit, global))));
         Ok(())
     }
 
@@ -113,7 +114,8 @@ impl NodeRenderer {
     /// Waits for the build that goes on beside.
     #[cfg(test)]
     pub(super) fn finish_build(&mut self) {
-        self.beside.wait(self.compiled.values_mut().chain(&mut self.global));
+        let (large, compiled, global) = (&self.large, &mut self.compiled, &mut self.global);
+        self.beside.wait(|owner| now(owner, large, compiled, global));
     }
 
     /// Binds the interfaces to the compiled tables.
@@ -161,15 +163,16 @@ impl NodeRenderer {
         self.published.as_ref()
     }
 
-    /// Takes in one transaction. What an earlier one left undone because a table did not fit is tried again.
-    pub(super) fn render(&mut self, transaction: &Transaction) -> Result<(), TableError> {
-        let node_changed = transaction.node(&self.node).is_some_and(|node| self.set_node(node));
-        let mine = Transaction {
-            resync: transaction.resync,
-            pods: transaction.pods.iter().filter_map(|(name, config)| self.own(name, config.as_ref())).collect(),
-            nodes: Vec::new(),
-        };
-        let changes = self.rules.apply(&mine);
+    /// Takes in what a transaction says of the node and its pods, of all of them with `resync`. What an earlier one left undone
+    /// because a table did not fit is tried again.
+    pub(super) fn render(
+        &mut self,
+        resync: bool,
+        pods: PodChanges,
+        node: Option<Option<&Node>>,
+    ) -> Result<(), TableError> {
+        let node_changed = node.is_some_and(|node| self.set_node(node));
+        let changes = self.rules.apply(resync, &pods);
         // What a failed transaction left undone is done by the next one.
         self.pending.locals |= changes.locals || node_changed || self.generation == 0;
         self.pending.global |= changes.global || node_changed || self.generation == 0;
@@ -183,12 +186,17 @@ impl NodeRenderer {
         self.publish();
         Ok(())
     }
+}
 
-    /// What a pod's change means for this node: a pod that moved to another node is gone from here.
-    fn own(&self, name: &PodName, config: Option<&Arc<PodConfig>>) -> Option<(PodName, Option<Arc<PodConfig>>)> {
-        match config.filter(|config| config.node == self.node) {
-            Some(config) => Some((name.clone(), Some(config.clone()))),
-            None => self.rules.pods().contains_key(name).then(|| (name.clone(), None)),
-        }
+/// The tables that somebody has now.
+fn now<'a>(
+    owner: &Owner,
+    large: &AHashMap<PodName, LocalId>,
+    compiled: &'a mut AHashMap<LocalId, Compiled>,
+    global: &'a mut Option<Compiled>,
+) -> Option<&'a mut Compiled> {
+    match owner {
+        Owner::Exit => global.as_mut(),
+        Owner::Pod(name) => compiled.get_mut(large.get(name)?),
     }
 }

@@ -206,7 +206,11 @@ fn an_event_that_changes_no_table_publishes_nothing_and_a_resync_neither() {
     assert!(after[0] > before[0] && after[1] > before[1], "n1's pod lost a peer");
     assert_eq!(after[2..], before[2..], "nothing changed at n2, whose pods nobody restricts");
     let tables = published[0].latest().unwrap();
-    assert!(matches!(&tables.changes[..], [Change::Local { .. }, Change::Local { .. }]), "{:?}", tables.changes);
+    assert!(
+        matches!(&tables.changes[..], [TableChange::Local { .. }, TableChange::Local { .. }]),
+        "{:?}",
+        tables.changes
+    );
 }
 
 #[test]

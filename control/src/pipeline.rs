@@ -59,7 +59,10 @@ impl Pipeline {
     /// A pipeline without objects, for a cluster whose namespaces isolate or not when their `extensions/v1beta1` annotation
     /// does not say.
     pub fn with_default_isolation(scope: Scope, isolation: IngressIsolation) -> Self {
-        let acl = AclRenderer::new(scope.clone());
+        let acl = match &scope {
+            Scope::Node(node) => AclRenderer::of_node(node.clone()),
+            Scope::Cluster => AclRenderer::of_all_nodes(),
+        };
         Self {
             cache: Cache::new(isolation),
             processor: Processor::new(scope),
@@ -107,6 +110,7 @@ impl Pipeline {
     /// As for [`Pipeline::resync`].
     pub fn render_all(&mut self) -> Result<(), RenderError> {
         let committed = self.processor.resync(&self.cache);
+        // Kept until the end: lists that endpoints still have keep their identities.
         let before = std::mem::take(&mut self.told);
         let nodes = self.cache.nodes().keys().chain(self.cache.host_networks()).cloned().collect();
         let mut transaction = self.transaction(committed, BTreeSet::new(), nodes);

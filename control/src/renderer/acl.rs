@@ -1,4 +1,4 @@
-//! The ACL renderer: compiled tables bound to the interfaces of each node of the scope.
+//! The ACL renderer: compiled tables bound to the interfaces of one node, or of each of all.
 //!
 //! * A pod's interface gets the pod's table; interfaces of pods with the same table share it.
 //! * The uplink and the host interface get the node-exit table.
@@ -26,7 +26,6 @@ use super::plain::{PlainLists, PlainPod, PlainTransaction};
 use super::{BoxError, Renderer};
 use crate::contract::Transaction;
 use crate::object::{Node, PodName};
-use crate::processor::Scope;
 
 /// What an interface connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,10 +88,11 @@ pub struct TableError {
 /// Pods of a node with their new lists, none for a pod that is gone.
 type PodChanges = Vec<(PodName, Option<Arc<PlainPod>>)>;
 
-/// The renderer of all nodes of a scope.
+/// The renderer of one node or of all.
 #[derive(Debug)]
 pub struct AclRenderer {
-    scope: Scope,
+    /// The node whose tables are wanted; none for all.
+    only: Option<Arc<str>>,
     lists: PlainLists,
     nodes: BTreeMap<Arc<str>, NodeRenderer>,
     /// The node of each pod.
@@ -102,10 +102,19 @@ pub struct AclRenderer {
 }
 
 impl AclRenderer {
-    /// A renderer that has rendered nothing yet.
-    pub fn new(scope: Scope) -> Self {
+    /// A renderer of one node. Its first transaction gives it tables, whatever is known of the node.
+    pub fn of_node(node: Arc<str>) -> Self {
+        Self::new(Some(node))
+    }
+
+    /// A renderer of all nodes that there are. Very large tables are scanned instead of compiled: they are asked some questions.
+    pub fn of_all_nodes() -> Self {
+        Self::new(None)
+    }
+
+    fn new(only: Option<Arc<str>>) -> Self {
         Self {
-            scope,
+            only,
             lists: PlainLists::default(),
             nodes: BTreeMap::new(),
             hosts: AHashMap::new(),
@@ -113,7 +122,7 @@ impl AclRenderer {
         }
     }
 
-    /// The latest tables of a node, none when it is not in the scope or nothing is known of it.
+    /// The latest tables of a node, none when it is not wanted or nothing is known of it.
     pub fn node_tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
         self.nodes.get(node)?.published()
     }
@@ -131,6 +140,12 @@ impl AclRenderer {
     /// Intervals of address sets written for tables so far.
     pub fn written(&self) -> u64 {
         self.lists.written()
+    }
+
+    /// Whether it remembers no set, list or pod.
+    #[cfg(test)]
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.lists.is_empty() && self.hosts.is_empty()
     }
 
     /// Waits for the tables that are compiled beside, so that the next transaction goes on from them.
@@ -158,17 +173,17 @@ impl AclRenderer {
         by_node
     }
 
-    /// Makes a renderer for each node of the scope that has none yet.
+    /// Makes a renderer for each wanted node that has none yet.
     fn add_nodes(&mut self, transaction: &PlainTransaction) {
         let named = transaction.nodes.iter().map(|(name, _)| name);
         let hosting = transaction.pods.iter().filter_map(|(_, pod)| Some(&pod.as_ref()?.node));
-        let nodes: HashSet<Arc<str>> = match &self.scope {
-            Scope::Node(node) => [node.clone()].into(),
-            Scope::Cluster => named.chain(hosting).cloned().collect(),
+        let nodes: HashSet<Arc<str>> = match &self.only {
+            Some(node) => [node.clone()].into(),
+            None => named.chain(hosting).cloned().collect(),
         };
         for name in nodes {
             if !self.nodes.contains_key(&name) {
-                let mut renderer = NodeRenderer::new(name.clone(), self.scope == Scope::Cluster);
+                let mut renderer = NodeRenderer::new(name.clone(), self.only.is_none());
                 renderer.set_node(self.known.get(&name).map(|node| &**node));
                 self.nodes.insert(name, renderer);
             }
@@ -207,3 +222,6 @@ impl Renderer for AclRenderer {
         tables.flat_map(|table| table.tables.rules().iter()).map(|rule| rule.origin).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

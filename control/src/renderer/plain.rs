@@ -96,7 +96,7 @@ impl PlainTransaction {
 
 /// Addresses that some rules name together.
 #[derive(Debug, Default)]
-struct Named {
+struct Joined {
     members: Vec<Arc<AddressSet>>,
     lists: BTreeSet<ListId>,
 }
@@ -124,7 +124,7 @@ struct Pending {
 pub(crate) struct PlainLists {
     sets: AHashMap<SetId, Parts>,
     shared: Shared,
-    named: AHashMap<Arc<[SetId]>, Named>,
+    joined: AHashMap<Arc<[SetId]>, Joined>,
     by_set: AHashMap<SetId, BTreeSet<Arc<[SetId]>>>,
     lists: AHashMap<ListId, Listed>,
     endpoints: BTreeMap<PodName, Arc<Endpoint>>,
@@ -136,6 +136,13 @@ impl PlainLists {
     /// Intervals of address sets written so far.
     pub(crate) fn written(&self) -> u64 {
         self.shared.written()
+    }
+
+    /// Whether it remembers no set, list or pod.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { sets, joined, by_set, lists, endpoints, .. } = self;
+        sets.is_empty() && joined.is_empty() && by_set.is_empty() && lists.is_empty() && endpoints.is_empty()
     }
 
     /// Follows a transaction.
@@ -175,10 +182,10 @@ impl PlainLists {
         }
         for sets in touched {
             let members = members(&self.sets, &sets);
-            let named = self.named.get_mut(&sets).expect("indexed by its sets");
-            if named.members != members {
-                named.members = members;
-                self.pending.lists.extend(&named.lists);
+            let joined = self.joined.get_mut(&sets).expect("indexed by its sets");
+            if joined.members != members {
+                joined.members = members;
+                self.pending.lists.extend(&joined.lists);
             }
         }
     }
@@ -217,13 +224,13 @@ impl PlainLists {
         let listed = self.lists.entry(list.id).or_insert_with(|| {
             self.pending.lists.insert(list.id);
             for sets in sets_of(list) {
-                let named = self.named.entry(sets.clone()).or_insert_with(|| {
+                let joined = self.joined.entry(sets.clone()).or_insert_with(|| {
                     for set in sets.iter() {
                         self.by_set.entry(*set).or_default().insert(sets.clone());
                     }
-                    Named { members: members(&self.sets, sets), lists: BTreeSet::new() }
+                    Joined { members: members(&self.sets, sets), lists: BTreeSet::new() }
                 });
-                named.lists.insert(list.id);
+                joined.lists.insert(list.id);
             }
             Listed { list: list.clone(), direction, plain: None, pods: BTreeSet::new() }
         });
@@ -238,12 +245,12 @@ impl PlainLists {
         }
         let Some(Listed { list, .. }) = self.lists.remove(&id) else { return };
         for sets in sets_of(&list) {
-            let Some(named) = self.named.get_mut(sets) else { continue };
-            named.lists.remove(&id);
-            if !named.lists.is_empty() {
+            let Some(joined) = self.joined.get_mut(sets) else { continue };
+            joined.lists.remove(&id);
+            if !joined.lists.is_empty() {
                 continue;
             }
-            self.named.remove(sets);
+            self.joined.remove(sets);
             for set in sets.iter() {
                 if let Some(users) = self.by_set.get_mut(set) {
                     users.remove(sets);
@@ -259,7 +266,7 @@ impl PlainLists {
     fn tell(&mut self) -> Result<PlainTransaction, TooComplex> {
         for id in &self.pending.lists {
             let Some(listed) = self.lists.get_mut(id) else { continue };
-            let lowered = lower(tiered(&listed.list, &self.named), listed.direction)?;
+            let lowered = lower(tiered(&listed.list, &self.joined), listed.direction)?;
             let same = |plain: &Arc<PlainList>| plain.rules == lowered.rules && plain.own_node == lowered.own_node;
             if !listed.plain.as_ref().is_some_and(same) {
                 self.revisions += 1;
@@ -301,12 +308,12 @@ fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Arc<AddressSet>>
 }
 
 /// The rules of a list with addresses in place of sets, one for each part.
-fn tiered(list: &RuleList, named: &AHashMap<Arc<[SetId]>, Named>) -> impl Iterator<Item = Tiered> {
+fn tiered(list: &RuleList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
     list.rules.iter().flat_map(|rule| {
         let peers: Vec<Option<Addresses>> = match &rule.peers {
             Peers::Any => vec![Some(Addresses::Any)],
             Peers::OwnNode => vec![None],
-            Peers::Sets(sets) => named[sets].members.iter().map(|set| Some(Addresses::Set(set.clone()))).collect(),
+            Peers::Sets(sets) => joined[sets].members.iter().map(|set| Some(Addresses::Set(set.clone()))).collect(),
         };
         peers.into_iter().map(|peers| Tiered {
             tier: rule.tier,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{Action, AddressSet};
 use bulkhead_control::contract::{SetDelta, Transaction};
-use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Renderer;
 use bulkhead_control::renderer::acl::AclRenderer;
 
@@ -304,7 +303,7 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
     let transactions = vswitch.recorder.transactions();
     assert_eq!(transactions.len(), 1 + second().len(), "the start, and one for each policy");
 
-    let mut renderer = AclRenderer::new(Scope::Node(NODE.into()));
+    let mut renderer = AclRenderer::of_node(NODE.into());
     let mut generations = Vec::new();
     for transaction in &transactions {
         for _ in 0..2 {

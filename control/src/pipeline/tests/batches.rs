@@ -159,11 +159,20 @@ fn batches_of_any_size_end_where_one_batch_and_a_fresh_start_end_and_the_deltas_
         batched.render_all().unwrap();
         prop_assert_eq!(before, generations(&batched));
         prop_assert_eq!(&sets, &batched.renderer(listener).sets);
+        // What came goes again, and nothing stays behind.
+        let cache = batched.cache();
+        let pods = cache.pods().map(|(_, pod)| Event::DeletePod(pod.name.clone()));
+        let all: Vec<_> = pods.chain(cache.policies().keys().cloned().map(Event::DeletePolicy)).collect();
+        let told = batched.renderer(listener).sets.sets().count();
+        batched.apply_batch(all).unwrap();
+        let end_of_all = batched.renderer(listener);
+        prop_assert_eq!((end_of_all.sets.sets().count(), end_of_all.endpoints.len()), (0, 0));
+        prop_assert!(batched.processor.sets(&batched.cache).is_empty() && batched.told.is_empty());
+        prop_assert!(batched.renderer(batched.acl).holds_nothing());
         let mut reached = reached.borrow_mut();
-        let told = batched.renderer(listener);
-        reached[0] += told.changed;
-        reached[1] += usize::from(told.transactions < batches.len() + 1);
-        reached[2] += told.sets.sets().count();
+        reached[0] += end_of_all.changed;
+        reached[1] += usize::from(end_of_all.transactions < batches.len() + 2);
+        reached[2] += told;
         reached[3] += end.iter().flat_map(|(_, rules)| rules).filter(|(rule, _)| rule.action == Action::Deny).count();
         Ok(())
     };

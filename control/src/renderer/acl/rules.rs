@@ -38,7 +38,7 @@ use crate::origin::{Direction, Origins};
 use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 
 /// Stands for what decides a pod's table: equal numbers, equal tables. A number is never given to another table.
-pub(super) type LocalId = u32;
+pub(super) type LocalId = u64;
 
 /// What decides a pod's table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ struct LocalKey {
 type SourcesId = u64;
 
 /// Stands for a [`Allowance`]. A number is never given to another one.
-type AllowanceId = u32;
+type AllowanceId = u64;
 
 /// The class may do everything.
 const OPEN: AllowanceId = 0;
@@ -100,6 +100,8 @@ pub(super) struct NodeRules {
     pods: BTreeMap<PodName, Arc<PlainPod>>,
     /// Sorted by each class's first pod.
     classes: Vec<EgressClass>,
+    /// The pods that the classes' rows are about, in their order.
+    columns: Vec<(PodName, Vec<IpAddr>)>,
     ids: BTreeMap<PodName, LocalId>,
     keys: Interned<LocalKey>,
     reach: Interned<Allowance>,
@@ -174,19 +176,35 @@ impl NodeRules {
         let mut old: AHashMap<u64, EgressClass> =
             std::mem::take(&mut self.classes).into_iter().map(|class| (class.list.revision, class)).collect();
         let mut changed = order.len() != old.len();
+        let places = if addresses_changed { self.move_columns() } else { Vec::new() };
         for (list, addresses) in order {
             let sources: AddressSet = addresses.into_iter().collect();
-            let same_list = old.remove(&list.revision).filter(|class| *class.sources == sources && !addresses_changed);
-            changed |= same_list.is_none();
-            let before = old.values().find(|class| *class.sources == sources && !addresses_changed);
-            let class = match same_list.or_else(|| before.and_then(|before| self.follow(before, &list))) {
-                Some(class) => class,
-                None => self.new_class(list, sources),
-            };
+            let before = old.remove(&list.revision);
+            let same = before.as_ref().filter(|class| *class.sources == sources && !addresses_changed);
+            changed |= same.is_none();
+            let same = same.cloned().or_else(|| {
+                let mut like = old.values().filter(|class| *class.sources == sources && !addresses_changed);
+                self.follow(like.next()?, &list)
+            });
+            let class = same.unwrap_or_else(|| self.new_class(list, sources, before.as_ref(), &places));
             self.classes.push(class);
         }
         changed |= !self.classes.iter().map(|class| class.list.revision).eq(old_order);
         (!self.classes.iter().map(row).eq(old_rows), changed)
+    }
+
+    /// Makes the columns those of the present pods. Returns where each of them stood before, none for a pod that is new or has
+    /// other addresses.
+    fn move_columns(&mut self) -> Vec<Option<usize>> {
+        let mut before = self.columns.iter().enumerate().peekable();
+        let places = self.pods.iter().map(|(name, pod)| {
+            while before.next_if(|(_, (old, _))| old < name).is_some() {}
+            let (at, _) = before.next_if(|(_, (old, _))| old == name).filter(|(_, (_, old))| *old == pod.addresses)?;
+            Some(at)
+        });
+        let places = places.collect();
+        self.columns = self.pods.iter().map(|(name, pod)| (name.clone(), pod.addresses.clone())).collect();
+        places
     }
 
     /// The class with another list, when that says the same about every pod of the node: what an event of another node
@@ -206,8 +224,19 @@ impl NodeRules {
             .then(|| EgressClass { list: list.clone(), ..before.clone() })
     }
 
-    fn new_class(&mut self, list: Arc<PlainList>, sources: AddressSet) -> EgressClass {
+    /// A class of these sources. What the same list allowed towards pods that are as they were is taken from `before`, by their
+    /// `places` there.
+    fn new_class(
+        &mut self,
+        list: Arc<PlainList>,
+        sources: AddressSet,
+        before: Option<&EgressClass>,
+        places: &[Option<usize>],
+    ) -> EgressClass {
         let (v4, v6) = (sources.only_v4(), sources.only_v6());
+        let families = |v4: &AddressSet, v6: &AddressSet| (v4.is_empty(), v6.is_empty());
+        let before = before.filter(|before| families(&before.v4.1, &before.v6.1) == families(&v4, &v6));
+        let kept = |at: usize| before?.reach.get((*places.get(at)?)?).copied();
         // Most pods are named by the same rules, the last one alone: what those allow is worked out once.
         let mut by_naming: AHashMap<Vec<usize>, AllowanceId> = AHashMap::new();
         let mut naming = Vec::new();
@@ -223,8 +252,9 @@ impl NodeRules {
             by_naming.insert(naming.clone(), reach);
             reach
         };
-        let reach: Vec<[AllowanceId; 2]> =
-            self.pods.values().map(|pod| [towards(pod, true, &v4), towards(pod, false, &v6)]).collect();
+        let row = self.pods.values().enumerate();
+        let row = row.map(|(at, pod)| kept(at).unwrap_or_else(|| [towards(pod, true, &v4), towards(pod, false, &v6)]));
+        let reach: Vec<[AllowanceId; 2]> = row.collect();
         let (v4, v6) = (self.sources_id(v4), self.sources_id(v6));
         EgressClass { list, sources: Arc::new(sources), v4, v6, reach: reach.into() }
     }

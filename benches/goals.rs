@@ -17,7 +17,8 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface};
 use support::{
-    HTTP, METRICS, Random, Shape, cluster, local_shape, namespace, node_name, pod, pod_address, policy, stress,
+    HTTP, METRICS, Random, Shape, cluster, local_shape, namespace, naming_all, naming_team, node_name, pod,
+    pod_address, policy, stress,
 };
 
 const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250, broad: 0 };
@@ -44,6 +45,10 @@ const LINES: &[Line] = &[
     ("one policy changes among 20 broad, 100,000 pods", "p99 <= 10 ms", || policy_changes(BROAD)),
     ("one namespace relabelled, named by 660 policies", "<= 100 ms", namespace_relabelled),
     ("Contiv's stress policy", "<= 1 s, <= 512 MiB", stress_policy),
+    ("a batch of 1,000 pod events, 100,000 pods", "<= 20 ms", batch_of_pods),
+    ("a namespace of 1,000 pods relabelled, 100 policies", "<= 20 ms", large_namespace_relabelled),
+    ("one remote pod, 100 policies name all pods", "<= 1 ms", || all_pods_named(100)),
+    ("one local pod goes or comes among 250", "<= 2 ms", local_pod),
 ];
 
 fn main() {
@@ -157,6 +162,60 @@ fn policy_changes(shape: Shape) -> Vec<Duration> {
     let events =
         (0..EVENTS).map(|at| Event::Apply(Object::Policy(policy(shape, at * 7 % shape.policies, &mut random))));
     timed(events.collect::<Vec<_>>().into_iter(), &mut pipeline)
+}
+
+/// Pods of other nodes go in one batch and come back in the next.
+fn batch_of_pods() -> Vec<Duration> {
+    let mut pipeline = compiled(cluster(LARGE));
+    let batches = (0..EVENTS / 25).map(|at| {
+        let pods = (0..1_000).map(|of| pod(LARGE, LARGE.pods - 1 - (at / 2 * 1_000 + of) * 7 % 90_000));
+        let event = |pod: Pod| match at % 2 {
+            0 => Event::DeletePod(pod.name),
+            _ => Event::Apply(Object::Pod(pod)),
+        };
+        pods.map(event).collect::<Vec<_>>()
+    });
+    let batches: Vec<_> = batches.collect();
+    timed_batches(batches, &mut pipeline)
+}
+
+/// A namespace with 1,000 of the 100,000 pods enters and leaves the team that 100 policies of local pods name.
+fn large_namespace_relabelled() -> Vec<Duration> {
+    let shape = Shape { namespaces: 100, policies: 0, ..LARGE };
+    let mut objects = cluster(shape);
+    objects.extend((0..100).map(|at| naming_team(at, shape)));
+    let mut pipeline = compiled(objects);
+    let events = (0..EVENTS / 10).map(|at| vec![Event::Apply(Object::Namespace(namespace(50, at % 2)))]);
+    timed_batches(events.collect(), &mut pipeline)
+}
+
+/// A pod of another node goes and comes where each of `policies` local policies names all pods in both directions.
+fn all_pods_named(policies: u32) -> Vec<Duration> {
+    let mut objects = cluster(Shape { policies: 0, ..LARGE });
+    objects.extend((0..policies).map(|at| naming_all(at, LARGE)));
+    let mut pipeline = compiled(objects);
+    let remote = (0..EVENTS).map(|at| pod(LARGE, LARGE.pods - 1 - at % (LARGE.pods - LARGE.pods_per_node)));
+    let events = remote.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(Object::Pod(pod))]);
+    timed(events, &mut pipeline)
+}
+
+/// A pod of the node goes and comes.
+fn local_pod() -> Vec<Duration> {
+    let mut pipeline = compiled(cluster(LARGE));
+    let local = (0..EVENTS).map(|at| pod(LARGE, at % LARGE.pods_per_node));
+    let events = local.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(Object::Pod(pod))]);
+    timed(events, &mut pipeline)
+}
+
+fn timed_batches(batches: Vec<Vec<Event>>, pipeline: &mut Pipeline) -> Vec<Duration> {
+    batches
+        .into_iter()
+        .map(|batch| {
+            let started = Instant::now();
+            pipeline.apply_batch(batch).unwrap();
+            started.elapsed()
+        })
+        .collect()
 }
 
 /// A namespace changes its team; some 660 of the 5,000 policies name each team.

@@ -5,10 +5,10 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use bulkhead_classifier::{Addresses, PortRange, Rule, Services};
-use bulkhead_control::contiv::six_tuples;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{AclTable, NodeTables};
+use bulkhead_control::renderer::contiv::tuple::six_tuples;
 use serde_json::{Value, json};
 
 use crate::args::{Compile, Format};
@@ -153,7 +153,7 @@ fn rule_value(pipeline: &Pipeline, rule: &Rule, expand: bool) -> Value {
         "src": addresses(&rule.src),
         "dst": addresses(&rule.dst),
         "services": services,
-        "origin": run::attribution(origin.as_ref()),
+        "origin": run::attribution(origin),
     });
     debug_assert_eq!(rule.src_ports, PortRange::ALL);
     if expand {

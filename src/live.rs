@@ -43,6 +43,7 @@ mod kept;
 mod links;
 mod log;
 mod next_hops;
+mod origins;
 mod outlet;
 mod policy;
 mod preflight;

@@ -217,7 +217,7 @@ impl Attributions {
         let (attribution, words) = self.by_origin.entry(id.0).or_insert_with(|| {
             let origin = pipeline.origins().get(id);
             let words = origin.as_ref().map(ToString::to_string).unwrap_or_default();
-            (run::attribution(origin.as_ref()), words)
+            (run::attribution(origin), words)
         });
         (attribution, words)
     }

@@ -213,7 +213,7 @@ pub fn attribution(origin: Option<&Origin>) -> Attribution {
 
 /// The origin of a decision, none when no rule took part in it.
 pub fn origin(pipeline: &Pipeline, decision: Option<Decision>) -> Option<Origin> {
-    pipeline.origins().get(decision?.origin?)
+    pipeline.origins().get(decision?.origin?).cloned()
 }
 
 /// Where a policy was read, none when it is gone or came from elsewhere.

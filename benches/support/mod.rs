@@ -170,6 +170,35 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
     [policy("all-pods", Some(rule(Some(vec![all()]), tcp(METRICS))), out), policy("port-name", None, Some(named))]
 }
 
+/// Policy number `at` of a pod of the first node: pods of team 0 may come in, and it may go out to them.
+pub(crate) fn naming_team(at: u32, shape: Shape) -> Object {
+    let namespaces = NamespaceScope::Selected(one("team", "t0"));
+    named_both_ways("team", at, shape, PodPeer { namespaces, pods: Selector::everything() })
+}
+
+/// Policy number `at` of a pod of the first node: all pods may come in, and it may go out to them.
+pub(crate) fn naming_all(at: u32, shape: Shape) -> Object {
+    let namespaces = NamespaceScope::Selected(Selector::everything());
+    named_both_ways("everybody", at, shape, PodPeer { namespaces, pods: Selector::everything() })
+}
+
+fn named_both_ways(name: &str, at: u32, shape: Shape, peer: PodPeer) -> Object {
+    let rule = |port| {
+        let port = PolicyPort::Range { transport: Transport::Tcp, first: port, last: port };
+        vec![PolicyRule { peers: Some(vec![Peer::Pods(peer.clone())]), ports: Some(vec![port]) }]
+    };
+    let port = 1_000 + u16::try_from(at).expect("few policies");
+    Object::Policy(Policy {
+        name: ObjectName::new(namespace_name(at % shape.namespaces), format!("{name}-{at}")),
+        subject: one("app", "a0"),
+        ingress: Some(rule(port)),
+        egress: Some(rule(port)),
+        version: PolicyVersion::V1,
+        fault: None,
+        position: None,
+    })
+}
+
 /// A cluster in which 25 local pods of one namespace let in ten remote pods of another, whatever else there is: the rest
 /// are pods that no policy names but `broad_policies` broad ones of each kind. The second answer is one of the ten.
 pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) {

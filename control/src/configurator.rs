@@ -1,59 +1,34 @@
 //! The configurator: a pod's policies in, its two rule lists out.
 //!
 //! A list is made once for all pods with the same policies and the same numbers behind the port names; it is a function
-//! of those alone. Rules come in the order of the policies' names, then of the rules in them; at the end stands the deny
-//! of everything else with the names of the policies that isolate the pod. No policy for a direction: no list, the
-//! direction is open.
+//! of those alone. The own node comes first, then the rules in the order of the policies' names and of the rules in them; at the end
+//! stands the deny of everything else with the names of the policies that isolate the pod. No policy for a direction: no
+//! list, the direction is open.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ahash::AHashMap;
-use bulkhead_classifier::{Action, Addresses, ServiceSet, Services};
+use bulkhead_classifier::{ServiceSet, Services};
 
-use crate::contiv::{ContivMatch, ContivPolicy, ContivRule, RuleList, service};
+use crate::contract::{EndpointRules, ListId, Peers, RuleAction, RuleList, Tier, TierRule};
 use crate::object::{Pod, PolicyName, PolicyVersion, Transport};
 use crate::origin::{Direction, Origin, Origins};
+use crate::processor::{CompiledPolicy, Match, Revision};
 
-/// A pod's rules, as renderers get them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodRules {
-    /// What may come in; none for everything.
-    pub ingress: Option<Arc<RuleList>>,
-    /// What may go out; none for everything.
-    pub egress: Option<Arc<RuleList>>,
-}
-
-/// What makes two lists the same: direction, policies by identity, and the numbers behind the port names.
+/// What makes two lists the same: direction, the policies' meanings, and the numbers behind the port names.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ListKey {
     direction: Direction,
-    policies: Vec<Identity>,
+    policies: Vec<u64>,
     numbers: Vec<Vec<(Transport, u16)>>,
-}
-
-/// A compiled policy compared by address. The configurator keeps the policy alive, so no other can take the address.
-#[derive(Clone, Debug)]
-struct Identity(Arc<ContivPolicy>);
-
-impl PartialEq for Identity {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Identity {}
-
-impl std::hash::Hash for Identity {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
-    }
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Configurator {
-    lists: AHashMap<ListKey, Arc<RuleList>>,
-    revisions: u64,
+    /// The lists that some endpoint has, and some that none has any more.
+    lists: AHashMap<ListKey, Weak<RuleList>>,
+    given: u64,
 }
 
 impl Configurator {
@@ -61,70 +36,63 @@ impl Configurator {
     pub fn configure<'a>(
         &mut self,
         pod: &Pod,
-        policies: impl Iterator<Item = &'a Arc<ContivPolicy>>,
+        policies: impl Iterator<Item = &'a Revision>,
         origins: &mut Origins,
-    ) -> PodRules {
+    ) -> EndpointRules {
         let policies: Vec<_> = policies.collect();
-        PodRules {
+        EndpointRules {
             ingress: self.list(Direction::Ingress, pod, &policies, origins),
             egress: self.list(Direction::Egress, pod, &policies, origins),
         }
     }
 
-    /// Forgets the lists that no renderer holds any more. Worth a call after each transaction: lists hold big sets.
+    /// Forgets the lists that no endpoint has.
     pub fn sweep(&mut self) {
-        self.lists.retain(|_, list| Arc::strong_count(list) > 1);
+        self.lists.retain(|_, list| list.strong_count() > 0);
     }
 
-    /// The lists that somebody holds.
-    pub(crate) fn lists(&self) -> impl Iterator<Item = &Arc<RuleList>> {
-        self.lists.values()
+    /// The lists that some endpoint has.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = Arc<RuleList>> {
+        self.lists.values().filter_map(Weak::upgrade)
     }
 
     fn list(
         &mut self,
         direction: Direction,
         pod: &Pod,
-        policies: &[&Arc<ContivPolicy>],
+        policies: &[&Revision],
         origins: &mut Origins,
     ) -> Option<Arc<RuleList>> {
         let concerned: Vec<_> =
-            policies.iter().copied().filter(|policy| concerns(policy, direction, policies)).collect();
+            policies.iter().filter(|revision| concerns(&revision.policy, direction, policies)).collect();
         if concerned.is_empty() {
             return None;
         }
-        let matches = concerned.iter().flat_map(|policy| matches_of(policy, direction).into_iter().flatten());
+        let matches = concerned.iter().flat_map(|revision| revision.policy.matches(direction).into_iter().flatten());
         let key = ListKey {
             direction,
-            policies: concerned.iter().map(|policy| Identity((*policy).clone())).collect(),
+            policies: concerned.iter().map(|revision| revision.number).collect(),
             numbers: matches.filter(|entry| !entry.named.is_empty()).map(|entry| numbers(entry, pod)).collect(),
         };
-        if let Some(list) = self.lists.get(&key) {
-            return Some(list.clone());
+        if let Some(list) = self.lists.get(&key).and_then(Weak::upgrade) {
+            return Some(list);
         }
-        self.revisions += 1;
-        let rules = generate(direction, pod, &concerned, origins);
-        let list = Arc::new(RuleList { revision: self.revisions, rules });
-        self.lists.insert(key, list.clone());
+        self.given += 1;
+        let policies: Vec<_> = concerned.iter().map(|revision| &*revision.policy).collect();
+        let list = Arc::new(RuleList { id: ListId(self.given), rules: generate(direction, pod, &policies, origins) });
+        self.lists.insert(key, Arc::downgrade(&list));
         Some(list)
     }
 }
 
 /// Whether the policy has a say in a direction. One of `extensions/v1beta1` has only where the namespace isolates.
-fn concerns(policy: &ContivPolicy, direction: Direction, all: &[&Arc<ContivPolicy>]) -> bool {
-    let namespace_isolates = || all.iter().any(|policy| policy.version == PolicyVersion::NamespaceIsolation);
-    matches_of(policy, direction).is_some() && (policy.version != PolicyVersion::V1beta1 || namespace_isolates())
-}
-
-fn matches_of(policy: &ContivPolicy, direction: Direction) -> Option<&Vec<ContivMatch>> {
-    match direction {
-        Direction::Ingress => policy.ingress.as_ref(),
-        Direction::Egress => policy.egress.as_ref(),
-    }
+fn concerns(policy: &CompiledPolicy, direction: Direction, all: &[&Revision]) -> bool {
+    let namespace_isolates = || all.iter().any(|one| one.policy.version == PolicyVersion::NamespaceIsolation);
+    policy.matches(direction).is_some() && (policy.version != PolicyVersion::V1beta1 || namespace_isolates())
 }
 
 /// The numbers that a match's port names have on the pod, sorted. A name that no container declares has none.
-fn numbers(entry: &ContivMatch, pod: &Pod) -> Vec<(Transport, u16)> {
+fn numbers(entry: &Match, pod: &Pod) -> Vec<(Transport, u16)> {
     let names = |transport, name: &Arc<str>| entry.named.iter().any(|(t, n)| *t == transport && n == name);
     let ports = pod.ports.iter().filter(|port| names(port.transport, &port.name));
     let mut numbers: Vec<_> = ports.map(|port| (port.transport, port.port)).collect();
@@ -133,25 +101,16 @@ fn numbers(entry: &ContivMatch, pod: &Pod) -> Vec<(Transport, u16)> {
     numbers
 }
 
-fn generate(
-    direction: Direction,
-    pod: &Pod,
-    policies: &[&Arc<ContivPolicy>],
-    origins: &mut Origins,
-) -> Vec<ContivRule> {
-    let mut rules = Vec::new();
+fn generate(direction: Direction, pod: &Pod, policies: &[&CompiledPolicy], origins: &mut Origins) -> Vec<TierRule> {
+    let rule =
+        |peers, services, action, origin| TierRule { tier: Tier::NetworkPolicy, peers, services, action, origin };
+    let mut rules = vec![rule(Peers::OwnNode, Services::Any, RuleAction::Accept, Origins::OWN_NODE)];
     for policy in policies {
-        // Several matches in a row come from one rule where it names a large group.
-        let mut last = None;
-        for entry in matches_of(policy, direction).into_iter().flatten() {
+        for entry in policy.matches(direction).into_iter().flatten() {
             let Some(services) = services(entry, pod) else { continue };
-            let origin = match last {
-                Some((rule, origin)) if rule == entry.rule => origin,
-                _ => origins.id(Origin::Policy { policy: policy.name.clone(), direction, rule: entry.rule }),
-            };
-            last = Some((entry.rule, origin));
-            let allows_everything = entry.peers == Addresses::Any && services == Services::Any;
-            rules.push(ContivRule { peers: entry.peers.clone(), services, action: Action::Allow, origin });
+            let origin = origins.id(Origin::Policy { policy: policy.name.clone(), direction, rule: entry.rule });
+            let allows_everything = entry.peers == Peers::Any && services == Services::Any;
+            rules.push(rule(entry.peers.clone(), services, RuleAction::Accept, origin));
             if allows_everything {
                 return rules;
             }
@@ -160,17 +119,17 @@ fn generate(
     let isolating = policies.iter().filter(|policy| policy.version != PolicyVersion::V1beta1);
     let names: Arc<[PolicyName]> = isolating.map(|policy| policy.name.clone()).collect();
     let origin = origins.id(Origin::Isolation { policies: names, direction });
-    rules.push(ContivRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin });
+    rules.push(rule(Peers::Any, Services::Any, RuleAction::Deny, origin));
     rules
 }
 
 /// The services of a match on this pod; none when its port names resolve to nothing and it has no other ports.
-fn services(entry: &ContivMatch, pod: &Pod) -> Option<Services> {
+fn services(entry: &Match, pod: &Pod) -> Option<Services> {
     let Services::Set(numbered) = &entry.services else { return Some(Services::Any) };
     if entry.named.is_empty() {
         return Some(entry.services.clone());
     }
-    let named = numbers(entry, pod).into_iter().map(|(transport, number)| service(transport, number, number));
+    let named = numbers(entry, pod).into_iter().map(|(transport, number)| transport.service(number, number));
     let all = numbered.union(&named.collect::<ServiceSet>());
     (!all.is_empty()).then(|| all.into())
 }
@@ -187,18 +146,19 @@ mod tests {
         pod
     }
 
-    fn named_policy() -> Arc<ContivPolicy> {
-        Arc::new(ContivPolicy {
+    fn named_policy() -> Revision {
+        let policy = CompiledPolicy {
             name: fixtures::name("x/p"),
             version: PolicyVersion::V1,
-            ingress: Some(vec![ContivMatch {
+            ingress: Some(vec![Match {
                 rule: 0,
-                peers: Addresses::Any,
+                peers: Peers::Any,
                 services: ServiceSet::default().into(),
                 named: vec![(Transport::Tcp, "web".into())],
             }]),
             egress: None,
-        })
+        };
+        Revision { number: 1, policy: Arc::new(policy) }
     }
 
     #[test]
@@ -219,7 +179,8 @@ mod tests {
         let pod = pod_with_port(80, Transport::Udp);
         let rules = configurator.configure(&pod, std::iter::once(&policy), &mut origins);
         let list = rules.ingress.unwrap();
-        assert_eq!(list.rules.iter().map(|rule| rule.action).collect::<Vec<_>>(), [Action::Deny]);
+        let told: Vec<_> = list.rules.iter().map(|rule| (&rule.peers, rule.action)).collect();
+        assert_eq!(told, [(&Peers::OwnNode, RuleAction::Accept), (&Peers::Any, RuleAction::Deny)]);
         assert_eq!(rules.egress, None);
     }
 

@@ -6,31 +6,32 @@
 //! **Not its purpose.** No packets, sessions or sockets; it does not know the dataplane. It talks to no API server yet.
 //!
 //! ```text
-//!  files --source--> objects --cache--> change --processor--> affected pods + ContivPolicy
-//!                                                                 |
-//!                                                            configurator --> ContivRules of a pod
-//!                                                                 |
-//!                        classifier::Tables <--ACL renderer-- renderer cache (shared tables, global table)
+//!  files --source--> objects --cache--> changes --processor--> CompiledPolicy --configurator--> rules in tiers of a pod
+//!                                                    |                                                |
+//!                                              address book --sets: added, removed--> Transaction <--'
+//!                                                                                          |
+//!                                                       classifier::Tables <--ACL renderer-+- other renderers
 //! ```
+//! What is above the transaction knows selectors and no tables; what is below knows tables and no selectors ([`contract`]).
 //!
 //! **Invariant.** The tables are a function of the objects alone: the order in which objects came, and whether they came
-//! one by one or all at once, changes nothing. What is not understood never widens what is allowed.
+//! one by one, in batches or all at once, changes nothing. What is not understood never widens what is allowed.
 //!
 //! **Direction words.** In everything a user sees, *ingress* and *egress* are the pod's: ingress is traffic towards the
-//! pod. Contiv's documents speak from the vswitch's side; only the names `ContivPolicy` and `ContivRule` are kept.
+//! pod. Contiv's documents speak from the vswitch's side; [`renderer::contiv`] alone does so too.
 #![forbid(unsafe_code)]
 
+mod book;
 pub mod cache;
 pub mod configurator;
-pub mod contiv;
+pub mod contract;
 #[cfg(test)]
 mod fixtures;
-mod group;
 pub mod object;
 pub mod origin;
-mod parts;
 pub mod pipeline;
 pub mod processor;
 pub mod renderer;
 pub mod selector;
 pub mod source;
+pub mod work;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bulkhead_classifier::{PortRange, Service};
 use ipnet::IpNet;
 
 use crate::selector::Selector;
@@ -92,6 +93,11 @@ impl Transport {
             Self::Udp => bulkhead_classifier::protocol::UDP,
             Self::Sctp => bulkhead_classifier::protocol::SCTP,
         }
+    }
+
+    /// The service of this protocol and its ports `first ..= last`.
+    pub(crate) const fn service(self, first: u16, last: u16) -> Service {
+        Service { protocols: (self.number(), self.number()), ports: PortRange { first, last } }
     }
 
     /// The name that Kubernetes uses: `TCP`, `UDP`, `SCTP`.

@@ -1,6 +1,6 @@
 //! Where a rule comes from: what stands behind the classifier's opaque marks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ impl fmt::Display for Origin {
 /// Numbers that are free again when nobody has them any more would need a count of their holders, packets among them.
 #[derive(Clone, Debug)]
 pub struct Origins {
-    by_id: HashMap<OriginId, Origin>,
+    by_id: BTreeMap<OriginId, Origin>,
     ids: HashMap<Origin, OriginId>,
     /// Numbers that nothing had when that was last looked for, and that were not asked for since.
     unused: HashSet<OriginId>,
@@ -117,9 +117,28 @@ impl Origins {
     /// The number that stands for all origins when there are no others left. It means nothing.
     const NOBODY: OriginId = OriginId(u32::MAX);
 
+    /// The number of [`Origin::OwnNode`], the same in every process, so that whoever makes such a rule needs no numbering.
+    pub const OWN_NODE: OriginId = OriginId(0);
+
+    /// The number of [`Origin::OwnPod`].
+    pub const OWN_POD: OriginId = OriginId(1);
+
+    /// The number of [`Origin::NotIsolated`].
+    pub const fn not_isolated(direction: Direction) -> OriginId {
+        match direction {
+            Direction::Ingress => OriginId(2),
+            Direction::Egress => OriginId(3),
+        }
+    }
+
     pub(crate) fn keeping(kept: usize) -> Self {
-        let (by_id, ids, unused) = Default::default();
-        Self { by_id, ids, unused, given: 0, kept, before: 0 }
+        let mut origins =
+            Self { by_id: BTreeMap::new(), ids: HashMap::new(), unused: HashSet::new(), given: 0, kept, before: 0 };
+        let [ingress, egress] = [Direction::Ingress, Direction::Egress].map(Origin::NotIsolated);
+        for fixed in [Origin::OwnNode, Origin::OwnPod, ingress, egress] {
+            origins.id(fixed);
+        }
+        origins
     }
 
     /// The number of the origin, a new one when it has none or is forgotten. After 2^32 numbers all origins have the last,
@@ -142,6 +161,11 @@ impl Origins {
     /// What the number stands for; none when it was never given, or is forgotten.
     pub fn get(&self, id: OriginId) -> Option<&Origin> {
         self.by_id.get(&id)
+    }
+
+    /// The origins with a meaning whose numbers are `first` or later, ascending: a number that is given later is greater.
+    pub fn since(&self, first: OriginId) -> impl Iterator<Item = (OriginId, &Origin)> {
+        self.by_id.range(first..).map(|(&id, origin)| (id, origin))
     }
 
     /// The numbers of isolations, each with the policies that isolate.
@@ -168,8 +192,8 @@ impl Origins {
     }
 
     /// How many numbers have a meaning.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    #[expect(clippy::len_without_is_empty, reason = "some origins always have a number")]
+    pub fn len(&self) -> usize {
         self.by_id.len()
     }
 }
@@ -177,6 +201,9 @@ impl Origins {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// How many origins have numbers from the start.
+    const FIXED: usize = 4;
 
     fn origin(at: usize) -> Origin {
         Origin::Policy { policy: PolicyName::new("x", format!("p{at}")), direction: Direction::Ingress, rule: 0 }
@@ -199,14 +226,14 @@ mod tests {
             }
             assert_eq!(origins.get(id), Some(&origin(at)));
             assert!((0..origins.given).all(|id| origins.get(OriginId(id)).is_none_or(|meant| match meant {
-                Origin::OwnNode => id == lasting.0,
-                meant => *meant == origin(id as usize - 1),
+                Origin::Policy { .. } => *meant == origin(id as usize - FIXED),
+                _ => id < FIXED as u32,
             })));
         }
-        assert!(most <= 35, "{most} origins remembered of 1,001");
+        assert!(most <= 35 + FIXED, "{most} origins remembered of 1,004");
         assert_eq!((origins.get(lasting), origins.get(used)), (Some(&Origin::OwnNode), Some(&origin(0))));
-        assert_eq!(origins.get(OriginId(2)), None);
-        assert_eq!(origins.id(origin(1)).0, 1_001, "it comes back under a new number");
+        assert_eq!(origins.get(OriginId(5)), None);
+        assert_eq!(origins.id(origin(1)).0, 1_004, "it comes back under a new number");
     }
 
     #[test]

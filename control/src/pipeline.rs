@@ -1,34 +1,24 @@
 //! The pipeline: every layer in a row, driven by events.
 //!
-//! Owned by one thread. An event runs through all layers before the next is taken, so a renderer sees whole states only.
+//! Owned by one thread, without a lock. A batch of events runs through all layers before the next is taken, so a renderer sees whole
+//! states only.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::marker::PhantomData;
+use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
-use crate::cache::{Cache, Change, Event, PodKey};
+use crate::cache::{Cache, Change, Event};
 use crate::configurator::Configurator;
-use crate::object::{Denied, IngressIsolation, Node, Object, Pod, PolicyName};
-use crate::origin::{Origin, Origins};
-use crate::processor::{Processor, Scope, Work};
-use crate::renderer::acl::{AclRenderer, NodeTables, OriginsGuard, Published, TableWork};
-use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
-
-/// The origins, shared by the layers that make rules and by whoever wants to know what a verdict means.
-#[derive(Clone, Debug, Default)]
-pub struct SharedOrigins(Arc<Mutex<Origins>>);
-
-impl SharedOrigins {
-    pub(crate) fn lock(&self) -> OriginsGuard<'_> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What the number stands for.
-    pub fn get(&self, id: OriginId) -> Option<Origin> {
-        self.lock().get(id).cloned()
-    }
-}
+use crate::contract::{Endpoint, Transaction};
+use crate::object::{Denied, IngressIsolation, Node, Object, Pod, PodName, PolicyName};
+use crate::origin::Origins;
+use crate::processor::{Committed, Processor, Scope};
+use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
+use crate::renderer::{RenderError, Renderer};
+use crate::work::Work;
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
 pub const UNBOUND: &str = "";
@@ -38,11 +28,27 @@ pub struct Pipeline {
     cache: Cache,
     processor: Processor,
     configurator: Configurator,
-    origins: SharedOrigins,
-    published: Published,
-    acl: BTreeMap<Arc<str>, AclRenderer>,
-    renderers: Vec<Box<dyn Renderer + Send>>,
+    origins: Origins,
+    /// The endpoints as renderers know them.
+    told: BTreeMap<PodName, Arc<Endpoint>>,
+    renderers: Vec<Box<dyn Renderer>>,
+    acl: Handle<AclRenderer>,
 }
+
+/// A registered renderer, to be asked for what it has rendered.
+#[derive(Debug)]
+pub struct Handle<R> {
+    at: usize,
+    renderer: PhantomData<fn() -> R>,
+}
+
+impl<R> Clone for Handle<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Handle<R> {}
 
 impl Pipeline {
     /// A pipeline without objects.
@@ -53,21 +59,35 @@ impl Pipeline {
     /// A pipeline without objects, for a cluster whose namespaces isolate or not when their `extensions/v1beta1` annotation
     /// does not say.
     pub fn with_default_isolation(scope: Scope, isolation: IngressIsolation) -> Self {
+        let acl = match &scope {
+            Scope::Node(node) => AclRenderer::of_node(node.clone()),
+            Scope::Cluster => AclRenderer::of_all_nodes(),
+        };
         Self {
             cache: Cache::new(isolation),
             processor: Processor::new(scope),
             configurator: Configurator::default(),
-            origins: SharedOrigins::default(),
-            published: Published::default(),
-            acl: BTreeMap::new(),
-            renderers: Vec::new(),
+            origins: Origins::default(),
+            told: BTreeMap::new(),
+            renderers: vec![Box::new(acl)],
+            acl: Handle { at: 0, renderer: PhantomData },
         }
     }
 
     /// Registers a further renderer, which goes with the pipeline from thread to thread. It gets every transaction from the next
     /// on; a resync gives it the whole state.
-    pub fn register(&mut self, renderer: Box<dyn Renderer + Send>) {
-        self.renderers.push(renderer);
+    pub fn register<R: Renderer>(&mut self, renderer: R) -> Handle<R> {
+        self.renderers.push(Box::new(renderer));
+        Handle { at: self.renderers.len() - 1, renderer: PhantomData }
+    }
+
+    /// A registered renderer.
+    ///
+    /// # Panics
+    /// With another pipeline's handle.
+    pub fn renderer<R: Renderer>(&self, handle: Handle<R>) -> &R {
+        let renderer: &dyn Any = &*self.renderers[handle.at];
+        renderer.downcast_ref().expect("the handle is this pipeline's")
     }
 
     /// Makes `objects` the whole state.
@@ -89,63 +109,87 @@ impl Pipeline {
     /// # Errors
     /// As for [`Pipeline::resync`].
     pub fn render_all(&mut self) -> Result<(), RenderError> {
-        let pods = self.processor.resync(&self.cache);
-        let gone = self.acl.keys().filter(|name| !self.cache.nodes().contains_key(*name)).cloned();
-        let hosting = self.cache.host_networks().filter(|name| !self.cache.nodes().contains_key(*name)).cloned();
-        let mut nodes: Vec<_> = self.cache.nodes().keys().cloned().chain(gone).chain(hosting).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let mut transaction = self.transaction(&pods, nodes);
+        let committed = self.processor.resync(&self.cache);
+        // Kept until the end: lists that endpoints still have keep their identities.
+        let before = std::mem::take(&mut self.told);
+        let nodes = self.cache.nodes().keys().chain(self.cache.host_networks()).cloned().collect();
+        let mut transaction = self.transaction(committed, BTreeSet::new(), nodes);
         transaction.resync = true;
+        drop(before);
         self.render(&transaction)
     }
 
-    /// Takes in one event.
+    /// Takes in one event, as a batch of its own.
     ///
     /// # Errors
     /// As for [`Pipeline::resync`].
     pub fn apply(&mut self, event: Event) -> Result<(), RenderError> {
-        let (mut affected, mut nodes, mut gone) = (BTreeSet::new(), Vec::new(), Vec::new());
-        for change in self.cache.apply(event) {
-            affected.extend(self.processor.process(&self.cache, &change));
-            match &change {
-                Change::Node { name } => nodes.push(name.clone()),
-                Change::Pod { old, new, .. } => {
-                    nodes.extend(host_network_node(old.as_ref()));
-                    nodes.extend(host_network_node(new.as_ref()));
-                    let scope = self.processor.scope();
-                    let left = old.as_ref().filter(|pod| scope.covers(pod));
-                    let stays = new.as_ref().is_some_and(|pod| scope.covers(pod));
-                    gone.extend(left.filter(|_| !stays).map(|pod| (pod.name.clone(), None)));
+        self.apply_batch([event])
+    }
+
+    /// Takes in events as one change: renderers see the state after the last of them and none in between, and publish once, or not
+    /// at all where nothing has changed in the end.
+    ///
+    /// # Errors
+    /// As for [`Pipeline::resync`].
+    pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(), RenderError> {
+        let (mut moved, mut nodes) = (BTreeSet::new(), BTreeSet::new());
+        for event in events {
+            for change in self.cache.apply(event) {
+                self.processor.process(&self.cache, &change);
+                match &change {
+                    Change::Node { name } => drop(nodes.insert(name.clone())),
+                    Change::Pod { old, new, .. } => {
+                        nodes.extend(host_network_node(old.as_ref()));
+                        nodes.extend(host_network_node(new.as_ref()));
+                        moved.extend(old.as_ref().or(new.as_ref()).map(|pod| pod.name.clone()));
+                    }
+                    Change::Namespace { .. } | Change::Policy { .. } => {}
                 }
-                Change::Namespace { .. } | Change::Policy { .. } => {}
             }
         }
-        let mut transaction = self.transaction(&affected, nodes);
-        transaction.pods.extend(gone);
-        if transaction.pods.is_empty() && transaction.nodes.is_empty() {
+        let committed = self.processor.commit(&self.cache);
+        let transaction = self.transaction(committed, moved, nodes);
+        if transaction.is_empty() {
             return Ok(());
         }
         self.render(&transaction)
     }
 
-    fn transaction(&mut self, pods: &BTreeSet<PodKey>, nodes: Vec<Arc<str>>) -> Transaction {
-        let mut origins = self.origins.lock();
-        let mut configs = Vec::with_capacity(pods.len());
-        for &key in pods {
+    /// What is to be told: the sets, the affected pods that differ from what was told last, and those of the moved ones that are
+    /// gone.
+    fn transaction(
+        &mut self,
+        committed: Committed,
+        moved: BTreeSet<PodName>,
+        nodes: BTreeSet<Arc<str>>,
+    ) -> Transaction {
+        let Committed { affected, sets, dropped } = committed;
+        let mut endpoints = Vec::with_capacity(affected.len());
+        for key in affected {
             let Some(pod) = self.cache.pod(key).filter(|pod| self.processor.scope().covers(pod)) else { continue };
-            let rules = self.configurator.configure(pod, self.processor.policies_of(key), &mut origins);
-            let config = PodConfig {
+            let endpoint = Endpoint {
                 pod: pod.name.clone(),
                 node: pod.node.clone().unwrap_or_else(|| UNBOUND.into()),
                 addresses: pod.addresses.clone(),
                 mac: pod.mac,
-                rules,
+                rules: self.configurator.configure(pod, self.processor.policies_of(key), &mut self.origins),
             };
-            configs.push((pod.name.clone(), Some(Arc::new(config))));
+            if self.told.get(&pod.name).is_none_or(|told| **told != endpoint) {
+                let endpoint = Arc::new(endpoint);
+                self.told.insert(pod.name.clone(), endpoint.clone());
+                endpoints.push((pod.name.clone(), Some(endpoint)));
+            }
+        }
+        for name in moved {
+            let pod = self.cache.pod_key(&name).and_then(|key| self.cache.pod(key));
+            let stays = pod.is_some_and(|pod| self.processor.scope().covers(pod));
+            if !stays && self.told.remove(&name).is_some() {
+                endpoints.push((name, None));
+            }
         }
         let nodes = nodes.into_iter().map(|name| (name.clone(), self.node_state(&name))).collect();
-        Transaction { resync: false, pods: configs, nodes }
+        Transaction { resync: false, sets, endpoints, nodes, dropped }
     }
 
     /// The node with all addresses that are its own: those of its object and of its host-network pods.
@@ -163,65 +207,40 @@ impl Pipeline {
     }
 
     fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
-        self.add_nodes(transaction);
         let mut outcome = Ok(());
-        for renderer in self.acl.values_mut() {
-            outcome = outcome.and(renderer.render(transaction));
-        }
         for renderer in &mut self.renderers {
-            outcome = outcome.and(renderer.render(transaction));
+            let rendered = renderer.render(transaction);
+            outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
         }
         self.configurator.sweep();
         self.sweep_origins();
         outcome
     }
 
-    /// Forgets origins that no list has, nor tables that are in force, be it because a renderer refused the later ones.
-    fn sweep_origins(&self) {
-        let used = || {
-            let lists = self.configurator.lists().flat_map(|list| &list.rules).map(|rule| rule.origin);
-            let mut used: HashSet<_> = lists.collect();
-            for tables in self.published.all() {
-                used.extend(tables.tables.iter().flat_map(|table| table.tables.rules().iter()).map(|rule| rule.origin));
+    /// Forgets origins that no list has, nor what renderers have in force, be it because one refused the later ones.
+    fn sweep_origins(&mut self) {
+        let (configurator, renderers) = (&self.configurator, &self.renderers);
+        self.origins.sweep(|| {
+            let mut used: HashSet<_> = renderers.iter().flat_map(|renderer| renderer.origins()).collect();
+            for list in configurator.lists() {
+                used.extend(list.rules.iter().map(|rule| rule.origin));
             }
             used
-        };
-        self.origins.lock().sweep(used);
-    }
-
-    /// Makes a renderer for each node of the scope that has none yet.
-    fn add_nodes(&mut self, transaction: &Transaction) {
-        let named = transaction.nodes.iter().map(|(name, _)| name);
-        let hosting = transaction.pods.iter().filter_map(|(_, config)| Some(&config.as_ref()?.node));
-        let nodes: Vec<Arc<str>> = match self.processor.scope() {
-            Scope::Node(node) => vec![node.clone()],
-            Scope::Cluster => named.chain(hosting).cloned().collect(),
-        };
-        for node in nodes {
-            if !self.acl.contains_key(&node) {
-                let (origins, published) = (self.origins.clone(), self.published.clone());
-                let mut renderer = match self.processor.scope() {
-                    Scope::Node(_) => AclRenderer::new(node.clone(), origins, published),
-                    Scope::Cluster => AclRenderer::of_many(node.clone(), origins, published),
-                };
-                renderer.set_node(self.node_state(&node).as_deref());
-                self.acl.insert(node, renderer);
-            }
-        }
+        });
     }
 
     /// The latest tables of a node, none when the node is not in the scope or nothing is known of it.
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
-        self.published.node(node)
+        self.renderer(self.acl).node_tables(node).cloned()
     }
 
     /// The latest tables of all nodes of the scope, by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
-        self.published.all()
+        self.renderer(self.acl).all_node_tables().cloned().collect()
     }
 
     /// What verdicts' origins mean.
-    pub fn origins(&self) -> &SharedOrigins {
+    pub fn origins(&self) -> &Origins {
         &self.origins
     }
 
@@ -236,27 +255,27 @@ impl Pipeline {
         if default == Denied::Drop && !namespaces.keys().any(|name| said(name) == Some(Denied::Refuse)) {
             return Vec::new();
         }
-        let origins = self.origins.lock();
         let refuses = |policies: &[PolicyName]| {
             policies.first().and_then(|policy| said(&policy.namespace)).unwrap_or(default) == Denied::Refuse
         };
-        origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
+        self.origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
     }
 
-    /// The work that finding and compiling the affected policies took so far.
+    /// The work that finding and compiling the affected policies and writing their sets took so far.
     pub fn work(&self) -> Work {
-        self.processor.work()
+        Work { intervals: self.renderer(self.acl).written(), ..self.processor.work() }
     }
 
     /// The work that large tables of all nodes took so far.
     pub fn table_work(&self) -> TableWork {
-        self.acl.values().map(AclRenderer::work).fold(TableWork::default(), TableWork::plus)
+        self.renderer(self.acl).work()
     }
 
     /// Waits for the tables that are compiled beside, so that the next event goes on from them.
     #[cfg(test)]
     fn finish_builds(&mut self) {
-        self.acl.values_mut().for_each(AclRenderer::finish_build);
+        let acl: &mut dyn Any = &mut *self.renderers[self.acl.at];
+        acl.downcast_mut::<AclRenderer>().expect("registered by the constructor").finish_builds();
     }
 
     /// The state.

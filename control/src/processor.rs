@@ -1,11 +1,12 @@
-//! The processor: which pods a change concerns, and what their policies mean in addresses and numbers.
+//! The processor: which pods a change concerns, and what their policies mean in sets and numbers.
 //!
 //! ```text
-//!  change --> groups that the pod or namespace enters or leaves --> policies that use them --> pods they select
-//!         `-> policies whose subjects change ----------------------------------------------------------^
+//!  change --> address book: members of sets come and go --commit--> SetDelta
+//!         |        `--a port name stands for other numbers--> policies to compile --commit--> pods they select
+//!         `-> policies whose text or subjects change ---------------^---------------------------^
 //! ```
-//! A step that finds its result unchanged ends the walk there: a relabelled pod that stays in the same groups concerns
-//! nobody. Only pods of the scope (one node, or all for a what-if) are looked after; the others are peers.
+//! A pod that comes or goes changes sets and compiles no policy. A policy that comes out as it was concerns nobody. Only pods of
+//! the scope (one node, or all for a what-if) are looked after; the others are peers.
 
 mod compile;
 
@@ -15,10 +16,12 @@ use std::sync::Arc;
 use ahash::{AHashMap, AHashSet};
 
 use self::compile::{Blocks, Compiler};
+pub use self::compile::{CompiledPolicy, Match};
+use crate::book::{self, AddressBook, Use};
 use crate::cache::{Cache, Change, PodKey};
-use crate::contiv::ContivPolicy;
-use crate::group::{Groups, Use};
+use crate::contract::{SetDelta, SetId};
 use crate::object::{Pod, Policy, PolicyName};
+use crate::work::Work;
 
 /// Whose pods are looked after.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,17 +43,6 @@ impl Scope {
     }
 }
 
-/// Work done so far, in steps that do not depend on the machine: what an event costs is the difference.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Pods looked at, as peers or as subjects of policies.
-    pub pods: u64,
-    /// Intervals of address sets written.
-    pub intervals: u64,
-    /// Policies compiled.
-    pub policies: u64,
-}
-
 /// A policy that selects at least one pod of the scope.
 #[derive(Debug)]
 struct Assignment {
@@ -58,16 +50,43 @@ struct Assignment {
     subjects: BTreeSet<PodKey>,
     uses: AHashSet<Use>,
     blocks: Blocks,
-    compiled: Arc<ContivPolicy>,
+    /// None until the first commit.
+    compiled: Option<Revision>,
+}
+
+/// What a policy means, and the number of that meaning: never another one's.
+#[derive(Clone, Debug)]
+pub struct Revision {
+    /// The number.
+    pub number: u64,
+    /// The meaning.
+    pub policy: Arc<CompiledPolicy>,
+}
+
+/// What a batch changed.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// Pods whose rules it may have altered, among them pods that left the scope.
+    pub affected: BTreeSet<PodKey>,
+    /// New and changed sets, by identity.
+    pub sets: Vec<SetDelta>,
+    /// Sets that no policy names any more, by identity.
+    pub dropped: Vec<SetId>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Processor {
     scope: Scope,
-    groups: Groups,
+    book: AddressBook,
     assignments: BTreeMap<PolicyName, Assignment>,
     policies_of: AHashMap<PodKey, BTreeSet<PolicyName>>,
+    revisions: u64,
+    /// Pods whose policies changed since the last commit, and policies that are to be compiled.
+    affected: BTreeSet<PodKey>,
+    uncompiled: BTreeSet<PolicyName>,
+    /// What policies meant that were taken out since the last commit: they may come back.
+    retired: AHashMap<PolicyName, Revision>,
     work: Work,
 }
 
@@ -76,9 +95,13 @@ impl Processor {
     pub fn new(scope: Scope) -> Self {
         Self {
             scope,
-            groups: Groups::default(),
+            book: AddressBook::default(),
             assignments: BTreeMap::new(),
             policies_of: AHashMap::new(),
+            revisions: 0,
+            affected: BTreeSet::new(),
+            uncompiled: BTreeSet::new(),
+            retired: AHashMap::new(),
             work: Work::default(),
         }
     }
@@ -93,71 +116,88 @@ impl Processor {
         &self.scope
     }
 
-    /// The policies that select the pod, sorted by name.
-    pub fn policies_of(&self, pod: PodKey) -> impl Iterator<Item = &Arc<ContivPolicy>> {
+    /// The policies that select the pod, sorted by name, as of the last commit.
+    pub fn policies_of(&self, pod: PodKey) -> impl Iterator<Item = &Revision> {
         let names = self.policies_of.get(&pod).into_iter().flatten();
-        names.filter_map(|name| self.assignments.get(name)).map(|assignment| &assignment.compiled)
+        names.filter_map(|name| self.assignments.get(name)?.compiled.as_ref())
     }
 
-    /// Starts over from the whole state. Returns all pods of the scope.
-    pub fn resync(&mut self, cache: &Cache) -> BTreeSet<PodKey> {
+    /// Starts over from the whole state. All pods of the scope are affected, and all sets are told with all their members.
+    pub fn resync(&mut self, cache: &Cache) -> Committed {
         let mut before = std::mem::replace(self, Self::new(self.scope.clone()));
         self.work = before.work;
-        self.groups = before.groups.start_over();
+        self.revisions = before.revisions;
+        self.book = before.book.start_over();
         for policy in cache.policies().values() {
             self.assign(cache, policy);
         }
-        // What means the same stays the same object, so that a resync without a change changes nothing below.
-        for (name, assignment) in &mut self.assignments {
-            if let Some(old) = before.assignments.get(name).filter(|old| old.compiled == assignment.compiled) {
-                assignment.compiled = old.compiled.clone();
-            }
-        }
-        cache.pods().filter(|(_, pod)| self.scope.covers(pod)).map(|(key, _)| key).collect()
+        // What means the same keeps its number, so that a resync without a change changes nothing below.
+        let revisions = before.assignments.into_iter().filter_map(|(name, before)| Some((name, before.compiled?)));
+        self.retired = revisions.collect();
+        let mut committed = self.commit(cache);
+        committed.affected = cache.pods().filter(|(_, pod)| self.scope.covers(pod)).map(|(key, _)| key).collect();
+        committed
     }
 
-    /// Follows one change. Returns the pods whose rules it may have altered; a pod that left the scope is among them.
-    pub fn process(&mut self, cache: &Cache, change: &Change) -> BTreeSet<PodKey> {
+    /// Follows one change.
+    pub fn process(&mut self, cache: &Cache, change: &Change) {
         match change {
             Change::Policy { name, new, .. } => self.policy_changed(cache, name, new.as_ref()),
             Change::Pod { key, old, new } => self.pod_changed(cache, *key, old.as_deref(), new.as_deref()),
             Change::Namespace { name, old, new } => {
-                let (old, new) = (old.as_deref(), new.as_deref());
-                let users = self.groups.namespace_changed(cache, name, old, new, &mut self.work);
-                self.recompile(users)
+                self.book.namespace_changed(cache, name, old.as_deref(), new.as_deref(), &mut self.work);
             }
-            Change::Node { .. } => BTreeSet::new(),
+            Change::Node { .. } => {}
         }
     }
 
-    fn policy_changed(&mut self, cache: &Cache, name: &PolicyName, new: Option<&Arc<Policy>>) -> BTreeSet<PodKey> {
-        let Some(old) = self.detach(name) else {
-            return new.map(|policy| self.assign(cache, policy)).unwrap_or_default();
-        };
-        let subjects = new.map(|policy| self.assign(cache, policy)).unwrap_or_default();
-        // Only now: a group that both versions use is not made anew.
-        let kept = self.assignments.get(name).map(|assignment| &assignment.uses);
-        for used in old.uses.iter().filter(|used| kept.is_none_or(|kept| !kept.contains(used))) {
-            self.groups.release(used, name);
-        }
-        match self.assignments.get_mut(name).filter(|assignment| assignment.compiled == old.compiled) {
+    /// Ends a batch: compiles what has to be, and tells what all changes since the last commit came to.
+    pub fn commit(&mut self, cache: &Cache) -> Committed {
+        let book::Committed { sets, dropped, renumbered } = self.book.commit(cache);
+        let mut affected = std::mem::take(&mut self.affected);
+        for name in &std::mem::take(&mut self.uncompiled) | &renumbered {
+            let Some(assignment) = self.assignments.get_mut(&name) else { continue };
+            if assignment.compiled.is_none() {
+                assignment.compiled = self.retired.remove(&name);
+            }
+            self.work.policies += 1;
+            let compiled = Compiler { book: &self.book, blocks: &assignment.blocks }.compile(&assignment.policy);
             // Another text with the same meaning concerns those alone that it selects now or did before.
-            Some(assignment) => {
-                assignment.compiled = old.compiled;
-                &subjects ^ &old.subjects
+            if assignment.compiled.as_ref().is_none_or(|known| *known.policy != compiled) {
+                self.revisions += 1;
+                assignment.compiled = Some(Revision { number: self.revisions, policy: Arc::new(compiled) });
+                affected.extend(&assignment.subjects);
             }
-            None => &subjects | &old.subjects,
         }
+        self.retired.clear();
+        Committed { affected, sets, dropped }
     }
 
-    fn pod_changed(&mut self, cache: &Cache, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) -> BTreeSet<PodKey> {
-        let users = self.groups.pod_changed(cache, key, old, new, &mut self.work);
-        let mut affected = self.recompile(users);
+    /// All sets in use with their members, read from the cache: the slow truth beside the deltas.
+    #[cfg(test)]
+    pub(crate) fn sets(&self, cache: &Cache) -> BTreeMap<SetId, bulkhead_classifier::AddressSet> {
+        self.book.all(cache)
+    }
+
+    fn policy_changed(&mut self, cache: &Cache, name: &PolicyName, new: Option<&Arc<Policy>>) {
+        let old = self.detach(name);
+        let subjects = new.map(|policy| self.assign(cache, policy)).unwrap_or_default();
+        let Some(old) = old else { return self.affected.extend(subjects) };
+        for used in &old.uses {
+            let kept = self.assignments.get(name).is_some_and(|assignment| assignment.uses.contains(used));
+            if !kept {
+                self.book.release(used, name);
+            }
+        }
+        self.affected.extend(&subjects ^ &old.subjects);
+    }
+
+    fn pod_changed(&mut self, cache: &Cache, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) {
+        self.book.pod_changed(cache, key, old, new, &mut self.work);
         if old.is_some_and(|pod| self.scope.covers(pod)) || new.is_some_and(|pod| self.scope.covers(pod)) {
             self.reassign_pod(cache, key, new.filter(|pod| self.scope.covers(pod)));
-            affected.insert(key);
+            self.affected.insert(key);
         }
-        affected
     }
 
     /// Brings the set of policies that select one pod up to date.
@@ -194,7 +234,7 @@ impl Processor {
         }
     }
 
-    /// Takes in a policy. Returns the pods that it selects.
+    /// Takes in a policy, to be compiled with the next commit. Returns the pods that it selects.
     fn assign(&mut self, cache: &Cache, policy: &Arc<Policy>) -> BTreeSet<PodKey> {
         let subjects: BTreeSet<_> = cache
             .pods_in(&policy.name.namespace)
@@ -212,43 +252,31 @@ impl Processor {
     }
 
     fn assign_to(&mut self, cache: &Cache, policy: &Arc<Policy>, subjects: BTreeSet<PodKey>) {
-        let uses = compile::acquire(&mut self.groups, cache, policy, &mut self.work);
         let blocks = Blocks::of(policy);
-        let compiled = Arc::new(Compiler::new(&self.groups, &blocks, &mut self.work).compile(policy));
-        let assignment = Assignment { policy: policy.clone(), subjects, uses, blocks, compiled };
+        let uses = compile::acquire(&mut self.book, cache, policy, &blocks, &mut self.work);
+        let assignment = Assignment { policy: policy.clone(), subjects, uses, blocks, compiled: None };
         self.assignments.insert(policy.name.clone(), assignment);
+        self.uncompiled.insert(policy.name.clone());
     }
 
     /// Forgets a policy.
     fn unassign(&mut self, name: &PolicyName) {
         for used in self.detach(name).into_iter().flat_map(|assignment| assignment.uses) {
-            self.groups.release(&used, name);
+            self.book.release(&used, name);
         }
     }
 
     /// Takes a policy out, but for what it uses. Returns what it was.
     fn detach(&mut self, name: &PolicyName) -> Option<Assignment> {
-        let assignment = self.assignments.remove(name)?;
+        let mut assignment = self.assignments.remove(name)?;
+        if let Some(revision) = assignment.compiled.take() {
+            self.retired.insert(name.clone(), revision);
+        }
         for pod in &assignment.subjects {
             if let Some(policies) = self.policies_of.get_mut(pod) {
                 policies.remove(name);
             }
         }
         Some(assignment)
-    }
-
-    /// Compiles the policies anew. Returns the subjects of those whose meaning changed.
-    fn recompile(&mut self, policies: BTreeSet<PolicyName>) -> BTreeSet<PodKey> {
-        let mut affected = BTreeSet::new();
-        for name in policies {
-            let Some(assignment) = self.assignments.get_mut(&name) else { continue };
-            let compiled = Compiler::new(&self.groups, &assignment.blocks, &mut self.work).compile(&assignment.policy);
-            // Sets that did not change are the same objects: the comparison looks into those alone that did.
-            if *assignment.compiled != compiled {
-                assignment.compiled = Arc::new(compiled);
-                affected.extend(&assignment.subjects);
-            }
-        }
-        affected
     }
 }

@@ -58,7 +58,7 @@ fn session_rules_let_through_what_the_oracle_allows_at_both_ends_of_every_node()
             objects::NODES.iter().map(|&node| (node.into(), SessionTable::default())).collect();
         let mut pipeline = Pipeline::with_default_isolation(Scope::Cluster, isolation);
         for (node, table) in &tables {
-            pipeline.register(Box::new(SessionRenderer::new(node.clone(), table.clone())));
+            pipeline.register(SessionRenderer::new(node.clone(), table.clone()));
         }
         let isolates = isolation == IngressIsolation::DefaultDeny;
         let mut state = State { isolates, ..State::default() };

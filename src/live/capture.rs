@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use bulkhead_control::pipeline::SharedOrigins;
 use bulkhead_dataplane::io::{CaptureWriter, CapturedPacket};
 use bulkhead_dataplane::vswitch::{Captured, Tap};
 use bulkhead_dataplane::{LinkType, PortConfig};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::log;
+use super::origins::SharedOrigins;
 use crate::replay;
 
 /// The size of the file buffer. Small enough that a full disk is noticed while somebody may still do something about it,

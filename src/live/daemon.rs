@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bulkhead_control::pipeline::SharedOrigins;
 use bulkhead_dataplane::io::{
     FlowCache, KernelFlowCache, KernelFlows, Port, SlowPathLimit, TcConfig, TcDatapath, XskError,
 };
@@ -22,6 +21,7 @@ use super::interfaces::thread::{self as interfaces, Command, Report};
 use super::kept;
 use super::log;
 use super::next_hops::NextHops;
+use super::origins::SharedOrigins;
 use super::policy;
 use super::preflight;
 use super::signals::{self, Request};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bulkhead_control::object::{Denied, IngressIsolation, Node, Object};
-use bulkhead_control::pipeline::{Pipeline, SharedOrigins};
+use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
 use bulkhead_control::source::{self, Loaded, Strictness};
@@ -16,6 +16,7 @@ use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing, WhenRefused};
 use super::log;
 use super::next_hops::Peer;
+use super::origins::SharedOrigins;
 use super::watch::Watch;
 use crate::args::NamespaceDefault;
 use crate::run;
@@ -54,6 +55,7 @@ pub(super) struct LiveState {
     node: Arc<str>,
     watch: Watch,
     pipeline: Pipeline,
+    origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
@@ -82,6 +84,7 @@ impl LiveState {
             node: node.clone(),
             watch,
             pipeline,
+            origins: SharedOrigins::default(),
             tables: nothing,
             peers: [].into(),
             denied: true,
@@ -158,6 +161,7 @@ impl LiveState {
         self.pipeline.resync(loaded.objects)?;
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
+        self.origins.follow(self.pipeline.origins());
         self.tables = tables;
         self.peers = peers(&self.pipeline, &self.node).into();
         self.denied = false;
@@ -190,7 +194,7 @@ impl LiveState {
 
     /// What the numbers in the tables stand for, of this state and of all that come.
     pub(super) fn origins(&self) -> SharedOrigins {
-        self.pipeline.origins().clone()
+        self.origins.clone()
     }
 
     /// How often the state has changed, for whoever wants to know while this is in use.

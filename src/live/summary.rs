@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_control::pipeline::SharedOrigins;
 use bulkhead_dataplane::forward::ForwardCounters;
 use bulkhead_dataplane::io::CachedTraffic;
 use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
@@ -15,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::capture::CaptureCounters;
 use super::datapath::Cached;
 use super::interfaces::InterfaceCounters;
+use super::origins::SharedOrigins;
 use super::state::StateCounters;
 use crate::output::Columns;
 

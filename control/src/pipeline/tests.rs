@@ -8,7 +8,7 @@ use crate::fixtures::{deny_all, from_pods, name, namespace, node, pod, policy};
 use crate::object::{
     ISOLATION_ANNOTATION, IpBlock, Namespace, NamespaceScope, ObjectName, Peer, PodPeer, PolicyRule, Position,
 };
-use crate::origin::{Direction, Origins};
+use crate::origin::{Direction, Origin, Origins};
 use crate::renderer::acl::Attachment;
 
 fn cluster(objects: Vec<Object>) -> Pipeline {
@@ -30,7 +30,7 @@ fn judge(pipeline: &Pipeline, node: &str, key: &Key) -> (Action, Option<Origin>)
     let interface = &tables.interfaces[owner.or_else(|| at(&Attachment::Uplink)).unwrap()];
     let tables = &tables.tables[interface.table].tables;
     let verdict = tables.lookup(key);
-    (verdict.action(), tables.deciding_rule(verdict).and_then(|rule| pipeline.origins().get(rule.origin)))
+    (verdict.action(), tables.deciding_rule(verdict).and_then(|rule| pipeline.origins().get(rule.origin).cloned()))
 }
 
 fn allowed(pipeline: &Pipeline, node: &str, key: &Key) -> bool {
@@ -358,7 +358,7 @@ fn cve_2024_7598_a_namespace_that_is_said_to_be_gone_twice_still_keeps_its_pods_
 #[test]
 fn a_long_history_of_policies_is_forgotten_and_no_verdict_loses_or_changes_its_name() {
     let mut pipeline = Pipeline::new(Scope::Cluster);
-    *pipeline.origins.lock() = Origins::keeping(40);
+    pipeline.origins = Origins::keeping(40);
     pipeline.resync(redis().into_iter().chain([allow_backend(), egress_to_web()])).unwrap();
     let (mut most, mut held) = (0, Vec::new());
     for at in 0..500 {
@@ -373,16 +373,19 @@ fn a_long_history_of_policies_is_forgotten_and_no_verdict_loses_or_changes_its_n
         // What a worker may still read: it has its name, or in the end none.
         let tables = pipeline.node_tables("n1").unwrap();
         for rule in tables.tables.iter().flat_map(|table| table.tables.rules().iter()) {
-            held.push((rule.origin, pipeline.origins().get(rule.origin).expect("published tables name everything")));
+            held.push((
+                rule.origin,
+                pipeline.origins().get(rule.origin).cloned().expect("published tables name everything"),
+            ));
         }
         for text in &names {
             pipeline.apply(Event::DeletePolicy(name(text))).unwrap();
         }
-        most = most.max(pipeline.origins.lock().len());
+        most = most.max(pipeline.origins.len());
     }
     assert!(most < 200, "{most} origins are remembered");
     let lost = held.iter().filter(|(id, _)| pipeline.origins().get(*id).is_none()).count();
-    assert!(lost > 0 && held.iter().all(|(id, was)| pipeline.origins().get(*id).is_none_or(|now| now == *was)));
+    assert!(lost > 0 && held.iter().all(|(id, was)| pipeline.origins().get(*id).is_none_or(|now| now == was)));
 }
 
 #[test]
@@ -408,7 +411,7 @@ fn enforced(pipeline: &Pipeline) -> Vec<(String, MeaningfulRules)> {
             }
             let rules = tables.tables[interface.table].tables.rules();
             let meaning = |rule: &Rule| {
-                let origin = pipeline.origins().get(rule.origin);
+                let origin = pipeline.origins().get(rule.origin).cloned();
                 (Rule { origin: OriginId(0), ..rule.clone() }, origin)
             };
             all.push((
@@ -467,4 +470,5 @@ proptest! {
     }
 }
 
+mod batches;
 mod work;

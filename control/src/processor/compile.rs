@@ -1,46 +1,92 @@
-//! From a policy to matches in addresses and numbers, with the sets that the groups keep.
+//! From a policy to matches that name the book's sets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ahash::AHashSet;
-use bulkhead_classifier::{AddressSet, Addresses, ServiceSet, Services};
+use bulkhead_classifier::{AddressSet, ServiceSet, Services};
 
-use super::Work;
+use crate::book::{AddressBook, Anywhere, Named, PortName, Use, addresses_of};
 use crate::cache::Cache;
-use crate::contiv::{ContivMatch, ContivPolicy, service};
-use crate::group::{Anywhere, Groups, Named, PortName, Use, addresses_of};
-use crate::object::{Peer, Policy, PolicyPort, PolicyRule, Transport};
+use crate::contract::{Peers, SetId};
+use crate::object::{Peer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Transport};
 use crate::origin::Direction;
-use crate::parts::join;
+use crate::work::Work;
 
-/// Lets a policy use the groups and port names that it is compiled from, which are made where nobody used them yet.
-pub(super) fn acquire(groups: &mut Groups, cache: &Cache, policy: &Policy, work: &mut Work) -> AHashSet<Use> {
+/// A policy with selectors replaced by sets and port names by numbers, as far as they do not depend on the pod that the policy
+/// is applied to. It stays the same while pods come and go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompiledPolicy {
+    /// The policy.
+    pub name: PolicyName,
+    /// What selecting a pod means.
+    pub version: PolicyVersion,
+    /// What may come in; none when the policy does not concern ingress.
+    pub ingress: Option<Vec<Match>>,
+    /// What may go out; none when the policy does not isolate egress.
+    pub egress: Option<Vec<Match>>,
+}
+
+impl CompiledPolicy {
+    /// The matches of a direction; none when the policy does not concern it.
+    pub fn matches(&self, direction: Direction) -> Option<&[Match]> {
+        match direction {
+            Direction::Ingress => self.ingress.as_deref(),
+            Direction::Egress => self.egress.as_deref(),
+        }
+    }
+}
+
+/// Traffic that a policy's rule allows: these peers and these services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// The rule's position in the policy's list.
+    pub rule: usize,
+    /// The other end: sources of ingress, destinations of egress.
+    pub peers: Peers,
+    /// Protocols and ports by number.
+    pub services: Services,
+    /// Ports by name, to be looked up on the pod that the policy selects (ingress only).
+    pub named: Vec<PortName>,
+}
+
+/// Lets a policy use the sets that it is compiled from, which are made where nobody used them yet.
+pub(super) fn acquire(
+    book: &mut AddressBook,
+    cache: &Cache,
+    policy: &Policy,
+    blocks: &Blocks,
+    work: &mut Work,
+) -> AHashSet<Use> {
     let user = &policy.name;
     let mut uses = AHashSet::new();
     for (direction, _, rule) in rules(policy) {
         let named = if direction == Direction::Egress { named_ports(rule) } else { Vec::new() };
         for peer in rule.peers.iter().flatten() {
             if let Peer::Pods(peer) = peer {
-                let id = groups.acquire(cache, peer, user, work);
+                let id = book.acquire(cache, peer, user, work);
                 uses.insert(Use::Group(id));
                 for name in &named {
-                    groups.acquire_named(cache, id, name, user, work);
+                    book.acquire_named(cache, id, name, user, work);
                     uses.insert(Use::NamedIn(id, name.clone()));
                 }
             }
         }
         for name in &named {
             for place in places(rule) {
-                groups.acquire_anywhere(cache, &place, name, user, work);
+                book.acquire_anywhere(cache, &place, name, user, work);
                 uses.insert(Use::NamedAnywhere(place, name.clone()));
             }
         }
     }
+    for block in blocks.0.values() {
+        book.acquire_block(block, user);
+        uses.insert(Use::Block(block.clone()));
+    }
     uses
 }
 
-/// The address blocks of a policy's rules, which no event changes.
+/// The address blocks of a policy's rules.
 #[derive(Debug)]
 pub(super) struct Blocks(BTreeMap<(Direction, usize), Arc<AddressSet>>);
 
@@ -59,23 +105,17 @@ impl Blocks {
 
 /// Compiles a policy from what is in use.
 pub(super) struct Compiler<'a> {
-    groups: &'a Groups,
-    blocks: &'a Blocks,
-    work: &'a mut Work,
+    pub(super) book: &'a AddressBook,
+    pub(super) blocks: &'a Blocks,
 }
 
-impl<'a> Compiler<'a> {
-    pub(super) fn new(groups: &'a Groups, blocks: &'a Blocks, work: &'a mut Work) -> Self {
-        Self { groups, blocks, work }
-    }
-
-    pub(super) fn compile(&mut self, policy: &Policy) -> ContivPolicy {
-        self.work.policies += 1;
-        let mut matches = |rules: &Vec<PolicyRule>, direction| {
+impl Compiler<'_> {
+    pub(super) fn compile(&self, policy: &Policy) -> CompiledPolicy {
+        let matches = |rules: &Vec<PolicyRule>, direction| {
             let rules = rules.iter().enumerate();
-            rules.flat_map(|(at, rule)| self.matches(direction, at, rule)).collect::<Vec<_>>()
+            rules.flat_map(|(at, rule)| self.matches(direction, at, rule)).collect()
         };
-        ContivPolicy {
+        CompiledPolicy {
             name: policy.name.clone(),
             version: policy.version,
             ingress: policy.ingress.as_ref().map(|rules| matches(rules, Direction::Ingress)),
@@ -83,9 +123,9 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// One match for each set of peers; for egress, also one for each set of destinations on which a port name stands
-    /// for the same number. What can match nothing, whatever pod it is applied to, is left out.
-    fn matches(&mut self, direction: Direction, at: usize, rule: &PolicyRule) -> Vec<ContivMatch> {
+    /// One match for the rule's peers; for egress, also one for each number that a port name stands for, with the destinations
+    /// where it does. What can match nothing, whoever the peers are, is left out.
+    fn matches(&self, direction: Direction, at: usize, rule: &PolicyRule) -> Vec<Match> {
         let named = named_ports(rule);
         let services = numbered_services(rule);
         let (here, looked_up) = match direction {
@@ -95,54 +135,58 @@ impl<'a> Compiler<'a> {
         let mut matches = Vec::new();
         if !is_nothing(&services) || !here.is_empty() {
             let peers = self.peers(direction, at, rule);
-            let entry = |peers| ContivMatch { rule: at, peers, services: services.clone(), named: here.clone() };
-            matches.extend(peers.into_iter().map(entry));
+            matches.push(Match { rule: at, peers, services, named: here });
         }
         for ((transport, number), sets) in self.destinations(rule, &looked_up) {
-            let services: Services = ServiceSet::from_iter([service(transport, number, number)]).into();
-            let entry = |set| ContivMatch {
-                rule: at,
-                peers: Addresses::Set(set),
-                services: services.clone(),
-                named: Vec::new(),
-            };
-            matches.extend(join(sets, self.work).into_iter().map(entry));
+            let services = ServiceSet::from_iter([transport.service(number, number)]).into();
+            matches.push(Match { rule: at, peers: named_sets(sets), services, named: Vec::new() });
         }
+        matches.retain(|entry| !matches!(&entry.peers, Peers::Sets(sets) if sets.is_empty()));
         matches
     }
 
-    /// The addresses of a rule's peers, as sets none of which is empty.
-    fn peers(&mut self, direction: Direction, at: usize, rule: &PolicyRule) -> Vec<Addresses> {
-        let Some(peers) = &rule.peers else { return vec![Addresses::Any] };
-        let mut sets: Vec<_> = self.blocks.0.get(&(direction, at)).cloned().into_iter().collect();
-        for peer in peers {
-            if let Peer::Pods(peer) = peer {
-                sets.extend(self.groups.get(self.groups.find(peer)).addresses().sets().cloned());
-            }
-        }
-        join(sets, self.work).into_iter().map(Addresses::Set).collect()
+    /// The rule's peers, blocks first.
+    fn peers(&self, direction: Direction, at: usize, rule: &PolicyRule) -> Peers {
+        let Some(peers) = &rule.peers else { return Peers::Any };
+        let blocks = self.blocks.0.get(&(direction, at)).map(|block| self.book.block(block));
+        let groups = peers.iter().filter_map(|peer| match peer {
+            Peer::Pods(peer) => Some(self.book.find(peer).set()),
+            Peer::Block(_) => None,
+        });
+        named_sets(blocks.into_iter().chain(groups))
     }
 
     /// The destinations of an egress rule's port names, by the number that the name has on each.
-    fn destinations(&self, rule: &PolicyRule, names: &[PortName]) -> BTreeMap<(Transport, u16), Vec<Arc<AddressSet>>> {
+    fn destinations(&self, rule: &PolicyRule, names: &[PortName]) -> BTreeMap<(Transport, u16), Vec<SetId>> {
         let mut destinations: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for name in names {
             let mut take = |named: &Named| {
-                for (number, parts) in named.numbers() {
-                    destinations.entry((name.0, number)).or_default().extend(parts.sets().cloned());
+                for (number, set) in named.numbers() {
+                    destinations.entry((name.0, number)).or_default().push(set);
                 }
             };
             for place in places(rule) {
-                take(self.groups.named_anywhere(&place, name));
+                take(self.book.named_anywhere(&place, name));
             }
             for peer in rule.peers.iter().flatten() {
                 if let Peer::Pods(peer) = peer {
-                    take(self.groups.get(self.groups.find(peer)).named(name));
+                    take(self.book.find(peer).named(name));
                 }
             }
         }
         destinations
     }
+}
+
+/// Each set once, in this order: it follows from the policy, as identities do not.
+fn named_sets(sets: impl IntoIterator<Item = SetId>) -> Peers {
+    let mut named: Vec<SetId> = Vec::new();
+    for set in sets {
+        if !named.contains(&set) {
+            named.push(set);
+        }
+    }
+    Peers::Sets(named.into())
 }
 
 fn is_nothing(services: &Services) -> bool {
@@ -180,8 +224,8 @@ fn named_ports(rule: &PolicyRule) -> Vec<PortName> {
 fn numbered_services(rule: &PolicyRule) -> Services {
     let Some(ports) = &rule.ports else { return Services::Any };
     let numbered = ports.iter().filter_map(|port| match port {
-        PolicyPort::All(transport) => Some(service(*transport, 0, u16::MAX)),
-        PolicyPort::Range { transport, first, last } => Some(service(*transport, *first, *last)),
+        PolicyPort::All(transport) => Some(transport.service(0, u16::MAX)),
+        PolicyPort::Range { transport, first, last } => Some(transport.service(*first, *last)),
         PolicyPort::Named { .. } => None,
     });
     numbered.collect::<ServiceSet>().into()

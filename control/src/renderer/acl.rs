@@ -1,4 +1,4 @@
-//! The ACL renderer: compiled tables bound to the interfaces of one node.
+//! The ACL renderer: compiled tables bound to the interfaces of one node, or of each of all.
 //!
 //! * A pod's interface gets the pod's table; interfaces of pods with the same table share it.
 //! * The uplink and the host interface get the node-exit table.
@@ -8,22 +8,24 @@
 //!
 //! Every interface has a table, an open one too: what is not bound is denied by the dataplane.
 
+mod interned;
 mod large;
+mod node;
+mod rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{OriginId, Tables};
+use bulkhead_classifier::{BuildError, OriginId, Tables};
 
 pub use self::large::TableWork;
-use self::large::{Beside, Compiled};
-use super::cache::{Changes, LocalId, RendererCache};
-use super::{PodConfig, RenderError, Renderer, Transaction};
+use self::node::NodeRenderer;
+use super::plain::{PlainLists, PlainPod, PlainTransaction};
+use super::{BoxError, Renderer};
+use crate::contract::Transaction;
 use crate::object::{Node, PodName};
-use crate::origin::{Origin, Origins};
-use crate::pipeline::SharedOrigins;
 
 /// What an interface connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,218 +75,153 @@ pub struct NodeTables {
     pub tables: Vec<AclTable>,
 }
 
-/// Where renderers put what they published and readers find it.
-#[derive(Clone, Debug, Default)]
-pub struct Published(Arc<Mutex<BTreeMap<Arc<str>, Arc<NodeTables>>>>);
-
-impl Published {
-    /// The latest tables of a node, none when nothing was published for it.
-    pub fn node(&self, node: &str) -> Option<Arc<NodeTables>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
-    }
-
-    /// The latest tables of all nodes, by name.
-    pub fn all(&self) -> Vec<Arc<NodeTables>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-    }
-
-    fn publish(&self, tables: NodeTables) {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.insert(tables.node.clone(), Arc::new(tables));
-    }
+/// A table does not fit.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("table of {interface}: {source}")]
+pub struct TableError {
+    /// The interface that the table is for.
+    pub interface: String,
+    /// What the classifier says.
+    pub source: BuildError,
 }
 
-/// The renderer of one node.
+/// Pods of a node with their new lists, none for a pod that is gone.
+type PodChanges = Vec<(PodName, Option<Arc<PlainPod>>)>;
+
+/// The renderer of one node or of all.
 #[derive(Debug)]
 pub struct AclRenderer {
-    node: Arc<str>,
-    origins: SharedOrigins,
-    published: Published,
-    cache: RendererCache,
-    node_addresses: Vec<IpAddr>,
-    compiled: AHashMap<LocalId, Compiled>,
-    /// The pods whose tables are large, with what decided them: the next tables follow those.
-    large: AHashMap<PodName, LocalId>,
-    beside: Beside,
-    interfaces: Arc<[Interface]>,
-    local_tables: Vec<AclTable>,
-    global: Option<Compiled>,
-    generation: u64,
-    /// What has changed since the last publication.
-    pending: Changes,
-    /// Whether the compiled tables hold node addresses that are no longer the node's.
-    stale: bool,
+    /// The node whose tables are wanted; none for all.
+    only: Option<Arc<str>>,
+    lists: PlainLists,
+    nodes: BTreeMap<Arc<str>, NodeRenderer>,
+    /// The node of each pod.
+    hosts: AHashMap<PodName, Arc<str>>,
+    /// All nodes that are known, for those that get their first pod later.
+    known: BTreeMap<Arc<str>, Arc<Node>>,
 }
 
 impl AclRenderer {
-    /// A renderer that publishes the tables of `node`, at once those of a node without pods.
-    pub fn new(node: Arc<str>, origins: SharedOrigins, published: Published) -> Self {
-        Self::with(node, origins, published, false)
+    /// A renderer of one node. Its first transaction gives it tables, whatever is known of the node.
+    pub fn of_node(node: Arc<str>) -> Self {
+        Self::new(Some(node))
     }
 
-    /// The same for one of the many nodes of a what-if, whose very large tables are scanned instead of compiled.
-    pub(crate) fn of_many(node: Arc<str>, origins: SharedOrigins, published: Published) -> Self {
-        Self::with(node, origins, published, true)
+    /// A renderer of all nodes that there are. Very large tables are scanned instead of compiled: they are asked some questions.
+    pub fn of_all_nodes() -> Self {
+        Self::new(None)
     }
 
-    fn with(node: Arc<str>, origins: SharedOrigins, published: Published, scans: bool) -> Self {
+    fn new(only: Option<Arc<str>>) -> Self {
         Self {
-            node,
-            origins,
-            published,
-            cache: RendererCache::default(),
-            node_addresses: Vec::new(),
-            compiled: AHashMap::new(),
-            large: AHashMap::new(),
-            beside: Beside::new(scans),
-            interfaces: Arc::default(),
-            local_tables: Vec::new(),
-            global: None,
-            generation: 0,
-            pending: Changes::default(),
-            stale: false,
+            only,
+            lists: PlainLists::default(),
+            nodes: BTreeMap::new(),
+            hosts: AHashMap::new(),
+            known: BTreeMap::new(),
         }
     }
 
-    /// Sets what is known of the node. Returns whether that changed its addresses.
-    pub(crate) fn set_node(&mut self, node: Option<&Node>) -> bool {
-        self.node_addresses = node.map(|node| node.addresses.clone()).unwrap_or_default();
-        self.cache.set_node_addresses(self.node_addresses.iter().copied().collect())
+    /// The latest tables of a node, none when it is not wanted or nothing is known of it.
+    pub fn node_tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
+        self.nodes.get(node)?.published()
+    }
+
+    /// The latest tables of all nodes, by name.
+    pub fn all_node_tables(&self) -> impl Iterator<Item = &Arc<NodeTables>> {
+        self.nodes.values().filter_map(NodeRenderer::published)
     }
 
     /// The work that large tables took so far.
     pub fn work(&self) -> TableWork {
-        self.beside.work
+        self.nodes.values().map(NodeRenderer::work).fold(TableWork::default(), TableWork::plus)
     }
 
-    /// Compiles the tables that are new and keeps the others.
-    fn compile(&mut self) -> Result<(), RenderError> {
-        self.beside.collect(self.compiled.values_mut().chain(&mut self.global));
-        let locals = if self.pending.locals { Some(self.locals()?) } else { None };
-        if self.pending.global {
-            let rules = self.cache.global_rules(&mut self.origins.lock());
-            let fail = |source| RenderError::Table { interface: "the node's exit".into(), source };
-            self.global = Some(Compiled::of(rules, || self.global.as_ref(), &mut self.beside).map_err(fail)?);
-        }
-        if let Some(locals) = locals {
-            self.compiled = locals;
-            let large = |id: &LocalId| self.compiled[id].is_large();
-            self.large = self.cache.ids().iter().filter(|(_, id)| large(id)).map(|(k, id)| (k.clone(), *id)).collect();
-            self.bind();
-        }
-        self.beside.begin(self.compiled.values().chain(&self.global));
-        Ok(())
+    /// Intervals of address sets written for tables so far.
+    pub fn written(&self) -> u64 {
+        self.lists.written()
     }
 
-    /// The tables of the pods' interfaces.
-    fn locals(&mut self) -> Result<AHashMap<LocalId, Compiled>, RenderError> {
-        let mut origins = self.origins.lock();
-        let mut compiled: AHashMap<LocalId, Compiled> = AHashMap::new();
-        // The large tables that one of the pods had which now have the same.
-        let (cache, large, known) = (&self.cache, &self.large, &self.compiled);
-        let before = |id: LocalId| {
-            let mut pods = cache.ids().iter().filter(|(_, of)| **of == id && !large.is_empty()).map(|(name, _)| name);
-            pods.find_map(|name| known.get(large.get(name)?))
-        };
-        for (name, &id) in self.cache.ids() {
-            if compiled.contains_key(&id) {
-                continue;
-            }
-            let tables = match self.compiled.get(&id).filter(|_| !self.stale) {
-                Some(tables) => tables.clone(),
-                None => {
-                    let rules = self.cache.local_rules(&self.cache.pods()[name], id, &mut origins);
-                    let fail = |source| RenderError::Table { interface: name.to_string(), source };
-                    Compiled::of(rules, || before(id), &mut self.beside).map_err(fail)?
-                }
-            };
-            compiled.insert(id, tables);
-        }
-        Ok(compiled)
-    }
-
-    /// Waits for the build that goes on beside.
+    /// Whether it remembers no set, list or pod.
     #[cfg(test)]
-    pub(crate) fn finish_build(&mut self) {
-        self.beside.wait(self.compiled.values_mut().chain(&mut self.global));
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.lists.is_empty() && self.hosts.is_empty()
     }
 
-    /// Binds the interfaces to the compiled tables.
-    fn bind(&mut self) {
-        let hairpin = self.origins.lock().id(Origin::OwnPod);
-        let (mut tables, mut interfaces) = (Vec::new(), Vec::new());
-        let mut position = AHashMap::new();
-        for ((name, config), id) in self.cache.pods().iter().zip(self.cache.ids().values()) {
-            let table = *position.entry(id).or_insert_with(|| {
-                tables
-                    .push(AclTable { name: format!("local:{name}").into(), tables: self.compiled[id].tables.clone() });
-                tables.len() - 1
-            });
-            interfaces.push(Interface {
-                attachment: Attachment::Pod(name.clone()),
-                addresses: config.addresses.clone(),
-                mac: config.mac,
-                table,
-                hairpin: Some(hairpin),
-            });
-        }
-        let exit = tables.len();
-        for (attachment, addresses) in
-            [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.node_addresses.clone())]
-        {
-            interfaces.push(Interface { attachment, addresses, mac: None, table: exit, hairpin: None });
-        }
-        (self.interfaces, self.local_tables) = (interfaces.into(), tables);
+    /// Waits for the tables that are compiled beside, so that the next transaction goes on from them.
+    #[cfg(test)]
+    pub(crate) fn finish_builds(&mut self) {
+        self.nodes.values_mut().for_each(NodeRenderer::finish_build);
     }
 
-    fn publish(&mut self) {
-        let Some(global) = self.global.as_ref().map(|global| global.tables.clone()) else { return };
-        let mut tables = self.local_tables.clone();
-        tables.push(AclTable { name: "node-exit".into(), tables: global });
-        self.generation += 1;
-        self.published.publish(NodeTables {
-            node: self.node.clone(),
-            generation: self.generation,
-            interfaces: self.interfaces.clone(),
-            tables,
-        });
+    /// What the transaction says of each node's pods: one that moved to another node is gone from the first.
+    fn by_node(&mut self, transaction: &PlainTransaction) -> AHashMap<Arc<str>, PodChanges> {
+        let mut by_node: AHashMap<Arc<str>, PodChanges> = AHashMap::new();
+        for (name, pod) in &transaction.pods {
+            let new = pod.as_ref().map(|pod| &pod.node);
+            let old = match new {
+                Some(new) => self.hosts.insert(name.clone(), new.clone()),
+                None => self.hosts.remove(name),
+            };
+            if let Some(left) = old.filter(|old| new != Some(old)) {
+                by_node.entry(left).or_default().push((name.clone(), None));
+            }
+            if let Some(pod) = pod {
+                by_node.entry(pod.node.clone()).or_default().push((name.clone(), Some(pod.clone())));
+            }
+        }
+        by_node
+    }
+
+    /// Makes a renderer for each wanted node that has none yet.
+    fn add_nodes(&mut self, transaction: &PlainTransaction) {
+        let named = transaction.nodes.iter().map(|(name, _)| name);
+        let hosting = transaction.pods.iter().filter_map(|(_, pod)| Some(&pod.as_ref()?.node));
+        let nodes: HashSet<Arc<str>> = match &self.only {
+            Some(node) => [node.clone()].into(),
+            None => named.chain(hosting).cloned().collect(),
+        };
+        for name in nodes {
+            if !self.nodes.contains_key(&name) {
+                let mut renderer = NodeRenderer::new(name.clone(), self.only.is_none());
+                renderer.set_node(self.known.get(&name).map(|node| &**node));
+                self.nodes.insert(name, renderer);
+            }
+        }
     }
 }
 
 impl Renderer for AclRenderer {
-    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
-        let own = transaction.nodes.iter().rev().find(|(name, _)| *name == self.node);
-        let node_changed = own.is_some_and(|(_, node)| self.set_node(node.as_deref()));
-        let mine = Transaction {
-            resync: transaction.resync,
-            pods: transaction.pods.iter().filter_map(|(name, config)| self.own(name, config.as_ref())).collect(),
-            nodes: Vec::new(),
-        };
-        let changes = self.cache.apply(&mine);
-        // What a failed transaction left undone is done by the next one.
-        self.pending.locals |= changes.locals || node_changed || self.generation == 0;
-        self.pending.global |= changes.global || node_changed || self.generation == 0;
-        self.stale |= node_changed;
-        if self.pending.is_empty() {
-            return Ok(());
+    fn name(&self) -> String {
+        "acl".into()
+    }
+
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
+        let transaction = &self.lists.follow(transaction)?;
+        if transaction.resync {
+            self.known.clear();
         }
-        self.compile()?;
-        self.pending = Changes::default();
-        self.stale = false;
-        self.publish();
-        Ok(())
+        for (name, node) in &transaction.nodes {
+            match node {
+                Some(node) => self.known.insert(name.clone(), node.clone()),
+                None => self.known.remove(name),
+            };
+        }
+        self.add_nodes(transaction);
+        let mut pods = self.by_node(transaction);
+        let rendered = self.nodes.iter_mut().map(|(name, node)| {
+            let pods = pods.remove(name).unwrap_or_default();
+            node.render(transaction.resync, pods, transaction.node(name))
+        });
+        // All of them, whatever one says: what it could not do before it tries again.
+        Ok(rendered.fold(Ok(()), Result::and)?)
+    }
+
+    fn origins(&self) -> HashSet<OriginId> {
+        let tables = self.all_node_tables().flat_map(|node| &node.tables);
+        tables.flat_map(|table| table.tables.rules().iter()).map(|rule| rule.origin).collect()
     }
 }
 
-impl AclRenderer {
-    /// What a pod's change means for this node: a pod that moved to another node is gone from here.
-    fn own(&self, name: &PodName, config: Option<&Arc<PodConfig>>) -> Option<(PodName, Option<Arc<PodConfig>>)> {
-        match config.filter(|config| config.node == self.node) {
-            Some(config) => Some((name.clone(), Some(config.clone()))),
-            None => self.cache.pods().contains_key(name).then(|| (name.clone(), None)),
-        }
-    }
-}
-
-/// Locks the origins for the length of one rendering.
-pub(crate) type OriginsGuard<'a> = std::sync::MutexGuard<'a, Origins>;
+#[cfg(test)]
+mod tests;

@@ -1,80 +1,50 @@
 //! Renderers: whoever turns pods' rules into the form that a network stack enforces.
 //!
-//! Several may be registered side by side; each gets every transaction. What a renderer enforces must mean the same as
-//! the last rules that it got for every pod.
+//! Several may be registered side by side; each gets every transaction of the [contract](crate::contract). What a renderer enforces
+//! must mean the same as the last rules and sets that it was told.
 
 pub mod acl;
-mod cache;
 pub mod contiv;
-mod interned;
+pub mod plain;
 pub mod session_rules;
 
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::any::Any;
+use std::collections::HashSet;
+use std::error::Error;
 
-use crate::configurator::PodRules;
-use crate::object::{Node, PodName};
+use bulkhead_classifier::OriginId;
 
-/// All that a renderer learns about one pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodConfig {
-    /// The pod.
-    pub pod: PodName,
-    /// The node it runs on.
-    pub node: Arc<str>,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
-    /// Its MAC address where it is known.
-    pub mac: Option<[u8; 6]>,
-    /// Its rules.
-    pub rules: PodRules,
+use crate::contract::Transaction;
+
+/// A renderer could not take in a transaction. What it rendered before stays in force, whole; other renderers took the
+/// transaction in.
+#[derive(Debug, thiserror::Error)]
+#[error("renderer {renderer} did not take in a change")]
+pub struct RenderError {
+    /// The renderer's name.
+    pub renderer: String,
+    /// What it says.
+    pub source: BoxError,
 }
 
-/// What one event changed.
-#[derive(Clone, Debug, Default)]
-pub struct Transaction {
-    /// Whether this is the whole state: pods that are not in it are gone.
-    pub resync: bool,
-    /// Pods with their new configuration, none for a pod that is gone.
-    pub pods: Vec<(PodName, Option<Arc<PodConfig>>)>,
-    /// Nodes with their new state, none for a node that is gone.
-    pub nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
-}
-
-/// Why a transaction could not be rendered. What was rendered before stays in force, whole.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RenderError {
-    /// A table does not fit.
-    #[error("table of {interface}: {source}")]
-    Table {
-        /// The interface that the table is for.
-        interface: String,
-        /// What the classifier says.
-        source: bulkhead_classifier::BuildError,
-    },
-    /// The rules do not fit into lists of 6-tuples.
-    #[error("6-tuples of node {node}: {source}")]
-    SixTuples {
-        /// The node.
-        node: Arc<str>,
-        /// What is too large.
-        source: contiv::TooManyTuples,
-    },
-    /// The session rules are not what they should be.
-    #[error("session rules of node {node}: {source}")]
-    SessionRules {
-        /// The node.
-        node: Arc<str>,
-        /// What is wrong.
-        source: session_rules::SessionError,
-    },
-}
+/// Any renderer's error.
+pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// One network stack's side of the policy pipeline.
-pub trait Renderer {
+pub trait Renderer: Any + Send {
+    /// Its name in errors: short, and different from that of every other renderer of a pipeline.
+    fn name(&self) -> String;
+
     /// Takes in one transaction.
     ///
     /// # Errors
-    /// [`RenderError`]; then nothing of the transaction is in force.
-    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError>;
+    /// The renderer's own; then nothing of the transaction is in force. The renderer remembers the transaction and tries
+    /// again with the next one.
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError>;
+
+    /// The origins of the rules that are in force here, also of those that a later transaction has taken out and could not
+    /// replace.
+    fn origins(&self) -> HashSet<OriginId> {
+        HashSet::new()
+    }
 }

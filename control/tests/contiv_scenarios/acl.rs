@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bulkhead_classifier::Action;
-use bulkhead_control::renderer::acl::{AclRenderer, Published};
-use bulkhead_control::renderer::{Renderer, Transaction};
+use bulkhead_classifier::{Action, AddressSet};
+use bulkhead_control::contract::{SetDelta, Transaction};
+use bulkhead_control::renderer::Renderer;
+use bulkhead_control::renderer::acl::AclRenderer;
 
 use crate::manifest::{node, pod, policy};
 use crate::probe::{NODE, Vswitch, guarded};
@@ -302,23 +303,31 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
     let transactions = vswitch.recorder.transactions();
     assert_eq!(transactions.len(), 1 + second().len(), "the start, and one for each policy");
 
-    let published = Published::default();
-    let mut renderer = AclRenderer::new(NODE.into(), vswitch.pipeline.origins().clone(), published.clone());
+    let mut renderer = AclRenderer::of_node(NODE.into());
     let mut generations = Vec::new();
     for transaction in &transactions {
         for _ in 0..2 {
             renderer.render(transaction).unwrap();
-            generations.push(published.node(NODE).unwrap().generation);
+            generations.push(renderer.node_tables(NODE).unwrap().generation);
         }
     }
     assert_eq!(generations, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5], "the first time counts, the second does not");
 
     // The whole state, as a resync would bring it.
     let mut latest = BTreeMap::new();
-    transactions.iter().for_each(|transaction| latest.extend(transaction.pods.iter().cloned()));
-    let resync = Transaction { resync: true, pods: latest.into_iter().collect(), nodes: transactions[0].nodes.clone() };
+    transactions.iter().for_each(|transaction| latest.extend(transaction.endpoints.iter().cloned()));
+    let sets = vswitch.recorder.sets();
+    let whole =
+        |(set, members): (_, &AddressSet)| SetDelta { set, added: Arc::new(members.clone()), removed: Arc::default() };
+    let resync = Transaction {
+        resync: true,
+        sets: sets.sets().map(whole).collect(),
+        endpoints: latest.into_iter().collect(),
+        nodes: transactions[0].nodes.clone(),
+        dropped: Vec::new(),
+    };
     renderer.render(&resync).unwrap();
-    let tables = published.node(NODE).unwrap();
+    let tables = renderer.node_tables(NODE).unwrap();
     assert_eq!(tables.generation, 5);
     assert_eq!(guarded(&tables), vswitch.guarded());
 

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use bulkhead_control::contract::Transaction;
 use bulkhead_control::object::PolicyName;
 use bulkhead_control::origin::Origin;
-use bulkhead_control::renderer::{RenderError, Renderer, Transaction};
+use bulkhead_control::renderer::{BoxError, Renderer};
 
 use crate::manifest::{pod, policy};
 use crate::probe::{NODE, Recorder, Vswitch};
@@ -149,10 +150,12 @@ fn a_policy_of_both_directions_keeps_their_peers_and_ports_apart() {
 fn three_renderers_get_the_same_transactions_with_the_same_rules() {
     let mut vswitch = Vswitch::of(&pods());
     let recorders = [Recorder::default(), Recorder::default()];
-    recorders.iter().for_each(|recorder| vswitch.pipeline.register(Box::new(recorder.clone())));
+    for recorder in &recorders {
+        vswitch.pipeline.register(recorder.clone());
+    }
     vswitch.apply(&policy("default/policy-1", FROM_POD2));
     let [first, second, third] = [&vswitch.recorder, &recorders[0], &recorders[1]]
-        .map(|recorder| recorder.transactions().last().expect("the policy concerns a pod").pods.clone());
+        .map(|recorder| recorder.transactions().last().expect("the policy concerns a pod").endpoints.clone());
     assert_eq!(first.len(), 1, "only pod1 is concerned");
     assert_eq!(first, second);
     assert_eq!(first, third);
@@ -163,18 +166,22 @@ fn three_renderers_get_the_same_transactions_with_the_same_rules() {
 fn a_renderer_that_fails_does_not_keep_the_transaction_from_the_others() {
     struct Failing;
     impl Renderer for Failing {
-        fn render(&mut self, _: &Transaction) -> Result<(), RenderError> {
-            let source = bulkhead_classifier::BuildError::TooManyRules { rules: 7 };
-            Err(RenderError::Table { interface: "tap7".into(), source })
+        fn name(&self) -> String {
+            "of tap7".into()
+        }
+
+        fn render(&mut self, _: &Transaction) -> Result<(), BoxError> {
+            Err(bulkhead_classifier::BuildError::TooManyRules { rules: 7 }.into())
         }
     }
     let mut vswitch = Vswitch::of(&pods());
     let after = Recorder::default();
-    vswitch.pipeline.register(Box::new(Failing));
-    vswitch.pipeline.register(Box::new(after.clone()));
+    vswitch.pipeline.register(Failing);
+    vswitch.pipeline.register(after.clone());
     let event = bulkhead_control::cache::Event::Apply(crate::manifest::object(&policy("default/p", FROM_POD2)));
     let error = vswitch.pipeline.apply(event).expect_err("one renderer failed");
     assert!(error.to_string().contains("tap7"), "{error}");
+    assert_eq!(error.source.downcast_ref(), Some(&bulkhead_classifier::BuildError::TooManyRules { rules: 7 }));
     assert_eq!(after.transactions().len(), 1);
     vswitch.expect_rules("pod1 <- pod2 TCP:80 TCP:443");
 }
@@ -209,7 +216,7 @@ fn the_rules_of_a_pod_come_in_the_order_of_its_policies_names_however_these_arri
         order.iter().for_each(|&at| vswitch.apply(&policies[at]));
         let list = vswitch.recorder.pods()["pod1"].ingress.clone().unwrap();
         let origins: Vec<_> =
-            list.rules.iter().map(|rule| vswitch.pipeline.origins().get(rule.origin).unwrap()).collect();
+            list.rules.iter().map(|rule| vswitch.pipeline.origins().get(rule.origin).cloned().unwrap()).collect();
         let names: Vec<PolicyName> = origins
             .iter()
             .filter_map(|origin| match origin {
@@ -219,7 +226,7 @@ fn the_rules_of_a_pod_come_in_the_order_of_its_policies_names_however_these_arri
             .collect();
         assert_eq!(names, ["a", "b", "c"].map(|name| PolicyName::new("default", name)), "{order:?}");
         assert!(
-            matches!(origins.last(), Some(Origin::Isolation { policies, .. }) if **policies == *names),
+            matches!(origins.last(), Some(Origin::Isolation { policies, .. }) if policies[..] == names),
             "the deny at the end names every policy that isolates: {origins:?}"
         );
     }
@@ -246,7 +253,7 @@ fn a_rule_with_neither_peers_nor_ports_allows_everything_and_no_deny_follows() {
          pod1 -> pod2     unmatched",
     );
     let list = vswitch.recorder.pods()["pod1"].ingress.clone().unwrap();
-    assert!(list.rules.iter().all(|rule| rule.action == bulkhead_classifier::Action::Allow), "{list:?}");
+    assert!(list.rules.iter().all(|rule| rule.action == bulkhead_control::contract::RuleAction::Accept), "{list:?}");
 }
 
 #[test]
@@ -287,7 +294,7 @@ fn a_pod_that_loses_its_address_is_taken_from_the_renderers_and_given_back_with_
     vswitch.apply(&pod("default/pod1", "", NODE, "pod: pod1"));
     let gone = vswitch.recorder.transactions();
     assert_eq!(gone.len(), before + 1);
-    assert!(matches!(gone[before].pods.as_slice(), [(name, None)] if &*name.name == "pod1"), "{:?}", gone[before]);
+    assert!(matches!(gone[before].endpoints.as_slice(), [(name, None)] if &*name.name == "pod1"), "{:?}", gone[before]);
     vswitch.expect("pod3 -> 192.168.1.1 all");
     vswitch.apply(&pod("default/pod1", "192.168.1.77", NODE, "pod: pod1"));
     vswitch.expect_rules(

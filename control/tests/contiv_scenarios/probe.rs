@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use bulkhead_classifier::{Action, Key, protocol};
 use bulkhead_control::cache::Event;
-use bulkhead_control::configurator::PodRules;
-use bulkhead_control::contiv::RuleList;
+use bulkhead_control::contract::{EndpointRules, RuleAction, RuleList, SetMirror, Transaction};
 use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
-use bulkhead_control::renderer::{RenderError, Renderer, Transaction};
+use bulkhead_control::renderer::{BoxError, Renderer};
 
 use crate::manifest::{name, object, objects};
 
@@ -59,13 +58,14 @@ fn rows(table: &str) -> impl Iterator<Item = (&str, &str, &str, Vec<&str>)> {
     })
 }
 
-/// The services that a rule list allows with a peer: the first rule that matches decides.
-fn allowed(list: &RuleList, peer: IpAddr) -> BTreeSet<String> {
+/// The services that a rule list allows with a peer: the first rule that matches decides. No peer here is the own node.
+fn allowed(sets: &SetMirror, list: &RuleList, peer: IpAddr) -> BTreeSet<String> {
     let decides = |protocol, port| {
-        let matching = list.rules.iter().find(|r| r.peers.contains(peer) && r.services.contains(protocol, port));
-        matching.expect("the last rule of a list matches everything").action
+        let mut rules = list.rules.iter();
+        rules.find(|rule| sets.names(&rule.peers, &[], peer) && rule.services.contains(protocol, port))
     };
-    let services = services().into_iter().filter(|&(_, protocol, port)| decides(protocol, port) == Action::Allow);
+    let accepts = |protocol, port| decides(protocol, port).is_none_or(|rule| rule.action == RuleAction::Accept);
+    let services = services().into_iter().filter(|&(_, protocol, port)| accepts(protocol, port));
     services.map(|(name, ..)| name).collect()
 }
 
@@ -79,16 +79,23 @@ impl Recorder {
         self.0.lock().unwrap().clone()
     }
 
+    /// The sets by the transactions so far.
+    pub(crate) fn sets(&self) -> SetMirror {
+        let mut sets = SetMirror::default();
+        self.transactions().iter().for_each(|transaction| sets.apply(transaction));
+        sets
+    }
+
     /// The pods and their rules by the transactions so far.
-    pub(crate) fn pods(&self) -> BTreeMap<String, PodRules> {
+    pub(crate) fn pods(&self) -> BTreeMap<String, EndpointRules> {
         let mut pods = BTreeMap::new();
         for transaction in self.transactions() {
             if transaction.resync {
                 pods.clear();
             }
-            for (name, config) in transaction.pods {
-                match config {
-                    Some(config) => pods.insert(name.name.to_string(), config.rules.clone()),
+            for (name, endpoint) in transaction.endpoints {
+                match endpoint {
+                    Some(endpoint) => pods.insert(name.name.to_string(), endpoint.rules.clone()),
                     None => pods.remove(&*name.name),
                 };
             }
@@ -98,7 +105,11 @@ impl Recorder {
 }
 
 impl Renderer for Recorder {
-    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
+    fn name(&self) -> String {
+        "recorder".into()
+    }
+
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.0.lock().unwrap().push(transaction.clone());
         Ok(())
     }
@@ -119,7 +130,7 @@ impl Vswitch {
     pub(crate) fn of(manifests: &[String]) -> Self {
         let recorder = Recorder::default();
         let mut pipeline = Pipeline::new(Scope::Node(NODE.into()));
-        pipeline.register(Box::new(recorder.clone()));
+        pipeline.register(recorder.clone());
         let mut vswitch = Self { pipeline, recorder, addresses: BTreeMap::new() };
         vswitch.resync(manifests);
         vswitch
@@ -207,7 +218,7 @@ impl Vswitch {
     /// Asserts rows such as `pod1 <- pod2  TCP:80`: exactly these services pass by the rules that renderers got for the
     /// pod on the left, and also by the tables. `unmatched` is for a direction without rules.
     pub(crate) fn expect_rules(&self, table: &str) {
-        let pods = self.recorder.pods();
+        let (pods, sets) = (self.recorder.pods(), self.recorder.sets());
         for (pod, arrow, peer, services) in rows(table) {
             let (rules, peer_address) = (&pods[pod], self.address(peer));
             let (list, src, dst) = match arrow {
@@ -222,7 +233,7 @@ impl Vswitch {
                 services => {
                     let list = list.as_ref().unwrap_or_else(|| panic!("{pod} {arrow} {peer}: there are no rules"));
                     let expected = named(services);
-                    assert_eq!(allowed(list, peer_address), expected, "{pod} {arrow} {peer} by the rules");
+                    assert_eq!(allowed(&sets, list, peer_address), expected, "{pod} {arrow} {peer} by the rules");
                     expected
                 }
             };

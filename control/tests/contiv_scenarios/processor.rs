@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use bulkhead_control::cache::{Cache, Event, PodKey};
-use bulkhead_control::processor::{Processor, Scope};
+use bulkhead_control::contract::{Peers, SetId, SetMirror, Transaction};
+use bulkhead_control::processor::{Committed, Processor, Scope};
 
 use crate::manifest::{name, namespace, object, objects, pod, policy};
 
@@ -28,6 +29,7 @@ const WITH_PROD: &str = "podSelector: {matchLabels: {app: web}}, policyTypes: [I
 struct Followed {
     cache: Cache,
     processor: Processor,
+    sets: SetMirror,
 }
 
 impl Followed {
@@ -41,22 +43,53 @@ impl Followed {
             pod("dev/idle", "10.0.0.4", "node-1", "app: idle"),
         ];
         manifests.extend(policies.iter().map(|(name, spec)| policy(&format!("dev/{name}"), spec)));
-        let mut followed = Self { cache: Cache::default(), processor: Processor::new(scope) };
+        let mut followed =
+            Self { cache: Cache::default(), processor: Processor::new(scope), sets: SetMirror::default() };
         for object in objects(&manifests) {
             followed.affected_by(Event::Apply(object));
         }
         followed
     }
 
-    /// Takes in an event. Returns the pods that it concerns.
+    /// Takes in an event. Returns the pods that it concerns: their policies are others, or name a set that is.
     fn affected_by(&mut self, event: Event) -> Vec<&'static str> {
-        let mut keys = BTreeSet::new();
         for change in self.cache.apply(event) {
-            keys.extend(self.processor.process(&self.cache, &change));
+            self.processor.process(&self.cache, &change);
         }
-        let named = self.named(&keys);
-        assert_eq!(named.len(), keys.len(), "a pod that no test names is concerned");
+        let committed = self.processor.commit(&self.cache);
+        let named = self.named(&committed.affected);
+        assert_eq!(named.len(), committed.affected.len(), "a pod that no test names is concerned");
+        let changed: BTreeSet<SetId> = committed.sets.iter().map(|delta| delta.set).collect();
+        let by_set = |pod: &&str| self.named_sets(pod).iter().any(|set| changed.contains(set));
+        let concerned = PODS.into_iter().filter(|pod| named.contains(pod) || by_set(pod)).collect();
+        self.take(committed, false);
+        concerned
+    }
+
+    /// Takes in the whole state anew.
+    fn resync(&mut self) -> Vec<&'static str> {
+        let committed = self.processor.resync(&self.cache);
+        let named = self.named(&committed.affected);
+        self.take(committed, true);
         named
+    }
+
+    fn take(&mut self, committed: Committed, resync: bool) {
+        let Committed { sets, dropped, .. } = committed;
+        self.sets.apply(&Transaction { resync, sets, dropped, ..Transaction::default() });
+    }
+
+    /// The sets that the policies of a pod name.
+    fn named_sets(&self, pod: &str) -> Vec<SetId> {
+        let policies = self.cache.pod_key(&name(pod)).into_iter().flat_map(|key| self.processor.policies_of(key));
+        let matches =
+            policies.flat_map(|revision| [&revision.policy.ingress, &revision.policy.egress]).flatten().flatten();
+        matches
+            .flat_map(|entry| match &entry.peers {
+                Peers::Sets(sets) => sets.to_vec(),
+                _ => Vec::new(),
+            })
+            .collect()
     }
 
     fn apply(&mut self, manifest: &str) -> Vec<&'static str> {
@@ -71,7 +104,7 @@ impl Followed {
     /// The names of the policies that select a pod.
     fn policies_of(&self, pod: &str) -> Vec<String> {
         let key = self.cache.pod_key(&name(pod)).unwrap();
-        self.processor.policies_of(key).map(|policy| policy.name.to_string()).collect()
+        self.processor.policies_of(key).map(|revision| revision.policy.name.to_string()).collect()
     }
 
     /// Whether a pod's policies let an address in, and let the pod out to it. They must agree, as every policy here
@@ -79,9 +112,9 @@ impl Followed {
     fn talks_with(&self, pod: &str, address: &str) -> bool {
         let (key, address): (_, IpAddr) = (self.cache.pod_key(&name(pod)).unwrap(), address.parse().unwrap());
         let mut both = [false; 2];
-        for policy in self.processor.policies_of(key) {
-            for (found, matches) in both.iter_mut().zip([&policy.ingress, &policy.egress]) {
-                *found |= matches.iter().flatten().any(|entry| entry.peers.contains(address));
+        for revision in self.processor.policies_of(key) {
+            for (found, matches) in both.iter_mut().zip([&revision.policy.ingress, &revision.policy.egress]) {
+                *found |= matches.iter().flatten().any(|entry| self.sets.names(&entry.peers, &[], address));
             }
         }
         assert_eq!(both[0], both[1], "{pod} and {address}");
@@ -198,14 +231,12 @@ fn a_namespace_that_enters_or_leaves_a_selector_concerns_the_pods_of_the_policy(
 #[test]
 fn a_resync_concerns_every_pod_and_forgets_what_the_new_state_does_not_hold() {
     let mut followed = cluster(&[("web", WITH_DB)]);
-    let keys = followed.processor.resync(&followed.cache);
-    assert_eq!(followed.named(&keys), ["dev/web1", "dev/web2", "dev/db", "dev/idle"]);
+    assert_eq!(followed.resync(), ["dev/web1", "dev/web2", "dev/db", "dev/idle"]);
     assert_eq!(followed.policies_of("dev/web1"), ["dev/web"]);
     assert!(followed.talks_with("dev/web1", "10.0.0.3"));
 
     followed.cache = cluster(&[]).cache;
-    let keys = followed.processor.resync(&followed.cache);
-    assert_eq!(followed.named(&keys), ["dev/web1", "dev/web2", "dev/db", "dev/idle"]);
+    assert_eq!(followed.resync(), ["dev/web1", "dev/web2", "dev/db", "dev/idle"]);
     assert_eq!(followed.policies_of("dev/web1"), [""; 0]);
 }
 
@@ -217,8 +248,7 @@ fn in_the_scope_of_a_node_pods_elsewhere_are_peers_and_never_concerned() {
     assert_eq!(followed.apply(&pod("dev/db", "10.0.0.9", "node-2", "app: db")), ["dev/web1"]);
     assert_eq!(followed.apply(&pod("dev/web2", "10.0.0.2", "node-2", "app: web, version: two")), [""; 0]);
     assert_eq!(followed.apply(&policy("dev/web", WITH_PROD)), ["dev/web1"]);
-    let keys = followed.processor.resync(&followed.cache);
-    assert_eq!(followed.named(&keys), ["dev/web1", "dev/idle"]);
+    assert_eq!(followed.resync(), ["dev/web1", "dev/idle"]);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn on_pod1(rules: &str) -> String {
 /// A pipeline of the node that starts with these objects and renders into the table.
 fn pipeline(table: &SessionTable, manifests: &[String]) -> Pipeline {
     let mut pipeline = Pipeline::new(Scope::Node(NODE.into()));
-    pipeline.register(Box::new(SessionRenderer::new(NODE.into(), table.clone())));
+    pipeline.register(SessionRenderer::new(NODE.into(), table.clone()));
     pipeline.resync(objects(manifests)).unwrap();
     pipeline
 }
@@ -226,7 +226,7 @@ fn after_a_failed_request_the_next_transaction_starts_with_a_dump_and_repairs_th
     let closed = |port: u16| object(&on_pod1(&format!("ingress: [{{ports: [{{port: {port}}}]}}]")));
     table.fail_after(Some(3));
     let error = pipeline.apply(Event::Apply(closed(80))).unwrap_err();
-    assert!(error.to_string().contains("the stack is gone"), "{error}");
+    assert!(error.source.to_string().contains("the stack is gone"), "{error}");
     table.fail_after(None);
     let Object::Pod(other) = object(&pod_on(NODE, "pod3", "10.10.2.1")) else { unreachable!() };
     pipeline.apply(Event::Apply(Object::Pod(other))).unwrap();

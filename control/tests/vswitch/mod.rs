@@ -121,7 +121,7 @@ impl Vswitches {
         let src_port = flow.port.wrapping_mul(40_503) ^ u16::from(flow.protocol);
         let verdict = table.lookup(&Key::new(flow.src, flow.dst, flow.protocol, src_port, flow.port));
         let origin = match origins {
-            true => table.deciding_rule(verdict).and_then(|rule| pipeline.origins().get(rule.origin)),
+            true => table.deciding_rule(verdict).and_then(|rule| pipeline.origins().get(rule.origin).cloned()),
             false => None,
         };
         let exit = !matches!(interface.attachment, Attachment::Pod(_));
@@ -144,7 +144,7 @@ impl Vswitches {
                 }
                 all.extend(tables.interfaces.iter().map(|interface| {
                     let meaning = |rule: &Rule| {
-                        (Rule { origin: OriginId(0), ..rule.clone() }, pipeline.origins().get(rule.origin))
+                        (Rule { origin: OriginId(0), ..rule.clone() }, pipeline.origins().get(rule.origin).cloned())
                     };
                     let rules = tables.tables[interface.table].tables.rules().iter().map(meaning).collect();
                     (format!("{} {:?} {:?}", tables.node, interface.attachment, interface.addresses), rules)

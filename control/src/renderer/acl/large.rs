@@ -28,6 +28,8 @@ use std::thread::{self, JoinHandle};
 
 use bulkhead_classifier::{Addresses, BuildError, BuildOptions, Rule, Tables};
 
+use crate::object::PodName;
+
 /// Address intervals of a list from which on its tables follow it. Smaller ones take less than 0.1 ms to compile, and the
 /// classifier compiles them anew in any case.
 const LARGE: usize = 1 << 10;
@@ -79,8 +81,6 @@ pub(super) struct Compiled {
 
 #[derive(Clone, Debug)]
 struct Large {
-    /// Tables that follow each other have the same, also when two have followed the same one.
-    lineage: u64,
     /// Changes since the whole list was compiled, or refused.
     age: u32,
     refused: bool,
@@ -89,8 +89,8 @@ struct Large {
 }
 
 impl Large {
-    const fn new(lineage: u64, refused: bool) -> Self {
-        Self { lineage, age: 0, refused, rebuilt: None }
+    const fn new(refused: bool) -> Self {
+        Self { age: 0, refused, rebuilt: None }
     }
 }
 
@@ -119,7 +119,7 @@ impl Compiled {
             None => {
                 beside.work.built += 1;
                 let (tables, refused) = whole(rules)?;
-                Ok(Self { tables, large: Some(Large::new(beside.lineage(), refused)) })
+                Ok(Self { tables, large: Some(Large::new(refused)) })
             }
         }
     }
@@ -127,7 +127,6 @@ impl Compiled {
     fn follow(&self, large: &Large, rules: Vec<Rule>, beside: &mut Beside) -> Result<Self, BuildError> {
         // What was compiled last has the fewest changes to hold, whatever they are.
         let (from, since, refused) = match &large.rebuilt {
-            // A build of another table of the lineage may be of later lists than this one's.
             Some((age, rebuilt)) => (rebuilt, large.age.saturating_sub(*age), false),
             None => (&self.tables, large.age, large.refused),
         };
@@ -142,12 +141,12 @@ impl Compiled {
         *counter += 1;
         match changed {
             Ok(tables) => {
-                let large = Large { age: since.saturating_add(1), ..Large::new(large.lineage, refused) };
+                let large = Large { age: since.saturating_add(1), ..Large::new(refused) };
                 Ok(Self { tables: Arc::new(tables), large: Some(large) })
             }
             Err(BuildError::TooComplex | BuildError::TooLarge { .. }) => {
                 let tables = Arc::new(Tables::scanned(rules)?);
-                Ok(Self { tables, large: Some(Large::new(beside.lineage(), true)) })
+                Ok(Self { tables, large: Some(Large::new(true)) })
             }
             Err(error) => Err(error),
         }
@@ -170,18 +169,26 @@ fn intervals(rules: &[Rule]) -> usize {
     rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
 }
 
+/// Whose tables a build is for: who has the interface keeps it, whatever becomes of its list meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The node's exit.
+    Exit,
+    /// A pod.
+    Pod(PodName),
+}
+
 /// The builds beside the events of one node.
 #[derive(Debug)]
 pub(super) struct Beside {
     scans: bool,
     running: Option<Running>,
-    lineages: u64,
     pub(super) work: TableWork,
 }
 
 #[derive(Debug)]
 struct Running {
-    lineage: u64,
+    owner: Owner,
     age: u32,
     thread: JoinHandle<Result<Tables, BuildError>>,
     _cancel: Cancel,
@@ -200,43 +207,40 @@ impl Drop for Cancel {
 impl Beside {
     /// With `scans`, very large lists are not compiled at all.
     pub(super) fn new(scans: bool) -> Self {
-        Self { scans, running: None, lineages: 0, work: TableWork::default() }
+        Self { scans, running: None, work: TableWork::default() }
     }
 
-    fn lineage(&mut self) -> u64 {
-        self.lineages += 1;
-        self.lineages
-    }
-
-    /// Hands a finished build to the tables that may go on from it.
-    pub(super) fn collect<'a>(&mut self, all: impl Iterator<Item = &'a mut Compiled>) {
+    /// Hands a finished build to the tables that its owner has now.
+    pub(super) fn collect<'a>(&mut self, now: impl FnOnce(&Owner) -> Option<&'a mut Compiled>) {
         if self.running.as_ref().is_none_or(|running| !running.thread.is_finished()) {
             return;
         }
-        self.wait(all);
+        self.wait(now);
     }
 
     /// [`Self::collect`], after the build that is going on.
-    pub(super) fn wait<'a>(&mut self, all: impl Iterator<Item = &'a mut Compiled>) {
-        let Some(Running { lineage, age, thread, _cancel }) = self.running.take() else { return };
+    pub(super) fn wait<'a>(&mut self, now: impl FnOnce(&Owner) -> Option<&'a mut Compiled>) {
+        let Some(Running { owner, age, thread, _cancel }) = self.running.take() else { return };
         let tables = thread.join().ok().and_then(Result::ok).map(Arc::new);
-        for large in all.filter_map(|compiled| compiled.large.as_mut()).filter(|large| large.lineage == lineage) {
-            match &tables {
-                Some(tables) => large.rebuilt = Some((age, tables.clone())),
-                None => (large.refused, large.age) = (true, 0),
-            }
+        // Tables that are younger have followed others meanwhile: the build is of another list, and older than they are.
+        let Some(large) = now(&owner).and_then(|now| now.large.as_mut()).filter(|large| large.age >= age) else {
+            return;
+        };
+        match tables {
+            Some(tables) => large.rebuilt = Some((age, tables)),
+            None => (large.refused, large.age) = (true, 0),
         }
     }
 
     /// Begins a build of the tables that need it most, when none is going on.
-    pub(super) fn begin<'a>(&mut self, all: impl Iterator<Item = &'a Compiled>) {
+    pub(super) fn begin<'a>(&mut self, all: impl Iterator<Item = (Owner, &'a Compiled)>) {
         if self.running.is_some() {
             return;
         }
         let limit = |large: &Large| if large.refused { RETRY_AT } else { REBUILD_AT };
         let due = |large: &&Large| large.rebuilt.is_none() && large.age >= limit(large);
-        let large = all.filter_map(|one| Some((one, one.large.as_ref().filter(due)?)));
-        let Some((oldest, large)) = large.max_by_key(|(_, large)| large.age) else { return };
+        let large = all.filter_map(|(owner, one)| Some((owner, one, one.large.as_ref().filter(due)?)));
+        let Some((owner, oldest, large)) = large.max_by_key(|(_, _, large)| large.age) else { return };
         let (tables, cancelled) = (oldest.tables.clone(), Arc::new(AtomicBool::new(false)));
         let asked = cancelled.clone();
         let build = move || {
@@ -251,7 +255,7 @@ impl Beside {
         // Without a thread the classifier builds when its exceptions are at their end.
         if let Ok(thread) = thread::Builder::new().name("bulkhead-build".into()).spawn(build) {
             self.work.beside += 1;
-            self.running = Some(Running { lineage: large.lineage, age: large.age, thread, _cancel: Cancel(cancelled) });
+            self.running = Some(Running { owner, age: large.age, thread, _cancel: Cancel(cancelled) });
         }
     }
 }

@@ -19,10 +19,10 @@ use std::collections::BTreeSet;
 
 use super::list::PodLists;
 pub use super::snapshot::Snapshot;
-use super::table::Change;
+use super::table::TableChange;
 use super::{Orientation, TooManyTuples};
-use crate::contiv::SixTuple;
 use crate::object::PodName;
+use crate::renderer::contiv::tuple::SixTuple;
 
 /// See the module.
 #[derive(Debug)]
@@ -100,12 +100,12 @@ impl RendererCache {
 pub struct Staged<'a> {
     cache: &'a mut RendererCache,
     next: Option<Snapshot>,
-    changes: Vec<Change>,
+    changes: Vec<TableChange>,
 }
 
 impl Staged<'_> {
     /// What the transaction changes; nothing when it says what is known already.
-    pub fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[TableChange] {
         &self.changes
     }
 
@@ -115,7 +115,7 @@ impl Staged<'_> {
     }
 
     /// Puts the transaction in force.
-    pub fn commit(self) -> Vec<Change> {
+    pub fn commit(self) -> Vec<TableChange> {
         if let Some(next) = self.next {
             self.cache.snapshot = next;
         }

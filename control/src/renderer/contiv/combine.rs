@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use super::Orientation;
 use super::list::{PeerList, PeerRule};
 use super::reach::Reach;
-use crate::contiv::SixTuple;
+use crate::renderer::contiv::tuple::SixTuple;
 
 /// What replaces the owner's own rules for single addresses of others: the allowed ports, then a deny.
 pub(super) type Overlay = BTreeMap<IpAddr, Arc<[PeerRule]>>;

@@ -2,13 +2,11 @@
 
 use std::net::IpAddr;
 
-use bulkhead_classifier::{Action, AddressSet, Addresses, ServiceSet, Services};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use bulkhead_classifier::{Action, AddressSet, Addresses, Services};
+use ipnet::IpNet;
 
 use super::list::{PeerList, PeerRule};
-use crate::contiv::{ContivRule, RuleList};
-
-type Product = (Addresses, Services);
+use crate::renderer::plain::{PlainList, PlainRule, Product, subtract};
 
 /// The 6-tuples of a pod's list, where traffic with the pod's own node is always allowed.
 ///
@@ -17,11 +15,10 @@ type Product = (Addresses, Services);
 ///
 /// # Errors
 /// How many tuples it would be at least, when these are more than `limit`; nothing of that size is made.
-pub(super) fn expand(list: &RuleList, node: &[IpAddr], limit: usize) -> Result<PeerList, usize> {
-    let (mut allows, closed) = allows(&list.rules, limit)?;
-    if closed && !node.is_empty() {
-        allows.push((node.iter().copied().collect::<AddressSet>().into(), Services::Any));
-    }
+pub(super) fn expand(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<PeerList, usize> {
+    let own_node = list.own_node.filter(|_| !node.is_empty());
+    let own_node = own_node.map(|at| (at, node.iter().copied().collect::<AddressSet>().into()));
+    let (allows, closed) = allows(&list.rules, own_node, limit)?;
     let sizes = allows.iter().map(|(peers, services)| networks(peers).count().saturating_mul(all(services).count()));
     let size = sizes.fold(usize::from(closed), usize::saturating_add);
     if size > limit {
@@ -39,61 +36,46 @@ pub(super) fn expand(list: &RuleList, node: &[IpAddr], limit: usize) -> Result<P
     Ok(PeerList::new(rules).expect("the only deny is that of the rest"))
 }
 
-/// What the ordered rules allow, as products whose order does not matter, and whether anything is left to deny.
-fn allows(rules: &[ContivRule], limit: usize) -> Result<(Vec<Product>, bool), usize> {
-    let (mut allowed, mut denied) = (Vec::new(), Vec::<Product>::new());
-    for rule in rules {
+/// What the ordered rules allow, as products whose order does not matter, and whether anything is left to deny. With the own
+/// node's addresses come those of the node before which rule they are allowed; that needs no saying where all is.
+fn allows(
+    rules: &[PlainRule],
+    own_node: Option<(usize, Addresses)>,
+    limit: usize,
+) -> Result<(Vec<Product>, bool), usize> {
+    let (mut allowed, mut own, mut denied) = (Vec::new(), Vec::new(), Vec::<Product>::new());
+    let without = |product: Product, denied: &[Product]| {
+        let mut parts = vec![product];
+        for hole in denied {
+            parts = parts.iter().flat_map(|part| subtract(part, hole)).collect();
+            if parts.len() > limit {
+                return Err(parts.len());
+            }
+        }
+        Ok(parts)
+    };
+    for (at, rule) in rules.iter().enumerate() {
+        if let Some((_, node)) = own_node.as_ref().filter(|(before, _)| *before == at) {
+            own = without((node.clone(), Services::Any), &denied)?;
+        }
         let product = (rule.peers.clone(), rule.services.clone());
         let everything = product == (Addresses::Any, Services::Any);
         match rule.action {
             Action::Deny if everything => break,
             Action::Deny => denied.push(product),
             Action::Allow => {
-                let mut parts = vec![product];
-                for hole in &denied {
-                    parts = parts.iter().flat_map(|part| subtract(part, hole)).collect();
-                    if parts.len() > limit {
-                        return Err(parts.len());
-                    }
+                allowed.append(&mut without(product, &denied)?);
+                if everything && denied.is_empty() {
+                    return Ok((allowed, false));
                 }
-                allowed.append(&mut parts);
                 if everything {
-                    return Ok((allowed, !denied.is_empty()));
+                    break;
                 }
             }
         }
     }
+    allowed.append(&mut own);
     Ok((allowed, true))
-}
-
-/// The first product without the second: other peers with all services, and the same peers with other services.
-fn subtract((peers, services): &Product, (denied_peers, denied_services): &Product) -> Vec<Product> {
-    let (peers, denied_peers) = (addresses(peers), addresses(denied_peers));
-    let other_peers = peers.subtract(&denied_peers);
-    let same_peers = peers.intersect(&denied_peers);
-    let other_services = service_set(services).subtract(&service_set(denied_services));
-    let mut left = Vec::new();
-    if !other_peers.is_empty() {
-        left.push((other_peers.into(), services.clone()));
-    }
-    if !same_peers.is_empty() && !other_services.is_empty() {
-        left.push((same_peers.into(), other_services.into()));
-    }
-    left
-}
-
-fn addresses(addresses: &Addresses) -> AddressSet {
-    match addresses {
-        Addresses::Any => [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())].into_iter().collect(),
-        Addresses::Set(set) => AddressSet::clone(set),
-    }
-}
-
-fn service_set(services: &Services) -> ServiceSet {
-    match services {
-        Services::Any => ServiceSet::all(),
-        Services::Set(set) => ServiceSet::clone(set),
-    }
 }
 
 fn networks(addresses: &Addresses) -> impl Iterator<Item = Option<IpNet>> + '_ {
@@ -114,17 +96,17 @@ fn all(services: &Services) -> impl Iterator<Item = Option<bulkhead_classifier::
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_classifier::{OriginId, PortRange, Service, protocol};
+    use bulkhead_classifier::{OriginId, PortRange, Service, ServiceSet, protocol};
 
     use super::*;
     use crate::renderer::contiv::MAX_TUPLES;
 
-    fn rule(peers: &[&str], ports: &[u16], action: Action) -> ContivRule {
+    fn rule(peers: &[&str], ports: &[u16], action: Action) -> PlainRule {
         let set = |ports: &[u16]| -> ServiceSet {
             let tcp = |&port: &u16| Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) };
             ports.iter().map(tcp).collect()
         };
-        ContivRule {
+        PlainRule {
             peers: match peers {
                 [] => Addresses::Any,
                 _ => peers.iter().map(|net| net.parse::<IpNet>().unwrap()).collect::<AddressSet>().into(),
@@ -135,8 +117,8 @@ mod tests {
         }
     }
 
-    fn shown(rules: Vec<ContivRule>, node: &[IpAddr]) -> Vec<String> {
-        let list = expand(&RuleList { revision: 1, rules }, node, MAX_TUPLES).unwrap();
+    fn shown(rules: Vec<PlainRule>, node: &[IpAddr]) -> Vec<String> {
+        let list = expand(&PlainList { revision: 1, rules, own_node: Some(0) }, node, MAX_TUPLES).unwrap();
         let peer = |rule: &PeerRule| rule.peer.map_or("any".into(), |net| net.to_string());
         let service = |rule: &PeerRule| rule.service.map_or("any".into(), |service| service.to_string());
         list.rules().iter().map(|rule| format!("{} {} {}", rule.action, peer(rule), service(rule))).collect()
@@ -191,8 +173,8 @@ mod tests {
         };
         let list = |count| {
             let services = rule(&[], &(0..20).map(|port| port * 2).collect::<Vec<_>>(), Action::Allow).services;
-            let rules = vec![ContivRule { peers: blocks(count).into(), services, ..rule(&[], &[], Action::Allow) }];
-            RuleList { revision: 1, rules }
+            let rules = vec![PlainRule { peers: blocks(count).into(), services, ..rule(&[], &[], Action::Allow) }];
+            PlainList { revision: 1, rules, own_node: Some(0) }
         };
         assert_eq!(expand(&list(24_350), &[], MAX_TUPLES).unwrap().rules().len(), 487_001);
         assert_eq!(expand(&list(100_000), &[], MAX_TUPLES), Err(2_000_001));

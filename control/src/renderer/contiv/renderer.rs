@@ -13,12 +13,15 @@ use ahash::{AHashMap, AHashSet};
 use super::cache::{InTwoTables, RendererCache};
 use super::expand::expand;
 use super::list::{PeerList, PodLists};
-use super::table::{Change, Table};
+use super::table::{Table, TableChange};
+use super::tuple::SixTuple;
 use super::{MAX_TUPLES, Orientation, TooManyTuples};
-use crate::contiv::{RuleList, SixTuple};
+use crate::contract::Transaction;
 use crate::object::PodName;
 use crate::origin::Direction;
-use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
+use crate::renderer::plain::PlainList;
+use crate::renderer::plain::{PlainLists, PlainPod, PlainTransaction};
+use crate::renderer::{BoxError, Renderer};
 
 /// One node's tables, whole and immutable.
 #[derive(Clone, Debug)]
@@ -34,7 +37,7 @@ pub struct TupleTables {
     /// The table of the node's exit (egress) or entrance (ingress orientation); without rules it is not applied.
     pub global: Arc<Table>,
     /// What leads here from the generation before. Whoever missed a generation compares the tables.
-    pub changes: Vec<Change>,
+    pub changes: Vec<TableChange>,
 }
 
 /// Where the renderer puts what it published and whoever loads it into a stack finds it.
@@ -60,9 +63,10 @@ pub struct ContivRenderer {
     limit: usize,
     published: PublishedTuples,
     generation: u64,
+    lists: PlainLists,
     node_addresses: Vec<IpAddr>,
     /// The node's pods as last heard of.
-    pods: BTreeMap<PodName, Arc<PodConfig>>,
+    pods: BTreeMap<PodName, Arc<PlainPod>>,
     /// Pods that came, changed or went since the last transaction that was rendered.
     pending: BTreeSet<PodName>,
     /// By the list's revision. They depend on the node's addresses.
@@ -100,6 +104,7 @@ impl ContivRenderer {
             limit,
             published,
             generation: 0,
+            lists: PlainLists::default(),
             node_addresses: Vec::new(),
             pods: BTreeMap::new(),
             pending: BTreeSet::new(),
@@ -113,7 +118,7 @@ impl ContivRenderer {
     }
 
     /// The node's pods as last heard of.
-    pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
+    pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
 
@@ -138,7 +143,7 @@ impl ContivRenderer {
     }
 
     /// Takes in what is new. What could not be rendered before is tried again only if something of this node is.
-    fn take_in(&mut self, transaction: &Transaction) {
+    fn take_in(&mut self, transaction: &PlainTransaction) {
         let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
         let mut changed = false;
         for (name, config) in &transaction.pods {
@@ -156,9 +161,8 @@ impl ContivRenderer {
             changed = before != self.pods;
             self.pending.extend(before.into_keys());
         }
-        let own = transaction.nodes.iter().rev().find(|(name, _)| *name == self.node);
-        if let Some((_, node)) = own {
-            let addresses = node.as_ref().map(|node| node.addresses.clone()).unwrap_or_default();
+        if let Some(node) = transaction.node(&self.node) {
+            let addresses = node.map(|node| node.addresses.clone()).unwrap_or_default();
             if addresses != self.node_addresses {
                 self.node_addresses = addresses;
                 self.expanded.clear();
@@ -173,7 +177,7 @@ impl ContivRenderer {
     }
 
     fn updates(&mut self) -> Result<Vec<(PodName, Option<PodLists>)>, TooManyTuples> {
-        let lists = |config: &Arc<PodConfig>| [config.rules.ingress.clone(), config.rules.egress.clone()];
+        let lists = |config: &Arc<PlainPod>| [config.ingress.clone(), config.egress.clone()];
         let live: AHashSet<u64> = self.pods.values().flat_map(lists).flatten().map(|list| list.revision).collect();
         self.expanded.retain(|revision, _| live.contains(revision));
         self.refused.retain(|revision, _| live.contains(revision));
@@ -182,8 +186,8 @@ impl ContivRenderer {
             let lists = match self.pods.get(&name).cloned() {
                 Some(config) => Some(PodLists {
                     addresses: config.addresses.clone(),
-                    ingress: self.list(&name, Direction::Ingress, config.rules.ingress.as_deref())?,
-                    egress: self.list(&name, Direction::Egress, config.rules.egress.as_deref())?,
+                    ingress: self.list(&name, Direction::Ingress, config.ingress.as_deref())?,
+                    egress: self.list(&name, Direction::Egress, config.egress.as_deref())?,
                 }),
                 None => None,
             };
@@ -196,7 +200,7 @@ impl ContivRenderer {
         &mut self,
         pod: &PodName,
         direction: Direction,
-        list: Option<&RuleList>,
+        list: Option<&PlainList>,
     ) -> Result<Arc<PeerList>, TooManyTuples> {
         let Some(list) = list else { return Ok(self.open.clone()) };
         if let Some(expanded) = self.expanded.get(&list.revision) {
@@ -223,7 +227,7 @@ impl ContivRenderer {
         Ok(expanded)
     }
 
-    fn commit(&mut self) -> Result<Vec<Change>, TooManyTuples> {
+    fn commit(&mut self) -> Result<Vec<TableChange>, TooManyTuples> {
         if let Some(refusal) = &self.refusal {
             return Err(refusal.clone());
         }
@@ -234,12 +238,28 @@ impl ContivRenderer {
 }
 
 impl Renderer for ContivRenderer {
-    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
+    fn name(&self) -> String {
+        let orientation = match self.orientation {
+            Orientation::Egress => "egress",
+            Orientation::Ingress => "ingress",
+        };
+        format!("6-tuples of node {}, {orientation}", self.node)
+    }
+
+    /// The error is a [`TooManyTuples`], or a [`TooComplex`](crate::renderer::plain::TooComplex).
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
+        let plain = self.lists.follow(transaction)?;
+        Ok(self.render_plain(&plain)?)
+    }
+}
+
+impl ContivRenderer {
+    /// Takes in what plain lists say.
+    pub(in crate::renderer) fn render_plain(&mut self, transaction: &PlainTransaction) -> Result<(), TooManyTuples> {
         self.take_in(transaction);
-        let node = self.node.clone();
         let rendered = self.commit();
         self.refusal = rendered.as_ref().err().cloned();
-        let changes = rendered.map_err(|source| RenderError::SixTuples { node, source })?;
+        let changes = rendered?;
         self.pending.clear();
         if changes.is_empty() && self.generation > 0 {
             return Ok(());

@@ -8,10 +8,10 @@ use ahash::AHashMap;
 
 use super::combine::{self, Overlay};
 use super::list::{PeerList, PodLists};
-use super::table::{Change, Table, TableId};
+use super::table::{Table, TableChange, TableId};
 use super::{Orientation, TooManyTuples};
-use crate::contiv::SixTuple;
 use crate::object::PodName;
+use crate::renderer::contiv::tuple::SixTuple;
 
 /// All that the cache knows at one time.
 #[derive(Clone, Debug)]
@@ -360,7 +360,7 @@ impl Snapshot {
     }
 
     /// What leads from the earlier tables to these: local tables in table order, the global table last.
-    pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
+    pub(super) fn changes_since(&self, before: &Self) -> Vec<TableChange> {
         let none = BTreeSet::new();
         let mut locals = Vec::new();
         for (id, old) in &before.tables {
@@ -376,14 +376,12 @@ impl Snapshot {
             }
         }
         locals.sort_by(|(a, ..), (b, ..)| in_table_order(a, b));
-        let local = |(table, previous, pods): (&Arc<Table>, &BTreeSet<PodName>, &BTreeSet<PodName>)| Change::Local {
-            table: table.clone(),
-            previous: previous.clone(),
-            pods: pods.clone(),
+        let local = |(table, previous, pods): (&Arc<Table>, &BTreeSet<PodName>, &BTreeSet<PodName>)| {
+            TableChange::Local { table: table.clone(), previous: previous.clone(), pods: pods.clone() }
         };
         let mut changes: Vec<_> = locals.into_iter().map(local).collect();
         if self.global.rules != before.global.rules {
-            changes.push(Change::Global { table: self.global.clone() });
+            changes.push(TableChange::Global { table: self.global.clone() });
         }
         changes
     }

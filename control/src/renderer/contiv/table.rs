@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bulkhead_classifier::Action;
 use ipnet::IpNet;
 
-use crate::contiv::SixTuple;
 use crate::object::PodName;
+use crate::renderer::contiv::tuple::SixTuple;
 
 /// A table's name: a function of its rules, so that a stack that kept its tables over a restart knows them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ pub struct Table {
 
 /// One step from the previous tables to the new ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum TableChange {
     /// A local table is new (no previous pods), is gone (no pods), or has other pods.
     Local {
         /// The table; never one without rules.

@@ -5,11 +5,54 @@
 //! bits), so a sorted list serves both a linear scan and a longest-prefix match.
 
 use std::cmp::{Ordering, Reverse};
+use std::fmt;
 
-use bulkhead_classifier::{Action, Key, Service, protocol};
+use bulkhead_classifier::{Action, Addresses, Key, Rule, Service, Services, protocol};
 use ipnet::IpNet;
 
-use crate::contiv::SixTuple;
+/// One line of Contiv's rule tables: (source, destination, protocol, destination port, action), source port any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SixTuple {
+    /// Source network, none for any of both families.
+    pub src: Option<IpNet>,
+    /// Destination network, none for any of both families.
+    pub dst: Option<IpNet>,
+    /// Protocol and destination ports, none for any.
+    pub service: Option<Service>,
+    /// Allow or deny.
+    pub action: Action,
+}
+
+impl fmt::Display for SixTuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let network = |net: &Option<IpNet>| net.map_or_else(|| "any".into(), |net| net.to_string());
+        let service = self.service.map_or_else(|| "any".into(), |service| service.to_string());
+        write!(f, "{:<5} {} -> {} {service}", self.action.to_string(), network(&self.src), network(&self.dst))
+    }
+}
+
+/// The 6-tuples that a rule stands for: every source prefix with every destination prefix and every service.
+pub fn six_tuples(rule: &Rule) -> impl Iterator<Item = SixTuple> + '_ {
+    let action = rule.action;
+    prefixes(&rule.src).flat_map(move |src| {
+        prefixes(&rule.dst)
+            .flat_map(move |dst| services(&rule.services).map(move |service| SixTuple { src, dst, service, action }))
+    })
+}
+
+fn prefixes(addresses: &Addresses) -> Box<dyn Iterator<Item = Option<IpNet>> + '_> {
+    match addresses {
+        Addresses::Any => Box::new(std::iter::once(None)),
+        Addresses::Set(set) => Box::new(set.prefixes().map(Some)),
+    }
+}
+
+fn services(services: &Services) -> Box<dyn Iterator<Item = Option<Service>> + '_> {
+    match services {
+        Services::Any => Box::new(std::iter::once(None)),
+        Services::Set(set) => Box::new(set.services().map(Some)),
+    }
+}
 
 /// Family (IPv4, IPv6, any), then the longer prefix first, then the address. 0.0.0.0/0 is not "any" and sorts before it.
 pub(super) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {

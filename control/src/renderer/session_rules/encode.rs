@@ -7,7 +7,7 @@ use bulkhead_classifier::{Action, PortRange, Service};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{SessionMatch, SessionScope, SessionSide, SessionTransport};
-use crate::contiv::SixTuple;
+use crate::renderer::contiv::tuple::SixTuple;
 
 /// Rules by what they match.
 pub(super) type Rules = BTreeMap<SessionMatch, Action>;

@@ -14,7 +14,7 @@ use crate::object::PodName;
 use crate::renderer::contiv::Orientation;
 use crate::renderer::contiv::renderer::{ContivRenderer, PublishedTuples, TupleTables};
 use crate::renderer::contiv::table::Table;
-use crate::renderer::{RenderError, Renderer, Transaction};
+use crate::renderer::{BoxError, Renderer, Transaction};
 
 /// The session rules of one scope, as the target has them.
 #[derive(Debug, Default)]
@@ -151,14 +151,20 @@ const fn order(request: &SessionRequest) -> u8 {
     }
 }
 
-impl<T: SessionTarget> Renderer for SessionRenderer<T> {
-    fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
+impl<T: SessionTarget + Send + 'static> Renderer for SessionRenderer<T> {
+    fn name(&self) -> String {
+        format!("session rules of node {}", self.node)
+    }
+
+    /// The error is a [`SessionError`], or a [`TooManyTuples`](crate::renderer::contiv::TooManyTuples) when the rules cannot
+    /// be told as 6-tuples.
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         if transaction.resync {
             // Whoever asks for everything does not trust what we believe to be there.
             self.installed = None;
         }
         self.tuples.render(transaction)?;
         let Some(tables) = self.published.latest() else { return Ok(()) };
-        self.follow(&tables).map_err(|source| RenderError::SessionRules { node: self.node.clone(), source })
+        Ok(self.follow(&tables)?)
     }
 }

@@ -6,7 +6,7 @@ use bulkhead_classifier::{Action, PortRange, Service, protocol};
 
 use super::encode::encode;
 use super::*;
-use crate::contiv::SixTuple;
+use crate::renderer::contiv::tuple::SixTuple;
 
 const LOCAL: SessionScope = SessionScope::Local { namespace: 7 };
 const OPEN: SixTuple = SixTuple::any(Action::Allow);

@@ -72,8 +72,8 @@ fn addresses_that_come_and_go_compile_nothing_in_the_events_thread() {
         list.flip(at * 7 % (2 * MEMBERS));
         let rules = list.rules();
         tables = Compiled::of(rules.clone(), || Some(&tables), &mut beside).unwrap();
-        beside.begin([&tables].into_iter());
-        beside.wait([&mut tables].into_iter());
+        beside.begin([(Owner::Exit, &tables)].into_iter());
+        beside.wait(|_| Some(&mut tables));
         for probe in [at * 7 % (2 * MEMBERS), at] {
             assert_eq!(tables.tables.lookup(&key(probe, 80)), scan(&rules, &key(probe, 80)));
         }
@@ -84,23 +84,35 @@ fn addresses_that_come_and_go_compile_nothing_in_the_events_thread() {
 }
 
 #[test]
-fn a_build_of_an_older_table_serves_a_younger_one_of_its_lineage() {
-    let (mut list, mut beside) = (List::new(), Beside::new(false));
-    let first = Compiled::of(list.rules(), || None, &mut beside).unwrap();
-    let mut young = Compiled::of(list.rules(), || Some(&first), &mut beside).unwrap();
-    let mut old = first;
-    let before = list.rules();
-    for at in 0..REBUILD_AT {
-        list.flip(at);
-        old = Compiled::of(list.rules(), || Some(&old), &mut beside).unwrap();
-    }
-    beside.begin([&old, &young].into_iter());
-    assert_eq!(beside.work.beside, 1);
-    beside.wait([&mut old, &mut young].into_iter());
-    let next = Compiled::of(before.clone(), || Some(&young), &mut beside).unwrap();
-    assert_eq!(next.large.as_ref().map(|large| large.age), Some(1));
-    for probe in 0..2 * MEMBERS {
-        assert_eq!(next.tables.lookup(&key(probe, 80)), scan(&before, &key(probe, 80)));
+fn a_build_serves_the_tables_that_its_owner_has_now_unless_they_are_younger() {
+    for (more, served) in [(5, true), (0, true)].into_iter().chain([(u32::MAX, false)]) {
+        let (mut list, mut beside) = (List::new(), Beside::new(false));
+        let mut tables = Compiled::of(list.rules(), || None, &mut beside).unwrap();
+        let mut follow = |tables: &mut Compiled, beside: &mut Beside, at| {
+            list.flip(at);
+            *tables = Compiled::of(list.rules(), || Some(&*tables), beside).unwrap();
+            list.rules()
+        };
+        for at in 0..REBUILD_AT {
+            follow(&mut tables, &mut beside, at);
+        }
+        let pod = Owner::Pod(PodName::new("x", "a"));
+        beside.begin([(pod.clone(), &tables)].into_iter());
+        assert_eq!(beside.work.beside, 1);
+        let mut last = follow(&mut tables, &mut beside, 0);
+        if more == u32::MAX {
+            tables = Compiled::of(last.clone(), || None, &mut beside).unwrap();
+        } else {
+            last = (0..more).map(|at| follow(&mut tables, &mut beside, at)).last().unwrap_or(last);
+        }
+        beside.wait(|owner| (*owner == pod).then_some(&mut tables));
+        assert_eq!(tables.large.as_ref().unwrap().rebuilt.is_some(), served);
+        let next = Compiled::of(last.clone(), || Some(&tables), &mut beside).unwrap();
+        let age = if served { more + 2 } else { 1 };
+        assert_eq!(next.large.as_ref().map(|large| large.age), Some(age));
+        for probe in 0..2 * MEMBERS {
+            assert_eq!(next.tables.lookup(&key(probe, 80)), scan(&last, &key(probe, 80)));
+        }
     }
 }
 
@@ -109,13 +121,13 @@ fn one_build_goes_on_at_a_time_and_one_that_nobody_waits_for_is_given_up() {
     let (mut list, mut beside) = (List::new(), Beside::new(false));
     let mut tables = Compiled::of(list.rules(), || None, &mut beside).unwrap();
     for at in 0..REBUILD_AT {
-        beside.begin([&tables].into_iter());
+        beside.begin([(Owner::Exit, &tables)].into_iter());
         assert_eq!(beside.work.beside, 0, "after {at} changes");
         list.flip(at);
         tables = Compiled::of(list.rules(), || Some(&tables), &mut beside).unwrap();
     }
-    beside.begin([&tables].into_iter());
-    beside.begin([&tables].into_iter());
+    beside.begin([(Owner::Exit, &tables)].into_iter());
+    beside.begin([(Owner::Exit, &tables)].into_iter());
     assert_eq!(beside.work.beside, 1);
     let cancelled = beside.running.as_ref().unwrap()._cancel.0.clone();
     drop(beside);
@@ -169,11 +181,11 @@ fn lookups_over_histories_equal_the_scan() {
                     Some(at) => drop(list.ports.remove(at)),
                     None => list.ports.insert(usize::from(*port) % (list.ports.len() + 1), *port),
                 },
-                Step::Wait => beside.wait([&mut tables].into_iter()),
+                Step::Wait => beside.wait(|_| Some(&mut tables)),
             }
             let rules = list.rules();
             tables = Compiled::of(rules.clone(), || Some(&tables), &mut beside).unwrap();
-            beside.begin([&tables].into_iter());
+            beside.begin([(Owner::Exit, &tables)].into_iter());
             prop_assert!(*tables.tables.rules() == *rules);
             let changed = if let Step::Flip(members) = step { members.clone() } else { Vec::new() };
             for &at in probes.iter().chain(changed.iter().take(8)) {

@@ -14,9 +14,9 @@ use bulkhead_classifier::{Action, PortRange, Service, protocol};
 use super::Orientation;
 use super::cache::{RendererCache, Snapshot};
 use super::list::{PeerList, PeerRule, PodLists};
-use super::table::{Change, Table};
-use crate::contiv::SixTuple;
+use super::table::{Table, TableChange};
 use crate::object::PodName;
+use crate::renderer::contiv::tuple::SixTuple;
 
 /// A stack that knows only what changes told it.
 #[derive(Clone, Debug, Default)]
@@ -26,10 +26,10 @@ struct Stack {
 }
 
 impl Stack {
-    fn apply(&mut self, changes: &[Change]) {
+    fn apply(&mut self, changes: &[TableChange]) {
         for (at, change) in changes.iter().enumerate() {
             match change {
-                Change::Local { table, previous, pods } => {
+                TableChange::Local { table, previous, pods } => {
                     assert!(!table.rules.is_empty(), "a table without rules is never reported");
                     assert_ne!(previous, pods, "a change changes something");
                     for gone in previous.difference(pods) {
@@ -41,7 +41,7 @@ impl Stack {
                         self.locals.insert(pod.clone(), table.rules.clone());
                     }
                 }
-                Change::Global { table } => {
+                TableChange::Global { table } => {
                     assert_eq!(at + 1, changes.len(), "the global table comes last");
                     assert_ne!(self.global, table.rules, "and only if it changed");
                     self.global = table.rules.clone();
@@ -60,7 +60,7 @@ type Update = (PodName, Option<PodLists>);
 
 /// Commits a transaction and checks all that must hold of any: the stack that follows the changes has the tables, a
 /// fresh cache with the same pods has the same tables, equal tables are one, and a repetition changes nothing.
-fn commit(cache: &mut RendererCache, orientation: Orientation, updates: &[Update]) -> Vec<Change> {
+fn commit(cache: &mut RendererCache, orientation: Orientation, updates: &[Update]) -> Vec<TableChange> {
     let mut stack = Stack::of(cache.snapshot());
     let staged = cache.stage(false, updates.to_vec()).unwrap();
     let ahead = Stack::of(staged.snapshot());

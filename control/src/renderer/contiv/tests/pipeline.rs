@@ -14,9 +14,9 @@ use crate::pipeline::Pipeline;
 use crate::processor::Scope;
 use crate::renderer::RenderError;
 use crate::renderer::acl::{Attachment, NodeTables};
-use crate::renderer::contiv::Orientation;
 use crate::renderer::contiv::renderer::{ContivRenderer, PublishedTuples, TupleTables};
 use crate::renderer::contiv::tuple::first_match;
+use crate::renderer::contiv::{Orientation, TooManyTuples};
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn pipeline() -> (Pipeline, Vec<PublishedTuples>) {
     for (node, _) in NODES {
         for orientation in [Orientation::Egress, Orientation::Ingress] {
             let tables = PublishedTuples::default();
-            pipeline.register(Box::new(ContivRenderer::new(node.into(), orientation, tables.clone())));
+            pipeline.register(ContivRenderer::new(node.into(), orientation, tables.clone()));
             published.push(tables);
         }
     }
@@ -206,7 +206,11 @@ fn an_event_that_changes_no_table_publishes_nothing_and_a_resync_neither() {
     assert!(after[0] > before[0] && after[1] > before[1], "n1's pod lost a peer");
     assert_eq!(after[2..], before[2..], "nothing changed at n2, whose pods nobody restricts");
     let tables = published[0].latest().unwrap();
-    assert!(matches!(&tables.changes[..], [Change::Local { .. }, Change::Local { .. }]), "{:?}", tables.changes);
+    assert!(
+        matches!(&tables.changes[..], [TableChange::Local { .. }, TableChange::Local { .. }]),
+        "{:?}",
+        tables.changes
+    );
 }
 
 #[test]
@@ -215,7 +219,7 @@ fn what_exceeds_the_bound_is_refused_whole_and_made_up_for_as_soon_as_it_fits() 
     let mut pipeline = Pipeline::new(Scope::Cluster);
     let limit = 100;
     let orientation = Orientation::Egress;
-    pipeline.register(Box::new(ContivRenderer::with_limit("n1".into(), orientation, published.clone(), limit)));
+    pipeline.register(ContivRenderer::with_limit("n1".into(), orientation, published.clone(), limit));
     let blocks = |count: u8| {
         let block = |at| Peer::Block(IpBlock { cidr: format!("10.{at}.0.0/24").parse().unwrap(), except: vec![] });
         let rule = PolicyRule { peers: Some((0..count).map(block).collect()), ports: None };
@@ -227,8 +231,8 @@ fn what_exceeds_the_bound_is_refused_whole_and_made_up_for_as_soon_as_it_fits() 
     let good = published.latest().unwrap();
     assert_eq!(good.locals[&fixtures::name("x/a")].rules.len(), 51);
     let refused = |outcome| match outcome {
-        Err(RenderError::SixTuples { source, .. }) => assert_eq!(source.limit, limit),
-        other => panic!("{other:?}"),
+        Err(RenderError { source, .. }) => assert_eq!(source.downcast_ref::<TooManyTuples>().unwrap().limit, limit),
+        Ok(()) => panic!("taken in"),
     };
     refused(pipeline.apply(Event::Apply(blocks(200))));
     refused(pipeline.apply(Event::Apply(fixtures::pod("x/b", "10.0.0.2", "n1", "role=a"))));
@@ -247,7 +251,7 @@ fn the_combined_tables_and_the_global_table_count_for_the_bound_too() {
         let orientation = if egress.is_some() { Orientation::Egress } else { Orientation::Ingress };
         let published = PublishedTuples::default();
         let mut pipeline = Pipeline::new(Scope::Cluster);
-        pipeline.register(Box::new(ContivRenderer::with_limit("n1".into(), orientation, published.clone(), 60)));
+        pipeline.register(ContivRenderer::with_limit("n1".into(), orientation, published.clone(), 60));
         pipeline.apply(Event::Apply(fixtures::policy("x/p", "", ingress, egress))).unwrap();
         let mut refused = 0;
         for at in 1..=60 {

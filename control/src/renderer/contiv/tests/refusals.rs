@@ -3,36 +3,38 @@
 use bulkhead_classifier::{AddressSet, Addresses, OriginId, Services};
 use ipnet::IpNet;
 
-use crate::configurator::PodRules;
-use crate::contiv::{ContivRule, RuleList};
 use crate::object::Node;
 use crate::renderer::contiv::renderer::{Attempts, ContivRenderer, PublishedTuples};
-use crate::renderer::{PodConfig, RenderError, Renderer, Transaction};
+use crate::renderer::plain::{PlainList, PlainPod, PlainRule, PlainTransaction};
 
 use super::*;
 
 const LIMIT: usize = 100;
 
-fn ingress(revision: u64, blocks: u8) -> Arc<RuleList> {
+fn ingress(revision: u64, blocks: u8) -> Arc<PlainList> {
     let nets = (0..blocks).map(|at| format!("10.{at}.0.0/24").parse::<IpNet>().unwrap());
-    let rule = |peers, action| ContivRule { peers, services: Services::Any, action, origin: OriginId(0) };
+    let rule = |peers, action| PlainRule { peers, services: Services::Any, action, origin: OriginId(0) };
     let peers = nets.collect::<AddressSet>().into();
-    Arc::new(RuleList { revision, rules: vec![rule(peers, Action::Allow), rule(Addresses::Any, Action::Deny)] })
+    Arc::new(PlainList {
+        revision,
+        rules: vec![rule(peers, Action::Allow), rule(Addresses::Any, Action::Deny)],
+        own_node: Some(0),
+    })
 }
 
-fn with(number: u8, node: &str, list: Option<Arc<RuleList>>) -> (PodName, Option<Arc<PodConfig>>) {
-    let config = PodConfig {
-        pod: pod(number.into()),
+fn with(number: u8, node: &str, list: Option<Arc<PlainList>>) -> (PodName, Option<Arc<PlainPod>>) {
+    let config = PlainPod {
         node: node.into(),
         addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
         mac: None,
-        rules: PodRules { ingress: list, egress: None },
+        ingress: list,
+        egress: None,
     };
-    (config.pod.clone(), Some(Arc::new(config)))
+    (pod(number.into()), Some(Arc::new(config)))
 }
 
-fn of(pods: Vec<(PodName, Option<Arc<PodConfig>>)>) -> Transaction {
-    Transaction { resync: false, pods, nodes: vec![] }
+fn of(pods: Vec<(PodName, Option<Arc<PlainPod>>)>) -> PlainTransaction {
+    PlainTransaction { resync: false, pods, nodes: vec![] }
 }
 
 fn renderer() -> (ContivRenderer, PublishedTuples) {
@@ -41,9 +43,9 @@ fn renderer() -> (ContivRenderer, PublishedTuples) {
 }
 
 /// Renders and answers what that took.
-fn cost(renderer: &mut ContivRenderer, transaction: &Transaction) -> (Result<(), RenderError>, Attempts) {
+fn cost(renderer: &mut ContivRenderer, transaction: &PlainTransaction) -> (Result<(), String>, Attempts) {
     let before = renderer.attempts();
-    let outcome = renderer.render(transaction);
+    let outcome = renderer.render_plain(transaction).map_err(|error| error.to_string());
     let after = renderer.attempts();
     let (expansions, combinations) = (after.expansions - before.expansions, after.combinations - before.combinations);
     (outcome, Attempts { expansions, combinations })
@@ -80,7 +82,7 @@ fn a_list_that_is_too_long_is_expanded_once_until_it_or_the_room_for_it_changes(
 #[test]
 fn a_list_that_is_refused_for_the_room_that_others_take_is_tried_when_they_go() {
     let (mut renderer, published) = renderer();
-    renderer.render(&of(vec![with(1, "n1", Some(ingress(1, 60)))])).unwrap();
+    renderer.render_plain(&of(vec![with(1, "n1", Some(ingress(1, 60)))])).unwrap();
     let (outcome, work) = cost(&mut renderer, &of(vec![with(2, "n1", Some(ingress(2, 50)))]));
     assert_eq!((outcome.is_err(), work.expansions), (true, 1));
     let (outcome, work) = cost(&mut renderer, &of(vec![with(3, "n1", None)]));
@@ -97,8 +99,8 @@ fn tables_that_are_too_large_together_are_combined_once_until_a_pod_of_the_node_
     let closed = Some(ingress(1, 0));
     let pods = (1..=60).map(|number| {
         let (name, config) = with(number, "n1", None);
-        let egress = PodRules { ingress: None, egress: closed.clone() };
-        (name, config.map(|config| Arc::new(PodConfig { rules: egress, ..PodConfig::clone(&config) })))
+        let egress = closed.clone();
+        (name, config.map(|config| Arc::new(PlainPod { egress, ..PlainPod::clone(&config) })))
     });
     let (outcome, work) = cost(&mut renderer, &of(pods.collect()));
     assert_eq!((outcome.is_err(), work.combinations), (true, 1));

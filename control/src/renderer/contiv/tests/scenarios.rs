@@ -78,7 +78,7 @@ fn scenario_2_one_rule_of_the_opposite_orientation_goes_to_the_global_table_alon
     ] {
         let mut cache = cache(orientation);
         let changes = commit(&mut cache, orientation, &[update(1, inbound, outbound)]);
-        assert!(matches!(&changes[..], [Change::Global { .. }]), "{changes:?}");
+        assert!(matches!(&changes[..], [TableChange::Global { .. }]), "{changes:?}");
         assert_eq!(global(&cache), [rule, "P any any ANY"]);
         assert_eq!(cache.snapshot().locals().len(), 0, "the pod is not isolated");
     }
@@ -90,13 +90,13 @@ fn scenario_3_pods_with_equal_rules_share_one_table_and_more_of_them_change_only
     let mut cache = cache(orientation);
     let updates = |pods: std::ops::RangeInclusive<usize>| pods.map(|at| update(at, &[], TS3_OUT)).collect::<Vec<_>>();
     let first = commit(&mut cache, orientation, &updates(1..=3));
-    let [Change::Local { table, previous, .. }] = &first[..] else { panic!("{first:?}") };
+    let [TableChange::Local { table, previous, .. }] = &first[..] else { panic!("{first:?}") };
     assert_eq!(
         (shown(&table.rules), previous.len()),
         (vec!["P 10.10.0.0/16 any ANY".into(), "D any any ANY".into()], 0)
     );
     let second = commit(&mut cache, orientation, &updates(1..=6));
-    let [Change::Local { table: again, previous, pods }] = &second[..] else { panic!("{second:?}") };
+    let [TableChange::Local { table: again, previous, pods }] = &second[..] else { panic!("{second:?}") };
     assert_eq!(again.id, table.id);
     assert_eq!((previous, pods), (&names(1..=3), &names(1..=6)));
 }
@@ -114,7 +114,7 @@ fn scenario_4_rules_of_the_opposite_orientation_that_allow_every_pod_grow_only_t
                 })
                 .collect();
             let changes = commit(&mut cache, orientation, &updates);
-            assert!(matches!(&changes[..], [Change::Global { .. }]), "{changes:?}");
+            assert!(matches!(&changes[..], [TableChange::Global { .. }]), "{changes:?}");
             let per_pod = |text: &dyn Fn(usize) -> Vec<String>| (1..=last).flat_map(text).collect::<Vec<_>>();
             let mut wanted = match orientation {
                 Orientation::Egress => {
@@ -244,7 +244,7 @@ fn scenario_7_a_removed_pod_leaves_the_shared_table_and_a_flush_leaves_nothing()
     let mut cache = cache(orientation);
     commit(&mut cache, orientation, &[1, 2, 3].map(|at| update(at, &[], TS3_OUT)));
     let changes = commit(&mut cache, orientation, &[(pod(3), None)]);
-    let [Change::Local { previous, pods, .. }] = &changes[..] else { panic!("{changes:?}") };
+    let [TableChange::Local { previous, pods, .. }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((previous, pods), (&names(1..=3), &names(1..=2)));
     assert!(!cache.snapshot().pods().contains_key(&pod(3)));
     cache.flush();
@@ -253,7 +253,7 @@ fn scenario_7_a_removed_pod_leaves_the_shared_table_and_a_flush_leaves_nothing()
 
 #[test]
 fn scenario_8_after_resuming_from_dumped_tables_only_the_difference_is_published() {
-    type Check = fn(&[Change]);
+    type Check = fn(&[TableChange]);
     let five: Check = |changes| assert_eq!(changes.len(), 5, "{changes:?}");
     let none: Check = |changes| assert_eq!(changes, []);
     for orientation in [Orientation::Egress, Orientation::Ingress] {
@@ -290,7 +290,7 @@ fn a_dump_with_a_pod_in_two_tables_is_refused_and_a_pod_that_is_gone_loses_its_d
     cache.recover([dump(&[1, 2], "P 10.0.0.0/8 ANY")], vec![of_pod2, SixTuple::any(Action::Allow)]).unwrap();
     let changes = cache.stage(true, vec![update(1, &[], &[])]).unwrap().commit();
     assert!(
-        matches!(&changes[..], [Change::Local { pods, .. }, Change::Global { .. }] if pods.is_empty()),
+        matches!(&changes[..], [TableChange::Local { pods, .. }, TableChange::Global { .. }] if pods.is_empty()),
         "{changes:?}"
     );
     assert_eq!(cache.snapshot().locals().len() + cache.snapshot().global().rules.len(), 0);

@@ -1,4 +1,4 @@
-//! Numbers in place of values, so that what is compared and kept in rows is four bytes.
+//! Numbers in place of values, so that what is compared and kept in rows is eight bytes.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use ahash::AHashMap;
 /// Numbers for values, from 1; never the same number for two values, also after one was forgotten.
 #[derive(Debug)]
 pub(super) struct Interned<T> {
-    ids: AHashMap<Arc<T>, u32>,
-    values: AHashMap<u32, Arc<T>>,
-    given: u32,
+    ids: AHashMap<Arc<T>, u64>,
+    values: AHashMap<u64, Arc<T>>,
+    given: u64,
     /// How many were live when the rest was last forgotten.
     live: usize,
 }
@@ -25,11 +25,11 @@ impl<T> Default for Interned<T> {
 
 impl<T: Eq + std::hash::Hash> Interned<T> {
     /// The value's number.
-    pub(super) fn id(&mut self, value: T) -> u32 {
+    pub(super) fn id(&mut self, value: T) -> u64 {
         if let Some(&id) = self.ids.get(&value) {
             return id;
         }
-        self.given = self.given.checked_add(1).expect("fewer than 2^32 different values");
+        self.given += 1;
         let value = Arc::new(value);
         self.values.insert(self.given, value.clone());
         self.ids.insert(value, self.given);
@@ -37,12 +37,12 @@ impl<T: Eq + std::hash::Hash> Interned<T> {
     }
 
     /// The value of a number that was not forgotten.
-    pub(super) fn get(&self, id: &u32) -> Option<&Arc<T>> {
+    pub(super) fn get(&self, id: &u64) -> Option<&Arc<T>> {
         self.values.get(id)
     }
 
     /// Forgets values that are not in use, once they are more than those that are.
-    pub(super) fn sweep(&mut self, used: impl FnOnce() -> ahash::AHashSet<u32>) {
+    pub(super) fn sweep(&mut self, used: impl FnOnce() -> ahash::AHashSet<u64>) {
         if self.values.len() > 2 * self.live + WORTH_SWEEPING {
             let used = used();
             self.values.retain(|id, _| used.contains(id));

@@ -1,4 +1,4 @@
-//! The renderer cache: pods' two rule lists in, one table per interface out, and which of them a transaction changed.
+//! A node's rules: pods' two rule lists in, one table per interface out, and which of them a transaction changed.
 //!
 //! A packet is judged once, where it leaves the vswitch: at the destination pod's interface, or at the node's exit. So
 //! what the *source's* egress policies forbid has to stand in the destination's table (Contiv: `CombineRules`) and, for
@@ -33,49 +33,48 @@ use ahash::AHashMap;
 use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule, ServiceSet, Services};
 
 use super::interned::Interned;
-use super::{PodConfig, Transaction};
-use crate::contiv::{ContivRule, RuleList};
 use crate::object::PodName;
-use crate::origin::{Direction, Origin, Origins};
+use crate::origin::{Direction, Origins};
+use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 
 /// Stands for what decides a pod's table: equal numbers, equal tables. A number is never given to another table.
-pub(super) type LocalId = u32;
+pub(super) type LocalId = u64;
 
 /// What decides a pod's table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LocalKey {
     ingress: Option<u64>,
     /// For each class that is restricted towards the pod: its sources, and what they may do.
-    restrictions: Vec<(SourcesId, ReachId)>,
+    restrictions: Vec<(SourcesId, AllowanceId)>,
 }
 
 /// Stands for a set of source addresses. A number is never given to another set.
 type SourcesId = u64;
 
-/// Stands for a [`Reach`]. A number is never given to another one.
-type ReachId = u32;
+/// Stands for a [`Allowance`]. A number is never given to another one.
+type AllowanceId = u64;
 
 /// The class may do everything.
-const OPEN: ReachId = 0;
+const OPEN: AllowanceId = 0;
 
 /// What a list of egress rules allows towards one address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Reach {
+struct Allowance {
     /// The rules that name the address, in order.
     rules: Vec<(Services, Action, OriginId)>,
-    /// What they allow together.
-    allowed: ServiceSet,
+    /// What is left for the rules among them that deny.
+    denied: Vec<(Services, OriginId)>,
 }
 
 /// Local pods with the same egress rules.
 #[derive(Clone, Debug)]
 struct EgressClass {
-    list: Arc<RuleList>,
+    list: Arc<PlainList>,
     sources: Arc<AddressSet>,
     v4: (SourcesId, Arc<AddressSet>),
     v6: (SourcesId, Arc<AddressSet>),
     /// What the class may do towards each pod, in the order of the pods, for its IPv4 and its IPv6 address.
-    reach: Arc<[[ReachId; 2]]>,
+    reach: Arc<[[AllowanceId; 2]]>,
 }
 
 /// What a transaction changed.
@@ -96,22 +95,24 @@ impl Changes {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct RendererCache {
+pub(super) struct NodeRules {
     node_addresses: Arc<AddressSet>,
-    pods: BTreeMap<PodName, Arc<PodConfig>>,
+    pods: BTreeMap<PodName, Arc<PlainPod>>,
     /// Sorted by each class's first pod.
     classes: Vec<EgressClass>,
+    /// The pods that the classes' rows are about, in their order.
+    columns: Vec<(PodName, Vec<IpAddr>)>,
     ids: BTreeMap<PodName, LocalId>,
     keys: Interned<LocalKey>,
-    reach: Interned<Reach>,
+    reach: Interned<Allowance>,
     sources: AHashMap<Arc<AddressSet>, SourcesId>,
     source_sets: AHashMap<SourcesId, Arc<AddressSet>>,
     sources_given: SourcesId,
 }
 
-impl RendererCache {
+impl NodeRules {
     /// The pods with their configuration, sorted.
-    pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PodConfig>> {
+    pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
 
@@ -129,12 +130,12 @@ impl RendererCache {
         changed
     }
 
-    /// Takes in the pods of a transaction. Returns what changed.
-    pub(super) fn apply(&mut self, transaction: &Transaction) -> Changes {
-        let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
+    /// Takes in pods with their new lists, none for one that is gone; all there are with `resync`. Returns what changed.
+    pub(super) fn apply(&mut self, resync: bool, pods: &[(PodName, Option<Arc<PlainPod>>)]) -> Changes {
+        let before = if resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
         let (mut configs, mut interfaces) = (false, false);
-        let interface = |config: Option<&Arc<PodConfig>>| config.map(|config| (config.addresses.clone(), config.mac));
-        for (name, config) in &transaction.pods {
+        let interface = |config: Option<&Arc<PlainPod>>| config.map(|config| (config.addresses.clone(), config.mac));
+        for (name, config) in pods {
             let old = match config {
                 Some(config) => self.pods.insert(name.clone(), config.clone()),
                 None => self.pods.remove(name),
@@ -142,7 +143,7 @@ impl RendererCache {
             configs |= old.as_ref() != config.as_ref();
             interfaces |= interface(old.as_ref()) != interface(config.as_ref());
         }
-        if transaction.resync {
+        if resync {
             configs = before != self.pods;
             interfaces = true;
         }
@@ -150,17 +151,17 @@ impl RendererCache {
             return Changes::default();
         }
         let (rows, global) = self.rebuild_classes(interfaces);
-        let keys = self.rebuild_keys(rows || interfaces, &transaction.pods);
+        let keys = self.rebuild_keys(rows || interfaces, pods);
         Changes { locals: keys || interfaces, global }
     }
 
     /// Groups the pods by their egress rules. Returns whether what the classes may do towards local pods changed, and
     /// whether anything about the classes changed.
     fn rebuild_classes(&mut self, addresses_changed: bool) -> (bool, bool) {
-        let mut order: Vec<(Arc<RuleList>, Vec<IpAddr>)> = Vec::new();
+        let mut order: Vec<(Arc<PlainList>, Vec<IpAddr>)> = Vec::new();
         let mut at_revision: AHashMap<u64, usize> = AHashMap::new();
         for config in self.pods.values() {
-            let Some(list) = &config.rules.egress else { continue };
+            let Some(list) = &config.egress else { continue };
             let at = *at_revision.entry(list.revision).or_insert_with(|| {
                 order.push((list.clone(), Vec::new()));
                 order.len() - 1
@@ -175,29 +176,44 @@ impl RendererCache {
         let mut old: AHashMap<u64, EgressClass> =
             std::mem::take(&mut self.classes).into_iter().map(|class| (class.list.revision, class)).collect();
         let mut changed = order.len() != old.len();
+        let places = if addresses_changed { self.move_columns() } else { Vec::new() };
         for (list, addresses) in order {
             let sources: AddressSet = addresses.into_iter().collect();
-            let same_list = old.remove(&list.revision).filter(|class| *class.sources == sources && !addresses_changed);
-            changed |= same_list.is_none();
-            let before = old.values().find(|class| *class.sources == sources && !addresses_changed);
-            let class = match same_list.or_else(|| before.and_then(|before| self.follow(before, &list))) {
-                Some(class) => class,
-                None => self.new_class(list, sources),
-            };
+            let before = old.remove(&list.revision);
+            let same = before.as_ref().filter(|class| *class.sources == sources && !addresses_changed);
+            changed |= same.is_none();
+            let same = same.cloned().or_else(|| {
+                let mut like = old.values().filter(|class| *class.sources == sources && !addresses_changed);
+                self.follow(like.next()?, &list)
+            });
+            let class = same.unwrap_or_else(|| self.new_class(list, sources, before.as_ref(), &places));
             self.classes.push(class);
         }
         changed |= !self.classes.iter().map(|class| class.list.revision).eq(old_order);
         (!self.classes.iter().map(row).eq(old_rows), changed)
     }
 
+    /// Makes the columns those of the present pods. Returns where each of them stood before, none for a pod that is new or has
+    /// other addresses.
+    fn move_columns(&mut self) -> Vec<Option<usize>> {
+        let mut before = self.columns.iter().enumerate().peekable();
+        let places = self.pods.iter().map(|(name, pod)| {
+            while before.next_if(|(_, (old, _))| old < name).is_some() {}
+            let (at, _) = before.next_if(|(_, (old, _))| old == name).filter(|(_, (_, old))| *old == pod.addresses)?;
+            Some(at)
+        });
+        let places = places.collect();
+        self.columns = self.pods.iter().map(|(name, pod)| (name.clone(), pod.addresses.clone())).collect();
+        places
+    }
+
     /// The class with another list, when that says the same about every pod of the node: what an event of another node
     /// comes to in a list that names large groups.
-    fn follow(&self, before: &EgressClass, list: &Arc<RuleList>) -> Option<EgressClass> {
+    fn follow(&self, before: &EgressClass, list: &Arc<PlainList>) -> Option<EgressClass> {
         let (old, new) = (&before.list.rules, &list.rules);
-        let same = |(a, b): (&ContivRule, &ContivRule)| {
-            a.action == b.action && a.origin == b.origin && a.services == b.services
-        };
-        if old.len() != new.len() || !old.iter().zip(new).all(same) {
+        let same =
+            |(a, b): (&PlainRule, &PlainRule)| a.action == b.action && a.origin == b.origin && a.services == b.services;
+        if before.list.own_node != list.own_node || old.len() != new.len() || !old.iter().zip(new).all(same) {
             return None;
         }
         let pairs = old.iter().zip(new).map(|(a, b)| (&a.peers, &b.peers));
@@ -208,12 +224,23 @@ impl RendererCache {
             .then(|| EgressClass { list: list.clone(), ..before.clone() })
     }
 
-    fn new_class(&mut self, list: Arc<RuleList>, sources: AddressSet) -> EgressClass {
+    /// A class of these sources. What the same list allowed towards pods that are as they were is taken from `before`, by their
+    /// `places` there.
+    fn new_class(
+        &mut self,
+        list: Arc<PlainList>,
+        sources: AddressSet,
+        before: Option<&EgressClass>,
+        places: &[Option<usize>],
+    ) -> EgressClass {
         let (v4, v6) = (sources.only_v4(), sources.only_v6());
+        let families = |v4: &AddressSet, v6: &AddressSet| (v4.is_empty(), v6.is_empty());
+        let before = before.filter(|before| families(&before.v4.1, &before.v6.1) == families(&v4, &v6));
+        let kept = |at: usize| before?.reach.get((*places.get(at)?)?).copied();
         // Most pods are named by the same rules, the last one alone: what those allow is worked out once.
-        let mut by_naming: AHashMap<Vec<usize>, ReachId> = AHashMap::new();
+        let mut by_naming: AHashMap<Vec<usize>, AllowanceId> = AHashMap::new();
         let mut naming = Vec::new();
-        let mut towards = |pod: &PodConfig, is_v4: bool, sources: &AddressSet| {
+        let mut towards = |pod: &PlainPod, is_v4: bool, sources: &AddressSet| {
             let mut addresses = pod.addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4);
             let Some(address) = addresses.next().filter(|_| !sources.is_empty()) else { return OPEN };
             naming.clear();
@@ -221,12 +248,13 @@ impl RendererCache {
             if let Some(&reach) = by_naming.get(naming.as_slice()) {
                 return reach;
             }
-            let reach = Reach::of(&list.rules, &naming).map_or(OPEN, |reach| self.reach.id(reach));
+            let reach = Allowance::of(&list.rules, &naming).map_or(OPEN, |reach| self.reach.id(reach));
             by_naming.insert(naming.clone(), reach);
             reach
         };
-        let reach: Vec<[ReachId; 2]> =
-            self.pods.values().map(|pod| [towards(pod, true, &v4), towards(pod, false, &v6)]).collect();
+        let row = self.pods.values().enumerate();
+        let row = row.map(|(at, pod)| kept(at).unwrap_or_else(|| [towards(pod, true, &v4), towards(pod, false, &v6)]));
+        let reach: Vec<[AllowanceId; 2]> = row.collect();
         let (v4, v6) = (self.sources_id(v4), self.sources_id(v6));
         EgressClass { list, sources: Arc::new(sources), v4, v6, reach: reach.into() }
     }
@@ -244,7 +272,7 @@ impl RendererCache {
 
     /// Works out the keys: of all pods when the classes' rows changed, else of the transaction's pods. Returns whether
     /// any key changed.
-    fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PodConfig>>)]) -> bool {
+    fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PlainPod>>)]) -> bool {
         let mut changed = false;
         if all {
             let keys: Vec<_> = self.pods.values().enumerate().map(|(at, config)| self.key(at, config)).collect();
@@ -258,7 +286,7 @@ impl RendererCache {
         for (name, _) in of {
             let (Some(config), Some(id)) = (self.pods.get(name), self.ids.get_mut(name)) else { continue };
             let Some(key) = self.keys.get(id) else { continue };
-            let ingress = config.rules.ingress.as_ref().map(|list| list.revision);
+            let ingress = config.ingress.as_ref().map(|list| list.revision);
             if key.ingress != ingress {
                 let key = LocalKey { ingress, restrictions: key.restrictions.clone() };
                 *id = self.keys.id(key);
@@ -269,14 +297,14 @@ impl RendererCache {
         changed
     }
 
-    fn key(&self, at: usize, config: &PodConfig) -> LocalKey {
+    fn key(&self, at: usize, config: &PlainPod) -> LocalKey {
         let mut restrictions = Vec::new();
         for class in &self.classes {
             let [v4, v6] = class.reach[at];
             restrictions.extend((v4 != OPEN).then_some((class.v4.0, v4)));
             restrictions.extend((v6 != OPEN).then_some((class.v6.0, v6)));
         }
-        LocalKey { ingress: config.rules.ingress.as_ref().map(|list| list.revision), restrictions }
+        LocalKey { ingress: config.ingress.as_ref().map(|list| list.revision), restrictions }
     }
 
     /// Forgets what no class has any more.
@@ -289,63 +317,80 @@ impl RendererCache {
         self.keys.sweep(|| self.ids.values().copied().collect());
     }
 
-    fn restrictions<'a>(&'a self, key: &'a LocalKey) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Reach>)> {
+    fn restrictions<'a>(
+        &'a self,
+        key: &'a LocalKey,
+    ) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Allowance>)> {
         key.restrictions
             .iter()
             .filter_map(|&(sources, reach)| Some((self.source_sets.get(&sources)?, self.reach.get(&reach)?)))
     }
 
     /// The rules of a pod's table.
-    pub(super) fn local_rules(&self, pod: &PodConfig, id: LocalId, origins: &mut Origins) -> Vec<Rule> {
+    pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
-        let Some(ingress) = &pod.rules.ingress else {
-            for (sources, reach) in self.restrictions(key) {
-                rules.extend(reach.rules.iter().map(|(services, action, origin)| Rule {
+        let Some(ingress) = &pod.ingress else {
+            for (sources, allowance) in self.restrictions(key) {
+                rules.extend(allowance.rules.iter().map(|(services, action, origin)| Rule {
                     src: Addresses::Set(sources.clone()),
                     services: services.clone(),
                     ..Rule::any(*action, *origin)
                 }));
             }
-            rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Ingress))));
+            rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Ingress)));
             return rules;
         };
-        if !self.node_addresses.is_empty() {
-            let src = Addresses::Set(self.node_addresses.clone());
-            rules.push(Rule { src, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
+        let src = Addresses::Set(self.node_addresses.clone());
+        let own_node = Rule { src, ..Rule::any(Action::Allow, Origins::OWN_NODE) };
+        let own_node = ingress.own_node.filter(|_| !self.node_addresses.is_empty()).map(|at| (at, own_node));
+        // No class has the node's addresses among its sources, so that it comes first where it may.
+        rules.extend(own_node.iter().filter(|(at, _)| *at == 0).map(|(_, rule)| rule.clone()));
+        for (sources, allowance) in self.restrictions(key) {
+            rules.extend(allowance.denied.iter().map(|(services, origin)| Rule {
+                src: Addresses::Set(sources.clone()),
+                services: services.clone(),
+                ..Rule::any(Action::Deny, *origin)
+            }));
         }
-        for (sources, reach) in self.restrictions(key) {
-            // The last rule of a list is the one that isolates, and it names every address.
-            let Some((_, _, isolation)) = reach.rules.last() else { continue };
-            let services = ServiceSet::all().subtract(&reach.allowed).into();
-            rules.push(Rule { src: Addresses::Set(sources.clone()), services, ..Rule::any(Action::Deny, *isolation) });
-        }
-        rules.extend(ingress.rules.iter().map(|rule| Rule {
+        let listed = |rule: &PlainRule| Rule {
             src: rule.peers.clone(),
             services: rule.services.clone(),
             ..Rule::any(rule.action, rule.origin)
-        }));
+        };
+        let (before, after) = ingress.rules.split_at(own_node.as_ref().map_or(0, |(at, _)| *at));
+        rules.extend(before.iter().map(listed));
+        rules.extend(own_node.filter(|(at, _)| *at > 0).map(|(_, rule)| rule));
+        rules.extend(after.iter().map(listed));
         rules
     }
 
     /// The rules of the node-exit table.
-    pub(super) fn global_rules(&self, origins: &mut Origins) -> Vec<Rule> {
+    pub(super) fn global_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
-        if !self.node_addresses.is_empty() && !self.classes.is_empty() {
-            let dst = Addresses::Set(self.node_addresses.clone());
-            rules.push(Rule { dst, ..Rule::any(Action::Allow, origins.id(Origin::OwnNode)) });
-        }
+        let dst = Addresses::Set(self.node_addresses.clone());
+        let own_node = Rule { dst, ..Rule::any(Action::Allow, Origins::OWN_NODE) };
+        let knows_node = !self.node_addresses.is_empty();
+        // One rule serves all classes, unless one of them asks other rules first.
+        let first = knows_node && self.classes.iter().all(|class| class.list.own_node == Some(0));
+        rules.extend((first && !self.classes.is_empty()).then(|| own_node.clone()));
         for class in &self.classes {
-            rules.extend(class.list.rules.iter().map(|rule| Rule {
-                src: Addresses::Set(class.sources.clone()),
+            let src = Addresses::Set(class.sources.clone());
+            let listed = |rule: &PlainRule| Rule {
+                src: src.clone(),
                 dst: rule.peers.clone(),
                 src_ports: PortRange::ALL,
                 services: rule.services.clone(),
                 action: rule.action,
                 origin: rule.origin,
-            }));
+            };
+            let own_at = class.list.own_node.filter(|_| knows_node && !first);
+            let (before, after) = class.list.rules.split_at(own_at.unwrap_or(0));
+            rules.extend(before.iter().map(listed));
+            rules.extend(own_at.map(|_| Rule { src: src.clone(), ..own_node.clone() }));
+            rules.extend(after.iter().map(listed));
         }
-        rules.push(Rule::any(Action::Allow, origins.id(Origin::NotIsolated(Direction::Egress))));
+        rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Egress)));
         rules
     }
 }
@@ -367,11 +412,11 @@ fn names(peers: &Addresses, address: IpAddr) -> bool {
     between && set.contains(address)
 }
 
-impl Reach {
+impl Allowance {
     /// What the rules at the positions `naming`, those that name an address, allow. None when that is everything.
-    fn of(list: &[ContivRule], naming: &[usize]) -> Option<Self> {
-        let (mut allowed, mut open) = (ServiceSet::default(), ServiceSet::all());
-        let mut rules = Vec::with_capacity(naming.len());
+    fn of(list: &[PlainRule], naming: &[usize]) -> Option<Self> {
+        let mut open = ServiceSet::all();
+        let (mut rules, mut denied) = (Vec::with_capacity(naming.len()), Vec::new());
         for rule in naming.iter().map(|&at| &list[at]) {
             rules.push((rule.services.clone(), rule.action, rule.origin));
             let decided = match &rule.services {
@@ -382,10 +427,10 @@ impl Reach {
                     decided
                 }
             };
-            if rule.action == Action::Allow {
-                allowed = allowed.union(&decided);
+            if rule.action == Action::Deny && !decided.is_empty() {
+                denied.push((decided.into(), rule.origin));
             }
         }
-        (allowed != ServiceSet::all()).then_some(Self { rules, allowed })
+        (!denied.is_empty()).then_some(Self { rules, denied })
     }
 }

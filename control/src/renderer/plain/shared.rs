@@ -1,18 +1,16 @@
-//! Large sets with the same members are one object, whichever groups they belong to.
+//! Large sets with the same members are one object, whichever identities they have.
 //!
 //! Groups that name everybody are written in many ways (`namespaceSelector: {}`, a port name of everybody, of a block, of
 //! a group), and their members are the same. Kept once, they cost memory once, a change writes them once, and the
 //! classifier, which compares sets by where they are, cuts its axes for all of them at once.
 
 use std::collections::hash_map::Entry;
-use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use ahash::{AHashMap, RandomState};
 use bulkhead_classifier::AddressSet;
 
-use super::size;
-use crate::processor::Work;
+use super::parts::size;
 
 /// Intervals of a set from which on its like is looked for: 4 KiB of them, which take longer to write than to find.
 const WORTH_SHARING: usize = 512;
@@ -30,34 +28,34 @@ const WORTH_SWEEPING: usize = 256;
 
 /// The large sets in use.
 #[derive(Debug, Default)]
-pub(crate) struct Sets {
+pub(in crate::renderer) struct Shared {
     known: AHashMap<u64, Weak<AddressSet>>,
     keys: RandomState,
     /// How many were in use when those that are gone were last forgotten.
     live: usize,
-    /// What the present event did, oldest first.
+    /// What the present transaction did, oldest first.
     edits: Vec<Edit>,
+    written: u64,
 }
 
-/// Holds the sets, so that no other takes their places in memory.
+/// A set before and after addresses entered and left.
 #[derive(Debug)]
 struct Edit {
     before: Arc<AddressSet>,
-    change: Change,
+    added: AddressSet,
+    removed: AddressSet,
     after: Arc<AddressSet>,
 }
 
-/// One address more or less.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    Insert(IpAddr),
-    Remove(IpAddr),
-}
+impl Shared {
+    /// Intervals written so far.
+    pub(in crate::renderer) fn written(&self) -> u64 {
+        self.written
+    }
 
-impl Sets {
     /// The set, or the one in use with the same members.
-    pub(super) fn shared(&mut self, set: AddressSet, work: &mut Work) -> Arc<AddressSet> {
-        work.intervals += size(&set) as u64;
+    pub(super) fn of(&mut self, set: AddressSet) -> Arc<AddressSet> {
+        self.written += size(&set) as u64;
         if size(&set) < WORTH_SHARING {
             return Arc::new(set);
         }
@@ -79,28 +77,36 @@ impl Sets {
         }
     }
 
-    /// The set after a change, which is made once for all groups that have it.
-    pub(super) fn changed(&mut self, before: &Arc<AddressSet>, change: Change, work: &mut Work) -> Arc<AddressSet> {
-        let same = |edit: &&Edit| edit.change == change && Arc::ptr_eq(&edit.before, before);
+    /// The set after a change, which is made once for all that have the set.
+    pub(super) fn changed(
+        &mut self,
+        before: &Arc<AddressSet>,
+        added: AddressSet,
+        removed: AddressSet,
+    ) -> Arc<AddressSet> {
+        let same = |edit: &&Edit| edit.added == added && edit.removed == removed && edit.before == *before;
         if let Some(edit) = self.edits.iter().find(same) {
             return edit.after.clone();
         }
-        let after = match change {
-            Change::Insert(address) => before.union(&AddressSet::from_iter([address])),
-            Change::Remove(address) => before.subtract(&AddressSet::from_iter([address])),
-        };
-        let after = self.shared(after, work);
+        let mut after = AddressSet::clone(before);
+        if !removed.is_empty() {
+            after = after.subtract(&removed);
+        }
+        if !added.is_empty() {
+            after = after.union(&added);
+        }
+        let after = self.of(after);
         if size(before) >= WORTH_SHARING {
             if self.edits.len() == EDITS {
                 self.edits.remove(0);
             }
-            self.edits.push(Edit { before: before.clone(), change, after: after.clone() });
+            self.edits.push(Edit { before: before.clone(), added, removed, after: after.clone() });
         }
         after
     }
 
-    /// The event is over: the sets that it left behind may go.
-    pub(crate) fn end_event(&mut self) {
+    /// The transaction is over: the sets that it left behind may go.
+    pub(super) fn end(&mut self) {
         self.edits.clear();
     }
 
@@ -126,7 +132,7 @@ fn print(keys: &RandomState, set: &AddressSet) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
 
@@ -140,46 +146,47 @@ mod tests {
 
     #[test]
     fn equal_sets_are_one_object_and_others_are_not() {
-        let (mut sets, mut work) = (Sets::default(), Work::default());
-        let first = sets.shared(set(0..1_000), &mut work);
-        assert!(Arc::ptr_eq(&first, &sets.shared(set(0..1_000), &mut work)));
+        let mut shared = Shared::default();
+        let first = shared.of(set(0..1_000));
+        assert!(Arc::ptr_eq(&first, &shared.of(set(0..1_000))));
         for without in 0..1_000 {
-            let other = sets.shared(set((0..=1_000).filter(|&at| at != without)), &mut work);
+            let other = shared.of(set((0..=1_000).filter(|&at| at != without)));
             assert!(!Arc::ptr_eq(&first, &other), "without {without}");
             assert_eq!(*other, set((0..=1_000).filter(|&at| at != without)));
         }
-        assert!(Arc::ptr_eq(&first, &sets.shared(set(0..1_000), &mut work)), "another one took its place");
+        assert!(Arc::ptr_eq(&first, &shared.of(set(0..1_000))), "another one took its place");
     }
 
     #[test]
     fn a_change_is_made_once_for_all_that_have_the_set() {
-        let (mut sets, mut work) = (Sets::default(), Work::default());
-        let first = sets.shared(set(0..1_000), &mut work);
-        let before = work.intervals;
-        let change = Change::Remove(address(7));
-        let after = sets.changed(&first, change, &mut work);
-        assert_eq!((after.contains(address(7)), work.intervals - before), (false, 999));
-        assert!(Arc::ptr_eq(&after, &sets.changed(&first, change, &mut work)));
-        assert_eq!(work.intervals - before, 999, "written again");
-        let back = sets.changed(&after, Change::Insert(address(7)), &mut work);
+        let mut shared = Shared::default();
+        let first = shared.of(set(0..1_000));
+        let before = shared.written;
+        let without = |at: u32| (AddressSet::default(), set(at..at + 1));
+        let (added, removed) = without(7);
+        let after = shared.changed(&first, added.clone(), removed.clone());
+        assert_eq!((after.contains(address(7)), shared.written - before), (false, 999));
+        assert!(Arc::ptr_eq(&after, &shared.changed(&first, added.clone(), removed.clone())));
+        assert_eq!(shared.written - before, 999, "written again");
+        let back = shared.changed(&after, removed, added);
         assert!(Arc::ptr_eq(&back, &first), "the first one is still in use");
-        let other = sets.changed(&first, Change::Remove(address(8)), &mut work);
-        assert_eq!(*other, set((0..1_000).filter(|&at| at != 8)));
+        let (added, removed) = without(8);
+        assert_eq!(*shared.changed(&first, added, removed), set((0..1_000).filter(|&at| at != 8)));
     }
 
     #[test]
     fn sets_that_nobody_has_are_forgotten() {
-        let (mut sets, mut work) = (Sets::default(), Work::default());
-        let mut last = sets.shared(set(0..1_000), &mut work);
+        let mut shared = Shared::default();
+        let mut last = shared.of(set(0..1_000));
         for at in 0..2_000 {
-            let change =
-                if at % 2 == 0 { Change::Remove(address(at / 2)) } else { Change::Insert(address(1_000 + at)) };
-            last = sets.changed(&last, change, &mut work);
+            let (none, one) = (AddressSet::default(), |at| set(at..at + 1));
+            let (added, removed) = if at % 2 == 0 { (none, one(at / 2)) } else { (one(1_000 + at), none) };
+            last = shared.changed(&last, added, removed);
         }
-        assert!(sets.known.len() <= 2 * EDITS + 2 * WORTH_SWEEPING, "{} remembered", sets.known.len());
-        let edits: Vec<_> = sets.edits.iter().map(|edit| Arc::downgrade(&edit.before)).collect();
+        assert!(shared.known.len() <= 2 * EDITS + 2 * WORTH_SWEEPING, "{} remembered", shared.known.len());
+        let edits: Vec<_> = shared.edits.iter().map(|edit| Arc::downgrade(&edit.before)).collect();
         assert_eq!(edits.len(), EDITS);
-        sets.end_event();
+        shared.end();
         assert!(edits.iter().all(|set| set.strong_count() == 0));
     }
 }

@@ -1,0 +1,551 @@
+//! The address book: which address sets rules name, which pods are their members, and what changed since the last commit.
+//!
+//! ```text
+//!  policies --acquire, release--> groups of pods, port names on pods, blocks --each is one set or some--> SetId
+//!  changed pods, namespaces ----> members come and go --commit--> SetDelta: addresses that entered and left
+//! ```
+//! A set lives as long as a policy that selects a local pod names it. A pod's change touches the sets that it enters or leaves and
+//! no others. (The alternative, each policy with a member list of its own, costs a walk over all policies for each pod event;
+//! Contiv did that.) The book knows members by pod and stores no addresses: those are the cache's, and an address leaves a
+//! set when the last member that has it does. What is taken back before the commit was never there.
+//!
+//! What an egress rule's port names stand for is kept for each group, and for rules without pod selectors for all pods of the
+//! cluster ([`Named`]): one set for each number that a name has.
+
+mod named;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use bulkhead_classifier::AddressSet;
+
+pub(crate) use self::named::{Anywhere, Named, PortName};
+use crate::cache::{Cache, PodKey, scope_covers};
+use crate::contract::{SetDelta, SetId};
+use crate::object::{IpBlock, Namespace, NamespaceScope, Pod, PodPeer, PolicyName};
+use crate::work::Work;
+
+/// A group's number; given again after the group is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct GroupId(usize);
+
+/// The endpoints of one peer.
+#[derive(Debug)]
+pub(crate) struct Group {
+    peer: PodPeer,
+    set: SetId,
+    users: BTreeSet<PolicyName>,
+    members: BTreeSet<PodKey>,
+    /// For egress rules that name ports of these pods.
+    named: AHashMap<PortName, Named>,
+}
+
+impl Group {
+    /// The addresses of its pods.
+    pub(crate) fn set(&self) -> SetId {
+        self.set
+    }
+
+    /// What a port name in use stands for on its pods.
+    pub(crate) fn named(&self, name: &PortName) -> &Named {
+        self.named.get(name).expect("a policy that uses a port name keeps it alive")
+    }
+}
+
+/// Addresses that no event changes.
+#[derive(Debug)]
+struct Block {
+    set: SetId,
+    users: BTreeSet<PolicyName>,
+}
+
+/// What a policy uses: it stays up to date until the policy releases it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Use {
+    /// A group's addresses.
+    Group(GroupId),
+    /// What a port name stands for on a group's pods.
+    NamedIn(GroupId, PortName),
+    /// What a port name stands for on any pod.
+    NamedAnywhere(Anywhere, PortName),
+    /// Fixed addresses.
+    Block(Arc<AddressSet>),
+}
+
+/// What makes two sets the same one over a fresh start.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum SetKey {
+    Group(PodPeer),
+    NamedIn(PodPeer, PortName, u16),
+    NamedAnywhere(Anywhere, PortName, u16),
+    Block(Arc<AddressSet>),
+}
+
+/// Gives the identities of sets.
+#[derive(Debug, Default)]
+struct Identities {
+    given: u64,
+    /// The sets of before a fresh start.
+    before: AHashMap<SetKey, SetId>,
+}
+
+impl Identities {
+    fn of(&mut self, key: &SetKey) -> SetId {
+        self.before.get(key).copied().unwrap_or_else(|| {
+            self.given += 1;
+            SetId(self.given)
+        })
+    }
+}
+
+/// What happened since the last commit.
+#[derive(Debug, Default)]
+struct Pending {
+    /// Sets that were not there. They are read whole at the end.
+    fresh: BTreeSet<SetId>,
+    moves: BTreeMap<SetId, Moves>,
+    /// Policies whose port names stand for other numbers.
+    renumbered: BTreeSet<PolicyName>,
+    /// Whether something may have lost its last user or its last pod.
+    idle: bool,
+}
+
+#[derive(Debug, Default)]
+struct Moves {
+    added: BTreeSet<IpAddr>,
+    removed: BTreeSet<IpAddr>,
+}
+
+impl Pending {
+    fn add(&mut self, set: SetId, address: IpAddr) {
+        if !self.fresh.contains(&set) {
+            let moves = self.moves.entry(set).or_default();
+            if !moves.removed.remove(&address) {
+                moves.added.insert(address);
+            }
+        }
+    }
+
+    fn remove(&mut self, set: SetId, address: IpAddr) {
+        if !self.fresh.contains(&set) {
+            let moves = self.moves.entry(set).or_default();
+            if !moves.added.remove(&address) {
+                moves.removed.insert(address);
+            }
+        }
+    }
+
+    /// Replaces what a pod contributes to a set. `others` says whether another pod contributes an address.
+    fn shift(&mut self, set: SetId, old: &[IpAddr], new: &[IpAddr], others: impl Fn(IpAddr) -> bool) {
+        for &address in new.iter().filter(|address| !old.contains(address) && !others(**address)) {
+            self.add(set, address);
+        }
+        for &address in old.iter().filter(|address| !new.contains(address) && !others(**address)) {
+            self.remove(set, address);
+        }
+    }
+}
+
+/// The removal of what nobody uses.
+struct Sweep<'a> {
+    pending: &'a mut Pending,
+    /// Sets that are gone and that somebody was told of.
+    dropped: &'a mut BTreeSet<SetId>,
+}
+
+impl Sweep<'_> {
+    fn drop_set(&mut self, set: SetId) {
+        self.pending.moves.remove(&set);
+        if !self.pending.fresh.remove(&set) {
+            self.dropped.insert(set);
+        }
+    }
+}
+
+/// What a commit tells.
+#[derive(Debug, Default)]
+pub(crate) struct Committed {
+    /// New and changed sets, by identity.
+    pub(crate) sets: Vec<SetDelta>,
+    /// Sets that nobody uses any more, by identity.
+    pub(crate) dropped: Vec<SetId>,
+    /// Policies whose port names stand for other numbers than before.
+    pub(crate) renumbered: BTreeSet<PolicyName>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct AddressBook {
+    by_peer: AHashMap<PodPeer, GroupId>,
+    groups: Vec<Option<Group>>,
+    free: Vec<GroupId>,
+    /// Groups of one namespace each, by that namespace.
+    own: AHashMap<Arc<str>, BTreeSet<GroupId>>,
+    /// Groups whose namespaces are selected by label.
+    selected: BTreeSet<GroupId>,
+    anywhere: AHashMap<PortName, AHashMap<Anywhere, Named>>,
+    blocks: AHashMap<Arc<AddressSet>, Block>,
+    identities: Identities,
+    pending: Pending,
+}
+
+impl AddressBook {
+    /// An empty book in which sets of the same meaning will have the same identities as in this one.
+    pub(crate) fn start_over(&mut self) -> Self {
+        let mut before = AHashMap::new();
+        for group in self.groups.iter().flatten() {
+            before.insert(SetKey::Group(group.peer.clone()), group.set);
+            for (name, named) in &group.named {
+                let key = |number| SetKey::NamedIn(group.peer.clone(), name.clone(), number);
+                before.extend(named.numbers().map(|(number, set)| (key(number), set)));
+            }
+        }
+        for (name, places) in &self.anywhere {
+            for (place, named) in places {
+                let key = |number| SetKey::NamedAnywhere(place.clone(), name.clone(), number);
+                before.extend(named.numbers().map(|(number, set)| (key(number), set)));
+            }
+        }
+        before.extend(self.blocks.iter().map(|(block, Block { set, .. })| (SetKey::Block(block.clone()), *set)));
+        Self { identities: Identities { given: self.identities.given, before }, ..Self::default() }
+    }
+
+    /// The group of a number that is in use.
+    pub(crate) fn get(&self, id: GroupId) -> &Group {
+        self.groups[id.0].as_ref().expect("a policy that uses a group keeps it alive")
+    }
+
+    /// The group of a peer that a policy in use names.
+    pub(crate) fn find(&self, peer: &PodPeer) -> &Group {
+        self.get(*self.by_peer.get(peer).expect("a policy's groups are made before it is compiled"))
+    }
+
+    /// What a port name in use stands for on any pod.
+    pub(crate) fn named_anywhere(&self, place: &Anywhere, name: &PortName) -> &Named {
+        let named = self.anywhere.get(name).and_then(|places| places.get(place));
+        named.expect("a policy that uses a port name keeps it alive")
+    }
+
+    /// The set of fixed addresses in use.
+    pub(crate) fn block(&self, addresses: &AddressSet) -> SetId {
+        self.blocks.get(addresses).expect("a policy's blocks are made before it is compiled").set
+    }
+
+    /// Lets `user` use the peer's group, which is made when it is the first.
+    pub(crate) fn acquire(&mut self, cache: &Cache, peer: &PodPeer, user: &PolicyName, work: &mut Work) -> GroupId {
+        let id = match self.by_peer.get(peer) {
+            Some(&id) => id,
+            None => self.add(cache, peer.clone(), work),
+        };
+        self.groups[id.0].as_mut().expect("indexed groups are there").users.insert(user.clone());
+        id
+    }
+
+    /// Lets `user` use a port name of a group's pods, a group that it uses.
+    pub(crate) fn acquire_named(
+        &mut self,
+        cache: &Cache,
+        id: GroupId,
+        name: &PortName,
+        user: &PolicyName,
+        work: &mut Work,
+    ) {
+        let group = self.groups[id.0].as_mut().expect("a policy that uses a group keeps it alive");
+        let (identities, pending) = (&mut self.identities, &mut self.pending);
+        let named = group.named.entry(name.clone()).or_insert_with(|| {
+            let pods = group.members.iter().filter_map(|&key| cache.pod(key)).inspect(|_| work.pods += 1);
+            let key = |number| SetKey::NamedIn(group.peer.clone(), name.clone(), number);
+            Named::new(None, name, pods.map(|pod| &**pod), |number| fresh(identities, pending, &key(number)))
+        });
+        named.users.insert(user.clone());
+    }
+
+    /// Lets `user` use a port name of pods anywhere.
+    pub(crate) fn acquire_anywhere(
+        &mut self,
+        cache: &Cache,
+        place: &Anywhere,
+        name: &PortName,
+        user: &PolicyName,
+        work: &mut Work,
+    ) {
+        let (identities, pending) = (&mut self.identities, &mut self.pending);
+        let places = self.anywhere.entry(name.clone()).or_default();
+        let named = places.entry(place.clone()).or_insert_with(|| {
+            let pods = cache.pods().map(|(_, pod)| &**pod).filter(|pod| pod.is_endpoint());
+            let key = |number| SetKey::NamedAnywhere(place.clone(), name.clone(), number);
+            let pods = pods.inspect(|_| work.pods += 1);
+            Named::new(place.bounds(), name, pods, |number| fresh(identities, pending, &key(number)))
+        });
+        named.users.insert(user.clone());
+    }
+
+    /// Lets `user` use fixed addresses.
+    pub(crate) fn acquire_block(&mut self, addresses: &Arc<AddressSet>, user: &PolicyName) {
+        let (identities, pending) = (&mut self.identities, &mut self.pending);
+        let block = self.blocks.entry(addresses.clone()).or_insert_with(|| Block {
+            set: fresh(identities, pending, &SetKey::Block(addresses.clone())),
+            users: BTreeSet::new(),
+        });
+        block.users.insert(user.clone());
+    }
+
+    fn add(&mut self, cache: &Cache, peer: PodPeer, work: &mut Work) -> GroupId {
+        let members = cache.pods_of_peer(&peer);
+        work.pods += members.len() as u64;
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.groups.push(None);
+            GroupId(self.groups.len() - 1)
+        });
+        match &peer.namespaces {
+            NamespaceScope::Own(namespace) => self.own.entry(namespace.clone()).or_default().insert(id),
+            NamespaceScope::Selected(_) => self.selected.insert(id),
+        };
+        self.by_peer.insert(peer.clone(), id);
+        let set = fresh(&mut self.identities, &mut self.pending, &SetKey::Group(peer.clone()));
+        self.groups[id.0] = Some(Group { peer, set, users: BTreeSet::new(), members, named: AHashMap::new() });
+        id
+    }
+
+    /// Ends `user`'s use of something. What nobody uses at the next commit is removed by it.
+    pub(crate) fn release(&mut self, used: &Use, user: &PolicyName) {
+        let users = match used {
+            Use::Group(id) => self.groups[id.0].as_mut().map(|group| &mut group.users),
+            Use::NamedIn(id, name) => {
+                let group = self.groups[id.0].as_mut();
+                group.and_then(|group| group.named.get_mut(name)).map(|named| &mut named.users)
+            }
+            Use::NamedAnywhere(place, name) => {
+                self.anywhere.get_mut(name).and_then(|places| places.get_mut(place)).map(|named| &mut named.users)
+            }
+            Use::Block(addresses) => self.blocks.get_mut(addresses).map(|block| &mut block.users),
+        };
+        if let Some(users) = users {
+            users.remove(user);
+            self.pending.idle |= users.is_empty();
+        }
+    }
+
+    /// Moves a changed pod between the sets.
+    pub(crate) fn pod_changed(
+        &mut self,
+        cache: &Cache,
+        key: PodKey,
+        old: Option<&Pod>,
+        new: Option<&Pod>,
+        work: &mut Work,
+    ) {
+        let Some(namespace) = new.or(old).map(|pod| &pod.name.namespace) else { return };
+        work.pods += 1;
+        let same_shape = old.map(shape) == new.map(shape);
+        let labels = cache.namespaces().get(namespace).map(|namespace| &namespace.labels);
+        let candidates: Vec<_> = self.own.get(namespace).into_iter().flatten().chain(&self.selected).copied().collect();
+        for id in candidates {
+            let group = self.groups[id.0].as_mut().expect("indexed groups are there");
+            let was = group.members.contains(&key);
+            let is = new.is_some_and(|pod| {
+                pod.is_endpoint()
+                    && group.peer.pods.matches(&pod.labels)
+                    && scope_covers(&group.peer.namespaces, namespace, labels)
+            });
+            if (was || is) && !(was && is && same_shape) {
+                let (old, new) = (old.filter(|_| was), new.filter(|_| is));
+                group.move_pod(cache, key, old, new, &mut self.identities, &mut self.pending);
+            }
+        }
+        let endpoint = |pod: Option<&Pod>| pod.is_some_and(Pod::is_endpoint);
+        if !(same_shape && endpoint(old) == endpoint(new)) {
+            self.move_anywhere(cache, key, old.filter(|pod| pod.is_endpoint()), new.filter(|pod| pod.is_endpoint()));
+        }
+    }
+
+    /// Follows a pod where port names of any pod are in use.
+    fn move_anywhere(&mut self, cache: &Cache, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) {
+        let ports = old.into_iter().chain(new).flat_map(|pod| &pod.ports);
+        let names: BTreeSet<PortName> = ports.map(|port| (port.transport, port.name.clone())).collect();
+        for name in names {
+            for (place, named) in self.anywhere.get_mut(&name).into_iter().flatten() {
+                let key_of = |number| SetKey::NamedAnywhere(place.clone(), name.clone(), number);
+                let others = |address, number| {
+                    let mut pods = cache.pods_at(address).filter(|(other, pod)| *other != key && pod.is_endpoint());
+                    pods.any(|(_, pod)| named::declares(pod, &name, number))
+                };
+                named.move_pod(&name, old, new, others, &mut self.identities, &mut self.pending, key_of);
+            }
+        }
+    }
+
+    /// Takes a namespace's pods into or out of the groups that its labels enter or leave.
+    pub(crate) fn namespace_changed(
+        &mut self,
+        cache: &Cache,
+        name: &Arc<str>,
+        old: Option<&Namespace>,
+        new: Option<&Namespace>,
+        work: &mut Work,
+    ) {
+        for &id in &self.selected {
+            let group = self.groups[id.0].as_mut().expect("indexed groups are there");
+            let covered = |namespace: Option<&Namespace>| {
+                scope_covers(&group.peer.namespaces, name, namespace.map(|namespace| &namespace.labels))
+            };
+            let is = covered(new);
+            if covered(old) == is {
+                continue;
+            }
+            for (key, pod) in cache.pods_in(name) {
+                work.pods += 1;
+                if pod.is_endpoint() && group.peer.pods.matches(&pod.labels) {
+                    let (old, new) = if is { (None, Some(&**pod)) } else { (Some(&**pod), None) };
+                    group.move_pod(cache, key, old, new, &mut self.identities, &mut self.pending);
+                }
+            }
+        }
+    }
+
+    /// Ends the batch: removes what nobody uses, and tells what changed.
+    pub(crate) fn commit(&mut self, cache: &Cache) -> Committed {
+        let mut dropped = BTreeSet::new();
+        if std::mem::take(&mut self.pending.idle) {
+            self.sweep(&mut dropped);
+        }
+        let Pending { fresh, moves, renumbered, .. } = std::mem::take(&mut self.pending);
+        let moves = moves.into_iter().filter(|(_, moves)| !(moves.added.is_empty() && moves.removed.is_empty()));
+        let delta = |(set, Moves { added, removed })| SetDelta {
+            set,
+            added: Arc::new(added.into_iter().collect()),
+            removed: Arc::new(removed.into_iter().collect()),
+        };
+        let mut sets: Vec<_> = moves.map(delta).collect();
+        if !fresh.is_empty() {
+            let whole = |(set, added)| SetDelta { set, added, removed: Arc::default() };
+            sets.extend(self.members(cache, &fresh).into_iter().map(whole));
+            sets.sort_by_key(|delta| delta.set);
+        }
+        self.identities.before = AHashMap::new();
+        Committed { sets, dropped: dropped.into_iter().collect(), renumbered }
+    }
+
+    /// Removes what has no user, and the numbers that no pod has.
+    fn sweep(&mut self, dropped: &mut BTreeSet<SetId>) {
+        let mut sweep = Sweep { pending: &mut self.pending, dropped };
+        for (at, slot) in self.groups.iter_mut().enumerate() {
+            let Some(group) = slot else { continue };
+            let in_use = !group.users.is_empty();
+            group.named.retain(|_, named| named.sweep(in_use, &mut sweep));
+            if in_use {
+                continue;
+            }
+            sweep.drop_set(group.set);
+            self.by_peer.remove(&group.peer);
+            match &group.peer.namespaces {
+                NamespaceScope::Own(namespace) => {
+                    if let Some(ids) = self.own.get_mut(namespace) {
+                        ids.remove(&GroupId(at));
+                        if ids.is_empty() {
+                            self.own.remove(namespace);
+                        }
+                    }
+                }
+                NamespaceScope::Selected(_) => {
+                    self.selected.remove(&GroupId(at));
+                }
+            }
+            *slot = None;
+            self.free.push(GroupId(at));
+        }
+        self.anywhere.retain(|_, places| {
+            places.retain(|_, named| named.sweep(true, &mut sweep));
+            !places.is_empty()
+        });
+        self.blocks.retain(|_, block| {
+            let in_use = !block.users.is_empty();
+            if !in_use {
+                sweep.drop_set(block.set);
+            }
+            in_use
+        });
+    }
+
+    /// The members of these sets, as the cache has them.
+    fn members(&self, cache: &Cache, of: &BTreeSet<SetId>) -> Vec<(SetId, Arc<AddressSet>)> {
+        let mut all = Vec::with_capacity(of.len());
+        for group in self.groups.iter().flatten() {
+            let pods = || group.members.iter().filter_map(|&key| cache.pod(key)).map(|pod| &**pod);
+            if of.contains(&group.set) {
+                all.push((group.set, Arc::new(pods().flat_map(|pod| pod.addresses.iter().copied()).collect())));
+            }
+            for (name, named) in &group.named {
+                all.extend(named.members(name, of, pods));
+            }
+        }
+        let pods = || cache.pods().map(|(_, pod)| &**pod).filter(|pod| pod.is_endpoint());
+        for (name, places) in &self.anywhere {
+            for named in places.values() {
+                all.extend(named.members(name, of, pods));
+            }
+        }
+        let blocks = self.blocks.iter().map(|(addresses, block)| (block.set, addresses.clone()));
+        all.extend(blocks.filter(|(set, _)| of.contains(set)));
+        all
+    }
+
+    /// All sets with their members: the slow truth beside the deltas.
+    #[cfg(test)]
+    pub(crate) fn all(&self, cache: &Cache) -> BTreeMap<SetId, AddressSet> {
+        let named = |named: &Named| named.numbers().map(|(_, set)| set).collect::<Vec<_>>();
+        let groups = self.groups.iter().flatten();
+        let of_groups = groups.flat_map(|group| group.named.values().flat_map(named).chain([group.set]));
+        let anywhere = self.anywhere.values().flat_map(|places| places.values()).flat_map(named);
+        let ids = of_groups.chain(anywhere).chain(self.blocks.values().map(|block| block.set)).collect();
+        self.members(cache, &ids).into_iter().map(|(set, members)| (set, AddressSet::clone(&members))).collect()
+    }
+}
+
+/// The identity of a set that was not there, as far as this batch is concerned.
+fn fresh(identities: &mut Identities, pending: &mut Pending, key: &SetKey) -> SetId {
+    let set = identities.of(key);
+    pending.fresh.insert(set);
+    set
+}
+
+/// What of a pod sets depend on, beside its labels.
+fn shape(pod: &Pod) -> (&[IpAddr], &[crate::object::ContainerPort]) {
+    (&pod.addresses, &pod.ports)
+}
+
+/// A block without its exceptions.
+pub(crate) fn addresses_of(block: &IpBlock) -> AddressSet {
+    let except: AddressSet = block.except.iter().copied().collect();
+    AddressSet::from_iter([block.cidr]).subtract(&except)
+}
+
+impl Group {
+    /// Replaces what a pod contributes.
+    fn move_pod(
+        &mut self,
+        cache: &Cache,
+        key: PodKey,
+        old: Option<&Pod>,
+        new: Option<&Pod>,
+        identities: &mut Identities,
+        pending: &mut Pending,
+    ) {
+        if new.is_some() {
+            self.members.insert(key);
+        } else {
+            self.members.remove(&key);
+        }
+        let members = &self.members;
+        let others = |address| cache.pods_at(address).filter(|(other, _)| *other != key && members.contains(other));
+        let of = |pod: Option<&'_ Pod>| pod.map(|pod| pod.addresses.clone()).unwrap_or_default();
+        pending.shift(self.set, &of(old), &of(new), |address| others(address).next().is_some());
+        for (name, named) in &mut self.named {
+            let key_of = |number| SetKey::NamedIn(self.peer.clone(), name.clone(), number);
+            let declares = |address, number| others(address).any(|(_, pod)| named::declares(pod, name, number));
+            named.move_pod(name, old, new, declares, identities, pending, key_of);
+        }
+    }
+}

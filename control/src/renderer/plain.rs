@@ -1,0 +1,326 @@
+//! Plain lists: the contract's sets and tiers turned into what a table takes, addresses that are allowed or denied in order.
+//!
+//! ```text
+//!  Transaction --sets--> Parts of each set --names--> rules with addresses --lower--> PlainList --> PlainTransaction
+//!              `-endpoints, lists ---------------------^     (tiers, Pass)
+//! ```
+//! For renderers whose stack does not know sets, or knows them by their members as the classifier does. A delta touches the lists
+//! that name its set; of those, the ones that say something else afterwards get a new revision, and their pods are in the
+//! transaction that comes out.
+//!
+//! **Invariant.** What comes out is a function of the sets, lists and endpoints alone, whatever the transactions were that led to
+//! them. What could not be lowered is tried again with the next transaction.
+
+mod lower;
+mod parts;
+mod shared;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::{AHashMap, AHashSet};
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, Services};
+
+pub use self::lower::TooComplex;
+pub(super) use self::lower::{Product, subtract};
+use self::lower::{Tiered, lower};
+#[cfg(test)]
+pub(crate) use self::parts::PART;
+use self::parts::{Parts, join};
+use self::shared::Shared;
+use crate::contract::{Endpoint, ListId, Peers, RuleList, SetDelta, SetId, Transaction};
+use crate::object::{Node, PodName};
+use crate::origin::Direction;
+
+/// One rule of a pod: what happens to traffic with these peers to these services.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PlainRule {
+    /// The other end.
+    pub(crate) peers: Addresses,
+    /// Protocols and destination ports.
+    pub(crate) services: Services,
+    /// Allow or deny.
+    pub(crate) action: Action,
+    /// Which policy's rule this is.
+    pub(crate) origin: OriginId,
+}
+
+/// A pod's rules for one direction, in order; the first that matches decides. One matches everything.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PlainList {
+    /// Distinguishes this list from every other list of the renderer that ever was.
+    pub(crate) revision: u64,
+    /// The rules.
+    pub(crate) rules: Vec<PlainRule>,
+    /// Before which rule traffic with the own node is allowed; none where no rule says so.
+    pub(crate) own_node: Option<usize>,
+}
+
+/// All that a table is made of for one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlainPod {
+    /// The node it runs on.
+    pub(crate) node: Arc<str>,
+    /// Its addresses.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Its MAC address where it is known.
+    pub(crate) mac: Option<[u8; 6]>,
+    /// What may come in; none for everything.
+    pub(crate) ingress: Option<Arc<PlainList>>,
+    /// What may go out; none for everything.
+    pub(crate) egress: Option<Arc<PlainList>>,
+}
+
+/// A transaction in plain lists.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlainTransaction {
+    /// Whether this is the whole state: pods and nodes that are not in it are gone.
+    pub(crate) resync: bool,
+    /// Pods with their new lists, none for a pod that is gone.
+    pub(crate) pods: Vec<(PodName, Option<Arc<PlainPod>>)>,
+    /// Nodes with their new state, none for a node that is gone.
+    pub(crate) nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
+}
+
+impl PlainTransaction {
+    /// What the transaction says of a node: none when it says nothing, and none within when the node is gone.
+    pub(crate) fn node(&self, name: &str) -> Option<Option<&Node>> {
+        let said = self.nodes.iter().rev().find(|(named, _)| **named == *name);
+        match said {
+            Some((_, node)) => Some(node.as_deref()),
+            None => self.resync.then_some(None),
+        }
+    }
+}
+
+/// Addresses that some rules name together.
+#[derive(Debug, Default)]
+struct Joined {
+    members: Vec<Arc<AddressSet>>,
+    lists: BTreeSet<ListId>,
+}
+
+/// A list in use.
+#[derive(Debug)]
+struct Listed {
+    list: Arc<RuleList>,
+    direction: Direction,
+    plain: Option<Arc<PlainList>>,
+    pods: BTreeSet<PodName>,
+}
+
+/// What is to be told, and stays so until it could be.
+#[derive(Debug, Default)]
+struct Pending {
+    resync: bool,
+    lists: BTreeSet<ListId>,
+    pods: BTreeSet<PodName>,
+    nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct PlainLists {
+    sets: AHashMap<SetId, Parts>,
+    shared: Shared,
+    joined: AHashMap<Arc<[SetId]>, Joined>,
+    by_set: AHashMap<SetId, BTreeSet<Arc<[SetId]>>>,
+    lists: AHashMap<ListId, Listed>,
+    endpoints: BTreeMap<PodName, Arc<Endpoint>>,
+    pending: Pending,
+    revisions: u64,
+}
+
+impl PlainLists {
+    /// Intervals of address sets written so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.shared.written()
+    }
+
+    /// Whether it remembers no set, list or pod.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { sets, joined, by_set, lists, endpoints, .. } = self;
+        sets.is_empty() && joined.is_empty() && by_set.is_empty() && lists.is_empty() && endpoints.is_empty()
+    }
+
+    /// Follows a transaction.
+    ///
+    /// # Errors
+    /// [`TooComplex`]; what the transaction says is then part of the answer to the next one.
+    pub(crate) fn follow(&mut self, transaction: &Transaction) -> Result<PlainTransaction, TooComplex> {
+        self.take_sets(transaction);
+        self.take_endpoints(transaction);
+        for set in &transaction.dropped {
+            self.sets.remove(set);
+        }
+        self.shared.end();
+        self.pending.resync |= transaction.resync;
+        if transaction.resync {
+            self.pending.nodes.clear();
+        }
+        self.pending.nodes.extend(transaction.nodes.iter().cloned());
+        self.tell()
+    }
+
+    fn take_sets(&mut self, transaction: &Transaction) {
+        if transaction.resync {
+            let there: AHashSet<SetId> = transaction.sets.iter().map(|delta| delta.set).collect();
+            self.sets.retain(|set, _| there.contains(set));
+        }
+        let mut touched: BTreeSet<Arc<[SetId]>> = BTreeSet::new();
+        for SetDelta { set, added, removed } in &transaction.sets {
+            let parts = self.sets.entry(*set).or_default();
+            if transaction.resync {
+                let before = parts.sets().fold(AddressSet::default(), |all, part| all.union(part));
+                parts.apply(&added.subtract(&before), &before.subtract(added), &mut self.shared);
+            } else {
+                parts.apply(added, removed, &mut self.shared);
+            }
+            touched.extend(self.by_set.get(set).into_iter().flatten().cloned());
+        }
+        for sets in touched {
+            let members = members(&self.sets, &sets);
+            let joined = self.joined.get_mut(&sets).expect("indexed by its sets");
+            if joined.members != members {
+                joined.members = members;
+                self.pending.lists.extend(&joined.lists);
+            }
+        }
+    }
+
+    fn take_endpoints(&mut self, transaction: &Transaction) {
+        let before = if transaction.resync { self.endpoints.keys().cloned().collect() } else { BTreeSet::new() };
+        let mut gone: Vec<_> = before.into_iter().map(|name| (name, None)).collect();
+        if transaction.resync {
+            let there: AHashSet<&PodName> = transaction.endpoints.iter().map(|(name, _)| name).collect();
+            gone.retain(|(name, _)| !there.contains(name));
+        }
+        for (name, new) in gone.iter().chain(&transaction.endpoints) {
+            let old = match new {
+                Some(new) => self.endpoints.insert(name.clone(), new.clone()),
+                None => self.endpoints.remove(name),
+            };
+            if old == *new && !transaction.resync {
+                continue;
+            }
+            self.pending.pods.insert(name.clone());
+            // First the new: a list that both have stays in use.
+            if let Some(new) = new {
+                self.acquire(new.rules.ingress.as_ref(), Direction::Ingress, name);
+                self.acquire(new.rules.egress.as_ref(), Direction::Egress, name);
+            }
+            for list in old.iter().flat_map(|old| old.rules.lists()) {
+                if !new.iter().flat_map(|new| new.rules.lists()).any(|kept| kept.id == list.id) {
+                    self.release(list.id, name);
+                }
+            }
+        }
+    }
+
+    fn acquire(&mut self, list: Option<&Arc<RuleList>>, direction: Direction, pod: &PodName) {
+        let Some(list) = list else { return };
+        let listed = self.lists.entry(list.id).or_insert_with(|| {
+            self.pending.lists.insert(list.id);
+            for sets in sets_of(list) {
+                let joined = self.joined.entry(sets.clone()).or_insert_with(|| {
+                    for set in sets.iter() {
+                        self.by_set.entry(*set).or_default().insert(sets.clone());
+                    }
+                    Joined { members: members(&self.sets, sets), lists: BTreeSet::new() }
+                });
+                joined.lists.insert(list.id);
+            }
+            Listed { list: list.clone(), direction, plain: None, pods: BTreeSet::new() }
+        });
+        listed.pods.insert(pod.clone());
+    }
+
+    fn release(&mut self, id: ListId, pod: &PodName) {
+        let Some(listed) = self.lists.get_mut(&id) else { return };
+        listed.pods.remove(pod);
+        if !listed.pods.is_empty() {
+            return;
+        }
+        let Some(Listed { list, .. }) = self.lists.remove(&id) else { return };
+        for sets in sets_of(&list) {
+            let Some(joined) = self.joined.get_mut(sets) else { continue };
+            joined.lists.remove(&id);
+            if !joined.lists.is_empty() {
+                continue;
+            }
+            self.joined.remove(sets);
+            for set in sets.iter() {
+                if let Some(users) = self.by_set.get_mut(set) {
+                    users.remove(sets);
+                    if users.is_empty() {
+                        self.by_set.remove(set);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What changed since it was last told.
+    fn tell(&mut self) -> Result<PlainTransaction, TooComplex> {
+        for id in &self.pending.lists {
+            let Some(listed) = self.lists.get_mut(id) else { continue };
+            let lowered = lower(tiered(&listed.list, &self.joined), listed.direction)?;
+            let same = |plain: &Arc<PlainList>| plain.rules == lowered.rules && plain.own_node == lowered.own_node;
+            if !listed.plain.as_ref().is_some_and(same) {
+                self.revisions += 1;
+                let (rules, own_node) = (lowered.rules, lowered.own_node);
+                listed.plain = Some(Arc::new(PlainList { revision: self.revisions, rules, own_node }));
+                self.pending.pods.extend(listed.pods.iter().cloned());
+            }
+        }
+        let Pending { resync, pods, nodes, .. } = std::mem::take(&mut self.pending);
+        let pods = pods.into_iter().map(|name| {
+            let pod = self.endpoints.get(&name).map(|endpoint| Arc::new(self.plain(endpoint)));
+            (name, pod)
+        });
+        Ok(PlainTransaction { resync, pods: pods.collect(), nodes })
+    }
+
+    fn plain(&self, endpoint: &Endpoint) -> PlainPod {
+        let plain = |list: &Option<Arc<RuleList>>| self.lists.get(&list.as_ref()?.id)?.plain.clone();
+        PlainPod {
+            node: endpoint.node.clone(),
+            addresses: endpoint.addresses.clone(),
+            mac: endpoint.mac,
+            ingress: plain(&endpoint.rules.ingress),
+            egress: plain(&endpoint.rules.egress),
+        }
+    }
+}
+
+/// The sets that the rules of a list name together.
+fn sets_of(list: &RuleList) -> impl Iterator<Item = &Arc<[SetId]>> {
+    list.rules.iter().filter_map(|rule| match &rule.peers {
+        Peers::Sets(sets) => Some(sets),
+        Peers::Any | Peers::OwnNode => None,
+    })
+}
+
+fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Arc<AddressSet>> {
+    join(sets.iter().filter_map(|set| all.get(set)).flat_map(Parts::sets).cloned().collect())
+}
+
+/// The rules of a list with addresses in place of sets, one for each part.
+fn tiered(list: &RuleList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
+    list.rules.iter().flat_map(|rule| {
+        let peers: Vec<Option<Addresses>> = match &rule.peers {
+            Peers::Any => vec![Some(Addresses::Any)],
+            Peers::OwnNode => vec![None],
+            Peers::Sets(sets) => joined[sets].members.iter().map(|set| Some(Addresses::Set(set.clone()))).collect(),
+        };
+        peers.into_iter().map(|peers| Tiered {
+            tier: rule.tier,
+            peers,
+            services: rule.services.clone(),
+            action: rule.action,
+            origin: rule.origin,
+        })
+    })
+}

@@ -1,0 +1,159 @@
+//! Lowering: ordered rules in tiers to ordered rules that allow or deny, with the same verdicts.
+//!
+//! ```text
+//!  Admin          1 Accept A        allow A
+//!                 2 Pass   B
+//!                 3 Deny   C        deny  C without B
+//!  NetworkPolicy  4 Accept D        allow D              (what is in B and C gets here)
+//!                 5 Deny   any      deny  any
+//! ```
+//! A tier's rule is asked about what no earlier Pass of its tier has taken away, so the region of a Pass is cut out of the rules that
+//! follow it in the tier, and the Pass itself goes. What earlier rules decide need not be cut out: they still come first. Behind
+//! a rule that decides everything that reaches it, nothing is asked.
+//!
+//! **What lost.** To repeat the later tiers, restricted to its region, in the place of each Pass: their rules are the many, and a
+//! set that changes would change every copy. A third verdict in the packet path: each packet would pay for it.
+
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, ServiceSet, Services};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::PlainRule;
+use crate::contract::{RuleAction, Tier};
+use crate::origin::{Direction, Origins};
+
+/// Traffic with these peers to these services.
+pub(in crate::renderer) type Product = (Addresses, Services);
+
+/// The most rules that one rule may become by cutting. Each step keeps at most one rule for each different remainder of
+/// services, so that a rule needs a dozen Pass rules of overlapping ports before it to come here.
+const MAX_PIECES: usize = 4_096;
+
+/// The Pass rules of a tier cut a rule into too many.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the Pass rules before it cut a rule of the {tier:?} tier into more than {MAX_PIECES}; use fewer Pass rules with \
+     overlapping ports"
+)]
+pub struct TooComplex {
+    /// The tier.
+    pub tier: Tier,
+    /// The rule.
+    pub origin: OriginId,
+}
+
+/// A rule with addresses.
+#[derive(Clone, Debug)]
+pub(super) struct Tiered {
+    pub(super) tier: Tier,
+    /// None for the own node.
+    pub(super) peers: Option<Addresses>,
+    pub(super) services: Services,
+    pub(super) action: RuleAction,
+    pub(super) origin: OriginId,
+}
+
+/// What comes out.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Lowered {
+    pub(super) rules: Vec<PlainRule>,
+    /// Before which rule traffic with the own node is allowed.
+    pub(super) own_node: Option<usize>,
+}
+
+/// Lowers the rules of one direction, which come by tier. Where they leave something open, an allow of everything ends the list.
+pub(super) fn lower(rules: impl IntoIterator<Item = Tiered>, direction: Direction) -> Result<Lowered, TooComplex> {
+    let mut lowered = Lowered { rules: Vec::new(), own_node: None };
+    let (mut tier, mut passed) = (Tier::Admin, Vec::<Product>::new());
+    for Tiered { tier: of, peers, services, action, origin } in rules {
+        debug_assert!(tier <= of, "rules come by tier");
+        if tier != of {
+            (tier, passed) = (of, Vec::new());
+        }
+        let Some(peers) = peers else {
+            debug_assert!(action == RuleAction::Accept && services == Services::Any && passed.is_empty());
+            lowered.own_node = lowered.own_node.or(Some(lowered.rules.len()));
+            continue;
+        };
+        let action = match action {
+            RuleAction::Accept => Action::Allow,
+            RuleAction::Deny => Action::Deny,
+            RuleAction::Pass => {
+                passed.push((peers, services));
+                continue;
+            }
+        };
+        let rule = |(peers, services)| PlainRule { peers, services, action, origin };
+        if passed.is_empty() {
+            let decides_everything = peers == Addresses::Any && services == Services::Any;
+            lowered.rules.push(rule((peers, services)));
+            if decides_everything {
+                return Ok(lowered);
+            }
+        } else {
+            let left = cut((peers, services), &passed).ok_or(TooComplex { tier, origin })?;
+            lowered.rules.extend(left.into_iter().map(rule));
+        }
+    }
+    let origin = Origins::not_isolated(direction);
+    lowered.rules.push(PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Allow, origin });
+    Ok(lowered)
+}
+
+/// A region without others, in pieces that do not overlap. None when they are too many.
+fn cut(region: Product, without: &[Product]) -> Option<Vec<Product>> {
+    let mut pieces = vec![region];
+    for hole in without {
+        let mut left: Vec<Product> = Vec::with_capacity(pieces.len());
+        for (peers, services) in pieces.iter().flat_map(|piece| subtract(piece, hole)) {
+            match left.iter_mut().find(|(_, same)| *same == services) {
+                Some((others, _)) => *others = addresses(others).union(&addresses(&peers)).into(),
+                None => left.push((peers, services)),
+            }
+        }
+        pieces = left;
+        if pieces.len() > MAX_PIECES {
+            return None;
+        }
+    }
+    Some(pieces)
+}
+
+/// The first product without the second: other peers with all services, and the same peers with other services.
+pub(in crate::renderer) fn subtract(piece: &Product, hole: &Product) -> Vec<Product> {
+    let (peers, denied_peers) = (addresses(&piece.0), addresses(&hole.0));
+    let same_peers = peers.intersect(&denied_peers);
+    if same_peers.is_empty() {
+        return vec![piece.clone()];
+    }
+    let (services, denied_services) = (service_set(&piece.1), service_set(&hole.1));
+    if services.intersect(&denied_services).is_empty() {
+        return vec![piece.clone()];
+    }
+    let mut left = Vec::new();
+    let other_peers = peers.subtract(&denied_peers);
+    if !other_peers.is_empty() {
+        left.push((other_peers.into(), piece.1.clone()));
+    }
+    let other_services = services.subtract(&denied_services);
+    if !other_services.is_empty() {
+        left.push((same_peers.into(), other_services.into()));
+    }
+    left
+}
+
+fn addresses(addresses: &Addresses) -> AddressSet {
+    match addresses {
+        Addresses::Any => [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())].into_iter().collect(),
+        Addresses::Set(set) => AddressSet::clone(set),
+    }
+}
+
+fn service_set(services: &Services) -> ServiceSet {
+    match services {
+        Services::Any => ServiceSet::all(),
+        Services::Set(set) => ServiceSet::clone(set),
+    }
+}
+
+#[cfg(test)]
+mod tests;

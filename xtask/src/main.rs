@@ -106,7 +106,8 @@ fn e2e(seconds: &str) -> bool {
         let mut args = vec!["test", "--workspace", "--no-fail-fast"];
         args.extend(tests.iter().flat_map(|name| ["--test", name]));
         args.extend(["--", "--test-threads", "1", "--show-output"]);
-        cargo(&args).env("BULKHEAD_E2E_SECONDS", seconds).envs(environment.iter().copied()).run()
+        let step = cargo(&args).env("BULKHEAD_E2E_SECONDS", seconds);
+        environment.iter().fold(step, |step, (name, value)| step.env(name, value)).run()
     };
     // The vswitch once more as it is with the other attachment: what its own crates test knows nothing of that.
     let Ok(of_the_program) = e2e_tests_in(&["tests"]) else { return false };

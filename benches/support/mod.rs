@@ -49,7 +49,12 @@ pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
     }
     for at in 0..shape.pods.div_ceil(shape.pods_per_node) {
         let address = IpAddr::from(Ipv4Addr::from(0xac10_0000 + at));
-        objects.push(Object::Node(Node { name: node_name(at), addresses: vec![address], pod_cidrs: vec![] }));
+        objects.push(Object::Node(Node {
+            name: node_name(at),
+            labels: Labels::new(),
+            addresses: vec![address],
+            pod_cidrs: vec![],
+        }));
     }
     objects.extend((0..shape.pods).map(|at| Object::Pod(pod(shape, at))));
     objects.extend((0..shape.policies).map(|at| Object::Policy(policy(shape, at, &mut random))));

@@ -143,6 +143,7 @@ impl Cache {
                 let name = policy.name.clone();
                 self.set_policy(name, Some(Arc::new(policy)))
             }
+            Event::Apply(Object::ClusterPolicy(_)) => None,
             Event::DeleteNamespace(name) => self.set_namespace(name, None),
             Event::DeletePod(name) => self.set_pod(&name, None),
             Event::DeleteNode(name) => self.set_node(&name, None),

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use bulkhead_classifier::{AddressSet, OriginId, Services};
 
 use crate::object::{Node, PodName};
+pub use crate::object::{RuleAction, Tier};
 
 /// The identity of an address set. Never another set's, also when the set is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,34 +43,6 @@ pub struct SetDelta {
     pub added: Arc<AddressSet>,
     /// The addresses that left it; none of them is in `added`.
     pub removed: Arc<AddressSet>,
-}
-
-/// Where a rule stands among the three layers that Kubernetes knows. The tiers are asked in this order.
-/// Source: sigs.k8s.io/network-policy-api, "API Overview".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tier {
-    /// What the cluster's administrator decides before everybody else.
-    Admin,
-    /// NetworkPolicy: what it says of a pod that it isolates is final.
-    NetworkPolicy,
-    /// What the administrator decides where no NetworkPolicy isolates.
-    Baseline,
-}
-
-impl Tier {
-    /// All of them, in their order.
-    pub const ALL: [Self; 3] = [Self::Admin, Self::NetworkPolicy, Self::Baseline];
-}
-
-/// What a rule does with the traffic that it is the first of its tier to match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RuleAction {
-    /// Lets it through.
-    Accept,
-    /// Drops it.
-    Deny,
-    /// Leaves it to the next tier.
-    Pass,
 }
 
 /// The other end of a rule's traffic: sources of ingress, destinations of egress.

@@ -51,7 +51,12 @@ pub(crate) fn namespace(name: &str, text: &str) -> Object {
 }
 
 pub(crate) fn node(name: &str, address: &str) -> Object {
-    Object::Node(Node { name: name.into(), addresses: vec![address.parse().unwrap()], pod_cidrs: vec![] })
+    Object::Node(Node {
+        name: name.into(),
+        labels: Labels::new(),
+        addresses: vec![address.parse().unwrap()],
+        pod_cidrs: vec![],
+    })
 }
 
 pub(crate) fn pod(text: &str, addresses: &str, node: &str, label_text: &str) -> Object {

@@ -2,6 +2,8 @@
 //!
 //! Whoever makes one of these (the file source, later the API watch) has checked it; nothing below checks again.
 
+mod cluster_policy;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -10,6 +12,9 @@ use std::sync::Arc;
 use bulkhead_classifier::{PortRange, Service};
 use ipnet::IpNet;
 
+pub use self::cluster_policy::{
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Rank, RuleAction, Tier,
+};
 use crate::selector::Selector;
 
 /// Label keys and values.
@@ -219,6 +224,8 @@ impl Pod {
 pub struct Node {
     /// Its name.
     pub name: Arc<str>,
+    /// Its labels.
+    pub labels: Labels,
     /// Its own addresses (`status.addresses` that are IP addresses).
     pub addresses: Vec<IpAddr>,
     /// The blocks that its pods get addresses from (`spec.podCIDRs`).
@@ -272,6 +279,8 @@ pub enum Peer {
     Pods(PodPeer),
     /// Addresses by block.
     Block(IpBlock),
+    /// Nodes by label, with the addresses that they say are theirs. Only cluster policies name them.
+    Nodes(Selector),
 }
 
 /// Pods that a rule names: those that `pods` selects in the namespaces that `namespaces` selects.
@@ -335,4 +344,6 @@ pub enum Object {
     Node(Node),
     /// A NetworkPolicy.
     Policy(Policy),
+    /// A policy of the tiers around NetworkPolicy.
+    ClusterPolicy(ClusterPolicy),
 }

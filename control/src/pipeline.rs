@@ -13,7 +13,7 @@ use bulkhead_classifier::OriginId;
 use crate::cache::{Cache, Change, Event};
 use crate::configurator::Configurator;
 use crate::contract::{Endpoint, Transaction};
-use crate::object::{Denied, IngressIsolation, Node, Object, Pod, PodName, PolicyName};
+use crate::object::{Denied, IngressIsolation, Labels, Node, Object, Pod, PodName, PolicyName};
 use crate::origin::Origins;
 use crate::processor::{Committed, Processor, Scope};
 use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
@@ -197,7 +197,7 @@ impl Pipeline {
         let object = self.cache.nodes().get(name);
         let mut node = match object {
             Some(node) => Node::clone(node),
-            None => Node { name: name.clone(), addresses: Vec::new(), pod_cidrs: Vec::new() },
+            None => Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new() },
         };
         let host_pods = self.cache.host_network_pods(name);
         node.addresses.extend(host_pods.flat_map(|pod| pod.addresses.iter().copied()));

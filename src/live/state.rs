@@ -209,7 +209,7 @@ fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
     let known = objects.iter().any(|object| match object {
         Object::Node(known) => &*known.name == node,
         Object::Pod(pod) => pod.node.as_deref() == Some(node),
-        Object::Namespace(_) | Object::Policy(_) => false,
+        Object::Namespace(_) | Object::Policy(_) | Object::ClusterPolicy(_) => false,
     });
     anyhow::ensure!(known, "the state has neither node `{node}` nor a pod on it\n  help: was the file cut off?");
     Ok(())

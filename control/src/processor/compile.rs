@@ -94,7 +94,7 @@ impl Blocks {
     pub(super) fn of(policy: &Policy) -> Self {
         let blocks = |rule: &PolicyRule| -> Option<Arc<AddressSet>> {
             let sets = rule.peers.iter().flatten().filter_map(|peer| match peer {
-                Peer::Pods(_) => None,
+                Peer::Pods(_) | Peer::Nodes(_) => None,
                 Peer::Block(block) => Some(addresses_of(block)),
             });
             sets.reduce(|all, set| all.union(&set)).map(Arc::new)
@@ -151,7 +151,7 @@ impl Compiler<'_> {
         let blocks = self.blocks.0.get(&(direction, at)).map(|block| self.book.block(block));
         let groups = peers.iter().filter_map(|peer| match peer {
             Peer::Pods(peer) => Some(self.book.find(peer).set()),
-            Peer::Block(_) => None,
+            Peer::Block(_) | Peer::Nodes(_) => None,
         });
         named_sets(blocks.into_iter().chain(groups))
     }
@@ -204,7 +204,7 @@ fn rules(policy: &Policy) -> impl Iterator<Item = (Direction, usize, &PolicyRule
 fn places(rule: &PolicyRule) -> Vec<Anywhere> {
     let Some(peers) = &rule.peers else { return vec![Anywhere::Everybody] };
     let block = |peer: &Peer| match peer {
-        Peer::Pods(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) => None,
         Peer::Block(block) => Some(Anywhere::Block(block.clone())),
     };
     peers.iter().filter_map(block).collect()

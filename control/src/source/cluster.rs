@@ -134,7 +134,7 @@ pub(super) fn node(value: &Value) -> Read {
             blocks.extend(spec.pod_cidr.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podCIDR"), text)));
         }
         let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
-        Some(Object::Node(Node { name: name?.into(), addresses, pod_cidrs }))
+        Some(Object::Node(Node { name: name?.into(), labels: labels_of(metadata.labels), addresses, pod_cidrs }))
     };
     // All that a node does is to allow: what is between it and its own pods.
     read("Node", false, value, build, |_| Outcome::Nothing)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cluster;
+use super::cluster_policy;
 use super::error::{Findings, Problem, quoted};
 use super::names;
 use super::path::FieldPath;
@@ -111,6 +112,9 @@ pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
         Ok(identity) => identity,
         Err(problem) => return Decoded::Unreadable(problem),
     };
+    if let Some(read) = cluster_policy::read(api_version, kind, &value) {
+        return Decoded::Read(Box::new(read));
+    }
     let read = match (api_version, kind) {
         (POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1, None),
         (BETA_POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1beta1, None),

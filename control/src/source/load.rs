@@ -158,8 +158,13 @@ impl Loader {
             }
             Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
         };
-        if let Some(Object::Policy(policy)) = &mut object {
-            policy.position = Some(Position {
+        let position = match &mut object {
+            Some(Object::Policy(policy)) => Some(&mut policy.position),
+            Some(Object::ClusterPolicy(policy)) => Some(&mut policy.position),
+            _ => None,
+        };
+        if let Some(position) = position {
+            *position = Some(Position {
                 file: Arc::clone(context.file),
                 document: context.document,
                 line: context.line,
@@ -192,8 +197,13 @@ impl Loader {
     fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
         let slot = &mut self.slots[first];
         let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
-        let is_endpoint = |object: &Object| matches!(object, Object::Pod(pod) if pod.is_endpoint());
-        let has_endpoint = slot.object.iter().chain(&object).any(is_endpoint);
+        // Without one of these, what a policy forbids would pass.
+        let counts = |object: &Object| match object {
+            Object::Pod(pod) => pod.is_endpoint(),
+            Object::ClusterPolicy(_) => true,
+            _ => false,
+        };
+        let counted = slot.object.iter().chain(&object).any(counts);
         slot.object = match (slot.object.take(), object) {
             (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
             (Some(one), Some(other)) if one == other => Some(one),
@@ -206,7 +216,7 @@ impl Loader {
         };
         // Nothing can stand for two pods that differ in labels or addresses, and without them their policies do not hold.
         let severity = match self.strictness {
-            Strictness::Lenient if slot.object.is_some() || !has_endpoint => Severity::Warning,
+            Strictness::Lenient if slot.object.is_some() || !counted => Severity::Warning,
             _ => Severity::Error,
         };
         let problem = Problem::new(&FieldPath::default(), text, "remove one of the two");
@@ -222,6 +232,9 @@ fn consequence(outcome: &Outcome) -> &'static str {
         }
         Outcome::Closed(Object::Namespace(_)) => "; until then only its name is known of it",
         Outcome::Closed(Object::Policy(_)) => "; until then it isolates its pods and allows nothing",
+        Outcome::Closed(Object::ClusterPolicy(_)) => {
+            "; until then the rule matches nothing if it accepts, and denies everything if it does not"
+        }
         Outcome::Closed(_) => "; until then the object counts without this part",
         _ => "; until then the object is left out",
     }

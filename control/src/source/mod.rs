@@ -8,6 +8,7 @@
 //! ```text
 //!  paths --read--> text --parse--> documents, list items --decode--> kind
 //!                   |                                                 |-- NetworkPolicy --policy--.
+//!                   |                                                 |-- ClusterNetworkPolicy, ... --cluster_policy--+
 //!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
 //!                   |                                                 `-- any other: counted       |
 //!                   `------------------------locate: lines of -----------------------> errors, warnings
@@ -38,6 +39,7 @@
 
 mod address;
 mod cluster;
+mod cluster_policy;
 mod decode;
 mod document;
 mod error;

@@ -206,11 +206,12 @@ fn a_namespace_with_the_name_of_another_in_its_label_is_an_error() {
 
 #[test]
 fn a_node_keeps_its_addresses_and_blocks() {
-    let text = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24, podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}, \
+    let text = "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {os: linux}}, spec: {podCIDR: 10.1.0.0/24, podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}, \
                 status: {addresses: [{type: InternalIP, address: 192.168.0.1}, {type: Hostname, address: n1}, \
                 {type: ExternalIP, address: 'fd01::1'}, {type: InternalDNS, address: n1.x}]}}";
     let expected = Node {
         name: "n1".into(),
+        labels: [("os".into(), "linux".into())].into(),
         addresses: vec!["192.168.0.1".parse().unwrap(), "fd01::1".parse().unwrap()],
         pod_cidrs: vec!["10.1.0.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
     };

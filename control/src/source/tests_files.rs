@@ -40,6 +40,7 @@ fn names(loaded: &Loaded) -> Vec<String> {
         Object::Pod(pod) => pod.name.to_string(),
         Object::Namespace(namespace) => namespace.name.to_string(),
         Object::Node(node) => node.name.to_string(),
+        Object::ClusterPolicy(policy) => policy.rank.name.to_string(),
         Object::Policy(Policy { name, .. }) => name.to_string(),
     };
     loaded.objects.iter().map(name).collect()

@@ -35,7 +35,7 @@ fn peer(selectors: &str) -> PodPeer {
     let Object::Policy(Policy { ingress: Some(rules), .. }) = object(&policy("dev/p", &spec)) else { panic!("{spec}") };
     match &rules[0].peers.as_ref().unwrap()[0] {
         Peer::Pods(peer) => peer.clone(),
-        Peer::Block(block) => panic!("{block:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

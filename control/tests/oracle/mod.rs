@@ -160,6 +160,7 @@ impl State {
             Event::Apply(Object::Policy(policy)) => {
                 self.policies.insert(policy.name.clone(), policy);
             }
+            Event::Apply(Object::ClusterPolicy(_)) => {}
             Event::DeleteNamespace(name) => drop(self.namespaces.remove(&name)),
             Event::DeletePod(name) => drop(self.pods.remove(&name)),
             Event::DeleteNode(name) => drop(self.nodes.remove(&name)),
@@ -333,6 +334,10 @@ impl Asked<'_> {
                 Peer::Pods(peer) => pod.is_some_and(|pod| {
                     self.state.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
                 }),
+                Peer::Nodes(selector) => {
+                    let mut nodes = self.state.nodes.values();
+                    nodes.any(|node| selects(selector, &node.labels) && node.addresses.contains(&address))
+                }
                 Peer::Block(block) => {
                     let (inside, excepted) = in_block(block, address);
                     self.by_except |= inside && excepted;

@@ -95,7 +95,7 @@ pub(crate) fn node(rng: &mut Rng, at: usize) -> Object {
     if rng.chance(20) {
         addresses.push(node_address(false, at + 21));
     }
-    Object::Node(Node { name: text(NODES[at]), addresses, pod_cidrs: vec![] })
+    Object::Node(Node { name: text(NODES[at]), labels: Labels::new(), addresses, pod_cidrs: vec![] })
 }
 
 pub(crate) fn pod_name(rng: &mut Rng) -> PodName {
@@ -260,7 +260,7 @@ pub(crate) fn borders(state: &State) -> impl Iterator<Item = IpAddr> {
     let rules = policies.flat_map(|policy| policy.ingress.iter().chain(&policy.egress)).flatten();
     let blocks = rules.flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
         Peer::Block(block) => Some(block),
-        Peer::Pods(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) => None,
     });
     let nets = blocks.flat_map(|block| std::iter::once(&block.cidr).chain(&block.except));
     nets.flat_map(|net| {

@@ -150,7 +150,8 @@ fn show_object(object: &Object) -> String {
             )
         }
         Object::Namespace(namespace) => format!("{namespace:?}"),
-        Object::Node(node) => format!("node {} {:?}", node.name, node.addresses),
+        Object::Node(node) => format!("node {} {:?} {:?}", node.name, node.labels, node.addresses),
+        Object::ClusterPolicy(policy) => format!("{policy:?}"),
     }
 }
 
@@ -158,6 +159,7 @@ fn show_rule(rule: &PolicyRule) -> String {
     let peers = rule.peers.as_ref().map_or("anyone".into(), |peers| {
         let peer = |peer: &Peer| match peer {
             Peer::Block(block) => format!("{} except {:?}", block.cidr, block.except),
+            Peer::Nodes(nodes) => format!("nodes {nodes}"),
             Peer::Pods(peer) => match &peer.namespaces {
                 NamespaceScope::Own(_) => format!("pods {}", peer.pods),
                 NamespaceScope::Selected(scope) => format!("pods {} in {scope}", peer.pods),

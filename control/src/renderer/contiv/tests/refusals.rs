@@ -69,7 +69,12 @@ fn a_list_that_is_too_long_is_expanded_once_until_it_or_the_room_for_it_changes(
     let (outcome, work) = cost(&mut renderer, &of(vec![with(2, "n1", None)]));
     assert_eq!((outcome.is_err(), work), (true, NOTHING), "another pod changed, and the list is as long as before");
     let mut own = of(vec![]);
-    let node = Node { name: "n1".into(), addresses: vec!["192.168.0.1".parse().unwrap()], pod_cidrs: vec![] };
+    let node = Node {
+        name: "n1".into(),
+        labels: Default::default(),
+        addresses: vec!["192.168.0.1".parse().unwrap()],
+        pod_cidrs: vec![],
+    };
     own.nodes.push(("n1".into(), Some(Arc::new(node))));
     let (outcome, work) = cost(&mut renderer, &own);
     assert_eq!((outcome.is_err(), work), (true, once), "the node's addresses are in the list");

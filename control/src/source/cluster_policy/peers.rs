@@ -1,0 +1,178 @@
+//! Peers: pods, and for egress networks, nodes and domain names.
+
+use super::super::error::{Problem, quoted};
+use super::super::labels::selector;
+use super::super::path::FieldPath;
+use super::super::policy::block_of;
+use super::super::raw::{List, Mapping};
+use super::raw::RawPeer;
+use super::{Reader, pods_of};
+use crate::object::{ClusterPolicyKind, IpBlock, Peer, RuleAction};
+use crate::origin::Direction;
+use crate::selector::Selector;
+
+/// How many networks and domain names a peer may have, in both versions.
+const MAX_NAMED: usize = 25;
+
+/// The longest network, in characters.
+const MAX_NETWORK: usize = 43;
+
+/// The longest name in the domain name system, and the longest label of it, in octets. Source: RFC 1035 §2.3.4.
+const MAX_DOMAIN_NAME: usize = 253;
+const MAX_DOMAIN_LABEL: usize = 63;
+
+impl Reader<'_> {
+    /// The peers of a rule. What is not understood is left out here, so the rule counts only if no problem was found.
+    pub(super) fn peers(
+        &mut self,
+        direction: Direction,
+        action: Option<RuleAction>,
+        raw: &List<RawPeer>,
+        base: &FieldPath,
+    ) -> Vec<Peer> {
+        let raw = raw.as_deref().unwrap_or_default();
+        if raw.is_empty() {
+            let help = match direction {
+                Direction::Ingress => "write `- namespaces: {}` for every pod",
+                Direction::Egress => {
+                    "write `- namespaces: {}` for every pod, or `- networks: [0.0.0.0/0, '::/0']` for everybody"
+                }
+            };
+            self.findings.problem(base, "the rule has no peers", help);
+        }
+        self.at_most(raw.len(), "peers", base);
+        let mut peers = Vec::new();
+        for (at, Mapping(peer)) in raw.iter().enumerate() {
+            peers.extend(self.peer(direction, action, peer, &base.index(at)).into_iter().flatten());
+        }
+        peers
+    }
+
+    fn peer(
+        &mut self,
+        direction: Direction,
+        action: Option<RuleAction>,
+        raw: &RawPeer,
+        base: &FieldPath,
+    ) -> Option<Vec<Peer>> {
+        match raw.fields().as_slice() {
+            [] => {
+                let text = "the peer names nobody: it lost the field that this version of the API does not know";
+                let help = "write `namespaces: {}` if every pod is meant; else write the peer again";
+                return self.fail(Problem::new(base, text, help));
+            }
+            [_] => {}
+            [first, second, ..] => {
+                let text = format!("`{first}` and `{second}` stand together");
+                return self.fail(Problem::new(base, text, "write two peers, each after a `- `"));
+            }
+        }
+        for field in raw.fields() {
+            if direction == Direction::Ingress && matches!(field, "networks" | "nodes" | "domainNames") {
+                let text = format!("`{field}` is for egress only");
+                let help = "name pods here; what comes from elsewhere a NetworkPolicy of the namespace decides";
+                return self.fail(Problem::new(&base.key(field), text, help));
+            }
+        }
+        if let Some(Mapping(namespaces)) = &raw.namespaces {
+            let namespaces = selector(namespaces, &base.key("namespaces"), self.findings)?;
+            return Some(vec![Peer::Pods(pods_of(namespaces, Selector::everything()))]);
+        }
+        if let Some(Mapping(pods)) = &raw.pods {
+            return Some(vec![Peer::Pods(self.pods(pods, &base.key("pods"))?)]);
+        }
+        if let Some(Mapping(nodes)) = &raw.nodes {
+            return Some(vec![Peer::Nodes(selector(nodes, &base.key("nodes"), self.findings)?)]);
+        }
+        if let Some(networks) = &raw.networks {
+            return Some(self.networks(networks, &base.key("networks")));
+        }
+        self.domain_names(action, raw.domain_names.as_deref().unwrap_or_default(), &base.key("domainNames"));
+        Some(Vec::new())
+    }
+
+    /// The count of a set, and no value twice.
+    fn check_set(&mut self, values: &[String], what: &str, base: &FieldPath) {
+        if values.is_empty() {
+            self.findings.problem(base, format!("no {what}"), "add at least one, or remove the peer");
+        }
+        if values.len() > MAX_NAMED {
+            let text = format!("{} {what}; there may be {MAX_NAMED}", values.len());
+            self.findings.problem(base, text, "divide them over several peers");
+        }
+        if let Some(at) = (1..values.len()).find(|&at| values[..at].contains(&values[at])) {
+            self.findings.problem(base, format!("{} is there twice", quoted(&values[at])), "remove one of the two");
+        }
+    }
+
+    fn networks(&mut self, networks: &[String], base: &FieldPath) -> Vec<Peer> {
+        self.check_set(networks, "networks", base);
+        let mut peers = Vec::new();
+        for (at, text) in networks.iter().enumerate() {
+            let path = base.index(at);
+            if text.len() > MAX_NETWORK {
+                self.findings.problem(
+                    &path,
+                    format!("invalid block {}", quoted(text)),
+                    "write a block such as 10.0.0.0/8",
+                );
+            } else if let Some(cidr) = block_of(text, &path, self.findings) {
+                peers.push(Peer::Block(IpBlock { cidr, except: Vec::new() }));
+            }
+        }
+        peers
+    }
+
+    /// Checks domain names, which match nothing as long as nobody follows the answers that pods get.
+    fn domain_names(&mut self, action: Option<RuleAction>, domains: &[String], base: &FieldPath) {
+        if self.kind == ClusterPolicyKind::BaselineAdminNetworkPolicy {
+            let text = format!("`domainNames` is not in a {}", self.kind.name());
+            return self.findings.problem(base, text, "write them in an AdminNetworkPolicy, or write networks");
+        }
+        self.check_set(domains, "domain names", base);
+        for (at, name) in domains.iter().enumerate().filter(|(_, name)| !is_domain_pattern(name)) {
+            let help = "write a name such as www.example.com, or `*.` and a name for all that end in it";
+            self.findings.problem(&base.index(at), format!("invalid domain name {}", quoted(name)), help);
+        }
+        match action {
+            Some(RuleAction::Deny | RuleAction::Pass) => {
+                let help = "deny or pass networks instead: an address may have names that nobody has asked for";
+                self.findings.problem(base, "domain names are for Accept only", help);
+            }
+            Some(RuleAction::Accept) | None => {
+                let text = "domain names are not followed: this peer accepts nothing";
+                self.findings.warning(base, text, "name networks as well, until they are");
+            }
+        }
+    }
+}
+
+/// A domain name of at least two labels, `*.` before it or not. A `*` stands for one label or more.
+fn is_domain_pattern(text: &str) -> bool {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        label.len() <= MAX_DOMAIN_LABEL
+            && ends(bytes.first())
+            && ends(bytes.last())
+            && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte))
+    };
+    name.len() <= MAX_DOMAIN_NAME && name.contains('.') && name.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_first_and_alone() {
+        for good in ["example.com", "*.example.com", "a-b.c_d.example.com.", "*.io.x"] {
+            assert!(is_domain_pattern(good), "{good}");
+        }
+        for bad in ["", "*", "*.", "com", "*.com", "www.*.com", "*x.com", "-a.com", "a..com", "a^b.com", "*.*.com"] {
+            assert!(!is_domain_pattern(bad), "{bad}");
+        }
+    }
+}

@@ -220,6 +220,16 @@ fn positions(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<String> {
         Some(Origin::Policy { policy, direction, rule }) => {
             place(policy, &format!("spec.{}[{rule}]", direction.name())).into_iter().collect()
         }
+        Some(Origin::ClusterPolicy { policy, direction, rule, .. }) => {
+            let known = pipeline.cache().cluster_policies().get(policy);
+            let position = known.and_then(|policy| policy.position.as_ref());
+            let place = position.map(|position| {
+                let path = format!("spec.{}[{rule}]", direction.name());
+                let line = source::line_of(position, &path).unwrap_or(position.line);
+                format!("{policy} at {}:{line}", position.file)
+            });
+            place.into_iter().collect()
+        }
         Some(Origin::Isolation { policies, .. }) => policies.iter().filter_map(|policy| place(policy, "")).collect(),
         _ => Vec::new(),
     }

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{IngressIsolation, ObjectName, PodName, Position};
+use bulkhead_control::object::{ClusterPolicyKind, IngressIsolation, ObjectName, PodName, Position};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
 use bulkhead_control::source::{self, Strictness};
+use bulkhead_control::ties;
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -43,8 +44,30 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
     pipeline.resync(loaded.objects).context("the state does not compile")?;
     warn_of_missing_namespaces(&pipeline);
+    warn_of_ties(&pipeline);
     Ok(pipeline)
 }
+
+/// What the API of cluster policies leaves open, and is decided here.
+fn warn_of_ties(pipeline: &Pipeline) {
+    for tie in ties::ties(pipeline.cache()).iter().take(MAX_TIES) {
+        output::warn(&format!(
+            "{tie}: the API leaves open which is asked first; here it is the former, by its name\n  \
+             help: give one of them another priority"
+        ));
+    }
+    let kinds = pipeline.cache().cluster_policies().keys().map(|name| name.kind);
+    let (new, old): (Vec<_>, Vec<_>) = kinds.partition(|kind| *kind == ClusterPolicyKind::ClusterNetworkPolicy);
+    if !new.is_empty() && !old.is_empty() {
+        output::warn(
+            "there are policies of policy.networking.k8s.io/v1alpha1 and v1alpha2: all of a tier are asked by priority, a \
+             BaselineAdminNetworkPolicy last\n  help: write them in one version",
+        );
+    }
+}
+
+/// Ties that are told: more than a screen of them helps nobody.
+const MAX_TIES: usize = 10;
 
 /// Pods of a namespace without an object match no namespace selector but one for everything or by name.
 fn warn_of_missing_namespaces(pipeline: &Pipeline) {
@@ -52,7 +75,8 @@ fn warn_of_missing_namespaces(pipeline: &Pipeline) {
     let used: BTreeSet<_> = cache.pods().map(|(_, pod)| &pod.name.namespace).collect();
     let missing: Vec<&str> =
         used.into_iter().filter(|name| !cache.namespaces().contains_key(*name)).map(|name| &**name).collect();
-    if !missing.is_empty() && !cache.policies().is_empty() {
+    let has_policies = !cache.policies().is_empty() || !cache.cluster_policies().is_empty();
+    if !missing.is_empty() && has_policies {
         let names = output::some_of(&missing, 5);
         output::warn(&format!(
             "no Namespace object for {names}: a namespaceSelector by label does not match their pods\n  \
@@ -166,6 +190,9 @@ pub(crate) fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
 pub struct Attribution {
     /// The policy rule that decided.
     pub policy: Option<PolicyRef>,
+    /// The rule of a cluster policy that decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_policy: Option<ClusterPolicyRef>,
     /// For a default deny: the policies that isolate the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub isolated_by: Vec<PolicyRef>,
@@ -194,6 +221,24 @@ impl PolicyRef {
     }
 }
 
+/// A rule of a cluster policy.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct ClusterPolicyRef {
+    /// `Admin` or `Baseline`.
+    pub tier: &'static str,
+    /// The policy's kind.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which of its lists.
+    pub direction: &'static str,
+    /// The rule's position in that list, from 0.
+    pub rule: usize,
+    /// The rule's name where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<Arc<str>>,
+}
+
 /// What the origin of a decision means to the user.
 pub fn attribution(origin: Option<&Origin>) -> Attribution {
     match origin {
@@ -203,6 +248,17 @@ pub fn attribution(origin: Option<&Origin>) -> Attribution {
         },
         Some(Origin::Isolation { policies, direction }) => Attribution {
             isolated_by: policies.iter().map(|policy| PolicyRef::new(policy, direction.name(), None)).collect(),
+            ..Attribution::default()
+        },
+        Some(Origin::ClusterPolicy { tier, policy, direction, rule, rule_name }) => Attribution {
+            cluster_policy: Some(ClusterPolicyRef {
+                tier: tier.name(),
+                kind: policy.kind.name(),
+                name: policy.name.clone(),
+                direction: direction.name(),
+                rule: *rule,
+                rule_name: rule_name.clone(),
+            }),
             ..Attribution::default()
         },
         Some(Origin::OwnNode) => Attribution { exempt: Some("own_node"), ..Attribution::default() },

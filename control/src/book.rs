@@ -9,10 +9,13 @@
 //! Contiv did that.) The book knows members by pod and stores no addresses: those are the cache's, and an address leaves a
 //! set when the last member that has it does. What is taken back before the commit was never there.
 //!
+//! Nodes that a rule names by label are a set of their addresses ([`nodes`]).
+//!
 //! What an egress rule's port names stand for is kept for each group, and for rules without pod selectors for all pods of the
 //! cluster ([`Named`]): one set for each number that a name has.
 
 mod named;
+mod nodes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,9 +25,11 @@ use ahash::AHashMap;
 use bulkhead_classifier::AddressSet;
 
 pub(crate) use self::named::{Anywhere, Named, PortName};
+use self::nodes::Nodes;
 use crate::cache::{Cache, PodKey, scope_covers};
 use crate::contract::{SetDelta, SetId};
 use crate::object::{IpBlock, Namespace, NamespaceScope, Pod, PodPeer, PolicyName};
+use crate::selector::Selector;
 use crate::work::Work;
 
 /// A group's number; given again after the group is gone.
@@ -72,6 +77,8 @@ pub(crate) enum Use {
     NamedAnywhere(Anywhere, PortName),
     /// Fixed addresses.
     Block(Arc<AddressSet>),
+    /// The nodes of a selector.
+    Nodes(Selector),
 }
 
 /// What makes two sets the same one over a fresh start.
@@ -81,6 +88,7 @@ enum SetKey {
     NamedIn(PodPeer, PortName, u16),
     NamedAnywhere(Anywhere, PortName, u16),
     Block(Arc<AddressSet>),
+    Nodes(Selector),
 }
 
 /// Gives the identities of sets.
@@ -187,6 +195,7 @@ pub(crate) struct AddressBook {
     selected: BTreeSet<GroupId>,
     anywhere: AHashMap<PortName, AHashMap<Anywhere, Named>>,
     blocks: AHashMap<Arc<AddressSet>, Block>,
+    nodes: AHashMap<Selector, Nodes>,
     identities: Identities,
     pending: Pending,
 }
@@ -208,6 +217,7 @@ impl AddressBook {
                 before.extend(named.numbers().map(|(number, set)| (key(number), set)));
             }
         }
+        before.extend(self.nodes.iter().map(|(selector, nodes)| (SetKey::Nodes(selector.clone()), nodes.set)));
         before.extend(self.blocks.iter().map(|(block, Block { set, .. })| (SetKey::Block(block.clone()), *set)));
         Self { identities: Identities { given: self.identities.given, before }, ..Self::default() }
     }
@@ -320,6 +330,7 @@ impl AddressBook {
             Use::NamedAnywhere(place, name) => {
                 self.anywhere.get_mut(name).and_then(|places| places.get_mut(place)).map(|named| &mut named.users)
             }
+            Use::Nodes(selector) => self.nodes.get_mut(selector).map(|nodes| &mut nodes.users),
             Use::Block(addresses) => self.blocks.get_mut(addresses).map(|block| &mut block.users),
         };
         if let Some(users) = users {
@@ -460,6 +471,13 @@ impl AddressBook {
             places.retain(|_, named| named.sweep(true, &mut sweep));
             !places.is_empty()
         });
+        self.nodes.retain(|_, nodes| {
+            let in_use = !nodes.users.is_empty();
+            if !in_use {
+                sweep.drop_set(nodes.set);
+            }
+            in_use
+        });
         self.blocks.retain(|_, block| {
             let in_use = !block.users.is_empty();
             if !in_use {
@@ -487,6 +505,8 @@ impl AddressBook {
                 all.extend(named.members(name, of, pods));
             }
         }
+        let nodes = self.nodes.values().filter(|nodes| of.contains(&nodes.set));
+        all.extend(nodes.map(|nodes| (nodes.set, Arc::new(nodes.addresses.iter().copied().collect()))));
         let blocks = self.blocks.iter().map(|(addresses, block)| (block.set, addresses.clone()));
         all.extend(blocks.filter(|(set, _)| of.contains(set)));
         all
@@ -499,7 +519,8 @@ impl AddressBook {
         let groups = self.groups.iter().flatten();
         let of_groups = groups.flat_map(|group| group.named.values().flat_map(named).chain([group.set]));
         let anywhere = self.anywhere.values().flat_map(|places| places.values()).flat_map(named);
-        let ids = of_groups.chain(anywhere).chain(self.blocks.values().map(|block| block.set)).collect();
+        let nodes = self.nodes.values().map(|nodes| nodes.set);
+        let ids = of_groups.chain(anywhere).chain(nodes).chain(self.blocks.values().map(|block| block.set)).collect();
         self.members(cache, &ids).into_iter().map(|(set, members)| (set, AddressSet::clone(&members))).collect()
     }
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use crate::object::{
-    IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName, PodPeer, Policy, PolicyName,
+    ClusterPolicy, ClusterPolicyName, IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName,
+    PodPeer, Policy, PolicyName,
 };
 use crate::selector::{Condition, Selector};
 
@@ -28,6 +29,8 @@ pub enum Event {
     DeleteNode(Arc<str>),
     /// The policy is gone.
     DeletePolicy(PolicyName),
+    /// The cluster policy is gone.
+    DeleteClusterPolicy(ClusterPolicyName),
 }
 
 /// What an event changed: the object before and after, none where it was or is absent.
@@ -65,6 +68,15 @@ pub enum Change {
         /// After.
         new: Option<Arc<Policy>>,
     },
+    /// A cluster policy.
+    ClusterPolicy {
+        /// Its name.
+        name: ClusterPolicyName,
+        /// Before.
+        old: Option<Arc<ClusterPolicy>>,
+        /// After.
+        new: Option<Arc<ClusterPolicy>>,
+    },
 }
 
 /// A short stand-in for a pod's name inside the pipeline, for as long as the pod exists. After the event that removed the
@@ -80,6 +92,7 @@ pub struct Cache {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     policies: BTreeMap<PolicyName, Arc<Policy>>,
+    cluster_policies: BTreeMap<ClusterPolicyName, Arc<ClusterPolicy>>,
     pod_keys: AHashMap<PodName, PodKey>,
     /// By key; none where the key is free, or will be with the next event.
     pods: Vec<Option<Arc<Pod>>>,
@@ -143,11 +156,15 @@ impl Cache {
                 let name = policy.name.clone();
                 self.set_policy(name, Some(Arc::new(policy)))
             }
-            Event::Apply(Object::ClusterPolicy(_)) => None,
+            Event::Apply(Object::ClusterPolicy(policy)) => {
+                let name = policy.rank.name.clone();
+                self.set_cluster_policy(name, Some(Arc::new(policy)))
+            }
             Event::DeleteNamespace(name) => self.set_namespace(name, None),
             Event::DeletePod(name) => self.set_pod(&name, None),
             Event::DeleteNode(name) => self.set_node(&name, None),
             Event::DeletePolicy(name) => self.set_policy(name, None),
+            Event::DeleteClusterPolicy(name) => self.set_cluster_policy(name, None),
         }
     }
 
@@ -173,6 +190,11 @@ impl Cache {
         }
         let old = replace(&mut self.policies, &name, new.clone());
         (old != new).then_some(Change::Policy { name, old, new })
+    }
+
+    fn set_cluster_policy(&mut self, name: ClusterPolicyName, new: Option<Arc<ClusterPolicy>>) -> Option<Change> {
+        let old = replace(&mut self.cluster_policies, &name, new.clone());
+        (old != new).then_some(Change::ClusterPolicy { name, old, new })
     }
 
     fn set_pod(&mut self, name: &PodName, new: Option<Arc<Pod>>) -> Option<Change> {
@@ -288,6 +310,11 @@ impl Cache {
     /// All policies by name.
     pub fn policies(&self) -> &BTreeMap<PolicyName, Arc<Policy>> {
         &self.policies
+    }
+
+    /// All cluster policies by kind and name.
+    pub fn cluster_policies(&self) -> &BTreeMap<ClusterPolicyName, Arc<ClusterPolicy>> {
+        &self.cluster_policies
     }
 
     /// The policies of a namespace.

@@ -1,9 +1,14 @@
 //! The configurator: a pod's policies in, its two rule lists out.
 //!
 //! A list is made once for all pods with the same policies and the same numbers behind the port names; it is a function
-//! of those alone. The own node comes first, then the rules in the order of the policies' names and of the rules in them; at the end
-//! stands the deny of everything else with the names of the policies that isolate the pod. No policy for a direction: no
-//! list, the direction is open.
+//! of those alone:
+//!
+//! ```text
+//!  Admin          rules by the policies' rank, then in their order
+//!  NetworkPolicy  where the pod is isolated: own node; rules by the policies' names; deny of the rest, which names those that isolate
+//!  Baseline       where it is not: rules by rank, then in their order
+//! ```
+//! No policy for a direction: no list, the direction is open.
 
 use std::sync::{Arc, Weak};
 
@@ -11,7 +16,7 @@ use ahash::AHashMap;
 use bulkhead_classifier::{ServiceSet, Services};
 
 use crate::contract::{EndpointRules, ListId, Peers, RuleAction, RuleList, Tier, TierRule};
-use crate::object::{Pod, PolicyName, PolicyVersion, Transport};
+use crate::object::{Pod, PolicyName, PolicyVersion, Rank, Transport};
 use crate::origin::{Direction, Origin, Origins};
 use crate::processor::{CompiledPolicy, Match, Revision};
 
@@ -39,7 +44,9 @@ impl Configurator {
         policies: impl Iterator<Item = &'a Revision>,
         origins: &mut Origins,
     ) -> EndpointRules {
-        let policies: Vec<_> = policies.collect();
+        let mut policies: Vec<_> = policies.collect();
+        // Admin, NetworkPolicy, Baseline; what is of the same name as before stays as it was.
+        policies.sort_by(|a, b| place(&a.policy).cmp(&place(&b.policy)));
         EndpointRules {
             ingress: self.list(Direction::Ingress, pod, &policies, origins),
             egress: self.list(Direction::Egress, pod, &policies, origins),
@@ -63,8 +70,12 @@ impl Configurator {
         policies: &[&Revision],
         origins: &mut Origins,
     ) -> Option<Arc<RuleList>> {
-        let concerned: Vec<_> =
+        let mut concerned: Vec<_> =
             policies.iter().filter(|revision| concerns(&revision.policy, direction, policies)).collect();
+        if concerned.iter().any(|revision| revision.policy.rank.is_none()) {
+            // What isolates is final.
+            concerned.retain(|revision| tier(&revision.policy) != Tier::Baseline);
+        }
         if concerned.is_empty() {
             return None;
         }
@@ -85,6 +96,15 @@ impl Configurator {
     }
 }
 
+fn tier(policy: &CompiledPolicy) -> Tier {
+    policy.rank.as_ref().map_or(Tier::NetworkPolicy, |rank| rank.tier)
+}
+
+/// Where the policy stands among those of a pod.
+fn place(policy: &CompiledPolicy) -> (Tier, Option<&Rank>, &PolicyName) {
+    (tier(policy), policy.rank.as_ref(), &policy.name)
+}
+
 /// Whether the policy has a say in a direction. One of `extensions/v1beta1` has only where the namespace isolates.
 fn concerns(policy: &CompiledPolicy, direction: Direction, all: &[&Revision]) -> bool {
     let namespace_isolates = || all.iter().any(|one| one.policy.version == PolicyVersion::NamespaceIsolation);
@@ -101,7 +121,29 @@ fn numbers(entry: &Match, pod: &Pod) -> Vec<(Transport, u16)> {
     numbers
 }
 
+/// The rules of policies that come in their order.
 fn generate(direction: Direction, pod: &Pod, policies: &[&CompiledPolicy], origins: &mut Origins) -> Vec<TierRule> {
+    let (cluster, namespaced): (Vec<&CompiledPolicy>, Vec<_>) =
+        policies.iter().partition(|policy| policy.rank.is_some());
+    let mut rules = Vec::new();
+    for (policy, rank) in cluster.iter().filter_map(|policy| Some((policy, policy.rank.as_ref()?))) {
+        for entry in policy.matches(direction).into_iter().flatten() {
+            let Some(services) = services(entry, pod) else { continue };
+            let (tier, rule_name) = (rank.tier, entry.name.clone());
+            let policy = rank.name.clone();
+            let origin = origins.id(Origin::ClusterPolicy { tier, policy, direction, rule: entry.rule, rule_name });
+            rules.push(TierRule { tier, peers: entry.peers.clone(), services, action: entry.action, origin });
+        }
+    }
+    if !namespaced.is_empty() {
+        // Then Baseline has no say, so that these are the last.
+        rules.extend(isolate(direction, pod, &namespaced, origins));
+    }
+    rules
+}
+
+/// The rules of the NetworkPolicies that isolate a pod.
+fn isolate(direction: Direction, pod: &Pod, policies: &[&CompiledPolicy], origins: &mut Origins) -> Vec<TierRule> {
     let rule =
         |peers, services, action, origin| TierRule { tier: Tier::NetworkPolicy, peers, services, action, origin };
     let mut rules = vec![rule(Peers::OwnNode, Services::Any, RuleAction::Accept, Origins::OWN_NODE)];
@@ -150,8 +192,11 @@ mod tests {
         let policy = CompiledPolicy {
             name: fixtures::name("x/p"),
             version: PolicyVersion::V1,
+            rank: None,
             ingress: Some(vec![Match {
                 rule: 0,
+                name: None,
+                action: RuleAction::Accept,
                 peers: Peers::Any,
                 services: ServiceSet::default().into(),
                 named: vec![(Transport::Tcp, "web".into())],

@@ -34,4 +34,5 @@ pub mod processor;
 pub mod renderer;
 pub mod selector;
 pub mod source;
+pub mod ties;
 pub mod work;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
-use crate::object::PolicyName;
+use crate::object::{ClusterPolicyName, PolicyName, Tier};
 
 /// The direction of traffic from the pod's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +45,19 @@ pub enum Origin {
         /// The rule's position in that list, from 0.
         rule: usize,
     },
+    /// A rule of a cluster policy.
+    ClusterPolicy {
+        /// Admin or Baseline.
+        tier: Tier,
+        /// The policy.
+        policy: ClusterPolicyName,
+        /// Which of its lists.
+        direction: Direction,
+        /// The rule's position in that list, from 0.
+        rule: usize,
+        /// The rule's name where it has one.
+        rule_name: Option<Arc<str>>,
+    },
     /// The end of a list: these policies isolate the pod and none of them allows the traffic.
     Isolation {
         /// The policies, sorted.
@@ -67,6 +80,10 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Policy { policy, direction, rule } => write!(f, "{policy} {direction}[{rule}]"),
+            Self::ClusterPolicy { tier, policy, direction, rule, rule_name } => {
+                write!(f, "{} tier, {policy} {direction}[{rule}]", tier.name())?;
+                rule_name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
+            }
             Self::Isolation { policies, direction } => {
                 write!(f, "{direction} isolated by ")?;
                 for (at, policy) in policies.iter().enumerate() {
@@ -182,7 +199,9 @@ impl Origins {
             return;
         }
         let used = used();
-        let lasts = |origin: &Origin| !matches!(origin, Origin::Policy { .. } | Origin::Isolation { .. });
+        let lasts = |origin: &Origin| {
+            !matches!(origin, Origin::Policy { .. } | Origin::ClusterPolicy { .. } | Origin::Isolation { .. })
+        };
         let before = std::mem::take(&mut self.unused);
         self.by_id.retain(|id, origin| used.contains(id) || lasts(origin) || !before.contains(id));
         self.ids.retain(|_, id| self.by_id.contains_key(id));

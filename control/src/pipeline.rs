@@ -144,7 +144,7 @@ impl Pipeline {
                         nodes.extend(host_network_node(new.as_ref()));
                         moved.extend(old.as_ref().or(new.as_ref()).map(|pod| pod.name.clone()));
                     }
-                    Change::Namespace { .. } | Change::Policy { .. } => {}
+                    Change::Namespace { .. } | Change::Policy { .. } | Change::ClusterPolicy { .. } => {}
                 }
             }
         }

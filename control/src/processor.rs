@@ -9,6 +9,7 @@
 //! the scope (one node, or all for a what-if) are looked after; the others are peers.
 
 mod compile;
+mod governing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use ahash::{AHashMap, AHashSet};
 
 use self::compile::{Blocks, Compiler};
 pub use self::compile::{CompiledPolicy, Match};
+use self::governing::Governing;
 use crate::book::{self, AddressBook, Use};
-use crate::cache::{Cache, Change, PodKey};
+use crate::cache::{Cache, Change, PodKey, scope_covers};
 use crate::contract::{SetDelta, SetId};
-use crate::object::{Pod, Policy, PolicyName};
+use crate::object::{Namespace, Pod, PolicyName};
 use crate::work::Work;
 
 /// Whose pods are looked after.
@@ -46,7 +48,7 @@ impl Scope {
 /// A policy that selects at least one pod of the scope.
 #[derive(Debug)]
 struct Assignment {
-    policy: Arc<Policy>,
+    policy: Governing,
     subjects: BTreeSet<PodKey>,
     uses: AHashSet<Use>,
     blocks: Blocks,
@@ -128,8 +130,9 @@ impl Processor {
         self.work = before.work;
         self.revisions = before.revisions;
         self.book = before.book.start_over();
-        for policy in cache.policies().values() {
-            self.assign(cache, policy);
+        let namespaced = cache.policies().values().cloned().map(Governing::Namespaced);
+        for policy in namespaced.chain(cache.cluster_policies().values().cloned().map(Governing::Cluster)) {
+            self.assign(cache, &policy);
         }
         // What means the same keeps its number, so that a resync without a change changes nothing below.
         let revisions = before.assignments.into_iter().filter_map(|(name, before)| Some((name, before.compiled?)));
@@ -142,12 +145,18 @@ impl Processor {
     /// Follows one change.
     pub fn process(&mut self, cache: &Cache, change: &Change) {
         match change {
-            Change::Policy { name, new, .. } => self.policy_changed(cache, name, new.as_ref()),
+            Change::Policy { name, new, .. } => {
+                self.policy_changed(cache, name, new.clone().map(Governing::Namespaced).as_ref());
+            }
+            Change::ClusterPolicy { name, new, .. } => {
+                self.policy_changed(cache, &name.key(), new.clone().map(Governing::Cluster).as_ref());
+            }
             Change::Pod { key, old, new } => self.pod_changed(cache, *key, old.as_deref(), new.as_deref()),
             Change::Namespace { name, old, new } => {
                 self.book.namespace_changed(cache, name, old.as_deref(), new.as_deref(), &mut self.work);
+                self.reassign_namespace(cache, name, old.as_deref(), new.as_deref());
             }
-            Change::Node { .. } => {}
+            Change::Node { .. } => self.book.node_changed(cache),
         }
     }
 
@@ -179,7 +188,7 @@ impl Processor {
         self.book.all(cache)
     }
 
-    fn policy_changed(&mut self, cache: &Cache, name: &PolicyName, new: Option<&Arc<Policy>>) {
+    fn policy_changed(&mut self, cache: &Cache, name: &PolicyName, new: Option<&Governing>) {
         let old = self.detach(name);
         let subjects = new.map(|policy| self.assign(cache, policy)).unwrap_or_default();
         let Some(old) = old else { return self.affected.extend(subjects) };
@@ -200,13 +209,25 @@ impl Processor {
         }
     }
 
+    /// Follows a namespace whose labels cluster policies may ask for.
+    fn reassign_namespace(&mut self, cache: &Cache, name: &Arc<str>, old: Option<&Namespace>, new: Option<&Namespace>) {
+        let [before, after] = [old, new].map(|namespace| namespace.map(|namespace| &namespace.labels));
+        let mut subjects = cache.cluster_policies().values().map(|policy| &policy.subject.namespaces);
+        if !subjects.any(|scope| scope_covers(scope, name, before) != scope_covers(scope, name, after)) {
+            return;
+        }
+        let pods = cache.pods_in(name).inspect(|_| self.work.pods += 1);
+        let pods: Vec<_> = pods.filter(|(_, pod)| self.scope.covers(pod)).collect();
+        for (key, pod) in pods {
+            self.reassign_pod(cache, key, Some(pod));
+            self.affected.insert(key);
+        }
+    }
+
     /// Brings the set of policies that select one pod up to date.
     fn reassign_pod(&mut self, cache: &Cache, key: PodKey, pod: Option<&Pod>) {
-        let selecting: BTreeMap<PolicyName, Arc<Policy>> = pod
-            .into_iter()
-            .flat_map(|pod| cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels)))
-            .map(|policy| (policy.name.clone(), policy.clone()))
-            .collect();
+        let selecting = pod.into_iter().flat_map(|pod| Governing::of(cache, pod));
+        let selecting: BTreeMap<PolicyName, Governing> = selecting.map(|policy| (policy.key(), policy)).collect();
         for name in self.policies_of.remove(&key).unwrap_or_default() {
             if selecting.contains_key(&name) {
                 continue;
@@ -235,15 +256,11 @@ impl Processor {
     }
 
     /// Takes in a policy, to be compiled with the next commit. Returns the pods that it selects.
-    fn assign(&mut self, cache: &Cache, policy: &Arc<Policy>) -> BTreeSet<PodKey> {
-        let subjects: BTreeSet<_> = cache
-            .pods_in(&policy.name.namespace)
-            .inspect(|_| self.work.pods += 1)
-            .filter(|(_, pod)| self.scope.covers(pod) && policy.subject.matches(&pod.labels))
-            .map(|(key, _)| key)
-            .collect();
+    fn assign(&mut self, cache: &Cache, policy: &Governing) -> BTreeSet<PodKey> {
+        let mut subjects = policy.subjects(cache, &mut self.work);
+        subjects.retain(|&key| cache.pod(key).is_some_and(|pod| self.scope.covers(pod)));
         for &pod in &subjects {
-            self.policies_of.entry(pod).or_default().insert(policy.name.clone());
+            self.policies_of.entry(pod).or_default().insert(policy.key());
         }
         if !subjects.is_empty() {
             self.assign_to(cache, policy, subjects.clone());
@@ -251,12 +268,12 @@ impl Processor {
         subjects
     }
 
-    fn assign_to(&mut self, cache: &Cache, policy: &Arc<Policy>, subjects: BTreeSet<PodKey>) {
+    fn assign_to(&mut self, cache: &Cache, policy: &Governing, subjects: BTreeSet<PodKey>) {
         let blocks = Blocks::of(policy);
         let uses = compile::acquire(&mut self.book, cache, policy, &blocks, &mut self.work);
         let assignment = Assignment { policy: policy.clone(), subjects, uses, blocks, compiled: None };
-        self.assignments.insert(policy.name.clone(), assignment);
-        self.uncompiled.insert(policy.name.clone());
+        self.assignments.insert(policy.key(), assignment);
+        self.uncompiled.insert(policy.key());
     }
 
     /// Forgets a policy.

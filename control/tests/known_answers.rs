@@ -13,10 +13,10 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bulkhead_control::cache::Event;
 use bulkhead_control::object::Policy;
 use bulkhead_control::origin::Direction;
 use bulkhead_control::source::{Strictness, load_text};
+use oracle::changes::events;
 use oracle::{Flow, State};
 use serde_json::{Value, json};
 use vswitch::Vswitches;
@@ -96,19 +96,6 @@ impl Question {
         }
         only
     }
-}
-
-/// The events that lead from one state to the next, deletions first or last.
-fn events(old: &State, new: &State, deletions_first: bool) -> Vec<Event> {
-    let mut gone: Vec<Event> = Vec::new();
-    gone.extend(
-        old.namespaces.keys().filter(|name| !new.namespaces.contains_key(*name)).cloned().map(Event::DeleteNamespace),
-    );
-    gone.extend(old.pods.keys().filter(|name| !new.pods.contains_key(name)).cloned().map(Event::DeletePod));
-    gone.extend(old.policies.keys().filter(|name| !new.policies.contains_key(name)).cloned().map(Event::DeletePolicy));
-    let before = old.objects();
-    let come: Vec<_> = new.objects().into_iter().filter(|object| !before.contains(object)).map(Event::Apply).collect();
-    if deletions_first { gone.into_iter().chain(come).collect() } else { come.into_iter().chain(gone).collect() }
 }
 
 /// The probed cells of a table: flow, whether it passes, and how to say it. A pod's way to itself is left out.

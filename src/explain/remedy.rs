@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use bulkhead_control::object::{Labels, NAMESPACE_NAME_LABEL};
+use bulkhead_control::object::{ClusterPolicyName, Labels, NAMESPACE_NAME_LABEL, Tier};
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
 
@@ -19,7 +19,13 @@ pub(super) fn write(
     origin: &Origin,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let Origin::Isolation { policies, direction } = origin else { return Ok(()) };
+    let (policies, direction) = match origin {
+        Origin::Isolation { policies, direction } => (policies, direction),
+        Origin::ClusterPolicy { tier, policy, direction, .. } => {
+            return write_cluster(pipeline, *tier, policy, *direction, out);
+        }
+        _ => return Ok(()),
+    };
     let cache = pipeline.cache();
     for policy in policies.iter().filter_map(|name| cache.policies().get(name)) {
         if let Some(fault) = &policy.fault {
@@ -40,6 +46,36 @@ pub(super) fn write(
         writeln!(out, "Policies for the ingress of {to} are looked at after that; explain again.")?;
     }
     Ok(())
+}
+
+/// Writes what helps against a rule of a cluster policy.
+fn write_cluster(
+    pipeline: &Pipeline,
+    tier: Tier,
+    policy: &ClusterPolicyName,
+    direction: Direction,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let fault = pipeline.cache().cluster_policies().get(policy).and_then(|policy| policy.fault.as_ref());
+    if let Some(fault) = fault {
+        writeln!(
+            out,
+            "\n{policy} was not understood, so what of it does not accept denies everything: {}",
+            printable(fault)
+        )?;
+    }
+    match tier {
+        Tier::Baseline => writeln!(
+            out,
+            "\nWhat would have to change: a rule before it in the tier Baseline accepts this, or a NetworkPolicy with an {direction} \
+             rule for it selects the pod: what a NetworkPolicy isolates is not Baseline's business."
+        ),
+        _ => writeln!(
+            out,
+            "\nWhat would have to change: a rule before it in the tier Admin, in this policy or in one of a lower priority, accepts \
+             this, or passes it to the NetworkPolicies. No NetworkPolicy can allow what this tier denies."
+        ),
+    }
 }
 
 fn write_peer(pipeline: &Pipeline, subject: &End, peer: &End, out: &mut impl Write) -> io::Result<()> {

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use ahash::AHashSet;
 use bulkhead_classifier::{AddressSet, ServiceSet, Services};
 
+use super::governing::Governing;
 use crate::book::{AddressBook, Anywhere, Named, PortName, Use, addresses_of};
 use crate::cache::Cache;
 use crate::contract::{Peers, SetId};
-use crate::object::{Peer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Transport};
+use crate::object::{
+    ClusterRule, Peer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Rank, RuleAction, Transport,
+};
 use crate::origin::Direction;
 use crate::work::Work;
 
@@ -21,9 +24,11 @@ pub struct CompiledPolicy {
     pub name: PolicyName,
     /// What selecting a pod means.
     pub version: PolicyVersion,
-    /// What may come in; none when the policy does not concern ingress.
+    /// Its place in the tiers around NetworkPolicy; none when it is one.
+    pub rank: Option<Rank>,
+    /// What is said of what comes in; none when the policy does not concern ingress.
     pub ingress: Option<Vec<Match>>,
-    /// What may go out; none when the policy does not isolate egress.
+    /// What is said of what goes out; none when the policy does not concern egress.
     pub egress: Option<Vec<Match>>,
 }
 
@@ -37,11 +42,15 @@ impl CompiledPolicy {
     }
 }
 
-/// Traffic that a policy's rule allows: these peers and these services.
+/// Traffic that a policy's rule is about: these peers and these services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The rule's position in the policy's list.
     pub rule: usize,
+    /// The rule's name; none in a NetworkPolicy.
+    pub name: Option<Arc<str>>,
+    /// What happens; Accept in a NetworkPolicy.
+    pub action: RuleAction,
     /// The other end: sources of ingress, destinations of egress.
     pub peers: Peers,
     /// Protocols and ports by number.
@@ -54,22 +63,29 @@ pub struct Match {
 pub(super) fn acquire(
     book: &mut AddressBook,
     cache: &Cache,
-    policy: &Policy,
+    policy: &Governing,
     blocks: &Blocks,
     work: &mut Work,
 ) -> AHashSet<Use> {
-    let user = &policy.name;
+    let user = &policy.key();
     let mut uses = AHashSet::new();
-    for (direction, _, rule) in rules(policy) {
+    for (direction, _, rule) in policy.rules() {
         let named = if direction == Direction::Egress { named_ports(rule) } else { Vec::new() };
         for peer in rule.peers.iter().flatten() {
-            if let Peer::Pods(peer) = peer {
-                let id = book.acquire(cache, peer, user, work);
-                uses.insert(Use::Group(id));
-                for name in &named {
-                    book.acquire_named(cache, id, name, user, work);
-                    uses.insert(Use::NamedIn(id, name.clone()));
+            match peer {
+                Peer::Pods(peer) => {
+                    let id = book.acquire(cache, peer, user, work);
+                    uses.insert(Use::Group(id));
+                    for name in &named {
+                        book.acquire_named(cache, id, name, user, work);
+                        uses.insert(Use::NamedIn(id, name.clone()));
+                    }
                 }
+                Peer::Nodes(selector) => {
+                    book.acquire_nodes(cache, selector, user);
+                    uses.insert(Use::Nodes(selector.clone()));
+                }
+                Peer::Block(_) => {}
             }
         }
         for name in &named {
@@ -91,7 +107,7 @@ pub(super) fn acquire(
 pub(super) struct Blocks(BTreeMap<(Direction, usize), Arc<AddressSet>>);
 
 impl Blocks {
-    pub(super) fn of(policy: &Policy) -> Self {
+    pub(super) fn of(policy: &Governing) -> Self {
         let blocks = |rule: &PolicyRule| -> Option<Arc<AddressSet>> {
             let sets = rule.peers.iter().flatten().filter_map(|peer| match peer {
                 Peer::Pods(_) | Peer::Nodes(_) => None,
@@ -99,7 +115,7 @@ impl Blocks {
             });
             sets.reduce(|all, set| all.union(&set)).map(Arc::new)
         };
-        Self(rules(policy).filter_map(|(direction, at, rule)| Some(((direction, at), blocks(rule)?))).collect())
+        Self(policy.rules().filter_map(|(direction, at, rule)| Some(((direction, at), blocks(rule)?))).collect())
     }
 }
 
@@ -110,17 +126,39 @@ pub(super) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    pub(super) fn compile(&self, policy: &Policy) -> CompiledPolicy {
-        let matches = |rules: &Vec<PolicyRule>, direction| {
-            let rules = rules.iter().enumerate();
-            rules.flat_map(|(at, rule)| self.matches(direction, at, rule)).collect()
-        };
-        CompiledPolicy {
-            name: policy.name.clone(),
-            version: policy.version,
-            ingress: policy.ingress.as_ref().map(|rules| matches(rules, Direction::Ingress)),
-            egress: policy.egress.as_ref().map(|rules| matches(rules, Direction::Egress)),
+    pub(super) fn compile(&self, policy: &Governing) -> CompiledPolicy {
+        match policy {
+            Governing::Namespaced(policy) => {
+                let matches = |rules: &Vec<PolicyRule>, direction| {
+                    let rules = rules.iter().enumerate();
+                    rules.flat_map(|(at, rule)| self.matches(direction, at, rule)).collect()
+                };
+                CompiledPolicy {
+                    name: policy.name.clone(),
+                    version: policy.version,
+                    rank: None,
+                    ingress: policy.ingress.as_ref().map(|rules| matches(rules, Direction::Ingress)),
+                    egress: policy.egress.as_ref().map(|rules| matches(rules, Direction::Egress)),
+                }
+            }
+            Governing::Cluster(policy) => CompiledPolicy {
+                name: policy.rank.name.key(),
+                version: PolicyVersion::V1,
+                rank: Some(policy.rank.clone()),
+                ingress: self.cluster_matches(Direction::Ingress, &policy.ingress),
+                egress: self.cluster_matches(Direction::Egress, &policy.egress),
+            },
         }
+    }
+
+    /// The matches of a cluster policy's rules; none without rules, which say nothing.
+    fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule]) -> Option<Vec<Match>> {
+        let mut all = Vec::new();
+        for (at, rule) in rules.iter().enumerate() {
+            let matches = self.matches(direction, at, &rule.traffic).into_iter();
+            all.extend(matches.map(|entry| Match { name: rule.name.clone(), action: rule.action, ..entry }));
+        }
+        (!rules.is_empty()).then_some(all)
     }
 
     /// One match for the rule's peers; for egress, also one for each number that a port name stands for, with the destinations
@@ -135,11 +173,19 @@ impl Compiler<'_> {
         let mut matches = Vec::new();
         if !is_nothing(&services) || !here.is_empty() {
             let peers = self.peers(direction, at, rule);
-            matches.push(Match { rule: at, peers, services, named: here });
+            matches.push(Match { rule: at, name: None, action: RuleAction::Accept, peers, services, named: here });
         }
         for ((transport, number), sets) in self.destinations(rule, &looked_up) {
             let services = ServiceSet::from_iter([transport.service(number, number)]).into();
-            matches.push(Match { rule: at, peers: named_sets(sets), services, named: Vec::new() });
+            let peers = named_sets(sets);
+            matches.push(Match {
+                rule: at,
+                name: None,
+                action: RuleAction::Accept,
+                peers,
+                services,
+                named: Vec::new(),
+            });
         }
         matches.retain(|entry| !matches!(&entry.peers, Peers::Sets(sets) if sets.is_empty()));
         matches
@@ -151,7 +197,8 @@ impl Compiler<'_> {
         let blocks = self.blocks.0.get(&(direction, at)).map(|block| self.book.block(block));
         let groups = peers.iter().filter_map(|peer| match peer {
             Peer::Pods(peer) => Some(self.book.find(peer).set()),
-            Peer::Block(_) | Peer::Nodes(_) => None,
+            Peer::Nodes(selector) => Some(self.book.nodes(selector)),
+            Peer::Block(_) => None,
         });
         named_sets(blocks.into_iter().chain(groups))
     }
@@ -191,13 +238,6 @@ fn named_sets(sets: impl IntoIterator<Item = SetId>) -> Peers {
 
 fn is_nothing(services: &Services) -> bool {
     matches!(services, Services::Set(set) if set.is_empty())
-}
-
-/// All rules with their direction and position.
-fn rules(policy: &Policy) -> impl Iterator<Item = (Direction, usize, &PolicyRule)> {
-    let ingress = policy.ingress.iter().flatten().enumerate().map(|(at, rule)| (Direction::Ingress, at, rule));
-    let egress = policy.egress.iter().flatten().enumerate().map(|(at, rule)| (Direction::Egress, at, rule));
-    ingress.chain(egress)
 }
 
 /// Where an egress rule's port names are looked up on pods that no selector of the rule names.

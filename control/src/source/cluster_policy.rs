@@ -125,13 +125,7 @@ fn read_kind(kind: ClusterPolicyKind, value: &Value) -> Read {
     let mut findings = Findings::default();
     let name = policy_name(kind, value, &mut findings);
     let policy = name.clone().and_then(|name| Reader { kind, findings: &mut findings }.policy(name, value));
-    let not_enforced = policy.is_some() && findings.problems.is_empty();
-    if not_enforced {
-        let text = format!("policies of kind {} are not enforced", kind.name());
-        findings.problem(&FieldPath::default(), text, "write what it says as networking.k8s.io/v1 NetworkPolicies");
-    }
     let outcome = match (policy, findings.problems.first()) {
-        (Some(_), Some(_)) if not_enforced => Outcome::Unreadable,
         (Some(policy), None) => Outcome::Object(Object::ClusterPolicy(policy)),
         (Some(mut policy), Some(first)) => {
             policy.fault = Some(first.to_string().into());
@@ -275,7 +269,11 @@ impl Reader<'_> {
                 let namespaces = selector(namespaces, &base.key("namespaces"), self.findings)?;
                 Some(pods_of(namespaces, Selector::everything()))
             }
-            (None, Some(Mapping(pods))) => self.pods(pods, &base.key("pods")),
+            (None, Some(Mapping(pods))) => {
+                let before = self.findings.problems.len();
+                let pods = self.pods(pods, &base.key("pods"));
+                pods.filter(|_| self.findings.problems.len() == before)
+            }
             (None, None) => self.fail(Problem::new(base, "the subject names nobody", HELP)),
             (Some(_), Some(_)) => {
                 let text = "`namespaces` and `pods` stand together";

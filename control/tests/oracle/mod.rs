@@ -13,14 +13,18 @@
 //!          source pod:      policies that select it, egress  --> no list: open; a rule that matches: open; else shut
 //!          destination pod: policies that select it, ingress --> the same; and where its namespace isolates, it is
 //!                           isolated by that, and policies of v1beta1 allow too
-//!  passes = own node, or both sides open
+//!          before that the rules of cluster policies of the tier Admin, after it, where no list is, those of Baseline: the first
+//!          that matches decides, unless it is a Pass
+//!  passes = both sides open; what only NetworkPolicies shut is open to the own node
 //! ```
 //!
 //! **Invariant.** Only the object types of the crate are used, none of its logic: selectors, blocks, ports and the
 //! question who is an endpoint are all decided here a second time.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+pub(crate) mod changes;
 mod ending;
+mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,8 +32,9 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{
-    ISOLATION_ANNOTATION, IngressIsolation, IpBlock, Labels, Namespace, NamespaceScope, Node, Object, Peer, Pod,
-    PodName, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Transport,
+    ClusterPolicy, ClusterPolicyName, ISOLATION_ANNOTATION, IngressIsolation, IpBlock, Labels, Namespace,
+    NamespaceScope, Node, Object, Peer, Pod, PodName, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Tier,
+    Transport,
 };
 use bulkhead_control::origin::Direction;
 use bulkhead_control::selector::{Condition, Selector};
@@ -64,12 +69,14 @@ pub(crate) enum Side {
     Allowed(Vec<(PolicyName, usize)>),
     /// These policies isolate the pod, and none of their rules allows it.
     Denied(Vec<PolicyName>),
+    /// A cluster policy's rule decides.
+    Tier(tiers::Decision),
 }
 
 /// The answer for one flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
-    /// Traffic between a pod and its own node, which nothing forbids.
+    /// Traffic between a pod and its own node, which no NetworkPolicy forbids.
     pub(crate) own_node: bool,
     pub(crate) egress: Side,
     pub(crate) ingress: Side,
@@ -103,8 +110,12 @@ pub(crate) enum Part {
 impl Judgement {
     /// Whether the flow gets through.
     pub(crate) fn passes(&self) -> bool {
-        let open = |side: &Side| !matches!(side, Side::Denied(_));
-        self.own_node || (open(&self.egress) && open(&self.ingress))
+        let open = |side: &Side| match side {
+            Side::NotIsolated | Side::Allowed(_) => true,
+            Side::Denied(_) => self.own_node,
+            Side::Tier(decision) => decision.accepts,
+        };
+        open(&self.egress) && open(&self.ingress)
     }
 
     /// What the policies of the end that `direction` concerns say.
@@ -123,6 +134,7 @@ pub(crate) struct State {
     pub(crate) pods: BTreeMap<PodName, Pod>,
     pub(crate) nodes: BTreeMap<Arc<str>, Node>,
     pub(crate) policies: BTreeMap<PolicyName, Policy>,
+    pub(crate) cluster_policies: BTreeMap<ClusterPolicyName, ClusterPolicy>,
     /// Whether namespaces isolate that do not say.
     pub(crate) isolates: bool,
     /// What outlives its deletion.
@@ -160,7 +172,10 @@ impl State {
             Event::Apply(Object::Policy(policy)) => {
                 self.policies.insert(policy.name.clone(), policy);
             }
-            Event::Apply(Object::ClusterPolicy(_)) => {}
+            Event::Apply(Object::ClusterPolicy(policy)) => {
+                self.cluster_policies.insert(policy.rank.name.clone(), policy);
+            }
+            Event::DeleteClusterPolicy(name) => drop(self.cluster_policies.remove(&name)),
             Event::DeleteNamespace(name) => drop(self.namespaces.remove(&name)),
             Event::DeletePod(name) => drop(self.pods.remove(&name)),
             Event::DeleteNode(name) => drop(self.nodes.remove(&name)),
@@ -180,7 +195,8 @@ impl State {
         let nodes = self.nodes.values().cloned().map(Object::Node);
         let pods = self.pods.values().cloned().map(Object::Pod);
         let policies = self.policies.values().cloned().map(Object::Policy);
-        namespaces.chain(nodes).chain(pods).chain(policies).collect()
+        let cluster_policies = self.cluster_policies.values().cloned().map(Object::ClusterPolicy);
+        namespaces.chain(nodes).chain(pods).chain(policies).chain(cluster_policies).collect()
     }
 
     /// Who has the address: a running pod, the node whose own it is or whose network a running pod shares, or nobody.
@@ -269,6 +285,9 @@ impl Asked<'_> {
             Direction::Egress => self.src,
         };
         let Some(subject) = subject else { return Side::NotIsolated };
+        if let Some(decision) = self.tier(Tier::Admin, subject, direction) {
+            return Side::Tier(decision);
+        }
         let namespace_isolates = direction == Direction::Ingress && self.namespace_isolates(subject);
         let (mut isolating, mut allowing) = (Vec::new(), Vec::new());
         let kept = self.state.kept.policies.values().map(|policy| (policy, true));
@@ -300,7 +319,7 @@ impl Asked<'_> {
         }
         isolating.sort();
         match (isolating.is_empty(), allowing.is_empty()) {
-            (true, _) => Side::NotIsolated,
+            (true, _) => self.tier(Tier::Baseline, subject, direction).map_or(Side::NotIsolated, Side::Tier),
             (false, false) => Side::Allowed(allowing),
             (false, true) => Side::Denied(isolating),
         }

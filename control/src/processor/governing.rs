@@ -1,0 +1,74 @@
+//! Policies of both sorts as the processor sees them: which pods they are about, and which rules they have.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::cache::{Cache, PodKey};
+use crate::object::{ClusterPolicy, Pod, Policy, PolicyName, PolicyRule};
+use crate::origin::Direction;
+use crate::work::Work;
+
+/// A policy.
+#[derive(Clone, Debug)]
+pub(super) enum Governing {
+    /// Of a namespace.
+    Namespaced(Arc<Policy>),
+    /// Of the cluster.
+    Cluster(Arc<ClusterPolicy>),
+}
+
+impl Governing {
+    /// Its name among those of both sorts.
+    pub(super) fn key(&self) -> PolicyName {
+        match self {
+            Self::Namespaced(policy) => policy.name.clone(),
+            Self::Cluster(policy) => policy.rank.name.key(),
+        }
+    }
+
+    /// The policies that select the pod.
+    pub(super) fn of<'a>(cache: &'a Cache, pod: &'a Pod) -> impl Iterator<Item = Self> + 'a {
+        let namespaced = cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels));
+        let cluster = cache.cluster_policies().values().filter(|policy| selects(cache, policy, pod));
+        namespaced.cloned().map(Self::Namespaced).chain(cluster.cloned().map(Self::Cluster))
+    }
+
+    /// The pods that it selects, endpoints and others.
+    pub(super) fn subjects(&self, cache: &Cache, work: &mut Work) -> BTreeSet<PodKey> {
+        match self {
+            Self::Namespaced(policy) => {
+                let pods = cache.pods_in(&policy.name.namespace).inspect(|_| work.pods += 1);
+                pods.filter(|(_, pod)| policy.subject.matches(&pod.labels)).map(|(key, _)| key).collect()
+            }
+            Self::Cluster(policy) => {
+                let pods = cache.pods_of_peer(&policy.subject);
+                work.pods += pods.len() as u64;
+                pods
+            }
+        }
+    }
+
+    /// All rules' traffic with their direction and position.
+    pub(super) fn rules(&self) -> Box<dyn Iterator<Item = (Direction, usize, &PolicyRule)> + '_> {
+        fn numbered<'a>(
+            direction: Direction,
+            rules: impl Iterator<Item = &'a PolicyRule> + 'a,
+        ) -> impl Iterator<Item = (Direction, usize, &'a PolicyRule)> + 'a {
+            rules.enumerate().map(move |(at, rule)| (direction, at, rule))
+        }
+        match self {
+            Self::Namespaced(policy) => Box::new(
+                numbered(Direction::Ingress, policy.ingress.iter().flatten())
+                    .chain(numbered(Direction::Egress, policy.egress.iter().flatten())),
+            ),
+            Self::Cluster(policy) => Box::new(
+                numbered(Direction::Ingress, policy.ingress.iter().map(|rule| &rule.traffic))
+                    .chain(numbered(Direction::Egress, policy.egress.iter().map(|rule| &rule.traffic))),
+            ),
+        }
+    }
+}
+
+fn selects(cache: &Cache, policy: &ClusterPolicy, pod: &Pod) -> bool {
+    policy.subject.pods.matches(&pod.labels) && cache.scope_covers(&policy.subject.namespaces, &pod.name.namespace)
+}

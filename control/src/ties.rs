@@ -1,0 +1,54 @@
+//! Cluster policies of the same tier and priority that disagree about a pod.
+//!
+//! The API leaves open which of them is asked first. Here it is the one whose name comes first, so the answer is always the same; but
+//! nobody who reads the policies can see it, and another implementation may have it otherwise.
+
+use std::fmt;
+
+use crate::cache::Cache;
+use crate::object::{ClusterPolicy, ClusterPolicyName, ClusterRule, PodName};
+
+/// Two policies that may disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tie {
+    /// The one that is asked first.
+    pub first: ClusterPolicyName,
+    /// The other one.
+    pub second: ClusterPolicyName,
+    /// A pod that both select.
+    pub pod: PodName,
+}
+
+impl fmt::Display for Tie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { first, second, pod } = self;
+        write!(f, "{first} and {second} have the same tier and priority, different actions, and both select {pod}")
+    }
+}
+
+/// The ties among the cluster policies, of each policy the first with one before it.
+pub fn ties(cache: &Cache) -> Vec<Tie> {
+    let mut policies: Vec<&ClusterPolicy> = cache.cluster_policies().values().map(|policy| &**policy).collect();
+    policies.sort_by(|a, b| a.rank.cmp(&b.rank));
+    let mut ties = Vec::new();
+    for (at, second) in policies.iter().enumerate() {
+        let place = |policy: &ClusterPolicy| (policy.rank.tier, policy.rank.priority);
+        let tied = policies[..at].iter().rev().take_while(|first| place(first) == place(second));
+        let mut disagreeing = tied.filter(|first| disagree(first, second)).filter_map(|first| {
+            let common = cache.pods_of_peer(&first.subject);
+            let pod = common.intersection(&cache.pods_of_peer(&second.subject)).next().copied()?;
+            let pod = cache.pod(pod)?.name.clone();
+            Some(Tie { first: first.rank.name.clone(), second: second.rank.name.clone(), pod })
+        });
+        ties.extend(disagreeing.next());
+    }
+    ties
+}
+
+/// Whether rules of both for one direction have different actions.
+fn disagree(one: &ClusterPolicy, other: &ClusterPolicy) -> bool {
+    let differ = |one: &[ClusterRule], other: &[ClusterRule]| {
+        one.iter().any(|rule| other.iter().any(|other| other.action != rule.action))
+    };
+    differ(&one.ingress, &other.ingress) || differ(&one.egress, &other.egress)
+}

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterPolicyKind, IngressIsolation, ObjectName, PodName, Position};
+use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, IngressIsolation, ObjectName, PodName, Position};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
 use bulkhead_control::source::{self, Strictness};
-use bulkhead_control::ties;
+use bulkhead_control::ties::{self, Tie};
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -44,26 +44,30 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
     pipeline.resync(loaded.objects).context("the state does not compile")?;
     warn_of_missing_namespaces(&pipeline);
-    warn_of_ties(&pipeline);
+    for warning in left_open(&pipeline) {
+        output::warn(&warning);
+    }
     Ok(pipeline)
 }
 
-/// What the API of cluster policies leaves open, and is decided here.
-fn warn_of_ties(pipeline: &Pipeline) {
-    for tie in ties::ties(pipeline.cache()).iter().take(MAX_TIES) {
-        output::warn(&format!(
+/// What the API of cluster policies leaves open in this state, and how it is decided here.
+pub(crate) fn left_open(pipeline: &Pipeline) -> Vec<String> {
+    let cache = pipeline.cache();
+    let tie = |tie: &Tie| {
+        format!(
             "{tie}: the API leaves open which is asked first; here it is the former, by its name\n  \
              help: give one of them another priority"
-        ));
+        )
+    };
+    let mut told: Vec<String> = ties::ties(cache).iter().take(MAX_TIES).map(tie).collect();
+    let is_new = |name: &ClusterPolicyName| name.kind == ClusterPolicyKind::ClusterNetworkPolicy;
+    let names = || cache.cluster_policies().keys();
+    if names().any(is_new) && !names().all(is_new) {
+        let text = "there are policies of policy.networking.k8s.io/v1alpha1 and v1alpha2: all of a tier are asked by priority, a \
+                    BaselineAdminNetworkPolicy last\n  help: write them in one version";
+        told.push(text.into());
     }
-    let kinds = pipeline.cache().cluster_policies().keys().map(|name| name.kind);
-    let (new, old): (Vec<_>, Vec<_>) = kinds.partition(|kind| *kind == ClusterPolicyKind::ClusterNetworkPolicy);
-    if !new.is_empty() && !old.is_empty() {
-        output::warn(
-            "there are policies of policy.networking.k8s.io/v1alpha1 and v1alpha2: all of a tier are asked by priority, a \
-             BaselineAdminNetworkPolicy last\n  help: write them in one version",
-        );
-    }
+    told
 }
 
 /// Ties that are told: more than a screen of them helps nobody.

@@ -159,6 +159,9 @@ impl LiveState {
         }
         check_node(&loaded.objects, &self.node)?;
         self.pipeline.resync(loaded.objects)?;
+        for warning in run::left_open(&self.pipeline) {
+            log::warn(&warning);
+        }
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());

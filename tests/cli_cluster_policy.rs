@@ -1,0 +1,68 @@
+//! What the commands say about cluster policies.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use support::{bulkhead, stdout};
+
+const STATE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: tenants}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {namespaces: {}}
+  ingress:
+  - {action: Pass, from: [{namespaces: {matchLabels: {team: ops}}}]}
+  - {name: no strangers, action: Deny, from: [{namespaces: {}}]}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: x}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: x}, spec: {nodeName: node-1}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b, namespace: x}, spec: {nodeName: node-1}, status: {podIP: 10.0.0.2}}
+"#;
+
+fn scratch(name: &str, contents: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, contents).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn explain_names_tier_policy_rule_file_and_line_and_what_would_help() {
+    let path = scratch("tenants.yaml", STATE);
+    let args = ["explain", "--state", &path, "--from", "x/a", "--to", "x/b", "--port", "80/TCP"];
+    let answer = stdout(&bulkhead(&args), 1);
+    for part in [
+        "because: Admin tier, ClusterNetworkPolicy tenants ingress[1] (no strangers)",
+        "tenants.yaml:10",
+        "No NetworkPolicy can allow what this tier denies",
+    ] {
+        assert!(answer.contains(part), "{part} is not in:\n{answer}");
+    }
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&[&args[..], &["-o", "json"]].concat()), 1)).unwrap();
+    let told = &answer["walks"][0]["steps"][0]["cluster_policy"];
+    let expected = serde_json::json!({
+        "tier": "Admin", "kind": "ClusterNetworkPolicy", "name": "tenants", "direction": "ingress", "rule": 1,
+        "rule_name": "no strangers",
+    });
+    assert_eq!(*told, expected);
+}
+
+#[test]
+fn a_tie_and_two_versions_of_the_api_are_told() {
+    let other = STATE.split("---").next().unwrap().replace("name: tenants", "name: all").replace("Deny", "Accept");
+    let old = "{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: old}, \
+               spec: {priority: 3, subject: {namespaces: {}}}}";
+    let path = scratch("ties.yaml", &format!("{STATE}---\n{other}---\n{old}\n"));
+    let output = bulkhead(&["reach", "--state", &path, "--port", "80/TCP"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    for part in ["ClusterNetworkPolicy all and ClusterNetworkPolicy tenants", "v1alpha1 and v1alpha2"] {
+        assert!(told.contains(part), "{part} is not in:\n{told}");
+    }
+}

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Object, Policy, PolicyName, PolicyRule};
+use bulkhead_control::object::{IngressIsolation, Object, Policy, PolicyName, PolicyRule, Tier};
 use bulkhead_control::origin::{Direction, Origin};
 use oracle::{Flow, Judgement, Owner, Part, Side, State};
 use random::shrink::{show, shrink};
@@ -32,7 +32,7 @@ const STEPS_PER_STATE: usize = 5;
 type Reached = BTreeMap<&'static str, u64>;
 
 /// Every situation that a run must meet, each this often at least in the normal run.
-const MUST_REACH: [(&str, u64); 35] = [
+const MUST_REACH: [(&str, u64); 44] = [
     ("ingress allowed by policy", 20_000),
     ("egress allowed by policy", 20_000),
     ("ingress denied by default", 50_000),
@@ -68,6 +68,15 @@ const MUST_REACH: [(&str, u64); 35] = [
     ("allowed by a policy after its deletion", 200),
     ("denied by an isolation after its end", 200),
     ("after a resync without a policy in force", 50),
+    ("accepted by Admin", 5_000),
+    ("denied by Admin", 10_000),
+    ("accepted by Baseline", 2_000),
+    ("denied by Baseline", 5_000),
+    ("passed to NetworkPolicies that allow", 500),
+    ("passed to NetworkPolicies that deny", 1_000),
+    ("passed to Baseline that decides", 1_000),
+    ("passed by Baseline or by all", 2_000),
+    ("Admin denies what comes from, or goes to, the own node", 100),
 ];
 
 /// What a history runs on: one pipeline for the cluster, or one a node, and what namespaces do that do not say.
@@ -139,6 +148,13 @@ fn names_the_reason(state: &State, flow: &Flow, judged: &Judgement, hop: &Hop) -
             Side::Denied(isolating) => **policies == **isolating,
             _ => false,
         },
+        (Some(Origin::ClusterPolicy { tier, policy, direction, rule, .. }), action) => match judged.side(*direction) {
+            Side::Tier(decision) => {
+                (decision.tier, &decision.policy, decision.rule) == (*tier, policy, *rule)
+                    && decision.accepts == (action == Action::Allow)
+            }
+            _ => false,
+        },
         _ => false,
     }
 }
@@ -192,6 +208,23 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
     add("denied by a policy after its deletion", has(Part::KeptPolicy) && !judged.passes());
     add("allowed by a policy after its deletion", has(Part::KeptAllow) && judged.passes());
     add("denied by an isolation after its end", has(Part::KeptIsolation) && only(ingress));
+    let tier = |side: &Side, of, accepts| matches!(side, Side::Tier(decision) if (decision.tier, decision.accepts) == (of, accepts));
+    let either = |holds: &dyn Fn(&Side) -> bool| holds(egress) || holds(ingress);
+    add("accepted by Admin", judged.passes() && either(&|side| tier(side, Tier::Admin, true)));
+    add("denied by Admin", either(&|side| tier(side, Tier::Admin, false)));
+    add("accepted by Baseline", judged.passes() && either(&|side| tier(side, Tier::Baseline, true)));
+    add("denied by Baseline", either(&|side| tier(side, Tier::Baseline, false)));
+    for (side, direction) in [(egress, Direction::Egress), (ingress, Direction::Ingress)] {
+        let passed = |tier| judged.passed.contains(&(tier, direction));
+        add("passed to NetworkPolicies that allow", passed(Tier::Admin) && allowed(side));
+        add("passed to NetworkPolicies that deny", passed(Tier::Admin) && denied(side));
+        add("passed to Baseline that decides", passed(Tier::Admin) && matches!(side, Side::Tier(_)));
+        add("passed by Baseline or by all", passed(Tier::Baseline) && *side == Side::NotIsolated);
+    }
+    add(
+        "Admin denies what comes from, or goes to, the own node",
+        *own_node && either(&|side| tier(side, Tier::Admin, false)),
+    );
     add("leaves the cluster", dst == Owner::Nobody);
     add("comes from outside", src == Owner::Nobody);
 }

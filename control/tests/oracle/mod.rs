@@ -82,6 +82,8 @@ pub(crate) struct Judgement {
     pub(crate) ingress: Side,
     /// A port name decided that a rule matches.
     pub(crate) by_name: bool,
+    /// The tiers that a Pass has ended, by direction.
+    pub(crate) passed: BTreeSet<(Tier, Direction)>,
     /// An `except` decided that a block does not match.
     pub(crate) by_except: bool,
     /// What of the former model, and of what outlives its deletion, had a part in it.
@@ -242,12 +244,20 @@ impl State {
             Owner::Pod(pod) => Some(self.pods.get(&pod.name).unwrap()),
             _ => None,
         };
-        let (by_name, by_except, parts) = (false, false, BTreeSet::new());
-        let mut asked = Asked { state: self, flow, src: pod(&src), dst: pod(&dst), by_name, by_except, parts };
+        let mut asked = Asked {
+            state: self,
+            flow,
+            src: pod(&src),
+            dst: pod(&dst),
+            by_name: false,
+            by_except: false,
+            passed: BTreeSet::new(),
+            parts: BTreeSet::new(),
+        };
         let egress = asked.side(Direction::Egress);
         let ingress = asked.side(Direction::Ingress);
-        let Asked { by_name, by_except, parts, .. } = asked;
-        Judgement { own_node, egress, ingress, by_name, by_except, parts }
+        let Asked { by_name, by_except, passed, parts, .. } = asked;
+        Judgement { own_node, egress, ingress, by_name, by_except, passed, parts }
     }
 
     /// Whether the scope covers a namespace. Of one without an object only the name is known.
@@ -275,6 +285,7 @@ struct Asked<'a> {
     dst: Option<&'a Pod>,
     by_name: bool,
     by_except: bool,
+    passed: BTreeSet<(Tier, Direction)>,
     parts: BTreeSet<Part>,
 }
 

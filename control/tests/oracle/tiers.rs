@@ -39,7 +39,10 @@ impl Asked<'_> {
                     let accepts = match one.action {
                         RuleAction::Accept => true,
                         RuleAction::Deny => false,
-                        RuleAction::Pass => return None,
+                        RuleAction::Pass => {
+                            self.passed.insert((tier, direction));
+                            return None;
+                        }
                     };
                     return Some(Decision { tier, policy: policy.rank.name.clone(), rule, accepts });
                 }

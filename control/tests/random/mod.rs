@@ -4,6 +4,7 @@
 //! Seeded: the same number gives the same history.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+pub(crate) mod cluster_policy;
 pub(crate) mod objects;
 pub(crate) mod shrink;
 
@@ -92,6 +93,11 @@ pub(crate) fn history(rng: &mut Rng) -> History {
     for _ in 0..1 + rng.below(7) {
         first.push(Object::Policy(objects::policy(rng)));
     }
+    // Most clusters have NetworkPolicies alone.
+    let tiers = rng.chance(40);
+    if tiers {
+        first.extend((0..1 + rng.below(4)).map(|_| Object::ClusterPolicy(cluster_policy::cluster_policy(rng))));
+    }
     rng.shuffle(&mut first);
     let mut steps: Vec<Step> = first.into_iter().map(|object| Step::Event(Event::Apply(object))).collect();
     let initial = steps.len();
@@ -100,12 +106,21 @@ pub(crate) fn history(rng: &mut Rng) -> History {
         follow(&mut state, step);
     }
     for _ in 0..10 + rng.below(30) {
-        for step in change(rng, &state, &steps) {
+        let next = if tiers && rng.chance(15) { vec![tier_change(rng)] } else { change(rng, &state, &steps) };
+        for step in next {
             follow(&mut state, &step);
             steps.push(step);
         }
     }
     History { isolation, initial, steps }
+}
+
+fn tier_change(rng: &mut Rng) -> Step {
+    Step::Event(if rng.chance(75) {
+        Event::Apply(Object::ClusterPolicy(cluster_policy::cluster_policy(rng)))
+    } else {
+        Event::DeleteClusterPolicy(cluster_policy::cluster_policy_name(rng))
+    })
 }
 
 fn follow(state: &mut State, step: &Step) {

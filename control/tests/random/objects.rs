@@ -19,10 +19,11 @@ pub(crate) const UNKNOWN_NAMESPACE: &str = "w";
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-type Vocabulary = &'static [(&'static str, &'static [&'static str])];
-const POD_LABELS: Vocabulary = &[("app", &["web", "db", ""]), ("tier", &["1", "2"])];
+pub(super) type Vocabulary = &'static [(&'static str, &'static [&'static str])];
+pub(super) const POD_LABELS: Vocabulary = &[("app", &["web", "db", ""]), ("tier", &["1", "2"])];
+pub(super) const NODE_LABELS: Vocabulary = &[("role", &["edge", "core"])];
 const NAMESPACE_LABELS: Vocabulary = &[("team", &["red", "blue", ""]), ("env", &["prod", "dev"])];
-const SCOPE_LABELS: Vocabulary =
+pub(super) const SCOPE_LABELS: Vocabulary =
     &[("team", &["red", "blue", ""]), ("env", &["prod", "dev"]), (NAME_LABEL, &["x", "y", "z", "w"])];
 
 const PORT_NAMES: [&str; 3] = ["web", "dns", "metrics"];
@@ -56,7 +57,7 @@ fn labels(rng: &mut Rng, vocabulary: Vocabulary) -> Labels {
     labels
 }
 
-fn selector(rng: &mut Rng, vocabulary: Vocabulary, empty: usize) -> Selector {
+pub(super) fn selector(rng: &mut Rng, vocabulary: Vocabulary, empty: usize) -> Selector {
     if rng.chance(empty) {
         return Selector::everything();
     }
@@ -95,7 +96,7 @@ pub(crate) fn node(rng: &mut Rng, at: usize) -> Object {
     if rng.chance(20) {
         addresses.push(node_address(false, at + 21));
     }
-    Object::Node(Node { name: text(NODES[at]), labels: Labels::new(), addresses, pod_cidrs: vec![] })
+    Object::Node(Node { name: text(NODES[at]), labels: labels(rng, NODE_LABELS), addresses, pod_cidrs: vec![] })
 }
 
 pub(crate) fn pod_name(rng: &mut Rng) -> PodName {
@@ -217,7 +218,11 @@ fn peer(rng: &mut Rng, own: &Arc<str>) -> Peer {
     }
 }
 
-fn port(rng: &mut Rng) -> PolicyPort {
+pub(super) fn port_name(rng: &mut Rng) -> Arc<str> {
+    text(rng.pick(&PORT_NAMES))
+}
+
+pub(super) fn port(rng: &mut Rng) -> PolicyPort {
     let transport = rng.pick(&Transport::ALL);
     match rng.below(10) {
         0 | 1 => PolicyPort::All(transport),
@@ -234,7 +239,7 @@ fn port(rng: &mut Rng) -> PolicyPort {
 }
 
 /// A block around an address that plays a part, and exceptions inside it that may nest.
-fn block(rng: &mut Rng) -> IpBlock {
+pub(super) fn block(rng: &mut Rng) -> IpBlock {
     let v6 = rng.chance(40);
     let around = |rng: &mut Rng| match rng.below(5) {
         0..3 => pod_address(v6, 1 + rng.below(16)),
@@ -258,7 +263,8 @@ fn block(rng: &mut Rng) -> IpBlock {
 pub(crate) fn borders(state: &State) -> impl Iterator<Item = IpAddr> {
     let policies = state.policies.values();
     let rules = policies.flat_map(|policy| policy.ingress.iter().chain(&policy.egress)).flatten();
-    let blocks = rules.flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
+    let cluster = state.cluster_policies.values().flat_map(|policy| &policy.egress).map(|rule| &rule.traffic);
+    let blocks = rules.chain(cluster).flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
         Peer::Block(block) => Some(block),
         Peer::Pods(_) | Peer::Nodes(_) => None,
     });

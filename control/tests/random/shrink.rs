@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{NamespaceScope, Object, Peer, Pod, Policy, PolicyPort, PolicyRule};
+use bulkhead_control::object::{ClusterPolicy, NamespaceScope, Object, Peer, Pod, Policy, PolicyPort, PolicyRule};
 
 use super::Step;
 
@@ -42,6 +42,9 @@ fn simpler(step: &Step) -> Vec<Step> {
         Step::Event(Event::Apply(Object::Policy(policy))) => {
             smaller_policies(policy).into_iter().map(|policy| apply(Object::Policy(policy))).collect()
         }
+        Step::Event(Event::Apply(Object::ClusterPolicy(policy))) => {
+            smaller_cluster_policies(policy).into_iter().map(|policy| apply(Object::ClusterPolicy(policy))).collect()
+        }
         Step::Event(Event::Apply(Object::Pod(pod))) => {
             smaller_pods(pod).into_iter().map(|pod| apply(Object::Pod(pod))).collect()
         }
@@ -55,6 +58,27 @@ fn without<T: Clone>(all: &[T]) -> impl Iterator<Item = Vec<T>> + '_ {
         fewer.remove(at);
         fewer
     })
+}
+
+fn smaller_cluster_policies(policy: &ClusterPolicy) -> Vec<ClusterPolicy> {
+    let mut all = Vec::new();
+    for ingress in [true, false] {
+        let rules = if ingress { &policy.ingress } else { &policy.egress };
+        let mut with = |rules| {
+            let mut smaller = policy.clone();
+            *(if ingress { &mut smaller.ingress } else { &mut smaller.egress }) = rules;
+            all.push(smaller);
+        };
+        without(rules).for_each(&mut with);
+        for (at, rule) in rules.iter().enumerate() {
+            for traffic in smaller_rules(&rule.traffic) {
+                let mut rules = rules.clone();
+                rules[at].traffic = traffic;
+                with(rules);
+            }
+        }
+    }
+    all
 }
 
 fn smaller_pods(pod: &Pod) -> Vec<Pod> {

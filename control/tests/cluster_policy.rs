@@ -402,3 +402,25 @@ fn the_addresses_of_selected_nodes_follow_their_labels() {
         before = state;
     }
 }
+
+#[test]
+fn a_namespace_whose_labels_cannot_be_read_is_refused_where_a_cluster_policy_asks_for_labels() {
+    let faulty = "{apiVersion: v1, kind: Namespace, metadata: {name: x, labels: {team: [red]}}}\n---\n";
+    let rules = "egress: [{action: Deny, to: [{namespaces: {}}]}]";
+    let by_label = policy("p", "Admin", 0, rules)
+        .replace("to: [{namespaces: {}}]", "to: [{namespaces: {matchLabels: {team: red}}}]");
+    let error = load_text("t.yaml", &(by_label + faulty + POD), Strictness::Lenient).unwrap_err().to_string();
+    assert!(error.starts_with("t.yaml:1: ClusterNetworkPolicy p: whether it is about namespace \"x\""), "{error}");
+    assert!(load_text("t.yaml", &(policy("p", "Admin", 0, rules) + faulty + POD), Strictness::Lenient).is_ok());
+}
+
+#[test]
+fn a_node_that_cannot_be_read_is_refused_where_a_cluster_policy_denies_nodes() {
+    let faulty = "{apiVersion: v1, kind: Node, metadata: {name: node-2, labels: []}}\n---\n";
+    let text = |action: &str| {
+        policy("p", "Admin", 0, &format!("egress: [{{action: {action}, to: [{{nodes: {{}}}}]}}]")) + faulty + POD
+    };
+    let error = load_text("t.yaml", &text("Deny"), Strictness::Lenient).unwrap_err().to_string();
+    assert!(error.starts_with("t.yaml:1: ClusterNetworkPolicy p: whether it is about a node"), "{error}");
+    assert!(load_text("t.yaml", &text("Accept"), Strictness::Lenient).is_ok());
+}

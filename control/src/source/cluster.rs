@@ -27,6 +27,9 @@ use crate::object::{
 /// Network Custom Resource Definition De-facto Standard".
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
+/// The kind of nodes.
+pub(super) const NODE_KIND: &str = "Node";
+
 /// Reads a pod.
 pub(super) fn pod(value: &Value) -> Read {
     read("Pod", true, value, |raw, findings| checked_pod(raw, findings).map(Object::Pod), fallback::pod)
@@ -136,8 +139,8 @@ pub(super) fn node(value: &Value) -> Read {
         let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
         Some(Object::Node(Node { name: name?.into(), labels: labels_of(metadata.labels), addresses, pod_cidrs }))
     };
-    // All that a node does is to allow: what is between it and its own pods.
-    read("Node", false, value, build, |_| Outcome::Nothing)
+    // What a node allows is between it and its own pods. What cluster policies deny to nodes the loader looks after.
+    read(NODE_KIND, false, value, build, |_| Outcome::Nothing)
 }
 
 /// Reads an object of one kind: its shape, then what `build` makes of it, or `fallback` where there is a fault.

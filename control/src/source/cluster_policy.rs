@@ -14,12 +14,14 @@
 mod peers;
 mod ports;
 mod raw;
+mod unlabelled;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use self::raw::{RawPods, RawRule, RawSpec, RawSubject};
+pub(super) use self::unlabelled::needs_labels;
 use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, Problem, quoted};
 use super::labels::{optional_selector, selector};

@@ -10,6 +10,7 @@ use super::locate::{Wanted, lines};
 use super::parse::{Entry, parse};
 use super::path::FieldPath;
 use super::{Loaded, Strictness};
+use super::{cluster, cluster_policy};
 use crate::object::{IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
@@ -21,6 +22,8 @@ pub(super) struct Loader {
     seen: HashMap<ObjectKey, usize>,
     /// The namespaces whose labels are not known.
     unlabelled: BTreeSet<Arc<str>>,
+    /// Whether the labels or addresses of some node are not known.
+    faulty_node: bool,
     /// All but the objects.
     loaded: Loaded,
     errors: SourceErrors,
@@ -55,13 +58,20 @@ impl Loader {
             slots: Vec::new(),
             seen: HashMap::new(),
             unlabelled: BTreeSet::new(),
+            faulty_node: false,
             loaded: Loaded::default(),
             errors: SourceErrors::default(),
         }
     }
 
     /// Everything that was read, or everything that is wrong with it.
-    pub(super) fn finish(self) -> Result<Loaded, SourceErrors> {
+    pub(super) fn finish(mut self) -> Result<Loaded, SourceErrors> {
+        if self.errors.is_empty() {
+            let objects = self.slots.iter().filter_map(|slot| slot.object.as_ref());
+            if let Some(error) = cluster_policy::needs_labels(objects, &self.unlabelled, self.faulty_node) {
+                self.errors.push(error);
+            }
+        }
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
@@ -141,6 +151,8 @@ impl Loader {
             Decoded::Read(read) => *read,
         };
         let survives = self.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
+        self.faulty_node |=
+            !matches!(read.outcome, Outcome::Object(_)) && read.label.split(' ').next() == Some(cluster::NODE_KIND);
         let severity = if survives { Severity::Warning } else { Severity::Error };
         let consequence = if survives { consequence(&read.outcome) } else { "" };
         for mut problem in read.findings.problems {

@@ -19,13 +19,15 @@
 //! could be meant:
 //!
 //! * A policy isolates its subjects and allows nothing.
+//! * A rule of a cluster policy matches nothing if it accepts, and denies everything otherwise.
 //! * A namespace keeps its name, is isolated if it has the `extensions/v1beta1` annotation, and of the peers that select
 //!   namespaces only those select it that ask for nothing but the name.
 //! * A pod keeps everything but its faulty ports.
 //! * A node is left out, and so is a pod that has no address: nobody is more open without them.
 //!
 //! Where that cannot be had the input is still refused: what may hide a policy (a syntax error, an object without a kind,
-//! a policy or a namespace whose name cannot be read), and a pod with an address of which anything else is not known or
+//! a policy or a namespace whose name cannot be read; a cluster policy without a readable tier, priority or subject, and one that denies by
+//! labels of namespaces or nodes that could not be read), and a pod with an address of which anything else is not known or
 //! which is given twice with differences, for it would be an outsider whom its policies do not bind.
 //!
 //! **Choices.** The structs are our own: those of `k8s-openapi` drop unknown fields, so the typo `ingres:` would silently

@@ -29,6 +29,7 @@ use bulkhead_dataplane::{
     Flow, Link, LinkType, Outcome, Packet, PortConfig, PortId, PortKind, Routes, SessionConfig, Snapshot, TableId,
     Verdict, Worker, WorkerConfig,
 };
+use support::translate::{Random, TCP, UDP, translated};
 use support::{Net, SMALL, pool};
 
 const A: PortId = PortId(0);
@@ -164,7 +165,7 @@ impl Lab {
     }
 
     fn flow(&self, (kind, src, dst): (ProbeKind, &str, &str)) -> CachedFlow {
-        let protocol = if kind == ProbeKind::Udp { 17 } else { 6 };
+        let protocol = if kind == ProbeKind::Udp { UDP } else { TCP };
         CachedFlow {
             from: self.slots().0,
             to: self.slots().1,
@@ -177,6 +178,7 @@ impl Lab {
             epochs: [1, 1],
             moves: [0, 0],
             is_hop: true,
+            translation: None,
             lease: 60_000_000_000,
             gate: GATE,
         }
@@ -241,36 +243,24 @@ fn take(port: &mut XskPort, pool: &mut FramePool) -> Option<Vec<u8>> {
     bytes
 }
 
-/// xorshift64 (Marsaglia 2003): the same frames in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end
-    }
-
-    /// The frame, changed a little.
-    fn damage(&mut self, frame: &[u8]) -> Vec<u8> {
-        let mut frame = frame.to_vec();
-        for _ in 0..=self.below(2) {
-            let (at, bit) = (self.below(frame.len()), self.below(8));
-            match self.below(4) {
-                0 => frame[at] ^= 1 << bit,
-                1 => frame[at] = self.below(256) as u8,
-                // What lengths are near.
-                2 => frame[at] = frame[at].wrapping_add(1),
-                _ => frame[at] = frame[at].wrapping_sub(1),
-            }
+/// The frame, changed a little.
+fn damage(random: &mut Random, frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    for _ in 0..=random.below(2) {
+        let (at, bit) = (random.below(frame.len()), random.below(8));
+        match random.below(4) {
+            0 => frame[at] ^= 1 << bit,
+            1 => frame[at] = random.below(256) as u8,
+            // What lengths are near.
+            2 => frame[at] = frame[at].wrapping_add(1),
+            _ => frame[at] = frame[at].wrapping_sub(1),
         }
-        if self.below(8) == 0 {
-            let len = 14 + self.below(frame.len());
-            frame.resize(len, 0xee);
-        }
-        frame
     }
+    if random.below(8) == 0 {
+        let len = 14 + random.below(frame.len());
+        frame.resize(len, 0xee);
+    }
+    frame
 }
 
 #[test]
@@ -285,7 +275,7 @@ fn what_the_cache_forwards_the_worker_would_have_forwarded_with_the_same_bytes()
             lab.add(&lab.flow(flow));
             let mut reached = [0; 2];
             for round in 0..1500 {
-                let bytes = if round == 0 { good.clone() } else { random.damage(&good) };
+                let bytes = if round == 0 { good.clone() } else { damage(&mut random, &good) };
                 let (cached, left) = lab.pass(&bytes);
                 assert!(round > 0 || cached.is_some(), "{flow:?} is cached");
                 reached[usize::from(cached.is_some())] += 1;
@@ -301,6 +291,33 @@ fn what_the_cache_forwards_the_worker_would_have_forwarded_with_the_same_bytes()
             }
             assert!(reached.iter().all(|&count| count > 200), "{mode} {flow:?}: {reached:?}");
         }
+    }
+}
+
+#[test]
+fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums() {
+    for mode in [XdpMode::Drv, XdpMode::Skb] {
+        let Some(mut lab) = Lab::new(mode) else { return };
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut zeros = 0;
+        for round in 0..400 {
+            let (flow, new) = random.flow(round % 2 == 0, if round % 4 < 2 { UDP } else { TCP });
+            lab.add(&CachedFlow { flow, translation: Some(new), is_hop: round % 8 < 4, ..lab.flow(FLOWS[0]) });
+            let addresses = rewrite::addresses(B_MAC, OWN_MAC);
+            for bytes in random.frames(&flow, &new, &rewrite::addresses(OWN_MAC, A_MAC)) {
+                let mut expected = translated(&bytes, &new);
+                let at = support::translate::checksum_at(&expected);
+                zeros += usize::from(matches!(expected[at..at + 2], [0, 0] | [0xff, 0xff]));
+                if round % 8 < 4 {
+                    assert!(rewrite::hop(&mut expected, &addresses));
+                } else {
+                    rewrite::ethernet(&mut expected, &addresses);
+                }
+                let (cached, left) = lab.pass(&bytes);
+                assert_eq!((cached, left), (Some(expected), None), "{mode} {flow:?} -> {new:?}");
+            }
+        }
+        assert!(zeros >= 400, "checksums that are or become 0: {zeros}");
     }
 }
 

@@ -1,12 +1,22 @@
 //! The tc data path on real veths.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic and print, and its numbers are small"
+)]
 
 mod support;
 
 use std::sync::Arc;
 
-use bulkhead_dataplane::io::{Frame, FramePool, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort};
-use bulkhead_dataplane::{Affinity, PortKind};
+use bulkhead_dataplane::forward::rewrite;
+use bulkhead_dataplane::io::{
+    CachedFlow, FlowCache, FlowGate, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment,
+    TcConfig, TcDatapath, XskPort,
+};
+use bulkhead_dataplane::{Affinity, PortConfig, PortId, PortKind, Routes, Snapshot};
+use support::translate::{Random, TCP, UDP, checksum_at, translated};
 use support::{Net, SMALL, pool};
 
 struct Lab {
@@ -67,4 +77,75 @@ fn what_no_flow_covers_comes_to_the_trunk_with_its_ports_tag_and_back() {
     assert_eq!((&tag[..2], u16::from_be_bytes([tag[2], tag[3]])), (&[0x88, 0xa8][..], a.slot().0));
     assert!(!frames.is_empty());
     assert_eq!(lab.net.seen_by_the_host(), 0);
+}
+
+/// Two ports without rules, for their epochs.
+fn snapshot() -> Snapshot {
+    let port = |name: &str| PortConfig {
+        name: name.into(),
+        kind: PortKind::Pod,
+        addresses: Vec::new(),
+        mac: None,
+        egress: None,
+        hairpin: None,
+        link: None,
+    };
+    Snapshot::new(1, vec![port("x/a"), port("x/b")], Vec::new(), Routes::default()).unwrap()
+}
+
+#[test]
+fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_the_one_beside_the_packet() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut a, mut b) = (lab.attach("va"), lab.attach("vb"));
+    lab.net.inside("sw", || [&mut a, &mut b].map(|port| port.open().unwrap()));
+    lab.datapath.enter(&snapshot());
+    let interface = lab.net.inside("sw", || LinkInfo::read("va").unwrap().index);
+    let [received, sent] =
+        [[1, 2], [3, 4]].map(|[to, from]| rewrite::addresses([2, 0, 0, 0, 0, to], [2, 0, 0, 0, 0, from]));
+    let run = |bytes: &[u8], is_summed| lab.net.inside("sw", || lab.datapath.run(interface, bytes, is_summed));
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let (mut zeros, mut summed) = (0, 0);
+    for round in 0..4000 {
+        let (flow, new) = random.flow(round % 2 == 0, if round % 4 < 2 { UDP } else { TCP });
+        let (is_hop, translation) = (round % 8 < 4, (round % 16 < 12).then_some(new));
+        let cached = CachedFlow {
+            from: a.slot(),
+            to: b.slot(),
+            ports: [PortId(0), PortId(1)],
+            epochs: [1, 1],
+            moves: [0, 0],
+            flow,
+            received,
+            sent,
+            is_hop,
+            translation,
+            longest: 1514,
+            origin: None,
+            lease: 60_000_000_000,
+            gate: FlowGate(7),
+        };
+        lab.datapath.add(&cached);
+        assert!(lab.datapath.open(FlowGate(7), None));
+        for bytes in random.frames(&flow, &new, &received) {
+            let mut expected = translation.map_or_else(|| bytes.clone(), |new| translated(&bytes, &new));
+            let at = checksum_at(&expected);
+            zeros += usize::from(matches!(expected[at..at + 2], [0, 0] | [0xff, 0xff]));
+            if is_hop {
+                assert!(rewrite::hop(&mut expected, &sent));
+            } else {
+                rewrite::ethernet(&mut expected, &sent);
+            }
+            assert_eq!(run(&bytes, false).unwrap(), expected, "{flow:?} -> {translation:?}");
+            match run(&bytes, true) {
+                Ok(with_sum) => {
+                    summed += 1;
+                    assert_eq!(with_sum, expected, "{flow:?} -> {translation:?}");
+                }
+                // EINVAL: before Linux 6.13.
+                Err(error) => assert_eq!(error.raw_os_error(), Some(22), "{flow:?} -> {translation:?}: {error}"),
+            }
+        }
+    }
+    assert!(zeros >= 4000, "checksums that are or become 0: {zeros}");
+    println!("{summed} packets with a sum beside them");
 }

@@ -17,6 +17,8 @@
 //! has. Therefore a flow has a gate, which is closed when the flow is added: its packets still come to the worker, and are
 //! counted at the gate. When the worker has sent all that had come to it, it opens the gate, if none was counted meanwhile.
 
+use std::net::IpAddr;
+
 use bulkhead_classifier::OriginId;
 
 use crate::{Flow, PortId, Snapshot};
@@ -28,6 +30,22 @@ pub struct FlowSlot(pub u16);
 /// A flow's gate, by number. Flows may share one: it is open or closed for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowGate(pub u16);
+
+/// The addresses and ports that a flow's packets leave with. What stays is as in the flow, and both addresses are of its
+/// family.
+///
+/// The other direction is a flow of its own, with a translation back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Translation {
+    /// The source address.
+    pub src: IpAddr,
+    /// The destination address.
+    pub dst: IpAddr,
+    /// The source port.
+    pub sport: u16,
+    /// The destination port.
+    pub dport: u16,
+}
 
 /// One direction of an established session, and what is done with its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +60,7 @@ pub struct CachedFlow {
     pub epochs: [u64; 2],
     /// How often neighbours behind these two ports had moved ([`FlowCache::moves`]) when the packet's way was found.
     pub moves: [u16; 2],
-    /// Who talks to whom: TCP or UDP.
+    /// Who talks to whom as the packets come in: TCP or UDP.
     pub flow: Flow,
     /// The MAC addresses that the packets come with, destination first; packets with others are not of it.
     pub received: [u8; 12],
@@ -50,6 +68,8 @@ pub struct CachedFlow {
     pub sent: [u8; 12],
     /// Whether their TTL or hop limit becomes one less: the way leads to another machine or pod.
     pub is_hop: bool,
+    /// Other addresses and ports that they leave with; none when they keep theirs.
+    pub translation: Option<Translation>,
     /// The longest frame that the way out carries, in bytes.
     pub longest: u16,
     /// The rule that allowed the session.

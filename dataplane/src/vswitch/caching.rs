@@ -250,6 +250,7 @@ impl Caching {
             received: *packet.frame.first_chunk()?,
             sent: way.addresses,
             is_hop: way.is_hop,
+            translation: None,
             longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
             origin: found.origin,
             ports: [packet.in_port, out],

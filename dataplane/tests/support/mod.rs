@@ -1,5 +1,11 @@
 //! Namespaces and veths that a test makes and removes itself.
-#![allow(dead_code, reason = "every test program is built with all of it and uses some")]
+#![allow(
+    dead_code,
+    clippy::cast_possible_truncation,
+    reason = "every test program is built with all of it and uses some; its numbers are small"
+)]
+
+pub(crate) mod translate;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -84,6 +84,7 @@ mod flow_layout;
 mod flow_program;
 mod flow_steps;
 mod flow_table;
+mod flow_translation;
 #[cfg(feature = "bench")]
 mod generator;
 mod generic;

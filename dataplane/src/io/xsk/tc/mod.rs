@@ -23,6 +23,7 @@
 
 mod attached;
 mod attachment;
+mod checksum;
 mod deliver;
 mod filter;
 mod ingress;
@@ -248,6 +249,23 @@ impl TcDatapath {
     /// [`XskError`] when there is no memory for them.
     pub fn trunk_ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
         self.trunk.ports(umem, config)
+    }
+
+    /// Runs the program of ports once on a packet, as if an interface of the calling thread's network namespace had received it, and
+    /// sends nothing. Returns the packet as it would be sent: to another port, or into the trunk with a tag beside it. With
+    /// `is_summed` the sum over the packet comes with it, as from some network cards.
+    ///
+    /// # Errors
+    /// `EBADMSG` when that sum is wrong behind the program, `EINVAL` for `is_summed` before Linux 6.13; another error when the program
+    /// drops the packet.
+    #[cfg(feature = "bench")]
+    pub fn run(&self, interface: u32, packet: &[u8], is_summed: bool) -> io::Result<Vec<u8>> {
+        /// `TC_ACT_REDIRECT`.
+        const REDIRECT: u32 = 7;
+        match bpf::test_run_tc(self.programs.ingress.as_fd(), packet, interface, is_summed)? {
+            (REDIRECT, packet) => Ok(packet),
+            (action, _) => Err(io::Error::other(format!("the program's answer is {action}"))),
+        }
     }
 
     /// Packets that interfaces sent whose ports were closed.

@@ -15,9 +15,9 @@ use bulkhead_dataplane::io::{
     CachedFlow, FlowCache, FlowGate, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment,
     TcConfig, TcDatapath, XskPort,
 };
-use bulkhead_dataplane::{Affinity, PortConfig, PortId, PortKind, Routes, Snapshot};
+use bulkhead_dataplane::{Affinity, PortId, PortKind};
 use support::translate::{Random, TCP, UDP, checksum_at, translated};
-use support::{Net, SMALL, pool};
+use support::{Net, SMALL, pool, two_ports};
 
 struct Lab {
     net: Net,
@@ -79,26 +79,12 @@ fn what_no_flow_covers_comes_to_the_trunk_with_its_ports_tag_and_back() {
     assert_eq!(lab.net.seen_by_the_host(), 0);
 }
 
-/// Two ports without rules, for their epochs.
-fn snapshot() -> Snapshot {
-    let port = |name: &str| PortConfig {
-        name: name.into(),
-        kind: PortKind::Pod,
-        addresses: Vec::new(),
-        mac: None,
-        egress: None,
-        hairpin: None,
-        link: None,
-    };
-    Snapshot::new(1, vec![port("x/a"), port("x/b")], Vec::new(), Routes::default()).unwrap()
-}
-
 #[test]
 fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_the_one_beside_the_packet() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut a, mut b) = (lab.attach("va"), lab.attach("vb"));
     lab.net.inside("sw", || [&mut a, &mut b].map(|port| port.open().unwrap()));
-    lab.datapath.enter(&snapshot());
+    lab.datapath.enter(&two_ports());
     let interface = lab.net.inside("sw", || LinkInfo::read("va").unwrap().index);
     let [received, sent] =
         [[1, 2], [3, 4]].map(|[to, from]| rewrite::addresses([2, 0, 0, 0, 0, to], [2, 0, 0, 0, 0, from]));

@@ -8,16 +8,21 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
     CachedFlow, FlowCache, FlowGate, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment,
-    TcConfig, TcDatapath, XskPort,
+    TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
 };
 use bulkhead_dataplane::{Affinity, PortId, PortKind};
 use support::translate::{Random, TCP, UDP, checksum_at, translated};
-use support::{Net, SMALL, pool, two_ports};
+use support::{Net, SMALL, pool, run, two_ports};
+
+fn trunk() -> [String; 2] {
+    ["bh0".to_owned(), "bh1".to_owned()]
+}
 
 struct Lab {
     net: Net,
@@ -28,20 +33,28 @@ struct Lab {
 
 impl Lab {
     fn new(workers: u32) -> Option<Self> {
-        let net = Net::new(1, 1500)?;
+        Net::new(1, 1500).map(|net| Self::on(net, workers, None))
+    }
+
+    fn on(net: Net, workers: u32, pins: Option<PathBuf>) -> Self {
         let config = TcConfig {
-            trunk: ["bh0".to_owned(), "bh1".to_owned()],
+            trunk: trunk(),
             affinity: Affinity::new(),
             workers,
             slow_path: SlowPathLimit::default(),
             links: true,
-            pins: None,
+            pins,
         };
         let datapath = net.inside("sw", || TcDatapath::new(&config)).unwrap_or_else(|error| panic!("{error}"));
         let mut pool = pool(4096);
         let mut queues = net.inside("sw", || datapath.trunk_ports(pool.umem(), SMALL)).unwrap();
         queues.iter_mut().for_each(|queue| queue.service(&mut pool).unwrap());
-        Some(Self { net, datapath, pool, queues })
+        Self { net, datapath, pool, queues }
+    }
+
+    /// As when the process ends.
+    fn end(self) -> Net {
+        self.net
     }
 
     fn attach(&self, name: &str) -> TcAttachment {
@@ -134,4 +147,70 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_th
     }
     assert!(zeros >= 4000, "checksums that are or become 0: {zeros}");
     println!("{summed} packets with a sum beside them");
+}
+
+/// A BPF file system of the test's own.
+struct BpfFileSystem(PathBuf);
+
+impl BpfFileSystem {
+    fn mount(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        run(&["mount", "-t", "bpf", "bpf", path.to_str().unwrap()]);
+        Self(path)
+    }
+
+    /// What vswitches have left. The kernel has files of its own there.
+    fn folders(&self) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.is_dir()).collect()
+    }
+
+    /// Makes what a process has left that of one with another layout.
+    fn age(&self) {
+        let folders = self.folders();
+        let [folder] = &folders[..] else { panic!("{folders:?}") };
+        let (_, namespace) = folder.file_name().unwrap().to_str().unwrap().split_once('-').unwrap();
+        std::fs::rename(folder, self.0.join(format!("v1-{namespace}"))).unwrap();
+    }
+}
+
+impl Drop for BpfFileSystem {
+    fn drop(&mut self) {
+        drop(std::process::Command::new("umount").arg(&self.0).output());
+        drop(std::fs::remove_dir(&self.0));
+    }
+}
+
+#[test]
+fn what_a_process_with_another_layout_has_left_is_detached_by_the_next_one_and_by_a_cleanup() {
+    let Some(net) = Net::new(1, 1500) else { return };
+    let bpf = BpfFileSystem::mount("bulkhead-layouts");
+    let leave = |net: Net| {
+        let lab = Lab::on(net, 1, Some(bpf.0.clone()));
+        let mut port = lab.attach("va");
+        lab.net.inside("sw", || {
+            port.open().unwrap();
+            while port.wants_links() {
+                port.use_link().unwrap();
+            }
+        });
+        lab.datapath.stay();
+        lab.end()
+    };
+    let attached = |net: &Net| net.inside("sw", || tc_programs(LinkInfo::read("va").unwrap().index).unwrap().len());
+    let net = leave(net);
+    assert_eq!(attached(&net), 2, "a link at each hook");
+    bpf.age();
+    let lab = Lab::on(net, 1, Some(bpf.0.clone()));
+    assert_eq!(lab.datapath.left_open(), 0, "nothing to take over");
+    let port = lab.attach("va");
+    assert_eq!(attached(&lab.net), 4, "what was left goes when all ports are attached again");
+    lab.net.inside("sw", || lab.datapath.close_left());
+    assert_eq!(attached(&lab.net), 2);
+    drop(port);
+    let net = leave(lab.end());
+    bpf.age();
+    assert!(net.inside("sw", || remove_tc_datapath(&trunk(), Some(&bpf.0))).unwrap());
+    assert_eq!((attached(&net), bpf.folders()), (0, Vec::new()));
 }

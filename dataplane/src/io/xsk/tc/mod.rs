@@ -184,7 +184,8 @@ impl TcDatapath {
         self.left().len()
     }
 
-    /// Closes what an earlier process has left open and nobody has attached to: to be called when all ports are attached.
+    /// Closes what an earlier process has left open and nobody has attached to, and detaches what processes with another layout of
+    /// the maps have left: to be called when all ports are attached.
     pub fn close_left(&self) {
         for (interface, slot) in self.left().drain() {
             self.set_way(slot, 0, how::CLOSED);
@@ -194,6 +195,10 @@ impl TcDatapath {
                 pins.detach(interface);
             }
             self.table.give_slot(slot);
+        }
+        if let Some(pins) = &self.pins {
+            // Fails when the kernel does not answer; what is left goes on to drop packets then.
+            let _ = pins.remove_other_layouts();
         }
         let own = [&self.programs.ingress, &self.programs.guard].map(|program| bpf::program_id(program.as_fd()));
         if let [Ok(ingress), Ok(guard)] = own {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, Frame, FramePool, Interface, KernelFlowCache,
+    CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, Frame, FramePool, Interface, KernelFlowCache,
     KernelFlows, PollSet, Port, XdpMode, XskPort, poll, takes_xdp_frames,
 };
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
@@ -39,7 +39,7 @@ const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0xff, 0];
 const MTU: u16 = 1500;
 const ORIGIN: OriginId = OriginId(5);
-const GATE: FlowGate = FlowGate(40_000);
+const LATCH: FlowLatch = FlowLatch(40_000);
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
 
@@ -180,14 +180,14 @@ impl Lab {
             is_hop: true,
             translation: None,
             lease: 60_000_000_000,
-            gate: GATE,
+            latch: LATCH,
         }
     }
 
     /// Adds a flow whose packets are not waited for.
     fn add(&self, flow: &CachedFlow) {
         self.cache.add(flow);
-        assert!(self.cache.open(flow.gate, Some(0)));
+        assert!(self.cache.open(flow.latch, Some(0)));
     }
 
     /// Sends a frame at `a`. What comes out at `b`, and what at the worker's port.
@@ -408,21 +408,21 @@ fn another_epoch_of_a_port_a_lease_that_is_over_and_a_way_out_that_is_closed_end
 }
 
 #[test]
-fn a_flow_goes_through_the_worker_until_its_gate_is_opened_and_that_needs_that_none_has_come_since() {
+fn a_flow_goes_through_the_worker_until_its_latch_is_opened_and_that_needs_that_none_has_come_since() {
     let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
     let good = frame(FLOWS[0], 0);
     lab.cache.add(&lab.flow(FLOWS[0]));
-    assert_eq!(lab.cache.passed(GATE), 0);
+    assert_eq!(lab.cache.passed(LATCH), 0);
     assert!(!lab.is_cached(&good) && !lab.is_cached(&good));
-    assert_eq!(lab.cache.passed(GATE), 2);
+    assert_eq!(lab.cache.passed(LATCH), 2);
     assert!(!lab.is_cached(&frame(FLOWS[1], 0)), "another flow");
-    assert!(!lab.cache.open(GATE, Some(1)), "one has come since it was looked at");
+    assert!(!lab.cache.open(LATCH, Some(1)), "one has come since it was looked at");
     assert!(!lab.is_cached(&good));
-    assert!(lab.cache.open(GATE, Some(3)));
+    assert!(lab.cache.open(LATCH, Some(3)));
     assert!(lab.is_cached(&good) && lab.is_cached(&good));
     lab.cache.add(&lab.flow(FLOWS[0]));
     assert!(!lab.is_cached(&good), "added again, it is closed again");
-    assert!(lab.cache.open(GATE, None) && lab.is_cached(&good));
+    assert!(lab.cache.open(LATCH, None) && lab.is_cached(&good));
 }
 
 #[test]

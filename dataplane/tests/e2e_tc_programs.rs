@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, FlowCache, FlowGate, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment,
+    CachedFlow, FlowCache, FlowLatch, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment,
     TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
 };
 use bulkhead_dataplane::{Affinity, PortId, PortKind};
@@ -121,10 +121,10 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_th
             longest: 1514,
             origin: None,
             lease: 60_000_000_000,
-            gate: FlowGate(7),
+            latch: FlowLatch(7),
         };
         lab.datapath.add(&cached);
-        assert!(lab.datapath.open(FlowGate(7), None));
+        assert!(lab.datapath.open(FlowLatch(7), None));
         for bytes in random.frames(&flow, &new, &received) {
             let mut expected = translation.map_or_else(|| bytes.clone(), |new| translated(&bytes, &new));
             let at = checksum_at(&expected);

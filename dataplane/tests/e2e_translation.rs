@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, FlowGate, FlowSlot, Frame, FramePool, Interface, KernelFlowCache, KernelFlows, LinkInfo, Port,
+    CachedFlow, FlowLatch, FlowSlot, Frame, FramePool, Interface, KernelFlowCache, KernelFlows, LinkInfo, Port,
     SlowPathLimit, TcAttachment, TcConfig, TcDatapath, Translation, XdpMode, XskPort,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
@@ -190,7 +190,7 @@ impl Lab {
     fn add(&self, case: &Case, protocol: u8) {
         let Attached { flows, slots, .. } = &self.attached;
         for (from, (flow, translation)) in case.flows(protocol).into_iter().enumerate() {
-            let (to, gate) = (1 - from, FlowGate(1 + from as u16));
+            let (to, latch) = (1 - from, FlowLatch(1 + from as u16));
             let cached = CachedFlow {
                 from: slots[from],
                 to: slots[to],
@@ -205,10 +205,10 @@ impl Lab {
                 longest: 1514,
                 origin: None,
                 lease: 600_000_000_000,
-                gate,
+                latch,
             };
             flows.add(&cached);
-            assert!(flows.open(gate, None));
+            assert!(flows.open(latch, None));
         }
     }
 

@@ -37,7 +37,7 @@ pub use capture_port::{CaptureClock, CaptureFilter, CaptureInput, CapturePort, C
 pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
-pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows, Translation};
+pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, KernelFlows, Translation};
 pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};

@@ -29,7 +29,7 @@ pub(super) enum Place {
     WithTranslation,
     /// The flow is on the stack.
     Found,
-    /// The flow's gate is open.
+    /// The flow's latch is open.
     Open,
     HopV6,
     TranslateV6,

@@ -34,8 +34,8 @@ pub(super) mod value {
     pub(in crate::io::xsk) const FROM: i16 = 38;
     /// MAC addresses as they leave.
     pub(in crate::io::xsk) const SENT: i16 = 40;
-    /// The gate's number, 2 bytes.
-    pub(in crate::io::xsk) const GATE: i16 = 52;
+    /// The latch's number, 2 bytes.
+    pub(in crate::io::xsk) const LATCH: i16 = 52;
     /// The number of the port where they leave, 2 bytes.
     pub(in crate::io::xsk) const TO: i16 = 54;
     /// The epoch of that port.
@@ -89,13 +89,13 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const EPOCHS: i32 = SLOT + SLOTS * SLOT_LEN;
     /// As many as a port number can say.
     pub(in crate::io::xsk) const EPOCH_COUNT: i32 = 1 << 16;
-    /// Gates, each a count of packets that found it closed, and a bit that says that it is open.
-    pub(in crate::io::xsk) const GATES: i32 = EPOCHS + EPOCH_COUNT * 8;
+    /// Latches, each a count of packets that found it closed, and a bit that says that it is open.
+    pub(in crate::io::xsk) const LATCHES: i32 = EPOCHS + EPOCH_COUNT * 8;
     /// As many as flows: few share one. A flow's number for it has 16 bits.
-    pub(in crate::io::xsk) const GATE_COUNT: i32 = 1 << 16;
+    pub(in crate::io::xsk) const LATCH_COUNT: i32 = 1 << 16;
     /// Counting does not reach it.
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
-    pub(in crate::io::xsk) const LEN: i32 = GATES + GATE_COUNT * 8;
+    pub(in crate::io::xsk) const LEN: i32 = LATCHES + LATCH_COUNT * 8;
 }
 
 /// What is counted per slot, by each core for itself: 8 bytes each.

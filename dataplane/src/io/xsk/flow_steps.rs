@@ -6,7 +6,7 @@
 //!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
 //!   coarse time < value.expires                                             | else: miss
-//!   gates[value.gate] is open                                               | else: counted there, miss
+//!   latches[value.latch] is open                                               | else: counted there, miss
 //!   count for the slot where it came in, the slot where it leaves, and the rule
 //! ```
 //!
@@ -101,13 +101,13 @@ fn still_there(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if_register(0, Differs, AT, Miss);
 }
 
-/// Goes on when the gate is open. Counting and the look at the bit are one step: a packet that has found the gate closed is
+/// Goes on when the latch is open. Counting and the look at the bit are one step: a packet that has found the latch closed is
 /// counted before it can be opened.
-pub(super) fn pass_gate(program: &mut Assembler<Place>, table: &FlowTable) {
+pub(super) fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
     const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
-    program.load(Short, 2, STACK, VALUE + value::GATE);
+    program.load(Short, 2, STACK, VALUE + value::LATCH);
     program.apply(ShiftLeft, 2, 3);
-    program.push(Instruction::value(1, &table.cells, cells::GATES));
+    program.push(Instruction::value(1, &table.cells, cells::LATCHES));
     program.apply_register(Add, 1, 2);
     program.load(Double, 2, 1, 0);
     program.apply(ShiftRight, 2, OPEN_BIT);

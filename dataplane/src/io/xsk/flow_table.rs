@@ -16,7 +16,7 @@ use super::flow_layout::{action, cells, decisions, key, traffic, value};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
 use super::{flow_translation, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowGate, FlowSlot};
+use crate::io::{CachedFlow, CachedTraffic, FlowLatch, FlowSlot};
 use crate::{PortId, Snapshot};
 
 /// Flows that the kernel keeps, 15 MB of its memory when all are used. Two for each of 32,000 busy connections; what
@@ -31,7 +31,7 @@ const VALUE_LEN: usize = value::LEN.cast_unsigned() as usize;
 type FlowKey = [u8; KEY_LEN];
 type FlowValue = [u8; VALUE_LEN];
 
-/// A gate that is open.
+/// A latch that is open.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
 
 /// The lower bits of an epoch in the cells count how often a neighbour behind the port has moved; the rest is the
@@ -180,26 +180,26 @@ impl FlowTable {
     pub(super) fn add(&self, flow: &CachedFlow) {
         let Some((key, value)) = encode(flow, coarse_time()) else { return };
         // Before the program can find the flow.
-        self.gate(flow.gate).store(0, Ordering::SeqCst);
+        self.latch(flow.latch).store(0, Ordering::SeqCst);
         match self.flows.insert(&key, &value) {
             Ok(()) => self.added.fetch_add(1, Ordering::Relaxed),
             Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
         };
     }
 
-    pub(super) fn passed(&self, gate: FlowGate) -> u64 {
-        self.gate(gate).load(Ordering::SeqCst) & !OPEN
+    pub(super) fn passed(&self, latch: FlowLatch) -> u64 {
+        self.latch(latch).load(Ordering::SeqCst) & !OPEN
     }
 
-    pub(super) fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
-        let gate = self.gate(gate);
+    pub(super) fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool {
+        let latch = self.latch(latch);
         match passed {
             Some(passed) => {
-                let opened = gate.compare_exchange(passed, passed | OPEN, Ordering::SeqCst, Ordering::SeqCst);
-                opened.is_ok() || gate.load(Ordering::SeqCst) & OPEN != 0
+                let opened = latch.compare_exchange(passed, passed | OPEN, Ordering::SeqCst, Ordering::SeqCst);
+                opened.is_ok() || latch.load(Ordering::SeqCst) & OPEN != 0
             }
             None => {
-                gate.fetch_or(OPEN, Ordering::SeqCst);
+                latch.fetch_or(OPEN, Ordering::SeqCst);
                 true
             }
         }
@@ -270,8 +270,8 @@ impl FlowTable {
         self.cell(cells::EPOCHS + i32::from(port.0) * 8)
     }
 
-    fn gate(&self, gate: FlowGate) -> &AtomicU64 {
-        self.cell(cells::GATES + i32::from(gate.0) * 8)
+    fn latch(&self, latch: FlowLatch) -> &AtomicU64 {
+        self.cell(cells::LATCHES + i32::from(latch.0) * 8)
     }
 
     /// Eight bytes of the cells.
@@ -312,7 +312,7 @@ fn possible_cores() -> io::Result<usize> {
 
 /// A flow as the map has it. None for what the program does not know.
 pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)> {
-    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, longest, origin, lease, gate, .. } =
+    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, longest, origin, lease, latch, .. } =
         flow;
     let mut key = [0; KEY_LEN];
     let version = match (who.src, who.dst) {
@@ -350,7 +350,7 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     put(&mut value, value::RECEIVED, received);
     put(&mut value, value::LONGEST, &longest.to_ne_bytes());
     put(&mut value, value::SENT, sent);
-    put(&mut value, value::GATE, &gate.0.to_ne_bytes());
+    put(&mut value, value::LATCH, &latch.0.to_ne_bytes());
     Some((key, value))
 }
 
@@ -406,7 +406,7 @@ mod tests {
             epochs: [9, 8],
             moves: [0, 3],
             lease: 100,
-            gate: FlowGate(0x4321),
+            latch: FlowLatch(0x4321),
         }
     }
 

@@ -91,6 +91,7 @@ mod generic;
 mod hooks;
 mod instruction;
 mod interface;
+mod kernel_flows;
 mod kernel_routes;
 mod lent;
 mod link;

@@ -38,8 +38,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bulkhead_classifier::OriginId;
-
 pub use attachment::TcAttachment;
 
 use super::bpf::{self, Hook};
@@ -47,12 +45,13 @@ use super::error::XskError;
 use super::flow_layout::{cells, traffic};
 use super::flow_table::FlowTable;
 use super::instruction::Instruction;
+use super::kernel_flows::HasFlows;
 use super::map::{MAP_HASH, Map, MapKind};
 use super::port::XskPort;
 use super::umem::Umem;
 use super::{QueueConfig, namespace, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
-use crate::{Affinity, PortId, Snapshot};
+use crate::Affinity;
+use crate::io::FlowSlot;
 use pins::Pins;
 use trunk::Trunk;
 
@@ -351,54 +350,12 @@ fn load(name: &str, hook: Hook, title: &'static str, instructions: &[Instruction
     })
 }
 
-impl FlowCache for TcDatapath {
-    fn reaches(&self, out: FlowSlot) -> bool {
+impl HasFlows for TcDatapath {
+    fn table(&self) -> &FlowTable {
+        &self.table
+    }
+
+    fn sends_out_of(&self, out: FlowSlot) -> bool {
         self.has_way(out)
-    }
-
-    fn add(&self, flow: &CachedFlow) {
-        self.table.add(flow);
-    }
-
-    fn passed(&self, gate: FlowGate) -> u64 {
-        self.table.passed(gate)
-    }
-
-    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
-        self.table.open(gate, passed)
-    }
-
-    fn moves(&self, port: PortId) -> u16 {
-        self.table.moves(port)
-    }
-
-    fn moved(&self, port: PortId) {
-        self.table.moved(port);
-    }
-}
-
-impl KernelFlows for TcDatapath {
-    fn enter(&self, snapshot: &Snapshot) {
-        self.table.enter(snapshot);
-    }
-
-    fn leave(&self, port: PortId) {
-        self.table.leave(port);
-    }
-
-    fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
-        self.table.traffic_of(slot)
-    }
-
-    fn allowed_by(&self, origin: OriginId) -> u64 {
-        self.table.allowed_by(origin)
-    }
-
-    fn added(&self) -> u64 {
-        self.table.added()
-    }
-
-    fn failed(&self) -> u64 {
-        self.table.failed()
     }
 }

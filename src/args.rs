@@ -42,8 +42,8 @@ pub struct State {
     /// Files or folders of Kubernetes objects: YAML, JSON, or what `kubectl get -o yaml|json` printed; `-` for standard input
     #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
-    /// Go on when an object is not understood; such a policy then isolates its pods and allows nothing. What could hide a
-    /// policy or whose address a packet has is refused all the same
+    /// Go on when an object is not understood, as `run` does: such a policy then isolates its pods and allows nothing, such a
+    /// pod is nobody. Without this it is an error. A file that is not YAML or JSON is refused all the same
     #[arg(long)]
     pub lenient: bool,
     /// What a namespace does with ingress when its extensions/v1beta1 annotation does not say; v1 policies need no isolation

@@ -142,6 +142,42 @@ fn with_lenient_a_policy_with_a_typo_isolates_its_pods_and_the_answer_says_so() 
 }
 
 #[test]
+fn with_lenient_one_object_that_cannot_be_read_holds_back_no_other_one() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let faulty = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: odd, namespace: default, labels: [a]}\n\
+                  status: {phase: Running, podIP: 10.244.9.9}\n---\nmetadata: {name: what}\n---\n\
+                  apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: other}\nspec: {podSelector: {}}\n";
+    let path = scratch("faulty-objects.yaml", format!("{state}\n{faulty}").as_bytes());
+    let explain = ["explain", "--state", &path, "--from", "default/backend1", "--to", "default/db", "--port", "6379"];
+    let refused = stderr(&explain, 2);
+    for part in ["Pod default/odd: metadata.labels", "the object has no `apiVersion`", "missing field `name`", "help: "]
+    {
+        assert!(refused.contains(part), "{part} is not in:\n{refused}");
+    }
+    let lenient: Vec<&str> = explain.iter().copied().chain(["--lenient"]).collect();
+    let (whole, answer) = (
+        stdout(&bulkhead(&explain.map(|arg| if arg == path { REDIS } else { arg })), 0),
+        stdout(&bulkhead(&lenient), 0),
+    );
+    assert_eq!(answer.replace(&path, REDIS), whole);
+    let warnings = stderr(&lenient, 0);
+    assert!(
+        warnings.contains("until then the object is left out") && warnings.contains("allows nothing"),
+        "{warnings}"
+    );
+}
+
+#[test]
+fn a_field_of_the_metadata_that_nobody_knows_is_a_warning() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let state = state
+        .replace("  name: network-policy-allow-backend", "  name: network-policy-allow-backend\n  ofTomorrow: [1]");
+    let path = scratch("metadata.yaml", state.as_bytes());
+    let warning = stderr(&["compile", "--state", &path, "--node", "node-1"], 0);
+    assert!(warning.contains("metadata.ofTomorrow: unknown field"), "{warning}");
+}
+
+#[test]
 fn damaged_captures_are_told_from_empty_ones() {
     let good = fs::read(root().join("pcaps/redis-no-policy/in.pcap")).unwrap();
     let replay = |name: &str, contents: &[u8]| {

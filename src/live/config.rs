@@ -115,7 +115,7 @@ pub(crate) enum Mode {
 pub(crate) struct StateConfig {
     /// Files and folders, relative ones resolved against the folder of the configuration.
     pub paths: Vec<PathBuf>,
-    /// As `--lenient` of the other commands.
+    /// As `--lenient` of the other commands; on unless it is turned off, for one object must not hold a node's other ones back.
     pub lenient: bool,
     /// As `--namespace-default` of the other commands.
     pub namespace_default: NamespaceDefault,

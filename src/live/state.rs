@@ -1,5 +1,6 @@
 //! The policy in force: what the state's files say, or said when they last made sense.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,8 @@ pub(super) struct StateCounters {
     pub applied: u64,
     /// States that did not load.
     pub refused: u64,
+    /// Objects of the state in force that were not understood.
+    pub faulty: u64,
 }
 
 /// Counts that other threads read.
@@ -35,12 +38,14 @@ pub(super) struct StateCounters {
 pub(super) struct StateCounts {
     applied: AtomicU64,
     refused: AtomicU64,
+    faulty: AtomicU64,
 }
 
 impl StateCounts {
     pub(super) fn read(&self) -> StateCounters {
-        let [applied, refused] = [&self.applied, &self.refused].map(|count| count.load(Ordering::Relaxed));
-        StateCounters { applied, refused }
+        let counts = [&self.applied, &self.refused, &self.faulty];
+        let [applied, refused, faulty] = counts.map(|count| count.load(Ordering::Relaxed));
+        StateCounters { applied, refused, faulty }
     }
 }
 
@@ -60,6 +65,8 @@ pub(super) struct LiveState {
     peers: Arc<[Peer]>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
     denied: bool,
+    /// What the last state was warned about: the next one's warnings are told where they are others.
+    warned: BTreeSet<String>,
     counts: Arc<StateCounts>,
 }
 
@@ -88,6 +95,7 @@ impl LiveState {
             tables: nothing,
             peers: [].into(),
             denied: true,
+            warned: BTreeSet::new(),
             counts: Arc::default(),
         };
         let mut loaded = state.load_files();
@@ -154,9 +162,8 @@ impl LiveState {
 
     /// Makes this the state, or changes nothing that is in force.
     fn take(&mut self, loaded: Loaded) -> anyhow::Result<()> {
-        for warning in loaded.warnings.shown() {
-            log::warn(warning);
-        }
+        self.warn(&loaded);
+        let faulty = loaded.faulty as u64;
         check_node(&loaded.objects, &self.node)?;
         self.pipeline.resync(loaded.objects)?;
         let tables = run::node_tables(&self.pipeline, &self.node)?;
@@ -166,7 +173,18 @@ impl LiveState {
         self.peers = peers(&self.pipeline, &self.node).into();
         self.denied = false;
         self.count(|counts| &counts.applied);
+        self.counts.faulty.store(faulty, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Tells what deserves a look in a state, but for what was told of the last one.
+    fn warn(&mut self, loaded: &Loaded) {
+        let warnings = &loaded.warnings;
+        let more = warnings.total() - warnings.shown().len();
+        let more = (more > 0).then(|| format!("{more} more of such"));
+        let said: BTreeSet<String> = warnings.shown().iter().map(ToString::to_string).chain(more).collect();
+        said.difference(&self.warned).for_each(|warning| log::warn(warning));
+        self.warned = said;
     }
 
     fn count(&self, of: impl Fn(&StateCounts) -> &AtomicU64) {
@@ -246,7 +264,7 @@ mod tests {
         fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
             let config = StateConfig {
                 paths: vec![self.0.path().join("state.yaml")],
-                lenient: false,
+                lenient: true,
                 namespace_default: NamespaceDefault::Open,
                 when_missing,
                 when_refused,
@@ -291,8 +309,32 @@ mod tests {
         }
         files.write(&(node("node-1", 1) + &pod("b", "10.1.0.2")));
         assert!(reread(&mut state));
-        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 5 });
+        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 5, faulty: 0 });
         assert_ne!(good.interfaces, state.policy().tables.interfaces);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_holds_back_no_other_one() {
+        let files = Files::new("faulty");
+        let good = node("node-1", 1) + &pod("a", "10.1.0.1");
+        files.write(&good);
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let policy =
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: x}\nspec: ";
+        let unreadable = pod("c", "10.1.0.3").replace("nodeName: node-1", "nodeName: [node-1]");
+        files.write(&format!("{good}{policy}{{ingres: []}}\n{unreadable}---\n{{}}\n{}", pod("b", "10.1.0.2")));
+        assert!(reread(&mut state));
+        let tables = state.policy().tables;
+        let ports: Vec<_> = tables.interfaces.iter().map(|interface| run::port_name(&interface.attachment)).collect();
+        assert_eq!(ports.iter().map(|name| &**name).collect::<Vec<_>>(), ["x/a", "x/b", "uplink", "host"]);
+        let (from, to) = ("10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap());
+        let key = bulkhead_classifier::Key::new(from, to, 6, 40_000, 80);
+        let local = &tables.tables[tables.interfaces[0].table].tables;
+        assert_eq!(local.lookup(&key).action(), bulkhead_classifier::Action::Deny, "the policy isolates its namespace");
+        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 0, faulty: 3 });
+        files.write(&good);
+        assert!(reread(&mut state));
+        assert_eq!(state.counts().read(), StateCounters { applied: 3, refused: 0, faulty: 0 });
     }
 
     #[test]

@@ -213,7 +213,11 @@ impl Summary<'_> {
             writeln!(out, "capture: {written} written, {unwritten} not written, {} missed", self.capture_missed())?;
         }
         let (state, ports) = (self.state, self.ports);
-        writeln!(out, "state: {} applied, {} refused", state.applied, state.refused)?;
+        writeln!(
+            out,
+            "state: {} applied, {} refused; {} objects not understood",
+            state.applied, state.refused, state.faulty
+        )?;
         writeln!(out, "ports: {} opened, {} removed, {} refused", ports.opened, ports.removed, ports.refused)?;
         match self.counters.lost() {
             0 => Ok(()),
@@ -362,7 +366,7 @@ mod tests {
             snapshot: &snapshot,
             counters: &VswitchCounters { workers: vec![worker, other] },
             cached: &cached,
-            state: StateCounters { applied: 2, refused: 1 },
+            state: StateCounters { applied: 2, refused: 1, faulty: 3 },
             ports: InterfaceCounters { opened: 2, ..InterfaceCounters::default() },
             capture: Some(CaptureCounters { written: 7, unwritten: 2 }),
             uptime: Duration::from_secs(61),

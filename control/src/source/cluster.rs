@@ -15,8 +15,9 @@ use super::address::{AddressFault, parse_address};
 use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, quoted};
 use super::fallback;
+use super::metadata::{object_name, plain_name};
 use super::path::FieldPath;
-use super::policy::{block_of, object_name, plain_name, port_number, transport};
+use super::policy::{block_of, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
 use crate::object::{
     ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL,
@@ -115,29 +116,37 @@ fn denied_of(annotation: &Value, findings: &mut Findings) -> Denied {
 
 /// Reads a node.
 pub(super) fn node(value: &Value) -> Read {
-    let build = |raw: raw::RawNode, findings: &mut Findings| {
-        let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
-        let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
-        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
-        let name = plain_name(metadata.name, &mut findings.problems);
-        let mut addresses = Vec::new();
-        for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
-            let path = FieldPath::of("status").key("addresses").index(at).key("address");
-            if matches!(entry.kind.as_str(), "InternalIP" | "ExternalIP") {
-                addresses.extend(address_of(&entry.address, &path, findings));
-            }
+    read("Node", false, value, |raw, findings| checked_node(raw, findings).map(Object::Node), fallback::node)
+}
+
+/// The node, none when anything of it is not understood.
+pub(super) fn whole_node(value: &Value) -> Option<Node> {
+    let mut findings = Findings::default();
+    let node = checked_node(raw::typed(value, &FieldPath::default()).ok()?, &mut findings);
+    node.filter(|_| findings.problems.is_empty())
+}
+
+/// The node, as far as it was understood; it may be used only when no problem was found.
+fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
+    let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+    let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
+    let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+    let name = plain_name(metadata.name, &mut findings.problems);
+    let mut addresses = Vec::new();
+    for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
+        let path = FieldPath::of("status").key("addresses").index(at).key("address");
+        if matches!(entry.kind.as_str(), "InternalIP" | "ExternalIP") {
+            addresses.extend(address_of(&entry.address, &path, findings));
         }
-        let base = FieldPath::of("spec");
-        let many = spec.pod_cidrs.iter().flatten().enumerate().map(|(at, text)| (base.key("podCIDRs").index(at), text));
-        let mut blocks: Vec<_> = many.collect();
-        if blocks.is_empty() {
-            blocks.extend(spec.pod_cidr.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podCIDR"), text)));
-        }
-        let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
-        Some(Object::Node(Node { name: name?.into(), addresses, pod_cidrs }))
-    };
-    // All that a node does is to allow: what is between it and its own pods.
-    read("Node", false, value, build, |_| Outcome::Nothing)
+    }
+    let base = FieldPath::of("spec");
+    let many = spec.pod_cidrs.iter().flatten().enumerate().map(|(at, text)| (base.key("podCIDRs").index(at), text));
+    let mut blocks: Vec<_> = many.collect();
+    if blocks.is_empty() {
+        blocks.extend(spec.pod_cidr.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podCIDR"), text)));
+    }
+    let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
+    Some(Node { name: name?.into(), addresses, pod_cidrs })
 }
 
 /// Reads an object of one kind: its shape, then what `build` makes of it, or `fallback` where there is a fault.

@@ -6,10 +6,11 @@ use serde_json::{Map, Value};
 
 use super::cluster;
 use super::error::{Findings, Problem, quoted};
+use super::fallback;
 use super::names;
 use super::path::FieldPath;
 use super::policy;
-use crate::object::{Object, PolicyVersion};
+use crate::object::{ISOLATION_ANNOTATION, Object, PolicyVersion};
 
 /// The apiVersion of the NetworkPolicy that is read.
 pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
@@ -17,6 +18,8 @@ pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
 const BETA_POLICY_API: &str = "extensions/v1beta1";
 const POLICY_KIND: &str = "NetworkPolicy";
 const POLICY_GROUP: &str = "networking.k8s.io";
+/// What only the spec of a NetworkPolicy has.
+const POLICY_FIELDS: [&str; 3] = ["podSelector", "policyTypes", "egress"];
 
 /// How far a group may be from that of NetworkPolicy and still be a typo of it, in letters. Other products have a
 /// NetworkPolicy of their own, but none in a group that is as near.
@@ -31,7 +34,7 @@ pub(super) enum Decoded {
         /// Whether it is some other product's network policy, which deserves a warning.
         is_policy: bool,
     },
-    /// It cannot be known what this is, so it may be a policy.
+    /// A document or list of which it is not known which objects it holds.
     Unreadable(Problem),
     /// An object of a kind that is read.
     Read(Box<Read>),
@@ -39,7 +42,7 @@ pub(super) enum Decoded {
 
 /// An object of a kind that is read, understood or not.
 pub(super) struct Read {
-    /// Its kind, namespace and name as far as they are known.
+    /// Its kind, namespace and name as far as they are known; empty when nothing is.
     pub(super) label: String,
     /// What no other object may share; none when the name is not known.
     pub(super) key: Option<ObjectKey>,
@@ -53,11 +56,8 @@ pub(super) enum Outcome {
     Object(Object),
     /// It was not understood: this one, which allows no more than any that could be meant, where faults are survived.
     Closed(Object),
-    /// Nothing, where faults are survived. Only for what takes nothing away from anybody by being there: a node, and a pod
-    /// that has no address. Without a pod that has one its policies would not hold.
+    /// Nothing, where faults are survived: nobody can say for whom it would count.
     Nothing,
-    /// It may not be left out, and nothing can stand for it.
-    Unreadable,
 }
 
 /// What identifies an object in a cluster.
@@ -105,11 +105,12 @@ pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
     inherited.fill(&mut value);
     let Some(fields) = value.as_object() else {
         let help = "write an object with apiVersion and kind";
-        return Decoded::Unreadable(Problem::new(&FieldPath::default(), "not an object", help));
+        let problem = Problem::new(&FieldPath::default(), "not an object", help);
+        return Decoded::Read(Box::new(unidentified(&value, problem)));
     };
     let (api_version, kind) = match identity(fields) {
         Ok(identity) => identity,
-        Err(problem) => return Decoded::Unreadable(problem),
+        Err(problem) => return Decoded::Read(Box::new(unidentified(&value, problem))),
     };
     let read = match (api_version, kind) {
         (POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1, None),
@@ -147,4 +148,26 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
         let text = format!("unknown kind {}", quoted(kind));
         Problem::new(&FieldPath::of("kind"), text, format!("did you mean `{POLICY_KIND}`?"))
     })
+}
+
+/// What stands for an object that does not say what it is: a policy if it is like one, and a namespace if it has the annotation
+/// that isolates.
+fn unidentified(value: &Value, problem: Problem) -> Read {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let is_policy = match (text("apiVersion"), text("kind")) {
+        (_, Some(kind)) => kind == POLICY_KIND || meant_as_policy("", kind).is_some(),
+        (Some(version), None) if version.contains('.') && !version.starts_with(POLICY_GROUP) => false,
+        _ => value.get("spec").is_some_and(|spec| POLICY_FIELDS.iter().any(|field| spec.get(field).is_some())),
+    };
+    if is_policy {
+        return policy::read(value, PolicyVersion::V1, Some(problem));
+    }
+    let isolates = value.pointer("/metadata/annotations").is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
+    let mut read = if text("kind") == Some("Namespace") || isolates {
+        Read { outcome: fallback::namespace(value), ..cluster::namespace(value) }
+    } else {
+        Read { label: String::new(), key: None, outcome: Outcome::Nothing, findings: Findings::default() }
+    };
+    read.findings.problems.insert(0, problem);
+    read
 }

@@ -140,15 +140,17 @@ impl Loader {
             Decoded::Unreadable(problem) => return self.report(Severity::Error, context, None, problem),
             Decoded::Read(read) => *read,
         };
-        let survives = self.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
+        let survives = self.strictness == Strictness::Lenient;
         let severity = if survives { Severity::Warning } else { Severity::Error };
         let consequence = if survives { consequence(&read.outcome) } else { "" };
+        let label = Some(read.label.as_str()).filter(|label| !label.is_empty());
+        self.loaded.faulty += usize::from(!read.findings.problems.is_empty());
         for mut problem in read.findings.problems {
             problem.help.push_str(consequence);
-            self.report(severity, context, Some(&read.label), problem);
+            self.report(severity, context, label, problem);
         }
         for warning in read.findings.warnings {
-            self.report(Severity::Warning, context, Some(&read.label), warning);
+            self.report(Severity::Warning, context, label, warning);
         }
         let mut object = match read.outcome {
             Outcome::Object(object) => Some(object),
@@ -156,7 +158,7 @@ impl Loader {
                 self.unlabelled.extend(namespace_name(&object));
                 Some(object)
             }
-            Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
+            Outcome::Closed(_) | Outcome::Nothing => None,
         };
         if let Some(Object::Policy(policy)) = &mut object {
             policy.position = Some(Position {
@@ -166,7 +168,14 @@ impl Loader {
                 path: context.path.to_string().into(),
             });
         }
-        let Some(key) = read.key else { return };
+        let key = match (read.key, &mut object) {
+            (Some(key), _) => key,
+            (None, Some(Object::Policy(policy))) => self.name_by_place(policy),
+            (None, Some(Object::Namespace(namespace))) => {
+                ObjectKey { kind: "Namespace", namespace: "".into(), name: Arc::clone(&namespace.name) }
+            }
+            (None, _) => return,
+        };
         match self.seen.get(&key) {
             Some(&first) => self.repeat(first, object, &read.label, context),
             None => {
@@ -174,6 +183,24 @@ impl Loader {
                 self.slots.push(Slot { object, file: Arc::clone(context.file), line: context.line });
             }
         }
+    }
+
+    /// Gives a policy whose name cannot be read one that no other object has: where it was read.
+    fn name_by_place(&self, policy: &mut Policy) -> ObjectKey {
+        let place = policy.position.as_ref().map(ToString::to_string).unwrap_or_default();
+        let mut name = format!("unnamed at {}", printable(&place));
+        let key = |name: &str| ObjectKey {
+            kind: "NetworkPolicy",
+            namespace: Arc::clone(&policy.name.namespace),
+            name: name.into(),
+        };
+        while self.seen.contains_key(&key(&name)) {
+            // Several objects on one line.
+            name.push('\'');
+        }
+        let key = key(&name);
+        policy.name.name = Arc::clone(&key.name);
+        key
     }
 
     fn skip(&mut self, kind: &str, is_policy: bool, context: &mut Context<'_>) {
@@ -188,12 +215,11 @@ impl Loader {
     }
 
     /// Settles an object that was given before. Which of the two counts is not known: where faults are survived, one
-    /// stands for them that allows no more than either. Two nodes are left out, unless both are the same.
+    /// stands for them that allows no more than either. Where nothing can (two nodes, two pods that differ in more than their
+    /// ports) neither counts.
     fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
         let slot = &mut self.slots[first];
         let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
-        let is_endpoint = |object: &Object| matches!(object, Object::Pod(pod) if pod.is_endpoint());
-        let has_endpoint = slot.object.iter().chain(&object).any(is_endpoint);
         slot.object = match (slot.object.take(), object) {
             (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
             (Some(one), Some(other)) if one == other => Some(one),
@@ -204,12 +230,13 @@ impl Loader {
             (Some(Object::Pod(one)), Some(Object::Pod(other))) => either_pod(&one, &other).map(Object::Pod),
             _ => None,
         };
-        // Nothing can stand for two pods that differ in labels or addresses, and without them their policies do not hold.
-        let severity = match self.strictness {
-            Strictness::Lenient if slot.object.is_some() || !has_endpoint => Severity::Warning,
-            _ => Severity::Error,
+        let (severity, consequence) = match (self.strictness, &slot.object) {
+            (Strictness::Strict, _) => (Severity::Error, ""),
+            (Strictness::Lenient, Some(_)) => (Severity::Warning, ""),
+            (Strictness::Lenient, None) => (Severity::Warning, "; until then neither counts"),
         };
-        let problem = Problem::new(&FieldPath::default(), text, "remove one of the two");
+        self.loaded.faulty += 1;
+        let problem = Problem::new(&FieldPath::default(), text, format!("remove one of the two{consequence}"));
         self.report(severity, context, Some(label), problem);
     }
 }

@@ -14,18 +14,23 @@
 //! ```
 //!
 //! **Invariant.** Nothing that is not understood widens what is allowed. In [`Strictness::Strict`] any fault refuses the
-//! whole input. In [`Strictness::Lenient`] something stands for a faulty object that allows no more than any object that
-//! could be meant:
+//! whole input. In [`Strictness::Lenient`] a fault stays with the object that has it, and something stands for this object
+//! that allows no more than any object that could be meant:
 //!
-//! * A policy isolates its subjects and allows nothing.
+//! * A policy isolates its subjects in both directions and allows nothing; where they are not known, its whole namespace. One
+//!   without a name is called after its place. One in a namespace that cannot exist concerns nobody and is left out.
 //! * A namespace keeps its name, is isolated if it has the `extensions/v1beta1` annotation, and of the peers that select
 //!   namespaces only those select it that ask for nothing but the name.
-//! * A pod keeps everything but its faulty ports.
-//! * A node is left out, and so is a pod that has no address: nobody is more open without them.
+//! * A pod keeps everything but its faulty ports. With any other fault it is nobody: its interface has no table, so nothing
+//!   passes there, and no rule allows it anything by its labels. So are two pods of one name that differ.
+//! * A node keeps its name and the addresses and blocks that can be read.
+//! * An object that does not say its kind is a policy if it looks like one, and is left out otherwise.
 //!
-//! Where that cannot be had the input is still refused: what may hide a policy (a syntax error, an object without a kind,
-//! a policy or a namespace whose name cannot be read), and a pod with an address of which anything else is not known or
-//! which is given twice with differences, for it would be an outsider whom its policies do not bind.
+//! Only what hides which objects there are is refused in both modes: a file that cannot be read, that is neither YAML nor JSON, or
+//! a list that has no items.
+//!
+//! A field of a policy's metadata that is not known is worth a warning in both modes, for versions of Kubernetes differ there and no
+//! policy depends on it. What looks like a typo of `name` or `namespace` is a fault: the policy would be another one's.
 //!
 //! **Choices.** The structs are our own: those of `k8s-openapi` drop unknown fields, so the typo `ingres:` would silently
 //! become a policy that denies everything, and a typo inside a peer one that allows everything. Text becomes an untyped
@@ -46,6 +51,7 @@ mod json;
 mod labels;
 mod load;
 mod locate;
+mod metadata;
 mod names;
 mod parse;
 mod path;
@@ -85,6 +91,8 @@ pub struct Loaded {
     pub warnings: SourceErrors,
     /// How many files were read, standard input among them.
     pub files: usize,
+    /// How many objects had a fault that was survived.
+    pub faulty: usize,
 }
 
 /// What a faulty object does.
@@ -92,7 +100,7 @@ pub struct Loaded {
 pub enum Strictness {
     /// It refuses the whole input.
     Strict,
-    /// It fails closed, with a warning.
+    /// It alone fails closed, with a warning.
     Lenient,
 }
 

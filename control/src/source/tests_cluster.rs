@@ -237,7 +237,7 @@ fn faults_of_a_node_are_told() {
 }
 
 #[test]
-fn faulty_nodes_and_faulty_pods_without_an_address_are_left_out_where_faults_are_survived() {
+fn pods_and_nodes_without_a_name_are_left_out_where_faults_are_survived() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {b: 1}}, status: {podIP: ''}}\n---\n\
                 {apiVersion: v1, kind: Pod, metadata: {}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: N}}\n---\n\
                 {apiVersion: v1, kind: Pod, metadata: {name: b}}\n";
@@ -246,6 +246,18 @@ fn faulty_nodes_and_faulty_pods_without_an_address_are_left_out_where_faults_are
     let help: Vec<_> = messages(&loaded.warnings);
     assert_eq!(help.len(), 3);
     assert!(help.iter().all(|message| message.ends_with("; until then the object is left out")), "{help:#?}");
+}
+
+#[test]
+fn a_faulty_node_keeps_the_addresses_and_blocks_that_can_be_read() {
+    let text = "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: []}, spec: {podCIDRs: [10.1.0.0, 10.2.0.0/16]}, \
+                status: {addresses: [{type: InternalIP, address: x}, {type: InternalIP, address: 192.0.2.1}, 7]}}";
+    let expected = Node {
+        name: "n1".into(),
+        addresses: vec!["192.0.2.1".parse().unwrap()],
+        pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()],
+    };
+    assert_eq!(lenient(text).objects, [Object::Node(expected)]);
 }
 
 #[test]

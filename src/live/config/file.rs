@@ -41,7 +41,7 @@ const fn yes() -> bool {
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
     pub(super) paths: Spanned<Vec<String>>,
-    #[serde(default)]
+    #[serde(default = "yes")]
     pub(super) lenient: bool,
     #[serde(default)]
     pub(super) namespace_default: NamespaceDefault,

@@ -418,6 +418,23 @@ mod tests {
     }
 
     #[test]
+    fn an_isolation_that_was_kept_beyond_its_end_and_comes_back_stays() {
+        let mut cache = Cache::default();
+        let namespace = |terminating, isolation| {
+            let Object::Namespace(namespace) = namespace("x", "") else { unreachable!() };
+            Event::Apply(Object::Namespace(Namespace { terminating, isolation, ..namespace }))
+        };
+        cache.apply(Event::Apply(pod("x/a", "10.0.0.1", "n", "")));
+        cache.apply(namespace(false, IngressIsolation::DefaultDeny));
+        cache.apply(namespace(true, IngressIsolation::ClusterDefault));
+        assert_eq!(cache.policies().len(), 1, "kept for the pod");
+        cache.apply(namespace(false, IngressIsolation::DefaultDeny));
+        assert_eq!(cache.policies().len(), 1);
+        cache.apply(namespace(false, IngressIsolation::ClusterDefault));
+        assert_eq!(cache.policies().len(), 0);
+    }
+
+    #[test]
     fn policies_of_a_namespace_are_not_those_of_one_whose_name_continues_it() {
         let mut cache = Cache::default();
         cache.apply(Event::Apply(crate::fixtures::deny_all("a/p")));

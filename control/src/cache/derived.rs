@@ -48,6 +48,10 @@ impl Cache {
         };
         let name = PolicyName::new(namespace.clone(), ISOLATION_ANNOTATION);
         if isolates == self.policies.contains_key(&name) {
+            // It may have been kept beyond its end, and is wanted again.
+            if let Some(kept) = self.retained.get_mut(namespace).filter(|_| isolates) {
+                kept.remove(&name);
+            }
             return None;
         }
         let policy = isolates.then(|| Policy {

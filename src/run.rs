@@ -15,7 +15,7 @@ use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapsho
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::args::{NamespaceDefault, State};
-use crate::output;
+use crate::{contests, output};
 
 /// Reads the state and compiles it for the scope. Warnings go to standard error.
 ///
@@ -42,6 +42,7 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     };
     let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
     pipeline.resync(loaded.objects).context("the state does not compile")?;
+    contests::check(&pipeline, state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
     Ok(pipeline)
 }

@@ -168,6 +168,38 @@ fn with_lenient_one_object_that_cannot_be_read_holds_back_no_other_one() {
 }
 
 #[test]
+fn of_two_pods_with_one_address_the_newer_has_it_and_where_that_cannot_be_told_it_is_an_error() {
+    let pod = |name: &str, hour: u8| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{namespace: x, name: {name}, creationTimestamp: '2026-01-01T{hour:02}:00:00Z'}}\n\
+             spec: {{nodeName: n1}}\nstatus: {{phase: Running, podIP: 10.0.0.{}}}\n",
+            if name == "c" { 2 } else { 1 }
+        )
+    };
+    let state = |name: &str, hours: [u8; 2]| {
+        scratch(name, (pod("a", hours[0]) + &pod("b", hours[1]) + &pod("c", 0)).as_bytes())
+    };
+    let reach = |path: &str, more: &[&str], code| {
+        let args: Vec<&str> =
+            ["reach", "--state", path, "--port", "80"].into_iter().chain(more.iter().copied()).collect();
+        let output = bulkhead(&args);
+        let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert_eq!(output.status.code(), Some(code), "{err}");
+        (out, err)
+    };
+    let (matrix, warning) = reach(&state("newer.yaml", [1, 2]), &[], 0);
+    assert!(matrix.contains("x/b") && matrix.contains("x/c") && !matrix.contains("x/a"), "{matrix}");
+    assert!(warning.contains("10.0.0.1 is the address of x/b, and of x/a") && warning.contains("help: "), "{warning}");
+    let same = state("same.yaml", [1, 1]);
+    let (_, error) = reach(&same, &[], 2);
+    assert!(error.contains("error: 10.0.0.1 is the address of x/a, x/b, and whose it is cannot be told"), "{error}");
+    let (_, warning) = reach(&state("lenient.yaml", [1, 1]), &["--lenient"], 0);
+    assert!(warning.contains("warning: 10.0.0.1 is the address of x/a, x/b"), "{warning}");
+    let args = ["explain", "--lenient", "--state", &same, "--from", "x/a", "--to", "x/c", "--port", "80"];
+    assert!(stderr(&args, 2).contains("pod x/a has no address"));
+}
+
+#[test]
 fn a_field_of_the_metadata_that_nobody_knows_is_a_warning() {
     let state = fs::read_to_string(root().join(REDIS)).unwrap();
     let state = state
@@ -283,7 +315,7 @@ fn one_address_of_two_pods_is_an_error_also_across_nodes() {
     };
     let output = bulkhead_with_input(&["reach", "--state", "-", "--port", "80"], &(pod("a", "n1") + &pod("b", "n2")));
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("have the address 10.0.0.1"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("10.0.0.1 is the address of x/a, x/b, and whose it is"));
 }
 
 #[test]

@@ -16,8 +16,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bulkhead_control::object::{
-    ContainerPort, IngressIsolation, IpBlock, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Node, Object,
-    ObjectName, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule, PolicyVersion, Transport,
+    ContainerPort, IngressIsolation, IpBlock, Labels, Lifetime, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Node,
+    Object, ObjectName, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule, PolicyVersion, Transport,
 };
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 
@@ -90,6 +90,7 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
         mac: None,
         host_network: false,
         finished: false,
+        lifetime: Lifetime::default(),
         ports: vec![ContainerPort { name: "http".into(), transport: Transport::Tcp, port: 8080 }],
     }
 }

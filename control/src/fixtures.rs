@@ -63,6 +63,7 @@ pub(crate) fn pod(text: &str, addresses: &str, node: &str, label_text: &str) -> 
         mac: None,
         host_network: false,
         finished: false,
+        lifetime: crate::object::Lifetime::default(),
         ports: vec![],
     })
 }

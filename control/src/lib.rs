@@ -23,6 +23,7 @@
 
 mod book;
 pub mod cache;
+pub mod claims;
 pub mod configurator;
 pub mod contract;
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::next_hops::Peer;
 use super::origins::SharedOrigins;
 use super::watch::Watch;
 use crate::args::NamespaceDefault;
-use crate::run;
+use crate::{contests, run};
 
 /// How often the files changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -31,6 +31,8 @@ pub(super) struct StateCounters {
     pub refused: u64,
     /// Objects of the state in force that were not understood.
     pub faulty: u64,
+    /// Addresses that several pods, or a pod and a node, of the state in force say are theirs.
+    pub contested_addresses: u64,
 }
 
 /// Counts that other threads read.
@@ -39,13 +41,14 @@ pub(super) struct StateCounts {
     applied: AtomicU64,
     refused: AtomicU64,
     faulty: AtomicU64,
+    contested_addresses: AtomicU64,
 }
 
 impl StateCounts {
     pub(super) fn read(&self) -> StateCounters {
-        let counts = [&self.applied, &self.refused, &self.faulty];
-        let [applied, refused, faulty] = counts.map(|count| count.load(Ordering::Relaxed));
-        StateCounters { applied, refused, faulty }
+        let counts = [&self.applied, &self.refused, &self.faulty, &self.contested_addresses];
+        let [applied, refused, faulty, contested_addresses] = counts.map(|count| count.load(Ordering::Relaxed));
+        StateCounters { applied, refused, faulty, contested_addresses }
     }
 }
 
@@ -162,10 +165,15 @@ impl LiveState {
 
     /// Makes this the state, or changes nothing that is in force.
     fn take(&mut self, loaded: Loaded) -> anyhow::Result<()> {
-        self.warn(&loaded);
+        let mut warnings = warnings_of(&loaded);
+        self.tell(&warnings);
         let faulty = loaded.faulty as u64;
         check_node(&loaded.objects, &self.node)?;
         self.pipeline.resync(loaded.objects)?;
+        let contests = self.pipeline.contests();
+        warnings.extend(contests.iter().map(contests::told));
+        self.tell(&warnings);
+        self.warned = warnings;
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());
@@ -174,17 +182,14 @@ impl LiveState {
         self.denied = false;
         self.count(|counts| &counts.applied);
         self.counts.faulty.store(faulty, Ordering::Relaxed);
+        self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Tells what deserves a look in a state, but for what was told of the last one.
-    fn warn(&mut self, loaded: &Loaded) {
-        let warnings = &loaded.warnings;
-        let more = warnings.total() - warnings.shown().len();
-        let more = (more > 0).then(|| format!("{more} more of such"));
-        let said: BTreeSet<String> = warnings.shown().iter().map(ToString::to_string).chain(more).collect();
-        said.difference(&self.warned).for_each(|warning| log::warn(warning));
-        self.warned = said;
+    /// Tells these warnings, but for those that were told of the last state, or of this one.
+    fn tell(&mut self, warnings: &BTreeSet<String>) {
+        warnings.difference(&self.warned).for_each(|warning| log::warn(warning));
+        self.warned.extend(warnings.iter().cloned());
     }
 
     fn count(&self, of: impl Fn(&StateCounts) -> &AtomicU64) {
@@ -219,6 +224,14 @@ impl LiveState {
     pub(super) fn counts(&self) -> Arc<StateCounts> {
         Arc::clone(&self.counts)
     }
+}
+
+/// What deserves a look in what was read.
+fn warnings_of(loaded: &Loaded) -> BTreeSet<String> {
+    let warnings = &loaded.warnings;
+    let more = warnings.total() - warnings.shown().len();
+    let more = (more > 0).then(|| format!("{more} more of such"));
+    warnings.shown().iter().map(ToString::to_string).chain(more).collect()
 }
 
 /// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:
@@ -299,17 +312,14 @@ mod tests {
         files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1")));
         let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
         let good = state.policy().tables;
-        let twice = node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.1");
-        for wrong in
-            ["", "kind: [", "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n", &*node("node-2", 2), &*twice]
-        {
+        for wrong in ["", "kind: [", "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n", &*node("node-2", 2)] {
             files.write(wrong);
             assert!(!reread(&mut state), "{wrong}");
             assert!(Arc::ptr_eq(&good, &state.policy().tables) && !state.denied, "{wrong}");
         }
         files.write(&(node("node-1", 1) + &pod("b", "10.1.0.2")));
         assert!(reread(&mut state));
-        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 5, faulty: 0 });
+        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 4, ..StateCounters::default() });
         assert_ne!(good.interfaces, state.policy().tables.interfaces);
     }
 
@@ -331,10 +341,37 @@ mod tests {
         let key = bulkhead_classifier::Key::new(from, to, 6, 40_000, 80);
         let local = &tables.tables[tables.interfaces[0].table].tables;
         assert_eq!(local.lookup(&key).action(), bulkhead_classifier::Action::Deny, "the policy isolates its namespace");
-        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 0, faulty: 3 });
+        assert_eq!(state.counts().read(), StateCounters { applied: 2, faulty: 3, ..StateCounters::default() });
         files.write(&good);
         assert!(reread(&mut state));
-        assert_eq!(state.counts().read(), StateCounters { applied: 3, refused: 0, faulty: 0 });
+        assert_eq!(state.counts().read(), StateCounters { applied: 3, ..StateCounters::default() });
+    }
+
+    #[test]
+    fn two_pods_with_one_address_change_nothing_for_others_and_the_newer_one_has_it() {
+        let files = Files::new("contest");
+        let started = |name: &str, address: &str, hour: u8| {
+            let time = format!("status: {{startTime: '2026-01-01T{hour:02}:00:00Z', phase");
+            pod(name, address).replace("status: {phase", &time)
+        };
+        let rest = node("node-1", 1) + &pod("c", "10.1.0.3");
+        files.write(&(rest.clone() + &started("a", "10.1.0.1", 1) + &started("b", "10.1.0.1", 2)));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let pods = |state: &LiveState| -> Vec<String> {
+            let tables = state.policy().tables;
+            let names = tables.interfaces.iter().map(|interface| run::port_name(&interface.attachment).to_string());
+            names.filter(|name| name.contains('/')).collect()
+        };
+        assert_eq!(pods(&state), ["x/b", "x/c"]);
+        assert_eq!(state.counts().read().contested_addresses, 1);
+        let warning = state.warned.iter().find(|warning| warning.contains("10.1.0.1")).expect("a warning");
+        assert!(warning.contains("x/a") && warning.contains("x/b") && warning.contains("help: "), "{warning}");
+        files.write(&(rest.clone() + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.1")));
+        assert!(reread(&mut state));
+        assert_eq!(pods(&state), ["x/c"], "nobody has it");
+        files.write(&(rest + &pod("a", "10.1.0.1")));
+        assert!(reread(&mut state));
+        assert_eq!((pods(&state), state.counts().read().contested_addresses), (vec!["x/a".into(), "x/c".into()], 0));
     }
 
     #[test]

@@ -460,7 +460,9 @@ proptest! {
                 let mut fresh = Pipeline::new(Scope::Cluster);
                 fresh.cache = Cache::default();
                 for event in &events[..=at] {
-                    fresh.cache.apply(event.clone());
+                    for event in fresh.claims.resolve(&fresh.cache, event.clone()) {
+                        fresh.cache.apply(event);
+                    }
                 }
                 fresh.render_all().unwrap();
                 let (a, b) = (enforced(&running), enforced(&fresh));

@@ -20,8 +20,8 @@ use super::path::FieldPath;
 use super::policy::{block_of, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
 use crate::object::{
-    ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL,
-    Namespace, Node, Object, Pod,
+    ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime,
+    NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, Timestamp,
 };
 
 /// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
@@ -60,6 +60,12 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
         mac,
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        lifetime: Lifetime {
+            terminating: metadata.deletion_timestamp.is_some(),
+            running: matches!(status.phase.as_deref(), None | Some("Running")),
+            started: timestamp(status.start_time.as_ref()),
+            created: timestamp(metadata.creation_timestamp.as_ref()),
+        },
         ports,
     })
 }
@@ -180,6 +186,11 @@ fn identify(kind: &'static str, namespaced: bool, value: &Value) -> (String, Opt
     let Some(name) = text("/metadata/name") else { return (kind.to_owned(), None) };
     let label = if namespaced { format!("{kind} {namespace}/{name}") } else { format!("{kind} {name}") };
     (label, Some(ObjectKey { kind, namespace: namespace.into(), name: name.into() }))
+}
+
+/// What is no time says nothing: it is asked for only where two pods have one address.
+fn timestamp(value: Option<&Value>) -> Option<Timestamp> {
+    Timestamp::parse(value?.as_str()?)
 }
 
 fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {

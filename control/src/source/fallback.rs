@@ -17,8 +17,8 @@ use super::path::FieldPath;
 use super::policy::{port_number, transport};
 use super::raw::{self, RawContainer, RawContainerPort};
 use crate::object::{
-    Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Object,
-    Peer, Pod, Policy,
+    Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope,
+    Object, Peer, Pod, Policy,
 };
 use crate::selector::{Condition, Requirement, Selector};
 
@@ -143,7 +143,8 @@ pub(super) fn node(value: &Value) -> Outcome {
 pub(super) fn either_pod(one: &Pod, other: &Pod) -> Option<Pod> {
     let ports = one.ports.iter().filter(|port| other.ports.contains(port)).cloned().collect();
     let mac = one.mac.filter(|_| one.mac == other.mac);
-    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, ..pod.clone() };
+    let lifetime = if one.lifetime == other.lifetime { one.lifetime } else { Lifetime::default() };
+    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, lifetime, ..pod.clone() };
     let (one, other) = (common(one), common(other));
     (one == other).then_some(one)
 }

@@ -163,6 +163,7 @@ impl<'de> Deserialize<'de> for PortRef {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Metadata {
+    pub(super) creation_timestamp: Option<Value>,
     pub(super) deletion_timestamp: Option<IgnoredAny>,
     pub(super) name: Option<String>,
     pub(super) namespace: Option<String>,
@@ -236,6 +237,8 @@ pub(super) struct RawContainerPort {
 #[derive(Default, Deserialize)]
 pub(super) struct RawPodStatus {
     pub(super) phase: Option<String>,
+    #[serde(rename = "startTime")]
+    pub(super) start_time: Option<Value>,
     #[serde(rename = "podIP")]
     pub(super) pod_ip: Option<String>,
     #[serde(rename = "podIPs")]

@@ -2,7 +2,9 @@
 
 use super::tests::{errors, lenient, messages, strict};
 use super::*;
-use crate::object::{ContainerPort, Denied, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Transport};
+use crate::object::{
+    ContainerPort, Denied, Lifetime, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Timestamp, Transport,
+};
 
 fn only(text: &str) -> Object {
     let loaded = strict(text).unwrap_or_else(|errors| panic!("{errors}"));
@@ -39,6 +41,8 @@ fn a_pod_keeps_what_policy_needs() {
 metadata:
   name: web-1
   namespace: shop
+  creationTimestamp: 2026-01-02T00:00:00Z
+  deletionTimestamp: 2026-01-02T01:00:00Z
   labels: {app: web, empty: ""}
   annotations:
     k8s.v1.cni.cncf.io/network-status: '[{"name": "x", "mac": "00:00:00:00:00:01"}, {"default": true, "mac": "02:0A:00:00:00:ff"}]'
@@ -50,7 +54,7 @@ spec:
   - name: a
     ports: [{containerPort: 80, name: http}, {containerPort: 81}, {containerPort: 53, name: dns, protocol: UDP}]
   - name: b
-status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}
+status: {phase: Running, startTime: "2026-01-02T00:00:01Z", podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}
 "#;
     let port = |name: &str, transport, port| ContainerPort { name: name.into(), transport, port };
     let expected = Pod {
@@ -61,6 +65,12 @@ status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1
         mac: Some([2, 10, 0, 0, 0, 255]),
         host_network: true,
         finished: false,
+        lifetime: Lifetime {
+            terminating: true,
+            running: true,
+            started: Timestamp::parse("2026-01-02T00:00:01Z"),
+            created: Timestamp::parse("2026-01-02T00:00:00Z"),
+        },
         ports: vec![port("http", Transport::Tcp, 80), port("dns", Transport::Udp, 53)],
     };
     assert_eq!(pod(text), expected);

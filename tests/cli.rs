@@ -199,6 +199,92 @@ fn of_two_pods_with_one_address_the_newer_has_it_and_where_that_cannot_be_told_i
     assert!(stderr(&args, 2).contains("pod x/a has no address"));
 }
 
+/// The proposal of 2016: a namespace that isolates, and a policy that lets frontends of it reach its backends.
+const OF_2016: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: myns, annotations: {net.beta.kubernetes.io/network-policy: '{"ingress": {"isolation": "DefaultDeny"}}'}}
+---
+apiVersion: extensions/v1beta1
+kind: NetworkPolicy
+metadata: {name: allow-frontend, namespace: myns}
+spec:
+  podSelector: {matchLabels: {role: backend}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {role: frontend}}}]
+    ports: [{protocol: TCP, port: 6379}]
+---
+{apiVersion: v1, kind: Pod, metadata: {name: backend, namespace: myns, labels: {role: backend}}, spec: {nodeName: n1}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: frontend, namespace: myns, labels: {role: frontend}}, spec: {nodeName: n1}, status: {podIP: 10.0.0.2}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: other, namespace: myns}, spec: {nodeName: n1}, status: {podIP: 10.0.0.3}}
+"#;
+
+#[test]
+fn v1beta1_means_what_servers_make_of_it_and_what_it_meant_in_2016_is_a_mode() {
+    let ask = |state: &str, from: &str, to: &str, more: &[&str]| {
+        let (from, to) = (format!("myns/{from}"), format!("myns/{to}"));
+        let args = ["explain", "--state", "-", "--from", &from, "--to", &to, "--port", "6379"];
+        let output = bulkhead_with_input(&args.iter().chain(more).copied().collect::<Vec<_>>(), state);
+        let warned = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), warned)
+    };
+    let mode = &["--policy-semantics", "v1beta1"][..];
+    // As v1 the policy isolates what it selects, and the annotation nothing.
+    for (from, to, today, then) in [
+        ("frontend", "backend", 0, 0),
+        ("other", "backend", 1, 1),
+        ("backend", "other", 0, 1),
+        ("backend", "frontend", 0, 1),
+    ] {
+        let (code, warned) = ask(OF_2016, from, to, &[]);
+        assert!(code == Some(today) && warned.contains("Kubernetes ignores it since 1.7"), "{from} {to}: {warned}");
+        let (code, warned) = ask(OF_2016, from, to, mode);
+        assert!(code == Some(then) && !warned.contains("since 1.7"), "{from} {to}: {warned}");
+    }
+    let open = OF_2016.replace("DefaultDeny", "");
+    let open = open.replace(r#"{"ingress": {"isolation": ""}}"#, "{}");
+    let (code, warned) = ask(&open, "other", "backend", mode);
+    assert!(
+        code == Some(0) && warned.contains("NetworkPolicy myns/allow-frontend: the policy has no effect"),
+        "{warned}"
+    );
+    let (code, _) =
+        ask(&open, "other", "backend", &["--policy-semantics", "v1beta1", "--namespace-default", "default-deny"]);
+    assert_eq!(code, Some(1));
+    let (code, error) = ask(&open, "other", "backend", &["--namespace-default", "default-deny"]);
+    assert!(code == Some(2) && error.contains("--policy-semantics v1beta1"), "{error}");
+}
+
+#[test]
+fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_unless_ignored() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let foreign = "---\napiVersion: crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: a}\n\
+                   ---\napiVersion: policy.networking.k8s.io/v1alpha1\nkind: AdminNetworkPolicy\nmetadata: {name: b}\n";
+    let path = scratch("foreign.yaml", format!("{state}{foreign}").as_bytes());
+    let compile = |more: &[&str], code| {
+        let args = ["compile", "--lenient", "--state", &path, "--node", "node-1"];
+        stderr(&args.iter().chain(more).copied().collect::<Vec<_>>(), code)
+    };
+    let error = compile(&[], 2);
+    for part in [
+        "crd.projectcalico.org/v1 NetworkPolicy restrict traffic",
+        "--ignore NetworkPolicy.crd.projectcalico.org",
+        "--ignore AdminNetworkPolicy",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let error = compile(&["--ignore", "AdminNetworkPolicy"], 2);
+    assert!(error.contains("projectcalico") && !error.contains("AdminNetworkPolicy"), "{error}");
+    let note = compile(&["--ignore", "AdminNetworkPolicy", "--ignore", "NetworkPolicy.crd.projectcalico.org"], 0);
+    assert!(
+        note.contains("ignored as asked, though they restrict traffic: 1 crd.projectcalico.org/v1 NetworkPolicy"),
+        "{note}"
+    );
+    assert!(compile(&["--ignore", "NetworkPolicy"], 2).contains("write whose it is"));
+}
+
 #[test]
 fn a_field_of_the_metadata_that_nobody_knows_is_a_warning() {
     let state = fs::read_to_string(root().join(REDIS)).unwrap();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bulkhead_control::object::{Denied, IngressIsolation, Node, Object};
+use bulkhead_control::object::{Denied, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
-use bulkhead_control::source::{self, Loaded, Strictness};
+use bulkhead_control::source::{self, Loaded, Unenforced};
 use ipnet::IpNet;
 
 use super::composer::Policy;
@@ -19,7 +19,6 @@ use super::log;
 use super::next_hops::Peer;
 use super::origins::SharedOrigins;
 use super::watch::Watch;
-use crate::args::NamespaceDefault;
 use crate::{contests, run};
 
 /// How often the files changed.
@@ -33,6 +32,8 @@ pub(super) struct StateCounters {
     pub faulty: u64,
     /// Addresses that several pods, or a pod and a node, of the state in force say are theirs.
     pub contested_addresses: u64,
+    /// Kinds of the state in force that restrict traffic, are not enforced, and are not ignored by the configuration.
+    pub unenforced_kinds: u64,
 }
 
 /// Counts that other threads read.
@@ -42,13 +43,19 @@ pub(super) struct StateCounts {
     refused: AtomicU64,
     faulty: AtomicU64,
     contested_addresses: AtomicU64,
+    unenforced_kinds: AtomicU64,
 }
 
 impl StateCounts {
     pub(super) fn read(&self) -> StateCounters {
-        let counts = [&self.applied, &self.refused, &self.faulty, &self.contested_addresses];
-        let [applied, refused, faulty, contested_addresses] = counts.map(|count| count.load(Ordering::Relaxed));
-        StateCounters { applied, refused, faulty, contested_addresses }
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StateCounters {
+            applied: read(&self.applied),
+            refused: read(&self.refused),
+            faulty: read(&self.faulty),
+            contested_addresses: read(&self.contested_addresses),
+            unenforced_kinds: read(&self.unenforced_kinds),
+        }
     }
 }
 
@@ -68,8 +75,8 @@ pub(super) struct LiveState {
     peers: Arc<[Peer]>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
     denied: bool,
-    /// What the last state was warned about: the next one's warnings are told where they are others.
-    warned: BTreeSet<String>,
+    /// What was told of the last state: of the next one what is new is.
+    told: BTreeSet<String>,
     counts: Arc<StateCounts>,
 }
 
@@ -81,10 +88,7 @@ impl LiveState {
     pub(super) fn load(config: &StateConfig, node: &Arc<str>) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
-        let isolation = match config.namespace_default {
-            NamespaceDefault::Open => IngressIsolation::ClusterDefault,
-            NamespaceDefault::DefaultDeny => IngressIsolation::DefaultDeny,
-        };
+        let isolation = config.options.semantics.default_isolation();
         let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
         pipeline.resync([])?;
         let nothing = pipeline.node_tables(node);
@@ -98,7 +102,7 @@ impl LiveState {
             tables: nothing,
             peers: [].into(),
             denied: true,
-            warned: BTreeSet::new(),
+            told: BTreeSet::new(),
             counts: Arc::default(),
         };
         let mut loaded = state.load_files();
@@ -159,21 +163,28 @@ impl LiveState {
             let help = "name a file or a folder; what writes the pipe may write a new file and rename it";
             anyhow::bail!("{} is neither a file nor a folder\n  help: {help}", path.display());
         }
-        let strictness = if self.config.lenient { Strictness::Lenient } else { Strictness::Strict };
-        Ok(source::load(&self.config.paths, strictness)?)
+        let mut options = self.config.options.clone();
+        if self.counts.applied.load(Ordering::Relaxed) > 0 {
+            // Whoever starts a vswitch can be told to stop. One that runs must not be kept from all changes by the object of another
+            // product: it tells as loud as it can.
+            options.unenforced = Unenforced::Report;
+        }
+        Ok(source::load(&self.config.paths, options)?)
     }
 
     /// Makes this the state, or changes nothing that is in force.
     fn take(&mut self, loaded: Loaded) -> anyhow::Result<()> {
         let mut warnings = warnings_of(&loaded);
-        self.tell(&warnings);
-        let faulty = loaded.faulty as u64;
+        self.tell(&warnings, log::warn);
+        let unenforced: BTreeSet<String> = loaded.unenforced.shown().iter().map(ToString::to_string).collect();
+        self.tell(&unenforced, log::error);
+        let (faulty, unenforced_kinds) = (loaded.faulty as u64, loaded.unenforced.total() as u64);
         check_node(&loaded.objects, &self.node)?;
         self.pipeline.resync(loaded.objects)?;
         let contests = self.pipeline.contests();
         warnings.extend(contests.iter().map(contests::told));
-        self.tell(&warnings);
-        self.warned = warnings;
+        self.tell(&warnings, log::warn);
+        self.told = warnings.into_iter().chain(unenforced).collect();
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());
@@ -183,13 +194,14 @@ impl LiveState {
         self.count(|counts| &counts.applied);
         self.counts.faulty.store(faulty, Ordering::Relaxed);
         self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
+        self.counts.unenforced_kinds.store(unenforced_kinds, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Tells these warnings, but for those that were told of the last state, or of this one.
-    fn tell(&mut self, warnings: &BTreeSet<String>) {
-        warnings.difference(&self.warned).for_each(|warning| log::warn(warning));
-        self.warned.extend(warnings.iter().cloned());
+    /// Tells these, but for those that were told of the last state, or of this one.
+    fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
+        findings.difference(&self.told).for_each(tell);
+        self.told.extend(findings.iter().cloned());
     }
 
     fn count(&self, of: impl Fn(&StateCounts) -> &AtomicU64) {
@@ -259,6 +271,8 @@ fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_control::source::Strictness;
+
     use super::*;
     use crate::live::scratch::Scratch;
 
@@ -277,8 +291,7 @@ mod tests {
         fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
             let config = StateConfig {
                 paths: vec![self.0.path().join("state.yaml")],
-                lenient: true,
-                namespace_default: NamespaceDefault::Open,
+                options: Strictness::Lenient.into(),
                 when_missing,
                 when_refused,
             };
@@ -364,7 +377,7 @@ mod tests {
         };
         assert_eq!(pods(&state), ["x/b", "x/c"]);
         assert_eq!(state.counts().read().contested_addresses, 1);
-        let warning = state.warned.iter().find(|warning| warning.contains("10.1.0.1")).expect("a warning");
+        let warning = state.told.iter().find(|warning| warning.contains("10.1.0.1")).expect("a warning");
         assert!(warning.contains("x/a") && warning.contains("x/b") && warning.contains("help: "), "{warning}");
         files.write(&(rest.clone() + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.1")));
         assert!(reread(&mut state));
@@ -372,6 +385,32 @@ mod tests {
         files.write(&(rest + &pod("a", "10.1.0.1")));
         assert!(reread(&mut state));
         assert_eq!((pods(&state), state.counts().read().contested_addresses), (vec!["x/a".into(), "x/c".into()], 0));
+    }
+
+    #[test]
+    fn kinds_that_are_not_enforced_keep_a_vswitch_from_starting_and_not_from_going_on() {
+        let files = Files::new("unenforced");
+        let foreign = "---\napiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n";
+        let good = node("node-1", 1) + &pod("a", "10.1.0.1");
+        files.write(&(good.clone() + foreign));
+        let error = files.load(WhenMissing::Exit, WhenRefused::Keep).err().expect("it does not start");
+        assert!(format!("{error:#}").contains("--ignore CiliumNetworkPolicy"), "{error:#}");
+        let mut waiting = files.load(WhenMissing::Deny, WhenRefused::Keep).unwrap();
+        assert!(waiting.denied && !reread(&mut waiting), "nor does one that waits for a state go on with this one");
+        files.write(&good);
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        files.write(&(good + foreign + &pod("b", "10.1.0.2")));
+        assert!(reread(&mut state));
+        assert_eq!(
+            state.counts().read(),
+            StateCounters { applied: 2, unenforced_kinds: 1, ..StateCounters::default() }
+        );
+        assert!(
+            state.told.iter().any(|told| told.contains("CiliumNetworkPolicy restrict traffic")),
+            "{:?}",
+            state.told
+        );
+        assert_eq!(state.policy().tables.interfaces.len(), 4, "the new pod is there");
     }
 
     #[test]

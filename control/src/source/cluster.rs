@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::address::{AddressFault, parse_address};
-use super::decode::{ObjectKey, Outcome, Read};
+use super::decode::{Model, ObjectKey, Outcome, Read};
 use super::error::{Findings, quoted};
 use super::fallback;
 use super::metadata::{object_name, plain_name};
@@ -71,7 +71,7 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
 }
 
 /// Reads a namespace.
-pub(super) fn namespace(value: &Value) -> Read {
+pub(super) fn namespace(value: &Value, model: Model) -> Read {
     let build = |raw: raw::RawNamespace, findings: &mut Findings| {
         let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
         let name: Arc<str> = plain_name(metadata.name, &mut findings.problems)?.into();
@@ -84,14 +84,29 @@ pub(super) fn namespace(value: &Value) -> Read {
         }
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
         let isolation =
-            annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_of(text, findings))?;
+            annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_by(model, text, findings))?;
         let denied = metadata.annotations.as_ref().and_then(|all| all.get(DENIED_ANNOTATION));
         let denied = denied.map(|text| denied_of(text, findings));
         let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
         let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
         Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied }))
     };
-    read("Namespace", false, value, build, fallback::namespace)
+    read("Namespace", false, value, build, |value| fallback::namespace(value, model))
+}
+
+/// What the `extensions/v1beta1` annotation says to a model. To that of servers since 1.7 nothing, and who thinks otherwise has
+/// pods that are open.
+fn isolation_by(model: Model, annotation: &Value, findings: &mut Findings) -> Option<IngressIsolation> {
+    if model == Model::V1beta1 {
+        return isolation_of(annotation, findings);
+    }
+    if isolation_of(annotation, &mut Findings::default()) != Some(IngressIsolation::ClusterDefault) {
+        let path = FieldPath::of("metadata").key("annotations").key(ISOLATION_ANNOTATION);
+        let help = "isolate its pods by a NetworkPolicy with `podSelector: {}` and no rules, and remove the annotation; \
+                    --policy-semantics v1beta1 reads both as in 2016";
+        findings.warning(&path, "the annotation isolates nothing: Kubernetes ignores it since 1.7", help);
+    }
+    Some(IngressIsolation::ClusterDefault)
 }
 
 /// What the `extensions/v1beta1` annotation says: `{"ingress": {"isolation": "DefaultDeny"}}`.

@@ -29,15 +29,29 @@ const GROUP_TYPO: usize = 4;
 pub(super) enum Decoded {
     /// An object of a kind that is not read.
     Skipped {
-        /// `apps/v1 Deployment`.
+        /// `apps/v1`.
+        api_version: String,
+        /// `Deployment`.
         kind: String,
-        /// Whether it is some other product's network policy, which deserves a warning.
-        is_policy: bool,
     },
     /// A document or list of which it is not known which objects it holds.
     Unreadable(Problem),
     /// An object of a kind that is read.
     Read(Box<Read>),
+    /// One that means another thing to the model of 2016.
+    BySemantics {
+        /// As servers since 1.7 have it.
+        v1: Box<Read>,
+        /// As it was meant in 2016.
+        v1beta1: Box<Read>,
+    },
+}
+
+/// Which of the two models `extensions/v1beta1` is read by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Model {
+    V1,
+    V1beta1,
 }
 
 /// An object of a kind that is read, understood or not.
@@ -100,30 +114,48 @@ pub(super) fn identity(fields: &Map<String, Value>) -> Result<(&str, &str), Prob
     Ok((text("apiVersion", POLICY_API)?, text("kind", POLICY_KIND)?))
 }
 
-/// Reads an object.
+/// Reads an object, by both models where they differ.
 pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
     inherited.fill(&mut value);
+    match decode_by(&value, Model::V1) {
+        Decoded::Read(v1) if is_of_2016(&value) => match decode_by(&value, Model::V1beta1) {
+            Decoded::Read(v1beta1) => Decoded::BySemantics { v1, v1beta1 },
+            other => other,
+        },
+        decoded => decoded,
+    }
+}
+
+/// Whether the object may mean another thing to the model of 2016.
+fn is_of_2016(value: &Value) -> bool {
+    let annotations = value.pointer("/metadata/annotations");
+    // What cannot be read may isolate.
+    value.get("apiVersion").is_some_and(|version| version == BETA_POLICY_API)
+        || annotations.is_some_and(|all| {
+            !all.is_null() && all.as_object().is_none_or(|all| all.contains_key(ISOLATION_ANNOTATION))
+        })
+}
+
+fn decode_by(value: &Value, model: Model) -> Decoded {
     let Some(fields) = value.as_object() else {
         let help = "write an object with apiVersion and kind";
         let problem = Problem::new(&FieldPath::default(), "not an object", help);
-        return Decoded::Read(Box::new(unidentified(&value, problem)));
+        return Decoded::Read(Box::new(unidentified(value, problem, model)));
     };
     let (api_version, kind) = match identity(fields) {
         Ok(identity) => identity,
-        Err(problem) => return Decoded::Read(Box::new(unidentified(&value, problem))),
+        Err(problem) => return Decoded::Read(Box::new(unidentified(value, problem, model))),
     };
+    let beta = if model == Model::V1beta1 { PolicyVersion::V1beta1 } else { PolicyVersion::V1 };
     let read = match (api_version, kind) {
-        (POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1, None),
-        (BETA_POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1beta1, None),
-        ("v1", "Pod") => cluster::pod(&value),
-        ("v1", "Namespace") => cluster::namespace(&value),
-        ("v1", "Node") => cluster::node(&value),
+        (POLICY_API, POLICY_KIND) => policy::read(value, PolicyVersion::V1, None),
+        (BETA_POLICY_API, POLICY_KIND) => policy::read(value, beta, None),
+        ("v1", "Pod") => cluster::pod(value),
+        ("v1", "Namespace") => cluster::namespace(value, model),
+        ("v1", "Node") => cluster::node(value),
         _ => match meant_as_policy(api_version, kind) {
-            Some(problem) => policy::read(&value, PolicyVersion::V1, Some(problem)),
-            None => {
-                let is_policy = kind.to_lowercase().contains("networkpolic");
-                return Decoded::Skipped { kind: format!("{api_version} {kind}"), is_policy };
-            }
+            Some(problem) => policy::read(value, PolicyVersion::V1, Some(problem)),
+            None => return Decoded::Skipped { api_version: api_version.to_owned(), kind: kind.to_owned() },
         },
     };
     Decoded::Read(Box::new(read))
@@ -152,7 +184,7 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
 
 /// What stands for an object that does not say what it is: a policy if it is like one, and a namespace if it has the annotation
 /// that isolates.
-fn unidentified(value: &Value, problem: Problem) -> Read {
+fn unidentified(value: &Value, problem: Problem, model: Model) -> Read {
     let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let is_policy = match (text("apiVersion"), text("kind")) {
         (_, Some(kind)) => kind == POLICY_KIND || meant_as_policy("", kind).is_some(),
@@ -162,9 +194,10 @@ fn unidentified(value: &Value, problem: Problem) -> Read {
     if is_policy {
         return policy::read(value, PolicyVersion::V1, Some(problem));
     }
-    let isolates = value.pointer("/metadata/annotations").is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
+    let annotations = value.pointer("/metadata/annotations");
+    let isolates = model == Model::V1beta1 && annotations.is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
     let mut read = if text("kind") == Some("Namespace") || isolates {
-        Read { outcome: fallback::namespace(value), ..cluster::namespace(value) }
+        Read { outcome: fallback::namespace(value, model), ..cluster::namespace(value, model) }
     } else {
         Read { label: String::new(), key: None, outcome: Outcome::Nothing, findings: Findings::default() }
     };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::cluster::{whole_node, whole_pod};
-use super::decode::Outcome;
+use super::decode::{Model, Outcome};
 use super::error::Findings;
 use super::metadata;
 use super::names;
@@ -22,13 +22,15 @@ use crate::object::{
 };
 use crate::selector::{Condition, Requirement, Selector};
 
-/// Stands for a faulty namespace: what is known of every namespace of that name, isolated if the object may say so.
+/// Stands for a faulty namespace: what is known of every namespace of that name, isolated if the object may say so to
+/// the model of 2016.
 /// What no namespace can be called is nobody's namespace.
-pub(super) fn namespace(value: &Value) -> Outcome {
+pub(super) fn namespace(value: &Value, model: Model) -> Outcome {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let name = value.pointer("/metadata/name").and_then(metadata::scalar);
     let Some(name) = name.filter(|name| names::is_dns_label(name)) else { return Outcome::Nothing };
     let isolates = match value.pointer("/metadata/annotations") {
+        _ if model == Model::V1 => false,
         None | Some(Value::Null) => false,
         Some(Value::Object(annotations)) => annotations.contains_key(ISOLATION_ANNOTATION),
         Some(_) => true,

@@ -9,6 +9,7 @@
 //!  paths --read--> text --parse--> documents, list items --decode--> kind
 //!                   |                                                 |-- NetworkPolicy --policy--.
 //!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
+//!                   |                                                 |-- other policies: an error |
 //!                   |                                                 `-- any other: counted       |
 //!                   `------------------------locate: lines of -----------------------> errors, warnings
 //! ```
@@ -19,8 +20,8 @@
 //!
 //! * A policy isolates its subjects in both directions and allows nothing; where they are not known, its whole namespace. One
 //!   without a name is called after its place. One in a namespace that cannot exist concerns nobody and is left out.
-//! * A namespace keeps its name, is isolated if it has the `extensions/v1beta1` annotation, and of the peers that select
-//!   namespaces only those select it that ask for nothing but the name.
+//! * A namespace keeps its name, is isolated if it has the annotation and that counts ([`Semantics::V1beta1`]), and of the peers
+//!   that select namespaces only those select it that ask for nothing but the name.
 //! * A pod keeps everything but its faulty ports. With any other fault it is nobody: its interface has no table, so nothing
 //!   passes there, and no rule allows it anything by its labels. So are two pods of one name that differ.
 //! * A node keeps its name and the addresses and blocks that can be read.
@@ -47,12 +48,14 @@ mod decode;
 mod document;
 mod error;
 mod fallback;
+mod foreign;
 mod json;
 mod labels;
 mod load;
 mod locate;
 mod metadata;
 mod names;
+mod options;
 mod parse;
 mod path;
 mod policy;
@@ -77,6 +80,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
+pub use options::{KindName, Options, Semantics, Strictness, Unenforced};
 
 use crate::object::{Object, Position};
 
@@ -87,21 +91,16 @@ pub struct Loaded {
     pub objects: Vec<Object>,
     /// How many objects of each other kind were passed over, by `apiVersion kind` (`apps/v1 Deployment`).
     pub skipped: BTreeMap<String, usize>,
+    /// The same of kinds that restrict traffic and may be ignored.
+    pub ignored: BTreeMap<String, usize>,
     /// What is accepted but deserves a look; in [`Strictness::Lenient`] also every fault that was survived.
     pub warnings: SourceErrors,
     /// How many files were read, standard input among them.
     pub files: usize,
     /// How many objects had a fault that was survived.
     pub faulty: usize,
-}
-
-/// What a faulty object does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
-    /// It refuses the whole input.
-    Strict,
-    /// It alone fails closed, with a warning.
-    Lenient,
+    /// The first object of each kind that restricts traffic and is not enforced; only with [`Unenforced::Report`].
+    pub unenforced: SourceErrors,
 }
 
 /// Reads the files, in the order given; of a directory those that end in `.yaml`, `.yml` or `.json`, sorted, with all
@@ -109,9 +108,10 @@ pub enum Strictness {
 ///
 /// # Errors
 /// Everything that is wrong with the input, the first [`MAX_SHOWN`] in full: files that cannot be read or parsed, objects
-/// that are repeated, and in [`Strictness::Strict`] every faulty object.
-pub fn load(paths: &[PathBuf], strictness: Strictness) -> Result<Loaded, SourceErrors> {
-    let mut loader = load::Loader::new(strictness);
+/// that are repeated, and in [`Strictness::Strict`] every faulty object; and kinds that restrict traffic and are not enforced,
+/// unless [`Options`] say otherwise.
+pub fn load(paths: &[PathBuf], options: impl Into<Options>) -> Result<Loaded, SourceErrors> {
+    let mut loader = load::Loader::new(options.into());
     for path in paths {
         loader.read_path(path);
     }
@@ -122,8 +122,8 @@ pub fn load(paths: &[PathBuf], strictness: Strictness) -> Result<Loaded, SourceE
 ///
 /// # Errors
 /// As [`load()`].
-pub fn load_text(file_name: &str, text: &str, strictness: Strictness) -> Result<Loaded, SourceErrors> {
-    let mut loader = load::Loader::new(strictness);
+pub fn load_text(file_name: &str, text: &str, options: impl Into<Options>) -> Result<Loaded, SourceErrors> {
+    let mut loader = load::Loader::new(options.into());
     loader.read_text(&file_name.into(), text.strip_prefix('\u{feff}').unwrap_or(text));
     loader.finish()
 }

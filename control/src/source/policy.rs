@@ -138,8 +138,7 @@ fn refuse_later_fields(spec: &RawSpec, base: &FieldPath, findings: &mut Findings
     }
 }
 
-const LATER_FIELD: &str =
-    "write `apiVersion: networking.k8s.io/v1`, and mind that there the policy itself isolates its pods";
+const LATER_FIELD: &str = "write `apiVersion: networking.k8s.io/v1`, where the policy itself isolates its pods, or read with --policy-semantics v1";
 
 /// Whether the policy concerns ingress, and egress. As the API server fills it in: without `policyTypes` always ingress,
 /// and egress if there are rules for it.

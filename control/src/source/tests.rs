@@ -549,24 +549,58 @@ fn a_policy_of_another_api_version_is_never_passed_over() {
 }
 
 #[test]
-fn policies_of_other_products_are_counted_and_warned_about_once() {
-    let one = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n---\n";
-    let other = "apiVersion: projectcalico.org/v3\nkind: NetworkPolicy\nmetadata: {name: a}\n";
-    let loaded = strict(&format!("{one}{one}{other}")).unwrap();
-    let counts: Vec<_> = loaded.skipped.iter().map(|(kind, &count)| (kind.as_str(), count)).collect();
-    assert_eq!(counts, [("cilium.io/v2 CiliumNetworkPolicy", 2), ("projectcalico.org/v3 NetworkPolicy", 1)]);
-    let help = "\n  help: only networking.k8s.io/v1 NetworkPolicy is read";
-    assert_eq!(
-        messages(&loaded.warnings),
-        [
-            format!(
-                "t.yaml:1: policies of kind cilium.io/v2 CiliumNetworkPolicy are not read, and so not enforced{help}"
-            ),
-            format!(
-                "t.yaml:9: policies of kind projectcalico.org/v3 NetworkPolicy are not read, and so not enforced{help}"
-            ),
-        ]
-    );
+fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_each_unless_they_may_be_ignored() {
+    for (api_version, kind, name) in [
+        ("cilium.io/v2", "CiliumNetworkPolicy", "CiliumNetworkPolicy"),
+        ("cilium.io/v2", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicy"),
+        ("projectcalico.org/v3", "NetworkPolicy", "NetworkPolicy.projectcalico.org"),
+        ("crd.projectcalico.org/v1", "GlobalNetworkPolicy", "GlobalNetworkPolicy"),
+        ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "ClusterNetworkPolicy.crd.antrea.io"),
+        ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "AdminNetworkPolicy"),
+        ("policy.networking.k8s.io/v1alpha1", "BaselineAdminNetworkPolicy", "BaselineAdminNetworkPolicy"),
+        ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", "ClusterNetworkPolicy.policy.networking.k8s.io"),
+        ("k8s.ovn.org/v1", "EgressFirewall", "EgressFirewall"),
+    ] {
+        let one = format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a}}\n---\n");
+        let text = one.repeat(3);
+        for strictness in [Strictness::Strict, Strictness::Lenient] {
+            let errors = messages(&load_text("t.yaml", &text, strictness).unwrap_err());
+            let [error] = &errors[..] else { panic!("{kind}: {errors:?}") };
+            assert!(
+                error.starts_with(&format!("t.yaml:1: objects of kind {api_version} {kind} restrict traffic")),
+                "{error}"
+            );
+            let written = error.split("--ignore ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+            for name in [name, written] {
+                let options = Options { ignored: [name.parse().unwrap()].into(), ..strictness.into() };
+                let loaded = load_text("t.yaml", &text, options).unwrap();
+                assert!(loaded.warnings.is_empty() && loaded.unenforced.is_empty(), "{name}");
+                assert_eq!((loaded.ignored.values().sum::<usize>(), loaded.skipped.len()), (3, 0), "{name}");
+            }
+            let other = Options { ignored: ["OtherNetworkPolicy".parse().unwrap()].into(), ..strictness.into() };
+            assert!(load_text("t.yaml", &text, other).is_err());
+            let report = Options { unenforced: Unenforced::Report, ..strictness.into() };
+            assert_eq!(messages(&load_text("t.yaml", &text, report).unwrap().unenforced), errors);
+        }
+    }
+    // Nobody enforces these, or they restrict nothing.
+    let others = "{apiVersion: projectcalico.org/v3, kind: StagedNetworkPolicy}\n---\n{apiVersion: stats.antrea.io/v1alpha1, kind: NetworkPolicyStats}";
+    assert!(strict(others).unwrap().warnings.is_empty());
+}
+
+#[test]
+fn kubernetes_own_policies_cannot_be_ignored() {
+    for wrong in [
+        "NetworkPolicy",
+        "networkpolicy.networking.k8s.io",
+        "NetworkPolicy.extensions",
+        "",
+        ".x",
+        "a.",
+        "cilium.io/v2 X",
+    ] {
+        assert!(wrong.parse::<KindName>().is_err(), "{wrong}");
+    }
 }
 
 #[test]

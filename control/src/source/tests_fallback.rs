@@ -2,7 +2,7 @@
 
 use bulkhead_classifier::{Action, Key, protocol};
 
-use super::tests::{errors, lenient, messages, policies, policy_text};
+use super::tests::{messages, policies, policy_text};
 use super::*;
 use crate::cache::Event;
 use crate::object::{
@@ -11,6 +11,17 @@ use crate::object::{
 use crate::pipeline::Pipeline;
 use crate::processor::Scope;
 use crate::renderer::acl::Attachment;
+
+const OF_2016: Semantics = Semantics::V1beta1 { default: IngressIsolation::ClusterDefault };
+
+fn lenient(text: &str) -> Loaded {
+    let options = Options { semantics: OF_2016, ..Strictness::Lenient.into() };
+    load_text("t.yaml", text, options).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn errors(text: &str) -> Vec<String> {
+    messages(&load_text("t.yaml", text, Options { semantics: OF_2016, ..Options::default() }).unwrap_err())
+}
 
 const DENY: &str = r#"{"ingress": {"isolation": "DefaultDeny"}}"#;
 

@@ -45,6 +45,7 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     pipeline.resync(loaded.objects).context("the state does not compile")?;
     contests::check(&pipeline, state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
+    warn_of_missing_nodes(&pipeline);
     Ok(pipeline)
 }
 
@@ -59,6 +60,21 @@ fn warn_of_missing_namespaces(pipeline: &Pipeline) {
         output::warn(&format!(
             "no Namespace object for {names}: a namespaceSelector by label does not match their pods\n  \
              help: add the output of `kubectl get namespaces -o yaml` to --state"
+        ));
+    }
+}
+
+/// What a node's own addresses are its object tells, and otherwise at most its host-network pods.
+fn warn_of_missing_nodes(pipeline: &Pipeline) {
+    let cache = pipeline.cache();
+    let used: BTreeSet<_> = cache.pods().filter_map(|(_, pod)| pod.node.as_ref()).collect();
+    let missing: Vec<&str> =
+        used.into_iter().filter(|name| !cache.nodes().contains_key(*name)).map(|name| &**name).collect();
+    if !missing.is_empty() && !cache.policies().is_empty() {
+        let names = output::some_of(&missing, 5);
+        output::warn(&format!(
+            "no Node object for {names}: traffic between pods and their own node, which is always allowed, is not known as such\n  \
+             help: add the output of `kubectl get nodes -o yaml` to --state"
         ));
     }
 }

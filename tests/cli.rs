@@ -286,6 +286,22 @@ fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_unless_ignored(
 }
 
 #[test]
+fn a_state_without_node_objects_is_worth_a_warning() {
+    let warned = bulkhead_with_input(
+        &["explain", "--state", "-", "--from", "myns/other", "--to", "myns/backend", "--port", "1"],
+        OF_2016,
+    );
+    let warned = String::from_utf8(warned.stderr).unwrap();
+    assert!(warned.contains("warning: no Node object for n1") && warned.contains("kubectl get nodes"), "{warned}");
+    let known = format!("{OF_2016}---\n{{apiVersion: v1, kind: Node, metadata: {{name: n1}}}}\n");
+    let silent = bulkhead_with_input(
+        &["explain", "--state", "-", "--from", "myns/other", "--to", "myns/backend", "--port", "1"],
+        &known,
+    );
+    assert!(!String::from_utf8(silent.stderr).unwrap().contains("no Node object"));
+}
+
+#[test]
 fn a_field_of_the_metadata_that_nobody_knows_is_a_warning() {
     let state = fs::read_to_string(root().join(REDIS)).unwrap();
     let state = state

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bulkhead_control::cache::Event;
+use bulkhead_control::claims::Holder;
 use bulkhead_control::object::{Denied, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -73,6 +75,10 @@ pub(super) struct LiveState {
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
+    /// The node as its object is, or one without anything.
+    own: Node,
+    /// The addresses of the node's interfaces.
+    addresses: BTreeSet<IpAddr>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
     denied: bool,
     /// What was told of the last state: of the next one what is new is.
@@ -81,11 +87,11 @@ pub(super) struct LiveState {
 }
 
 impl LiveState {
-    /// Reads the state for the first time.
+    /// Reads the state for the first time. `addresses` are those of the node's interfaces.
     ///
     /// # Errors
     /// When it does not load, unless the configuration says to wait for one.
-    pub(super) fn load(config: &StateConfig, node: &Arc<str>) -> anyhow::Result<Self> {
+    pub(super) fn load(config: &StateConfig, node: &Arc<str>, addresses: BTreeSet<IpAddr>) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
         let isolation = config.options.semantics.default_isolation();
@@ -101,6 +107,8 @@ impl LiveState {
             origins: SharedOrigins::default(),
             tables: nothing,
             peers: [].into(),
+            own: nameless(node),
+            addresses,
             denied: true,
             told: BTreeSet::new(),
             counts: Arc::default(),
@@ -180,7 +188,31 @@ impl LiveState {
         self.tell(&unenforced, log::error);
         let (faulty, unenforced_kinds) = (loaded.faulty as u64, loaded.unenforced.total() as u64);
         check_node(&loaded.objects, &self.node)?;
-        self.pipeline.resync(loaded.objects)?;
+        let mut objects = loaded.objects;
+        let own = objects.iter().find_map(|object| match object {
+            Object::Node(node) if node.name == self.node => Some(node.clone()),
+            _ => None,
+        });
+        if own.is_none() {
+            warnings.insert(format!(
+                "the state has no Node object for `{0}`: traffic between its pods and the node, which is always allowed, is that of its \
+                 interfaces' addresses and host-network pods alone\n  help: add the output of `kubectl get nodes -o yaml`",
+                self.node
+            ));
+        }
+        let own = own.unwrap_or_else(|| nameless(&self.node));
+        let pods = objects.iter().filter_map(|object| match object {
+            Object::Pod(pod) if pod.is_endpoint() => Some(&pod.addresses),
+            _ => None,
+        });
+        let pods: BTreeSet<IpAddr> =
+            pods.flatten().copied().filter(|address| self.addresses.contains(address)).collect();
+        let node = with_addresses(&own, &self.addresses, |address| pods.contains(address));
+        // Of two objects of one name the later one counts.
+        let is_known = !node.addresses.is_empty() || own != nameless(&self.node);
+        objects.extend(is_known.then_some(Object::Node(node)));
+        self.pipeline.resync(objects)?;
+        self.own = own;
         let contests = self.pipeline.contests();
         warnings.extend(contests.iter().map(contests::told));
         self.tell(&warnings, log::warn);
@@ -196,6 +228,48 @@ impl LiveState {
         self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
         self.counts.unenforced_kinds.store(unenforced_kinds, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
+    pub(super) fn renumber(&mut self, addresses: std::io::Result<BTreeSet<IpAddr>>) -> bool {
+        let addresses = match addresses {
+            Ok(addresses) if addresses == self.addresses => return false,
+            Ok(addresses) => addresses,
+            Err(error) => {
+                log::error(&format!(
+                    "the kernel does not tell the node's addresses; those that are known stay: {error}"
+                ));
+                return false;
+            }
+        };
+        self.addresses = addresses;
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let cache = self.pipeline.cache();
+        let contests = self.pipeline.contests();
+        let is_pods = |address: &IpAddr| {
+            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
+                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
+        };
+        let node = with_addresses(&self.own, &self.addresses, is_pods);
+        let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
+        let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
+        match tables {
+            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => false,
+            Ok(tables) => {
+                self.origins.follow(self.pipeline.origins());
+                self.tables = tables;
+                log::info("the node's addresses have changed");
+                true
+            }
+            Err(error) => {
+                log::error(&format!(
+                    "the node's new addresses cannot be enforced; those that were in force stay\n{error:#}"
+                ));
+                false
+            }
+        }
     }
 
     /// Tells these, but for those that were told of the last state, or of this one.
@@ -244,6 +318,19 @@ fn warnings_of(loaded: &Loaded) -> BTreeSet<String> {
     let more = warnings.total() - warnings.shown().len();
     let more = (more > 0).then(|| format!("{more} more of such"));
     warnings.shown().iter().map(ToString::to_string).chain(more).collect()
+}
+
+/// A node of which nothing is known.
+fn nameless(name: &Arc<str>) -> Node {
+    Node { name: name.clone(), addresses: Vec::new(), pod_cidrs: Vec::new() }
+}
+
+/// The node with the addresses of its interfaces, but for those that a pod has: then it is the pod's policies that count.
+fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: impl Fn(&IpAddr) -> bool) -> Node {
+    let mut node = own.clone();
+    let more = addresses.iter().filter(|address| !own.addresses.contains(address) && !is_pods(address));
+    node.addresses.extend(more.copied());
+    node
 }
 
 /// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:
@@ -295,7 +382,7 @@ mod tests {
                 when_missing,
                 when_refused,
             };
-            LiveState::load(&config, &"node-1".into())
+            LiveState::load(&config, &"node-1".into(), BTreeSet::new())
         }
     }
 
@@ -411,6 +498,40 @@ mod tests {
             state.told
         );
         assert_eq!(state.policy().tables.interfaces.len(), 4, "the new pod is there");
+    }
+
+    #[test]
+    fn the_addresses_of_the_nodes_interfaces_are_its_own_as_long_as_it_has_them_but_no_pods() {
+        let files = Files::new("addresses");
+        let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: x}\n\
+                      spec: {podSelector: {}, policyTypes: [Ingress, Egress]}\n";
+        files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.2") + policy));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let set = |addresses: &[&str]| Ok(addresses.iter().map(|address| address.parse().unwrap()).collect());
+        let passes = |state: &LiveState, from: &str, to: &str| {
+            let tables = state.policy().tables;
+            let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+            let key = bulkhead_classifier::Key::new(from, to, 17, 40_000, 53);
+            let has = tables.interfaces.iter().find(|interface| interface.addresses.contains(&to));
+            let out =
+                has.or_else(|| tables.interfaces.iter().find(|interface| interface.attachment == Attachment::Uplink));
+            let table = &tables.tables[out.unwrap().table].tables;
+            table.lookup(&key).action() == bulkhead_classifier::Action::Allow
+        };
+        let dns = "169.254.20.10";
+        assert!(!passes(&state, "10.1.0.1", dns) && passes(&state, "10.1.0.1", "192.0.2.1"));
+        assert!(state.renumber(set(&[dns, "10.1.0.2"])));
+        assert!(passes(&state, "10.1.0.1", dns) && passes(&state, dns, "10.1.0.1"));
+        assert!(!passes(&state, "10.1.0.1", "10.1.0.2"), "a pod's address is the pod's");
+        assert!(!state.renumber(set(&[dns, "10.1.0.2"])), "the same is no change");
+        // Another state, and then no such address any more.
+        files.write(&(pod("a", "10.1.0.1") + &pod("c", "10.1.0.3") + policy));
+        assert!(reread(&mut state));
+        assert!(passes(&state, "10.1.0.3", dns) && !passes(&state, "10.1.0.3", "192.0.2.1"));
+        assert!(state.told.iter().any(|told| told.contains("no Node object for `node-1`")), "{:?}", state.told);
+        assert!(state.renumber(set(&[])));
+        assert!(!passes(&state, "10.1.0.3", dns));
+        assert!(!state.renumber(Err(std::io::ErrorKind::Other.into())));
     }
 
     #[test]

@@ -158,6 +158,9 @@ fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
         let path = FieldPath::of("status").key("addresses").index(at).key("address");
         if matches!(entry.kind.as_str(), "InternalIP" | "ExternalIP") {
             addresses.extend(address_of(&entry.address, &path, findings));
+        } else if let Ok(address) = parse_address(&entry.address) {
+            // The host name of a node without one.
+            addresses.extend((!addresses.contains(&address)).then_some(address));
         }
     }
     let base = FieldPath::of("spec");

@@ -218,10 +218,11 @@ fn a_namespace_with_the_name_of_another_in_its_label_is_an_error() {
 fn a_node_keeps_its_addresses_and_blocks() {
     let text = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24, podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}, \
                 status: {addresses: [{type: InternalIP, address: 192.168.0.1}, {type: Hostname, address: n1}, \
-                {type: ExternalIP, address: 'fd01::1'}, {type: InternalDNS, address: n1.x}]}}";
+                {type: ExternalIP, address: 'fd01::1'}, {type: InternalDNS, address: n1.x}, \
+                {type: Hostname, address: 192.168.0.2}, {type: Hostname, address: 192.168.0.1}]}}";
     let expected = Node {
         name: "n1".into(),
-        addresses: vec!["192.168.0.1".parse().unwrap(), "fd01::1".parse().unwrap()],
+        addresses: vec!["192.168.0.1".parse().unwrap(), "fd01::1".parse().unwrap(), "192.168.0.2".parse().unwrap()],
         pod_cidrs: vec!["10.1.0.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
     };
     assert_eq!(only(text), Object::Node(expected));

@@ -75,6 +75,7 @@
     reason = "memory that is shared with the kernel, and system calls that libc has no safe form of"
 )]
 
+mod addresses;
 mod bpf;
 mod error;
 mod features;
@@ -109,6 +110,7 @@ mod tc;
 mod umem;
 mod wait;
 
+pub use addresses::{AddressWatch, InterfaceAddress, addresses};
 pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;

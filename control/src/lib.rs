@@ -12,6 +12,8 @@
 //!                                                                                          |
 //!                                                       classifier::Tables <--ACL renderer-+- other renderers
 //! ```
+//! Between objects and cache [`claims`] decides whose an address is that several say is theirs.
+//!
 //! What is above the transaction knows selectors and no tables; what is below knows tables and no selectors ([`contract`]).
 //!
 //! **Invariant.** The tables are a function of the objects alone: the order in which objects came, and whether they came

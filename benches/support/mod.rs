@@ -174,16 +174,16 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
 /// Policy number `at` of a pod of the first node: pods of team 0 may come in, and it may go out to them.
 pub(crate) fn naming_team(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(one("team", "t0"));
-    named_both_ways("team", at, shape, PodPeer { namespaces, pods: Selector::everything() })
+    named_both_ways("team", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
 }
 
 /// Policy number `at` of a pod of the first node: all pods may come in, and it may go out to them.
 pub(crate) fn naming_all(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(Selector::everything());
-    named_both_ways("everybody", at, shape, PodPeer { namespaces, pods: Selector::everything() })
+    named_both_ways("everybody", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
 }
 
-fn named_both_ways(name: &str, at: u32, shape: Shape, peer: PodPeer) -> Object {
+fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object {
     let rule = |port| {
         let port = PolicyPort::Range { transport: Transport::Tcp, first: port, last: port };
         vec![PolicyRule { peers: Some(vec![Peer::Pods(peer.clone())]), ports: Some(vec![port]) }]

@@ -16,8 +16,9 @@
 //!
 //! **Why not Contiv's algorithm.** It visits every pair of pods and writes, for each pair whose lists differ, the
 //! intersection of their ports: O(pods^2 x rules), and neither list can be named as the reason any more. Here sources
-//! with the same egress rules are one class, a class adds one deny of the complement, and the verdict says which side
-//! refused. Both mean "the source's list AND the destination's list".
+//! with the same egress rules are one class, a class adds what its list denies (with NetworkPolicy alone one rule, the complement of
+//! what it allows), and the verdict says which side refused. Both mean "the source's list AND the destination's list".
+//! Where a list has rules of the Admin tier, its own-node rule stands behind them instead of first.
 //!
 //! Pods whose tables would be the same share one.
 //!

@@ -30,6 +30,7 @@ pub mod configurator;
 pub mod contract;
 #[cfg(test)]
 mod fixtures;
+pub mod inventory;
 pub mod object;
 pub mod origin;
 pub mod pipeline;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::claims::Holder;
+use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Denied, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -72,6 +73,8 @@ pub(super) struct LiveState {
     node: Arc<str>,
     watch: Watch,
     pipeline: Pipeline,
+    /// What the pipeline was told of the files.
+    inventory: Inventory,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
@@ -104,6 +107,7 @@ impl LiveState {
             node: node.clone(),
             watch,
             pipeline,
+            inventory: Inventory::default(),
             origins: SharedOrigins::default(),
             tables: nothing,
             peers: [].into(),
@@ -211,7 +215,10 @@ impl LiveState {
         // Of two objects of one name the later one counts.
         let is_known = !node.addresses.is_empty() || own != nameless(&self.node);
         objects.extend(is_known.then_some(Object::Node(node)));
-        self.pipeline.resync(objects)?;
+        // What differs, and nothing else, is compiled. Should that fail, the tables stay and what differs is known all the same: the
+        // pipeline tries again with the next change.
+        let changes = self.inventory.replace(objects);
+        self.pipeline.apply_batch(changes)?;
         self.own = own;
         let contests = self.pipeline.contests();
         warnings.extend(contests.iter().map(contests::told));

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bulkhead_control::object::{PodName, Transport};
+use bulkhead_control::object::{IngressIsolation, PodName, Transport};
+use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
@@ -42,13 +43,61 @@ pub struct State {
     /// Files or folders of Kubernetes objects: YAML, JSON, or what `kubectl get -o yaml|json` printed; `-` for standard input
     #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
-    /// Go on when an object is not understood; such a policy then isolates its pods and allows nothing. What could hide a
-    /// policy or whose address a packet has is refused all the same
+    /// Go on when an object is not understood, as `run` does: such a policy then isolates its pods and allows nothing, such a
+    /// pod is nobody. Without this it is an error. A file that is not YAML or JSON is refused all the same
     #[arg(long)]
     pub lenient: bool,
-    /// What a namespace does with ingress when its extensions/v1beta1 annotation does not say; v1 policies need no isolation
+    /// What NetworkPolicies of extensions/v1beta1 mean: the same as those of networking.k8s.io/v1, as servers since Kubernetes 1.7 have
+    /// it, or what they meant in 2016: the annotation of the namespace isolates, policies only allow ingress, an empty list nothing
+    #[arg(long, value_enum, value_name = "VERSION", default_value = "v1")]
+    pub policy_semantics: PolicySemantics,
+    /// With --policy-semantics v1beta1, what a namespace does with ingress when its annotation does not say
     #[arg(long, value_enum, value_name = "ISOLATION", default_value = "open")]
     pub namespace_default: NamespaceDefault,
+    /// Go on though objects of this kind restrict traffic and are not enforced, such as CiliumNetworkPolicy or
+    /// NetworkPolicy.projectcalico.org; without this they are an error. May be repeated
+    #[arg(long, value_name = "KIND")]
+    pub ignore: Vec<KindName>,
+}
+
+impl State {
+    /// How the objects are read.
+    ///
+    /// # Errors
+    /// When two arguments contradict each other.
+    pub fn options(&self) -> anyhow::Result<Options> {
+        let semantics = semantics(self.policy_semantics, self.namespace_default).ok_or_else(|| {
+            anyhow::anyhow!(
+                "--namespace-default default-deny has no effect\n  help: only with --policy-semantics v1beta1 do namespaces isolate"
+            )
+        })?;
+        let strictness = if self.lenient { Strictness::Lenient } else { Strictness::Strict };
+        let ignored = self.ignore.iter().cloned().collect();
+        Ok(Options { strictness, semantics, ignored, unenforced: Unenforced::Refuse })
+    }
+}
+
+/// What `extensions/v1beta1` means; none where the default for namespaces would have no effect.
+pub(crate) fn semantics(version: PolicySemantics, default: NamespaceDefault) -> Option<Semantics> {
+    match (version, default) {
+        (PolicySemantics::V1, NamespaceDefault::Open) => Some(Semantics::V1),
+        (PolicySemantics::V1, NamespaceDefault::DefaultDeny) => None,
+        (PolicySemantics::V1beta1, NamespaceDefault::Open) => {
+            Some(Semantics::V1beta1 { default: IngressIsolation::ClusterDefault })
+        }
+        (PolicySemantics::V1beta1, NamespaceDefault::DefaultDeny) => {
+            Some(Semantics::V1beta1 { default: IngressIsolation::DefaultDeny })
+        }
+    }
+}
+
+/// What NetworkPolicies of `extensions/v1beta1` mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicySemantics {
+    /// The same as those of `networking.k8s.io/v1`.
+    V1,
+    /// What they meant in 2016.
+    V1beta1,
 }
 
 /// What namespaces do that do not say.

@@ -19,8 +19,9 @@ use serde::Serialize;
 
 use crate::args::{EndName, Explain, Format};
 use crate::compile::{shown_addresses, shown_services};
+use crate::contests;
 use crate::fabric::{End, Fabric, Hop};
-use crate::output::printable;
+use crate::output::{self, printable};
 use crate::run::{self, Attribution};
 
 pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
@@ -93,8 +94,13 @@ fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
             if pod.finished {
                 bail!("pod {name} has ended: its address may belong to another pod");
             }
+            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.others.contains(&pod.name)) {
+                output::warn(&contests::told(contest));
+            }
             if pod.addresses.is_empty() {
-                bail!("pod {name} has no address yet\n  help: status.podIPs is empty in the state");
+                bail!(
+                    "pod {name} has no address\n  help: status.podIPs is empty in the state, or another pod has what is in it"
+                );
             }
             Ok(End::of_pod(pod).collect())
         }
@@ -113,7 +119,7 @@ fn similar(pipeline: &Pipeline, name: &ObjectName) -> String {
     names.sort_unstable();
     match names.as_slice() {
         [] => format!("it has no pod in namespace {} and none named {}", name.namespace, name.name),
-        names => format!("it has {}", crate::output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), 8)),
+        names => format!("it has {}", output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), 8)),
     }
 }
 

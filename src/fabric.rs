@@ -128,7 +128,6 @@ impl Fabric {
     /// # Errors
     /// As for [`run::snapshot`].
     pub fn new(pipeline: &Pipeline) -> anyhow::Result<Self> {
-        check_addresses(pipeline)?;
         let mut nodes = BTreeMap::new();
         for tables in pipeline.all_node_tables() {
             let snapshot = run::snapshot(&tables)?;
@@ -230,23 +229,6 @@ impl Fabric {
         hops.push(Hop { node: node.clone(), reply, outcome });
         Ok(out)
     }
-}
-
-/// A way through several nodes makes sense only when an address is one pod's in the whole cluster.
-fn check_addresses(pipeline: &Pipeline) -> anyhow::Result<()> {
-    let mut owners: BTreeMap<IpAddr, &PodName> = BTreeMap::new();
-    for (_, pod) in pipeline.cache().pods().filter(|(_, pod)| pod.is_endpoint()) {
-        for &address in &pod.addresses {
-            if let Some(other) = owners.insert(address, &pod.name) {
-                bail!(
-                    "both {other} and {} have the address {address}\n  \
-                     help: an address belongs to one pod; remove the pod that has ended from the state",
-                    pod.name
-                );
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Whether the packet left the last vswitch on its way.

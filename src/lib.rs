@@ -19,6 +19,7 @@
 pub mod args;
 mod classify;
 mod compile;
+mod contests;
 mod explain;
 pub mod fabric;
 mod live;

@@ -45,6 +45,7 @@ mod log;
 mod next_hops;
 mod origins;
 mod outlet;
+mod own_addresses;
 mod policy;
 mod preflight;
 #[cfg(test)]

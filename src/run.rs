@@ -5,26 +5,27 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, IngressIsolation, ObjectName, PodName, Position};
+use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ObjectName, PodName, Position};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
-use bulkhead_control::source::{self, Strictness};
+use bulkhead_control::source;
 use bulkhead_control::ties::{self, Tie};
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::args::{NamespaceDefault, State};
-use crate::output;
+use crate::args::State;
+use crate::{contests, output};
 
 /// Reads the state and compiles it for the scope. Warnings go to standard error.
 ///
 /// # Errors
 /// Everything that is wrong with the files, or a table that does not fit.
 pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
-    let strictness = if state.lenient { Strictness::Lenient } else { Strictness::Strict };
-    let loaded = source::load(&state.paths, strictness)?;
+    let options = state.options()?;
+    let isolation = options.semantics.default_isolation();
+    let loaded = source::load(&state.paths, options)?;
     for warning in loaded.warnings.shown() {
         output::warn(warning);
     }
@@ -32,18 +33,20 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
         0 => {}
         more => output::warn(&format!("{more} more of such")),
     }
-    if !loaded.skipped.is_empty() {
-        let kinds: Vec<String> = loaded.skipped.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+    let told = [
+        ("skipped, because policy does not depend on them", &loaded.skipped),
+        ("ignored as asked, though they restrict traffic", &loaded.ignored),
+    ];
+    for (what, kinds) in told.into_iter().filter(|(_, kinds)| !kinds.is_empty()) {
+        let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
-        output::note(&format!("skipped, because policy does not depend on them: {}", output::some_of(&kinds, 8)));
+        output::note(&format!("{what}: {}", output::some_of(&kinds, 8)));
     }
-    let isolation = match state.namespace_default {
-        NamespaceDefault::Open => IngressIsolation::ClusterDefault,
-        NamespaceDefault::DefaultDeny => IngressIsolation::DefaultDeny,
-    };
     let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
     pipeline.resync(loaded.objects).context("the state does not compile")?;
+    contests::check(&pipeline, state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
+    warn_of_missing_nodes(&pipeline);
     for warning in left_open(&pipeline) {
         output::warn(&warning);
     }
@@ -85,6 +88,21 @@ fn warn_of_missing_namespaces(pipeline: &Pipeline) {
         output::warn(&format!(
             "no Namespace object for {names}: a namespaceSelector by label does not match their pods\n  \
              help: add the output of `kubectl get namespaces -o yaml` to --state"
+        ));
+    }
+}
+
+/// What a node's own addresses are its object tells, and otherwise at most its host-network pods.
+fn warn_of_missing_nodes(pipeline: &Pipeline) {
+    let cache = pipeline.cache();
+    let used: BTreeSet<_> = cache.pods().filter_map(|(_, pod)| pod.node.as_ref()).collect();
+    let missing: Vec<&str> =
+        used.into_iter().filter(|name| !cache.nodes().contains_key(*name)).map(|name| &**name).collect();
+    if !missing.is_empty() && !cache.policies().is_empty() {
+        let names = output::some_of(&missing, 5);
+        output::warn(&format!(
+            "no Node object for {names}: traffic between pods and their own node, which is always allowed, is not known as such\n  \
+             help: add the output of `kubectl get nodes -o yaml` to --state"
         ));
     }
 }

@@ -142,6 +142,176 @@ fn with_lenient_a_policy_with_a_typo_isolates_its_pods_and_the_answer_says_so() 
 }
 
 #[test]
+fn with_lenient_one_object_that_cannot_be_read_holds_back_no_other_one() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let faulty = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: odd, namespace: default, labels: [a]}\n\
+                  status: {phase: Running, podIP: 10.244.9.9}\n---\nmetadata: {name: what}\n---\n\
+                  apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: other}\nspec: {podSelector: {}}\n";
+    let path = scratch("faulty-objects.yaml", format!("{state}\n{faulty}").as_bytes());
+    let explain = ["explain", "--state", &path, "--from", "default/backend1", "--to", "default/db", "--port", "6379"];
+    let refused = stderr(&explain, 2);
+    for part in ["Pod default/odd: metadata.labels", "the object has no `apiVersion`", "missing field `name`", "help: "]
+    {
+        assert!(refused.contains(part), "{part} is not in:\n{refused}");
+    }
+    let lenient: Vec<&str> = explain.iter().copied().chain(["--lenient"]).collect();
+    let (whole, answer) = (
+        stdout(&bulkhead(&explain.map(|arg| if arg == path { REDIS } else { arg })), 0),
+        stdout(&bulkhead(&lenient), 0),
+    );
+    assert_eq!(answer.replace(&path, REDIS), whole);
+    let warnings = stderr(&lenient, 0);
+    assert!(
+        warnings.contains("until then the object is left out") && warnings.contains("allows nothing"),
+        "{warnings}"
+    );
+}
+
+#[test]
+fn of_two_pods_with_one_address_the_newer_has_it_and_where_that_cannot_be_told_it_is_an_error() {
+    let pod = |name: &str, hour: u8| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{namespace: x, name: {name}, creationTimestamp: '2026-01-01T{hour:02}:00:00Z'}}\n\
+             spec: {{nodeName: n1}}\nstatus: {{phase: Running, podIP: 10.0.0.{}}}\n",
+            if name == "c" { 2 } else { 1 }
+        )
+    };
+    let state = |name: &str, hours: [u8; 2]| {
+        scratch(name, (pod("a", hours[0]) + &pod("b", hours[1]) + &pod("c", 0)).as_bytes())
+    };
+    let reach = |path: &str, more: &[&str], code| {
+        let args: Vec<&str> =
+            ["reach", "--state", path, "--port", "80"].into_iter().chain(more.iter().copied()).collect();
+        let output = bulkhead(&args);
+        let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert_eq!(output.status.code(), Some(code), "{err}");
+        (out, err)
+    };
+    let (matrix, warning) = reach(&state("newer.yaml", [1, 2]), &[], 0);
+    assert!(matrix.contains("x/b") && matrix.contains("x/c") && !matrix.contains("x/a"), "{matrix}");
+    assert!(warning.contains("10.0.0.1 is the address of x/b, and of x/a") && warning.contains("help: "), "{warning}");
+    let same = state("same.yaml", [1, 1]);
+    let (_, error) = reach(&same, &[], 2);
+    assert!(error.contains("error: 10.0.0.1 is the address of x/a, x/b, and whose it is cannot be told"), "{error}");
+    let (_, warning) = reach(&state("lenient.yaml", [1, 1]), &["--lenient"], 0);
+    assert!(warning.contains("warning: 10.0.0.1 is the address of x/a, x/b"), "{warning}");
+    let args = ["explain", "--lenient", "--state", &same, "--from", "x/a", "--to", "x/c", "--port", "80"];
+    assert!(stderr(&args, 2).contains("pod x/a has no address"));
+}
+
+/// The proposal of 2016: a namespace that isolates, and a policy that lets frontends of it reach its backends.
+const OF_2016: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: myns, annotations: {net.beta.kubernetes.io/network-policy: '{"ingress": {"isolation": "DefaultDeny"}}'}}
+---
+apiVersion: extensions/v1beta1
+kind: NetworkPolicy
+metadata: {name: allow-frontend, namespace: myns}
+spec:
+  podSelector: {matchLabels: {role: backend}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {role: frontend}}}]
+    ports: [{protocol: TCP, port: 6379}]
+---
+{apiVersion: v1, kind: Pod, metadata: {name: backend, namespace: myns, labels: {role: backend}}, spec: {nodeName: n1}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: frontend, namespace: myns, labels: {role: frontend}}, spec: {nodeName: n1}, status: {podIP: 10.0.0.2}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: other, namespace: myns}, spec: {nodeName: n1}, status: {podIP: 10.0.0.3}}
+"#;
+
+#[test]
+fn v1beta1_means_what_servers_make_of_it_and_what_it_meant_in_2016_is_a_mode() {
+    let ask = |state: &str, from: &str, to: &str, more: &[&str]| {
+        let (from, to) = (format!("myns/{from}"), format!("myns/{to}"));
+        let args = ["explain", "--state", "-", "--from", &from, "--to", &to, "--port", "6379"];
+        let output = bulkhead_with_input(&args.iter().chain(more).copied().collect::<Vec<_>>(), state);
+        let warned = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), warned)
+    };
+    let mode = &["--policy-semantics", "v1beta1"][..];
+    // As v1 the policy isolates what it selects, and the annotation nothing.
+    for (from, to, today, then) in [
+        ("frontend", "backend", 0, 0),
+        ("other", "backend", 1, 1),
+        ("backend", "other", 0, 1),
+        ("backend", "frontend", 0, 1),
+    ] {
+        let (code, warned) = ask(OF_2016, from, to, &[]);
+        assert!(code == Some(today) && warned.contains("Kubernetes ignores it since 1.7"), "{from} {to}: {warned}");
+        let (code, warned) = ask(OF_2016, from, to, mode);
+        assert!(code == Some(then) && !warned.contains("since 1.7"), "{from} {to}: {warned}");
+    }
+    let open = OF_2016.replace("DefaultDeny", "");
+    let open = open.replace(r#"{"ingress": {"isolation": ""}}"#, "{}");
+    let (code, warned) = ask(&open, "other", "backend", mode);
+    assert!(
+        code == Some(0) && warned.contains("NetworkPolicy myns/allow-frontend: the policy has no effect"),
+        "{warned}"
+    );
+    let (code, _) =
+        ask(&open, "other", "backend", &["--policy-semantics", "v1beta1", "--namespace-default", "default-deny"]);
+    assert_eq!(code, Some(1));
+    let (code, error) = ask(&open, "other", "backend", &["--namespace-default", "default-deny"]);
+    assert!(code == Some(2) && error.contains("--policy-semantics v1beta1"), "{error}");
+}
+
+#[test]
+fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_unless_ignored() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let foreign = "---\napiVersion: crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: a}\n\
+                   ---\napiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: b}\n";
+    let path = scratch("foreign.yaml", format!("{state}{foreign}").as_bytes());
+    let compile = |more: &[&str], code| {
+        let args = ["compile", "--lenient", "--state", &path, "--node", "node-1"];
+        stderr(&args.iter().chain(more).copied().collect::<Vec<_>>(), code)
+    };
+    let error = compile(&[], 2);
+    for part in [
+        "crd.projectcalico.org/v1 NetworkPolicy restrict traffic",
+        "--ignore NetworkPolicy.crd.projectcalico.org",
+        "--ignore CiliumNetworkPolicy",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let error = compile(&["--ignore", "CiliumNetworkPolicy"], 2);
+    assert!(error.contains("projectcalico") && !error.contains("CiliumNetworkPolicy"), "{error}");
+    let note = compile(&["--ignore", "CiliumNetworkPolicy", "--ignore", "NetworkPolicy.crd.projectcalico.org"], 0);
+    assert!(
+        note.contains("ignored as asked, though they restrict traffic: 1 crd.projectcalico.org/v1 NetworkPolicy"),
+        "{note}"
+    );
+    assert!(compile(&["--ignore", "NetworkPolicy"], 2).contains("write whose it is"));
+}
+
+#[test]
+fn a_state_without_node_objects_is_worth_a_warning() {
+    let warned = bulkhead_with_input(
+        &["explain", "--state", "-", "--from", "myns/other", "--to", "myns/backend", "--port", "1"],
+        OF_2016,
+    );
+    let warned = String::from_utf8(warned.stderr).unwrap();
+    assert!(warned.contains("warning: no Node object for n1") && warned.contains("kubectl get nodes"), "{warned}");
+    let known = format!("{OF_2016}---\n{{apiVersion: v1, kind: Node, metadata: {{name: n1}}}}\n");
+    let silent = bulkhead_with_input(
+        &["explain", "--state", "-", "--from", "myns/other", "--to", "myns/backend", "--port", "1"],
+        &known,
+    );
+    assert!(!String::from_utf8(silent.stderr).unwrap().contains("no Node object"));
+}
+
+#[test]
+fn a_field_of_the_metadata_that_nobody_knows_is_a_warning() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let state = state
+        .replace("  name: network-policy-allow-backend", "  name: network-policy-allow-backend\n  ofTomorrow: [1]");
+    let path = scratch("metadata.yaml", state.as_bytes());
+    let warning = stderr(&["compile", "--state", &path, "--node", "node-1"], 0);
+    assert!(warning.contains("metadata.ofTomorrow: unknown field"), "{warning}");
+}
+
+#[test]
 fn damaged_captures_are_told_from_empty_ones() {
     let good = fs::read(root().join("pcaps/redis-no-policy/in.pcap")).unwrap();
     let replay = |name: &str, contents: &[u8]| {
@@ -247,7 +417,7 @@ fn one_address_of_two_pods_is_an_error_also_across_nodes() {
     };
     let output = bulkhead_with_input(&["reach", "--state", "-", "--port", "80"], &(pod("a", "n1") + &pod("b", "n2")));
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("have the address 10.0.0.1"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("10.0.0.1 is the address of x/a, x/b, and whose it is"));
 }
 
 #[test]

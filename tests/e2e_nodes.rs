@@ -4,6 +4,7 @@
 #[path = "support/lab.rs"]
 mod lab;
 
+use lab::netns::eventually;
 use lab::{Lab, Options, policy, veth};
 
 /// Two nodes whose uplinks are the two ends of a wire, each with a pod, and each with the state of both.
@@ -107,5 +108,30 @@ fn a_node_that_has_never_spoken_is_reached_by_its_pods() {
     // The address that it has learned is forgotten with the process.
     lab.start("");
     assert!(lab.pings("web", &lab.node_v6()));
+    lab.stop();
+}
+
+#[test]
+fn addresses_of_the_nodes_own_interfaces_are_the_node_from_when_they_come_until_they_go() {
+    require!("ping");
+    let mut lab = Lab::new();
+    lab.pod("web", "{app: web}");
+    lab.outside();
+    lab.host();
+    // Before the start, and as node-local DNS has it; and what a node merely forwards.
+    lab.node.ip("addr add 169.254.20.10/32 dev lo");
+    lab.node.ip("link add kube-ipvs0 type veth peer name ki1");
+    lab.node.ip("link set kube-ipvs0 up");
+    lab.node.ip("addr add 10.96.0.10/32 dev kube-ipvs0");
+    lab.start(&policy("closed", "{podSelector: {}, policyTypes: [Ingress, Egress]}"));
+    assert!(lab.pings("web", "169.254.20.10"), "node-local DNS is the node's");
+    assert!(lab.pings("web", &lab.node_v4()));
+    assert!(!lab.pings("web", "10.96.0.10"), "an address of a Service is not");
+    assert!(!lab.pings("web", "192.168.77.1"));
+    lab.node.ip("addr add 192.168.77.1/32 dev host0");
+    eventually("an address that comes is the node's", || lab.pings("web", "192.168.77.1"));
+    lab.node.ip("addr del 169.254.20.10/32 dev lo");
+    eventually("one that goes is not any more", || !lab.pings("web", "169.254.20.10"));
+    assert!(lab.log().contains("the node's addresses have changed"), "{}", lab.log());
     lab.stop();
 }

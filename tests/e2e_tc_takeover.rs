@@ -162,7 +162,6 @@ fn what_has_another_layout_is_refused_whole_and_policy_holds() {
 }
 
 #[test]
-#[ignore = "links of another layout stay in front of the new filters, with the flows of their maps, until links are in their place"]
 fn flows_of_another_layout_end_before_the_next_one_is_ready() {
     require!("mount");
     only_with_tc!();
@@ -176,7 +175,6 @@ fn flows_of_another_layout_end_before_the_next_one_is_ready() {
 }
 
 #[test]
-#[ignore = "only what has the own layout is removed"]
 fn cleanup_removes_what_another_layout_has_left_too() {
     require!("mount");
     only_with_tc!();

@@ -16,8 +16,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use bulkhead_control::object::{
-    ContainerPort, IngressIsolation, IpBlock, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Node, Object,
-    ObjectName, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule, PolicyVersion, Transport,
+    ContainerPort, IngressIsolation, IpBlock, Labels, Lifetime, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Node,
+    Object, ObjectName, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule, PolicyVersion, Transport,
 };
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 
@@ -95,6 +95,7 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
         mac: None,
         host_network: false,
         finished: false,
+        lifetime: Lifetime::default(),
         ports: vec![ContainerPort { name: "http".into(), transport: Transport::Tcp, port: 8080 }],
     }
 }
@@ -178,16 +179,16 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
 /// Policy number `at` of a pod of the first node: pods of team 0 may come in, and it may go out to them.
 pub(crate) fn naming_team(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(one("team", "t0"));
-    named_both_ways("team", at, shape, PodPeer { namespaces, pods: Selector::everything() })
+    named_both_ways("team", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
 }
 
 /// Policy number `at` of a pod of the first node: all pods may come in, and it may go out to them.
 pub(crate) fn naming_all(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(Selector::everything());
-    named_both_ways("everybody", at, shape, PodPeer { namespaces, pods: Selector::everything() })
+    named_both_ways("everybody", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
 }
 
-fn named_both_ways(name: &str, at: u32, shape: Shape, peer: PodPeer) -> Object {
+fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object {
     let rule = |port| {
         let port = PolicyPort::Range { transport: Transport::Tcp, first: port, last: port };
         vec![PolicyRule { peers: Some(vec![Peer::Pods(peer.clone())]), ports: Some(vec![port]) }]

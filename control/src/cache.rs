@@ -216,7 +216,7 @@ impl Cache {
             self.gone.push(name.clone());
         }
         let old = std::mem::replace(&mut self.pods[key.0 as usize], new.clone());
-        if old == new {
+        if same_to_policy(old.as_deref(), new.as_deref()) {
             return None;
         }
         self.reindex(key, old.as_deref(), new.as_deref());
@@ -373,6 +373,14 @@ pub fn scope_covers(scope: &NamespaceScope, namespace: &Arc<str>, labels: Option
             Some(labels) => selector.matches(labels),
             None => selector.matches_unknown_namespace(namespace),
         },
+    }
+}
+
+/// Whether two states of a pod differ in nothing but how far it is in its life, which only tells who has an address.
+fn same_to_policy(old: Option<&Pod>, new: Option<&Pod>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) if old.lifetime != new.lifetime => Pod { lifetime: old.lifetime, ..new.clone() } == *old,
+        _ => old == new,
     }
 }
 

@@ -12,6 +12,8 @@
 //!                                                                                          |
 //!                                                       classifier::Tables <--ACL renderer-+- other renderers
 //! ```
+//! Between objects and cache [`claims`] decides whose an address is that several say is theirs.
+//!
 //! What is above the transaction knows selectors and no tables; what is below knows tables and no selectors ([`contract`]).
 //!
 //! **Invariant.** The tables are a function of the objects alone: the order in which objects came, and whether they came
@@ -23,10 +25,12 @@
 
 mod book;
 pub mod cache;
+pub mod claims;
 pub mod configurator;
 pub mod contract;
 #[cfg(test)]
 mod fixtures;
+pub mod inventory;
 pub mod object;
 pub mod origin;
 pub mod pipeline;

@@ -208,6 +208,8 @@ pub struct Pod {
     pub host_network: bool,
     /// Whether it has ended (`Succeeded`, `Failed`): its address may belong to another pod already.
     pub finished: bool,
+    /// What tells whether it or another pod has an address that both say is theirs.
+    pub lifetime: Lifetime,
     /// The named ports of its containers and of its restartable init containers ("sidecars").
     pub ports: Vec<ContainerPort>,
 }
@@ -216,6 +218,47 @@ impl Pod {
     /// Whether policies may select the pod and name it as a peer: it runs, on the pod network, with an address.
     pub fn is_endpoint(&self) -> bool {
         !self.host_network && !self.finished && !self.addresses.is_empty()
+    }
+}
+
+/// How far a pod is in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lifetime {
+    /// Whether it is being deleted (`metadata.deletionTimestamp`): its network may be gone already.
+    pub terminating: bool,
+    /// Whether it runs (`status.phase`), or does not say.
+    pub running: bool,
+    /// When its node took it on (`status.startTime`).
+    pub started: Option<Timestamp>,
+    /// When its object was made (`metadata.creationTimestamp`).
+    pub created: Option<Timestamp>,
+}
+
+impl Lifetime {
+    /// Whether of two pods with one address it must be this one that has it: the other one is being deleted, or does not run,
+    /// or is older. False both ways where that cannot be told.
+    pub fn beats(&self, other: &Self) -> bool {
+        let stage = |of: &Self| (!of.terminating, of.running);
+        let age = |of: fn(&Self) -> Option<Timestamp>| of(self).zip(of(other)).map(|(own, other)| own.cmp(&other));
+        let ages = [age(|of| of.started), age(|of| of.created)];
+        let order = ages.into_iter().flatten().fold(stage(self).cmp(&stage(other)), std::cmp::Ordering::then);
+        order == std::cmp::Ordering::Greater
+    }
+}
+
+/// A point in time, in seconds, as the API server writes it: it says only which of two is later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// Reads `2026-01-31T23:59:59Z`, the one form that the API server writes. None for any other.
+    pub fn parse(text: &str) -> Option<Self> {
+        const FORM: &[u8] = b"0000-00-00T00:00:00Z";
+        let fits = |(&byte, &form): (&u8, &u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
+        let is_such = text.len() == FORM.len() && text.bytes().zip(FORM).all(|(byte, form)| fits((&byte, form)));
+        // Its digits as one number: in this order the larger one is the later.
+        let digits = text.bytes().filter(u8::is_ascii_digit);
+        is_such.then(|| Self(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))))
     }
 }
 
@@ -346,4 +389,51 @@ pub enum Object {
     Policy(Policy),
     /// A policy of the tiers around NetworkPolicy.
     ClusterPolicy(ClusterPolicy),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_ordered_and_what_is_none_is_none() {
+        let [earlier, later] =
+            ["2025-12-31T23:59:59Z", "2026-01-01T00:00:00Z"].map(|text| Timestamp::parse(text).unwrap());
+        assert!(earlier < later);
+        for wrong in [
+            "",
+            "2026-01-01",
+            "2026-01-01T00:00:00+01:00",
+            "2026-01-01T00:00:00.0Z",
+            "2026-01-01 00:00:00Z",
+            "x026-01-01T00:00:00Z",
+        ] {
+            assert_eq!(Timestamp::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_pod_beats_one_that_ends_or_does_not_run_or_is_older_and_else_neither_does() {
+        let at = |second: u32| Timestamp::parse(&format!("2026-01-01T00:00:{second:02}Z"));
+        let runs = Lifetime { running: true, ..Lifetime::default() };
+        let old = Lifetime { started: at(1), created: at(5), ..runs };
+        let new = Lifetime { started: at(2), created: at(1), ..runs };
+        for (better, worse) in [
+            (new, old),
+            (Lifetime { started: None, created: at(6), ..runs }, old),
+            (Lifetime { started: at(1), created: at(6), ..runs }, old),
+            (old, Lifetime { running: false, ..new }),
+            (Lifetime { running: false, ..old }, Lifetime { terminating: true, ..new }),
+        ] {
+            assert!(better.beats(&worse) && !worse.beats(&better), "{better:?} {worse:?}");
+        }
+        for (one, other) in [
+            (runs, runs),
+            (runs, new),
+            (old, old),
+            (Lifetime { created: None, ..new }, Lifetime { started: None, ..old }),
+        ] {
+            assert!(!one.beats(&other) && !other.beats(&one), "{one:?} {other:?}");
+        }
+    }
 }

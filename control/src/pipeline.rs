@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bulkhead_classifier::OriginId;
 
 use crate::cache::{Cache, Change, Event};
+use crate::claims::{Claims, Contest};
 use crate::configurator::Configurator;
 use crate::contract::{Endpoint, Transaction};
 use crate::object::{Denied, IngressIsolation, Labels, Node, Object, Pod, PodName, PolicyName};
@@ -25,6 +26,7 @@ pub const UNBOUND: &str = "";
 
 /// See the module.
 pub struct Pipeline {
+    claims: Claims,
     cache: Cache,
     processor: Processor,
     configurator: Configurator,
@@ -64,6 +66,7 @@ impl Pipeline {
             Scope::Cluster => AclRenderer::of_all_nodes(),
         };
         Self {
+            claims: Claims::default(),
             cache: Cache::new(isolation),
             processor: Processor::new(scope),
             configurator: Configurator::default(),
@@ -96,11 +99,14 @@ impl Pipeline {
     /// [`RenderError`] of the first renderer that could not take it; the others have taken it.
     pub fn resync(&mut self, objects: impl IntoIterator<Item = Object>) -> Result<(), RenderError> {
         let mut cache = Cache::new(self.cache.default_isolation());
+        let mut claims = Claims::default();
         for object in objects {
-            cache.apply(Event::Apply(object));
+            for event in claims.resolve(&cache, Event::Apply(object)) {
+                cache.apply(event);
+            }
         }
         cache.retain_from(&self.cache);
-        self.cache = cache;
+        (self.claims, self.cache) = (claims, cache);
         self.render_all()
     }
 
@@ -135,16 +141,18 @@ impl Pipeline {
     pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(), RenderError> {
         let (mut moved, mut nodes) = (BTreeSet::new(), BTreeSet::new());
         for event in events {
-            for change in self.cache.apply(event) {
-                self.processor.process(&self.cache, &change);
-                match &change {
-                    Change::Node { name } => drop(nodes.insert(name.clone())),
-                    Change::Pod { old, new, .. } => {
-                        nodes.extend(host_network_node(old.as_ref()));
-                        nodes.extend(host_network_node(new.as_ref()));
-                        moved.extend(old.as_ref().or(new.as_ref()).map(|pod| pod.name.clone()));
+            for event in self.claims.resolve(&self.cache, event) {
+                for change in self.cache.apply(event) {
+                    self.processor.process(&self.cache, &change);
+                    match &change {
+                        Change::Node { name } => drop(nodes.insert(name.clone())),
+                        Change::Pod { old, new, .. } => {
+                            nodes.extend(host_network_node(old.as_ref()));
+                            nodes.extend(host_network_node(new.as_ref()));
+                            moved.extend(old.as_ref().or(new.as_ref()).map(|pod| pod.name.clone()));
+                        }
+                        Change::Namespace { .. } | Change::Policy { .. } | Change::ClusterPolicy { .. } => {}
                     }
-                    Change::Namespace { .. } | Change::Policy { .. } | Change::ClusterPolicy { .. } => {}
                 }
             }
         }
@@ -278,7 +286,12 @@ impl Pipeline {
         acl.downcast_mut::<AclRenderer>().expect("registered by the constructor").finish_builds();
     }
 
-    /// The state.
+    /// The addresses that several pods, or a pod and a node, say are theirs.
+    pub fn contests(&self) -> Vec<Contest> {
+        self.claims.contests(&self.cache)
+    }
+
+    /// The state. Its pods have no addresses but those that are theirs.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }

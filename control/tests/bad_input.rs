@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{ISOLATION_ANNOTATION, Object, PodName, PolicyName};
-use bulkhead_control::source::{Loaded, SourceErrors, Strictness, load_text};
+use bulkhead_control::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, PodName, PolicyName};
+use bulkhead_control::source::{Loaded, Options, Semantics, SourceErrors, Strictness, Unenforced, load_text};
 use oracle::{Flow, Owner, State};
 use random::{Probes, Rng, shuffled};
 use serde_json::{Map, Value, json};
@@ -201,8 +201,18 @@ const SUBJECT_FAULTS: [(&str, &str); 5] = [
     ),
 ];
 
+/// By the model of 2016, in which a namespace can be damaged as well.
+fn read(text: &str, strictness: Strictness) -> Result<Loaded, SourceErrors> {
+    let semantics = Semantics::V1beta1 { default: IngressIsolation::ClusterDefault };
+    load_text(
+        "state.yaml",
+        text,
+        Options { strictness, semantics, unenforced: Unenforced::Report, ..Options::default() },
+    )
+}
+
 fn lenient(text: &str) -> Result<Loaded, SourceErrors> {
-    load_text("state.yaml", text, Strictness::Lenient)
+    read(text, Strictness::Lenient)
 }
 
 fn with_policy(api_version: &str, spec: &str) -> String {
@@ -256,7 +266,7 @@ fn fails_closed(text: &str, path: &str, subject: impl Fn(&PodName) -> bool) {
         assert_eq!(new.allow(&after, &flow), expected, "{path}: {flow:?}");
         assert_eq!(after.allowed(&flow), expected, "{path}: {flow:?}, oracle");
     }
-    let errors = load_text("state.yaml", text, Strictness::Strict).expect_err("a strict reader refuses it");
+    let errors = read(text, Strictness::Strict).expect_err("a strict reader refuses it");
     assert_eq!((errors.total(), errors.shown()[0].path.as_str()), (1, path), "{errors}");
 }
 
@@ -447,7 +457,7 @@ fn a_damaged_file_is_refused_or_lets_no_more_through_than_the_whole_one() {
         assert_eq!(after, whole, "{context}");
         compared += equals_oracle(&mut rng, &after, &running, &context);
         // What a strict reader takes means something else, and may well mean more.
-        if load_text("state.yaml", &text, Strictness::Strict).is_ok() {
+        if read(&text, Strictness::Strict).is_ok() {
             valid += 1;
             continue;
         }
@@ -460,13 +470,17 @@ fn a_damaged_file_is_refused_or_lets_no_more_through_than_the_whole_one() {
         compared += is_no_wider(&before, &after, &running, &context);
     }
     println!("{refused} refused, {shut} shut, {valid} valid, {compared} flows");
-    assert!(refused > 300 && shut > 900 && valid > 300, "{refused} refused, {shut} shut, {valid} valid");
+    // One object never refuses a file.
+    assert!(refused == 0 && shut > 900 && valid > 300, "{refused} refused, {shut} shut, {valid} valid");
     assert!(compared > 300_000, "{compared} flows");
 }
 
-/// Holds that the tables let nothing through that the oracle refuses before. Returns how many flows that were.
+/// Holds that the tables let nothing through that the oracle refuses before. Returns how many flows that were. What was a pod's
+/// and is nobody's is left out: its interface has no table, through which nothing passes.
 fn is_no_wider(before: &State, after: &State, running: &Vswitches, context: &str) -> usize {
-    let flows = flows();
+    let is_pod = |state: &State, end| matches!(state.owner(end), Owner::Pod(_));
+    let is_closed = |end| is_pod(before, end) && !is_pod(after, end);
+    let flows: Vec<_> = flows().into_iter().filter(|flow| !is_closed(flow.src) && !is_closed(flow.dst)).collect();
     for flow in &flows {
         assert!(!running.allow(after, flow) || before.allowed(flow), "wider: {flow:?}\n{context}");
     }
@@ -509,6 +523,8 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
             _ => damage(&mut rng, &mut object["metadata"]),
         }
         let context = format!("seed {seed}: {object}");
+        let is_another =
+            ["namespace", "name"].iter().any(|key| object["metadata"][key] != documents[at]["metadata"][key]);
         let mut damaged = documents.clone();
         // In its place, or beside the good one.
         let beside = rng.chance(30);
@@ -517,7 +533,7 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
             false => damaged[at] = object,
         }
         let text = list(&damaged);
-        let strict = load_text("state.yaml", &text, Strictness::Strict).is_ok();
+        let strict = read(&text, Strictness::Strict).is_ok();
         let Ok(loaded) = lenient(&text) else {
             assert!(!strict, "lenient refuses what strict takes: {context}");
             refused += 1;
@@ -541,12 +557,15 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
         shuffled(whole.objects(), seed).into_iter().for_each(|object| fresh.apply(&Event::Apply(object)));
         for vswitches in [&running, &fresh] {
             equals_oracle(&mut rng, &after, vswitches, &context);
-            is_no_wider(&before, &after, vswitches, &context);
+            // Without its name it is gone, or another one.
+            if beside || !is_another {
+                is_no_wider(&before, &after, vswitches, &context);
+            }
         }
     }
     let reached = format!("{refused} refused, {namespaces} namespaces, {pods} pods, {twice} twice, {valid} valid");
     println!("{reached}");
-    assert!(refused > 300 && namespaces > 300 && pods > 30 && twice > 300 && valid > 300, "{reached}");
+    assert!(refused == 0 && namespaces > 300 && pods > 30 && twice > 300 && valid > 300, "{reached}");
 }
 
 /// The events that make one state of another.
@@ -570,7 +589,7 @@ fn arbitrary_objects_never_panic_and_mean_what_the_oracle_says() {
         ("v1", "Node"),
     ];
     let base = documents();
-    let (mut read, mut compared) = (0, 0);
+    let (mut taken, mut compared) = (0, 0);
     for seed in seeds(6_000) {
         let mut rng = Rng::new(seed);
         let mut items = base.clone();
@@ -587,18 +606,18 @@ fn arbitrary_objects_never_panic_and_mean_what_the_oracle_says() {
             items.push(object);
         }
         let text = list(&items);
-        let strict = load_text("any.json", &text, Strictness::Strict).is_ok();
+        let strict = read(&text, Strictness::Strict).is_ok();
         let Ok(loaded) = lenient(&text) else {
             assert!(!strict, "lenient refuses what strict takes: {text}");
             continue;
         };
-        read += 1;
+        taken += 1;
         let state = State::of(&loaded.objects);
         let mut vswitches = Vswitches::cluster();
         let objects = shuffled(loaded.objects, seed);
         objects.into_iter().for_each(|object| vswitches.apply(&Event::Apply(object)));
         compared += equals_oracle(&mut rng, &state, &vswitches, &text);
     }
-    assert!(read > 3_000, "only {read} files were read");
+    assert!(taken > 3_000, "only {taken} files were read");
     assert!(compared > 100_000, "only {compared} flows were compared");
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, Frame, FramePool, Interface, KernelFlowCache,
+    CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, Frame, FramePool, Interface, KernelFlowCache,
     KernelFlows, PollSet, Port, XdpMode, XskPort, poll, takes_xdp_frames,
 };
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
@@ -29,6 +29,7 @@ use bulkhead_dataplane::{
     Flow, Link, LinkType, Outcome, Packet, PortConfig, PortId, PortKind, Routes, SessionConfig, Snapshot, TableId,
     Verdict, Worker, WorkerConfig,
 };
+use support::translate::{Random, TCP, UDP, translated};
 use support::{Net, SMALL, pool};
 
 const A: PortId = PortId(0);
@@ -38,7 +39,7 @@ const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0xff, 0];
 const MTU: u16 = 1500;
 const ORIGIN: OriginId = OriginId(5);
-const GATE: FlowGate = FlowGate(40_000);
+const LATCH: FlowLatch = FlowLatch(40_000);
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
 
@@ -164,7 +165,7 @@ impl Lab {
     }
 
     fn flow(&self, (kind, src, dst): (ProbeKind, &str, &str)) -> CachedFlow {
-        let protocol = if kind == ProbeKind::Udp { 17 } else { 6 };
+        let protocol = if kind == ProbeKind::Udp { UDP } else { TCP };
         CachedFlow {
             from: self.slots().0,
             to: self.slots().1,
@@ -177,15 +178,16 @@ impl Lab {
             epochs: [1, 1],
             moves: [0, 0],
             is_hop: true,
+            translation: None,
             lease: 60_000_000_000,
-            gate: GATE,
+            latch: LATCH,
         }
     }
 
     /// Adds a flow whose packets are not waited for.
     fn add(&self, flow: &CachedFlow) {
         self.cache.add(flow);
-        assert!(self.cache.open(flow.gate, Some(0)));
+        assert!(self.cache.open(flow.latch, Some(0)));
     }
 
     /// Sends a frame at `a`. What comes out at `b`, and what at the worker's port.
@@ -241,36 +243,24 @@ fn take(port: &mut XskPort, pool: &mut FramePool) -> Option<Vec<u8>> {
     bytes
 }
 
-/// xorshift64 (Marsaglia 2003): the same frames in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end
-    }
-
-    /// The frame, changed a little.
-    fn damage(&mut self, frame: &[u8]) -> Vec<u8> {
-        let mut frame = frame.to_vec();
-        for _ in 0..=self.below(2) {
-            let (at, bit) = (self.below(frame.len()), self.below(8));
-            match self.below(4) {
-                0 => frame[at] ^= 1 << bit,
-                1 => frame[at] = self.below(256) as u8,
-                // What lengths are near.
-                2 => frame[at] = frame[at].wrapping_add(1),
-                _ => frame[at] = frame[at].wrapping_sub(1),
-            }
+/// The frame, changed a little.
+fn damage(random: &mut Random, frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    for _ in 0..=random.below(2) {
+        let (at, bit) = (random.below(frame.len()), random.below(8));
+        match random.below(4) {
+            0 => frame[at] ^= 1 << bit,
+            1 => frame[at] = random.below(256) as u8,
+            // What lengths are near.
+            2 => frame[at] = frame[at].wrapping_add(1),
+            _ => frame[at] = frame[at].wrapping_sub(1),
         }
-        if self.below(8) == 0 {
-            let len = 14 + self.below(frame.len());
-            frame.resize(len, 0xee);
-        }
-        frame
     }
+    if random.below(8) == 0 {
+        let len = 14 + random.below(frame.len());
+        frame.resize(len, 0xee);
+    }
+    frame
 }
 
 #[test]
@@ -285,7 +275,7 @@ fn what_the_cache_forwards_the_worker_would_have_forwarded_with_the_same_bytes()
             lab.add(&lab.flow(flow));
             let mut reached = [0; 2];
             for round in 0..1500 {
-                let bytes = if round == 0 { good.clone() } else { random.damage(&good) };
+                let bytes = if round == 0 { good.clone() } else { damage(&mut random, &good) };
                 let (cached, left) = lab.pass(&bytes);
                 assert!(round > 0 || cached.is_some(), "{flow:?} is cached");
                 reached[usize::from(cached.is_some())] += 1;
@@ -301,6 +291,33 @@ fn what_the_cache_forwards_the_worker_would_have_forwarded_with_the_same_bytes()
             }
             assert!(reached.iter().all(|&count| count > 200), "{mode} {flow:?}: {reached:?}");
         }
+    }
+}
+
+#[test]
+fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums() {
+    for mode in [XdpMode::Drv, XdpMode::Skb] {
+        let Some(mut lab) = Lab::new(mode) else { return };
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut zeros = 0;
+        for round in 0..400 {
+            let (flow, new) = random.flow(round % 2 == 0, if round % 4 < 2 { UDP } else { TCP });
+            lab.add(&CachedFlow { flow, translation: Some(new), is_hop: round % 8 < 4, ..lab.flow(FLOWS[0]) });
+            let addresses = rewrite::addresses(B_MAC, OWN_MAC);
+            for bytes in random.frames(&flow, &new, &rewrite::addresses(OWN_MAC, A_MAC)) {
+                let mut expected = translated(&bytes, &new);
+                let at = support::translate::checksum_at(&expected);
+                zeros += usize::from(matches!(expected[at..at + 2], [0, 0] | [0xff, 0xff]));
+                if round % 8 < 4 {
+                    assert!(rewrite::hop(&mut expected, &addresses));
+                } else {
+                    rewrite::ethernet(&mut expected, &addresses);
+                }
+                let (cached, left) = lab.pass(&bytes);
+                assert_eq!((cached, left), (Some(expected), None), "{mode} {flow:?} -> {new:?}");
+            }
+        }
+        assert!(zeros >= 400, "checksums that are or become 0: {zeros}");
     }
 }
 
@@ -391,21 +408,21 @@ fn another_epoch_of_a_port_a_lease_that_is_over_and_a_way_out_that_is_closed_end
 }
 
 #[test]
-fn a_flow_goes_through_the_worker_until_its_gate_is_opened_and_that_needs_that_none_has_come_since() {
+fn a_flow_goes_through_the_worker_until_its_latch_is_opened_and_that_needs_that_none_has_come_since() {
     let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
     let good = frame(FLOWS[0], 0);
     lab.cache.add(&lab.flow(FLOWS[0]));
-    assert_eq!(lab.cache.passed(GATE), 0);
+    assert_eq!(lab.cache.passed(LATCH), 0);
     assert!(!lab.is_cached(&good) && !lab.is_cached(&good));
-    assert_eq!(lab.cache.passed(GATE), 2);
+    assert_eq!(lab.cache.passed(LATCH), 2);
     assert!(!lab.is_cached(&frame(FLOWS[1], 0)), "another flow");
-    assert!(!lab.cache.open(GATE, Some(1)), "one has come since it was looked at");
+    assert!(!lab.cache.open(LATCH, Some(1)), "one has come since it was looked at");
     assert!(!lab.is_cached(&good));
-    assert!(lab.cache.open(GATE, Some(3)));
+    assert!(lab.cache.open(LATCH, Some(3)));
     assert!(lab.is_cached(&good) && lab.is_cached(&good));
     lab.cache.add(&lab.flow(FLOWS[0]));
     assert!(!lab.is_cached(&good), "added again, it is closed again");
-    assert!(lab.cache.open(GATE, None) && lab.is_cached(&good));
+    assert!(lab.cache.open(LATCH, None) && lab.is_cached(&good));
 }
 
 #[test]

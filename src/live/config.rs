@@ -21,10 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::{Denied, PodName};
+use bulkhead_control::source::Options;
 use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
-
-use crate::args::NamespaceDefault;
 
 /// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
 const MAX_FILE_LEN: u64 = 1 << 20;
@@ -115,10 +114,8 @@ pub(crate) enum Mode {
 pub(crate) struct StateConfig {
     /// Files and folders, relative ones resolved against the folder of the configuration.
     pub paths: Vec<PathBuf>,
-    /// As `--lenient` of the other commands.
-    pub lenient: bool,
-    /// As `--namespace-default` of the other commands.
-    pub namespace_default: NamespaceDefault,
+    /// How objects are read. Faults are survived unless that is turned off: one object must not hold a node's other ones back.
+    pub options: Options,
     /// What to do when there is no state at start.
     pub when_missing: WhenMissing,
     /// What to do when a changed state does not load.

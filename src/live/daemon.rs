@@ -1,5 +1,6 @@
 //! The main thread: it starts the others, obeys signals, follows the configuration's file, and tells what was counted.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use super::kept;
 use super::log;
 use super::next_hops::NextHops;
 use super::origins::SharedOrigins;
+use super::own_addresses;
 use super::policy;
 use super::preflight;
 use super::signals::{self, Request};
@@ -79,7 +81,11 @@ impl Daemon {
         }
         let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
         // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
-        let state = LiveState::load(&config.state, &config.node)?;
+        let addresses = own_addresses::read().unwrap_or_else(|error| {
+            log::error(&format!("the kernel does not tell the node's addresses; only the state does: {error}"));
+            BTreeSet::new()
+        });
+        let state = LiveState::load(&config.state, &config.node, addresses)?;
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);
         }

@@ -1,16 +1,18 @@
-//! The thread that follows the state's files: it reads them when they have changed, compiles what they say, and has that enforced.
+//! The thread that follows the state's files and the node's own addresses: it reads them when they have changed, compiles what they
+//! say, and has that enforced.
 //!
 //! All of it takes as long as it takes, seconds for a large cluster, for ever for a file on a server that does not answer. Nothing
 //! else waits for it: interfaces are attached to, held closed and opened with the policy that was in force before.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender, never, select};
 
 use super::composer::Composer;
 use super::daemon::Notice;
+use super::own_addresses;
 use super::state::LiveState;
 
 /// The thread as others see it. It ends when this is dropped, or when it is done with a file that it waits for: nobody waits
@@ -45,13 +47,24 @@ pub(super) fn start(state: LiveState, composer: Arc<Composer>, notices: Sender<N
 }
 
 fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notices: &Sender<Notice>) {
+    let mut addresses = own_addresses::changes();
+    // What has changed between the first reading and now.
+    let mut renumbered = true;
     loop {
-        match asked.recv_timeout(state.next_look().saturating_duration_since(Instant::now())) {
-            Ok(()) => state.hurry(),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+        let next_look = state.next_look().saturating_duration_since(Instant::now());
+        select! {
+            recv(asked) -> asked => match asked {
+                Ok(()) => state.hurry(),
+                Err(_) => return,
+            },
+            recv(addresses) -> told => match told {
+                Ok(()) => renumbered = true,
+                Err(_) => addresses = never(),
+            },
+            default(if renumbered { Duration::ZERO } else { next_look }) => {}
         }
-        if state.refresh() {
+        let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
+        if state.refresh() || has_changed {
             composer.set_policy(state.policy());
             if notices.send(Notice::Policy).is_err() {
                 return;

@@ -1,15 +1,19 @@
 //! The policy in force: what the state's files say, or said when they last made sense.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bulkhead_control::object::{Denied, IngressIsolation, Node, Object};
+use bulkhead_control::cache::Event;
+use bulkhead_control::claims::Holder;
+use bulkhead_control::inventory::Inventory;
+use bulkhead_control::object::{Denied, Labels, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
-use bulkhead_control::source::{self, Loaded, Strictness};
+use bulkhead_control::source::{self, Loaded, Unenforced};
 use ipnet::IpNet;
 
 use super::composer::Policy;
@@ -18,8 +22,7 @@ use super::log;
 use super::next_hops::Peer;
 use super::origins::SharedOrigins;
 use super::watch::Watch;
-use crate::args::NamespaceDefault;
-use crate::run;
+use crate::{contests, run};
 
 /// How often the files changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -28,6 +31,12 @@ pub(super) struct StateCounters {
     pub applied: u64,
     /// States that did not load.
     pub refused: u64,
+    /// Objects of the state in force that were not understood.
+    pub faulty: u64,
+    /// Addresses that several pods, or a pod and a node, of the state in force say are theirs.
+    pub contested_addresses: u64,
+    /// Kinds of the state in force that restrict traffic, are not enforced, and are not ignored by the configuration.
+    pub unenforced_kinds: u64,
 }
 
 /// Counts that other threads read.
@@ -35,12 +44,21 @@ pub(super) struct StateCounters {
 pub(super) struct StateCounts {
     applied: AtomicU64,
     refused: AtomicU64,
+    faulty: AtomicU64,
+    contested_addresses: AtomicU64,
+    unenforced_kinds: AtomicU64,
 }
 
 impl StateCounts {
     pub(super) fn read(&self) -> StateCounters {
-        let [applied, refused] = [&self.applied, &self.refused].map(|count| count.load(Ordering::Relaxed));
-        StateCounters { applied, refused }
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StateCounters {
+            applied: read(&self.applied),
+            refused: read(&self.refused),
+            faulty: read(&self.faulty),
+            contested_addresses: read(&self.contested_addresses),
+            unenforced_kinds: read(&self.unenforced_kinds),
+        }
     }
 }
 
@@ -55,26 +73,31 @@ pub(super) struct LiveState {
     node: Arc<str>,
     watch: Watch,
     pipeline: Pipeline,
+    /// What the pipeline was told of the files.
+    inventory: Inventory,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
+    /// The node as its object is, or one without anything.
+    own: Node,
+    /// The addresses of the node's interfaces.
+    addresses: BTreeSet<IpAddr>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
     denied: bool,
+    /// What was told of the last state: of the next one what is new is.
+    told: BTreeSet<String>,
     counts: Arc<StateCounts>,
 }
 
 impl LiveState {
-    /// Reads the state for the first time.
+    /// Reads the state for the first time. `addresses` are those of the node's interfaces.
     ///
     /// # Errors
     /// When it does not load, unless the configuration says to wait for one.
-    pub(super) fn load(config: &StateConfig, node: &Arc<str>) -> anyhow::Result<Self> {
+    pub(super) fn load(config: &StateConfig, node: &Arc<str>, addresses: BTreeSet<IpAddr>) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
-        let isolation = match config.namespace_default {
-            NamespaceDefault::Open => IngressIsolation::ClusterDefault,
-            NamespaceDefault::DefaultDeny => IngressIsolation::DefaultDeny,
-        };
+        let isolation = config.options.semantics.default_isolation();
         let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
         pipeline.resync([])?;
         let nothing = pipeline.node_tables(node);
@@ -84,10 +107,14 @@ impl LiveState {
             node: node.clone(),
             watch,
             pipeline,
+            inventory: Inventory::default(),
             origins: SharedOrigins::default(),
             tables: nothing,
             peers: [].into(),
+            own: nameless(node),
+            addresses,
             denied: true,
+            told: BTreeSet::new(),
             counts: Arc::default(),
         };
         let mut loaded = state.load_files();
@@ -148,20 +175,56 @@ impl LiveState {
             let help = "name a file or a folder; what writes the pipe may write a new file and rename it";
             anyhow::bail!("{} is neither a file nor a folder\n  help: {help}", path.display());
         }
-        let strictness = if self.config.lenient { Strictness::Lenient } else { Strictness::Strict };
-        Ok(source::load(&self.config.paths, strictness)?)
+        let mut options = self.config.options.clone();
+        if self.counts.applied.load(Ordering::Relaxed) > 0 {
+            // Whoever starts a vswitch can be told to stop. One that runs must not be kept from all changes by the object of another
+            // product: it tells as loud as it can.
+            options.unenforced = Unenforced::Report;
+        }
+        Ok(source::load(&self.config.paths, options)?)
     }
 
     /// Makes this the state, or changes nothing that is in force.
     fn take(&mut self, loaded: Loaded) -> anyhow::Result<()> {
-        for warning in loaded.warnings.shown() {
-            log::warn(warning);
-        }
+        let mut warnings = warnings_of(&loaded);
+        self.tell(&warnings, log::warn);
+        let unenforced: BTreeSet<String> = loaded.unenforced.shown().iter().map(ToString::to_string).collect();
+        self.tell(&unenforced, log::error);
+        let (faulty, unenforced_kinds) = (loaded.faulty as u64, loaded.unenforced.total() as u64);
         check_node(&loaded.objects, &self.node)?;
-        self.pipeline.resync(loaded.objects)?;
-        for warning in run::left_open(&self.pipeline) {
-            log::warn(&warning);
+        let mut objects = loaded.objects;
+        let own = objects.iter().find_map(|object| match object {
+            Object::Node(node) if node.name == self.node => Some(node.clone()),
+            _ => None,
+        });
+        if own.is_none() {
+            warnings.insert(format!(
+                "the state has no Node object for `{0}`: traffic between its pods and the node, which is always allowed, is that of its \
+                 interfaces' addresses and host-network pods alone\n  help: add the output of `kubectl get nodes -o yaml`",
+                self.node
+            ));
         }
+        let own = own.unwrap_or_else(|| nameless(&self.node));
+        let pods = objects.iter().filter_map(|object| match object {
+            Object::Pod(pod) if pod.is_endpoint() => Some(&pod.addresses),
+            _ => None,
+        });
+        let pods: BTreeSet<IpAddr> =
+            pods.flatten().copied().filter(|address| self.addresses.contains(address)).collect();
+        let node = with_addresses(&own, &self.addresses, |address| pods.contains(address));
+        // Of two objects of one name the later one counts.
+        let is_known = !node.addresses.is_empty() || own != nameless(&self.node);
+        objects.extend(is_known.then_some(Object::Node(node)));
+        // What differs, and nothing else, is compiled. Should that fail, the tables stay and what differs is known all the same: the
+        // pipeline tries again with the next change.
+        let changes = self.inventory.replace(objects);
+        self.pipeline.apply_batch(changes)?;
+        self.own = own;
+        let contests = self.pipeline.contests();
+        warnings.extend(contests.iter().map(contests::told));
+        warnings.extend(run::left_open(&self.pipeline));
+        self.tell(&warnings, log::warn);
+        self.told = warnings.into_iter().chain(unenforced).collect();
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());
@@ -169,7 +232,58 @@ impl LiveState {
         self.peers = peers(&self.pipeline, &self.node).into();
         self.denied = false;
         self.count(|counts| &counts.applied);
+        self.counts.faulty.store(faulty, Ordering::Relaxed);
+        self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
+        self.counts.unenforced_kinds.store(unenforced_kinds, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
+    pub(super) fn renumber(&mut self, addresses: std::io::Result<BTreeSet<IpAddr>>) -> bool {
+        let addresses = match addresses {
+            Ok(addresses) if addresses == self.addresses => return false,
+            Ok(addresses) => addresses,
+            Err(error) => {
+                log::error(&format!(
+                    "the kernel does not tell the node's addresses; those that are known stay: {error}"
+                ));
+                return false;
+            }
+        };
+        self.addresses = addresses;
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let cache = self.pipeline.cache();
+        let contests = self.pipeline.contests();
+        let is_pods = |address: &IpAddr| {
+            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
+                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
+        };
+        let node = with_addresses(&self.own, &self.addresses, is_pods);
+        let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
+        let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
+        match tables {
+            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => false,
+            Ok(tables) => {
+                self.origins.follow(self.pipeline.origins());
+                self.tables = tables;
+                log::info("the node's addresses have changed");
+                true
+            }
+            Err(error) => {
+                log::error(&format!(
+                    "the node's new addresses cannot be enforced; those that were in force stay\n{error:#}"
+                ));
+                false
+            }
+        }
+    }
+
+    /// Tells these, but for those that were told of the last state, or of this one.
+    fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
+        findings.difference(&self.told).for_each(tell);
+        self.told.extend(findings.iter().cloned());
     }
 
     fn count(&self, of: impl Fn(&StateCounts) -> &AtomicU64) {
@@ -206,6 +320,27 @@ impl LiveState {
     }
 }
 
+/// What deserves a look in what was read.
+fn warnings_of(loaded: &Loaded) -> BTreeSet<String> {
+    let warnings = &loaded.warnings;
+    let more = warnings.total() - warnings.shown().len();
+    let more = (more > 0).then(|| format!("{more} more of such"));
+    warnings.shown().iter().map(ToString::to_string).chain(more).collect()
+}
+
+/// A node of which nothing is known.
+fn nameless(name: &Arc<str>) -> Node {
+    Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new() }
+}
+
+/// The node with the addresses of its interfaces, but for those that a pod has: then it is the pod's policies that count.
+fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: impl Fn(&IpAddr) -> bool) -> Node {
+    let mut node = own.clone();
+    let more = addresses.iter().filter(|address| !own.addresses.contains(address) && !is_pods(address));
+    node.addresses.extend(more.copied());
+    node
+}
+
 /// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:
 /// applied, it would cut all pods off.
 fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
@@ -231,6 +366,8 @@ fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_control::source::Strictness;
+
     use super::*;
     use crate::live::scratch::Scratch;
 
@@ -249,12 +386,11 @@ mod tests {
         fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
             let config = StateConfig {
                 paths: vec![self.0.path().join("state.yaml")],
-                lenient: false,
-                namespace_default: NamespaceDefault::Open,
+                options: Strictness::Lenient.into(),
                 when_missing,
                 when_refused,
             };
-            LiveState::load(&config, &"node-1".into())
+            LiveState::load(&config, &"node-1".into(), BTreeSet::new())
         }
     }
 
@@ -284,18 +420,126 @@ mod tests {
         files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1")));
         let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
         let good = state.policy().tables;
-        let twice = node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.1");
-        for wrong in
-            ["", "kind: [", "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n", &*node("node-2", 2), &*twice]
-        {
+        for wrong in ["", "kind: [", "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n", &*node("node-2", 2)] {
             files.write(wrong);
             assert!(!reread(&mut state), "{wrong}");
             assert!(Arc::ptr_eq(&good, &state.policy().tables) && !state.denied, "{wrong}");
         }
         files.write(&(node("node-1", 1) + &pod("b", "10.1.0.2")));
         assert!(reread(&mut state));
-        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 5 });
+        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 4, ..StateCounters::default() });
         assert_ne!(good.interfaces, state.policy().tables.interfaces);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_holds_back_no_other_one() {
+        let files = Files::new("faulty");
+        let good = node("node-1", 1) + &pod("a", "10.1.0.1");
+        files.write(&good);
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let policy =
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: x}\nspec: ";
+        let unreadable = pod("c", "10.1.0.3").replace("nodeName: node-1", "nodeName: [node-1]");
+        files.write(&format!("{good}{policy}{{ingres: []}}\n{unreadable}---\n{{}}\n{}", pod("b", "10.1.0.2")));
+        assert!(reread(&mut state));
+        let tables = state.policy().tables;
+        let ports: Vec<_> = tables.interfaces.iter().map(|interface| run::port_name(&interface.attachment)).collect();
+        assert_eq!(ports.iter().map(|name| &**name).collect::<Vec<_>>(), ["x/a", "x/b", "uplink", "host"]);
+        let (from, to) = ("10.1.0.2".parse().unwrap(), "10.1.0.1".parse().unwrap());
+        let key = bulkhead_classifier::Key::new(from, to, 6, 40_000, 80);
+        let local = &tables.tables[tables.interfaces[0].table].tables;
+        assert_eq!(local.lookup(&key).action(), bulkhead_classifier::Action::Deny, "the policy isolates its namespace");
+        assert_eq!(state.counts().read(), StateCounters { applied: 2, faulty: 3, ..StateCounters::default() });
+        files.write(&good);
+        assert!(reread(&mut state));
+        assert_eq!(state.counts().read(), StateCounters { applied: 3, ..StateCounters::default() });
+    }
+
+    #[test]
+    fn two_pods_with_one_address_change_nothing_for_others_and_the_newer_one_has_it() {
+        let files = Files::new("contest");
+        let started = |name: &str, address: &str, hour: u8| {
+            let time = format!("status: {{startTime: '2026-01-01T{hour:02}:00:00Z', phase");
+            pod(name, address).replace("status: {phase", &time)
+        };
+        let rest = node("node-1", 1) + &pod("c", "10.1.0.3");
+        files.write(&(rest.clone() + &started("a", "10.1.0.1", 1) + &started("b", "10.1.0.1", 2)));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let pods = |state: &LiveState| -> Vec<String> {
+            let tables = state.policy().tables;
+            let names = tables.interfaces.iter().map(|interface| run::port_name(&interface.attachment).to_string());
+            names.filter(|name| name.contains('/')).collect()
+        };
+        assert_eq!(pods(&state), ["x/b", "x/c"]);
+        assert_eq!(state.counts().read().contested_addresses, 1);
+        let warning = state.told.iter().find(|warning| warning.contains("10.1.0.1")).expect("a warning");
+        assert!(warning.contains("x/a") && warning.contains("x/b") && warning.contains("help: "), "{warning}");
+        files.write(&(rest.clone() + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.1")));
+        assert!(reread(&mut state));
+        assert_eq!(pods(&state), ["x/c"], "nobody has it");
+        files.write(&(rest + &pod("a", "10.1.0.1")));
+        assert!(reread(&mut state));
+        assert_eq!((pods(&state), state.counts().read().contested_addresses), (vec!["x/a".into(), "x/c".into()], 0));
+    }
+
+    #[test]
+    fn kinds_that_are_not_enforced_keep_a_vswitch_from_starting_and_not_from_going_on() {
+        let files = Files::new("unenforced");
+        let foreign = "---\napiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n";
+        let good = node("node-1", 1) + &pod("a", "10.1.0.1");
+        files.write(&(good.clone() + foreign));
+        let error = files.load(WhenMissing::Exit, WhenRefused::Keep).err().expect("it does not start");
+        assert!(format!("{error:#}").contains("--ignore CiliumNetworkPolicy"), "{error:#}");
+        let mut waiting = files.load(WhenMissing::Deny, WhenRefused::Keep).unwrap();
+        assert!(waiting.denied && !reread(&mut waiting), "nor does one that waits for a state go on with this one");
+        files.write(&good);
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        files.write(&(good + foreign + &pod("b", "10.1.0.2")));
+        assert!(reread(&mut state));
+        assert_eq!(
+            state.counts().read(),
+            StateCounters { applied: 2, unenforced_kinds: 1, ..StateCounters::default() }
+        );
+        assert!(
+            state.told.iter().any(|told| told.contains("CiliumNetworkPolicy restrict traffic")),
+            "{:?}",
+            state.told
+        );
+        assert_eq!(state.policy().tables.interfaces.len(), 4, "the new pod is there");
+    }
+
+    #[test]
+    fn the_addresses_of_the_nodes_interfaces_are_its_own_as_long_as_it_has_them_but_no_pods() {
+        let files = Files::new("addresses");
+        let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: x}\n\
+                      spec: {podSelector: {}, policyTypes: [Ingress, Egress]}\n";
+        files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.2") + policy));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let set = |addresses: &[&str]| Ok(addresses.iter().map(|address| address.parse().unwrap()).collect());
+        let passes = |state: &LiveState, from: &str, to: &str| {
+            let tables = state.policy().tables;
+            let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+            let key = bulkhead_classifier::Key::new(from, to, 17, 40_000, 53);
+            let has = tables.interfaces.iter().find(|interface| interface.addresses.contains(&to));
+            let out =
+                has.or_else(|| tables.interfaces.iter().find(|interface| interface.attachment == Attachment::Uplink));
+            let table = &tables.tables[out.unwrap().table].tables;
+            table.lookup(&key).action() == bulkhead_classifier::Action::Allow
+        };
+        let dns = "169.254.20.10";
+        assert!(!passes(&state, "10.1.0.1", dns) && passes(&state, "10.1.0.1", "192.0.2.1"));
+        assert!(state.renumber(set(&[dns, "10.1.0.2"])));
+        assert!(passes(&state, "10.1.0.1", dns) && passes(&state, dns, "10.1.0.1"));
+        assert!(!passes(&state, "10.1.0.1", "10.1.0.2"), "a pod's address is the pod's");
+        assert!(!state.renumber(set(&[dns, "10.1.0.2"])), "the same is no change");
+        // Another state, and then no such address any more.
+        files.write(&(pod("a", "10.1.0.1") + &pod("c", "10.1.0.3") + policy));
+        assert!(reread(&mut state));
+        assert!(passes(&state, "10.1.0.3", dns) && !passes(&state, "10.1.0.3", "192.0.2.1"));
+        assert!(state.told.iter().any(|told| told.contains("no Node object for `node-1`")), "{:?}", state.told);
+        assert!(state.renumber(set(&[])));
+        assert!(!passes(&state, "10.1.0.3", dns));
+        assert!(!state.renumber(Err(std::io::ErrorKind::Other.into())));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bulkhead_classifier::AddressSet;
 
-use super::{Identities, Pending, SetKey, Sweep, addresses_of, fresh};
+use super::addresses_of;
+use super::pending::{Identities, Pending, SetKey, Sweep, fresh};
 use crate::contract::SetId;
 use crate::object::{IpBlock, Pod, PolicyName, Transport};
 

@@ -10,6 +10,7 @@ use crate::object::{
 };
 use crate::origin::{Direction, Origin, Origins};
 use crate::renderer::acl::Attachment;
+use crate::source::{Options, Semantics, load_text};
 
 fn cluster(objects: Vec<Object>) -> Pipeline {
     let mut pipeline = Pipeline::new(Scope::Cluster);
@@ -249,7 +250,8 @@ fn a_pod_whose_namespace_is_missing_from_the_state_is_not_let_in_by_its_labels()
 }
 
 fn beta(objects: &str) -> Vec<Object> {
-    crate::source::load_text("beta.yaml", objects, crate::source::Strictness::Strict).unwrap().objects
+    let semantics = Semantics::V1beta1 { default: IngressIsolation::ClusterDefault };
+    load_text("beta.yaml", objects, Options { semantics, ..Options::default() }).unwrap().objects
 }
 
 const ISOLATED: &str = r#"
@@ -460,7 +462,9 @@ proptest! {
                 let mut fresh = Pipeline::new(Scope::Cluster);
                 fresh.cache = Cache::default();
                 for event in &events[..=at] {
-                    fresh.cache.apply(event.clone());
+                    for event in fresh.claims.resolve(&fresh.cache, event.clone()) {
+                        fresh.cache.apply(event);
+                    }
                 }
                 fresh.render_all().unwrap();
                 let (a, b) = (enforced(&running), enforced(&fresh));

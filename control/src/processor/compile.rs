@@ -109,11 +109,14 @@ pub(super) struct Blocks(BTreeMap<(Direction, usize), Arc<AddressSet>>);
 impl Blocks {
     pub(super) fn of(policy: &Governing) -> Self {
         let blocks = |rule: &PolicyRule| -> Option<Arc<AddressSet>> {
-            let sets = rule.peers.iter().flatten().filter_map(|peer| match peer {
+            let blocks = rule.peers.iter().flatten().filter_map(|peer| match peer {
                 Peer::Pods(_) | Peer::Nodes(_) => None,
                 Peer::Block(block) => Some(addresses_of(block)),
             });
-            sets.reduce(|all, set| all.union(&set)).map(Arc::new)
+            // At once: a union for each of a thousand blocks copies what is there a thousand times.
+            let mut blocks = blocks.peekable();
+            blocks.peek()?;
+            Some(Arc::new(blocks.flat_map(|block| block.prefixes().collect::<Vec<_>>()).collect()))
         };
         Self(policy.rules().filter_map(|(direction, at, rule)| Some(((direction, at), blocks(rule)?))).collect())
     }

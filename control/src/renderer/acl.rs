@@ -8,6 +8,7 @@
 //!
 //! Every interface has a table, an open one too: what is not bound is denied by the dataplane.
 
+mod allowance;
 mod interned;
 mod large;
 mod node;
@@ -211,7 +212,7 @@ impl Renderer for AclRenderer {
         let mut pods = self.by_node(transaction);
         let rendered = self.nodes.iter_mut().map(|(name, node)| {
             let pods = pods.remove(name).unwrap_or_default();
-            node.render(transaction.resync, pods, transaction.node(name))
+            node.render(transaction.resync, &pods, transaction.node(name))
         });
         // All of them, whatever one says: what it could not do before it tries again.
         Ok(rendered.fold(Ok(()), Result::and)?)

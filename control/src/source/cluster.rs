@@ -12,15 +12,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::address::{AddressFault, parse_address};
-use super::decode::{ObjectKey, Outcome, Read};
+use super::decode::{Model, ObjectKey, Outcome, Read};
 use super::error::{Findings, quoted};
 use super::fallback;
+use super::metadata::{object_name, plain_name};
 use super::path::FieldPath;
-use super::policy::{block_of, object_name, plain_name, port_number, transport};
+use super::policy::{block_of, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
 use crate::object::{
-    ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL,
-    Namespace, Node, Object, Pod,
+    ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime,
+    NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, Timestamp,
 };
 
 /// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
@@ -62,12 +63,18 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
         mac,
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        lifetime: Lifetime {
+            terminating: metadata.deletion_timestamp.is_some(),
+            running: matches!(status.phase.as_deref(), None | Some("Running")),
+            started: timestamp(status.start_time.as_ref()),
+            created: timestamp(metadata.creation_timestamp.as_ref()),
+        },
         ports,
     })
 }
 
 /// Reads a namespace.
-pub(super) fn namespace(value: &Value) -> Read {
+pub(super) fn namespace(value: &Value, model: Model) -> Read {
     let build = |raw: raw::RawNamespace, findings: &mut Findings| {
         let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
         let name: Arc<str> = plain_name(metadata.name, &mut findings.problems)?.into();
@@ -80,14 +87,29 @@ pub(super) fn namespace(value: &Value) -> Read {
         }
         let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
         let isolation =
-            annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_of(text, findings))?;
+            annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_by(model, text, findings))?;
         let denied = metadata.annotations.as_ref().and_then(|all| all.get(DENIED_ANNOTATION));
         let denied = denied.map(|text| denied_of(text, findings));
         let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
         let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
         Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied }))
     };
-    read("Namespace", false, value, build, fallback::namespace)
+    read("Namespace", false, value, build, |value| fallback::namespace(value, model))
+}
+
+/// What the `extensions/v1beta1` annotation says to a model. To that of servers since 1.7 nothing, and who thinks otherwise has
+/// pods that are open.
+fn isolation_by(model: Model, annotation: &Value, findings: &mut Findings) -> Option<IngressIsolation> {
+    if model == Model::V1beta1 {
+        return isolation_of(annotation, findings);
+    }
+    if isolation_of(annotation, &mut Findings::default()) != Some(IngressIsolation::ClusterDefault) {
+        let path = FieldPath::of("metadata").key("annotations").key(ISOLATION_ANNOTATION);
+        let help = "isolate its pods by a NetworkPolicy with `podSelector: {}` and no rules, and remove the annotation; \
+                    --policy-semantics v1beta1 reads both as in 2016";
+        findings.warning(&path, "the annotation isolates nothing: Kubernetes ignores it since 1.7", help);
+    }
+    Some(IngressIsolation::ClusterDefault)
 }
 
 /// What the `extensions/v1beta1` annotation says: `{"ingress": {"isolation": "DefaultDeny"}}`.
@@ -118,29 +140,40 @@ fn denied_of(annotation: &Value, findings: &mut Findings) -> Denied {
 
 /// Reads a node.
 pub(super) fn node(value: &Value) -> Read {
-    let build = |raw: raw::RawNode, findings: &mut Findings| {
-        let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
-        let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
-        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
-        let name = plain_name(metadata.name, &mut findings.problems);
-        let mut addresses = Vec::new();
-        for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
-            let path = FieldPath::of("status").key("addresses").index(at).key("address");
-            if matches!(entry.kind.as_str(), "InternalIP" | "ExternalIP") {
-                addresses.extend(address_of(&entry.address, &path, findings));
-            }
+    read("Node", false, value, |raw, findings| checked_node(raw, findings).map(Object::Node), fallback::node)
+}
+
+/// The node, none when anything of it is not understood.
+pub(super) fn whole_node(value: &Value) -> Option<Node> {
+    let mut findings = Findings::default();
+    let node = checked_node(raw::typed(value, &FieldPath::default()).ok()?, &mut findings);
+    node.filter(|_| findings.problems.is_empty())
+}
+
+/// The node, as far as it was understood; it may be used only when no problem was found.
+fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
+    let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+    let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
+    let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+    let name = plain_name(metadata.name, &mut findings.problems);
+    let mut addresses = Vec::new();
+    for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
+        let path = FieldPath::of("status").key("addresses").index(at).key("address");
+        if matches!(entry.kind.as_str(), "InternalIP" | "ExternalIP") {
+            addresses.extend(address_of(&entry.address, &path, findings));
+        } else if let Ok(address) = parse_address(&entry.address) {
+            // The host name of a node without one.
+            addresses.extend((!addresses.contains(&address)).then_some(address));
         }
-        let base = FieldPath::of("spec");
-        let many = spec.pod_cidrs.iter().flatten().enumerate().map(|(at, text)| (base.key("podCIDRs").index(at), text));
-        let mut blocks: Vec<_> = many.collect();
-        if blocks.is_empty() {
-            blocks.extend(spec.pod_cidr.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podCIDR"), text)));
-        }
-        let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
-        Some(Object::Node(Node { name: name?.into(), labels: labels_of(metadata.labels), addresses, pod_cidrs }))
-    };
-    // What a node allows is between it and its own pods. What cluster policies deny to nodes the loader looks after.
-    read(NODE_KIND, false, value, build, |_| Outcome::Nothing)
+    }
+    let base = FieldPath::of("spec");
+    let many = spec.pod_cidrs.iter().flatten().enumerate().map(|(at, text)| (base.key("podCIDRs").index(at), text));
+    let mut blocks: Vec<_> = many.collect();
+    if blocks.is_empty() {
+        blocks.extend(spec.pod_cidr.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podCIDR"), text)));
+    }
+    let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
+    Some(Node { name: name?.into(), labels: labels_of(metadata.labels), addresses, pod_cidrs })
 }
 
 /// Reads an object of one kind: its shape, then what `build` makes of it, or `fallback` where there is a fault.
@@ -174,6 +207,11 @@ fn identify(kind: &'static str, namespaced: bool, value: &Value) -> (String, Opt
     let Some(name) = text("/metadata/name") else { return (kind.to_owned(), None) };
     let label = if namespaced { format!("{kind} {namespace}/{name}") } else { format!("{kind} {name}") };
     (label, Some(ObjectKey { kind, namespace: namespace.into(), name: name.into() }))
+}
+
+/// What is no time says nothing: it is asked for only where two pods have one address.
+fn timestamp(value: Option<&Value>) -> Option<Timestamp> {
+    Timestamp::parse(value?.as_str()?)
 }
 
 fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {

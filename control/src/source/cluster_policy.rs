@@ -25,9 +25,9 @@ pub(super) use self::unlabelled::needs_labels;
 use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, Problem, quoted};
 use super::labels::{optional_selector, selector};
+use super::metadata::plain_name;
 use super::names;
 use super::path::FieldPath;
-use super::policy::plain_name;
 use super::raw::{Mapping, Part, typed};
 use crate::object::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, NamespaceScope, Object, PodPeer, PolicyRule,

@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 use super::cluster;
 use super::cluster_policy;
 use super::error::{Findings, Problem, quoted};
+use super::fallback;
 use super::names;
 use super::path::FieldPath;
 use super::policy;
-use crate::object::{Object, PolicyVersion};
+use crate::object::{ISOLATION_ANNOTATION, Object, PolicyVersion};
 
 /// The apiVersion of the NetworkPolicy that is read.
 pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
@@ -18,6 +19,8 @@ pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
 const BETA_POLICY_API: &str = "extensions/v1beta1";
 const POLICY_KIND: &str = "NetworkPolicy";
 const POLICY_GROUP: &str = "networking.k8s.io";
+/// What only the spec of a NetworkPolicy has.
+const POLICY_FIELDS: [&str; 3] = ["podSelector", "policyTypes", "egress"];
 
 /// How far a group may be from that of NetworkPolicy and still be a typo of it, in letters. Other products have a
 /// NetworkPolicy of their own, but none in a group that is as near.
@@ -27,20 +30,34 @@ const GROUP_TYPO: usize = 4;
 pub(super) enum Decoded {
     /// An object of a kind that is not read.
     Skipped {
-        /// `apps/v1 Deployment`.
+        /// `apps/v1`.
+        api_version: String,
+        /// `Deployment`.
         kind: String,
-        /// Whether it is some other product's network policy, which deserves a warning.
-        is_policy: bool,
     },
-    /// It cannot be known what this is, so it may be a policy.
+    /// A document or list of which it is not known which objects it holds.
     Unreadable(Problem),
     /// An object of a kind that is read.
     Read(Box<Read>),
+    /// One that means another thing to the model of 2016.
+    BySemantics {
+        /// As servers since 1.7 have it.
+        v1: Box<Read>,
+        /// As it was meant in 2016.
+        v1beta1: Box<Read>,
+    },
+}
+
+/// Which of the two models `extensions/v1beta1` is read by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Model {
+    V1,
+    V1beta1,
 }
 
 /// An object of a kind that is read, understood or not.
 pub(super) struct Read {
-    /// Its kind, namespace and name as far as they are known.
+    /// Its kind, namespace and name as far as they are known; empty when nothing is.
     pub(super) label: String,
     /// What no other object may share; none when the name is not known.
     pub(super) key: Option<ObjectKey>,
@@ -54,10 +71,9 @@ pub(super) enum Outcome {
     Object(Object),
     /// It was not understood: this one, which allows no more than any that could be meant, where faults are survived.
     Closed(Object),
-    /// Nothing, where faults are survived. Only for what takes nothing away from anybody by being there: a node, and a pod
-    /// that has no address. Without a pod that has one its policies would not hold.
+    /// Nothing, where faults are survived: nobody can say for whom it would count.
     Nothing,
-    /// It may not be left out, and nothing can stand for it.
+    /// Nothing can stand for it, and without it what it forbids would pass: the input is refused in every mode.
     Unreadable,
 }
 
@@ -101,32 +117,51 @@ pub(super) fn identity(fields: &Map<String, Value>) -> Result<(&str, &str), Prob
     Ok((text("apiVersion", POLICY_API)?, text("kind", POLICY_KIND)?))
 }
 
-/// Reads an object.
+/// Reads an object, by both models where they differ.
 pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
     inherited.fill(&mut value);
+    match decode_by(&value, Model::V1) {
+        Decoded::Read(v1) if is_of_2016(&value) => match decode_by(&value, Model::V1beta1) {
+            Decoded::Read(v1beta1) => Decoded::BySemantics { v1, v1beta1 },
+            other => other,
+        },
+        decoded => decoded,
+    }
+}
+
+/// Whether the object may mean another thing to the model of 2016.
+fn is_of_2016(value: &Value) -> bool {
+    let annotations = value.pointer("/metadata/annotations");
+    // What cannot be read may isolate.
+    value.get("apiVersion").is_some_and(|version| version == BETA_POLICY_API)
+        || annotations.is_some_and(|all| {
+            !all.is_null() && all.as_object().is_none_or(|all| all.contains_key(ISOLATION_ANNOTATION))
+        })
+}
+
+fn decode_by(value: &Value, model: Model) -> Decoded {
     let Some(fields) = value.as_object() else {
         let help = "write an object with apiVersion and kind";
-        return Decoded::Unreadable(Problem::new(&FieldPath::default(), "not an object", help));
+        let problem = Problem::new(&FieldPath::default(), "not an object", help);
+        return Decoded::Read(Box::new(unidentified(value, problem, model)));
     };
     let (api_version, kind) = match identity(fields) {
         Ok(identity) => identity,
-        Err(problem) => return Decoded::Unreadable(problem),
+        Err(problem) => return Decoded::Read(Box::new(unidentified(value, problem, model))),
     };
-    if let Some(read) = cluster_policy::read(api_version, kind, &value) {
+    if let Some(read) = cluster_policy::read(api_version, kind, value) {
         return Decoded::Read(Box::new(read));
     }
+    let beta = if model == Model::V1beta1 { PolicyVersion::V1beta1 } else { PolicyVersion::V1 };
     let read = match (api_version, kind) {
-        (POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1, None),
-        (BETA_POLICY_API, POLICY_KIND) => policy::read(&value, PolicyVersion::V1beta1, None),
-        ("v1", "Pod") => cluster::pod(&value),
-        ("v1", "Namespace") => cluster::namespace(&value),
-        ("v1", "Node") => cluster::node(&value),
+        (POLICY_API, POLICY_KIND) => policy::read(value, PolicyVersion::V1, None),
+        (BETA_POLICY_API, POLICY_KIND) => policy::read(value, beta, None),
+        ("v1", "Pod") => cluster::pod(value),
+        ("v1", "Namespace") => cluster::namespace(value, model),
+        ("v1", "Node") => cluster::node(value),
         _ => match meant_as_policy(api_version, kind) {
-            Some(problem) => policy::read(&value, PolicyVersion::V1, Some(problem)),
-            None => {
-                let is_policy = kind.to_lowercase().contains("networkpolic");
-                return Decoded::Skipped { kind: format!("{api_version} {kind}"), is_policy };
-            }
+            Some(problem) => policy::read(value, PolicyVersion::V1, Some(problem)),
+            None => return Decoded::Skipped { api_version: api_version.to_owned(), kind: kind.to_owned() },
         },
     };
     Decoded::Read(Box::new(read))
@@ -151,4 +186,27 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
         let text = format!("unknown kind {}", quoted(kind));
         Problem::new(&FieldPath::of("kind"), text, format!("did you mean `{POLICY_KIND}`?"))
     })
+}
+
+/// What stands for an object that does not say what it is: a policy if it is like one, and a namespace if it has the annotation
+/// that isolates.
+fn unidentified(value: &Value, problem: Problem, model: Model) -> Read {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let is_policy = match (text("apiVersion"), text("kind")) {
+        (_, Some(kind)) => kind == POLICY_KIND || meant_as_policy("", kind).is_some(),
+        (Some(version), None) if version.contains('.') && !version.starts_with(POLICY_GROUP) => false,
+        _ => value.get("spec").is_some_and(|spec| POLICY_FIELDS.iter().any(|field| spec.get(field).is_some())),
+    };
+    if is_policy {
+        return policy::read(value, PolicyVersion::V1, Some(problem));
+    }
+    let annotations = value.pointer("/metadata/annotations");
+    let isolates = model == Model::V1beta1 && annotations.is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
+    let mut read = if text("kind") == Some("Namespace") || isolates {
+        Read { outcome: fallback::namespace(value, model), ..cluster::namespace(value, model) }
+    } else {
+        Read { label: String::new(), key: None, outcome: Outcome::Nothing, findings: Findings::default() }
+    };
+    read.findings.problems.insert(0, problem);
+    read
 }

@@ -126,6 +126,9 @@ impl<L> Document<L> {
                 Problem::new(&root, "not an object", "write one object with apiVersion and kind in each document");
             return add(line, root, Decoded::Unreadable(problem));
         };
+        if self.items.is_none() && identity(&fields).is_err() {
+            return add(line, root, decode(Value::Object(fields), &Inherited::default()));
+        }
         let items_are_list = self.items.as_ref().map(|items| !matches!(items, Items::Other));
         let inherited = match list_kind(&fields, items_are_list) {
             Err(problem) => return add(line, root, Decoded::Unreadable(problem)),
@@ -164,7 +167,8 @@ fn expand(
 ) {
     inherited.fill(&mut value);
     let items_are_list = value.get("items").map(|items| items.is_array() || items.is_null());
-    let own = match value.as_object().map(|fields| list_kind(fields, items_are_list)) {
+    let is_list = |fields: &&Map<String, Value>| items_are_list.is_some() || identity(fields).is_ok();
+    let own = match value.as_object().filter(is_list).map(|fields| list_kind(fields, items_are_list)) {
         Some(Err(problem)) => return add(line, path, Decoded::Unreadable(problem)),
         Some(Ok(own)) => own,
         None => None,

@@ -1,40 +1,43 @@
 //! What stands for an object that was not understood, where faults are survived.
 //!
 //! **Invariant.** With the stand-in no more is allowed than with any object that could have been meant. Where no such
-//! stand-in can be written down, the outcome is [`Outcome::Unreadable`], which refuses the input.
+//! stand-in can be written down the object is left out ([`Outcome::Nothing`]): a fault stays with the object that has it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::cluster::whole_pod;
-use super::decode::Outcome;
+use super::cluster::{whole_node, whole_pod};
+use super::decode::{Model, Outcome};
 use super::error::Findings;
+use super::metadata;
+use super::names;
 use super::path::FieldPath;
-use super::policy::{plain_name, port_number, transport};
+use super::policy::{port_number, transport};
 use super::raw::{self, RawContainer, RawContainerPort};
 use crate::object::{
-    Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope, Object,
-    Peer, Pod, Policy,
+    Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope,
+    Object, Peer, Pod, Policy,
 };
 use crate::selector::{Condition, Requirement, Selector};
 
-/// Stands for a faulty namespace: what is known of every namespace of that name, isolated if the object may say so.
-/// Without a name it would hide which pods it isolates.
-pub(super) fn namespace(value: &Value) -> Outcome {
+/// Stands for a faulty namespace: what is known of every namespace of that name, isolated if the object may say so to
+/// the model of 2016.
+/// What no namespace can be called is nobody's namespace.
+pub(super) fn namespace(value: &Value, model: Model) -> Outcome {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
-    let Some(name) = plain_name(text("/metadata/name").map(str::to_owned), &mut Vec::new()) else {
-        return Outcome::Unreadable;
-    };
+    let name = value.pointer("/metadata/name").and_then(metadata::scalar);
+    let Some(name) = name.filter(|name| names::is_dns_label(name)) else { return Outcome::Nothing };
     let isolates = match value.pointer("/metadata/annotations") {
+        _ if model == Model::V1 => false,
         None | Some(Value::Null) => false,
         Some(Value::Object(annotations)) => annotations.contains_key(ISOLATION_ANNOTATION),
         Some(_) => true,
     };
     let is_deleted = value.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null());
     let terminating = is_deleted || text("/status/phase") == Some("Terminating");
-    Outcome::Closed(Object::Namespace(named(name.into(), terminating, isolates)))
+    Outcome::Closed(Object::Namespace(named(name, terminating, isolates)))
 }
 
 fn named(name: Arc<str>, terminating: bool, isolates: bool) -> Namespace {
@@ -71,8 +74,8 @@ pub(super) fn exclude_namespaces(policy: &mut Policy, unknown: &BTreeSet<Arc<str
 }
 
 /// Stands for a faulty pod: the pod without its bad ports, which only serve to be allowed by name, and without annotations,
-/// of which policy needs none. A pod without an address may be left out. Any other may not: nobody would be known at its
-/// address, and what its policies forbid would pass; and which policies select it only its labels tell.
+/// of which policy needs none. Of a pod of which more is not understood nobody can say what binds it: it is left out. At its own
+/// node its interface is then nobody's, so nothing passes there, and no policy allows it anything by its labels.
 pub(super) fn pod(value: &Value) -> Outcome {
     let mut rest = value.clone();
     for key in ["containers", "initContainers"] {
@@ -87,7 +90,6 @@ pub(super) fn pod(value: &Value) -> Outcome {
     }
     match whole_pod(&rest) {
         Some(pod) => Outcome::Closed(Object::Pod(pod)),
-        None if may_be_endpoint(value) => Outcome::Unreadable,
         None => Outcome::Nothing,
     }
 }
@@ -115,20 +117,27 @@ fn is_valid_port(port: &Value) -> bool {
         && port_number(port.container_port, &here, &mut findings).is_some()
 }
 
-/// Whether the object may say that the pod runs on the pod network and has an address.
-fn may_be_endpoint(value: &Value) -> bool {
-    let host_network = value.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
-    let finished = matches!(value.pointer("/status/phase").and_then(Value::as_str), Some("Succeeded" | "Failed"));
-    // An empty value of the wrong type is a damaged address, and no absent one.
-    let is_there = |value: Option<&Value>, empty: Value| value.is_some_and(|value| !value.is_null() && *value != empty);
-    let addresses = match value.get("status") {
-        None | Some(Value::Null) => false,
-        Some(Value::Object(status)) => {
-            is_there(status.get("podIP"), "".into()) || is_there(status.get("podIPs"), Value::Array(Vec::new()))
-        }
-        Some(_) => true,
+/// Stands for a faulty node: its name, and the addresses and blocks that can be read. Its other pods are reached by them, and its
+/// own traffic passes by them.
+pub(super) fn node(value: &Value) -> Outcome {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
+    let Some(name) = text("/metadata/name").filter(|name| names::is_dns_subdomain(name)) else {
+        return Outcome::Nothing;
     };
-    addresses && !host_network && !finished
+    let mut rest = serde_json::json!({ "metadata": { "name": name } });
+    for (list, fields) in [("/status/addresses", ["status", "addresses"]), ("/spec/podCIDRs", ["spec", "podCIDRs"])] {
+        for element in value.pointer(list).and_then(Value::as_array).into_iter().flatten() {
+            let one = serde_json::json!({ "metadata": { "name": name }, fields[0]: { fields[1]: [element] } });
+            if whole_node(&one).is_some() {
+                let part = rest.as_object_mut().and_then(|rest| {
+                    let part = rest.entry(fields[0]).or_insert_with(|| serde_json::json!({ fields[1]: [] }));
+                    part.get_mut(fields[1])?.as_array_mut()
+                });
+                part.into_iter().for_each(|part| part.push(element.clone()));
+            }
+        }
+    }
+    whole_node(&rest).map_or(Outcome::Nothing, |node| Outcome::Closed(Object::Node(node)))
 }
 
 /// Stands for two pods of one name, of which at most the ports differ (and what policy does not need): only the ports of
@@ -136,7 +145,8 @@ fn may_be_endpoint(value: &Value) -> bool {
 pub(super) fn either_pod(one: &Pod, other: &Pod) -> Option<Pod> {
     let ports = one.ports.iter().filter(|port| other.ports.contains(port)).cloned().collect();
     let mac = one.mac.filter(|_| one.mac == other.mac);
-    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, ..pod.clone() };
+    let lifetime = if one.lifetime == other.lifetime { one.lifetime } else { Lifetime::default() };
+    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, lifetime, ..pod.clone() };
     let (one, other) = (common(one), common(other));
     (one == other).then_some(one)
 }

@@ -9,14 +9,14 @@ use super::fallback::{either_namespace, either_pod, exclude_namespaces};
 use super::locate::{Wanted, lines};
 use super::parse::{Entry, parse};
 use super::path::FieldPath;
-use super::{Loaded, Strictness};
+use super::{Loaded, Options, Semantics, Strictness, Unenforced, foreign};
 use super::{cluster, cluster_policy};
-use crate::object::{IngressIsolation, Object, Policy, PolicyVersion, Position};
+use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
 /// Collects objects and faults over all inputs.
 pub(super) struct Loader {
-    strictness: Strictness,
+    options: Options,
     /// In the order of the inputs; an object that turned out not to count leaves its place empty.
     slots: Vec<Slot>,
     seen: HashMap<ObjectKey, usize>,
@@ -40,6 +40,8 @@ struct Slot {
 enum Severity {
     Error,
     Warning,
+    /// Of a kind that is not enforced, and is only told.
+    Unenforced,
 }
 
 /// The place of an entry, and the faults of its text whose lines are yet to be found.
@@ -52,9 +54,9 @@ struct Context<'a> {
 }
 
 impl Loader {
-    pub(super) fn new(strictness: Strictness) -> Self {
+    pub(super) fn new(options: Options) -> Self {
         Self {
-            strictness,
+            options,
             slots: Vec::new(),
             seen: HashMap::new(),
             unlabelled: BTreeSet::new(),
@@ -75,6 +77,7 @@ impl Loader {
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
+        self.warn_of_idle();
         let mut objects: Vec<_> = self.slots.into_iter().filter_map(|slot| slot.object).collect();
         for object in &mut objects {
             if let Object::Policy(policy) = object {
@@ -123,6 +126,7 @@ impl Loader {
         match severity {
             Severity::Error => &mut self.errors,
             Severity::Warning => &mut self.loaded.warnings,
+            Severity::Unenforced => &mut self.loaded.unenforced,
         }
     }
 
@@ -146,26 +150,32 @@ impl Loader {
 
     fn settle(&mut self, decoded: Decoded, context: &mut Context<'_>) {
         let read = match decoded {
-            Decoded::Skipped { kind, is_policy } => return self.skip(&kind, is_policy, context),
+            Decoded::Skipped { api_version, kind } => return self.skip(&api_version, &kind, context),
             Decoded::Unreadable(problem) => return self.report(Severity::Error, context, None, problem),
             Decoded::Read(read) => *read,
+            Decoded::BySemantics { v1, v1beta1 } => match self.options.semantics {
+                Semantics::V1 => *v1,
+                Semantics::V1beta1 { .. } => *v1beta1,
+            },
         };
-        let survives = self.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
+        let survives = self.options.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
         self.faulty_node |=
             !matches!(read.outcome, Outcome::Object(_)) && read.label.split(' ').next() == Some(cluster::NODE_KIND);
         let severity = if survives { Severity::Warning } else { Severity::Error };
         let consequence = if survives { consequence(&read.outcome) } else { "" };
+        let label = Some(read.label.as_str()).filter(|label| !label.is_empty());
+        self.loaded.faulty += usize::from(!read.findings.problems.is_empty());
         for mut problem in read.findings.problems {
             problem.help.push_str(consequence);
-            self.report(severity, context, Some(&read.label), problem);
+            self.report(severity, context, label, problem);
         }
         for warning in read.findings.warnings {
-            self.report(Severity::Warning, context, Some(&read.label), warning);
+            self.report(Severity::Warning, context, label, warning);
         }
         let mut object = match read.outcome {
             Outcome::Object(object) => Some(object),
             Outcome::Closed(object) if survives => {
-                self.unlabelled.extend(namespace_name(&object));
+                self.unlabelled.extend(namespace_name(&object).cloned());
                 Some(object)
             }
             Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
@@ -183,7 +193,14 @@ impl Loader {
                 path: context.path.to_string().into(),
             });
         }
-        let Some(key) = read.key else { return };
+        let key = match (read.key, &mut object) {
+            (Some(key), _) => key,
+            (None, Some(Object::Policy(policy))) => self.name_by_place(policy),
+            (None, Some(Object::Namespace(namespace))) => {
+                ObjectKey { kind: "Namespace", namespace: "".into(), name: Arc::clone(&namespace.name) }
+            }
+            (None, _) => return,
+        };
         match self.seen.get(&key) {
             Some(&first) => self.repeat(first, object, &read.label, context),
             None => {
@@ -193,29 +210,92 @@ impl Loader {
         }
     }
 
-    fn skip(&mut self, kind: &str, is_policy: bool, context: &mut Context<'_>) {
-        let count = self.loaded.skipped.entry(printable(kind).into_owned()).or_insert(0);
+    /// Gives a policy whose name cannot be read one that no other object has: where it was read.
+    fn name_by_place(&self, policy: &mut Policy) -> ObjectKey {
+        let place = policy.position.as_ref().map(ToString::to_string).unwrap_or_default();
+        let mut name = format!("unnamed at {}", printable(&place));
+        let key = |name: &str| ObjectKey {
+            kind: "NetworkPolicy",
+            namespace: Arc::clone(&policy.name.namespace),
+            name: name.into(),
+        };
+        while self.seen.contains_key(&key(&name)) {
+            // Several objects on one line.
+            name.push('\'');
+        }
+        let key = key(&name);
+        policy.name.name = Arc::clone(&key.name);
+        key
+    }
+
+    fn skip(&mut self, api_version: &str, kind: &str, context: &mut Context<'_>) {
+        let group = foreign::group_of(api_version);
+        let restricts = foreign::restricts(group, kind);
+        let is_ignored = restricts && self.options.ignored.iter().any(|name| name.is(group, kind));
+        let counts = if is_ignored { &mut self.loaded.ignored } else { &mut self.loaded.skipped };
+        let count = counts.entry(printable(&format!("{api_version} {kind}")).into_owned()).or_insert(0);
         *count += 1;
         // Once for each kind: a cluster may hold hundreds.
-        if is_policy && *count == 1 {
-            let text = format!("policies of kind {kind} are not read, and so not enforced");
-            let help = "only networking.k8s.io/v1 NetworkPolicy is read";
-            self.report(Severity::Warning, context, None, Problem::new(&FieldPath::default(), text, help));
+        if *count > 1 || !restricts || is_ignored {
+            return;
+        }
+        let severity = match self.options.unenforced {
+            Unenforced::Refuse => Severity::Error,
+            Unenforced::Report => Severity::Unenforced,
+        };
+        self.report(severity, context, None, foreign::problem(api_version, kind));
+    }
+
+    /// Warns of the policies that do nothing because their namespace does not isolate, in the model in which they only allow.
+    fn warn_of_idle(&mut self) {
+        let Semantics::V1beta1 { default } = self.options.semantics else { return };
+        let isolates = |isolation| match isolation {
+            IngressIsolation::ClusterDefault => default == IngressIsolation::DefaultDeny,
+            IngressIsolation::DefaultDeny => true,
+        };
+        let objects = || self.slots.iter().filter_map(|slot| slot.object.as_ref());
+        let isolated: BTreeSet<&str> = objects()
+            .filter_map(|object| match object {
+                Object::Namespace(namespace) if isolates(namespace.isolation) => Some(&*namespace.name),
+                _ => None,
+            })
+            .collect();
+        let known: BTreeSet<&str> = objects().filter_map(|object| namespace_name(object)).map(|name| &**name).collect();
+        let works = |namespace: &str| {
+            isolated.contains(namespace) || (!known.contains(namespace) && isolates(IngressIsolation::ClusterDefault))
+        };
+        let idle = objects().filter_map(|object| match object {
+            Object::Policy(policy) if policy.version == PolicyVersion::V1beta1 && !works(&policy.name.namespace) => {
+                Some(policy)
+            }
+            _ => None,
+        });
+        for policy in idle {
+            let Some(position) = &policy.position else { continue };
+            self.loaded.warnings.push(SourceError {
+                file: Arc::clone(&position.file),
+                document: position.document,
+                line: Some(position.line),
+                object: Some(format!("NetworkPolicy {}", policy.name)),
+                path: String::new(),
+                problem: "the policy has no effect: its namespace does not isolate its pods, which are open".to_owned(),
+                help: format!(
+                    "give the namespace the annotation {ISOLATION_ANNOTATION}: '{{\"ingress\": {{\"isolation\": \"DefaultDeny\"}}}}', or \
+                     write `apiVersion: networking.k8s.io/v1`"
+                ),
+            });
         }
     }
 
     /// Settles an object that was given before. Which of the two counts is not known: where faults are survived, one
-    /// stands for them that allows no more than either. Two nodes are left out, unless both are the same.
+    /// stands for them that allows no more than either. Where nothing can (two nodes, two pods that differ in more than their
+    /// ports) neither counts.
     fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
         let slot = &mut self.slots[first];
         let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
-        // Without one of these, what a policy forbids would pass.
-        let counts = |object: &Object| match object {
-            Object::Pod(pod) => pod.is_endpoint(),
-            Object::ClusterPolicy(_) => true,
-            _ => false,
-        };
-        let counted = slot.object.iter().chain(&object).any(counts);
+        // Without it, what it forbids would pass.
+        let is_cluster_policy =
+            slot.object.iter().chain(&object).any(|object| matches!(object, Object::ClusterPolicy(_)));
         slot.object = match (slot.object.take(), object) {
             (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
             (Some(one), Some(other)) if one == other => Some(one),
@@ -226,12 +306,14 @@ impl Loader {
             (Some(Object::Pod(one)), Some(Object::Pod(other))) => either_pod(&one, &other).map(Object::Pod),
             _ => None,
         };
-        // Nothing can stand for two pods that differ in labels or addresses, and without them their policies do not hold.
-        let severity = match self.strictness {
-            Strictness::Lenient if slot.object.is_some() || !counted => Severity::Warning,
-            _ => Severity::Error,
+        let (severity, consequence) = match (self.options.strictness, &slot.object) {
+            (Strictness::Strict, _) => (Severity::Error, ""),
+            (Strictness::Lenient, Some(_)) => (Severity::Warning, ""),
+            (Strictness::Lenient, None) if is_cluster_policy => (Severity::Error, ""),
+            (Strictness::Lenient, None) => (Severity::Warning, "; until then neither counts"),
         };
-        let problem = Problem::new(&FieldPath::default(), text, "remove one of the two");
+        self.loaded.faulty += 1;
+        let problem = Problem::new(&FieldPath::default(), text, format!("remove one of the two{consequence}"));
         self.report(severity, context, Some(label), problem);
     }
 }
@@ -252,9 +334,9 @@ fn consequence(outcome: &Outcome) -> &'static str {
     }
 }
 
-fn namespace_name(object: &Object) -> Option<Arc<str>> {
+fn namespace_name(object: &Object) -> Option<&Arc<str>> {
     match object {
-        Object::Namespace(namespace) => Some(Arc::clone(&namespace.name)),
+        Object::Namespace(namespace) => Some(&namespace.name),
         _ => None,
     }
 }

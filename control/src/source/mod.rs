@@ -10,25 +10,31 @@
 //!                   |                                                 |-- NetworkPolicy --policy--.
 //!                   |                                                 |-- ClusterNetworkPolicy, ... --cluster_policy--+
 //!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
+//!                   |                                                 |-- other policies: an error |
 //!                   |                                                 `-- any other: counted       |
 //!                   `------------------------locate: lines of -----------------------> errors, warnings
 //! ```
 //!
 //! **Invariant.** Nothing that is not understood widens what is allowed. In [`Strictness::Strict`] any fault refuses the
-//! whole input. In [`Strictness::Lenient`] something stands for a faulty object that allows no more than any object that
-//! could be meant:
+//! whole input. In [`Strictness::Lenient`] a fault stays with the object that has it, and something stands for this object
+//! that allows no more than any object that could be meant:
 //!
-//! * A policy isolates its subjects and allows nothing.
+//! * A policy isolates its subjects in both directions and allows nothing; where they are not known, its whole namespace. One
+//!   without a name is called after its place. One in a namespace that cannot exist concerns nobody and is left out.
 //! * A rule of a cluster policy matches nothing if it accepts, and denies everything otherwise.
-//! * A namespace keeps its name, is isolated if it has the `extensions/v1beta1` annotation, and of the peers that select
-//!   namespaces only those select it that ask for nothing but the name.
-//! * A pod keeps everything but its faulty ports.
-//! * A node is left out, and so is a pod that has no address: nobody is more open without them.
+//! * A namespace keeps its name, is isolated if it has the annotation and that counts ([`Semantics::V1beta1`]), and of the peers
+//!   that select namespaces only those select it that ask for nothing but the name.
+//! * A pod keeps everything but its faulty ports. With any other fault it is nobody: its interface has no table, so nothing
+//!   passes there, and no rule allows it anything by its labels. So are two pods of one name that differ.
+//! * A node keeps its name and the addresses and blocks that can be read.
+//! * An object that does not say its kind is a policy if it looks like one, and is left out otherwise.
 //!
-//! Where that cannot be had the input is still refused: what may hide a policy (a syntax error, an object without a kind,
-//! a policy or a namespace whose name cannot be read; a cluster policy without a readable tier, priority or subject, and one that denies by
-//! labels of namespaces or nodes that could not be read), and a pod with an address of which anything else is not known or
-//! which is given twice with differences, for it would be an outsider whom its policies do not bind.
+//! Only what hides which objects there are is refused in both modes: a file that cannot be read, that is neither YAML nor JSON, or
+//! a list that has no items. So is a cluster policy without a readable tier, priority or subject, or one that is given twice with
+//! differences, and one that denies by labels of namespaces or nodes that could not be read: nothing else would close what it may mean.
+//!
+//! A field of a policy's metadata that is not known is worth a warning in both modes, for versions of Kubernetes differ there and no
+//! policy depends on it. What looks like a typo of `name` or `namespace` is a fault: the policy would be another one's.
 //!
 //! **Choices.** The structs are our own: those of `k8s-openapi` drop unknown fields, so the typo `ingres:` would silently
 //! become a policy that denies everything, and a typo inside a peer one that allows everything. Text becomes an untyped
@@ -46,11 +52,14 @@ mod decode;
 mod document;
 mod error;
 mod fallback;
+mod foreign;
 mod json;
 mod labels;
 mod load;
 mod locate;
+mod metadata;
 mod names;
+mod options;
 mod parse;
 mod path;
 mod policy;
@@ -75,6 +84,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
+pub use options::{KindName, Options, Semantics, Strictness, Unenforced};
 
 use crate::object::{Object, Position};
 
@@ -85,19 +95,16 @@ pub struct Loaded {
     pub objects: Vec<Object>,
     /// How many objects of each other kind were passed over, by `apiVersion kind` (`apps/v1 Deployment`).
     pub skipped: BTreeMap<String, usize>,
+    /// The same of kinds that restrict traffic and may be ignored.
+    pub ignored: BTreeMap<String, usize>,
     /// What is accepted but deserves a look; in [`Strictness::Lenient`] also every fault that was survived.
     pub warnings: SourceErrors,
     /// How many files were read, standard input among them.
     pub files: usize,
-}
-
-/// What a faulty object does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
-    /// It refuses the whole input.
-    Strict,
-    /// It fails closed, with a warning.
-    Lenient,
+    /// How many objects had a fault that was survived.
+    pub faulty: usize,
+    /// The first object of each kind that restricts traffic and is not enforced; only with [`Unenforced::Report`].
+    pub unenforced: SourceErrors,
 }
 
 /// Reads the files, in the order given; of a directory those that end in `.yaml`, `.yml` or `.json`, sorted, with all
@@ -105,9 +112,10 @@ pub enum Strictness {
 ///
 /// # Errors
 /// Everything that is wrong with the input, the first [`MAX_SHOWN`] in full: files that cannot be read or parsed, objects
-/// that are repeated, and in [`Strictness::Strict`] every faulty object.
-pub fn load(paths: &[PathBuf], strictness: Strictness) -> Result<Loaded, SourceErrors> {
-    let mut loader = load::Loader::new(strictness);
+/// that are repeated, and in [`Strictness::Strict`] every faulty object; and kinds that restrict traffic and are not enforced,
+/// unless [`Options`] say otherwise.
+pub fn load(paths: &[PathBuf], options: impl Into<Options>) -> Result<Loaded, SourceErrors> {
+    let mut loader = load::Loader::new(options.into());
     for path in paths {
         loader.read_path(path);
     }
@@ -118,8 +126,8 @@ pub fn load(paths: &[PathBuf], strictness: Strictness) -> Result<Loaded, SourceE
 ///
 /// # Errors
 /// As [`load()`].
-pub fn load_text(file_name: &str, text: &str, strictness: Strictness) -> Result<Loaded, SourceErrors> {
-    let mut loader = load::Loader::new(strictness);
+pub fn load_text(file_name: &str, text: &str, options: impl Into<Options>) -> Result<Loaded, SourceErrors> {
+    let mut loader = load::Loader::new(options.into());
     loader.read_text(&file_name.into(), text.strip_prefix('\u{feff}').unwrap_or(text));
     loader.finish()
 }

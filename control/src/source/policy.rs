@@ -11,6 +11,7 @@ use super::address::{AddressFault, parse_block};
 use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, Problem, quoted};
 use super::labels::{optional_selector, selector};
+use super::metadata::{self, Place};
 use super::names;
 use super::path::FieldPath;
 use super::raw::{self, List, Mapping, PortRef, RawBlock, RawPeer, RawPort, RawSelector, RawSpec};
@@ -25,27 +26,26 @@ const KIND: &str = "NetworkPolicy";
 /// Reads a policy. With a `fault` it is known to be wrong already.
 pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>) -> Read {
     let mut findings = Findings::default();
-    let name = match policy_name(value, &mut findings.problems) {
-        // With a field of the metadata not understood (`namepsace: prod`) nobody knows which pods are meant.
-        Some(name) if findings.problems.is_empty() => name,
-        _ => return Read { label: label_of(value), key: None, outcome: Outcome::Unreadable, findings },
-    };
     findings.problems.extend(fault);
+    let Place { namespace, name } = metadata::place(value, &mut findings);
+    let label = label_of(value);
+    let Some(namespace) = namespace else {
+        return Read { label, key: None, outcome: Outcome::Nothing, findings };
+    };
     let spec = read_spec(value, &mut findings);
-    let policy = spec.and_then(|spec| checked(&name, &spec, version, &mut findings));
+    let whole = name.clone().map(|name| PolicyName { namespace: namespace.clone(), name });
+    let policy = whole.as_ref().zip(spec).and_then(|(name, spec)| checked(name, &spec, version, &mut findings));
     let outcome = match (policy, findings.problems.first()) {
         (Some(policy), None) => Outcome::Object(Object::Policy(policy)),
         (_, first) => {
             let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
-            Outcome::Closed(Object::Policy(closed(name.clone(), value, fault.into())))
+            // Without a name it is given one by its place.
+            let name = PolicyName { namespace, name: name.unwrap_or_default() };
+            Outcome::Closed(Object::Policy(closed(name, value, fault.into())))
         }
     };
-    Read {
-        label: format!("{KIND} {name}"),
-        key: Some(ObjectKey { kind: KIND, namespace: name.namespace, name: name.name }),
-        outcome,
-        findings,
-    }
+    let key = whole.map(|name| ObjectKey { kind: KIND, namespace: name.namespace, name: name.name });
+    Read { label, key, outcome, findings }
 }
 
 /// The policy that isolates the subjects and allows nothing; everything in the namespace when they are not known.
@@ -71,62 +71,13 @@ fn closed(name: PolicyName, value: &Value, fault: Arc<str>) -> Policy {
     }
 }
 
-/// What to call a policy whose metadata is not understood.
+/// What to call a policy, as far as its metadata is understood.
 fn label_of(value: &Value) -> String {
-    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     match (text("/metadata/namespace"), text("/metadata/name")) {
-        (Some(namespace), Some(name)) => format!("{KIND} {namespace}/{name}"),
-        (None, Some(name)) => format!("{KIND} {name}"),
+        (namespace, Some(name)) => format!("{KIND} {}/{name}", namespace.unwrap_or("default")),
         _ => KIND.to_owned(),
     }
-}
-
-fn policy_name(value: &Value, problems: &mut Vec<Problem>) -> Option<PolicyName> {
-    let base = FieldPath::of("metadata");
-    let Some(metadata) = value.get("metadata") else {
-        problems.push(Problem::new(&FieldPath::default(), "missing field `metadata`", "add `metadata` with a `name`"));
-        return None;
-    };
-    match raw::typed::<raw::StrictMetadata>(metadata, &base) {
-        Ok(metadata) => object_name(metadata.name, metadata.namespace, problems),
-        Err(problem) => {
-            problems.push(problem);
-            None
-        }
-    }
-}
-
-/// The name of a namespaced object, checked.
-pub(super) fn object_name(
-    name: Option<String>,
-    namespace: Option<String>,
-    problems: &mut Vec<Problem>,
-) -> Option<PolicyName> {
-    let base = FieldPath::of("metadata");
-    let name = plain_name(name, problems);
-    // As the API server: an empty namespace is an absent one.
-    let namespace = namespace.filter(|namespace| !namespace.is_empty()).unwrap_or_else(|| "default".to_owned());
-    if !names::is_dns_label(&namespace) {
-        let help = "write up to 63 lower-case letters, digits and `-`";
-        problems.push(Problem::new(&base.key("namespace"), format!("invalid namespace {}", quoted(&namespace)), help));
-        return None;
-    }
-    Some(PolicyName::new(namespace, name?))
-}
-
-/// The name of an object, checked.
-pub(super) fn plain_name(name: Option<String>, problems: &mut Vec<Problem>) -> Option<String> {
-    let base = FieldPath::of("metadata");
-    let Some(name) = name.filter(|name| !name.is_empty()) else {
-        problems.push(Problem::new(&base, "missing field `name`", "add `name`"));
-        return None;
-    };
-    if !names::is_dns_subdomain(&name) {
-        let help = "write lower-case letters, digits, `-` and `.`, a letter or digit first and last";
-        problems.push(Problem::new(&base.key("name"), format!("invalid name {}", quoted(&name)), help));
-        return None;
-    }
-    Some(name)
 }
 
 fn read_spec(value: &Value, findings: &mut Findings) -> Option<RawSpec> {
@@ -187,8 +138,7 @@ fn refuse_later_fields(spec: &RawSpec, base: &FieldPath, findings: &mut Findings
     }
 }
 
-const LATER_FIELD: &str =
-    "write `apiVersion: networking.k8s.io/v1`, and mind that there the policy itself isolates its pods";
+const LATER_FIELD: &str = "write `apiVersion: networking.k8s.io/v1`, where the policy itself isolates its pods, or read with --policy-semantics v1";
 
 /// Whether the policy concerns ingress, and egress. As the API server fills it in: without `policyTypes` always ingress,
 /// and egress if there are rules for it.

@@ -45,35 +45,15 @@ pub(super) type Part<T> = Option<Mapping<T>>;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "the other fields are named so that they are known")]
 pub(super) struct RawPolicy {
+    #[serde(default)]
     api_version: IgnoredAny,
+    #[serde(default)]
     kind: IgnoredAny,
     #[serde(default)]
     metadata: IgnoredAny,
     #[serde(default)]
     status: IgnoredAny,
     pub(super) spec: Part<RawSpec>,
-}
-
-/// Every field of `ObjectMeta`, of which the unnamed ones do not matter.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[expect(dead_code, reason = "the other fields are named so that they are known")]
-pub(super) struct StrictMetadata {
-    pub(super) name: Option<String>,
-    pub(super) namespace: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
-    generate_name: Option<IgnoredAny>,
-    self_link: Option<IgnoredAny>,
-    uid: Option<IgnoredAny>,
-    resource_version: Option<IgnoredAny>,
-    generation: Option<IgnoredAny>,
-    creation_timestamp: Option<IgnoredAny>,
-    deletion_timestamp: Option<IgnoredAny>,
-    deletion_grace_period_seconds: Option<IgnoredAny>,
-    owner_references: Option<IgnoredAny>,
-    finalizers: Option<IgnoredAny>,
-    managed_fields: Option<IgnoredAny>,
 }
 
 /// `NetworkPolicySpec`.
@@ -183,6 +163,7 @@ impl<'de> Deserialize<'de> for PortRef {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Metadata {
+    pub(super) creation_timestamp: Option<Value>,
     pub(super) deletion_timestamp: Option<IgnoredAny>,
     pub(super) name: Option<String>,
     pub(super) namespace: Option<String>,
@@ -256,6 +237,8 @@ pub(super) struct RawContainerPort {
 #[derive(Default, Deserialize)]
 pub(super) struct RawPodStatus {
     pub(super) phase: Option<String>,
+    #[serde(rename = "startTime")]
+    pub(super) start_time: Option<Value>,
     #[serde(rename = "podIP")]
     pub(super) pod_ip: Option<String>,
     #[serde(rename = "podIPs")]

@@ -459,10 +459,15 @@ fn the_metadata_of_a_policy_is_held_to_its_fields_as_well() {
     for (object, expected) in [
         (
             "metadata: {nmae: web}",
-            "t.yaml:3: NetworkPolicy: metadata.nmae: unknown field `nmae`, expected one of `name`, `namespace`, `labels`, \
-             `annotations`, `generateName`, `selfLink`, `uid`, `resourceVersion`, `generation`, `creationTimestamp`, \
-             `deletionTimestamp`, `deletionGracePeriodSeconds`, `ownerReferences`, `finalizers`, \
-             `managedFields`|did you mean `name`?",
+            "t.yaml:3: NetworkPolicy: metadata.nmae: unknown field \"nmae\"|did you mean `name`?",
+        ),
+        (
+            "metadata: {name: web, namepsace: prod}",
+            "t.yaml:3: NetworkPolicy default/web: metadata.namepsace: unknown field \"namepsace\"|did you mean `namespace`?",
+        ),
+        (
+            "metadata: {name: 7}",
+            "t.yaml:3: NetworkPolicy: metadata.name: invalid type: integer `7`, expected a string|put the value in quotes",
         ),
         ("metadata: {}", "t.yaml:3: NetworkPolicy: metadata: missing field `name`|add `name`"),
         (
@@ -472,7 +477,7 @@ fn the_metadata_of_a_policy_is_held_to_its_fields_as_well() {
         ("spec: {}", "t.yaml:1: NetworkPolicy: missing field `metadata`|add `metadata` with a `name`"),
         (
             "metadata: {name: Web}",
-            "t.yaml:3: NetworkPolicy Web: metadata.name: invalid name \"Web\"|write lower-case letters, digits, `-` and `.`, a \
+            "t.yaml:3: NetworkPolicy default/Web: metadata.name: invalid name \"Web\"|write lower-case letters, digits, `-` and `.`, a \
              letter or digit first and last",
         ),
         (
@@ -544,24 +549,55 @@ fn a_policy_of_another_api_version_is_never_passed_over() {
 }
 
 #[test]
-fn policies_of_other_products_are_counted_and_warned_about_once() {
-    let one = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n---\n";
-    let other = "apiVersion: projectcalico.org/v3\nkind: NetworkPolicy\nmetadata: {name: a}\n";
-    let loaded = strict(&format!("{one}{one}{other}")).unwrap();
-    let counts: Vec<_> = loaded.skipped.iter().map(|(kind, &count)| (kind.as_str(), count)).collect();
-    assert_eq!(counts, [("cilium.io/v2 CiliumNetworkPolicy", 2), ("projectcalico.org/v3 NetworkPolicy", 1)]);
-    let help = "\n  help: only networking.k8s.io/v1 NetworkPolicy is read";
-    assert_eq!(
-        messages(&loaded.warnings),
-        [
-            format!(
-                "t.yaml:1: policies of kind cilium.io/v2 CiliumNetworkPolicy are not read, and so not enforced{help}"
-            ),
-            format!(
-                "t.yaml:9: policies of kind projectcalico.org/v3 NetworkPolicy are not read, and so not enforced{help}"
-            ),
-        ]
-    );
+fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_each_unless_they_may_be_ignored() {
+    for (api_version, kind, name) in [
+        ("cilium.io/v2", "CiliumNetworkPolicy", "CiliumNetworkPolicy"),
+        ("cilium.io/v2", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicy"),
+        ("projectcalico.org/v3", "NetworkPolicy", "NetworkPolicy.projectcalico.org"),
+        ("crd.projectcalico.org/v1", "GlobalNetworkPolicy", "GlobalNetworkPolicy"),
+        ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "ClusterNetworkPolicy.crd.antrea.io"),
+        ("k8s.ovn.org/v1", "EgressFirewall", "EgressFirewall"),
+    ] {
+        let one = format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: a}}\n---\n");
+        let text = one.repeat(3);
+        for strictness in [Strictness::Strict, Strictness::Lenient] {
+            let errors = messages(&load_text("t.yaml", &text, strictness).unwrap_err());
+            let [error] = &errors[..] else { panic!("{kind}: {errors:?}") };
+            assert!(
+                error.starts_with(&format!("t.yaml:1: objects of kind {api_version} {kind} restrict traffic")),
+                "{error}"
+            );
+            let written = error.split("--ignore ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+            for name in [name, written] {
+                let options = Options { ignored: [name.parse().unwrap()].into(), ..strictness.into() };
+                let loaded = load_text("t.yaml", &text, options).unwrap();
+                assert!(loaded.warnings.is_empty() && loaded.unenforced.is_empty(), "{name}");
+                assert_eq!((loaded.ignored.values().sum::<usize>(), loaded.skipped.len()), (3, 0), "{name}");
+            }
+            let other = Options { ignored: ["OtherNetworkPolicy".parse().unwrap()].into(), ..strictness.into() };
+            assert!(load_text("t.yaml", &text, other).is_err());
+            let report = Options { unenforced: Unenforced::Report, ..strictness.into() };
+            assert_eq!(messages(&load_text("t.yaml", &text, report).unwrap().unenforced), errors);
+        }
+    }
+    // Nobody enforces these, or they restrict nothing.
+    let others = "{apiVersion: projectcalico.org/v3, kind: StagedNetworkPolicy}\n---\n{apiVersion: stats.antrea.io/v1alpha1, kind: NetworkPolicyStats}";
+    assert!(strict(others).unwrap().warnings.is_empty());
+}
+
+#[test]
+fn kubernetes_own_policies_cannot_be_ignored() {
+    for wrong in [
+        "NetworkPolicy",
+        "networkpolicy.networking.k8s.io",
+        "NetworkPolicy.extensions",
+        "",
+        ".x",
+        "a.",
+        "cilium.io/v2 X",
+    ] {
+        assert!(wrong.parse::<KindName>().is_err(), "{wrong}");
+    }
 }
 
 #[test]
@@ -592,12 +628,61 @@ fn a_faulty_policy_whose_subjects_are_not_known_isolates_its_whole_namespace() {
 }
 
 #[test]
-fn a_policy_whose_namespace_is_not_known_is_an_error_in_both_modes() {
-    let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n";
-    for metadata in
-        ["metadata: {name: web, namepsace: prod}", "metadata: {namespace: prod}", "metadata: []", "metadata: {name: 7}"]
-    {
+fn a_policy_whose_metadata_is_not_understood_isolates_where_it_can_be_known_to() {
+    let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec: {podSelector: {matchLabels: {a: b}}, ingress: [{}]}\n";
+    for (metadata, name) in [
+        ("metadata: {name: web, namepsace: prod}", "prod/web"),
+        ("metadata: {nmae: web, namespace: prod}", "prod/web"),
+        ("metadata: {namespace: prod}", "prod/unnamed at t.yaml:1"),
+        ("metadata: {namespace: prod, name: Web}", "prod/unnamed at t.yaml:1"),
+        ("metadata: []", "default/unnamed at t.yaml:1"),
+        ("metadata:", "default/unnamed at t.yaml:1"),
+        ("", "default/unnamed at t.yaml:1"),
+        ("metadata: {name: 7, namespace: 8}", "8/7"),
+    ] {
         let text = format!("{head}{metadata}\n");
-        assert!(load_text("t.yaml", &text, Strictness::Lenient).is_err(), "{metadata}");
+        assert_eq!(errors(&text).len().min(1), 1, "{metadata}");
+        let loaded = lenient(&text);
+        let policy = policies(&loaded)[0];
+        assert_eq!(policy.name.to_string(), name, "{metadata}");
+        assert_eq!((&policy.ingress, &policy.egress), (&Some(vec![]), &Some(vec![])), "{metadata}");
+        assert_eq!(policy.subject, labels(&[("a", "b")]), "{metadata}");
+        assert!(policy.fault.is_some() && loaded.faulty == 1 && !loaded.warnings.is_empty(), "{metadata}");
     }
+    // No pod can be in these: the policy concerns nobody.
+    for namespace in ["a.b", "[prod]", "{}", "Prod"] {
+        let loaded = lenient(&format!("{head}metadata: {{name: web, namespace: {namespace}}}\n"));
+        assert_eq!((loaded.objects.len(), loaded.faulty, loaded.warnings.total()), (0, 1, 1), "{namespace}");
+    }
+}
+
+#[test]
+fn policies_without_names_are_kept_apart() {
+    let one = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {}}";
+    let loaded = lenient(&format!("{{apiVersion: v1, kind: List, items: [{one}, {one}, {one}]}}"));
+    let names: std::collections::BTreeSet<_> = policies(&loaded).iter().map(|policy| policy.name.clone()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+}
+
+#[test]
+fn a_field_of_the_metadata_that_is_not_known_is_worth_a_warning_and_no_more() {
+    let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec: {podSelector: {}}\n";
+    for (metadata, warning) in [
+        (
+            "{name: web, shardOfTomorrow: {a: [1]}}",
+            "t.yaml:4: NetworkPolicy default/web: metadata.shardOfTomorrow: unknown field",
+        ),
+        ("{name: web, names: [a]}", "t.yaml:4: NetworkPolicy default/web: metadata.names: unknown field"),
+        ("{name: web, labels: {v: 1.10}}", "t.yaml:4: NetworkPolicy default/web: metadata.labels.v: invalid type"),
+        ("{name: web, annotations: []}", "t.yaml:4: NetworkPolicy default/web: metadata.annotations: invalid type"),
+    ] {
+        let text = format!("{head}metadata: {metadata}\n");
+        let (one, other) = (strict(&text).unwrap(), lenient(&text));
+        assert_eq!(one, other, "{metadata}");
+        assert!(policies(&one)[0].fault.is_none() && one.faulty == 0, "{metadata}");
+        let warnings = messages(&one.warnings);
+        assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");
+    }
+    let of_old = strict(&format!("{head}metadata: {{name: web, clusterName: x, initializers: []}}\n")).unwrap();
+    assert!(of_old.warnings.is_empty());
 }

@@ -1,8 +1,26 @@
 //! `extensions/v1beta1`: the namespace isolates, policies only allow, and an empty list allows nothing.
 
-use super::Loaded;
-use super::tests::{errors, lenient, policies, strict};
+use super::tests::{messages, policies};
+use super::{Loaded, Options, Semantics, SourceErrors, Strictness, load_text};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, PolicyVersion};
+
+const OF_2016: Semantics = Semantics::V1beta1 { default: IngressIsolation::ClusterDefault };
+
+fn read(text: &str, strictness: Strictness, semantics: Semantics) -> Result<Loaded, SourceErrors> {
+    load_text("t.yaml", text, Options { strictness, semantics, ..Options::default() })
+}
+
+fn strict(text: &str) -> Result<Loaded, SourceErrors> {
+    read(text, Strictness::Strict, OF_2016)
+}
+
+fn lenient(text: &str) -> Loaded {
+    read(text, Strictness::Lenient, OF_2016).unwrap()
+}
+
+fn errors(text: &str) -> Vec<String> {
+    messages(&strict(text).unwrap_err())
+}
 
 fn beta(spec: &str) -> String {
     format!(
@@ -65,4 +83,61 @@ fn a_namespace_that_is_being_deleted_is_known_as_such() {
         let loaded = strict(text).unwrap();
         assert!(matches!(&loaded.objects[..], [Object::Namespace(namespace)] if namespace.terminating), "{text}");
     }
+}
+
+#[test]
+fn servers_since_1_7_take_v1beta1_for_v1_and_ignore_the_annotation() {
+    let spec = "{podSelector: {}, policyTypes: [Ingress, Egress], ingress: [{from: [], ports: []}], \
+                egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 1, endPort: 2}]}]}";
+    let v1 = |text: &str| read(text, Strictness::Strict, Semantics::V1).unwrap();
+    let (old, new) = (v1(&beta(spec)), v1(&beta(spec).replace("extensions/v1beta1", "networking.k8s.io/v1")));
+    assert_eq!(policies(&old), policies(&new));
+    assert!(old.warnings.is_empty() && policies(&old)[0].version == PolicyVersion::V1);
+    for (annotation, is_told) in [
+        (r#"{"ingress": {"isolation": "DefaultDeny"}}"#, true),
+        ("DefaultDeny", true),
+        ("{}", false),
+        (r#"{"ingress": {}}"#, false),
+    ] {
+        let loaded = v1(&namespace(annotation));
+        let [Object::Namespace(read)] = &loaded.objects[..] else { panic!("a namespace expected") };
+        assert_eq!(read.isolation, IngressIsolation::ClusterDefault, "{annotation}");
+        let warnings = messages(&loaded.warnings);
+        assert_eq!(warnings.len(), usize::from(is_told), "{warnings:?}");
+        let told = |warning: &String| {
+            warning.starts_with("t.yaml:6: Namespace myns: ") && warning.contains("ignores it since 1.7")
+        };
+        assert!(
+            warnings.iter().all(|warning| told(warning) && warning.contains("--policy-semantics v1beta1")),
+            "{warnings:?}"
+        );
+    }
+}
+
+#[test]
+fn a_policy_that_only_allows_where_nothing_isolates_is_worth_a_warning() {
+    let policy = beta("{podSelector: {}, ingress: [{}]}");
+    let told = |text: &str, default| {
+        let loaded = read(text, Strictness::Strict, Semantics::V1beta1 { default }).unwrap();
+        messages(&loaded.warnings)
+    };
+    let isolating = namespace(r#"{"ingress": {"isolation": "DefaultDeny"}}"#);
+    let silent = "{apiVersion: v1, kind: Namespace, metadata: {name: myns}}\n";
+    for (namespace, default, is_idle) in [
+        ("", IngressIsolation::ClusterDefault, true),
+        (silent, IngressIsolation::ClusterDefault, true),
+        (&*isolating, IngressIsolation::ClusterDefault, false),
+        ("", IngressIsolation::DefaultDeny, false),
+        (silent, IngressIsolation::DefaultDeny, false),
+    ] {
+        let warnings = told(&format!("{policy}\n---\n{namespace}"), default);
+        assert_eq!(warnings.len(), usize::from(is_idle), "{namespace}: {warnings:?}");
+        assert!(
+            warnings
+                .iter()
+                .all(|warning| warning.starts_with("t.yaml:1: NetworkPolicy myns/p: the policy has no effect"))
+        );
+    }
+    let v1 = policy.replace("extensions/v1beta1", "networking.k8s.io/v1");
+    assert!(told(&v1, IngressIsolation::ClusterDefault).is_empty());
 }

@@ -2,7 +2,9 @@
 
 use super::tests::{errors, lenient, messages, strict};
 use super::*;
-use crate::object::{ContainerPort, Denied, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Transport};
+use crate::object::{
+    ContainerPort, Denied, Lifetime, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Timestamp, Transport,
+};
 
 fn only(text: &str) -> Object {
     let loaded = strict(text).unwrap_or_else(|errors| panic!("{errors}"));
@@ -39,6 +41,8 @@ fn a_pod_keeps_what_policy_needs() {
 metadata:
   name: web-1
   namespace: shop
+  creationTimestamp: 2026-01-02T00:00:00Z
+  deletionTimestamp: 2026-01-02T01:00:00Z
   labels: {app: web, empty: ""}
   annotations:
     k8s.v1.cni.cncf.io/network-status: '[{"name": "x", "mac": "00:00:00:00:00:01"}, {"default": true, "mac": "02:0A:00:00:00:ff"}]'
@@ -50,7 +54,7 @@ spec:
   - name: a
     ports: [{containerPort: 80, name: http}, {containerPort: 81}, {containerPort: 53, name: dns, protocol: UDP}]
   - name: b
-status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}
+status: {phase: Running, startTime: "2026-01-02T00:00:01Z", podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}
 "#;
     let port = |name: &str, transport, port| ContainerPort { name: name.into(), transport, port };
     let expected = Pod {
@@ -61,6 +65,12 @@ status: {phase: Running, podIP: 10.0.0.1, podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1
         mac: Some([2, 10, 0, 0, 0, 255]),
         host_network: true,
         finished: false,
+        lifetime: Lifetime {
+            terminating: true,
+            running: true,
+            started: Timestamp::parse("2026-01-02T00:00:01Z"),
+            created: Timestamp::parse("2026-01-02T00:00:00Z"),
+        },
         ports: vec![port("http", Transport::Tcp, 80), port("dns", Transport::Udp, 53)],
     };
     assert_eq!(pod(text), expected);
@@ -208,11 +218,12 @@ fn a_namespace_with_the_name_of_another_in_its_label_is_an_error() {
 fn a_node_keeps_its_addresses_and_blocks() {
     let text = "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {os: linux}}, spec: {podCIDR: 10.1.0.0/24, podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}, \
                 status: {addresses: [{type: InternalIP, address: 192.168.0.1}, {type: Hostname, address: n1}, \
-                {type: ExternalIP, address: 'fd01::1'}, {type: InternalDNS, address: n1.x}]}}";
+                {type: ExternalIP, address: 'fd01::1'}, {type: InternalDNS, address: n1.x}, \
+                {type: Hostname, address: 192.168.0.2}, {type: Hostname, address: 192.168.0.1}]}}";
     let expected = Node {
         name: "n1".into(),
         labels: [("os".into(), "linux".into())].into(),
-        addresses: vec!["192.168.0.1".parse().unwrap(), "fd01::1".parse().unwrap()],
+        addresses: vec!["192.168.0.1".parse().unwrap(), "fd01::1".parse().unwrap(), "192.168.0.2".parse().unwrap()],
         pod_cidrs: vec!["10.1.0.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
     };
     assert_eq!(only(text), Object::Node(expected));
@@ -238,7 +249,7 @@ fn faults_of_a_node_are_told() {
 }
 
 #[test]
-fn faulty_nodes_and_faulty_pods_without_an_address_are_left_out_where_faults_are_survived() {
+fn pods_and_nodes_without_a_name_are_left_out_where_faults_are_survived() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {b: 1}}, status: {podIP: ''}}\n---\n\
                 {apiVersion: v1, kind: Pod, metadata: {}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: N}}\n---\n\
                 {apiVersion: v1, kind: Pod, metadata: {name: b}}\n";
@@ -247,6 +258,19 @@ fn faulty_nodes_and_faulty_pods_without_an_address_are_left_out_where_faults_are
     let help: Vec<_> = messages(&loaded.warnings);
     assert_eq!(help.len(), 3);
     assert!(help.iter().all(|message| message.ends_with("; until then the object is left out")), "{help:#?}");
+}
+
+#[test]
+fn a_faulty_node_keeps_the_addresses_and_blocks_that_can_be_read() {
+    let text = "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: []}, spec: {podCIDRs: [10.1.0.0, 10.2.0.0/16]}, \
+                status: {addresses: [{type: InternalIP, address: x}, {type: InternalIP, address: 192.0.2.1}, 7]}}";
+    let expected = Node {
+        name: "n1".into(),
+        labels: [].into(),
+        addresses: vec!["192.0.2.1".parse().unwrap()],
+        pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()],
+    };
+    assert_eq!(lenient(text).objects, [Object::Node(expected)]);
 }
 
 #[test]

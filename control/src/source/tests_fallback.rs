@@ -2,7 +2,7 @@
 
 use bulkhead_classifier::{Action, Key, protocol};
 
-use super::tests::{errors, lenient, messages, policies, policy_text};
+use super::tests::{messages, policies, policy_text};
 use super::*;
 use crate::cache::Event;
 use crate::object::{
@@ -11,6 +11,17 @@ use crate::object::{
 use crate::pipeline::Pipeline;
 use crate::processor::Scope;
 use crate::renderer::acl::Attachment;
+
+const OF_2016: Semantics = Semantics::V1beta1 { default: IngressIsolation::ClusterDefault };
+
+fn lenient(text: &str) -> Loaded {
+    let options = Options { semantics: OF_2016, ..Strictness::Lenient.into() };
+    load_text("t.yaml", text, options).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn errors(text: &str) -> Vec<String> {
+    messages(&load_text("t.yaml", text, Options { semantics: OF_2016, ..Options::default() }).unwrap_err())
+}
 
 const DENY: &str = r#"{"ingress": {"isolation": "DefaultDeny"}}"#;
 
@@ -150,11 +161,14 @@ fn a_selector_of_absent_labels_selects_no_namespace_whose_labels_are_not_known()
 }
 
 #[test]
-fn a_namespace_whose_name_cannot_be_read_is_refused_since_it_may_hide_an_isolation() {
-    for metadata in ["{}", "[]", "{name: 7}", "{name: X}", "null"] {
+fn a_namespace_that_no_pod_can_be_in_is_left_out() {
+    for metadata in ["{}", "[]", "{name: {}}", "{name: X}", "null"] {
         let text = format!("{{apiVersion: v1, kind: Namespace, metadata: {metadata}}}");
-        assert!(load_text("t.yaml", &text, Strictness::Lenient).is_err(), "{metadata}");
+        let loaded = lenient(&text);
+        assert_eq!((loaded.objects.len(), loaded.faulty, loaded.warnings.total()), (0, 1, 1), "{metadata}");
+        assert!(!errors(&text).is_empty(), "{metadata}");
     }
+    assert_eq!(&*only_namespace("{apiVersion: v1, kind: Namespace, metadata: {name: 7}}").name, "7");
 }
 
 #[test]
@@ -200,7 +214,7 @@ fn a_pod_with_a_bad_port_stays_bound_by_its_policies() {
 }
 
 #[test]
-fn a_pod_with_an_address_of_which_anything_else_is_not_known_is_refused_in_both_modes() {
+fn a_pod_of_which_more_than_its_ports_is_not_known_is_nobody_and_the_others_stay() {
     let text = |metadata: &str, spec: &str, status: &str| {
         format!("{{apiVersion: v1, kind: Pod, metadata: {metadata}, spec: {spec}, status: {status}}}")
     };
@@ -225,10 +239,14 @@ fn a_pod_with_an_address_of_which_anything_else_is_not_known_is_refused_in_both_
         let text = text(metadata, spec, status);
         let errors = errors(&text);
         assert_eq!(errors.len(), 1, "{text}: {errors:?}");
-        let lenient = load_text("t.yaml", &text, Strictness::Lenient).unwrap_err();
-        assert_eq!(messages(&lenient), errors, "{text}");
+        let other = pod("x", "other", "10.0.0.9", "");
+        for text in [format!("{text}\n---\n{other}"), format!("{other}{text}")] {
+            let loaded = lenient(&text);
+            assert_eq!((loaded.objects.len(), loaded.faulty), (1, 1), "{text}");
+            let [warning] = &messages(&loaded.warnings)[..] else { panic!("{text}: {}", loaded.warnings) };
+            assert!(warning.ends_with("; until then the object is left out"), "{warning}");
+        }
     }
-    // Policies bind none of these.
     for (metadata, spec, status) in [
         ("{name: a, labels: []}", "{}", "{}"),
         ("{name: a, labels: []}", "{hostNetwork: true}", address),
@@ -239,7 +257,7 @@ fn a_pod_with_an_address_of_which_anything_else_is_not_known_is_refused_in_both_
 }
 
 #[test]
-fn a_repeated_pod_with_an_address_is_refused_unless_both_are_the_same_but_for_their_ports() {
+fn two_pods_of_one_name_are_nobody_unless_they_are_the_same_but_for_their_ports() {
     let ports = |ports: &str| pod("x", "a", "10.0.0.1", &format!(", containers: [{{ports: [{ports}]}}]"));
     let (one, other) =
         (ports("{name: p, containerPort: 1}"), ports("{name: p, containerPort: 1}, {name: q, containerPort: 2}"));
@@ -255,8 +273,11 @@ fn a_repeated_pod_with_an_address_is_refused_unless_both_are_the_same_but_for_th
         without_address.replace("app: a", "app: 1"),
     ] {
         for text in [format!("{one}{different}"), format!("{different}{one}"), format!("{one}{different}{one}")] {
-            let errors = load_text("t.yaml", &text, Strictness::Lenient).expect_err(&text);
-            assert!(errors.to_string().contains("the object is given twice"), "{errors}");
+            let loaded = lenient(&text);
+            assert_eq!(loaded.objects, [], "{text}");
+            let warnings = loaded.warnings.to_string();
+            assert!(warnings.contains("the object is given twice"), "{warnings}");
+            assert!(errors(&text).iter().any(|error| error.contains("the object is given twice")), "{text}");
         }
     }
     let loaded = lenient(&(without_address.clone() + &without_address.replace("app: a", "app: b")));

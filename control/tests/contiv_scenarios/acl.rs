@@ -329,7 +329,7 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
     renderer.render(&resync).unwrap();
     let tables = renderer.node_tables(NODE).unwrap();
     assert_eq!(tables.generation, 5);
-    assert_eq!(guarded(&tables), vswitch.guarded());
+    assert_eq!(guarded(tables), vswitch.guarded());
 
     // An event that repeats what is known does not even reach the renderers.
     let generation = vswitch.generation();

@@ -201,25 +201,21 @@ impl State {
         namespaces.chain(nodes).chain(pods).chain(policies).chain(cluster_policies).collect()
     }
 
-    /// Who has the address: a running pod, the node whose own it is or whose network a running pod shares, or nobody.
+    /// Who has the address: the node whose own it is or whose network a running pod shares, a running pod, or nobody. Of several
+    /// pods the one that is newer than each of the others.
     pub(crate) fn owner(&self, address: IpAddr) -> Owner<'_> {
-        let mut found = Owner::Nobody;
-        let mut add = |owner| match &found {
-            Owner::Nobody => found = owner,
-            other if *other == owner => {}
-            _ => found = Owner::Several,
-        };
-        for node in self.nodes.values().filter(|node| node.addresses.contains(&address)) {
-            add(Owner::Node(node.name.clone()));
+        let running = || self.pods.values().filter(|pod| !pod.finished && pod.addresses.contains(&address));
+        let own = self.nodes.values().filter(|node| node.addresses.contains(&address)).map(|node| &node.name);
+        let shared = running().filter(|pod| pod.host_network).filter_map(|pod| pod.node.as_ref());
+        let nodes: BTreeSet<&Arc<str>> = own.chain(shared).collect();
+        match nodes.len() {
+            0 => {}
+            1 => return Owner::Node(nodes.into_iter().next().unwrap().clone()),
+            _ => return Owner::Several,
         }
-        for pod in self.pods.values().filter(|pod| !pod.finished && pod.addresses.contains(&address)) {
-            match (pod.host_network, &pod.node) {
-                (false, _) => add(Owner::Pod(pod)),
-                (true, Some(node)) => add(Owner::Node(node.clone())),
-                (true, None) => {}
-            }
-        }
-        found
+        let pods: Vec<&Pod> = running().filter(|pod| !pod.host_network).collect();
+        let beats_all = |pod: &&&Pod| pods.iter().all(|other| other.name == pod.name || is_newer(pod, other));
+        pods.iter().find(beats_all).map_or(Owner::Nobody, |pod| Owner::Pod(pod))
     }
 
     /// Whether the cluster lets the flow through.
@@ -275,6 +271,25 @@ impl State {
             },
         }
     }
+}
+
+/// Whether of two pods with one address it is the first that has it.
+fn is_newer(one: &Pod, other: &Pod) -> bool {
+    let (one, other) = (one.lifetime, other.lifetime);
+    if one.terminating != other.terminating {
+        return other.terminating;
+    }
+    if one.running != other.running {
+        return one.running;
+    }
+    for times in [(one.started, other.started), (one.created, other.created)] {
+        if let (Some(one), Some(other)) = times
+            && one != other
+        {
+            return one > other;
+        }
+    }
+    false
 }
 
 /// A flow with its ends looked up, while it is judged.

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::object::{
-    ContainerPort, IngressIsolation, IpBlock, Labels, Namespace, NamespaceScope, Node, Object, Peer, Pod, PodName,
-    PodPeer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Transport,
+    ContainerPort, IngressIsolation, IpBlock, Labels, Lifetime, Namespace, NamespaceScope, Node, Object, Peer, Pod,
+    PodName, PodPeer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Timestamp, Transport,
 };
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 use ipnet::IpNet;
@@ -114,6 +114,7 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
         mac: None,
         host_network,
         finished: rng.chance(7),
+        lifetime: lifetime(rng),
         ports: container_ports(rng),
     };
     if host_network {
@@ -122,6 +123,15 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
         pod.addresses = vec![node_address(rng.chance(30), host)];
     }
     pod
+}
+
+/// Few points in time, so that some pods are as old as others.
+fn lifetime(rng: &mut Rng) -> Lifetime {
+    let time = |rng: &mut Rng| Timestamp::parse(&format!("2026-01-01T00:00:0{}Z", rng.below(4)));
+    let (terminating, running) = (rng.chance(10), rng.chance(80));
+    let started = if rng.chance(60) { time(rng) } else { None };
+    let created = if rng.chance(60) { time(rng) } else { None };
+    Lifetime { terminating, running, started, created }
 }
 
 fn addresses(rng: &mut Rng, name: &PodName) -> Vec<IpAddr> {
@@ -152,7 +162,8 @@ fn container_ports(rng: &mut Rng) -> Vec<ContainerPort> {
 /// The pod with one thing changed.
 pub(crate) fn changed_pod(rng: &mut Rng, pod: &Pod) -> Pod {
     let mut pod = pod.clone();
-    match rng.below(10) {
+    match rng.below(11) {
+        10 => pod.lifetime = lifetime(rng),
         0..4 => pod.labels = labels(rng, POD_LABELS),
         4 | 5 => pod.ports = container_ports(rng),
         6 if !pod.host_network => pod.addresses = addresses(rng, &pod.name),

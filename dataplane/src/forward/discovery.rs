@@ -88,10 +88,11 @@ impl<T> Forwarder<T> {
         let Request { neighbour: NeighbourId { port, address }, to } = request;
         let message = match address {
             IpAddr::V4(target) => {
-                // The node's kernel does not answer questions that come from its own address. There, and without an address of
-                // the node, the vswitch asks as RFC 5227 §2.1 has it, from none.
-                let sender = match node_address(snapshot, address) {
-                    Some(IpAddr::V4(sender)) if snapshot.host() != Some(port) => sender,
+                let asker =
+                    if snapshot.host() == Some(port) { pod_address(snapshot) } else { node_address(snapshot, address) };
+                // Without an address of its own the vswitch asks as RFC 5227 §2.1 has it, from none.
+                let sender = match asker {
+                    Some(IpAddr::V4(sender)) => sender,
                     _ => Ipv4Addr::UNSPECIFIED,
                 };
                 Message::ArpRequest { target, sender, to }
@@ -237,4 +238,11 @@ fn checked_message<'a>(frame: &'a [u8], flow: &Flow) -> Result<&'a [u8], DropRea
     let is_right = packet.next_header() == protocol::ICMPV6
         && icmpv6::Message::new_checked(message).is_ok_and(|message| message.has_right_checksum(src, dst));
     if is_right { Ok(message) } else { Err(DropReason::NdMalformed) }
+}
+
+/// The IPv4 address of a pod, to ask the node with. The node does not answer what comes from an address of its own; and from none only
+/// for the addresses of that interface, not for those of others such as node-local DNS. Its routes to pods lead back here.
+fn pod_address(snapshot: &Snapshot) -> Option<IpAddr> {
+    let pods = snapshot.ports().iter().filter(|port| port.kind == PortKind::Pod);
+    pods.flat_map(|port| &port.addresses).copied().find(IpAddr::is_ipv4)
 }

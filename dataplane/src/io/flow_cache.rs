@@ -14,8 +14,10 @@
 //! ends or an entry that is lost needs no message, and a change of a port or of its policy ends the port's copies at once.
 //!
 //! The cache is faster than the worker, so a packet that it forwards would overtake those of its flow that the worker still
-//! has. Therefore a flow has a gate, which is closed when the flow is added: its packets still come to the worker, and are
-//! counted at the gate. When the worker has sent all that had come to it, it opens the gate, if none was counted meanwhile.
+//! has. Therefore a flow has a latch, which is closed when the flow is added: its packets still come to the worker, and are
+//! counted at the latch. When the worker has sent all that had come to it, it opens the latch, if none was counted meanwhile.
+
+use std::net::IpAddr;
 
 use bulkhead_classifier::OriginId;
 
@@ -25,9 +27,25 @@ use crate::{Flow, PortId, Snapshot};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowSlot(pub u16);
 
-/// A flow's gate, by number. Flows may share one: it is open or closed for all of them.
+/// A flow's latch, by number. Flows may share one: it is open or closed for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowGate(pub u16);
+pub struct FlowLatch(pub u16);
+
+/// The addresses and ports that a flow's packets leave with. What stays is as in the flow, and both addresses are of its
+/// family.
+///
+/// The other direction is a flow of its own, with a translation back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Translation {
+    /// The source address.
+    pub src: IpAddr,
+    /// The destination address.
+    pub dst: IpAddr,
+    /// The source port.
+    pub sport: u16,
+    /// The destination port.
+    pub dport: u16,
+}
 
 /// One direction of an established session, and what is done with its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +60,7 @@ pub struct CachedFlow {
     pub epochs: [u64; 2],
     /// How often neighbours behind these two ports had moved ([`FlowCache::moves`]) when the packet's way was found.
     pub moves: [u16; 2],
-    /// Who talks to whom: TCP or UDP.
+    /// Who talks to whom as the packets come in: TCP or UDP.
     pub flow: Flow,
     /// The MAC addresses that the packets come with, destination first; packets with others are not of it.
     pub received: [u8; 12],
@@ -50,6 +68,8 @@ pub struct CachedFlow {
     pub sent: [u8; 12],
     /// Whether their TTL or hop limit becomes one less: the way leads to another machine or pod.
     pub is_hop: bool,
+    /// Other addresses and ports that they leave with; none when they keep theirs.
+    pub translation: Option<Translation>,
     /// The longest frame that the way out carries, in bytes.
     pub longest: u16,
     /// The rule that allowed the session.
@@ -57,7 +77,7 @@ pub struct CachedFlow {
     /// How long the copy is good, in nanoseconds from now.
     pub lease: u64,
     /// What keeps its packets in order.
-    pub gate: FlowGate,
+    pub latch: FlowLatch,
 }
 
 /// Whoever forwards packets of known flows before they come to a worker.
@@ -65,11 +85,11 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// Whether packets can be sent out of a port from there.
     fn reaches(&self, out: FlowSlot) -> bool;
 
-    /// Takes a flow, in place of what it had for its packets, and closes its gate. May forget it at any time.
+    /// Takes a flow, in place of what it had for its packets, and closes its latch. May forget it at any time.
     fn add(&self, flow: &CachedFlow);
 
-    /// How many packets of flows that it has were left to the workers because the gate is closed.
-    fn passed(&self, gate: FlowGate) -> u64;
+    /// How many packets of flows that it has were left to the workers because the latch is closed.
+    fn passed(&self, latch: FlowLatch) -> u64;
 
     /// How often neighbours behind a port have moved, modulo 65,536.
     fn moves(&self, port: PortId) -> u16;
@@ -77,8 +97,8 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// A neighbour behind the port has another MAC address: ends all flows from and to the port.
     fn moved(&self, port: PortId);
 
-    /// Opens a gate; with a number only if [`passed`](Self::passed) still says so. Whether it is open now.
-    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool;
+    /// Opens a latch; with a number only if [`passed`](Self::passed) still says so. Whether it is open now.
+    fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool;
 }
 
 /// The control thread's end of a cache in the kernel.

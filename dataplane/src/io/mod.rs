@@ -37,7 +37,7 @@ pub use capture_port::{CaptureClock, CaptureFilter, CaptureInput, CapturePort, C
 pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
-pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
+pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, KernelFlows, Translation};
 pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
@@ -46,11 +46,11 @@ pub use port_finder::PortFinder;
 pub use xsk::Generator;
 pub(crate) use xsk::map_file;
 pub use xsk::{
-    Frame, Interface, KernelFlowCache, KernelRoute, LinkEvent, LinkFeatures, LinkInfo, LinkStatus, LinkWatch, PollSet,
-    QueueConfig, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcHook, TcProgram, Umem, UmemError, Waker, XdpMode,
-    XskError, XskPort, default_route_interfaces, in_namespace, is_trunk_in_use, kernel_routes, links, poll,
-    remove_tc_datapath, set_generic_receive_offload, set_transmit_checksum_offload, takes_xdp_frames, tc_programs,
-    transmit_checksum_offload, xdp_programs,
+    AddressWatch, Frame, Interface, InterfaceAddress, KernelFlowCache, KernelRoute, LinkEvent, LinkFeatures, LinkInfo,
+    LinkStatus, LinkWatch, PollSet, QueueConfig, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcHook, TcProgram,
+    Umem, UmemError, Waker, XdpMode, XskError, XskPort, addresses, default_route_interfaces, in_namespace,
+    is_trunk_in_use, kernel_routes, links, poll, remove_tc_datapath, set_generic_receive_offload,
+    set_transmit_checksum_offload, takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 
 use crate::LinkType;

@@ -3,7 +3,7 @@
 //! Some hits of each burst are sampled. Flows in the cache do not come any more, so what comes is what is not in there, and
 //! the busiest of it is sampled most: no count per flow is needed to find the flows that are worth it.
 //!
-//! A gate is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
+//! A latch is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
 //! for long enough that nothing is left that could be overtaken. See [`crate::io::FlowCache`].
 //!
 //! A flow through the uplink depends on a neighbour that may move: then all flows of the uplink end
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::stage::Chain;
 use crate::forward::Forwarder;
-use crate::io::{CachedFlow, FlowCache, FlowGate, FlowSlot};
+use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot};
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
 /// Hits of a burst that are sampled, and so the system calls (1.3 to 1.7 us each) that a burst can cost: a twentieth
@@ -28,11 +28,11 @@ const RECENT: usize = 1 << 10;
 /// and those that the cache leaves to the worker whatever it knows, would cost a system call each.
 const PAUSE: u64 = 10_000_000;
 
-/// Gates that are watched until they can be opened; beyond that a gate is opened at once. More than are added in the
+/// Latches that are watched until they can be opened; beyond that a latch is opened at once. More than are added in the
 /// [`LONGEST_WAIT`] of a worker that has its hands full.
-const MOST_GATED: usize = 1 << 12;
+const MOST_LATCHED: usize = 1 << 12;
 
-/// A packet that was counted at a gate is in a port's queue at the end of the kernel's poll of that interface, which takes 64
+/// A packet that was counted at a latch is in a port's queue at the end of the kernel's poll of that interface, which takes 64
 /// packets at the most. When the count has been the same for this long, 80 us in nanoseconds, a round finds all of them: bursts
 /// of 16 were then never overtaken in some 300 changes, and without the pause in a few. Less than a worker's patience, so that it
 /// does not go to sleep before.
@@ -46,7 +46,7 @@ const QUIET_LANES: u64 = 1_000_000;
 /// all that it found is enough. What the kernel's poll still had may be overtaken, once.
 const WAIT: u64 = 50_000_000;
 
-/// After this long, 100 ms in nanoseconds, a gate is opened in any case. A worker that has not caught up until then loses
+/// After this long, 100 ms in nanoseconds, a latch is opened in any case. A worker that has not caught up until then loses
 /// packets, which is worse than some that change places, once.
 const LONGEST_WAIT: u64 = 100_000_000;
 
@@ -79,10 +79,10 @@ impl Allowance {
     }
 }
 
-/// A flow that was added, and whose gate is still closed.
+/// A flow that was added, and whose latch is still closed.
 #[derive(Clone, Copy, Debug)]
-struct GatedFlow {
-    gate: FlowGate,
+struct LatchedFlow {
+    latch: FlowLatch,
     since: u64,
     /// How many had passed it at the beginning of the round, and since which round they are so many; none before the first.
     passed: u64,
@@ -97,7 +97,7 @@ pub(super) struct Caching {
     lease: u64,
     /// Whether no other worker has packets of this one's flows.
     is_alone: bool,
-    gated: Vec<GatedFlow>,
+    latched: Vec<LatchedFlow>,
     /// By port.
     slots: Vec<Option<FlowSlot>>,
     /// By port.
@@ -121,18 +121,18 @@ pub(super) struct About<'a> {
 impl Caching {
     pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, is_alone: bool) -> Self {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let (slots, recent, gated) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
-        Self { cache, lease, is_alone, gated, slots, allowances: Vec::new(), recent, turn: 0, moves: [None; 2] }
+        let (slots, recent, latched) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
+        Self { cache, lease, is_alone, latched, slots, allowances: Vec::new(), recent, turn: 0, moves: [None; 2] }
     }
 
     /// To be called before a round samples at neighbours and receives, with its time.
     #[inline]
     pub(super) fn begin(&mut self, snapshot: &Snapshot, now: u64) {
         self.moves = [snapshot.uplink(), snapshot.host()].map(|port| port.map(|port| (port, self.cache.moves(port))));
-        for gated in &mut self.gated {
-            let passed = self.cache.passed(gated.gate);
-            if gated.quiet_since.is_none() || passed != gated.passed {
-                (gated.passed, gated.quiet_since) = (passed, Some(now));
+        for latched in &mut self.latched {
+            let passed = self.cache.passed(latched.latch);
+            if latched.quiet_since.is_none() || passed != latched.passed {
+                (latched.passed, latched.quiet_since) = (passed, Some(now));
             }
         }
     }
@@ -140,34 +140,34 @@ impl Caching {
     /// To be called when a round has sent. `is_done` says that it has received and sent all that had come before it began.
     #[inline]
     pub(super) fn end(&mut self, is_done: impl FnOnce() -> bool, now: u64) {
-        if !self.gated.is_empty() {
-            self.open_gates(is_done(), now);
+        if !self.latched.is_empty() {
+            self.open_latches(is_done(), now);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn open_gates(&mut self, is_done: bool, now: u64) {
-        let Self { cache, is_alone, gated, .. } = self;
-        gated.retain(|gated| {
-            let Some(quiet_since) = gated.quiet_since else { return true };
-            let (quiet, age) = (now.saturating_sub(quiet_since), now.saturating_sub(gated.since));
+    fn open_latches(&mut self, is_done: bool, now: u64) {
+        let Self { cache, is_alone, latched, .. } = self;
+        latched.retain(|latched| {
+            let Some(quiet_since) = latched.quiet_since else { return true };
+            let (quiet, age) = (now.saturating_sub(quiet_since), now.saturating_sub(latched.since));
             let is_clear = match *is_alone {
                 true => is_done && (quiet >= QUIET || age >= WAIT),
                 false => quiet >= QUIET_LANES,
             };
-            let is_open = (is_clear && cache.open(gated.gate, Some(gated.passed)))
-                || (age >= LONGEST_WAIT && cache.open(gated.gate, None));
+            let is_open = (is_clear && cache.open(latched.latch, Some(latched.passed)))
+                || (age >= LONGEST_WAIT && cache.open(latched.latch, None));
             !is_open
         });
     }
 
-    fn watch(&mut self, gate: FlowGate, now: u64) {
-        if self.gated.len() == MOST_GATED {
-            self.cache.open(gate, None);
+    fn watch(&mut self, latch: FlowLatch, now: u64) {
+        if self.latched.len() == MOST_LATCHED {
+            self.cache.open(latch, None);
             return;
         }
-        self.gated.push(GatedFlow { gate, since: now, passed: 0, quiet_since: None });
+        self.latched.push(LatchedFlow { latch, since: now, passed: 0, quiet_since: None });
     }
 
     /// A port has this place in the cache, or none.
@@ -196,7 +196,7 @@ impl Caching {
             let Some((from, to, out)) = self.way(&packet, judged) else { continue };
             if let Some(flow) = self.flow(about, &packet, (from, to), out) {
                 self.cache.add(&flow);
-                self.watch(flow.gate, about.now);
+                self.watch(flow.latch, about.now);
             }
             samples -= 1;
             if samples == 0 {
@@ -233,9 +233,9 @@ impl Caching {
         if lease == 0 {
             return None;
         }
-        // The two directions of a session have one hash, and a gate each. (The odd number is 2^64 over the golden ratio.)
+        // The two directions of a session have one hash, and a latch each. (The odd number is 2^64 over the golden ratio.)
         let name = found.hash.wrapping_add(u64::from(from.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let (recent, gate) = (&mut self.recent[(name >> 32) as usize % RECENT], FlowGate((name >> 48) as u16));
+        let (recent, latch) = (&mut self.recent[(name >> 32) as usize % RECENT], FlowLatch((name >> 48) as u16));
         if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {
             return None;
         }
@@ -250,13 +250,14 @@ impl Caching {
             received: *packet.frame.first_chunk()?,
             sent: way.addresses,
             is_hop: way.is_hop,
+            translation: None,
             longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
             origin: found.origin,
             ports: [packet.in_port, out],
             epochs: [packet.in_port, out].map(|port| about.snapshot.epoch(port)),
             moves: [packet.in_port, out].map(|port| self.moves_of(port)),
             lease,
-            gate,
+            latch,
         })
     }
 }

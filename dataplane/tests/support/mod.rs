@@ -1,11 +1,18 @@
 //! Namespaces and veths that a test makes and removes itself.
-#![allow(dead_code, reason = "every test program is built with all of it and uses some")]
+#![allow(
+    dead_code,
+    clippy::cast_possible_truncation,
+    reason = "every test program is built with all of it and uses some; its numbers are small"
+)]
+
+pub(crate) mod translate;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bulkhead_dataplane::io::{FramePool, Interface, QueueConfig, Umem, XdpMode, XskError, XskPort, in_namespace};
+use bulkhead_dataplane::{PortConfig, PortKind, Routes, Snapshot};
 
 /// Two pods and a switch: `a`'s and `b`'s eth0 are the far ends of `va` and `vb` in the switch's namespace.
 pub(crate) struct Net {
@@ -93,4 +100,18 @@ pub(crate) fn run(command: &[&str]) -> String {
 pub(crate) fn pool(chunks: u32) -> FramePool {
     let (umem, frames) = Umem::new(chunks).unwrap();
     FramePool::new(umem, frames)
+}
+
+/// Two ports without rules, for their epochs.
+pub(crate) fn two_ports() -> Snapshot {
+    let port = |name: &str| PortConfig {
+        name: name.into(),
+        kind: PortKind::Pod,
+        addresses: Vec::new(),
+        mac: None,
+        egress: None,
+        hairpin: None,
+        link: None,
+    };
+    Snapshot::new(1, vec![port("x/a"), port("x/b")], Vec::new(), Routes::default()).unwrap()
 }

@@ -1,12 +1,13 @@
 //! From what is written to what it means.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::{self, PodName};
+use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::SlowPathLimit;
 use bulkhead_dataplane::vswitch::LEASE;
@@ -14,7 +15,7 @@ use ipnet::IpNet;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
-use super::file::{Denied, File, Kind, NamespaceDefault, Port, Route};
+use super::file::{Denied, File, Kind, NamespaceDefault, PolicySemantics, Port, Route};
 use super::{
     Config, ConfigError, ConfigErrors, Pins, PortEntry, RouteEntry, SessionsConfig, SharesConfig, SlowPathConfig,
     StateConfig, TimeoutsConfig, WorkersConfig,
@@ -135,14 +136,39 @@ fn state(written: &super::file::State, folder: &Path, faults: &mut Faults<'_>) -
     }
     StateConfig {
         paths: paths.value.iter().map(|path| folder.join(PathBuf::from(path))).collect(),
-        lenient: written.lenient,
-        namespace_default: match written.namespace_default {
-            NamespaceDefault::Open => args::NamespaceDefault::Open,
-            NamespaceDefault::DefaultDeny => args::NamespaceDefault::DefaultDeny,
-        },
+        options: options(written, faults),
         when_missing: written.when_missing,
         when_refused: written.when_refused,
     }
+}
+
+/// How objects are read.
+fn options(written: &super::file::State, faults: &mut Faults<'_>) -> Options {
+    let version = match written.policy_semantics {
+        PolicySemantics::V1 => args::PolicySemantics::V1,
+        PolicySemantics::V1beta1 => args::PolicySemantics::V1beta1,
+    };
+    let default = match written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default() {
+        NamespaceDefault::Open => args::NamespaceDefault::Open,
+        NamespaceDefault::DefaultDeny => args::NamespaceDefault::DefaultDeny,
+    };
+    let semantics = args::semantics(version, default).unwrap_or_else(|| {
+        let help = "only with policy_semantics: v1beta1 do namespaces isolate";
+        faults.add(written.namespace_default.as_ref().and_then(line), "state.namespace_default", "has no effect", help);
+        Semantics::default()
+    });
+    let mut ignored = BTreeSet::new();
+    for (at, kind) in written.ignore.iter().enumerate() {
+        match kind.value.parse::<KindName>() {
+            Ok(kind) => drop(ignored.insert(kind)),
+            Err(problem) => {
+                let help = "name a kind that restricts traffic and is not enforced: CiliumNetworkPolicy";
+                faults.add(line(kind), format!("state.ignore[{at}]"), problem, help);
+            }
+        }
+    }
+    let strictness = if written.lenient { Strictness::Lenient } else { Strictness::Strict };
+    Options { strictness, semantics, ignored, unenforced: Unenforced::Refuse }
 }
 
 fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersConfig {

@@ -41,14 +41,25 @@ const fn yes() -> bool {
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
     pub(super) paths: Spanned<Vec<String>>,
-    #[serde(default)]
+    #[serde(default = "yes")]
     pub(super) lenient: bool,
     #[serde(default)]
-    pub(super) namespace_default: NamespaceDefault,
+    pub(super) policy_semantics: PolicySemantics,
+    pub(super) namespace_default: Option<Spanned<NamespaceDefault>>,
+    #[serde(default)]
+    pub(super) ignore: Vec<Spanned<String>>,
     #[serde(default)]
     pub(super) when_missing: WhenMissing,
     #[serde(default)]
     pub(super) when_refused: WhenRefused,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum PolicySemantics {
+    #[default]
+    V1,
+    V1beta1,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -172,3 +172,21 @@ fn what_a_running_vswitch_cannot_take_is_named() {
     let new = parse(&format!("{LEAST}mode: skb\nworkers: {{cores: [0]}}\n")).unwrap();
     assert_eq!(old.needs_restart(&new), ["attach", "mode", "workers"]);
 }
+
+#[test]
+fn the_meaning_of_v1beta1_and_kinds_to_be_ignored_are_read_and_wrong_ones_are_named() {
+    let with = |state: &str| parse(&format!("node: n\nports: []\nstate:\n  paths: [s]\n{state}\n"));
+    let options =
+        with("  policy_semantics: v1beta1\n  namespace_default: default-deny\n  ignore: [CiliumNetworkPolicy]")
+            .unwrap();
+    let options = options.state.options;
+    assert_eq!(options.semantics.default_isolation(), bulkhead_control::object::IngressIsolation::DefaultDeny);
+    assert_eq!(options.ignored, ["CiliumNetworkPolicy".parse().unwrap()].into());
+    for (state, problem) in [
+        ("  namespace_default: default-deny", "c.yaml:5: state.namespace_default: has no effect"),
+        ("  ignore:\n  - NetworkPolicy", "c.yaml:6: state.ignore[0]: `NetworkPolicy` alone is Kubernetes' own"),
+    ] {
+        let error = with(state).unwrap_err();
+        assert!(error.contains(problem) && error.contains("help: "), "{error}");
+    }
+}

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bulkhead_control::object::Object;
-use bulkhead_control::source::{self, Strictness};
+use bulkhead_control::source::{self, Options, Strictness, Unenforced};
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{KernelRoute, LinkStatus, kernel_routes, links};
 use ipnet::IpNet;
@@ -23,7 +23,9 @@ const MAIN: u32 = 254;
 
 /// Where the state says that the node's own pods have their addresses. Nothing when it does not load: whoever starts is told that.
 pub(in crate::live) fn pod_networks(config: &Config) -> Vec<IpNet> {
-    let loaded = source::load(&config.state.paths, Strictness::Lenient);
+    let options = &config.state.options;
+    let options = Options { strictness: Strictness::Lenient, unenforced: Unenforced::Report, ..options.clone() };
+    let loaded = source::load(&config.state.paths, options);
     let objects = loaded.map(|loaded| loaded.objects).unwrap_or_default();
     let of_object = |object: &Object| match object {
         Object::Node(node) if node.name == config.node => node.pod_cidrs.clone(),

@@ -145,7 +145,9 @@ fn batches_of_any_size_end_where_one_batch_and_a_fresh_start_end_and_the_deltas_
         at_once.apply_batch(batches.iter().flatten().cloned()).unwrap();
         let mut fresh = Pipeline::new(Scope::Cluster);
         for event in batches.iter().flatten() {
-            fresh.cache.apply(event.clone());
+            for event in fresh.claims.resolve(&fresh.cache, event.clone()) {
+                fresh.cache.apply(event);
+            }
         }
         fresh.render_all().unwrap();
         let end = enforced(&batched);

@@ -168,11 +168,11 @@ impl NodeRenderer {
     pub(super) fn render(
         &mut self,
         resync: bool,
-        pods: PodChanges,
+        pods: &PodChanges,
         node: Option<Option<&Node>>,
     ) -> Result<(), TableError> {
         let node_changed = node.is_some_and(|node| self.set_node(node));
-        let changes = self.rules.apply(resync, &pods);
+        let changes = self.rules.apply(resync, pods);
         // What a failed transaction left undone is done by the next one.
         self.pending.locals |= changes.locals || node_changed || self.generation == 0;
         self.pending.global |= changes.global || node_changed || self.generation == 0;

@@ -16,8 +16,9 @@
 //!
 //! **Why not Contiv's algorithm.** It visits every pair of pods and writes, for each pair whose lists differ, the
 //! intersection of their ports: O(pods^2 x rules), and neither list can be named as the reason any more. Here sources
-//! with the same egress rules are one class, a class adds one deny of the complement, and the verdict says which side
-//! refused. Both mean "the source's list AND the destination's list".
+//! with the same egress rules are one class, a class adds what its list denies (with NetworkPolicy alone one rule, the complement of
+//! what it allows), and the verdict says which side refused. Both mean "the source's list AND the destination's list".
+//! Where a list has rules of the Admin tier, its own-node rule stands behind them instead of first.
 //!
 //! Pods whose tables would be the same share one.
 //!
@@ -30,8 +31,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule, ServiceSet, Services};
+use bulkhead_classifier::{Action, AddressSet, Addresses, PortRange, Rule};
 
+use super::allowance::{Allowance, names};
 use super::interned::Interned;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
@@ -56,15 +58,6 @@ type AllowanceId = u64;
 
 /// The class may do everything.
 const OPEN: AllowanceId = 0;
-
-/// What a list of egress rules allows towards one address.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Allowance {
-    /// The rules that name the address, in order.
-    rules: Vec<(Services, Action, OriginId)>,
-    /// What is left for the rules among them that deny.
-    denied: Vec<(Services, OriginId)>,
-}
 
 /// Local pods with the same egress rules.
 #[derive(Clone, Debug)]
@@ -392,45 +385,5 @@ impl NodeRules {
         }
         rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Egress)));
         rules
-    }
-}
-
-/// Whether the address is one of the peers. Looks at the ends first: where a large group is in parts, all but one of the
-/// rules that stand for it are done with that.
-fn names(peers: &Addresses, address: IpAddr) -> bool {
-    let Addresses::Set(set) = peers else { return true };
-    let between = match address {
-        IpAddr::V4(v4) => {
-            let (all, point) = (set.v4_intervals(), u32::from(v4));
-            all.first().is_some_and(|first| first.0 <= point) && all.last().is_some_and(|last| point <= last.1)
-        }
-        IpAddr::V6(v6) => {
-            let (all, point) = (set.v6_intervals(), u128::from(v6));
-            all.first().is_some_and(|first| first.0 <= point) && all.last().is_some_and(|last| point <= last.1)
-        }
-    };
-    between && set.contains(address)
-}
-
-impl Allowance {
-    /// What the rules at the positions `naming`, those that name an address, allow. None when that is everything.
-    fn of(list: &[PlainRule], naming: &[usize]) -> Option<Self> {
-        let mut open = ServiceSet::all();
-        let (mut rules, mut denied) = (Vec::with_capacity(naming.len()), Vec::new());
-        for rule in naming.iter().map(|&at| &list[at]) {
-            rules.push((rule.services.clone(), rule.action, rule.origin));
-            let decided = match &rule.services {
-                Services::Any => std::mem::take(&mut open),
-                Services::Set(set) => {
-                    let decided = open.intersect(set);
-                    open = open.subtract(&decided);
-                    decided
-                }
-            };
-            if rule.action == Action::Deny && !decided.is_empty() {
-                denied.push((decided.into(), rule.origin));
-            }
-        }
-        (!denied.is_empty()).then_some(Self { rules, denied })
     }
 }

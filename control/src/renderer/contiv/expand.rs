@@ -18,7 +18,7 @@ use crate::renderer::plain::{PlainList, PlainRule, Product, subtract};
 pub(super) fn expand(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<PeerList, usize> {
     let own_node = list.own_node.filter(|_| !node.is_empty());
     let own_node = own_node.map(|at| (at, node.iter().copied().collect::<AddressSet>().into()));
-    let (allows, closed) = allows(&list.rules, own_node, limit)?;
+    let (allows, closed) = allows(&list.rules, own_node.as_ref(), limit)?;
     let sizes = allows.iter().map(|(peers, services)| networks(peers).count().saturating_mul(all(services).count()));
     let size = sizes.fold(usize::from(closed), usize::saturating_add);
     if size > limit {
@@ -40,7 +40,7 @@ pub(super) fn expand(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<
 /// node's addresses come those of the node before which rule they are allowed; that needs no saying where all is.
 fn allows(
     rules: &[PlainRule],
-    own_node: Option<(usize, Addresses)>,
+    own_node: Option<&(usize, Addresses)>,
     limit: usize,
 ) -> Result<(Vec<Product>, bool), usize> {
     let (mut allowed, mut own, mut denied) = (Vec::new(), Vec::new(), Vec::<Product>::new());
@@ -55,7 +55,7 @@ fn allows(
         Ok(parts)
     };
     for (at, rule) in rules.iter().enumerate() {
-        if let Some((_, node)) = own_node.as_ref().filter(|(before, _)| *before == at) {
+        if let Some((_, node)) = own_node.filter(|(before, _)| *before == at) {
             own = without((node.clone(), Services::Any), &denied)?;
         }
         let product = (rule.peers.clone(), rule.services.clone());

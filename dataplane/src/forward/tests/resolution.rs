@@ -227,11 +227,16 @@ fn a_pod_whose_mac_is_not_known_is_asked_for_it() {
 
 #[test]
 fn the_host_is_not_asked_in_its_own_name_which_its_kernel_would_not_answer() {
-    let mut node = Node::new();
-    node.receive(A, &udp_frame(A_MAC, A, "10.0.0.1", "192.168.0.1"));
-    let (port, question) = node.message();
-    assert_eq!((port, asked_for(&question)), (HOST, "192.168.0.1".to_owned()));
-    assert_eq!(question[28..32], [0; 4]);
+    // The second as node-local DNS has it: on another interface, for which no question from nobody is answered either.
+    for target in ["192.168.0.1", "169.254.20.10"] {
+        let mut ports = linked_ports();
+        ports[HOST.index()].addresses.push(ip("169.254.20.10"));
+        let mut node = Node::with(Neighbours::new(), linked_snapshot(1, ports));
+        node.receive(A, &udp_frame(A_MAC, A, "10.0.0.1", target));
+        let (port, question) = node.message();
+        assert_eq!((port, asked_for(&question)), (HOST, target.to_owned()));
+        assert_eq!(question[28..32], octets4("10.0.0.1"));
+    }
 }
 
 #[test]

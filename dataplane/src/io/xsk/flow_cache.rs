@@ -1,7 +1,7 @@
 //! The flow cache in the kernel: maps that the XDP programs of all ports share.
 //!
 //! What a packet costs is then one program on the sender's core and the way into the receiving pod; no copy into our memory,
-//! no worker, no system call. What is in the maps is the workers' to say, and theirs to repeat: see [`FlowCache`].
+//! no worker, no system call. What is in the maps is the workers' to say, and theirs to repeat: see [`FlowCache`](crate::io::FlowCache).
 //!
 //! An XDP program in driver mode can only send to interfaces that take such packets. A veth does so as long as its other
 //! end has generic receive offload on (`ethtool -K eth0 gro on` in the pod) or an XDP program; otherwise the kernel drops
@@ -13,16 +13,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bulkhead_classifier::OriginId;
-
 use super::bpf::{self, HAS_FRAGS, Hook};
 use super::flow_layout::cells;
 use super::flow_table::FlowTable;
 use super::instruction::Instruction;
+use super::kernel_flows::HasFlows;
 use super::map::{MAP_INTERFACES, MAP_XSK, Map};
 use super::{flow_program, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
-use crate::{PortId, Snapshot};
+use crate::io::FlowSlot;
 
 /// See the module. Shared by the interfaces and workers of a vswitch; the kernel forgets it with the last of them.
 #[derive(Debug)]
@@ -78,29 +76,13 @@ impl KernelFlowCache {
     }
 }
 
-impl FlowCache for KernelFlowCache {
-    fn reaches(&self, out: FlowSlot) -> bool {
+impl HasFlows for KernelFlowCache {
+    fn table(&self) -> &FlowTable {
+        &self.table
+    }
+
+    fn sends_out_of(&self, out: FlowSlot) -> bool {
         self.reached.get(usize::from(out.0)).is_some_and(|reached| reached.load(Ordering::Relaxed))
-    }
-
-    fn add(&self, flow: &CachedFlow) {
-        self.table.add(flow);
-    }
-
-    fn passed(&self, gate: FlowGate) -> u64 {
-        self.table.passed(gate)
-    }
-
-    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
-        self.table.open(gate, passed)
-    }
-
-    fn moves(&self, port: PortId) -> u16 {
-        self.table.moves(port)
-    }
-
-    fn moved(&self, port: PortId) {
-        self.table.moved(port);
     }
 }
 
@@ -123,31 +105,5 @@ impl Drop for HeldSlot {
         // Fails when the interface is gone, and then the kernel has removed it.
         let _ = self.cache.reach(self.slot, None);
         self.cache.table.give_slot(self.slot);
-    }
-}
-
-impl KernelFlows for KernelFlowCache {
-    fn enter(&self, snapshot: &Snapshot) {
-        self.table.enter(snapshot);
-    }
-
-    fn leave(&self, port: PortId) {
-        self.table.leave(port);
-    }
-
-    fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
-        self.table.traffic_of(slot)
-    }
-
-    fn allowed_by(&self, origin: OriginId) -> u64 {
-        self.table.allowed_by(origin)
-    }
-
-    fn added(&self) -> u64 {
-        self.table.added()
-    }
-
-    fn failed(&self) -> u64 {
-        self.table.failed()
     }
 }

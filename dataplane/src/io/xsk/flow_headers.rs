@@ -12,7 +12,7 @@
 //!
 //! Every line is what the worker's own quick way asks, or stricter.
 
-use super::flow_layout::{key, value};
+use super::flow_layout::{action, key, value};
 use super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight};
 use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::instruction::Width::{Byte, Double, Short, Word};
@@ -25,9 +25,26 @@ pub(super) enum Place {
     Datagram,
     Segment,
     Known,
-    /// The flow's gate is open.
+    /// The flow has a translation.
+    WithTranslation,
+    /// The flow is on the stack.
+    Found,
+    /// The flow's latch is open.
     Open,
     HopV6,
+    TranslateV6,
+    /// The transport has no checksum.
+    WithoutChecksum,
+    /// The sum over the whole packet is that of its transport's new checksum.
+    Summed,
+    /// The transport has a checksum.
+    HasChecksum,
+    /// It can be written as it is.
+    Checksum,
+    /// It is right for the new addresses and ports.
+    Finished,
+    /// Addresses and ports are those that the packet leaves with.
+    Translated,
     Rewrite,
     /// The packet is the worker's.
     Miss,
@@ -56,6 +73,9 @@ pub(super) const DATA: u8 = 7;
 pub(super) const DATA_END: u8 = 8;
 /// The transport header, later the flow's place in the map.
 pub(super) const AT: u8 = 9;
+/// The same register, when the flow is on the stack: 0 when it has no translation. A register and not a bit of the flow, because the
+/// verifier then knows on which of its ways the translation was copied.
+pub(super) const IS_TRANSLATED: u8 = AT;
 pub(super) const STACK: u8 = 10;
 
 /// The key's place on the stack, which grows downwards.
@@ -67,8 +87,8 @@ pub(super) const LENGTH: i16 = HEADERS - 8;
 
 /// Ethernet, IPv4 and IPv6 headers, in bytes.
 pub(super) const ETHERNET: i32 = 14;
-const IPV4: i32 = 20;
-const IPV6: i32 = 40;
+pub(super) const IPV4: i32 = 20;
+pub(super) const IPV6: i32 = 40;
 /// Where the IP header is.
 pub(super) const HEADER: i16 = 14;
 /// UDP's header, and TCP's without options.
@@ -239,6 +259,7 @@ fn segment(program: &mut Assembler<Place>) {
 /// `v6` is what else IPv6 needs.
 pub(super) fn rewrite(program: &mut Assembler<Place>, flow: i16, v6: impl FnOnce(&mut Assembler<Place>)) {
     program.load(Short, 3, STACK, flow + value::ACTIONS);
+    program.apply(And, 3, action::HOP.into());
     program.jump_if(3, Equal, 0, Place::Rewrite);
     program.load(Short, 3, DATA, 12);
     program.swap_short(3);

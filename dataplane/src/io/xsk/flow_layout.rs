@@ -14,7 +14,7 @@ pub(super) mod key {
     pub(in crate::io::xsk) const LEN: i16 = 48;
 }
 
-/// What the map has for a flow: 64 bytes, numbers in the machine's order.
+/// What the map has for a flow: 64 bytes, and 48 that only translated flows use. Numbers are in the machine's order.
 pub(super) mod value {
     /// The epoch of the port where its packets come in.
     pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
@@ -24,8 +24,7 @@ pub(super) mod value {
     pub(in crate::io::xsk) const OUT: i16 = 16;
     /// The origin's number plus one, 2 bytes; 0 for none.
     pub(in crate::io::xsk) const ORIGIN: i16 = 20;
-    /// What is done with its packets, 2 bytes: 1 when the TTL or hop limit becomes one less. The other bits are free for a
-    /// translation of addresses.
+    /// What is done with its packets, 2 bytes: the bits of [`action`](super::action).
     pub(in crate::io::xsk) const ACTIONS: i16 = 22;
     /// MAC addresses as they come, destination first.
     pub(in crate::io::xsk) const RECEIVED: i16 = 24;
@@ -35,13 +34,36 @@ pub(super) mod value {
     pub(in crate::io::xsk) const FROM: i16 = 38;
     /// MAC addresses as they leave.
     pub(in crate::io::xsk) const SENT: i16 = 40;
-    /// The gate's number, 2 bytes.
-    pub(in crate::io::xsk) const GATE: i16 = 52;
+    /// The latch's number, 2 bytes.
+    pub(in crate::io::xsk) const LATCH: i16 = 52;
     /// The number of the port where they leave, 2 bytes.
     pub(in crate::io::xsk) const TO: i16 = 54;
     /// The epoch of that port.
     pub(in crate::io::xsk) const TO_EPOCH: i16 = 56;
-    pub(in crate::io::xsk) const LEN: i16 = 64;
+    /// Where the part for translated flows begins. In others it is 0, and programs do not read it.
+    pub(in crate::io::xsk) const TRANSLATION: i16 = 64;
+    /// The addresses that packets leave with; an IPv4 address in the first four bytes.
+    pub(in crate::io::xsk) const SOURCE: i16 = 64;
+    pub(in crate::io::xsk) const DESTINATION: i16 = 80;
+    /// Source and destination port that they leave with, in the network's order.
+    pub(in crate::io::xsk) const PORTS: i16 = 96;
+    /// What a checksum changes by when the addresses and when the ports do, 2 bytes each, in the network's order: the ones'
+    /// complement sum of the new words and of the complements of the old ones (RFC 1624).
+    pub(in crate::io::xsk) const ADDRESSES_CHANGE: i16 = 100;
+    pub(in crate::io::xsk) const PORTS_CHANGE: i16 = 102;
+    /// Where the transport's checksum is in the frame, 2 bytes.
+    pub(in crate::io::xsk) const CHECKSUM_AT: i16 = 104;
+    /// `BPF_F_MARK_MANGLED_0` for UDP, whose checksum 0 says that there is none, 2 bytes; else 0.
+    pub(in crate::io::xsk) const CHECKSUM_FLAGS: i16 = 106;
+    pub(in crate::io::xsk) const LEN: i16 = 112;
+}
+
+/// What is done with a flow's packets.
+pub(super) mod action {
+    /// Their TTL or hop limit becomes one less.
+    pub(in crate::io::xsk) const HOP: u16 = 1;
+    /// They leave with other addresses and ports.
+    pub(in crate::io::xsk) const TRANSLATE: u16 = 2;
 }
 
 /// What programs and process share: one value of an array, mapped into the process.
@@ -67,13 +89,13 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const EPOCHS: i32 = SLOT + SLOTS * SLOT_LEN;
     /// As many as a port number can say.
     pub(in crate::io::xsk) const EPOCH_COUNT: i32 = 1 << 16;
-    /// Gates, each a count of packets that found it closed, and a bit that says that it is open.
-    pub(in crate::io::xsk) const GATES: i32 = EPOCHS + EPOCH_COUNT * 8;
+    /// Latches, each a count of packets that found it closed, and a bit that says that it is open.
+    pub(in crate::io::xsk) const LATCHES: i32 = EPOCHS + EPOCH_COUNT * 8;
     /// As many as flows: few share one. A flow's number for it has 16 bits.
-    pub(in crate::io::xsk) const GATE_COUNT: i32 = 1 << 16;
+    pub(in crate::io::xsk) const LATCH_COUNT: i32 = 1 << 16;
     /// Counting does not reach it.
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
-    pub(in crate::io::xsk) const LEN: i32 = GATES + GATE_COUNT * 8;
+    pub(in crate::io::xsk) const LEN: i32 = LATCHES + LATCH_COUNT * 8;
 }
 
 /// What is counted per slot, by each core for itself: 8 bytes each.

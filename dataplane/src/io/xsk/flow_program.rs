@@ -7,19 +7,21 @@
 //!   in the map of flows, with the epochs of its two ports           | no: to the socket
 //!   the MAC addresses are those that the flow came with             | no: to the socket
 //!   not longer than what the way out carries, lease not over        | no: to the socket
-//!   the gate is open                                                | no: counted there, to the socket
-//!   the way out is open: count, one hop less, new MAC addresses, send
+//!   the latch is open                                                | no: counted there, to the socket
+//!   the way out is open: count; other addresses and ports if the flow says so (flow_translation); one hop less, new MAC
+//!   addresses, send
 //! ```
 //!
 //! Every line is what the worker's own quick way asks, or stricter; what is odd in any way goes to the worker. So the
 //! program drops nothing that the worker would pass, and passes nothing that the worker would not have passed when it added
 //! the flow. A session that has ended since goes on for the rest of the lease, under the same tables.
 
-use super::flow_headers::Place::{self, End, Miss, MissAgain};
+use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};
 use super::flow_headers::{CONTEXT, DATA, DATA_END, Extent, STACK, clear_key, parse, rewrite};
 use super::flow_layout::value;
-use super::flow_steps::{PACKETS, VALUE, count, find, pass_gate};
+use super::flow_steps::{PACKETS, VALUE, count, find, pass_latch};
 use super::flow_table::FlowTable;
+use super::flow_translation::{change_checksum, translate};
 use super::instruction::Operation::Add;
 use super::instruction::Test::{Differs, Greater};
 use super::instruction::Width::{Double, Short, Word};
@@ -65,13 +67,17 @@ pub(super) fn instructions(maps: Maps<'_>, slot: FlowSlot) -> Vec<Instruction> {
     parse(&mut program, Extent::Buffer);
     find(&mut program, maps.table);
     fit(&mut program);
-    pass_gate(&mut program, maps.table);
+    pass_latch(&mut program, maps.table);
     name_way_out(&mut program, maps.interfaces);
     program.push([Instruction::set(1, 1)]);
     program.store(Double, STACK, 1, PACKETS);
     count(&mut program, maps.table);
+    translate(&mut program, change_checksum);
     rewrite(&mut program, VALUE, |_| {});
     program.push([Instruction::set(0, REDIRECT)]);
+    program.jump(End);
+    program.place(Drop);
+    program.push([Instruction::set(0, DROP)]);
     program.jump(End);
     program.place(MissAgain);
     name_socket(&mut program, maps.sockets);

@@ -1,23 +1,26 @@
 //! The steps that the flow cache's programs share, from a flow's key on.
 //!
 //! ```text
-//!   value = copy of flows[key]; flows[key] is still the same place          | else: miss
+//!   value = copy of flows[key], with the translation only when there is one
+//!   flows[key] is still the same place                                      | else: miss
 //!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
 //!   coarse time < value.expires                                             | else: miss
-//!   gates[value.gate] is open                                               | else: counted there, miss
+//!   latches[value.latch] is open                                               | else: counted there, miss
 //!   count for the slot where it came in, the slot where it leaves, and the rule
 //! ```
 //!
 //! The map gives the place of a flow that it drops to another one at once, perhaps while the program still reads it. So the
 //! program takes what it needs first, and then asks whether the flow is still there.
 
-use super::flow_headers::Place::{self, Counted, Miss, Open};
-use super::flow_headers::{AT, DATA, KEY, LENGTH, STACK};
-use super::flow_layout::{cells, decisions, key, traffic, value};
+use std::ops::Range;
+
+use super::flow_headers::Place::{self, Counted, Found, Miss, Open, WithTranslation};
+use super::flow_headers::{AT, DATA, IS_TRANSLATED, KEY, LENGTH, STACK};
+use super::flow_layout::{action, cells, decisions, key, traffic, value};
 use super::flow_table::FlowTable;
 use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
-use super::instruction::Test::{AtLeast, Differs, Equal};
+use super::instruction::Test::{AtLeast, Differs, Equal, Shares};
 use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use super::map::Map;
@@ -29,7 +32,7 @@ mod function {
     pub(super) const COARSE_TIME: i32 = 160;
 }
 
-/// A copy of the flow's value, on the stack.
+/// A copy of the flow's value, on the stack. Its last part is there only when [`IS_TRANSLATED`].
 pub(super) const VALUE: i16 = LENGTH - value::LEN;
 /// How many packets the packet counts as, 8 bytes.
 pub(super) const PACKETS: i16 = VALUE - 8;
@@ -54,12 +57,17 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
     look_up(program, &table.flows, KEY);
     program.jump_if(0, Equal, 0, Miss);
     program.push([Instruction::copy(AT, 0)]);
-    for at in (0..value::LEN).step_by(8) {
-        program.load(Double, 1, AT, at);
-        program.store(Double, STACK, 1, VALUE + at);
-    }
-    look_up(program, &table.flows, KEY);
-    program.jump_if_register(0, Differs, AT, Miss);
+    copy(program, 0..value::TRANSLATION);
+    program.load(Short, 1, STACK, VALUE + value::ACTIONS);
+    program.jump_if(1, Shares, action::TRANSLATE.into(), WithTranslation);
+    still_there(program, table);
+    program.push([Instruction::set(IS_TRANSLATED, 0)]);
+    program.jump(Found);
+    program.place(WithTranslation);
+    copy(program, value::TRANSLATION..value::LEN);
+    still_there(program, table);
+    program.push([Instruction::set(IS_TRANSLATED, 1)]);
+    program.place(Found);
     for (port, epoch) in [(value::FROM, value::FROM_EPOCH), (value::TO, value::TO_EPOCH)] {
         program.load(Short, 2, STACK, VALUE + port);
         program.apply(ShiftLeft, 2, 3);
@@ -79,13 +87,27 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if_register(0, AtLeast, 1, Miss);
 }
 
-/// Goes on when the gate is open. Counting and the look at the bit are one step: a packet that has found the gate closed is
+/// Copies a part of the flow in the map to the stack.
+fn copy(program: &mut Assembler<Place>, part: Range<i16>) {
+    for at in part.step_by(8) {
+        program.load(Double, 1, AT, at);
+        program.store(Double, STACK, 1, VALUE + at);
+    }
+}
+
+/// Goes on when the flow is still where it was copied from.
+fn still_there(program: &mut Assembler<Place>, table: &FlowTable) {
+    look_up(program, &table.flows, KEY);
+    program.jump_if_register(0, Differs, AT, Miss);
+}
+
+/// Goes on when the latch is open. Counting and the look at the bit are one step: a packet that has found the latch closed is
 /// counted before it can be opened.
-pub(super) fn pass_gate(program: &mut Assembler<Place>, table: &FlowTable) {
+pub(super) fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
     const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
-    program.load(Short, 2, STACK, VALUE + value::GATE);
+    program.load(Short, 2, STACK, VALUE + value::LATCH);
     program.apply(ShiftLeft, 2, 3);
-    program.push(Instruction::value(1, &table.cells, cells::GATES));
+    program.push(Instruction::value(1, &table.cells, cells::LATCHES));
     program.apply_register(Add, 1, 2);
     program.load(Double, 2, 1, 0);
     program.apply(ShiftRight, 2, OPEN_BIT);

@@ -12,14 +12,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_classifier::OriginId;
 
-use super::flow_layout::{cells, decisions, key, traffic, value};
+use super::flow_layout::{action, cells, decisions, key, traffic, value};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
-use super::small_size;
-use crate::io::{CachedFlow, CachedTraffic, FlowGate, FlowSlot};
+use super::{flow_translation, small_size};
+use crate::io::{CachedFlow, CachedTraffic, FlowLatch, FlowSlot};
 use crate::{PortId, Snapshot};
 
-/// Flows that the kernel keeps, 12 MB of its memory when all are used. Two for each of 32,000 busy connections; what
+/// Flows that the kernel keeps, 15 MB of its memory when all are used. Two for each of 32,000 busy connections; what
 /// finds no room goes through the workers.
 pub(super) const FLOWS: u32 = 1 << 16;
 
@@ -31,7 +31,7 @@ const VALUE_LEN: usize = value::LEN.cast_unsigned() as usize;
 type FlowKey = [u8; KEY_LEN];
 type FlowValue = [u8; VALUE_LEN];
 
-/// A gate that is open.
+/// A latch that is open.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
 
 /// The lower bits of an epoch in the cells count how often a neighbour behind the port has moved; the rest is the
@@ -180,26 +180,26 @@ impl FlowTable {
     pub(super) fn add(&self, flow: &CachedFlow) {
         let Some((key, value)) = encode(flow, coarse_time()) else { return };
         // Before the program can find the flow.
-        self.gate(flow.gate).store(0, Ordering::SeqCst);
+        self.latch(flow.latch).store(0, Ordering::SeqCst);
         match self.flows.insert(&key, &value) {
             Ok(()) => self.added.fetch_add(1, Ordering::Relaxed),
             Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
         };
     }
 
-    pub(super) fn passed(&self, gate: FlowGate) -> u64 {
-        self.gate(gate).load(Ordering::SeqCst) & !OPEN
+    pub(super) fn passed(&self, latch: FlowLatch) -> u64 {
+        self.latch(latch).load(Ordering::SeqCst) & !OPEN
     }
 
-    pub(super) fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
-        let gate = self.gate(gate);
+    pub(super) fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool {
+        let latch = self.latch(latch);
         match passed {
             Some(passed) => {
-                let opened = gate.compare_exchange(passed, passed | OPEN, Ordering::SeqCst, Ordering::SeqCst);
-                opened.is_ok() || gate.load(Ordering::SeqCst) & OPEN != 0
+                let opened = latch.compare_exchange(passed, passed | OPEN, Ordering::SeqCst, Ordering::SeqCst);
+                opened.is_ok() || latch.load(Ordering::SeqCst) & OPEN != 0
             }
             None => {
-                gate.fetch_or(OPEN, Ordering::SeqCst);
+                latch.fetch_or(OPEN, Ordering::SeqCst);
                 true
             }
         }
@@ -270,8 +270,8 @@ impl FlowTable {
         self.cell(cells::EPOCHS + i32::from(port.0) * 8)
     }
 
-    fn gate(&self, gate: FlowGate) -> &AtomicU64 {
-        self.cell(cells::GATES + i32::from(gate.0) * 8)
+    fn latch(&self, latch: FlowLatch) -> &AtomicU64 {
+        self.cell(cells::LATCHES + i32::from(latch.0) * 8)
     }
 
     /// Eight bytes of the cells.
@@ -312,7 +312,7 @@ fn possible_cores() -> io::Result<usize> {
 
 /// A flow as the map has it. None for what the program does not know.
 pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)> {
-    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, is_hop, longest, origin, lease, gate } =
+    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, longest, origin, lease, latch, .. } =
         flow;
     let mut key = [0; KEY_LEN];
     let version = match (who.src, who.dst) {
@@ -341,15 +341,20 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     put(&mut value, value::OUT, &u32::from(to.0).to_ne_bytes());
     let origin = u16::try_from(origin_number(*origin)).unwrap_or(u16::MAX);
     put(&mut value, value::ORIGIN, &origin.to_ne_bytes());
-    put(&mut value, value::ACTIONS, &u16::from(*is_hop).to_ne_bytes());
+    let mut actions = if flow.is_hop { action::HOP } else { 0 };
+    if let Some(translation) = &flow.translation {
+        actions |= action::TRANSLATE;
+        put(&mut value, value::TRANSLATION, &flow_translation::encode(who, translation)?);
+    }
+    put(&mut value, value::ACTIONS, &actions.to_ne_bytes());
     put(&mut value, value::RECEIVED, received);
     put(&mut value, value::LONGEST, &longest.to_ne_bytes());
     put(&mut value, value::SENT, sent);
-    put(&mut value, value::GATE, &gate.0.to_ne_bytes());
+    put(&mut value, value::LATCH, &latch.0.to_ne_bytes());
     Some((key, value))
 }
 
-fn put(bytes: &mut [u8], offset: i16, part: &[u8]) {
+pub(super) fn put(bytes: &mut [u8], offset: i16, part: &[u8]) {
     bytes[place(offset.into())..][..part.len()].copy_from_slice(part);
 }
 
@@ -394,13 +399,14 @@ mod tests {
             received: *b"abcdefghijkl",
             sent: *b"ABCDEFGHIJKL",
             is_hop: true,
+            translation: None,
             longest: 1514,
             origin: Some(OriginId(7)),
             ports: [PortId(1), PortId(2)],
             epochs: [9, 8],
             moves: [0, 3],
             lease: 100,
-            gate: FlowGate(0x4321),
+            latch: FlowLatch(0x4321),
         }
     }
 
@@ -420,6 +426,7 @@ mod tests {
         assert_eq!((&value[36..38], &value[52..54]), (&1514u16.to_ne_bytes()[..], &0x4321u16.to_ne_bytes()[..]));
         assert_eq!((&value[38..40], &value[54..56]), (&1u16.to_ne_bytes()[..], &2u16.to_ne_bytes()[..]));
         assert_eq!(value[56..64], ((8u64 << 16) + 3).to_ne_bytes());
+        assert_eq!(value[64..], [0; 48]);
     }
 
     #[test]

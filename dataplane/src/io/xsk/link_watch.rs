@@ -130,23 +130,7 @@ impl LinkWatch {
     /// # Errors
     /// When the process has too many descriptors, or the kernel refuses.
     pub fn new() -> io::Result<Self> {
-        let socket = netlink::socket(libc::NETLINK_ROUTE)?;
-        let size = WAITING;
-        // SAFETY: the kernel reads a number of that size. Without CAP_NET_ADMIN it refuses, and its default stays.
-        unsafe {
-            let value = (&raw const size).cast();
-            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value, small_size::<i32>());
-        }
-        // SAFETY: a structure of numbers, for which zeros are values. One of its fields cannot be named.
-        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-        address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).map_err(io::Error::other)?;
-        address.nl_groups = GROUPS;
-        let length = small_size::<libc::sockaddr_nl>();
-        // SAFETY: the kernel reads as many bytes as the address has.
-        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-        if bound < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let socket = listen(GROUPS)?;
         // An older kernel has neither family; a reader that looks from time to time sees what they would tell.
         Ok(Self { links: socket, features: generic::Monitor::new().ok() })
     }
@@ -185,6 +169,37 @@ impl LinkWatch {
         }
         Ok(events)
     }
+}
+
+/// A socket to which rtnetlink tells what changes in these groups, in the calling thread's network namespace.
+pub(super) fn listen(groups: u32) -> io::Result<OwnedFd> {
+    let socket = netlink::socket(libc::NETLINK_ROUTE)?;
+    let size = WAITING;
+    // SAFETY: the kernel reads a number of that size. Without CAP_NET_ADMIN it refuses, and its default stays.
+    unsafe {
+        let value = (&raw const size).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value, small_size::<i32>());
+    }
+    // SAFETY: a structure of numbers, for which zeros are values. One of its fields cannot be named.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).map_err(io::Error::other)?;
+    address.nl_groups = groups;
+    let length = small_size::<libc::sockaddr_nl>();
+    // SAFETY: the kernel reads as many bytes as the address has.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    if bound < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// Takes all that a socket was told so far, unread. Returns how much that was.
+pub(super) fn drain(socket: &OwnedFd) -> io::Result<usize> {
+    let (mut events, mut buffer, mut told) = (Vec::new(), vec![0; BUFFER], 0);
+    while told < MOST && take(socket, &mut buffer, &mut events, |_, _| None)? {
+        told += 1;
+    }
+    Ok(told)
 }
 
 /// Takes one datagram, or what stands for those that were left out. Whether there was one.

@@ -75,6 +75,7 @@
     reason = "memory that is shared with the kernel, and system calls that libc has no safe form of"
 )]
 
+mod addresses;
 mod bpf;
 mod error;
 mod features;
@@ -84,12 +85,14 @@ mod flow_layout;
 mod flow_program;
 mod flow_steps;
 mod flow_table;
+mod flow_translation;
 #[cfg(feature = "bench")]
 mod generator;
 mod generic;
 mod hooks;
 mod instruction;
 mod interface;
+mod kernel_flows;
 mod kernel_routes;
 mod lent;
 mod link;
@@ -107,6 +110,7 @@ mod tc;
 mod umem;
 mod wait;
 
+pub use addresses::{AddressWatch, InterfaceAddress, addresses};
 pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use super::*;
-use crate::io::{CachedFlow, FlowGate};
+use crate::io::{CachedFlow, FlowLatch};
 use crate::packet::TcpFlags;
 use crate::testbed::{ACK, b_to_a};
 use bulkhead_classifier::OriginId;
@@ -13,8 +13,8 @@ use bulkhead_classifier::OriginId;
 #[derive(Debug, Default)]
 struct Recorded {
     flows: Mutex<Vec<CachedFlow>>,
-    /// How many packets have passed a gate, and whether it is open.
-    gates: Mutex<HashMap<FlowGate, (u64, bool)>>,
+    /// How many packets have passed a latch, and whether it is open.
+    latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
     /// Ports that it does not reach.
     far: Vec<FlowSlot>,
 }
@@ -26,11 +26,11 @@ impl FlowCache for Recorded {
 
     fn add(&self, flow: &CachedFlow) {
         self.flows.lock().unwrap().push(*flow);
-        self.gates.lock().unwrap().insert(flow.gate, (0, false));
+        self.latches.lock().unwrap().insert(flow.latch, (0, false));
     }
 
-    fn passed(&self, gate: FlowGate) -> u64 {
-        self.gates.lock().unwrap()[&gate].0
+    fn passed(&self, latch: FlowLatch) -> u64 {
+        self.latches.lock().unwrap()[&latch].0
     }
 
     fn moves(&self, _: PortId) -> u16 {
@@ -39,9 +39,9 @@ impl FlowCache for Recorded {
 
     fn moved(&self, _: PortId) {}
 
-    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
-        let mut gates = self.gates.lock().unwrap();
-        let (count, is_open) = gates.get_mut(&gate).unwrap();
+    fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool {
+        let mut latches = self.latches.lock().unwrap();
+        let (count, is_open) = latches.get_mut(&latch).unwrap();
         *is_open |= passed.is_none_or(|passed| passed == *count);
         *is_open
     }
@@ -202,7 +202,7 @@ fn a_packet_that_does_not_come_from_its_pod_adds_nothing() {
 }
 
 #[test]
-fn a_gate_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds_a_packet_back() {
+fn a_latch_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds_a_packet_back() {
     let cache = Arc::new(Recorded::default());
     let (_vswitch, mut worker, [mut a, _b]) = stepped(&cache, live_ports());
     let frame = from_a(&udp("10.0.0.1", "10.0.0.2", 80));
@@ -211,7 +211,7 @@ fn a_gate_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds_
         worker.round(now);
     }
     let [flow] = *cache.flows() else { panic!("{:?}", cache.flows()) };
-    let is_open = || cache.gates.lock().unwrap()[&flow.gate].1;
+    let is_open = || cache.latches.lock().unwrap()[&flow.latch].1;
     let mut round = |now: u64| {
         worker.round(now);
         is_open()
@@ -219,24 +219,24 @@ fn a_gate_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds_
     assert!(!round(1_000), "watched from now on");
     assert!(!round(80_000), "what was counted before may still be on its way here");
     // One more passes.
-    cache.gates.lock().unwrap().get_mut(&flow.gate).unwrap().0 = 1;
+    cache.latches.lock().unwrap().get_mut(&flow.latch).unwrap().0 = 1;
     assert!(!round(100_000) && !round(179_000));
     assert!(round(180_000));
     // Another one, of which packets pass all the time.
-    cache.gates.lock().unwrap().clear();
+    cache.latches.lock().unwrap().clear();
     a.push(&frame).unwrap();
     assert!(worker.round(20_000_000));
-    let gates = |change: fn(&mut u64)| {
-        let mut gates = cache.gates.lock().unwrap();
-        let (count, is_open) = gates.get_mut(&flow.gate).unwrap();
+    let latches = |change: fn(&mut u64)| {
+        let mut latches = cache.latches.lock().unwrap();
+        let (count, is_open) = latches.get_mut(&flow.latch).unwrap();
         change(count);
         *is_open
     };
     let mut opened_at = None;
     for now in (20_000_000..200_000_000u64).step_by(50_000) {
-        gates(|count| *count += 1);
+        latches(|count| *count += 1);
         worker.round(now);
-        if gates(|_| {}) {
+        if latches(|_| {}) {
             opened_at = Some(now);
             break;
         }
@@ -245,7 +245,7 @@ fn a_gate_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds_
 }
 
 #[test]
-fn a_worker_that_does_not_catch_up_opens_a_gate_in_the_end() {
+fn a_worker_that_does_not_catch_up_opens_a_latch_in_the_end() {
     let cache = Arc::new(Recorded::default());
     let (_vswitch, mut worker, [mut a, mut b]) = stepped(&cache, live_ports());
     let frames: Vec<Vec<u8>> = vec![from_a(&udp("10.0.0.1", "10.0.0.2", 80)); 200];
@@ -254,7 +254,7 @@ fn a_worker_that_does_not_catch_up_opens_a_gate_in_the_end() {
         a.push_burst(&frames).unwrap();
         worker.round(now);
         while b.pop().is_some() {}
-        cache.gates.lock().unwrap().values().any(|(_, is_open)| *is_open)
+        cache.latches.lock().unwrap().values().any(|(_, is_open)| *is_open)
     };
     round(0);
     assert!(!round(1_000) && !round(60_000_000) && !round(99_000_000));

@@ -7,9 +7,9 @@
 //!   parse -> key (flow_headers)                                                      | miss
 //!   find the flow, its epochs, its MAC addresses, its lease (flow_steps)             | miss
 //!   in segments: gso_size + headers, else: length <= what the way out carries        | else: miss
-//!   the gate is open                                                                 | else: counted there, miss
+//!   the latch is open                                                                 | else: counted there, miss
 //!   slots[flow.out] has a way                                                        | else: miss
-//!   count; one hop less, new MAC addresses
+//!   count; other addresses and ports if the flow says so (flow_translation); one hop less, new MAC addresses
 //!   the way is a pod's: return bpf_redirect_peer(way), else: return bpf_redirect(way)
 //!
 //! miss:
@@ -38,14 +38,15 @@ use super::super::flow_headers::{
     CONTEXT, DATA, DATA_END, Extent, HEADERS, KEY, LENGTH, SHORTEST, STACK, clear_key, parse, rewrite,
 };
 use super::super::flow_layout::{cells, key, traffic, value};
-use super::super::flow_steps::{PACKETS, SCRATCH, VALUE, ask_time, count, find, look_up, pass_gate};
+use super::super::flow_steps::{PACKETS, SCRATCH, VALUE, ask_time, count, find, look_up, pass_latch};
 use super::super::flow_table::FlowTable;
+use super::super::flow_translation::translate;
 use super::super::instruction::Operation::{Add, Multiply, ShiftLeft, ShiftRight, Subtract, Xor};
 use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Less};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
-use super::how;
+use super::{checksum, how};
 
 /// `struct __sk_buff`.
 pub(super) mod context {
@@ -64,6 +65,7 @@ pub(super) mod context {
 
 /// Functions of the kernel.
 pub(super) mod function {
+    pub(in crate::io::xsk::tc) const L4_CSUM_REPLACE: i32 = 11;
     pub(in crate::io::xsk::tc) const VLAN_PUSH: i32 = 18;
     pub(in crate::io::xsk::tc) const VLAN_POP: i32 = 19;
     pub(in crate::io::xsk::tc) const REDIRECT: i32 = 23;
@@ -103,9 +105,10 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     parse(&mut program, Extent::Context(context::LEN));
     find(&mut program, table);
     fit(&mut program);
-    pass_gate(&mut program, table);
+    pass_latch(&mut program, table);
     find_way(&mut program, table);
     count(&mut program, table);
+    translate(&mut program, checksum::change);
     rewrite(&mut program, VALUE, adjust_checksum);
     hand_over(&mut program, WAY);
     program.place(Miss);
@@ -148,11 +151,7 @@ fn count_segments(program: &mut Assembler<Place>) {
 
 /// Where the packet's linear part begins and ends, with the headers in it where they can be.
 fn find_headers(program: &mut Assembler<Place>) {
-    let ends = |program: &mut Assembler<Place>| {
-        program.load(Word, DATA, CONTEXT, context::DATA);
-        program.load(Word, DATA_END, CONTEXT, context::DATA_END);
-    };
-    ends(program);
+    load_ends(program);
     program.push([Instruction::copy(2, DATA)]);
     program.apply(Add, 2, SHORTEST);
     program.jump_if_register(DATA_END, AtLeast, 2, Linear);
@@ -162,8 +161,14 @@ fn find_headers(program: &mut Assembler<Place>) {
     program.push([Instruction::set(2, PULLED)]);
     program.place(Place::Pull);
     program.push([Instruction::copy(1, CONTEXT), Instruction::call(function::PULL_DATA)]);
-    ends(program);
+    load_ends(program);
     program.place(Linear);
+}
+
+/// Where the linear part begins and ends, which may be elsewhere after each function that changes the packet.
+pub(super) fn load_ends(program: &mut Assembler<Place>) {
+    program.load(Word, DATA, CONTEXT, context::DATA);
+    program.load(Word, DATA_END, CONTEXT, context::DATA_END);
 }
 
 /// Goes on when the way out carries the packet, or each of its segments. What it does not carry is the worker's to refuse.

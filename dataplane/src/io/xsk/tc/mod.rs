@@ -23,6 +23,7 @@
 
 mod attached;
 mod attachment;
+mod checksum;
 mod deliver;
 mod filter;
 mod ingress;
@@ -37,8 +38,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bulkhead_classifier::OriginId;
-
 pub use attachment::TcAttachment;
 
 use super::bpf::{self, Hook};
@@ -46,12 +45,13 @@ use super::error::XskError;
 use super::flow_layout::{cells, traffic};
 use super::flow_table::FlowTable;
 use super::instruction::Instruction;
+use super::kernel_flows::HasFlows;
 use super::map::{MAP_HASH, Map, MapKind};
 use super::port::XskPort;
 use super::umem::Umem;
 use super::{QueueConfig, namespace, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowGate, FlowSlot, KernelFlows};
-use crate::{Affinity, PortId, Snapshot};
+use crate::Affinity;
+use crate::io::FlowSlot;
 use pins::Pins;
 use trunk::Trunk;
 
@@ -183,7 +183,8 @@ impl TcDatapath {
         self.left().len()
     }
 
-    /// Closes what an earlier process has left open and nobody has attached to: to be called when all ports are attached.
+    /// Closes what an earlier process has left open and nobody has attached to, and detaches what processes with another layout of
+    /// the maps have left: to be called when all ports are attached.
     pub fn close_left(&self) {
         for (interface, slot) in self.left().drain() {
             self.set_way(slot, 0, how::CLOSED);
@@ -193,6 +194,10 @@ impl TcDatapath {
                 pins.detach(interface);
             }
             self.table.give_slot(slot);
+        }
+        if let Some(pins) = &self.pins {
+            // Fails when the kernel does not answer; what is left goes on to drop packets then.
+            let _ = pins.remove_other_layouts();
         }
         let own = [&self.programs.ingress, &self.programs.guard].map(|program| bpf::program_id(program.as_fd()));
         if let [Ok(ingress), Ok(guard)] = own {
@@ -248,6 +253,23 @@ impl TcDatapath {
     /// [`XskError`] when there is no memory for them.
     pub fn trunk_ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
         self.trunk.ports(umem, config)
+    }
+
+    /// Runs the program of ports once on a packet, as if an interface of the calling thread's network namespace had received it, and
+    /// sends nothing. Returns the packet as it would be sent: to another port, or into the trunk with a tag beside it. With
+    /// `is_summed` the sum over the packet comes with it, as from some network cards.
+    ///
+    /// # Errors
+    /// `EBADMSG` when that sum is wrong behind the program, `EINVAL` for `is_summed` before Linux 6.13; another error when the program
+    /// drops the packet.
+    #[cfg(feature = "bench")]
+    pub fn run(&self, interface: u32, packet: &[u8], is_summed: bool) -> io::Result<Vec<u8>> {
+        /// `TC_ACT_REDIRECT`.
+        const REDIRECT: u32 = 7;
+        match bpf::test_run_tc(self.programs.ingress.as_fd(), packet, interface, is_summed)? {
+            (REDIRECT, packet) => Ok(packet),
+            (action, _) => Err(io::Error::other(format!("the program's answer is {action}"))),
+        }
     }
 
     /// Packets that interfaces sent whose ports were closed.
@@ -328,54 +350,12 @@ fn load(name: &str, hook: Hook, title: &'static str, instructions: &[Instruction
     })
 }
 
-impl FlowCache for TcDatapath {
-    fn reaches(&self, out: FlowSlot) -> bool {
+impl HasFlows for TcDatapath {
+    fn table(&self) -> &FlowTable {
+        &self.table
+    }
+
+    fn sends_out_of(&self, out: FlowSlot) -> bool {
         self.has_way(out)
-    }
-
-    fn add(&self, flow: &CachedFlow) {
-        self.table.add(flow);
-    }
-
-    fn passed(&self, gate: FlowGate) -> u64 {
-        self.table.passed(gate)
-    }
-
-    fn open(&self, gate: FlowGate, passed: Option<u64>) -> bool {
-        self.table.open(gate, passed)
-    }
-
-    fn moves(&self, port: PortId) -> u16 {
-        self.table.moves(port)
-    }
-
-    fn moved(&self, port: PortId) {
-        self.table.moved(port);
-    }
-}
-
-impl KernelFlows for TcDatapath {
-    fn enter(&self, snapshot: &Snapshot) {
-        self.table.enter(snapshot);
-    }
-
-    fn leave(&self, port: PortId) {
-        self.table.leave(port);
-    }
-
-    fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
-        self.table.traffic_of(slot)
-    }
-
-    fn allowed_by(&self, origin: OriginId) -> u64 {
-        self.table.allowed_by(origin)
-    }
-
-    fn added(&self) -> u64 {
-        self.table.added()
-    }
-
-    fn failed(&self) -> u64 {
-        self.table.failed()
     }
 }

@@ -1,14 +1,16 @@
 //! Maps and links that outlive the process: names in a BPF file system.
 //!
 //! ```text
-//!   PATH/v1-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
+//!   PATH/v2-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
 //!                        in-INDEX, guard-INDEX                 links at the tc hooks of the interface with this number
 //!                        out                                   link at the trunk's first end
 //! ```
 //!
 //! When the process ends, in whatever way, flows go on until their leases end. Everything else is sent into the trunk, where
 //! nobody is: nothing is opened. The next process takes maps and links over, and puts its own programs in the place of the old ones
-//! without a moment in between. The version is that of the maps' layout: a process with another one finds nothing to take over.
+//! without a moment in between. The version is that of the maps' layout: a process with another one finds nothing to take over. When
+//! it has attached to all ports, it detaches what is left. Until then the old programs may run before its own, and drop what is no
+//! flow of theirs.
 
 use std::fs;
 use std::io;
@@ -20,7 +22,7 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::namespace;
 
 /// The version of what is in `flow_layout.rs`, and of the map of ports. To be counted up with each change of them.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// See the module.
 #[derive(Debug)]
@@ -47,25 +49,16 @@ impl Pins {
         Some(path.join(format!("v{LAYOUT}-{}", namespace::current()?)))
     }
 
-    /// Detaches all links that are pinned below `path` for the calling thread's network namespace, and removes the pins. Returns how
-    /// many links there were.
+    /// Detaches all links that are pinned below `path` for the calling thread's network namespace, and removes the pins, of all
+    /// layouts. Returns how many links there were.
     pub(super) fn remove_all(path: &Path) -> io::Result<usize> {
-        let Some(folder) = Self::folder(path).filter(|folder| folder.exists()) else { return Ok(0) };
-        let mut detached = 0;
-        for entry in fs::read_dir(&folder)? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if !name.starts_with("bulkhead_")
-                && let Ok(link) = bpf::pinned(&path)
-            {
-                // Fails when the interface is gone.
-                let _ = bpf::detach(link.as_fd());
-                detached += 1;
-            }
-            fs::remove_file(&path)?;
-        }
-        fs::remove_dir(&folder)?;
-        Ok(detached)
+        folders(path)?.iter().map(|folder| remove(folder)).sum()
+    }
+
+    /// As [`remove_all`](Self::remove_all), but keeps what has this layout.
+    pub(super) fn remove_other_layouts(&self) -> io::Result<usize> {
+        let path = self.folder.parent().ok_or(io::ErrorKind::NotFound)?;
+        folders(path)?.iter().filter(|folder| **folder != self.folder).map(|folder| remove(folder)).sum()
     }
 
     /// Where the maps are.
@@ -143,6 +136,38 @@ impl Pins {
         }
         self.forget(interface);
     }
+}
+
+/// The folders of the calling thread's network namespace, of whatever layout.
+fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let Some(namespace) = namespace::current().filter(|_| path.exists()) else { return Ok(Vec::new()) };
+    let is_ours = |folder: &PathBuf| {
+        let name = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix('v'));
+        let parts = name.and_then(|name| name.split_once('-'));
+        parts.is_some_and(|(layout, of)| layout.parse::<u32>().is_ok() && of.parse() == Ok(namespace))
+    };
+    let all: Vec<PathBuf> =
+        fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<_>>()?;
+    Ok(all.into_iter().filter(is_ours).collect())
+}
+
+/// Detaches the links in a folder and removes it. Returns how many there were.
+fn remove(folder: &Path) -> io::Result<usize> {
+    let mut detached = 0;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !name.starts_with("bulkhead_")
+            && let Ok(link) = bpf::pinned(&path)
+        {
+            // Fails when the interface is gone.
+            let _ = bpf::detach(link.as_fd());
+            detached += 1;
+        }
+        fs::remove_file(&path)?;
+    }
+    fs::remove_dir(folder)?;
+    Ok(detached)
 }
 
 /// Whether a path, or the folder in which it is to be made, lies in a BPF file system.

@@ -1,0 +1,138 @@
+//! The end of a batch: what nobody uses goes, and what changed is told.
+
+#[cfg(test)]
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use bulkhead_classifier::AddressSet;
+
+#[cfg(test)]
+use super::Named;
+use super::pending::{Moves, Pending, Sweep};
+use super::{AddressBook, GroupId};
+use crate::cache::Cache;
+use crate::contract::{SetDelta, SetId};
+use crate::object::{NamespaceScope, PolicyName};
+
+/// What a commit tells.
+#[derive(Debug, Default)]
+pub(crate) struct Committed {
+    /// New and changed sets, by identity.
+    pub(crate) sets: Vec<SetDelta>,
+    /// Sets that nobody uses any more, by identity.
+    pub(crate) dropped: Vec<SetId>,
+    /// Policies whose port names stand for other numbers than before.
+    pub(crate) renumbered: BTreeSet<PolicyName>,
+}
+
+impl AddressBook {
+    /// Ends the batch: removes what nobody uses, and tells what changed.
+    pub(crate) fn commit(&mut self, cache: &Cache) -> Committed {
+        let mut dropped = BTreeSet::new();
+        if std::mem::take(&mut self.pending.idle) {
+            self.sweep(&mut dropped);
+        }
+        let Pending { fresh, moves, renumbered, .. } = std::mem::take(&mut self.pending);
+        let moves = moves.into_iter().filter(|(_, moves)| !(moves.added.is_empty() && moves.removed.is_empty()));
+        let delta = |(set, Moves { added, removed })| SetDelta {
+            set,
+            added: Arc::new(added.into_iter().collect()),
+            removed: Arc::new(removed.into_iter().collect()),
+        };
+        let mut sets: Vec<_> = moves.map(delta).collect();
+        if !fresh.is_empty() {
+            let whole = |(set, added)| SetDelta { set, added, removed: Arc::default() };
+            sets.extend(self.members(cache, &fresh).into_iter().map(whole));
+            sets.sort_by_key(|delta| delta.set);
+        }
+        self.identities.before = AHashMap::new();
+        Committed { sets, dropped: dropped.into_iter().collect(), renumbered }
+    }
+
+    /// Removes what has no user, and the numbers that no pod has.
+    fn sweep(&mut self, dropped: &mut BTreeSet<SetId>) {
+        let mut sweep = Sweep { pending: &mut self.pending, dropped };
+        for (at, slot) in self.groups.iter_mut().enumerate() {
+            let Some(group) = slot else { continue };
+            let in_use = !group.users.is_empty();
+            group.named.retain(|_, named| named.sweep(in_use, &mut sweep));
+            if in_use {
+                continue;
+            }
+            sweep.drop_set(group.set);
+            self.by_peer.remove(&group.peer);
+            match &group.peer.namespaces {
+                NamespaceScope::Own(namespace) => {
+                    if let Some(ids) = self.own.get_mut(namespace) {
+                        ids.remove(&GroupId(at));
+                        if ids.is_empty() {
+                            self.own.remove(namespace);
+                        }
+                    }
+                }
+                NamespaceScope::Selected(_) => {
+                    self.selected.remove(&GroupId(at));
+                }
+            }
+            *slot = None;
+            self.free.push(GroupId(at));
+        }
+        self.anywhere.retain(|_, places| {
+            places.retain(|_, named| named.sweep(true, &mut sweep));
+            !places.is_empty()
+        });
+        self.nodes.retain(|_, nodes| {
+            let in_use = !nodes.users.is_empty();
+            if !in_use {
+                sweep.drop_set(nodes.set);
+            }
+            in_use
+        });
+        self.blocks.retain(|_, block| {
+            let in_use = !block.users.is_empty();
+            if !in_use {
+                sweep.drop_set(block.set);
+            }
+            in_use
+        });
+    }
+
+    /// The members of these sets, as the cache has them.
+    fn members(&self, cache: &Cache, of: &BTreeSet<SetId>) -> Vec<(SetId, Arc<AddressSet>)> {
+        let mut all = Vec::with_capacity(of.len());
+        for group in self.groups.iter().flatten() {
+            let pods = || group.members.iter().filter_map(|&key| cache.pod(key)).map(|pod| &**pod);
+            if of.contains(&group.set) {
+                all.push((group.set, Arc::new(pods().flat_map(|pod| pod.addresses.iter().copied()).collect())));
+            }
+            for (name, named) in &group.named {
+                all.extend(named.members(name, of, pods));
+            }
+        }
+        let pods = || cache.pods().map(|(_, pod)| &**pod).filter(|pod| pod.is_endpoint());
+        for (name, places) in &self.anywhere {
+            for named in places.values() {
+                all.extend(named.members(name, of, pods));
+            }
+        }
+        let nodes = self.nodes.values().filter(|nodes| of.contains(&nodes.set));
+        all.extend(nodes.map(|nodes| (nodes.set, Arc::new(nodes.addresses.iter().copied().collect()))));
+        let blocks = self.blocks.iter().map(|(addresses, block)| (block.set, addresses.clone()));
+        all.extend(blocks.filter(|(set, _)| of.contains(set)));
+        all
+    }
+
+    /// All sets with their members: the slow truth beside the deltas.
+    #[cfg(test)]
+    pub(crate) fn all(&self, cache: &Cache) -> BTreeMap<SetId, AddressSet> {
+        let named = |named: &Named| named.numbers().map(|(_, set)| set).collect::<Vec<_>>();
+        let groups = self.groups.iter().flatten();
+        let of_groups = groups.flat_map(|group| group.named.values().flat_map(named).chain([group.set]));
+        let anywhere = self.anywhere.values().flat_map(|places| places.values()).flat_map(named);
+        let nodes = self.nodes.values().map(|nodes| nodes.set);
+        let ids = of_groups.chain(anywhere).chain(nodes).chain(self.blocks.values().map(|block| block.set)).collect();
+        self.members(cache, &ids).into_iter().map(|(set, members)| (set, AddressSet::clone(&members))).collect()
+    }
+}

@@ -1,0 +1,325 @@
+//! Who has an address that several say is theirs.
+//!
+//! Addresses are reused: the object of the pod that had one before may still be there, with the address in it. One pod at most has an
+//! address, so that a fault or a delay of one object changes nothing for others.
+//!
+//! ```text
+//!  event --> claims --> the event, its pod without the addresses that it does not have
+//!                  `--> further ones: pods that lose an address by it (before), pods that get one (after)
+//! ```
+//! Of several pods the one has it that beats every other ([`Lifetime::beats`](crate::object::Lifetime::beats)): it runs and the other one does not, or it started
+//! later. Where that cannot be told the address is nobody's. What a node says is its own is no pod's. A pod without its address is as
+//! one whose network is not set up yet: no rule names it, and its interface has no table, so that nothing passes there.
+//!
+//! **Invariant.** Who has what follows from the objects alone, not from the order in which they came.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use crate::cache::{Cache, Event};
+use crate::object::{Node, Object, Pod, PodName};
+
+/// An address that several say is theirs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contest {
+    /// The address.
+    pub address: IpAddr,
+    /// Who has it.
+    pub holder: Holder,
+    /// The pods that say so too and do not have it, sorted.
+    pub others: Vec<PodName>,
+}
+
+/// Who has an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// This pod.
+    Pod(PodName),
+    /// A node.
+    Node,
+    /// Which pod has it cannot be told.
+    Nobody,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    /// Pods that do not have all addresses of their objects, as their objects are. All others are in the cache as they are.
+    short: BTreeMap<PodName, Pod>,
+    /// Those pods by the addresses that they do not have.
+    missed: BTreeMap<IpAddr, BTreeSet<PodName>>,
+    /// How many nodes have an address in their objects.
+    nodes: AHashMap<IpAddr, u32>,
+}
+
+impl Claims {
+    /// The events that make the cache's state the one with this event.
+    pub(crate) fn resolve(&mut self, cache: &Cache, event: Event) -> Vec<Event> {
+        match event {
+            Event::Apply(Object::Pod(pod)) => self.pod(cache, &pod.name.clone(), Some(pod)),
+            Event::DeletePod(name) => self.pod(cache, &name, None),
+            Event::Apply(Object::Node(node)) => {
+                let touched = self.node(cache, &node.name, Some(&node));
+                self.with_others(cache, Event::Apply(Object::Node(node)), &touched, None)
+            }
+            Event::DeleteNode(name) => {
+                let touched = self.node(cache, &name, None);
+                self.with_others(cache, Event::DeleteNode(name), &touched, None)
+            }
+            event => vec![event],
+        }
+    }
+
+    /// The addresses that several say are theirs, in order.
+    pub(crate) fn contests(&self, cache: &Cache) -> Vec<Contest> {
+        let contest = |(&address, others): (&IpAddr, &BTreeSet<PodName>)| {
+            let pod = cache.pods_at(address).map(|(_, pod)| pod).find(|pod| pod.is_endpoint());
+            let holder = match pod {
+                Some(pod) => Holder::Pod(pod.name.clone()),
+                None if self.is_nodes(cache, address, None) => Holder::Node,
+                None => Holder::Nobody,
+            };
+            Contest { address, holder, others: others.iter().cloned().collect() }
+        };
+        self.missed.iter().map(contest).collect()
+    }
+
+    /// Takes in what a node says. Returns the addresses of which that changes whether they are a node's.
+    fn node(&mut self, cache: &Cache, name: &Arc<str>, new: Option<&Node>) -> BTreeSet<IpAddr> {
+        let of = |node: Option<&Node>| -> BTreeSet<IpAddr> {
+            node.into_iter().flat_map(|node| node.addresses.iter().copied()).collect()
+        };
+        let (old, new) = (of(cache.nodes().get(name).map(|node| &**node)), of(new));
+        for &address in new.difference(&old) {
+            *self.nodes.entry(address).or_insert(0) += 1;
+        }
+        for address in old.difference(&new) {
+            if let Some(count) = self.nodes.get_mut(address) {
+                *count -= 1;
+                if *count == 0 {
+                    self.nodes.remove(address);
+                }
+            }
+        }
+        &old ^ &new
+    }
+
+    fn pod(&mut self, cache: &Cache, name: &PodName, new: Option<Pod>) -> Vec<Event> {
+        let known = cache.pod_key(name).and_then(|key| cache.pod(key)).map(|pod| &**pod);
+        let old = self.short.get(name).or(known);
+        let addresses = |pod: Option<&Pod>| pod.map_or_else(Vec::new, |pod| pod.addresses.clone());
+        let touched: BTreeSet<IpAddr> = addresses(old).into_iter().chain(addresses(new.as_ref())).collect();
+        self.forget(name);
+        let event = |new: Option<Pod>| match new {
+            Some(pod) => Event::Apply(Object::Pod(pod)),
+            None => Event::DeletePod(name.clone()),
+        };
+        let is_alone = |address: &IpAddr| {
+            let mut others = cache.pods_at(*address).filter(|(_, pod)| pod.name != *name);
+            others.next().is_none() && !self.missed.contains_key(address) && !self.nodes.contains_key(address)
+        };
+        if touched.iter().all(is_alone) {
+            return vec![event(new)];
+        }
+        let subject = Subject { name, pod: new.as_ref() };
+        let mut own = new.clone();
+        if let Some(own) = own.as_mut().filter(|own| own.is_endpoint()) {
+            let has = |address: &IpAddr| self.holder(cache, *address, Some(&subject)).as_ref() == Some(name);
+            own.addresses.retain(has);
+        }
+        let events = self.with_others(cache, event(own.clone()), &touched, Some(&subject));
+        if let (Some(said), Some(own)) = (new, own) {
+            self.remember(said, &own);
+        }
+        events
+    }
+
+    /// The event between those of the pods that lose one of the addresses by it, and of those that get one.
+    fn with_others(
+        &mut self,
+        cache: &Cache,
+        event: Event,
+        touched: &BTreeSet<IpAddr>,
+        subject: Option<&Subject<'_>>,
+    ) -> Vec<Event> {
+        let holders: BTreeMap<IpAddr, Option<PodName>> =
+            touched.iter().map(|&address| (address, self.holder(cache, address, subject))).collect();
+        let before = touched.iter().flat_map(|&address| cache.pods_at(address)).map(|(_, pod)| pod);
+        let before = before.filter(|pod| pod.is_endpoint()).map(|pod| pod.name.clone());
+        let others: BTreeSet<PodName> = before.chain(holders.values().flatten().cloned()).collect();
+        let (mut losing, mut getting) = (Vec::new(), Vec::new());
+        for name in others.into_iter().filter(|name| subject.is_none_or(|subject| subject.name != name)) {
+            let Some(known) = cache.pod_key(&name).and_then(|key| cache.pod(key)) else { continue };
+            let mut pod = self.short.get(&name).cloned().unwrap_or_else(|| Pod::clone(known));
+            let said = pod.clone();
+            pod.addresses.retain(|address| match holders.get(address) {
+                Some(holder) => holder.as_ref() == Some(&name),
+                None => known.addresses.contains(address),
+            });
+            if pod.addresses == known.addresses {
+                continue;
+            }
+            self.forget(&name);
+            self.remember(said, &pod);
+            let loses = known.addresses.iter().any(|address| !pod.addresses.contains(address));
+            if loses { &mut losing } else { &mut getting }.push(Event::Apply(Object::Pod(pod)));
+        }
+        losing.into_iter().chain([event]).chain(getting).collect()
+    }
+
+    /// The pod that has the address when the subject is so.
+    fn holder(&self, cache: &Cache, address: IpAddr, subject: Option<&Subject<'_>>) -> Option<PodName> {
+        if self.is_nodes(cache, address, subject) {
+            return None;
+        }
+        let is_other = |pod: &&Pod| subject.is_none_or(|subject| *subject.name != pod.name);
+        let having = cache.pods_at(address).map(|(_, pod)| &**pod).filter(|pod| !self.short.contains_key(&pod.name));
+        let short = cache.pods_at(address).filter_map(|(_, pod)| self.short.get(&pod.name));
+        let missing = self.missed.get(&address).into_iter().flatten().filter_map(|name| self.short.get(name));
+        let own = subject.and_then(|subject| subject.pod).filter(|pod| pod.addresses.contains(&address));
+        let claimants: Vec<&Pod> =
+            having.chain(short).chain(missing).filter(is_other).chain(own).filter(|pod| pod.is_endpoint()).collect();
+        // Whoever beats all others beats the best of those before it, too; who is best among some need not beat all.
+        let mut best = *claimants.first()?;
+        for pod in &claimants[1..] {
+            if pod.lifetime.beats(&best.lifetime) {
+                best = pod;
+            }
+        }
+        let wins = claimants.iter().all(|pod| pod.name == best.name || best.lifetime.beats(&pod.lifetime));
+        wins.then(|| best.name.clone())
+    }
+
+    /// Whether the address is a node's when the subject is so: by the node's object, or as that of a pod in its network.
+    fn is_nodes(&self, cache: &Cache, address: IpAddr, subject: Option<&Subject<'_>>) -> bool {
+        let shares = |pod: &Pod| pod.host_network && !pod.finished && pod.node.is_some();
+        let is_other = |pod: &Pod| subject.is_none_or(|subject| *subject.name != pod.name);
+        let own = subject.and_then(|subject| subject.pod).filter(|pod| pod.addresses.contains(&address));
+        self.nodes.contains_key(&address)
+            || own.is_some_and(shares)
+            || cache.pods_at(address).any(|(_, pod)| is_other(pod) && shares(pod))
+    }
+
+    /// Keeps what a pod's object says where the pod has less.
+    fn remember(&mut self, said: Pod, has: &Pod) {
+        let missed: Vec<IpAddr> =
+            said.addresses.iter().copied().filter(|address| !has.addresses.contains(address)).collect();
+        if missed.is_empty() {
+            return;
+        }
+        for address in missed {
+            self.missed.entry(address).or_default().insert(said.name.clone());
+        }
+        self.short.insert(said.name.clone(), said);
+    }
+
+    fn forget(&mut self, name: &PodName) {
+        let Some(said) = self.short.remove(name) else { return };
+        for address in said.addresses {
+            if let Some(names) = self.missed.get_mut(&address) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.missed.remove(&address);
+                }
+            }
+        }
+    }
+}
+
+/// A pod that changes, as its object will be; none when it goes.
+struct Subject<'a> {
+    name: &'a PodName,
+    pod: Option<&'a Pod>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{name, node, pod};
+    use crate::object::{Lifetime, Timestamp};
+
+    #[derive(Default)]
+    struct State {
+        claims: Claims,
+        cache: Cache,
+    }
+
+    impl State {
+        fn apply(&mut self, event: Event) {
+            for event in self.claims.resolve(&self.cache, event) {
+                self.cache.apply(event);
+            }
+        }
+
+        fn has(&self, pod: &str) -> Vec<String> {
+            let key = self.cache.pod_key(&name(pod)).unwrap();
+            self.cache.pod(key).unwrap().addresses.iter().map(ToString::to_string).collect()
+        }
+
+        fn contests(&self) -> Vec<Contest> {
+            self.claims.contests(&self.cache)
+        }
+    }
+
+    fn started(text: &str, addresses: &str, second: u8) -> Object {
+        let Object::Pod(pod) = pod(text, addresses, "n", "") else { unreachable!() };
+        let started = Timestamp::parse(&format!("2026-01-01T00:00:{second:02}Z"));
+        assert!(started.is_some());
+        Object::Pod(Pod { lifetime: Lifetime { running: true, started, ..Lifetime::default() }, ..pod })
+    }
+
+    #[test]
+    fn the_pod_that_started_later_has_the_address_in_every_order_and_the_other_gets_it_back() {
+        let (old, new) = (started("x/a", "10.0.0.1,fd00::1", 1), started("x/b", "10.0.0.1,fd00::2", 2));
+        for objects in [[&old, &new], [&new, &old]] {
+            let mut state = State::default();
+            objects.into_iter().for_each(|object| state.apply(Event::Apply(object.clone())));
+            assert_eq!(
+                (state.has("x/a"), state.has("x/b")),
+                (vec!["fd00::1".into()], vec!["10.0.0.1".into(), "fd00::2".into()])
+            );
+            let holder = Holder::Pod(name("x/b"));
+            let contest = Contest { address: "10.0.0.1".parse().unwrap(), holder, others: vec![name("x/a")] };
+            assert_eq!(state.contests(), [contest]);
+            state.apply(Event::DeletePod(name("x/b")));
+            assert_eq!(state.has("x/a"), ["10.0.0.1", "fd00::1"]);
+            assert!(state.contests().is_empty() && state.claims.short.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_address_is_nobodys_where_it_cannot_be_told_whose_it_is_until_it_can() {
+        let mut state = State::default();
+        let same = [started("x/a", "10.0.0.1", 1), started("x/b", "10.0.0.1", 1), started("x/c", "10.0.0.2", 1)];
+        same.into_iter().for_each(|object| state.apply(Event::Apply(object)));
+        assert_eq!((state.has("x/a").len(), state.has("x/b").len(), state.has("x/c").len()), (0, 0, 1));
+        assert_eq!(state.contests()[0].holder, Holder::Nobody);
+        assert_eq!(state.contests()[0].others, [name("x/a"), name("x/b")]);
+        // One of them ends.
+        let Object::Pod(ended) = started("x/a", "10.0.0.1", 1) else { unreachable!() };
+        state.apply(Event::Apply(Object::Pod(Pod { finished: true, ..ended })));
+        assert_eq!(state.has("x/b"), ["10.0.0.1"]);
+        assert!(state.contests().is_empty());
+    }
+
+    #[test]
+    fn what_a_node_has_is_no_pods() {
+        let mut state = State::default();
+        state.apply(Event::Apply(started("x/a", "10.0.0.1", 1)));
+        state.apply(Event::Apply(node("n", "10.0.0.1")));
+        assert_eq!((state.has("x/a").len(), &state.contests()[0].holder), (0, &Holder::Node));
+        state.apply(Event::Apply(node("m", "10.0.0.1")));
+        state.apply(Event::DeleteNode("n".into()));
+        assert!(state.has("x/a").is_empty());
+        state.apply(Event::Apply(node("m", "10.0.0.2")));
+        assert_eq!(state.has("x/a"), ["10.0.0.1"]);
+        let Object::Pod(shares) = started("x/b", "10.0.0.1", 9) else { unreachable!() };
+        state.apply(Event::Apply(Object::Pod(Pod { host_network: true, ..shares })));
+        assert_eq!((state.has("x/a").len(), state.has("x/b").len()), (0, 1));
+        state.apply(Event::DeletePod(name("x/b")));
+        assert_eq!(state.has("x/a"), ["10.0.0.1"]);
+    }
+}

@@ -1,0 +1,105 @@
+//! All objects that a source has listed, by name: what a new listing changes is a batch of events.
+//!
+//! ```text
+//!   listing --replace--> [ objects by kind and name ] --what differs--> events --> Pipeline::apply_batch
+//! ```
+//! A source that can only list, such as files, or a watch that has lost its place, then costs the pipeline as much as the objects that
+//! differ. The alternative, [`Pipeline::resync`](crate::pipeline::Pipeline::resync) with each listing, compiles every policy again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::cache::Event;
+use crate::object::{ClusterPolicyName, Object, PodName, PolicyName};
+
+/// What an object is known by: there is one of each name at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Node(Arc<str>),
+    Namespace(Arc<str>),
+    Policy(PolicyName),
+    ClusterPolicy(ClusterPolicyName),
+    Pod(PodName),
+}
+
+impl Key {
+    fn of(object: &Object) -> Self {
+        match object {
+            Object::Node(node) => Self::Node(node.name.clone()),
+            Object::Namespace(namespace) => Self::Namespace(namespace.name.clone()),
+            Object::Policy(policy) => Self::Policy(policy.name.clone()),
+            Object::ClusterPolicy(policy) => Self::ClusterPolicy(policy.rank.name.clone()),
+            Object::Pod(pod) => Self::Pod(pod.name.clone()),
+        }
+    }
+
+    /// The event that it is gone.
+    fn gone(self) -> Event {
+        match self {
+            Self::Node(name) => Event::DeleteNode(name),
+            Self::Namespace(name) => Event::DeleteNamespace(name),
+            Self::Policy(name) => Event::DeletePolicy(name),
+            Self::ClusterPolicy(name) => Event::DeleteClusterPolicy(name),
+            Self::Pod(name) => Event::DeletePod(name),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Inventory(BTreeMap<Key, Object>);
+
+impl Inventory {
+    /// Whether nothing was listed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Makes `listing` all that there is, of two objects of one name the later one. Returns what that changes: first what is gone,
+    /// then what is new or different.
+    pub fn replace(&mut self, listing: impl IntoIterator<Item = Object>) -> Vec<Event> {
+        let mut before = std::mem::take(&mut self.0);
+        self.0.extend(listing.into_iter().map(|object| (Key::of(&object), object)));
+        let differs = |(key, object): (&Key, &Object)| {
+            let same = before.remove(key).is_some_and(|before| before == *object);
+            (!same).then(|| Event::Apply(object.clone()))
+        };
+        let changed: Vec<_> = self.0.iter().filter_map(differs).collect();
+        before.into_keys().map(Key::gone).chain(changed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{deny_all, pod};
+
+    fn shown(events: &[Event]) -> Vec<String> {
+        let show = |event: &Event| match event {
+            Event::Apply(Object::Pod(pod)) => format!("+{} {:?}", pod.name, pod.addresses),
+            Event::Apply(Object::Policy(policy)) => format!("+{}", policy.name),
+            Event::DeletePod(name) => format!("-{name}"),
+            Event::DeletePolicy(name) => format!("-{name}"),
+            other => format!("{other:?}"),
+        };
+        events.iter().map(show).collect()
+    }
+
+    #[test]
+    fn only_what_differs_is_told_and_what_is_gone_first() {
+        let mut inventory = Inventory::default();
+        let (a, b) = (pod("x/a", "10.0.0.1", "n", ""), pod("x/b", "10.0.0.2", "n", ""));
+        assert!(inventory.is_empty());
+        assert_eq!(
+            shown(&inventory.replace([a.clone(), b.clone(), deny_all("x/p")])),
+            ["+x/p", "+x/a [10.0.0.1]", "+x/b [10.0.0.2]"]
+        );
+        assert!(inventory.replace([b.clone(), deny_all("x/p"), a]).is_empty(), "in any order");
+        let moved = pod("x/b", "10.0.0.1", "n", "");
+        assert_eq!(shown(&inventory.replace([moved.clone()])), ["-x/p", "-x/a", "+x/b [10.0.0.1]"]);
+        // The later one of two counts.
+        assert_eq!(shown(&inventory.replace([moved, b])), ["+x/b [10.0.0.2]"]);
+        assert_eq!(shown(&inventory.replace([])), ["-x/b"]);
+        assert!(inventory.is_empty());
+    }
+}

@@ -1,0 +1,289 @@
+//! Other addresses and ports for the packets of a flow: how the map has them, and the steps of the programs.
+//!
+//! ```text
+//!   the flow has no translation                                           | done
+//!   the transport's checksum becomes right                                  (each program in its own way)
+//!   IPv4: header's checksum = changed by flow.addresses_change
+//!   the packet's addresses and ports = flow.source, flow.destination, flow.ports
+//! ```
+//!
+//! An XDP program has the whole packet as it was on a wire, and computes the transport's checksum itself:
+//!
+//! ```text
+//!   UDP, checksum 0: there is none                                        | done
+//!   checksum = changed by flow.addresses_change and flow.ports_change
+//!   UDP, checksum became 0: checksum = 0xffff
+//! ```
+//!
+//! A tc program may have a packet whose checksum is unfinished; see `tc/checksum.rs`.
+//!
+//! What a checksum changes by is the same for all packets of a flow, so it is computed once, when the flow is added. Both addresses
+//! and both ports are always written; one that stays is the packet's own.
+
+use std::net::IpAddr;
+
+use super::flow_headers::Place::{self, Checksum, Drop, Finished, HasChecksum, TranslateV6, Translated};
+use super::flow_headers::{DATA, DATA_END, ETHERNET, HEADER, IPV4, IPV6, IS_TRANSLATED, KEY, STACK};
+use super::flow_layout::{key, value};
+use super::flow_steps::VALUE;
+use super::flow_table::put;
+use super::instruction::Operation::{Add, And, ShiftRight, Xor};
+use super::instruction::Test::{Differs, Equal, Greater};
+use super::instruction::Width::{Short, Word};
+use super::instruction::{Assembler, Instruction};
+use crate::Flow;
+use crate::io::Translation;
+use crate::wire::checksum;
+
+/// `BPF_F_MARK_MANGLED_0`: a checksum of 0 is none and stays so, and one that becomes 0 is written as 0xffff (RFC 768).
+const MANGLED_ZERO: u16 = 1 << 5;
+/// Where the checksum is in the headers of UDP and TCP.
+const UDP_CHECKSUM: i32 = 6;
+const TCP_CHECKSUM: i32 = 16;
+/// Source and destination port, in bytes.
+const PORTS: i32 = 4;
+/// More than where the checksum of any flow is in its frames; a bound that the verifier can see.
+const PLACES: i32 = 128;
+
+const LEN: usize = (value::LEN - value::TRANSLATION).cast_unsigned() as usize;
+
+/// The translation as the map has it, from [`value::TRANSLATION`] on. None when the programs cannot do it: between families, and
+/// for what is neither TCP nor UDP.
+pub(super) fn encode(flow: &Flow, translation: &Translation) -> Option<[u8; LEN]> {
+    let Translation { src, dst, sport, dport } = *translation;
+    let addresses = [flow.src, flow.dst, src, dst];
+    let header = match flow.src {
+        IpAddr::V4(_) if addresses.iter().all(IpAddr::is_ipv4) => IPV4,
+        IpAddr::V6(_) if addresses.iter().all(IpAddr::is_ipv6) => IPV6,
+        _ => return None,
+    };
+    let (checksum, flags) = match i32::from(flow.protocol) {
+        libc::IPPROTO_UDP => (UDP_CHECKSUM, MANGLED_ZERO),
+        libc::IPPROTO_TCP => (TCP_CHECKSUM, 0),
+        _ => return None,
+    };
+    let checksum_at = u16::try_from(ETHERNET + header + checksum).ok()?;
+    let [old_src, old_dst, new_src, new_dst] = addresses.map(octets);
+    let [old_ports, new_ports] = [[flow.sport, flow.dport], [sport, dport]].map(|ports| ports.map(u16::to_be_bytes));
+    let mut bytes = [0; LEN];
+    let mut set = |offset: i16, part: &[u8]| put(&mut bytes, offset - value::TRANSLATION, part);
+    set(value::SOURCE, &new_src);
+    set(value::DESTINATION, &new_dst);
+    set(value::PORTS, new_ports.as_flattened());
+    set(value::ADDRESSES_CHANGE, &change([old_src, old_dst].as_flattened(), [new_src, new_dst].as_flattened()));
+    set(value::PORTS_CHANGE, &change(old_ports.as_flattened(), new_ports.as_flattened()));
+    set(value::CHECKSUM_AT, &checksum_at.to_ne_bytes());
+    set(value::CHECKSUM_FLAGS, &flags.to_ne_bytes());
+    Some(bytes)
+}
+
+/// An IPv4 address in the first four bytes.
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&address.octets());
+            octets
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// What a checksum over `old` changes by when that becomes `new`: ~m + m' of RFC 1624. In the network's order: programs load it
+/// and the checksum alike, and a ones' complement sum does not mind in which order both are (RFC 1071 §2).
+fn change(old: &[u8], new: &[u8]) -> [u8; 2] {
+    let old = checksum::fold(checksum::sum(old));
+    checksum::fold(checksum::sum(new) + u64::from(!old)).to_be_bytes()
+}
+
+/// Gives the packet the addresses and ports that the flow on the stack says, if it says any. `transport` makes the transport's
+/// checksum right.
+pub(super) fn translate(program: &mut Assembler<Place>, transport: impl FnOnce(&mut Assembler<Place>)) {
+    program.jump_if(IS_TRANSLATED, Equal, 0, Translated);
+    transport(program);
+    load_version(program);
+    program.jump_if(3, Equal, 6, TranslateV6);
+    have(program, DATA, ETHERNET + IPV4 + PORTS);
+    program.load(Short, 4, DATA, HEADER + 10);
+    change_by(program, &[value::ADDRESSES_CHANGE]);
+    program.store(Short, DATA, 4, HEADER + 10);
+    for (from, to) in [(value::SOURCE, 12), (value::DESTINATION, 16), (value::PORTS, 20)] {
+        program.load(Word, 1, STACK, VALUE + from);
+        program.store(Word, DATA, 1, HEADER + to);
+    }
+    program.jump(Translated);
+    program.place(TranslateV6);
+    have(program, DATA, ETHERNET + IPV6 + PORTS);
+    for at in [0, 4, 8, 12] {
+        for (from, to) in [(value::SOURCE, 8), (value::DESTINATION, 24)] {
+            program.load(Word, 1, STACK, VALUE + from + at);
+            program.store(Word, DATA, 1, HEADER + to + at);
+        }
+    }
+    program.load(Word, 1, STACK, VALUE + value::PORTS);
+    program.store(Word, DATA, 1, HEADER + 40);
+    program.place(Translated);
+}
+
+/// Register 3 is the flow's IP version.
+pub(super) fn load_version(program: &mut Assembler<Place>) {
+    program.load(Word, 3, STACK, KEY + key::KIND);
+    program.apply(ShiftRight, 3, 8);
+}
+
+/// Register 3 is where the transport's checksum is, register 4 what it is, and register 5 the flow's flags for it. Goes to `none`
+/// when the packet has none.
+pub(super) fn load_checksum(program: &mut Assembler<Place>, none: Place) {
+    program.load(Short, 2, STACK, VALUE + value::CHECKSUM_AT);
+    program.apply(And, 2, PLACES - 1);
+    program.push([Instruction::copy(3, DATA)]);
+    program.apply_register(Add, 3, 2);
+    have(program, 3, 2);
+    program.load(Short, 4, 3, 0);
+    program.load(Short, 5, STACK, VALUE + value::CHECKSUM_FLAGS);
+    program.jump_if(4, Differs, 0, HasChecksum);
+    program.jump_if(5, Differs, 0, none);
+    program.place(HasChecksum);
+}
+
+/// Makes the transport's checksum right in a packet that is as it was on a wire.
+pub(super) fn change_checksum(program: &mut Assembler<Place>) {
+    load_checksum(program, Finished);
+    change_by(program, &[value::ADDRESSES_CHANGE, value::PORTS_CHANGE]);
+    program.jump_if(4, Differs, 0, Checksum);
+    program.jump_if(5, Equal, 0, Checksum);
+    program.push([Instruction::set(4, 0xffff)]);
+    program.place(Checksum);
+    program.store(Short, 3, 4, 0);
+    program.place(Finished);
+}
+
+/// Changes the checksum in register 4 by what the flow has there: ~(~HC + ~m + m') of RFC 1624.
+fn change_by(program: &mut Assembler<Place>, changes: &[i16]) {
+    program.apply(Xor, 4, 0xffff);
+    for change in changes {
+        program.load(Short, 1, STACK, VALUE + change);
+        program.apply_register(Add, 4, 1);
+    }
+    // The carries, and what they carry over again.
+    for _ in 0..2 {
+        program.push([Instruction::copy(1, 4)]);
+        program.apply(ShiftRight, 1, 16);
+        program.apply(And, 4, 0xffff);
+        program.apply_register(Add, 4, 1);
+    }
+    program.apply(Xor, 4, 0xffff);
+}
+
+/// So many bytes behind `from` are there. Always so; the verifier cannot know.
+fn have(program: &mut Assembler<Place>, from: u8, bytes: i32) {
+    program.push([Instruction::copy(2, from)]);
+    program.apply(Add, 2, bytes);
+    program.jump_if_register(2, Greater, DATA_END, Drop);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flow_table::place;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn flow(protocol: u8, src: IpAddr, dst: IpAddr, sport: u16, dport: u16) -> Flow {
+        Flow { src, dst, protocol, sport, dport, icmp: None }
+    }
+
+    /// A number of the entry as a program loads it.
+    fn short(bytes: &[u8], offset: i16) -> u16 {
+        u16::from_ne_bytes(*bytes[place((offset - value::TRANSLATION).into())..].first_chunk().unwrap())
+    }
+
+    /// What [`change_by`]'s instructions do with a checksum that is loaded from a packet.
+    fn changed(checksum: u16, changes: &[u16]) -> u16 {
+        let mut sum = changes.iter().map(|&change| u64::from(change)).sum::<u64>() + u64::from(checksum ^ 0xffff);
+        for _ in 0..2 {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        u16::try_from(sum).unwrap() ^ 0xffff
+    }
+
+    fn from_packet(checksum: u16) -> u16 {
+        u16::from_ne_bytes(checksum.to_be_bytes())
+    }
+
+    fn addresses(bytes: [[u8; 16]; 4], is_v4: bool) -> [IpAddr; 4] {
+        bytes.map(|bytes| if is_v4 { <[u8; 4]>::try_from(&bytes[..4]).unwrap().into() } else { bytes.into() })
+    }
+
+    proptest! {
+        #[test]
+        fn a_checksum_that_is_changed_is_the_one_that_is_computed_anew(
+            bytes: [[u8; 16]; 4], ports: [u16; 4], is_v4: bool, is_udp: bool, stays in 0..4u8, rest: [u8; 16], seed: u16,
+        ) {
+            let [src, dst, mut new_src, mut new_dst] = addresses(bytes, is_v4);
+            // Requests of a Service change the destination only, its replies the source.
+            if stays & 1 != 0 { new_src = src }
+            if stays & 2 != 0 { new_dst = dst }
+            let protocol = if is_udp { 17 } else { 6 };
+            let translation = Translation { src: new_src, dst: new_dst, sport: ports[2], dport: ports[3] };
+            let entry = encode(&flow(protocol, src, dst, ports[0], ports[1]), &translation).unwrap();
+            let changes = [short(&entry, value::ADDRESSES_CHANGE), short(&entry, value::PORTS_CHANGE)];
+            let segment = |ports: [u16; 2]| [ports.map(u16::to_be_bytes).as_flattened(), &rest[..]].concat();
+            let before = checksum::transport(src, dst, protocol, &segment([ports[0], ports[1]]));
+            let after = checksum::transport(new_src, new_dst, protocol, &segment([ports[2], ports[3]]));
+            prop_assert_eq!(changed(from_packet(before), &changes), from_packet(after));
+            // The header of IPv4 has the addresses in it as well.
+            let header = |src, dst| checksum::internet(&[&seed.to_be_bytes(), &[0x45, 6], &octets(src), &octets(dst)]);
+            let (before, after) = (header(src, dst), header(new_src, new_dst));
+            prop_assert_eq!(changed(from_packet(before), &changes[..1]), from_packet(after));
+            // An unfinished checksum is the sum over the pseudo-header, not complemented; the kernel adds to it.
+            let unfinished = |src, dst| !checksum::transport(src, dst, protocol, &[]);
+            let sum = u64::from(from_packet(unfinished(src, dst))) + u64::from(changes[0]);
+            prop_assert_eq!(checksum::fold(sum), from_packet(unfinished(new_src, new_dst)));
+        }
+    }
+
+    #[test]
+    fn every_checksum_changes_as_if_computed_anew_also_to_0_and_from_0() {
+        let [old, new] = [[10, 96, 0, 10], [10, 244, 1, 7]].map(IpAddr::from);
+        let src = IpAddr::from([10, 244, 1, 2]);
+        let entry = encode(&flow(17, src, old, 40_000, 53), &Translation { src, dst: new, sport: 40_000, dport: 5353 });
+        let entry = entry.unwrap();
+        let changes = [short(&entry, value::ADDRESSES_CHANGE), short(&entry, value::PORTS_CHANGE)];
+        let mut reached = [false; 2];
+        for word in 0..=u16::MAX {
+            let segment = |port: u16| [40_000, port, word].map(u16::to_be_bytes).as_flattened().to_vec();
+            let before = checksum::transport(src, old, 17, &segment(53));
+            let after = checksum::transport(src, new, 17, &segment(5353));
+            assert_eq!(changed(from_packet(before), &changes), from_packet(after), "{before:#06x}");
+            reached[0] |= before == 0;
+            reached[1] |= after == 0;
+        }
+        assert_eq!(reached, [true; 2]);
+    }
+
+    #[test]
+    fn a_translation_is_encoded_as_the_programs_read_it() {
+        let [src, dst] = [[10, 0, 0, 1], [10, 96, 0, 10]].map(IpAddr::from);
+        let new = Translation { src, dst: [10, 0, 0, 2].into(), sport: 0x1234, dport: 0x5678 };
+        let bytes = encode(&flow(6, src, dst, 0x1234, 80), &new).unwrap();
+        assert_eq!((&bytes[..4], &bytes[16..20]), (&[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
+        assert_eq!(bytes[32..36], [0x12, 0x34, 0x56, 0x78]);
+        assert_eq!((short(&bytes, value::CHECKSUM_AT), short(&bytes, value::CHECKSUM_FLAGS)), (50, 0));
+        let bytes = encode(&flow(17, src, dst, 0x1234, 80), &new).unwrap();
+        assert_eq!((short(&bytes, value::CHECKSUM_AT), short(&bytes, value::CHECKSUM_FLAGS)), (40, 0x20));
+        let [src, dst, new_dst] = ["fd00::1", "fd00:96::10", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap());
+        let new = Translation { src, dst: new_dst, sport: 1, dport: 2 };
+        let checksum_at = |protocol| short(&encode(&flow(protocol, src, dst, 1, 2), &new).unwrap(), value::CHECKSUM_AT);
+        assert_eq!([6, 17].map(checksum_at), [70, 60]);
+    }
+
+    #[test]
+    fn what_the_programs_cannot_translate_is_no_flow_of_the_map() {
+        let [four, six] = ["10.0.0.1", "fd00::1"].map(|text| text.parse::<IpAddr>().unwrap());
+        let to = |src, dst| Translation { src, dst, sport: 1, dport: 2 };
+        assert_eq!(encode(&flow(6, four, four, 1, 2), &to(four, six)), None);
+        assert_eq!(encode(&flow(6, six, six, 1, 2), &to(four, four)), None);
+        assert_eq!(encode(&flow(132, four, four, 1, 2), &to(four, four)), None);
+        assert!(encode(&flow(6, four, four, 1, 2), &to(four, four)).is_some());
+    }
+}

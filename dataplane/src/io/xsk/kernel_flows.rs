@@ -1,0 +1,69 @@
+//! A table of flows in the kernel as a [`FlowCache`], whichever programs read it.
+
+use std::fmt::Debug;
+
+use bulkhead_classifier::OriginId;
+
+use super::flow_table::FlowTable;
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, KernelFlows};
+use crate::{PortId, Snapshot};
+
+/// What has a table of flows, and programs that send packets of these flows.
+pub(super) trait HasFlows: Debug + Send + Sync {
+    fn table(&self) -> &FlowTable;
+
+    /// Whether the programs can send packets out of the port in this slot.
+    fn sends_out_of(&self, out: FlowSlot) -> bool;
+}
+
+impl<T: HasFlows> FlowCache for T {
+    fn reaches(&self, out: FlowSlot) -> bool {
+        self.sends_out_of(out)
+    }
+
+    fn add(&self, flow: &CachedFlow) {
+        self.table().add(flow);
+    }
+
+    fn passed(&self, latch: FlowLatch) -> u64 {
+        self.table().passed(latch)
+    }
+
+    fn moves(&self, port: PortId) -> u16 {
+        self.table().moves(port)
+    }
+
+    fn moved(&self, port: PortId) {
+        self.table().moved(port);
+    }
+
+    fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool {
+        self.table().open(latch, passed)
+    }
+}
+
+impl<T: HasFlows> KernelFlows for T {
+    fn enter(&self, snapshot: &Snapshot) {
+        self.table().enter(snapshot);
+    }
+
+    fn leave(&self, port: PortId) {
+        self.table().leave(port);
+    }
+
+    fn traffic(&self, slot: FlowSlot) -> CachedTraffic {
+        self.table().traffic_of(slot)
+    }
+
+    fn allowed_by(&self, origin: OriginId) -> u64 {
+        self.table().allowed_by(origin)
+    }
+
+    fn added(&self) -> u64 {
+        self.table().added()
+    }
+
+    fn failed(&self) -> u64 {
+        self.table().failed()
+    }
+}

@@ -88,8 +88,8 @@ fn what_is_denied_to_a_pod_or_to_the_node_is_refused_at_once_and_strangers_hear_
     curl_is_refused(client, "http://172.18.0.100/");
     curl_is_refused(client, "http://[fd00:18::100]/");
 
-    // To somebody behind the node: from its own addresses everything is allowed.
-    lab.node.ip("addr add 172.17.0.1/32 dev lo");
+    // To somebody behind the node, whose address is on none of its interfaces: from its own addresses everything is allowed.
+    lab.node.ip("route add local 172.17.0.1/32 dev lo");
     curl_is_refused(&lab.node, &format!("--interface 172.17.0.1 http://{v4}/"));
 
     // A stranger hears nothing of it: the packets that arrive outside are its own alone.

@@ -278,10 +278,8 @@ fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_unless_ignored(
     let error = compile(&["--ignore", "CiliumNetworkPolicy"], 2);
     assert!(error.contains("projectcalico") && !error.contains("CiliumNetworkPolicy"), "{error}");
     let note = compile(&["--ignore", "CiliumNetworkPolicy", "--ignore", "NetworkPolicy.crd.projectcalico.org"], 0);
-    assert!(
-        note.contains("ignored as asked, though they restrict traffic: 1 crd.projectcalico.org/v1 NetworkPolicy"),
-        "{note}"
-    );
+    let ignored = "1 cilium.io/v2 CiliumNetworkPolicy, 1 crd.projectcalico.org/v1 NetworkPolicy";
+    assert!(note.contains(&format!("ignored as asked, though they restrict traffic: {ignored}")), "{note}");
     assert!(compile(&["--ignore", "NetworkPolicy"], 2).contains("write whose it is"));
 }
 

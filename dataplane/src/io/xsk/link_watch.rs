@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::netlink::{self, ask, attributes, number, short};
+use super::netlink::{self, all_links, ask, attributes, number, short};
 use super::wait::{PollSet, poll};
 use super::{generic, small_size};
 
@@ -28,15 +28,11 @@ const WAITING: i32 = 4 << 20;
 /// Messages that one call of [`LinkWatch::wait`] takes, so that a storm does not keep the reader from acting.
 const MOST: usize = 4096;
 
-/// `IFLA_PROP_LIST`, `IFLA_ALT_IFNAME`, `IFLA_EXT_MASK`.
+/// `IFLA_PROP_LIST`, `IFLA_ALT_IFNAME`.
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
-const IFLA_EXT_MASK: u16 = 29;
 /// `IFLA_LINK_NETNSID`: what `IFLA_LINK` numbers is in another namespace.
 const IFLA_LINK_NETNSID: u16 = 37;
-/// `RTEXT_FILTER_SKIP_STATS`: the counters are most of a message, and nobody reads them here.
-const SKIP_STATISTICS: u32 = 1 << 3;
-
 /// An interface of a network namespace, as rtnetlink tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkStatus {
@@ -73,12 +69,8 @@ pub enum LinkEvent {
 /// # Errors
 /// When the kernel does not answer.
 pub fn links() -> io::Result<Vec<LinkStatus>> {
-    let mut body = vec![0; LINK];
-    body.extend(8u16.to_ne_bytes());
-    body.extend(IFLA_EXT_MASK.to_ne_bytes());
-    body.extend(SKIP_STATISTICS.to_ne_bytes());
     let mut found = Vec::new();
-    ask(libc::RTM_GETLINK, true, &body, |message| found.extend(LinkStatus::of(message)))?;
+    ask(libc::RTM_GETLINK, true, &all_links(), |message| found.extend(LinkStatus::of(message)))?;
     Ok(found)
 }
 

@@ -42,10 +42,25 @@ pub fn default_route_interfaces() -> io::Result<BTreeSet<u32>> {
         body[0] = u8::try_from(family).map_err(io::Error::other)?;
         ask(libc::RTM_GETROUTE, true, &body, |message| found.extend(way_out(message)))?;
     }
-    let mut links = Vec::new();
-    ask(libc::RTM_GETLINK, true, &[0; LINK], |message| links.extend(Relation::of(message)))?;
-    add_lower(&mut found, &links);
+    // All interfaces of the node, some thousand on a large one: only where there is something to be below of.
+    if !found.is_empty() {
+        let mut links = Vec::new();
+        ask(libc::RTM_GETLINK, true, &all_links(), |message| links.extend(Relation::of(message)))?;
+        add_lower(&mut found, &links);
+    }
     Ok(found)
+}
+
+/// `struct ifinfomsg` that asks for all interfaces without their counters, which are most of a message.
+pub(super) fn all_links() -> Vec<u8> {
+    /// `IFLA_EXT_MASK`, `RTEXT_FILTER_SKIP_STATS`.
+    const EXT_MASK: u16 = 29;
+    const SKIP_STATISTICS: u32 = 1 << 3;
+    let mut body = vec![0; LINK];
+    body.extend(8u16.to_ne_bytes());
+    body.extend(EXT_MASK.to_ne_bytes());
+    body.extend(SKIP_STATISTICS.to_ne_bytes());
+    body
 }
 
 /// The numbers of the XDP programs on an interface of the calling thread's network namespace.

@@ -51,7 +51,8 @@ impl Attached {
         filter?.ok().map(Self::Filter)
     }
 
-    /// Attaches the program at the trunk's first end, which the vswitch has just made: by a link if links are wanted and the kernel has them.
+    /// Attaches the program at the trunk's first end: in the link that an earlier process has left, by a new one if links are wanted and
+    /// the kernel has them, or as a filter, in the place of an earlier process's.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -61,22 +62,17 @@ impl Attached {
         program: BorrowedFd<'_>,
         interface: u32,
     ) -> io::Result<Self> {
-        let link = wants_link.then(|| Pins::attach_trunk(pins, program, interface));
+        let left = Pins::take_trunk(pins, interface, program).map(Ok);
+        let link = left.or_else(|| wants_link.then(|| Pins::attach_trunk(pins, program, interface)));
         match link {
-            Some(Ok(link)) => Ok(Self::Link(link)),
+            Some(Ok(link)) => {
+                filter::remove_left(Hook::TcIngress, interface, super::DELIVER, &[]);
+                Ok(Self::Link(link))
+            }
+            // The kernel is older than 6.6.
             Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
             _ => Filter::attach(Hook::TcIngress, program, super::DELIVER, interface).map(Self::Filter),
         }
-    }
-
-    /// What an earlier process has left at the trunk's first end, with our program in it from now on.
-    pub(super) fn left_at_trunk(pins: Option<&Pins>, interface: u32, program: BorrowedFd<'_>) -> Option<Self> {
-        if let Some(link) = Pins::take_trunk(pins, interface, program) {
-            return Some(Self::Link(link));
-        }
-        let is_left = filter::is_left(Hook::TcIngress, interface, super::DELIVER);
-        let filter = is_left.then(|| Filter::attach(Hook::TcIngress, program, super::DELIVER, interface));
-        filter?.ok().map(Self::Filter)
     }
 
     /// Attaches the program again if somebody has removed the filter from an interface of the calling thread's network namespace that is
@@ -152,15 +148,8 @@ fn link(datapath: &TcDatapath, hook: Hook, interface: u32) -> io::Result<Option<
     if !datapath.has_links() {
         return Ok(None);
     }
-    match Pins::attach(datapath.pins.as_ref(), hook, datapath.programs.of(hook).0, interface) {
-        Ok(link) => Ok(Some(Attached::Link(link))),
-        // The kernel is older than 6.6.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            datapath.give_up_links();
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
+    let link = Pins::attach(datapath.pins.as_ref(), hook, datapath.programs.of(hook).0, interface)?;
+    Ok(Some(Attached::Link(link)))
 }
 
 impl Programs {

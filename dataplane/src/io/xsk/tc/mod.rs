@@ -117,8 +117,6 @@ pub struct TcDatapath {
     ports: Map,
     programs: Programs,
     trunk: Trunk,
-    /// Whether the kernel has links, as far as is known, and they are wanted.
-    links: AtomicBool,
     /// The network namespace in which all this is.
     namespace: Option<u64>,
     pins: Option<Pins>,
@@ -167,8 +165,8 @@ impl TcDatapath {
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::current(), AtomicBool::new(false));
-        let (programs, links) = (Programs { ingress, guard }, AtomicBool::new(config.links));
-        let datapath = Self { table, ports, programs, trunk, links, namespace, pins, left: Mutex::new(left), stays };
+        let programs = Programs { ingress, guard };
+        let datapath = Self { table, ports, programs, trunk, namespace, pins, left: Mutex::new(left), stays };
         datapath.configure(config);
         Ok(Arc::new(datapath))
     }
@@ -206,13 +204,9 @@ impl TcDatapath {
         }
     }
 
-    fn has_links(&self) -> bool {
-        self.links.load(Ordering::Relaxed)
-    }
-
-    /// The kernel has turned out to have no links.
-    fn give_up_links(&self) {
-        self.links.store(false, Ordering::Relaxed);
+    /// Whether the kernel has links, and they are wanted: as for the trunk, so for the ports.
+    const fn has_links(&self) -> bool {
+        self.trunk.has_link()
     }
 
     /// Leaves maps, links and trunk to the next process when this one ends, if they have names: flows go on until their leases end,

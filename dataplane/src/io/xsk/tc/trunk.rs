@@ -41,7 +41,7 @@ pub(super) struct Trunk {
     first: LinkInfo,
     /// The sockets' end. None while this is dropped.
     second: Option<Interface>,
-    _deliver: Attached,
+    deliver: Attached,
     /// Says that this namespace has a vswitch: a name that goes with the process.
     _claim: UnixListener,
     /// Whether the pair is left to the next process.
@@ -63,7 +63,7 @@ impl Trunk {
         let stays = AtomicBool::new(false);
         if let Some((info, deliver)) = Self::take_over(config, deliver, pins, known) {
             let second = Interface::hold(second, XdpMode::Auto, None)?;
-            return Ok(Self { first: info, second: Some(second), _deliver: deliver, _claim: claim, stays });
+            return Ok(Self { first: info, second: Some(second), deliver, _claim: claim, stays });
         }
         remove(first)?;
         let failed = |operation| move |source| XskError::system(first, operation, source);
@@ -72,7 +72,7 @@ impl Trunk {
         let (info, second, deliver) = made.inspect_err(|_| {
             let _ = remove(first);
         })?;
-        Ok(Self { first: info, second: Some(second), _deliver: deliver, _claim: claim, stays })
+        Ok(Self { first: info, second: Some(second), deliver, _claim: claim, stays })
     }
 
     /// None when there is no pair that fits.
@@ -82,14 +82,14 @@ impl Trunk {
         pins: Option<&Pins>,
         known: u32,
     ) -> Option<(LinkInfo, Attached)> {
-        let TcConfig { trunk: [first, second], workers, .. } = config;
+        let TcConfig { trunk: [first, second], workers, links, .. } = config;
         let [info, other] = [first, second].map(|name| LinkInfo::read(name).ok());
         let (info, other) = (info?, other?);
         let fits = |end: &LinkInfo| end.up && (end.queues, end.transmit_queues) == (*workers, *workers);
         if info.index != known || !fits(&info) || !fits(&other) {
             return None;
         }
-        let deliver = Attached::left_at_trunk(pins, info.index, deliver)?;
+        let deliver = Attached::to_trunk(pins, *links, deliver, info.index).ok()?;
         Some((info, deliver))
     }
 
@@ -121,6 +121,11 @@ impl Trunk {
     /// Leaves the pair to the next process.
     pub(super) fn stay(&self) {
         self.stays.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether its program is attached by a link: the kernel has links, and they are wanted.
+    pub(super) const fn has_link(&self) -> bool {
+        self.deliver.is_link()
     }
 
     /// The number of the end that programs send to.

@@ -66,3 +66,21 @@ fn a_tie_and_two_versions_of_the_api_are_told() {
         assert!(told.contains(part), "{part} is not in:\n{told}");
     }
 }
+
+#[test]
+fn a_pod_that_cannot_be_read_is_not_let_through_where_a_cluster_policy_denies_pods() {
+    let faulty = STATE.replace("metadata: {name: a, namespace: x}", "metadata: {name: a, namespace: x, labels: [7]}");
+    assert_ne!(faulty, STATE);
+    let path = scratch("faulty-pod.yaml", &faulty);
+    let args = ["explain", "--lenient", "--state", &path, "--from", "10.0.0.1", "--to", "x/b", "--port", "80/TCP"];
+    let output = bulkhead(&args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("ClusterNetworkPolicy tenants") && error.contains("mend the pod"), "{error}");
+    // Where none denies pods, the pod alone is nobody.
+    let path = scratch("faulty-pod-only.yaml", &faulty.replace("Deny", "Accept").replace("Pass", "Accept"));
+    stdout(
+        &bulkhead(&["explain", "--lenient", "--state", &path, "--from", "10.0.0.1", "--to", "x/b", "--port", "80/TCP"]),
+        0,
+    );
+}

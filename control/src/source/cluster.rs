@@ -28,12 +28,13 @@ use crate::object::{
 /// Network Custom Resource Definition De-facto Standard".
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// The kind of nodes.
+/// The kinds of nodes and pods.
 pub(super) const NODE_KIND: &str = "Node";
+pub(super) const POD_KIND: &str = "Pod";
 
 /// Reads a pod.
 pub(super) fn pod(value: &Value) -> Read {
-    read("Pod", true, value, |raw, findings| checked_pod(raw, findings).map(Object::Pod), fallback::pod)
+    read(POD_KIND, true, value, |raw, findings| checked_pod(raw, findings).map(Object::Pod), fallback::pod)
 }
 
 /// The pod, none when anything of it is not understood.
@@ -140,7 +141,7 @@ fn denied_of(annotation: &Value, findings: &mut Findings) -> Denied {
 
 /// Reads a node.
 pub(super) fn node(value: &Value) -> Read {
-    read("Node", false, value, |raw, findings| checked_node(raw, findings).map(Object::Node), fallback::node)
+    read(NODE_KIND, false, value, |raw, findings| checked_node(raw, findings).map(Object::Node), fallback::node)
 }
 
 /// The node, none when anything of it is not understood.

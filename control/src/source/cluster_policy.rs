@@ -15,13 +15,15 @@ mod peers;
 mod ports;
 mod raw;
 mod unlabelled;
+mod version;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use self::raw::{RawPods, RawRule, RawSpec, RawSubject};
-pub(super) use self::unlabelled::needs_labels;
+pub(super) use self::unlabelled::{Unknown, needs_labels};
+use self::version::Version;
 use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, Problem, quoted};
 use super::labels::{optional_selector, selector};
@@ -44,45 +46,6 @@ const MAX_PRIORITY: i64 = 1000;
 
 /// What a rule's name may have at most, in characters.
 const MAX_RULE_NAME: usize = 100;
-
-/// The versions that are read. They differ in fields, words and limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
-    V1alpha1,
-    V1alpha2,
-}
-
-impl Version {
-    fn of(kind: ClusterPolicyKind) -> Self {
-        match kind {
-            ClusterPolicyKind::ClusterNetworkPolicy => Self::V1alpha2,
-            ClusterPolicyKind::AdminNetworkPolicy | ClusterPolicyKind::BaselineAdminNetworkPolicy => Self::V1alpha1,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::V1alpha1 => "v1alpha1",
-            Self::V1alpha2 => "v1alpha2",
-        }
-    }
-
-    /// How many rules, peers and ports there may be in one list.
-    const fn most(self) -> usize {
-        match self {
-            Self::V1alpha1 => 100,
-            Self::V1alpha2 => 25,
-        }
-    }
-
-    /// The list of a rule's ports.
-    const fn ports(self) -> &'static str {
-        match self {
-            Self::V1alpha1 => "ports",
-            Self::V1alpha2 => "protocols",
-        }
-    }
-}
 
 /// Reads an object of the group; none when it is of another group.
 pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<Read> {

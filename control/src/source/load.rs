@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::cluster;
+use super::cluster_policy::{self, Unknown};
 use super::decode::{Decoded, ObjectKey, Outcome};
 use super::error::{Problem, SourceError, SourceErrors, printable};
 use super::fallback::{either_namespace, either_pod, exclude_namespaces};
@@ -10,7 +12,6 @@ use super::locate::{Wanted, lines};
 use super::parse::{Entry, parse};
 use super::path::FieldPath;
 use super::{Loaded, Options, Semantics, Strictness, Unenforced, foreign};
-use super::{cluster, cluster_policy};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
@@ -20,10 +21,8 @@ pub(super) struct Loader {
     /// In the order of the inputs; an object that turned out not to count leaves its place empty.
     slots: Vec<Slot>,
     seen: HashMap<ObjectKey, usize>,
-    /// The namespaces whose labels are not known.
-    unlabelled: BTreeSet<Arc<str>>,
-    /// Whether the labels or addresses of some node are not known.
-    faulty_node: bool,
+    /// What is not known of objects that are not understood.
+    unknown: Unknown,
     /// All but the objects.
     loaded: Loaded,
     errors: SourceErrors,
@@ -59,8 +58,7 @@ impl Loader {
             options,
             slots: Vec::new(),
             seen: HashMap::new(),
-            unlabelled: BTreeSet::new(),
-            faulty_node: false,
+            unknown: Unknown::default(),
             loaded: Loaded::default(),
             errors: SourceErrors::default(),
         }
@@ -70,7 +68,7 @@ impl Loader {
     pub(super) fn finish(mut self) -> Result<Loaded, SourceErrors> {
         if self.errors.is_empty() {
             let objects = self.slots.iter().filter_map(|slot| slot.object.as_ref());
-            if let Some(error) = cluster_policy::needs_labels(objects, &self.unlabelled, self.faulty_node) {
+            if let Some(error) = cluster_policy::needs_labels(objects, &self.unknown) {
                 self.errors.push(error);
             }
         }
@@ -81,7 +79,7 @@ impl Loader {
         let mut objects: Vec<_> = self.slots.into_iter().filter_map(|slot| slot.object).collect();
         for object in &mut objects {
             if let Object::Policy(policy) = object {
-                exclude_namespaces(policy, &self.unlabelled);
+                exclude_namespaces(policy, &self.unknown.namespaces);
             }
         }
         Ok(Loaded { objects, ..self.loaded })
@@ -159,8 +157,13 @@ impl Loader {
             },
         };
         let survives = self.options.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
-        self.faulty_node |=
-            !matches!(read.outcome, Outcome::Object(_)) && read.label.split(' ').next() == Some(cluster::NODE_KIND);
+        if !matches!(read.outcome, Outcome::Object(_)) {
+            match read.label.split(' ').next() {
+                Some(cluster::NODE_KIND) => self.unknown.is_node = true,
+                Some(cluster::POD_KIND) => self.unknown.is_pod = true,
+                _ => {}
+            }
+        }
         let severity = if survives { Severity::Warning } else { Severity::Error };
         let consequence = if survives { consequence(&read.outcome) } else { "" };
         let label = Some(read.label.as_str()).filter(|label| !label.is_empty());
@@ -175,7 +178,7 @@ impl Loader {
         let mut object = match read.outcome {
             Outcome::Object(object) => Some(object),
             Outcome::Closed(object) if survives => {
-                self.unlabelled.extend(namespace_name(&object).cloned());
+                self.unknown.namespaces.extend(namespace_name(&object).cloned());
                 Some(object)
             }
             Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
@@ -296,11 +299,16 @@ impl Loader {
         // Without it, what it forbids would pass.
         let is_cluster_policy =
             slot.object.iter().chain(&object).any(|object| matches!(object, Object::ClusterPolicy(_)));
+        let is_same = slot.object == object;
+        for object in slot.object.iter().chain(&object).filter(|_| !is_same) {
+            self.unknown.is_pod |= matches!(object, Object::Pod(_));
+            self.unknown.is_node |= matches!(object, Object::Node(_));
+        }
         slot.object = match (slot.object.take(), object) {
             (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
             (Some(one), Some(other)) if one == other => Some(one),
             (Some(Object::Namespace(one)), Some(Object::Namespace(other))) => {
-                self.unlabelled.insert(Arc::clone(&one.name));
+                self.unknown.namespaces.insert(Arc::clone(&one.name));
                 Some(Object::Namespace(either_namespace(&one, &other)))
             }
             (Some(Object::Pod(one)), Some(Object::Pod(other))) => either_pod(&one, &other).map(Object::Pod),

@@ -1,4 +1,4 @@
-//! Namespaces and nodes of which not everything is known, where faults are survived.
+//! Namespaces, pods and nodes of which not everything is known, where faults are survived.
 //!
 //! An Accept that does not match them is closed; a subject, a Deny or a Pass that does not is open. Nothing can stand for such an
 //! object, so that the input is refused when a cluster policy asks for what is not known.
@@ -9,19 +9,32 @@ use std::sync::Arc;
 use super::super::error::{SourceError, quoted};
 use crate::object::{ClusterPolicy, NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer, PodPeer, RuleAction};
 
-/// What is wrong when a cluster policy asks namespaces for labels and those of some are not known, or names nodes and not all
-/// of them are known.
+/// What is not known.
+#[derive(Debug, Default)]
+pub(in crate::source) struct Unknown {
+    /// The namespaces whose labels are not.
+    pub(in crate::source) namespaces: BTreeSet<Arc<str>>,
+    /// Whether labels, addresses or ports of some pod are not.
+    pub(in crate::source) is_pod: bool,
+    /// Whether labels or addresses of some node are not.
+    pub(in crate::source) is_node: bool,
+}
+
+/// What is wrong when a cluster policy depends on something that is not known.
 pub(in crate::source) fn needs_labels<'a>(
     objects: impl Iterator<Item = &'a Object>,
-    unknown: &BTreeSet<Arc<str>>,
-    faulty_node: bool,
+    unknown: &Unknown,
 ) -> Option<SourceError> {
-    let fault = |policy: &ClusterPolicy| match unknown.first().filter(|_| asks_for_labels(policy)) {
+    let fault = |policy: &ClusterPolicy| match unknown.namespaces.first().filter(|_| asks_for_labels(policy)) {
         Some(name) => Some((
             format!("whether it is about namespace {} is not known: its labels could not be read", quoted(name)),
             "mend the namespace; without its labels what this policy denies could pass",
         )),
-        None if faulty_node && shuts_off_nodes(policy) => Some((
+        None if unknown.is_pod && shuts_off_pods(policy) => Some((
+            "whether it is about a pod that could not be read is not known".to_owned(),
+            "mend the pod; without its labels, addresses and ports what this policy denies could pass",
+        )),
+        None if unknown.is_node && shuts_off_nodes(policy) => Some((
             "whether it is about a node that could not be read is not known".to_owned(),
             "mend the node; without its labels and addresses what this policy denies could pass",
         )),
@@ -46,10 +59,17 @@ pub(in crate::source) fn needs_labels<'a>(
 
 /// Whether a rule that does not accept names nodes.
 fn shuts_off_nodes(policy: &ClusterPolicy) -> bool {
-    policy.egress.iter().filter(|rule| rule.action != RuleAction::Accept).any(|rule| {
-        let mut peers = rule.traffic.peers.iter().flatten();
-        peers.any(|peer| matches!(peer, Peer::Nodes(_)))
-    })
+    shuts_off(policy, |peer| matches!(peer, Peer::Nodes(_)))
+}
+
+/// Whether a rule that does not accept names pods.
+fn shuts_off_pods(policy: &ClusterPolicy) -> bool {
+    shuts_off(policy, |peer| matches!(peer, Peer::Pods(_)))
+}
+
+fn shuts_off(policy: &ClusterPolicy, is_such: impl Fn(&Peer) -> bool) -> bool {
+    let rules = policy.ingress.iter().chain(&policy.egress).filter(|rule| rule.action != RuleAction::Accept);
+    rules.flat_map(|rule| rule.traffic.peers.iter().flatten()).any(is_such)
 }
 
 fn asks_for_labels(policy: &ClusterPolicy) -> bool {

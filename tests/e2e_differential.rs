@@ -228,15 +228,7 @@ fn rule(random: &mut Random, peers: &str) -> String {
 /// Writes the frames as a capture that knows their ports.
 fn write_capture(path: &Path, frames: &[(usize, Vec<u8>)]) {
     let ports = PODS.iter().map(|pod| format!("default/{pod}")).chain(["uplink".to_owned(), "host".to_owned()]);
-    let config = |name: String| PortConfig {
-        name: name.into(),
-        kind: PortKind::Pod,
-        addresses: Vec::new(),
-        mac: None,
-        egress: None,
-        hairpin: None,
-        link: None,
-    };
+    let config = |name: String| PortConfig::new(name, PortKind::Pod);
     let ports: Vec<PortConfig> = ports.map(config).collect();
     let mut writer = CaptureWriter::new(File::create(path).unwrap(), &ports).unwrap();
     for (number, (from, data)) in (1..).zip(frames) {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use bulkhead_classifier::AddressSet;
 
-pub(crate) use self::commit::Committed;
+pub(crate) use self::commit::CommittedSets;
 pub(crate) use self::named::{Anywhere, Named, PortName};
 use self::nodes::Nodes;
 use self::pending::{Identities, Pending, SetKey, fresh};

@@ -3,6 +3,7 @@
 //! An event that changes nothing gives no notice, so nothing below it runs.
 
 mod derived;
+mod event;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,74 +11,12 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
+pub use self::event::{Change, Event};
 use crate::object::{
     ClusterPolicy, ClusterPolicyName, IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName,
     PodPeer, Policy, PolicyName,
 };
 use crate::selector::{Condition, Selector};
-
-/// One event from a source.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// The object is there, new or changed.
-    Apply(Object),
-    /// The namespace is gone.
-    DeleteNamespace(Arc<str>),
-    /// The pod is gone.
-    DeletePod(PodName),
-    /// The node is gone.
-    DeleteNode(Arc<str>),
-    /// The policy is gone.
-    DeletePolicy(PolicyName),
-    /// The cluster policy is gone.
-    DeleteClusterPolicy(ClusterPolicyName),
-}
-
-/// What an event changed: the object before and after, none where it was or is absent.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// A namespace.
-    Namespace {
-        /// Its name.
-        name: Arc<str>,
-        /// Before.
-        old: Option<Arc<Namespace>>,
-        /// After.
-        new: Option<Arc<Namespace>>,
-    },
-    /// A pod.
-    Pod {
-        /// Its key.
-        key: PodKey,
-        /// Before.
-        old: Option<Arc<Pod>>,
-        /// After.
-        new: Option<Arc<Pod>>,
-    },
-    /// A node.
-    Node {
-        /// Its name.
-        name: Arc<str>,
-    },
-    /// A policy.
-    Policy {
-        /// Its name.
-        name: PolicyName,
-        /// Before.
-        old: Option<Arc<Policy>>,
-        /// After.
-        new: Option<Arc<Policy>>,
-    },
-    /// A cluster policy.
-    ClusterPolicy {
-        /// Its name.
-        name: ClusterPolicyName,
-        /// Before.
-        old: Option<Arc<ClusterPolicy>>,
-        /// After.
-        new: Option<Arc<ClusterPolicy>>,
-    },
-}
 
 /// A short stand-in for a pod's name inside the pipeline, for as long as the pod exists. After the event that removed the
 /// pod it may be another's.

@@ -7,9 +7,10 @@
 //!  event --> claims --> the event, its pod without the addresses that it does not have
 //!                  `--> further ones: pods that lose an address by it (before), pods that get one (after)
 //! ```
-//! Of several pods the one has it that beats every other ([`Lifetime::beats`](crate::object::Lifetime::beats)): it runs and the other one does not, or it started
-//! later. Where that cannot be told the address is nobody's. What a node says is its own is no pod's. A pod without its address is as
-//! one whose network is not set up yet: no rule names it, and its interface has no table, so that nothing passes there.
+//! Of several pods the one has it that beats every other ([`Lifetime::beats`](crate::object::Lifetime::beats)): it runs and the
+//! other one does not, or it started later. Where that cannot be told the address is nobody's. What a node says is its own is no
+//! pod's. A pod without its address is as one whose network is not set up yet: no rule names it, and its interface has no table,
+//! so that nothing passes there.
 //!
 //! **Invariant.** Who has what follows from the objects alone, not from the order in which they came.
 

@@ -162,7 +162,7 @@ impl Processor {
 
     /// Ends a batch: compiles what has to be, and tells what all changes since the last commit came to.
     pub fn commit(&mut self, cache: &Cache) -> Committed {
-        let book::Committed { sets, dropped, renumbered } = self.book.commit(cache);
+        let book::CommittedSets { sets, dropped, renumbered } = self.book.commit(cache);
         let mut affected = std::mem::take(&mut self.affected);
         for name in &std::mem::take(&mut self.uncompiled) | &renumbered {
             let Some(assignment) = self.assignments.get_mut(&name) else { continue };

@@ -63,6 +63,14 @@ pub struct PortConfig {
     pub link: Option<Link>,
 }
 
+impl PortConfig {
+    /// A port of which nothing else is known. It is closed: no table is its own.
+    pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
+        let (name, addresses) = (name.into(), Vec::new());
+        Self { name, kind, addresses, mac: None, egress: None, hairpin: None, link: None }
+    }
+}
+
 /// What the vswitch needs to know of an interface to put frames on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {

@@ -110,7 +110,7 @@ impl View<'_> {
 }
 
 fn closed(name: &Arc<str>, kind: PortKind) -> PortConfig {
-    PortConfig { name: name.clone(), kind, addresses: Vec::new(), mac: None, egress: None, hairpin: None, link: None }
+    PortConfig::new(name.clone(), kind)
 }
 
 /// Holds the place of a number that no port has. Its name cannot be a pod's.

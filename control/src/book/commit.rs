@@ -18,7 +18,7 @@ use crate::object::{NamespaceScope, PolicyName};
 
 /// What a commit tells.
 #[derive(Debug, Default)]
-pub(crate) struct Committed {
+pub(crate) struct CommittedSets {
     /// New and changed sets, by identity.
     pub(crate) sets: Vec<SetDelta>,
     /// Sets that nobody uses any more, by identity.
@@ -29,7 +29,7 @@ pub(crate) struct Committed {
 
 impl AddressBook {
     /// Ends the batch: removes what nobody uses, and tells what changed.
-    pub(crate) fn commit(&mut self, cache: &Cache) -> Committed {
+    pub(crate) fn commit(&mut self, cache: &Cache) -> CommittedSets {
         let mut dropped = BTreeSet::new();
         if std::mem::take(&mut self.pending.idle) {
             self.sweep(&mut dropped);
@@ -48,7 +48,7 @@ impl AddressBook {
             sets.sort_by_key(|delta| delta.set);
         }
         self.identities.before = AHashMap::new();
-        Committed { sets, dropped: dropped.into_iter().collect(), renumbered }
+        CommittedSets { sets, dropped: dropped.into_iter().collect(), renumbered }
     }
 
     /// Removes what has no user, and the numbers that no pod has.

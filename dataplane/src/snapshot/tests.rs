@@ -134,15 +134,7 @@ fn what_a_load_costs() {
 
 #[test]
 fn the_last_port_id_is_never_a_real_port() {
-    let pod = |n: usize| PortConfig {
-        name: n.to_string().into(),
-        kind: PortKind::Pod,
-        addresses: Vec::new(),
-        mac: None,
-        egress: None,
-        hairpin: None,
-        link: None,
-    };
+    let pod = |n: usize| PortConfig::new(n.to_string(), PortKind::Pod);
     let snapshot = |count| Snapshot::new(1, (0..count).map(pod).collect(), Vec::new(), Routes::default());
     assert_eq!(snapshot(65_535).unwrap().ids().last(), Some(PortId(u16::MAX - 1)));
     assert!(matches!(snapshot(65_536), Err(SnapshotError::TooManyPorts { ports: 65_536 })));

@@ -104,14 +104,6 @@ pub(crate) fn pool(chunks: u32) -> FramePool {
 
 /// Two ports without rules, for their epochs.
 pub(crate) fn two_ports() -> Snapshot {
-    let port = |name: &str| PortConfig {
-        name: name.into(),
-        kind: PortKind::Pod,
-        addresses: Vec::new(),
-        mac: None,
-        egress: None,
-        hairpin: None,
-        link: None,
-    };
+    let port = |name: &str| PortConfig::new(name, PortKind::Pod);
     Snapshot::new(1, vec![port("x/a"), port("x/b")], Vec::new(), Routes::default()).unwrap()
 }

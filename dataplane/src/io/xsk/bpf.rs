@@ -3,11 +3,17 @@
 //! Only what a few programs of some hundred instructions need. The alternative, a loader such as libbpf or aya with programs
 //! compiled by clang, would make libelf or clang a condition of building.
 
+#[cfg(feature = "bench")]
+mod test_run;
+
 use std::ffi::{CString, c_long};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+#[cfg(feature = "bench")]
+pub(super) use test_run::{TestRun, test_run, test_run_tc};
 
 use super::instruction::Instruction;
 use super::small_size;
@@ -53,8 +59,6 @@ const LOG: usize = 1 << 20;
 const PROG_LOAD: c_long = 5;
 const OBJ_PIN: c_long = 6;
 const OBJ_GET: c_long = 7;
-#[cfg(feature = "bench")]
-const PROG_TEST_RUN: c_long = 10;
 const OBJ_GET_INFO_BY_FD: c_long = 15;
 const PROG_QUERY: c_long = 16;
 const LINK_CREATE: c_long = 28;
@@ -297,108 +301,6 @@ pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
         return Err(io::Error::last_os_error());
     }
     Ok(links[..(attributes.count as usize).min(MOST)].to_vec())
-}
-
-/// What a run of a program on a packet is asked for: `struct bpf_attr`, `test`.
-#[cfg(feature = "bench")]
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TestRun {
-    /// How many times.
-    pub(super) repeat: u32,
-    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: do with the packets what the program says.
-    pub(super) live: bool,
-    /// Live frames at once.
-    pub(super) batch: u32,
-}
-
-/// `struct bpf_attr`, `test`.
-#[cfg(feature = "bench")]
-#[derive(Default)]
-#[repr(C)]
-struct TestAttributes {
-    program: u32,
-    returned: u32,
-    packet_len: u32,
-    out_len: u32,
-    packet: u64,
-    out: u64,
-    repeat: u32,
-    duration: u32,
-    context_len: u32,
-    context_out_len: u32,
-    context: u64,
-    context_out: u64,
-    flags: u32,
-    cpu: u32,
-    batch: u32,
-    padding: u32,
-}
-
-/// # Safety
-/// The attributes must be those of the command, with pointers to memory of the sizes that are in them.
-#[cfg(feature = "bench")]
-unsafe fn run_test(mut attributes: TestAttributes) -> io::Result<TestAttributes> {
-    let len = size_of::<TestAttributes>();
-    // SAFETY: the caller's; the kernel writes what it returned into the attributes, which are exclusively borrowed.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut attributes, len) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
-}
-
-/// Runs a program on a packet; the answer is what it returned, for live frames 0.
-#[cfg(feature = "bench")]
-pub(super) fn test_run(program: BorrowedFd<'_>, packet: &[u8], run: TestRun) -> io::Result<u32> {
-    const LIVE_FRAMES: u32 = 1 << 1;
-    let attributes = TestAttributes {
-        program: program.as_raw_fd().cast_unsigned(),
-        packet_len: u32::try_from(packet.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?,
-        packet: address(packet.as_ptr()),
-        repeat: run.repeat,
-        flags: if run.live { LIVE_FRAMES } else { 0 },
-        batch: run.batch,
-        ..TestAttributes::default()
-    };
-    // SAFETY: the packet outlives the call, and the kernel only reads it.
-    unsafe { run_test(attributes) }.map(|attributes| attributes.returned)
-}
-
-/// Runs a tc program once on a packet that an interface of the calling thread's network namespace has received. Returns what
-/// the program answered, and the packet as it is then. With `is_summed` the sum over the packet comes with it (Linux 6.13).
-///
-/// # Errors
-/// `EBADMSG` when that sum is wrong behind the program.
-#[cfg(feature = "bench")]
-pub(super) fn test_run_tc(
-    program: BorrowedFd<'_>,
-    packet: &[u8],
-    interface: u32,
-    is_summed: bool,
-) -> io::Result<(u32, Vec<u8>)> {
-    /// `BPF_F_TEST_SKB_CHECKSUM_COMPLETE`.
-    const SUMMED: u32 = 1 << 2;
-    /// A tag more than there was.
-    const ROOM: usize = 64;
-    /// `ifindex` of `struct __sk_buff`, in words; what is behind it is 0.
-    const INTERFACE: usize = 10;
-    let mut context = [0_u32; INTERFACE + 1];
-    context[INTERFACE] = interface;
-    let mut out = vec![0; packet.len() + ROOM];
-    let small = |len: usize| u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG));
-    let attributes = TestAttributes {
-        program: program.as_raw_fd().cast_unsigned(),
-        packet_len: small(packet.len())?,
-        out_len: small(out.len())?,
-        packet: address(packet.as_ptr()),
-        out: address(out.as_mut_ptr()),
-        repeat: 1,
-        context_len: small(size_of_val(&context))?,
-        context: address(context.as_ptr()),
-        flags: if is_summed { SUMMED } else { 0 },
-        ..TestAttributes::default()
-    };
-    // SAFETY: packet, context and room for the packet outlive the call and have the sizes that the attributes say.
-    let after = unsafe { run_test(attributes) }?;
-    out.truncate(after.out_len as usize);
-    Ok((after.returned, out))
 }
 
 /// A name as the kernel wants it: zeros behind, at least one.

@@ -27,6 +27,7 @@ use crossbeam_channel::Receiver;
 use super::composer::Composer;
 use super::config::{Mode, PortEntry};
 use super::interfaces::{AttachError, Datapath, Interfaces, OpenError, Opening};
+use super::links::Pace;
 use super::log;
 pub(super) use flow_cache::{Accounts, Cached};
 use tc::{TcOpenable, TcOpening, TcPorts};
@@ -122,6 +123,14 @@ impl LinuxDatapath {
     /// Where the workers tell of ports that have failed.
     pub(super) fn events(&self) -> Receiver<VswitchEvent> {
         self.events.clone()
+    }
+
+    /// How often the interfaces are looked at although the kernel tells of changes.
+    pub(super) const fn pace(&self) -> Pace {
+        match self.kind {
+            Kind::Xdp(_) => xdp::PACE,
+            Kind::Tc(_) => tc::PACE,
+        }
     }
 
     /// Keeps what a worker has told.

@@ -12,11 +12,15 @@ use super::log;
 /// says that it has left messages out: then the table is read anew. So memory is bounded whatever the node's interfaces do.
 const WAITING: usize = 64;
 
-/// How often the table is read anew while the kernel tells of changes. Nothing is known to be missing then; reading costs one dump.
-const SAFETY: Duration = Duration::from_secs(2);
-
-/// With each of so many of these readings all interfaces are asked for what is not in the table: some system calls each.
-const DEEP: u32 = 2;
+/// How often the interfaces are looked at although the kernel tells of changes. Nothing is known to be missing then; it is in
+/// case a message was lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// How often the table is read anew, which costs one dump.
+    pub(super) table: Duration,
+    /// With each of so many of these readings all interfaces are asked for what is not in the table: some system calls each.
+    pub(super) ask: u32,
+}
 
 /// How often it is read when the kernel tells nothing, because the process may not have another socket, or when reading it has
 /// failed.
@@ -137,6 +141,7 @@ pub(super) struct LinkMessages {
     /// The kernel's messages, some at once. Never ready when it tells nothing.
     pub(super) events: Receiver<Vec<LinkEvent>>,
     is_told: bool,
+    pace: Pace,
     /// How often the table was read.
     readings: u32,
     /// What was said last about a dump that failed, so that it is said once.
@@ -145,16 +150,16 @@ pub(super) struct LinkMessages {
 
 impl LinkMessages {
     /// Starts to listen, in this thread's network namespace. Without it interfaces are read from time to time.
-    pub(super) fn listen() -> Self {
+    pub(super) fn listen(pace: Pace) -> Self {
         let (tell, events) = crossbeam_channel::bounded(WAITING);
         let listen = LinkWatch::new().and_then(|watch| {
             std::thread::Builder::new()
                 .name("links".into())
                 .spawn(move || while watch.wait().is_ok_and(|events| tell.send(events).is_ok()) {})
         });
-        let Err(error) = listen else { return Self { events, is_told: true, readings: 0, said: None } };
+        let Err(error) = listen else { return Self { events, is_told: true, pace, readings: 0, said: None } };
         log::warn(&format!("the kernel does not tell of new interfaces, which are seen 100 ms later: {error}"));
-        Self { events: never(), is_told: false, readings: 0, said: None }
+        Self { events: never(), is_told: false, pace, readings: 0, said: None }
     }
 
     /// The kernel tells nothing any more.
@@ -165,14 +170,14 @@ impl LinkMessages {
 
     /// When the table is to be read anew, which is whole or not.
     pub(super) const fn interval(&self, is_whole: bool) -> Duration {
-        if self.is_told && is_whole { SAFETY } else { UNTOLD }
+        if self.is_told && is_whole { self.pace.table } else { UNTOLD }
     }
 
     /// Reads the table anew. What the kernel does not answer leaves it as it is: a reader must not take interfaces for gone.
     pub(super) fn read(&mut self, links: &mut Links) {
         match io::links() {
             Ok(all) => {
-                if !links.is_whole || !self.is_told || self.readings.is_multiple_of(DEEP) {
+                if !links.is_whole || !self.is_told || self.readings.is_multiple_of(self.pace.ask) {
                     links.doubt();
                 }
                 self.readings = self.readings.wrapping_add(1);

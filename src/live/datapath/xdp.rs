@@ -5,6 +5,7 @@
 //! must not leave checksums to hardware ([`settle_transmit_offload`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
@@ -15,8 +16,12 @@ use bulkhead_dataplane::io::{
 use super::flow_cache::{Account, Accounts};
 use crate::live::config::{Mode, PortEntry, buffers};
 use crate::live::interfaces::{AttachError, OpenError};
+use crate::live::links::Pace;
 use crate::live::log;
 use crate::live::preflight::{self, Offload};
+
+/// Nobody tells of another number of queues, nor of GRO that is turned on or off at the pod's end: four seconds later it is known.
+pub(super) const PACE: Pace = Pace { table: Duration::from_secs(2), ask: 2 };
 
 /// An interface that has the program.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! The thread that owns the interfaces.
 //!
 //! It sleeps until the kernel, a worker or another thread tells it something, or until it is time to try something again. An
-//! idle port costs nothing; once in two seconds the table of interfaces is read anew, in case a message was lost.
+//! idle port costs nothing; now and then ([`Pace`](crate::live::links::Pace)) the table of interfaces is read anew, in case a message
+//! was lost.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -110,13 +111,13 @@ pub(in crate::live) fn start(
     notices: Sender<Notice>,
 ) -> std::io::Result<Handle> {
     let (tell, commands) = crossbeam_channel::unbounded();
-    let events = datapath.events();
+    let (events, pace) = (datapath.events(), datapath.pace());
     let owner = Owner {
         interfaces: Interfaces::new(entries),
         datapath,
         composer,
         links: Links::default(),
-        messages: LinkMessages::listen(),
+        messages: LinkMessages::listen(pace),
         events,
         commands,
         notices,

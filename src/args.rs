@@ -3,10 +3,13 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bulkhead_control::object::{IngressIsolation, PodName, Transport};
 use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
 use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::admin::DEFAULT_SOCKET;
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
@@ -35,6 +38,16 @@ pub enum Command {
     Run(Run),
     /// Remove what a vswitch has left in the kernel: pinned links and maps, the trunk
     Cleanup(Cleanup),
+    /// Show how the running vswitch is: what is up, what is late, the last error
+    Status(Status),
+    /// List the running vswitch's ports and what went through them
+    Ports(Admin),
+    /// List what each policy and rule of the running vswitch has let through and denied
+    Policies(Admin),
+    /// List the tables that the running vswitch enforces, or one port's rules
+    Tables(Tables),
+    /// Have the running vswitch look at its configuration and its state now
+    Reload(Reload),
 }
 
 /// Where the cluster's state comes from.
@@ -222,6 +235,54 @@ pub struct Cleanup {
     /// The configuration that the vswitch had, for its `pins`; without it they are where they are by default
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// Which running vswitch is asked, and the form of its answer.
+#[derive(Debug, clap::Args)]
+pub struct Admin {
+    /// The vswitch's admin socket
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Format,
+}
+
+/// `bulkhead status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  bulkhead status\n  bulkhead status --wait --timeout 30s && echo forwarding\n\n\
+    Exit code 0 when it is ready, 1 when it is not; 2 when no vswitch answers.")]
+pub struct Status {
+    /// Which vswitch, and how.
+    #[command(flatten)]
+    pub admin: Admin,
+    /// Wait until it is ready
+    #[arg(long)]
+    pub wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "TIME", default_value = "60s", requires = "wait", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+}
+
+/// `bulkhead tables`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  bulkhead tables\n  bulkhead tables --port default/db\n\n\
+    A port's table says what may be sent to it and where from; compile prints the same of a state without a vswitch.")]
+pub struct Tables {
+    /// Which vswitch, and how.
+    #[command(flatten)]
+    pub admin: Admin,
+    /// Only this port's table, with its rules
+    #[arg(long, value_name = "NAME")]
+    pub port: Option<String>,
+}
+
+/// `bulkhead reload`.
+#[derive(Debug, clap::Args)]
+pub struct Reload {
+    /// The vswitch's admin socket
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub socket: PathBuf,
 }
 
 /// `bulkhead classify`.

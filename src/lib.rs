@@ -16,6 +16,7 @@
 //! **Invariant.** Every subcommand asks the same engine. What `reach` and `explain` say is what the vswitch does.
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod args;
 mod classify;
 mod compile;
@@ -41,6 +42,11 @@ pub fn main() -> ExitCode {
         args::Command::Classify(classify) => classify::run(classify),
         args::Command::Run(run) => live::run(run),
         args::Command::Cleanup(cleanup) => live::cleanup(cleanup),
+        args::Command::Status(status) => admin::status(status),
+        args::Command::Ports(ports) => admin::ports(ports),
+        args::Command::Policies(policies) => admin::policies(policies),
+        args::Command::Tables(tables) => admin::tables(tables),
+        args::Command::Reload(reload) => admin::reload(reload),
     };
     match outcome {
         Ok(answer) => answer,

@@ -31,6 +31,7 @@
 //! leaves the rest as it was, is said once and is counted. An interface of the configuration gives no packet to the host's
 //! stack, whether its port is open or not ([`interfaces`]).
 
+mod admin;
 mod capture;
 mod cleanup;
 mod composer;
@@ -43,6 +44,7 @@ mod kept;
 mod links;
 mod log;
 mod next_hops;
+mod observer;
 mod origins;
 mod outlet;
 mod own_addresses;

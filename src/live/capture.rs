@@ -66,6 +66,17 @@ impl Counts {
     }
 }
 
+/// What others see of a capture.
+#[derive(Clone)]
+pub(super) struct Reading(Arc<Counts>);
+
+impl Reading {
+    /// How many packets there were so far.
+    pub(super) fn counters(&self) -> CaptureCounters {
+        self.0.read()
+    }
+}
+
 impl Capture {
     /// Creates the file and starts to write what comes through the tap. Ports that are added later are found again by
     /// their packets' addresses.
@@ -85,9 +96,9 @@ impl Capture {
         Ok((Self { ended, counts }, tap))
     }
 
-    /// How many packets there were so far.
-    pub(super) fn counters(&self) -> CaptureCounters {
-        self.counts.read()
+    /// For those who tell how many packets there were.
+    pub(super) fn reading(&self) -> Reading {
+        Reading(Arc::clone(&self.counts))
     }
 
     /// Waits until everything is written, or until nothing more is taken. To be called when the workers have ended: the tap ends with them. Returns how

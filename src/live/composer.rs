@@ -64,6 +64,8 @@ struct Inner {
     default: Denied,
     ids: Ids,
     refused: Option<Refused>,
+    /// When the last policy was published, and how long that took from when its change was seen.
+    enforced: (Instant, Duration),
     /// Whether flows of an earlier process go on until all ports are open.
     keeps_flows: bool,
 }
@@ -78,6 +80,19 @@ impl Inner {
         let view = View { tables, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
         view.snapshot(generation, &mut self.ids)
     }
+}
+
+/// The policy in force, as others are told of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Enforced {
+    /// Since when.
+    pub since: Instant,
+    /// How long it took from when its change was seen until the workers had it.
+    pub took: Duration,
+    /// Whether it lets nothing pass, because there is no state that makes sense.
+    pub is_denying: bool,
+    /// Whether there is a newer one, of policy or ports, that cannot be put into force and is tried again.
+    pub is_refused: bool,
 }
 
 /// What an earlier process has left to this one.
@@ -116,7 +131,16 @@ impl Composer {
         takeover: Takeover,
     ) -> anyhow::Result<Self> {
         let Takeover { generation, keeps_flows } = takeover;
-        let mut inner = Inner { policy, ports, routes, default, ids: Ids::default(), refused: None, keeps_flows };
+        let mut inner = Inner {
+            policy,
+            ports,
+            routes,
+            default,
+            ids: Ids::default(),
+            refused: None,
+            enforced: (Instant::now(), Duration::ZERO),
+            keeps_flows,
+        };
         let (first, publisher) = (inner.compose(generation)?, Publisher::new(Snapshot::empty()));
         if let Some(cache) = flow_cache.as_ref().filter(|_| !keeps_flows) {
             cache.enter(&first);
@@ -135,11 +159,20 @@ impl Composer {
         self.publisher.current()
     }
 
-    /// Has a state enforced.
-    pub(super) fn set_policy(&self, policy: Policy) {
+    /// Has a state enforced. `seen` is when its change was seen.
+    pub(super) fn set_policy(&self, policy: Policy, seen: Instant) {
         let mut inner = self.lock();
         inner.policy = policy;
         self.publish(&mut inner, true, true);
+        let now = Instant::now();
+        inner.enforced = (now, now.duration_since(seen));
+    }
+
+    /// What is told of the policy in force.
+    pub(super) fn enforced(&self) -> Enforced {
+        let inner = self.lock();
+        let (since, took) = inner.enforced;
+        Enforced { since, took, is_denying: inner.policy.denied, is_refused: inner.refused.is_some() }
     }
 
     /// Has what policy denies dropped or refused, where the namespace does not say.
@@ -316,9 +349,9 @@ mod tests {
     fn each_side_publishes_with_what_the_other_one_has_said_last() {
         let composer = composer();
         assert_eq!(in_force(&composer, "x/a"), (1, true));
-        composer.set_policy(policy(&[A, B]));
+        composer.set_policy(policy(&[A, B]), Instant::now());
         assert!(composer.set_ports(vec![port("x/a", 9000), port("x/b", 1500)], None));
-        composer.set_policy(policy(&[A, B]));
+        composer.set_policy(policy(&[A, B]), Instant::now());
         let snapshot = composer.current();
         let mtu = |name: &str| snapshot.port(snapshot.port_named(name).unwrap()).unwrap().link.unwrap().mtu;
         assert_eq!((snapshot.generation(), mtu("x/a"), mtu("x/b")), (4, 9000, 1500));
@@ -329,7 +362,7 @@ mod tests {
     fn a_change_that_cannot_be_enforced_is_tried_again_and_takes_effect_when_it_can() {
         let composer = composer();
         assert!(!composer.set_ports(vec![port("x/a", 1500)], nowhere()));
-        composer.set_policy(policy(&[A, B]));
+        composer.set_policy(policy(&[A, B]), Instant::now());
         {
             let inner = composer.lock();
             let refused = inner.refused.as_ref().unwrap();
@@ -355,7 +388,7 @@ mod tests {
         let composer = composer();
         assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
         composer.lock().routes.clear();
-        composer.set_policy(policy(&[A, B]));
+        composer.set_policy(policy(&[A, B]), Instant::now());
         assert_eq!(in_force(&composer, "x/b"), (2, true));
         let snapshot = composer.current();
         let a = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();

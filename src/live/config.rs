@@ -15,7 +15,7 @@ mod file;
 mod sessions;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub workers: WorkersConfig,
     /// How connections are remembered.
     pub sessions: SessionsConfig,
+    /// Where the running vswitch can be asked.
+    pub admin: AdminConfig,
     /// What is connected, in the order of the file.
     pub ports: Vec<PortEntry>,
     /// Where packets go that are not for a pod of this node, besides what the state says.
@@ -192,6 +194,15 @@ pub(crate) enum Window {
     Loose,
     /// It is dropped; every segment goes through a worker.
     Strict,
+}
+
+/// Where the running vswitch can be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AdminConfig {
+    /// The admin socket; none where there is to be none.
+    pub socket: Option<PathBuf>,
+    /// Where metrics and probes are served over HTTP.
+    pub listen: Option<SocketAddr>,
 }
 
 /// Shares of the sessions in percent, where the file says them.
@@ -373,6 +384,7 @@ impl Config {
         differs("state", self.state != new.state);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
+        differs("admin", self.admin != new.admin);
         fields
     }
 }

@@ -4,31 +4,32 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bulkhead_dataplane::io::{
     FlowCache, KernelFlowCache, KernelFlows, Port, SlowPathLimit, TcConfig, TcDatapath, XskError,
 };
-use bulkhead_dataplane::vswitch::{PollMode, Tap, Vswitch, VswitchConfig, VswitchCounters};
-use bulkhead_dataplane::{Affinity, Snapshot, WorkerConfig};
+use bulkhead_dataplane::vswitch::{PollMode, Tap, Vswitch, VswitchConfig};
+use bulkhead_dataplane::{Affinity, WorkerConfig};
 use crossbeam_channel::{Receiver, select};
 
-use super::capture::{Capture, CaptureCounters};
+use super::admin;
+use super::capture::Capture;
 use super::composer::{Composer, Takeover};
 use super::config::{Attach, Config, DEFAULT_PINS, Pins, Poll, PortEntry, SlowPathConfig, buffers};
 use super::datapath::{DatapathConfig, LinuxDatapath};
-use super::interfaces::thread::{self as interfaces, Command, Report};
+use super::interfaces::thread::{self as interfaces, Command};
 use super::kept;
 use super::log;
 use super::next_hops::NextHops;
-use super::origins::SharedOrigins;
+use super::observer::{About, Observation, Observer};
 use super::own_addresses;
 use super::policy;
 use super::preflight;
 use super::signals::{self, Request};
-use super::state::{LiveState, StateCounts};
-use super::summary::Summary;
+use super::state::LiveState;
 use super::view::PortView;
 use super::watch::Watch;
 use crate::args::{Format, Run};
@@ -46,6 +47,8 @@ pub(super) enum Notice {
     Settled { open: usize, all: usize },
     /// There is another policy.
     Policy,
+    /// Somebody asks at the admin socket to look at the files now.
+    Look,
 }
 
 /// See the module.
@@ -63,7 +66,9 @@ pub(super) struct Daemon {
     capture: Option<Capture>,
     ready_file: Option<PathBuf>,
     tc: Option<Arc<TcDatapath>>,
-    about: About,
+    format: Format,
+    observer: Observer,
+    admin: admin::Handle,
 }
 
 impl Daemon {
@@ -118,16 +123,20 @@ impl Daemon {
         let datapath = DatapathConfig { mode: config.mode, force: args.force, umem, flow_cache, tc: tc.clone() };
         let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
         let about = About {
-            format: args.output,
             started: Instant::now(),
             node: config.node.clone(),
             origins: state.origins(),
             state: state.counts(),
+            session_capacity: config.sessions.settings().capacity,
+            is_settled: AtomicBool::new(false),
         };
         let (tell, notices) = crossbeam_channel::unbounded();
         let policy = policy::start(state, Arc::clone(&composer), tell.clone())?;
         let routes = config.routes.clone();
-        let interfaces = interfaces::start(&config.ports, routes, datapath, Arc::clone(&composer), tell)?;
+        let interfaces = interfaces::start(&config.ports, routes, datapath, Arc::clone(&composer), tell.clone())?;
+        let reading = capture.as_ref().map(Capture::reading);
+        let observer = Observer::new(about, Arc::clone(&composer), &vswitch, interfaces.asker(), reading);
+        let admin = admin::start(&config.admin, observer.clone(), tell)?;
         Ok(Self {
             config,
             config_path: args.config.clone(),
@@ -142,7 +151,9 @@ impl Daemon {
             capture,
             ready_file: args.ready_file.clone(),
             tc,
-            about,
+            format: args.output,
+            observer,
+            admin,
         })
     }
 
@@ -168,11 +179,12 @@ impl Daemon {
                 recv(requests) -> request => match request.unwrap_or(Request::Stop) {
                     Request::Stop => break None,
                     Request::Summary => self.summarize(),
-                    Request::Look => self.hurry(),
+                    Request::Look => self.hurry("SIGHUP"),
                 },
                 // An error: all threads that could tell something are dead, which is seen above.
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
+                    Ok(Notice::Look) => self.hurry("the admin socket"),
                     Ok(Notice::Policy) => self.next_hops.check(&self.composer.peers(), &self.config),
                     Err(_) => {}
                 },
@@ -199,6 +211,7 @@ impl Daemon {
     /// Says that forwarding has started.
     fn announce(&self, open: usize, all: usize) -> anyhow::Result<()> {
         self.composer.enter_flows();
+        self.observer.settle();
         if let Some(tc) = &self.tc {
             tc.close_left();
         }
@@ -209,8 +222,8 @@ impl Daemon {
     }
 
     /// Has everything looked at now, whenever it would be due.
-    fn hurry(&mut self) {
-        log::info("looking at the files, as SIGHUP asks");
+    fn hurry(&mut self, who: &str) {
+        log::info(&format!("looking at the files, as {who} asks"));
         self.config_watch.hurry();
         self.policy.look();
         self.interfaces.tell(Command::Look);
@@ -252,12 +265,7 @@ impl Daemon {
 
     /// Prints what was counted so far.
     fn summarize(&self) {
-        let counted = Counted {
-            vswitch: self.vswitch.counters(),
-            interfaces: self.interfaces.report(),
-            captured: self.capture.as_ref().map(Capture::counters),
-        };
-        if let Err(error) = self.about.print(&self.composer.current(), &counted) {
+        if let Err(error) = print(self.format, &self.observer.observe()) {
             log::error(&format!("cannot print the summary: {error:#}"));
         }
     }
@@ -265,7 +273,9 @@ impl Daemon {
     /// Stops the workers, detaches from the interfaces and prints the summary.
     fn stop(self) -> anyhow::Result<()> {
         log::info("stopping");
-        let Self { vswitch, interfaces, capture, about, composer, ready_file, tc, .. } = self;
+        let Self { vswitch, interfaces, capture, observer, admin, format, ready_file, tc, .. } = self;
+        // Nobody asks the workers any more.
+        drop(admin);
         if let Some(tc) = &tc {
             tc.stay();
         }
@@ -286,7 +296,7 @@ impl Daemon {
         if let Some(captured) = captured {
             log::info(&format!("captured {} packets", captured.written));
         }
-        let printed = about.print(&composer.current(), &Counted { vswitch, interfaces: report, captured });
+        let printed = print(format, &observer.with(vswitch, report, captured));
         // What was counted is told in any case.
         whole.unwrap_or(Ok(())).context("the capture is not whole")?;
         printed
@@ -391,43 +401,16 @@ fn flow_cache(config: &Config, captures: bool) -> Option<Arc<KernelFlowCache>> {
     KernelFlowCache::new().inspect_err(refused).ok()
 }
 
-/// What was counted.
-struct Counted {
-    vswitch: VswitchCounters,
-    interfaces: Report,
-    captured: Option<CaptureCounters>,
-}
-
-/// What the summary tells of the process itself, and where it finds the rest.
-struct About {
-    format: Format,
-    started: Instant,
-    node: Arc<str>,
-    origins: SharedOrigins,
-    state: Arc<StateCounts>,
-}
-
-impl About {
-    fn print(&self, snapshot: &Snapshot, counted: &Counted) -> anyhow::Result<()> {
-        let summary = Summary {
-            node: &self.node,
-            snapshot,
-            counters: &counted.vswitch,
-            cached: &counted.interfaces.cached,
-            state: self.state.read(),
-            ports: counted.interfaces.counters,
-            capture: counted.captured,
-            uptime: self.started.elapsed(),
-            origins: &self.origins,
-        };
-        log::print(match self.format {
-            Format::Text => {
-                let mut text = Vec::new();
-                summary.write(&mut text)?;
-                String::from_utf8(text)?
-            }
-            Format::Json => format!("{}\n", summary.json()),
-        });
-        Ok(())
-    }
+/// Prints the summary.
+fn print(format: Format, observation: &Observation) -> anyhow::Result<()> {
+    let summary = observation.summary();
+    log::print(match format {
+        Format::Text => {
+            let mut text = Vec::new();
+            summary.write(&mut text)?;
+            String::from_utf8(text)?
+        }
+        Format::Json => format!("{}\n", summary.json()),
+    });
+    Ok(())
 }

@@ -46,6 +46,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use bulkhead_dataplane::PortKind;
+
 use super::config::PortEntry;
 use super::links::{Changes, Links};
 use super::log;
@@ -64,6 +66,42 @@ pub(super) struct InterfaceCounters {
     pub refused: u64,
     /// How often the kernel told that interfaces have changed. Several changes may be told at once.
     pub told: u64,
+}
+
+/// How a configured port is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PortStatus {
+    pub name: Arc<str>,
+    pub kind: PortKind,
+    pub interface: Arc<str>,
+    pub state: PortState,
+    /// Why it is not open, with the remedy where one is known.
+    pub why: Option<String>,
+}
+
+/// The state of a configured port, as others are told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PortState {
+    /// There is no interface of its name.
+    Absent,
+    /// Nothing can be attached to its interface, whose packets go past the vswitch.
+    Unprotected,
+    /// Each of its packets is dropped.
+    Closed,
+    /// Its packets are judged and forwarded.
+    Open,
+}
+
+impl PortState {
+    /// As it is written in answers.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Unprotected => "unprotected",
+            Self::Closed => "closed",
+            Self::Open => "open",
+        }
+    }
 }
 
 /// What is attached to an interface that is no port's at the moment: it was renamed, it was moved to another namespace, or its
@@ -276,6 +314,11 @@ impl<D: Datapath> Interfaces<D> {
             link: interface.link(),
         };
         self.interfaces.iter().map(view).collect()
+    }
+
+    /// How each configured port is.
+    pub(super) fn statuses(&self) -> Vec<PortStatus> {
+        self.interfaces.iter().map(Interface::status).collect()
     }
 
     /// The open ports and what they are attached by.

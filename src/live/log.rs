@@ -10,7 +10,7 @@
 use std::fmt::Display;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use super::outlet::{Faults, LAST_WAIT, Outlet};
@@ -34,6 +34,18 @@ pub(crate) fn warn(text: &(impl Display + ?Sized)) {
 /// Something that keeps the vswitch from doing what it was told.
 pub(crate) fn error(text: &(impl Display + ?Sized)) {
     line("error", text);
+    let told = (humantime::format_rfc3339_millis(SystemTime::now()).to_string(), text.to_string());
+    *last_told() = Some(told);
+}
+
+/// The last error that was said: when, as RFC 3339, and what.
+pub(super) fn last_error() -> Option<(String, String)> {
+    last_told().clone()
+}
+
+fn last_told() -> MutexGuard<'static, Option<(String, String)>> {
+    static LAST: Mutex<Option<(String, String)>> = Mutex::new(None);
+    LAST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An event may have several lines: those after the first are indented, so that each event starts with a time.

@@ -63,9 +63,10 @@ fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notic
             },
             default(if renumbered { Duration::ZERO } else { next_look }) => {}
         }
+        let seen = Instant::now();
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
         if state.refresh() || has_changed {
-            composer.set_policy(state.policy());
+            composer.set_policy(state.policy(), seen);
             if notices.send(Notice::Policy).is_err() {
                 return;
             }

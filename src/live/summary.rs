@@ -37,25 +37,29 @@ pub(super) struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// By the workers and by the flow cache.
-    fn ports(&self) -> impl Iterator<Item = (&str, PortTraffic)> {
+    /// What went through a port, by the workers and by the flow cache.
+    pub(super) fn port(&self, id: Option<PortId>, name: &str) -> PortTraffic {
+        let traffic = id.map(|id| self.counters.port(id)).unwrap_or_default();
+        let cached = self.cached.port(name);
+        PortTraffic {
+            received: traffic.received + cached.received,
+            received_bytes: traffic.received_bytes + cached.received_bytes,
+            sent: traffic.sent + cached.sent,
+            sent_bytes: traffic.sent_bytes + cached.sent_bytes,
+            ..traffic
+        }
+    }
+
+    /// What went through the ports that are open or have seen something.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (&str, PortTraffic)> {
         let ports = (0..).map(PortId).zip(self.snapshot.ports());
-        let told = ports.map(|(id, port)| {
-            let (traffic, cached) = (self.counters.port(id), self.cached.port(&port.name));
-            let traffic = PortTraffic {
-                received: traffic.received + cached.received,
-                received_bytes: traffic.received_bytes + cached.received_bytes,
-                sent: traffic.sent + cached.sent,
-                sent_bytes: traffic.sent_bytes + cached.sent_bytes,
-                ..traffic
-            };
-            (&*port.name, port.link.is_some(), traffic)
-        });
+        let told = ports.map(|(id, port)| (&*port.name, port.link.is_some(), self.port(Some(id), &port.name)));
         told.filter(|(_, open, traffic)| *open || *traffic != PortTraffic::default())
             .map(|(name, _, traffic)| (name, traffic))
     }
 
-    fn sessions(&self) -> SessionCounters {
+    /// What became of sessions, over all workers.
+    pub(super) fn sessions(&self) -> SessionCounters {
         self.counters.workers.iter().map(|worker| worker.engine.sessions()).fold(
             SessionCounters::default(),
             |sum, more| SessionCounters {
@@ -95,8 +99,8 @@ impl Summary<'_> {
         self.counters.sum(|worker| worker.tap_missed)
     }
 
-    /// What each rule, isolation and exemption decided, the busiest first.
-    fn policies(&self) -> Vec<(String, OriginCounters)> {
+    /// What each origin decided, by the workers and by the flow cache.
+    pub(super) fn decided(&self) -> BTreeMap<OriginId, OriginCounters> {
         let mut sums: BTreeMap<OriginId, OriginCounters> = BTreeMap::new();
         for (id, counters) in self.counters.workers.iter().flat_map(|worker| worker.engine.origins()) {
             let sum = sums.entry(id).or_default();
@@ -105,8 +109,13 @@ impl Summary<'_> {
         for (&id, sum) in &mut sums {
             sum.allowed += self.cached.allowed_by(id);
         }
+        sums
+    }
+
+    /// What each rule, isolation and exemption decided, the busiest first.
+    pub(super) fn policies(&self) -> Vec<(String, OriginCounters)> {
         let name = |id| self.origins.get(id).map_or_else(|| "unknown".to_owned(), |origin| origin.to_string());
-        let mut named: Vec<_> = sums.into_iter().map(|(id, counters)| (name(id), counters)).collect();
+        let mut named: Vec<_> = self.decided().into_iter().map(|(id, counters)| (name(id), counters)).collect();
         named.sort_by_key(|(_, counters)| std::cmp::Reverse(counters.allowed + counters.denied));
         named
     }
@@ -287,7 +296,8 @@ fn lost_below(traffic: &PortTraffic) -> u64 {
     statistics.receive_ring_full + statistics.fill_ring_empty + statistics.receive_dropped
 }
 
-fn dropped(worker: &WorkerCounters) -> u64 {
+/// Packets that a worker dropped, for whatever reason.
+pub(super) fn dropped(worker: &WorkerCounters) -> u64 {
     worker.engine.dropped_in_all() + worker.other_drops.iter().sum::<u64>()
 }
 

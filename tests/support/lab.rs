@@ -302,6 +302,9 @@ impl Lab {
             let offloads = if self.is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
             writeln!(text, "  - {{kind: host, interface: hv{offloads}}}").unwrap();
         }
+        if !more.contains("admin: {") {
+            text.push_str("admin: {socket: admin.sock}\n");
+        }
         // Sessions are kept in this lab's folder: other labs run beside it.
         match text.split_once("sessions: {") {
             Some((before, after)) => text = format!("{before}sessions: {{folder: sessions, {after}"),
@@ -369,6 +372,14 @@ impl Lab {
         let config = self.path(config);
         let words = [&["run", "--config", config.to_str().unwrap()], more].concat();
         let output = self.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    }
+
+    /// Asks the running vswitch by a subcommand. Returns its exit code and what it printed.
+    pub fn ask(&self, words: &[&str]) -> (Option<i32>, String) {
+        let socket = self.path("admin.sock");
+        let words = [words, &["--socket", socket.to_str().unwrap()]].concat();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_bulkhead")).args(words).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 

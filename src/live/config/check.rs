@@ -15,9 +15,10 @@ use serde_saphyr::Spanned;
 use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, File, NamespaceDefault, PolicySemantics};
 use super::{
-    Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, StateConfig, TimeoutsConfig,
-    WorkersConfig,
+    AdminConfig, Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, StateConfig,
+    TimeoutsConfig, WorkersConfig,
 };
+use crate::admin::DEFAULT_SOCKET;
 use crate::args;
 
 /// Two receive rings and what is under way; with less no packet goes from one port to another.
@@ -28,6 +29,9 @@ const MAX_SESSIONS: usize = 1 << 26;
 const MIN_LEASE: Duration = Duration::from_secs(1);
 /// What a session that has ended otherwise may go on, and what an operator waits for at most after a stop.
 const MAX_LEASE: Duration = Duration::from_secs(600);
+
+/// `sockaddr_un` has 108 bytes, the closing zero included; what is made under another name first needs some of them.
+const MAX_SOCKET_PATH: usize = 96;
 
 /// Collects faults.
 struct Faults<'a> {
@@ -75,6 +79,7 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         },
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, session_folder(written, folder, &mut faults), &mut faults),
+        admin: admin(&written.admin, folder, &mut faults),
         routes: ports::routes(&written.routes, &ports, &mut faults),
         ports,
     };
@@ -105,6 +110,30 @@ fn pins(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Pins {
             Pins::Path(PathBuf::from(&named.value))
         }
     }
+}
+
+fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -> AdminConfig {
+    let socket = match &written.socket {
+        None => Some(PathBuf::from(DEFAULT_SOCKET)),
+        Some(named) => {
+            let path = folder.join(&named.value);
+            if named.value.is_empty() || path.as_os_str().len() > MAX_SOCKET_PATH {
+                let help =
+                    format!("write a path of at most {MAX_SOCKET_PATH} bytes, such as {DEFAULT_SOCKET}, or none");
+                faults.add(line(named), "admin.socket", "is not a path that a socket can have", help);
+            }
+            (named.value != "none").then_some(path)
+        }
+    };
+    let listen = written.listen.as_ref().and_then(|named| {
+        let parsed = named.value.parse().ok();
+        if parsed.is_none() {
+            let help = "write an address and a port: 127.0.0.1:9965 or [::]:9965";
+            faults.add(line(named), "admin.listen", format!("`{}` is not one", named.value), help);
+        }
+        parsed
+    });
+    AdminConfig { socket, listen }
 }
 
 fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPathConfig {

@@ -28,6 +28,8 @@ pub(super) struct File {
     pub(super) workers: Workers,
     #[serde(default)]
     pub(super) sessions: Sessions,
+    #[serde(default)]
+    pub(super) admin: Admin,
     pub(super) ports: Vec<Spanned<Port>>,
     #[serde(default)]
     pub(super) routes: Vec<Route>,
@@ -123,6 +125,13 @@ pub(super) struct Timeouts {
     pub(super) udp_stream: Option<Spanned<String>>,
     pub(super) idle: Option<Spanned<String>>,
     pub(super) icmp_echo: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Admin {
+    pub(super) socket: Option<Spanned<String>>,
+    pub(super) listen: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

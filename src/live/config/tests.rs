@@ -38,6 +38,8 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     assert_eq!(same.sessions.capacity.take(), Some(known));
     // The number of packet buffers follows the ports.
     assert_eq!(same.workers.frames.take(), Some(config.frames()));
+    // Where it is not said, nothing is served over HTTP.
+    assert_eq!(same.admin.listen.take(), Some("127.0.0.1:9965".parse().unwrap()));
     // Where it is not said, a machine without a BPF file system is none to complain about.
     assert_eq!(std::mem::take(&mut same.pins), Pins::Path(DEFAULT_PINS.into()));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {

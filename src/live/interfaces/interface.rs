@@ -6,7 +6,7 @@ use bulkhead_dataplane::Link;
 use bulkhead_dataplane::io::LinkStatus;
 
 use super::datapath::{AttachError, Datapath, OpenError, Opening};
-use super::{InterfaceCounters, Kept};
+use super::{InterfaceCounters, Kept, PortState, PortStatus};
 use crate::live::config::PortEntry;
 use crate::live::links::Changes;
 use crate::live::log;
@@ -111,6 +111,19 @@ impl<A> Interface<A> {
             State::Open { link, largest_mtu, .. } => Some(Link { mtu: link.mtu.min(largest_mtu), ..link }),
             State::Absent | State::Unprotected { .. } | State::Closed { .. } => None,
         }
+    }
+
+    /// How the port is, for others.
+    pub(super) fn status(&self) -> PortStatus {
+        let state = match self.state {
+            State::Absent => PortState::Absent,
+            State::Unprotected { .. } => PortState::Unprotected,
+            State::Closed { .. } => PortState::Closed,
+            State::Open { .. } => PortState::Open,
+        };
+        let PortEntry { name, kind, interface, .. } = &self.entry;
+        let why = self.said.clone().filter(|_| state != PortState::Open);
+        PortStatus { name: name.clone(), kind: *kind, interface: interface.clone(), state, why }
     }
 
     /// When something is to be tried next.

@@ -12,7 +12,7 @@ use bulkhead_dataplane::io::LinkEvent;
 use bulkhead_dataplane::vswitch::VswitchEvent;
 use crossbeam_channel::{Receiver, Sender, select};
 
-use super::{InterfaceCounters, Interfaces};
+use super::{InterfaceCounters, Interfaces, PortStatus};
 use crate::live::composer::Composer;
 use crate::live::config::{PortEntry, RouteEntry};
 use crate::live::daemon::Notice;
@@ -52,6 +52,8 @@ pub(in crate::live) struct Report {
     pub(in crate::live) counters: InterfaceCounters,
     /// What was forwarded without the workers.
     pub(in crate::live) cached: Cached,
+    /// The configured ports, in the order of the configuration; none when the thread has ended.
+    pub(in crate::live) ports: Vec<PortStatus>,
 }
 
 /// The interfaces when the thread has ended. Dropped, it detaches from them.
@@ -63,7 +65,8 @@ pub(in crate::live) struct Stopped {
 impl Stopped {
     /// What was counted until now.
     pub(in crate::live) fn report(&self) -> Report {
-        Report { counters: self.interfaces.counters, cached: datapath::cached(&self.accounts, &self.interfaces) }
+        let cached = datapath::cached(&self.accounts, &self.interfaces);
+        Report { counters: self.interfaces.counters, cached, ports: Vec::new() }
     }
 }
 
@@ -73,6 +76,22 @@ pub(in crate::live) struct Handle {
     thread: JoinHandle<Stopped>,
 }
 
+/// Asks the thread. Clones ask the same one.
+#[derive(Clone)]
+pub(in crate::live) struct Asker {
+    commands: Sender<Command>,
+}
+
+impl Asker {
+    /// What was counted so far. Waits for the thread's answer; nothing when it has ended or does not answer in time.
+    pub(in crate::live) fn report(&self) -> Report {
+        let (answer, report) = crossbeam_channel::bounded(1);
+        // An error means that it is dead; `is_dead` tells.
+        let _ = self.commands.send(Command::Report(answer));
+        report.recv_timeout(ANSWER).unwrap_or_default()
+    }
+}
+
 impl Handle {
     /// Tells the thread something.
     pub(in crate::live) fn tell(&self, command: Command) {
@@ -80,11 +99,9 @@ impl Handle {
         let _ = self.commands.send(command);
     }
 
-    /// What was counted so far. Waits for the thread's answer.
-    pub(in crate::live) fn report(&self) -> Report {
-        let (answer, report) = crossbeam_channel::bounded(1);
-        self.tell(Command::Report(answer));
-        report.recv_timeout(ANSWER).unwrap_or_default()
+    /// For those who ask what was counted.
+    pub(in crate::live) fn asker(&self) -> Asker {
+        Asker { commands: self.commands.clone() }
     }
 
     /// Whether it has ended though nobody has stopped it: a fault of the program.
@@ -292,7 +309,8 @@ impl Owner {
             Command::Report(answer) => {
                 let cached = self.datapath.cached(&self.interfaces);
                 // Whoever has asked may not wait any more.
-                let _ = answer.send(Report { counters: self.interfaces.counters, cached });
+                let ports = self.interfaces.statuses();
+                let _ = answer.send(Report { counters: self.interfaces.counters, cached, ports });
             }
             Command::Stop => self.is_stopped = true,
         }

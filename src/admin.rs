@@ -1,0 +1,22 @@
+//! The admin socket: what is asked of a running vswitch, and the commands that ask.
+//!
+//! ```text
+//!   bulkhead status | ports | policies | tables | reload --JSON line--> unix socket --> `live::admin` answers
+//! ```
+//!
+//! The protocol is one JSON object a line each way; `docs/admin.md` describes it. It has a version of its own, which changes
+//! when a field goes or changes its meaning. New fields and requests come without that: whoever reads answers ignores what they do
+//! not know.
+
+mod client;
+mod commands;
+mod protocol;
+
+pub(crate) use commands::{policies, ports, reload, status, tables};
+pub(crate) use protocol::{
+    Answer, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request,
+    SessionTotals, Status, TableRow, WorkerRow, read_request,
+};
+
+/// Where the socket is when nobody says otherwise.
+pub(crate) const DEFAULT_SOCKET: &str = "/run/bulkhead/admin.sock";

@@ -1,0 +1,265 @@
+//! `bulkhead status`, `ports`, `policies`, `tables` and `reload`.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::client::ask;
+use super::protocol::{PolicyRow, PortRow, Request, Status, TableRow};
+use crate::args::{self, Format};
+use crate::output::{Columns, printable};
+
+/// How often `--wait` asks.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Reasons to drop that `status` shows: it is one screen.
+const MAX_REASONS: usize = 5;
+/// Ports that are late that `status` shows.
+const MAX_LATE: usize = 10;
+
+/// Shows how the vswitch is. Exit code 1 when it is not ready.
+pub(crate) fn status(args: &args::Status) -> anyhow::Result<ExitCode> {
+    let deadline = args.wait.then(|| Instant::now() + args.timeout);
+    loop {
+        let asked = ask::<Status>(&args.admin.socket, &Request::Status);
+        let is_ready = asked.as_ref().is_ok_and(|status| status.ready);
+        if !is_ready && deadline.is_some_and(|deadline| Instant::now() < deadline) {
+            std::thread::sleep(INTERVAL);
+            continue;
+        }
+        let status = asked?;
+        let mut out = io::stdout().lock();
+        match args.admin.output {
+            Format::Json => print_json(&mut out, &status)?,
+            Format::Text => write_status(&mut out, &status)?,
+        }
+        return Ok(ExitCode::from(u8::from(!is_ready)));
+    }
+}
+
+fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let seconds = |seconds: u64| humantime::format_duration(Duration::from_secs(seconds));
+    let word = match (status.ready, status.denying) {
+        (true, _) => "ready",
+        (false, true) => "denying everything: there is no state to judge by",
+        (false, false) => "starting",
+    };
+    writeln!(out, "node {}: {word}; up {}", printable(&status.node), seconds(status.uptime_seconds))?;
+    let policy = &status.policy;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time since the start, in whole seconds"
+    )]
+    let age = policy.age_seconds as u64;
+    writeln!(
+        out,
+        "policy: generation {}, in force for {}, which took {:.1} ms; states {} applied, {} refused",
+        status.generation,
+        seconds(age),
+        policy.enforce_seconds * 1e3,
+        policy.states_applied,
+        policy.states_refused
+    )?;
+    if policy.refused {
+        writeln!(out, "  a newer state or other ports cannot be put into force and are tried again; the log says why")?;
+    }
+    for (count, what) in [
+        (policy.faulty_objects, "objects are not understood"),
+        (policy.contested_addresses, "addresses are claimed by several pods"),
+        (policy.unenforced_kinds, "kinds restrict traffic and are not enforced"),
+    ] {
+        if count > 0 {
+            writeln!(out, "  {count} {what}; the log names them")?;
+        }
+    }
+    writeln!(out, "ports: {} of {} open", status.ports.open, status.ports.configured)?;
+    for port in status.late.iter().take(MAX_LATE) {
+        let why = port.why.as_deref().unwrap_or(&port.state).lines().next().unwrap_or_default();
+        writeln!(out, "  {} ({}): {}", printable(&port.name), printable(&port.interface), printable(why))?;
+    }
+    if let Some(more) = status.late.len().checked_sub(MAX_LATE).filter(|&more| more > 0) {
+        writeln!(out, "  and {more} more; see `bulkhead ports`")?;
+    }
+    let sum = |field: fn(&super::protocol::WorkerRow) -> u64| status.workers.iter().map(field).sum::<u64>();
+    writeln!(
+        out,
+        "workers: {}; {} packets in, {} out; {} forwarded in the kernel",
+        status.workers.len(),
+        sum(|worker| worker.received),
+        sum(|worker| worker.sent),
+        status.flow_cache.forwarded
+    )?;
+    match sum(|worker| worker.restarts) {
+        0 => {}
+        restarts => writeln!(out, "  {restarts} times a worker has failed and gone on; the log says why")?,
+    }
+    let sessions = &status.sessions;
+    writeln!(out, "sessions: {} of {}; {} refused", sessions.used, sessions.capacity, sessions.refused)?;
+    let dropped: u64 = status.dropped.iter().map(|row| row.packets).sum();
+    writeln!(out, "dropped: {dropped} packets")?;
+    for row in status.dropped.iter().take(MAX_REASONS) {
+        writeln!(out, "  {} {}: {}", row.packets, row.reason, row.means)?;
+    }
+    match &status.last_error {
+        None => writeln!(out, "last error: none"),
+        Some(error) => {
+            writeln!(out, "last error: {} {}", error.at, printable(error.text.lines().next().unwrap_or_default()))
+        }
+    }
+}
+
+/// Lists the ports.
+pub(crate) fn ports(args: &args::Admin) -> anyhow::Result<ExitCode> {
+    show(args, &Request::Ports, |rows: &[PortRow], out| {
+        let headings =
+            ["PORT", "STATE", "INTERFACE", "ADDRESSES", "RECEIVED", "BYTES", "SENT", "BYTES", "LIMITED", "BYPASSED"];
+        let mut table = Columns::new(&headings);
+        for row in rows {
+            let numbers = [row.received, row.received_bytes, row.sent, row.sent_bytes, row.limited, row.bypassed];
+            let words = [row.name.clone(), row.state.clone(), row.interface.clone(), row.addresses.join(",")];
+            table.row(words.into_iter().chain(numbers.map(|number| number.to_string())));
+        }
+        table.write(out)?;
+        for row in rows {
+            if let Some(why) = &row.why {
+                writeln!(out, "{}: {}", printable(&row.name), printable(why))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Lists what policies have decided.
+pub(crate) fn policies(args: &args::Admin) -> anyhow::Result<ExitCode> {
+    show(args, &Request::Policies, |rows: &[PolicyRow], out| {
+        let mut table = Columns::new(&["ALLOWED", "DENIED", "POLICY"]);
+        for row in rows {
+            table.row([row.allowed.to_string(), row.denied.to_string(), row.origin.clone()]);
+        }
+        table.write(out)
+    })
+}
+
+/// Lists the tables in force, or one port's rules.
+pub(crate) fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
+    let request = Request::Tables { port: args.port.clone() };
+    show(&args.admin, &request, |rows: &[TableRow], out| {
+        if args.port.is_some() {
+            return rows.iter().flat_map(|row| &row.list).try_for_each(|rule| writeln!(out, "{}", printable(rule)));
+        }
+        let mut table = Columns::new(&["RULES", "PORT"]);
+        for row in rows {
+            table.row([row.rules.to_string(), row.port.clone()]);
+        }
+        table.write(out)
+    })
+}
+
+/// Has the configuration and the state looked at now.
+pub(crate) fn reload(args: &args::Reload) -> anyhow::Result<ExitCode> {
+    ask::<Value>(&args.socket, &Request::Reload)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks for rows, and prints them.
+fn show<T: Serialize + DeserializeOwned>(
+    args: &args::Admin,
+    request: &Request,
+    write: impl FnOnce(&[T], &mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    let rows: Vec<T> = ask(Path::new(&args.socket), request)?;
+    let mut out = io::stdout().lock();
+    match args.output {
+        Format::Json => print_json(&mut out, &rows)?,
+        Format::Text => write(&rows, &mut out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::{
+        DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, SessionTotals, WorkerRow,
+    };
+    use super::*;
+
+    fn sample() -> Status {
+        let worker = WorkerRow { received: 10, sent: 8, dropped: 2, sessions: 3, restarts: 0 };
+        let late = PortRow {
+            name: "x/web".into(),
+            kind: "pod".into(),
+            interface: "veth1".into(),
+            state: "absent".into(),
+            why: Some("waits for its interface: there is no veth1\nhelp: make it".into()),
+            addresses: Vec::new(),
+            received: 0,
+            received_bytes: 0,
+            sent: 0,
+            sent_bytes: 0,
+            limited: 0,
+            bypassed: 0,
+            epoch: 0,
+        };
+        Status {
+            program: "0.1.0".into(),
+            node: "node-1".into(),
+            ready: true,
+            denying: false,
+            uptime_seconds: 61,
+            generation: 7,
+            policy: PolicyStatus {
+                age_seconds: 5.5,
+                enforce_seconds: 0.0123,
+                refused: false,
+                states_applied: 2,
+                states_refused: 1,
+                faulty_objects: 3,
+                contested_addresses: 0,
+                unenforced_kinds: 0,
+            },
+            ports: PortTotals { configured: 2, open: 1 },
+            late: vec![late],
+            workers: vec![worker.clone(), worker],
+            sessions: SessionTotals { used: 6, capacity: 100, refused: 0 },
+            dropped: vec![DropRow { reason: "policy_denied".into(), means: "denied by policy".into(), packets: 4 }],
+            flow_cache: FlowCacheRow { forwarded: 99, added: 2, refused: 0 },
+            last_error: Some(LastError { at: "T".into(), text: "a fault\nhelp: mend it".into() }),
+        }
+    }
+
+    #[test]
+    fn the_status_is_one_screen_that_says_what_is_late_and_what_went_wrong() {
+        let mut text = Vec::new();
+        write_status(&mut text, &sample()).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for part in [
+            "node node-1: ready; up 1m 1s",
+            "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
+            "3 objects are not understood",
+            "ports: 1 of 2 open",
+            "x/web (veth1): waits for its interface: there is no veth1",
+            "workers: 2; 20 packets in, 16 out; 99 forwarded in the kernel",
+            "sessions: 6 of 100; 0 refused",
+            "4 policy_denied: denied by policy",
+            "last error: T a fault",
+        ] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+        assert!(text.lines().count() < 24, "{text}");
+        let denying = Status { ready: false, denying: true, ..sample() };
+        let mut text = Vec::new();
+        write_status(&mut text, &denying).unwrap();
+        assert!(String::from_utf8(text).unwrap().starts_with("node node-1: denying everything"));
+    }
+}

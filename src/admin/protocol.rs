@@ -1,0 +1,305 @@
+//! What is asked and answered.
+//!
+//! ```text
+//!   {"version":1,"request":"status"}                            {"version":1,"answer":{...}}
+//!   {"version":1,"request":"tables","arguments":{"port":"x/a"}} {"version":1,"failure":{"code":"unknown_port","message":"..","help":".."}}
+//! ```
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version of the protocol.
+pub(crate) const VERSION: u64 = 1;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", content = "arguments", rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// How the vswitch is.
+    Status,
+    /// Its ports.
+    Ports,
+    /// What each policy and rule has decided.
+    Policies,
+    /// The tables in force: of one port, or of all.
+    Tables {
+        /// The port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// Look at the configuration and the state now.
+    Reload,
+}
+
+/// The answer, or why there is none.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    /// See [`VERSION`].
+    pub(crate) version: u64,
+    /// Exactly one of these is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<Value>,
+    /// Why there is no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Answer {
+    /// What was asked for.
+    pub(crate) fn of(answer: Result<Value, Failure>) -> Self {
+        match answer {
+            Ok(answer) => Self { version: VERSION, answer: Some(answer), failure: None },
+            Err(failure) => Self { version: VERSION, answer: None, failure: Some(failure) },
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    /// For programs.
+    pub(crate) code: String,
+    /// For people.
+    pub(crate) message: String,
+    /// What to do about it; may be empty.
+    #[serde(default)]
+    pub(crate) help: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: &str, message: impl Into<String>, help: &str) -> Self {
+        Self { code: code.to_owned(), message: message.into(), help: help.to_owned() }
+    }
+}
+
+/// Reads a line.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn read_request(line: &[u8]) -> Result<Request, Failure> {
+    let malformed = |error: &dyn std::fmt::Display| {
+        Failure::new(
+            "malformed",
+            format!("the request is not understood: {error}"),
+            "docs/admin.md describes the requests",
+        )
+    };
+    let mut value: Value = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
+    let fields = value.as_object_mut().ok_or_else(|| malformed(&"it is not an object"))?;
+    match fields.remove("version").as_ref().map(Value::as_u64) {
+        Some(Some(VERSION)) => {}
+        None => return Err(malformed(&"it has no `version`")),
+        Some(_) => {
+            let message = format!("this vswitch knows version {VERSION} of the protocol only");
+            return Err(Failure::new("unknown_version", message, "use the bulkhead that belongs to it"));
+        }
+    }
+    if let Some(field) = fields.keys().find(|field| !["request", "arguments"].contains(&field.as_str())) {
+        return Err(malformed(&format_args!("it has no field `{field}`")));
+    }
+    serde_json::from_value(value).map_err(|error| malformed(&error))
+}
+
+/// How the vswitch is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// The program's version.
+    pub(crate) program: String,
+    /// The node whose vswitch it is.
+    pub(crate) node: String,
+    /// Whether pods are served: ports were opened, and there is a policy to judge by.
+    pub(crate) ready: bool,
+    /// Whether nothing may pass, since there is no state that makes sense.
+    pub(crate) denying: bool,
+    /// Since when it runs.
+    pub(crate) uptime_seconds: u64,
+    /// The number of the snapshot in force.
+    pub(crate) generation: u64,
+    /// The policy in force.
+    pub(crate) policy: PolicyStatus,
+    /// How many ports there are.
+    pub(crate) ports: PortTotals,
+    /// Those that are configured and not open, with the reason.
+    pub(crate) late: Vec<PortRow>,
+    /// The threads that forward.
+    pub(crate) workers: Vec<WorkerRow>,
+    /// The session table.
+    pub(crate) sessions: SessionTotals,
+    /// Packets dropped, by reason, most frequent first.
+    pub(crate) dropped: Vec<DropRow>,
+    /// What the kernel has forwarded by itself.
+    pub(crate) flow_cache: FlowCacheRow,
+    /// The last error that was logged.
+    pub(crate) last_error: Option<LastError>,
+}
+
+/// The policy in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PolicyStatus {
+    /// Since when it is in force, in seconds.
+    pub(crate) age_seconds: f64,
+    /// From when its change was seen until the workers had it, in seconds.
+    pub(crate) enforce_seconds: f64,
+    /// Whether a newer one, or other ports, cannot be put into force; it is tried again.
+    pub(crate) refused: bool,
+    /// States that took effect.
+    pub(crate) states_applied: u64,
+    /// States that did not load.
+    pub(crate) states_refused: u64,
+    /// Objects that were not understood.
+    pub(crate) faulty_objects: u64,
+    /// Addresses that several pods say are theirs.
+    pub(crate) contested_addresses: u64,
+    /// Kinds that restrict traffic and are not enforced.
+    pub(crate) unenforced_kinds: u64,
+}
+
+/// How many ports there are.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PortTotals {
+    /// In the configuration.
+    pub(crate) configured: usize,
+    /// Of these, open.
+    pub(crate) open: usize,
+}
+
+/// A port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PortRow {
+    /// Its name: `namespace/pod`, `uplink`, `host`.
+    pub(crate) name: String,
+    /// `pod`, `uplink` or `host`.
+    pub(crate) kind: String,
+    /// Its interface.
+    pub(crate) interface: String,
+    /// `open`, `closed`, `absent` or `unprotected`.
+    pub(crate) state: String,
+    /// Why it is not open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+    /// Its addresses.
+    pub(crate) addresses: Vec<String>,
+    /// Packets that came in.
+    pub(crate) received: u64,
+    /// Their bytes.
+    pub(crate) received_bytes: u64,
+    /// Packets that went out.
+    pub(crate) sent: u64,
+    /// Their bytes.
+    pub(crate) sent_bytes: u64,
+    /// Dropped, because they were more than `slow_path` allows.
+    pub(crate) limited: u64,
+    /// Dropped, because the node's kernel had sent them past the vswitch.
+    pub(crate) bypassed: u64,
+    /// The generation in which something last changed for it.
+    pub(crate) epoch: u64,
+}
+
+/// A thread that forwards.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WorkerRow {
+    /// Packets taken in.
+    pub(crate) received: u64,
+    /// Packets sent.
+    pub(crate) sent: u64,
+    /// Packets dropped.
+    pub(crate) dropped: u64,
+    /// Sessions in use.
+    pub(crate) sessions: u64,
+    /// How often it failed and went on.
+    pub(crate) restarts: u64,
+}
+
+/// The session table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SessionTotals {
+    /// In use.
+    pub(crate) used: u64,
+    /// The most that there can be.
+    pub(crate) capacity: u64,
+    /// Not created, because there was no room.
+    pub(crate) refused: u64,
+}
+
+/// Packets that were dropped for one reason.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DropRow {
+    /// Its name.
+    pub(crate) reason: String,
+    /// What it means.
+    pub(crate) means: String,
+    /// How many.
+    pub(crate) packets: u64,
+}
+
+/// What the kernel has forwarded by itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FlowCacheRow {
+    /// Packets.
+    pub(crate) forwarded: u64,
+    /// Flows that were added or renewed.
+    pub(crate) added: u64,
+    /// Flows that the kernel refused.
+    pub(crate) refused: u64,
+}
+
+/// An error that was logged.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LastError {
+    /// When, as RFC 3339.
+    pub(crate) at: String,
+    /// What.
+    pub(crate) text: String,
+}
+
+/// What a rule, an isolation or an exemption has decided.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PolicyRow {
+    /// Who: policy, direction and rule.
+    pub(crate) origin: String,
+    /// Packets forwarded.
+    pub(crate) allowed: u64,
+    /// Packets dropped.
+    pub(crate) denied: u64,
+}
+
+/// A port's table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TableRow {
+    /// The port whose egress table it is: what may be sent to it.
+    pub(crate) port: String,
+    /// How many rules it has.
+    pub(crate) rules: usize,
+    /// The rules in their order, when one port was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) list: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(line: &str) -> String {
+        read_request(line.as_bytes()).unwrap_err().code
+    }
+
+    #[test]
+    fn a_request_is_read_as_it_was_written() {
+        for request in [Request::Status, Request::Tables { port: Some("x/a".into()) }, Request::Tables { port: None }] {
+            let mut value = serde_json::to_value(&request).unwrap();
+            value["version"] = VERSION.into();
+            assert_eq!(read_request(value.to_string().as_bytes()).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_has_a_code_and_a_reason() {
+        assert_eq!(code("{"), "malformed");
+        assert_eq!(code("[]"), "malformed");
+        assert_eq!(code(r#"{"request":"status"}"#), "malformed");
+        assert_eq!(code(r#"{"version":2,"request":"status"}"#), "unknown_version");
+        assert_eq!(code(r#"{"version":1,"request":"format_disk"}"#), "malformed");
+        assert_eq!(code(r#"{"version":1,"request":"status","now":true}"#), "malformed");
+        assert_eq!(code("\u{0}"), "malformed");
+    }
+}

@@ -1,0 +1,137 @@
+//! The thread that answers questions: the admin socket, metrics and probes.
+//!
+//! ```text
+//!   bulkhead status .. --unix socket, JSON lines--> [ socket ]--.
+//!   Prometheus, kubelet ------------HTTP----------> [ http ] ---+--> Observations (100 ms old at most) --asks--> workers,
+//!                                                                                                      interfaces thread
+//! ```
+//!
+//! All connections are tasks of one thread. What has to wait for the workers' answers does so on a thread of its own, one at a time,
+//! and everybody who asks meanwhile gets the same answer: so neither many clients nor slow ones hold anything back, and whoever asks
+//! without end costs the workers ten answers a second. Connections, the length of a request and the time that a reader may take are
+//! bounded.
+//!
+//! A thread per connection lost: it is as simple, but its bound is in threads, and each slow reader would hold one.
+//!
+//! **Invariant.** Nothing that enforces waits for anything here.
+
+mod answers;
+mod http;
+mod metrics;
+mod socket;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use crossbeam_channel::Sender;
+use tokio::runtime;
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::AbortHandle;
+
+use super::config::AdminConfig;
+use super::daemon::Notice;
+use super::observer::{Observation, Observer};
+
+/// Connections of a listener at a time. A person has one, a program a few.
+const CONNECTIONS: usize = 32;
+
+/// How old an observation may be that is told again.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// How long the end waits for an observation that is under way: the workers are given two seconds to answer.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// The thread as others see it. Dropped, it ends.
+pub(super) struct Handle {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // One that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What all connections share.
+struct Shared {
+    observer: Observer,
+    last: Mutex<Option<(Instant, Arc<Observation>)>>,
+    /// To the main thread.
+    notices: Sender<Notice>,
+}
+
+impl Shared {
+    /// What is so now, or was a moment ago.
+    async fn observe(&self) -> Arc<Observation> {
+        // Held while it is asked for: whoever comes meanwhile waits for the same answer.
+        let mut last = self.last.lock().await;
+        if let Some((at, observation)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return Arc::clone(observation);
+        }
+        let observer = self.observer.clone();
+        let observed = tokio::task::spawn_blocking(move || observer.observe()).await;
+        // It does not panic; if it does, this task does as well, and only its client notices.
+        let observation = Arc::new(observed.expect("to observe does not panic"));
+        *last = Some((Instant::now(), Arc::clone(&observation)));
+        observation
+    }
+}
+
+/// The connections of one listener.
+#[derive(Default)]
+struct Connections(VecDeque<AbortHandle>);
+
+impl Connections {
+    /// Serves one more. Where there are as many as there may be, the oldest one ends: so whoever opens many and says nothing keeps
+    /// nobody from being answered.
+    fn serve(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+        self.0.retain(|connection| !connection.is_finished());
+        if self.0.len() >= CONNECTIONS
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(tokio::spawn(connection).abort_handle());
+    }
+}
+
+/// Starts to listen.
+///
+/// # Errors
+/// When the address of the metrics cannot be had, or the system refuses a thread. A socket that cannot be had is said only: to ask
+/// is not what the vswitch is for.
+pub(super) fn start(config: &AdminConfig, observer: Observer, notices: Sender<Notice>) -> anyhow::Result<Handle> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
+    let socket = config.socket.as_deref().and_then(socket::Listener::bind);
+    let metrics = config
+        .listen
+        .map(|address| http::bind(address).with_context(|| format!("admin.listen: cannot listen at {address}")));
+    let metrics = metrics.transpose()?;
+    let shared = Arc::new(Shared { observer, last: Mutex::new(None), notices });
+    let (stop, stopped) = oneshot::channel();
+    let serve = move || {
+        runtime.block_on(async {
+            if let Some(socket) = socket {
+                tokio::spawn(socket::serve(socket, Arc::clone(&shared)));
+            }
+            if let Some(metrics) = metrics {
+                tokio::spawn(http::serve(metrics, Arc::clone(&shared)));
+            }
+            // An error is the end as well.
+            let _ = stopped.await;
+        });
+        // What is asked of the workers now is waited for: nobody else may hold them when they are stopped.
+        runtime.shutdown_timeout(ENDING);
+    };
+    let thread = std::thread::Builder::new().name("admin".into()).spawn(serve)?;
+    Ok(Handle { stop: Some(stop), thread: Some(thread) })
+}

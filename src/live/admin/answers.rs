@@ -1,0 +1,179 @@
+//! From what is so to what is answered.
+
+use std::collections::HashMap;
+
+use bulkhead_classifier::Rule;
+use bulkhead_dataplane::{PortId, PortKind, Snapshot};
+use serde_json::Value;
+
+use super::Shared;
+use crate::admin::{
+    DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request, SessionTotals,
+    Status, TableRow, WorkerRow,
+};
+use crate::compile::{shown_addresses, shown_services};
+use crate::live::daemon::Notice;
+use crate::live::interfaces::{PortState, PortStatus};
+use crate::live::log;
+use crate::live::observer::Observation;
+use crate::live::origins::SharedOrigins;
+use crate::live::summary::dropped;
+
+/// The answer to a request.
+pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
+    let value = match request {
+        Request::Status => serde_json::to_value(status(&*shared.observe().await)),
+        Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
+        Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
+        Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
+        Request::Reload => {
+            // An error means that the vswitch is about to end.
+            let _ = shared.notices.send(Notice::Look);
+            Ok(Value::Object(serde_json::Map::new()))
+        }
+    };
+    value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))
+}
+
+fn status(now: &Observation) -> Status {
+    let (summary, enforced) = (now.summary(), now.enforced);
+    let statuses = &now.interfaces.ports;
+    let late = statuses.iter().filter(|port| port.state != PortState::Open);
+    let sessions = summary.sessions();
+    let mut dropped_for: Vec<DropRow> = now
+        .counters
+        .drops()
+        .filter(|(_, packets)| *packets > 0)
+        .map(|(reason, packets)| DropRow { reason: reason.name().into(), means: reason.describe().into(), packets })
+        .collect();
+    dropped_for.sort_by_key(|row| std::cmp::Reverse(row.packets));
+    Status {
+        program: env!("CARGO_PKG_VERSION").into(),
+        node: now.about.node.to_string(),
+        ready: now.is_ready(),
+        denying: enforced.is_denying,
+        uptime_seconds: now.uptime.as_secs(),
+        generation: now.snapshot.generation(),
+        policy: PolicyStatus {
+            age_seconds: enforced.since.elapsed().as_secs_f64(),
+            enforce_seconds: enforced.took.as_secs_f64(),
+            refused: enforced.is_refused,
+            states_applied: now.state.applied,
+            states_refused: now.state.refused,
+            faulty_objects: now.state.faulty,
+            contested_addresses: now.state.contested_addresses,
+            unenforced_kinds: now.state.unenforced_kinds,
+        },
+        ports: PortTotals {
+            configured: statuses.len(),
+            open: statuses.iter().filter(|port| port.state == PortState::Open).count(),
+        },
+        late: late.map(|port| port_row(now, port)).collect(),
+        workers: now
+            .counters
+            .workers
+            .iter()
+            .map(|worker| WorkerRow {
+                received: worker.received,
+                sent: worker.sent,
+                dropped: dropped(worker),
+                sessions: worker.sessions,
+                restarts: worker.restarts,
+            })
+            .collect(),
+        sessions: SessionTotals {
+            used: now.counters.sum(|worker| worker.sessions),
+            capacity: now.about.session_capacity as u64,
+            refused: sessions.refused,
+        },
+        dropped: dropped_for,
+        flow_cache: FlowCacheRow {
+            forwarded: summary.cached.forwarded(),
+            added: summary.cached.added,
+            refused: summary.cached.refused,
+        },
+        last_error: log::last_error().map(|(at, text)| LastError { at, text }),
+    }
+}
+
+/// The configured ports in the order of the configuration.
+fn ports(now: &Observation) -> Vec<PortRow> {
+    now.interfaces.ports.iter().map(|port| port_row(now, port)).collect()
+}
+
+fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
+    let PortStatus { name, kind, interface, state, why } = port;
+    let id = now.snapshot.port_named(name);
+    let traffic = now.summary().port(id, name);
+    let cached = now.interfaces.cached.port(name);
+    let addresses = id.and_then(|id| now.snapshot.port(id)).map(|port| port.addresses.as_slice()).unwrap_or_default();
+    PortRow {
+        name: name.to_string(),
+        kind: kind_name(*kind).into(),
+        interface: interface.to_string(),
+        state: state.name().into(),
+        why: why.clone(),
+        addresses: addresses.iter().map(ToString::to_string).collect(),
+        received: traffic.received,
+        received_bytes: traffic.received_bytes,
+        sent: traffic.sent,
+        sent_bytes: traffic.sent_bytes,
+        limited: cached.limited,
+        bypassed: cached.bypassed,
+        epoch: id.map_or(0, |id| now.snapshot.epoch(id)),
+    }
+}
+
+const fn kind_name(kind: PortKind) -> &'static str {
+    match kind {
+        PortKind::Pod => "pod",
+        PortKind::Uplink => "uplink",
+        PortKind::Host => "host",
+    }
+}
+
+/// What each policy has decided, the busiest first.
+fn policies(now: &Observation) -> Vec<PolicyRow> {
+    let row = |(origin, counters): (String, bulkhead_dataplane::OriginCounters)| PolicyRow {
+        origin,
+        allowed: counters.allowed,
+        denied: counters.denied,
+    };
+    now.summary().policies().into_iter().map(row).collect()
+}
+
+/// The tables in force by port; with their rules when one port is asked for.
+fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Failure> {
+    let snapshot = &*now.snapshot;
+    let Some(name) = wanted else {
+        return Ok(snapshot.ids().filter_map(|id| table(snapshot, id, None)).collect());
+    };
+    let unknown = || {
+        let help = "bulkhead ports lists those of the configuration; a pod that is not this node's has no table here";
+        Failure::new("unknown_port", format!("there is no port {name}"), help)
+    };
+    let id = snapshot.port_named(name).ok_or_else(unknown)?;
+    let none = || {
+        let help = "the state does not have this pod, or nothing may pass; bulkhead status tells";
+        Failure::new("no_table", format!("port {name} has no table: nothing is let through to it"), help)
+    };
+    Ok(vec![table(snapshot, id, Some(&now.about.origins)).ok_or_else(none)?])
+}
+
+fn table(snapshot: &Snapshot, id: PortId, origins: Option<&SharedOrigins>) -> Option<TableRow> {
+    let port = snapshot.port(id)?;
+    let rules = snapshot.table(port.egress?)?.rules();
+    // Many rules have one origin.
+    let mut names: HashMap<u32, String> = HashMap::new();
+    let list = origins.map_or_else(Vec::new, |origins| {
+        let mut line = |(at, rule): (usize, &Rule)| {
+            let named = || origins.get(rule.origin).map(|origin| origin.to_string()).unwrap_or_default();
+            let origin = names.entry(rule.origin.0).or_insert_with(named);
+            let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
+            let services = shown_services(&rule.services);
+            format!("{at:>3} {:<5} {src} -> {dst} {services}  # {origin}", rule.action.to_string())
+        };
+        rules.iter().enumerate().map(&mut line).collect()
+    });
+    Some(TableRow { port: port.name.to_string(), rules: rules.len(), list })
+}

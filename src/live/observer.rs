@@ -1,0 +1,134 @@
+//! What the threads of a running vswitch know, for whoever asks: the summary, the admin socket, the metrics.
+//!
+//! ```text
+//!   workers, interfaces thread --asked, answer in milliseconds--.
+//!   policy thread, composer ----shared values, no waiting-------+--> Observation --> summary | status | metrics
+//! ```
+//!
+//! **Invariant.** To observe changes nothing, and nothing that enforces waits for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::Snapshot;
+use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
+
+use super::capture::{CaptureCounters, Reading as CaptureReading};
+use super::composer::{Composer, Enforced};
+use super::interfaces::thread::{Asker, Report};
+use super::origins::SharedOrigins;
+use super::state::{StateCounters, StateCounts};
+use super::summary::Summary;
+
+/// See the module. Clones ask the same vswitch.
+#[derive(Clone)]
+pub(super) struct Observer {
+    about: Arc<About>,
+    composer: Arc<Composer>,
+    /// Whoever stops the vswitch is its last owner.
+    vswitch: Weak<Vswitch>,
+    interfaces: Asker,
+    capture: Option<CaptureReading>,
+}
+
+/// What does not change, and what it is read from.
+pub(super) struct About {
+    pub(super) started: Instant,
+    pub(super) node: Arc<str>,
+    pub(super) origins: SharedOrigins,
+    pub(super) state: Arc<StateCounts>,
+    /// The most sessions that there can be.
+    pub(super) session_capacity: usize,
+    /// Whether all ports that could be opened at start were.
+    pub(super) is_settled: AtomicBool,
+}
+
+/// What was so at one time.
+pub(super) struct Observation {
+    pub(super) about: Arc<About>,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) counters: VswitchCounters,
+    pub(super) interfaces: Report,
+    pub(super) state: StateCounters,
+    pub(super) enforced: Enforced,
+    pub(super) capture: Option<CaptureCounters>,
+    pub(super) uptime: Duration,
+}
+
+impl Observer {
+    pub(super) fn new(
+        about: About,
+        composer: Arc<Composer>,
+        vswitch: &Arc<Vswitch>,
+        interfaces: Asker,
+        capture: Option<CaptureReading>,
+    ) -> Self {
+        Self { about: Arc::new(about), composer, vswitch: Arc::downgrade(vswitch), interfaces, capture }
+    }
+
+    /// Asks everybody. Waits for their answers, some milliseconds when all is well, a few seconds at most.
+    pub(super) fn observe(&self) -> Observation {
+        let vswitch = self.vswitch.upgrade();
+        let counters = vswitch.as_ref().map(|vswitch| vswitch.counters()).unwrap_or_default();
+        drop(vswitch);
+        let capture = self.capture.as_ref().map(CaptureReading::counters);
+        self.with(counters, self.interfaces.report(), capture)
+    }
+
+    /// The same, where this is what they have counted.
+    pub(super) fn with(
+        &self,
+        counters: VswitchCounters,
+        interfaces: Report,
+        capture: Option<CaptureCounters>,
+    ) -> Observation {
+        Observation {
+            about: Arc::clone(&self.about),
+            snapshot: self.composer.current(),
+            counters,
+            interfaces,
+            state: self.about.state.read(),
+            enforced: self.composer.enforced(),
+            capture,
+            uptime: self.about.started.elapsed(),
+        }
+    }
+
+    /// All ports that can be opened at start were.
+    pub(super) fn settle(&self) {
+        self.about.is_settled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the node's pods are served: the ports were opened, and there is a policy to judge them by. Asks nobody.
+    pub(super) fn is_ready(&self) -> bool {
+        self.about.is_settled.load(Ordering::Relaxed) && !self.composer.enforced().is_denying
+    }
+
+    /// Whether all threads that forward run. Asks nobody.
+    pub(super) fn is_alive(&self) -> bool {
+        self.vswitch.upgrade().is_none_or(|vswitch| vswitch.dead_workers() == 0)
+    }
+}
+
+impl Observation {
+    /// See [`Observer::is_ready`].
+    pub(super) fn is_ready(&self) -> bool {
+        self.about.is_settled.load(Ordering::Relaxed) && !self.enforced.is_denying
+    }
+
+    /// What is told of it.
+    pub(super) fn summary(&self) -> Summary<'_> {
+        Summary {
+            node: &self.about.node,
+            snapshot: &self.snapshot,
+            counters: &self.counters,
+            cached: &self.interfaces.cached,
+            state: self.state,
+            ports: self.interfaces.counters,
+            capture: self.capture,
+            uptime: self.uptime,
+            origins: &self.about.origins,
+        }
+    }
+}

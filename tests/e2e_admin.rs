@@ -1,0 +1,185 @@
+//! A running vswitch is asked how it is: the admin socket, metrics and probes.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use lab::netns::eventually;
+use lab::{Lab, policy};
+use serde_json::Value;
+
+/// Two pods, of which `b` takes nothing but port 6379 from `a`.
+fn lab() -> Lab {
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.pod("b", "{app: b}");
+    lab
+}
+
+fn only_redis() -> String {
+    policy(
+        "only-redis",
+        "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], \
+         ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 6379}]}]}",
+    )
+}
+
+fn json(lab: &Lab, words: &[&str]) -> Value {
+    let (code, text) = lab.ask(&[words, &["-o", "json"]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// One line to the socket, one line back.
+fn raw(lab: &Lab, line: &[u8]) -> String {
+    let mut stream = UnixStream::connect(lab.path("admin.sock")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    // It may end the connection before it has read all.
+    let _ = stream.write_all(line);
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    answer
+}
+
+/// What is served at a path, and the HTTP status behind it.
+fn http(lab: &Lab, path: &str) -> String {
+    let command = format!("curl -s -o /dev/stdout -w %{{http_code}} http://127.0.0.1:9965{path}");
+    String::from_utf8(lab.node.output(&command).stdout).unwrap()
+}
+
+#[test]
+fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
+    require!("ping");
+    let mut lab = lab();
+    lab.start(&only_redis());
+    let (code, text) = lab.ask(&["status", "--wait", "--timeout", "20s"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.starts_with("node node-1: ready; up ") && text.contains("ports: 2 of 2 open"), "{text}");
+    let to = lab.get("b").v4.clone();
+    assert!(!lab.pings("a", &to), "policy denies it");
+    let status = json(&lab, &["status"]);
+    assert_eq!(
+        (&status["node"], &status["ready"], &status["denying"]),
+        (&"node-1".into(), &true.into(), &false.into())
+    );
+    let dropped = status["dropped"].as_array().unwrap();
+    assert!(dropped.iter().any(|row| row["reason"] == "policy_denied"), "{status:#}");
+    assert!(status["policy"]["age_seconds"].as_f64().unwrap() < 60.0, "{status:#}");
+    let ports = json(&lab, &["ports"]);
+    let names: Vec<_> = ports.as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["default/a", "default/b"]);
+    assert!(ports[0]["received"].as_u64().unwrap() > 0 && ports[1]["addresses"][0] == to.as_str(), "{ports:#}");
+    let policies = json(&lab, &["policies"]);
+    let denied = policies.as_array().unwrap().iter().find(|row| row["denied"].as_u64() > Some(0)).unwrap();
+    assert_eq!(denied["origin"], "ingress isolated by default/only-redis");
+    let (_, rules) = lab.ask(&["tables", "--port", "default/b"]);
+    assert!(rules.contains("TCP:6379") && rules.contains("default/only-redis ingress[0]"), "{rules}");
+    assert_eq!(json(&lab, &["tables"]).as_array().unwrap().len(), 2);
+    let (code, text) = lab.ask(&["tables", "--port", "default/nobody"]);
+    assert!(code == Some(2) && text.contains("there is no port default/nobody") && text.contains("help: "), "{text}");
+    let before = lab.count("as the admin socket asks");
+    assert_eq!(lab.ask(&["reload"]).0, Some(0));
+    eventually("it looks at its files", || lab.count("as the admin socket asks") > before);
+    let mode = std::fs::metadata(lab.path("admin.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "only its owner may ask");
+    lab.stop();
+    assert!(!lab.path("admin.sock").exists());
+    let (code, text) = lab.ask(&["status"]);
+    assert!(code == Some(2) && text.contains("no vswitch runs here"), "{text}");
+}
+
+#[test]
+fn what_is_late_is_told_with_the_reason_until_it_is_there() {
+    require!("ping");
+    let mut lab = lab();
+    lab.unplug("b");
+    lab.start("");
+    let (code, text) = lab.ask(&["status"]);
+    assert!(code == Some(0) && text.contains("ports: 1 of 2 open"), "{text}");
+    let interface = lab.get("b").interface.clone();
+    assert!(
+        text.contains(&format!("default/b ({interface}): waits for its interface: there is no {interface}")),
+        "{text}"
+    );
+    lab.plug("b");
+    eventually("the port is open", || lab.ask(&["status"]).1.contains("ports: 2 of 2 open"));
+    lab.stop();
+}
+
+#[test]
+fn without_a_state_it_is_alive_and_not_ready() {
+    require!("curl");
+    let mut lab = lab();
+    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
+    lab.start("");
+    assert_eq!((http(&lab, "/livez"), http(&lab, "/readyz")), ("ok\n200".into(), "ok\n200".into()));
+    assert!(http(&lab, "/nowhere").ends_with("404"));
+    let metrics = http(&lab, "/metrics");
+    for line in [
+        "# TYPE bulkhead_policy_age_seconds gauge",
+        "# UNIT bulkhead_policy_age_seconds seconds",
+        "bulkhead_ports_open 2",
+        "bulkhead_process_ready 1",
+        "bulkhead_forward_dropped_packets_total{reason=\"policy_denied\"}",
+        "bulkhead_port_received_packets_total{port=\"default/a\"}",
+        "bulkhead_worker_sessions{worker=\"0\"}",
+        "bulkhead_session_capacity_sessions 500000",
+        "bulkhead_flow_cache_forwarded_packets_total",
+        "# EOF",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in:\n{metrics}");
+    }
+    lab.stop();
+    // Without a state, and told to wait for one.
+    std::fs::remove_file(lab.path("state.yaml")).unwrap();
+    let config = std::fs::read_to_string(lab.path("config.yaml")).unwrap();
+    let denying = config.replace("state: {paths: [state.yaml]}", "state: {paths: [absent.yaml], when_missing: deny}");
+    std::fs::write(lab.path("denying.yaml"), denying).unwrap();
+    let path = lab.path("denying.yaml");
+    let _vswitch = lab.node.spawn(&format!("{} run --config {}", env!("CARGO_BIN_EXE_bulkhead"), path.display()));
+    eventually("it is alive", || http(&lab, "/livez") == "ok\n200");
+    assert!(http(&lab, "/readyz").ends_with("503"));
+    let (code, told) = lab.ask(&["status", "--wait", "--timeout", "1s"]);
+    assert!(code == Some(1) && told.contains("denying everything"), "{told}");
+}
+
+#[test]
+fn clients_that_are_slow_or_hostile_hold_nothing_back() {
+    require!("ping");
+    let mut lab = lab();
+    lab.start("");
+    for line in
+        [&b"\xff\xfe{\n"[..], b"{}\n", b"[[[[[[[[\n", b"{\"version\":1,\"request\":\"tables\",\"arguments\":7}\n"]
+    {
+        assert!(raw(&lab, line).contains("\"code\":\"malformed\""));
+    }
+    let endless = vec![b'x'; 1 << 20];
+    assert!(raw(&lab, &endless).contains("too_long"));
+    // Many that say nothing, and some that ask without reading.
+    let silent: Vec<_> = (0..40).map(|_| UnixStream::connect(lab.path("admin.sock")).unwrap()).collect();
+    let deaf: Vec<_> = (0..10)
+        .map(|_| {
+            let mut stream = UnixStream::connect(lab.path("admin.sock")).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let question = b"{\"version\":1,\"request\":\"status\"}\n";
+            while stream.write_all(question).is_ok() {}
+            stream
+        })
+        .collect();
+    let started = Instant::now();
+    let (code, text) = lab.ask(&["status"]);
+    assert_eq!(code, Some(0), "{text}");
+    println!("a status among slow clients took {:?}", started.elapsed());
+    let to = lab.get("b").v4.clone();
+    assert!(lab.pings("a", &to));
+    drop(deaf);
+    // The oldest of the silent ones had to go.
+    let mut first = silent.into_iter().next().unwrap();
+    assert_eq!(first.read(&mut [0; 1]).unwrap(), 0);
+    lab.stop();
+}

@@ -404,6 +404,39 @@ fn the_addresses_of_selected_nodes_follow_their_labels() {
 }
 
 #[test]
+fn the_address_of_a_host_network_pod_is_its_nodes() {
+    let rules = "egress: [{action: Deny, to: [{nodes: SELECTOR}]}]";
+    let shares = |node: &str, phase: &str| {
+        format!(
+            "\n---\n{{apiVersion: v1, kind: Pod, metadata: {{name: agent, namespace: x}}, spec: {{nodeName: {node}, hostNetwork: true}}, \
+              status: {{phase: {phase}, podIP: 192.0.2.7}}}}\n"
+        )
+    };
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: node-2, labels: {role: edge}}, \
+                status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}}\n---\n";
+    let text =
+        |selector: &str, agent: &str| policy("p", "Admin", 0, rules).replace("SELECTOR", selector) + node + POD + agent;
+    let steps = [
+        (text("{matchLabels: {role: edge}}", ""), false),
+        (text("{matchLabels: {role: edge}}", &shares("node-2", "Running")), true),
+        (text("{matchLabels: {role: edge}}", &shares("node-2", "Succeeded")), false),
+        (text("{matchLabels: {role: core}}", &shares("node-2", "Running")), false),
+        // Of a node without an object no label is known.
+        (text("{matchExpressions: [{key: role, operator: DoesNotExist}]}", &shares("node-3", "Running")), false),
+        (text("{}", &shares("node-3", "Running")), true),
+        (text("{}", ""), false),
+    ];
+    let (mut running, mut before) = (Vswitches::cluster(), State::default());
+    for (at, (text, denied)) in steps.iter().enumerate() {
+        let state = State::of(&load_text("t.yaml", text, Strictness::Strict).unwrap().objects);
+        events(&before, &state, at % 2 == 0).iter().for_each(|event| running.apply(event));
+        let flow = Flow { src: "10.0.0.1".parse().unwrap(), dst: "192.0.2.7".parse().unwrap(), protocol: 6, port: 1 };
+        assert_eq!((running.allow(&state, &flow), state.allowed(&flow)), (!denied, !denied), "step {at}");
+        before = state;
+    }
+}
+
+#[test]
 fn a_namespace_whose_labels_cannot_be_read_is_refused_where_a_cluster_policy_asks_for_labels() {
     let faulty = "{apiVersion: v1, kind: Namespace, metadata: {name: x, labels: {team: [red]}}}\n---\n";
     let rules = "egress: [{action: Deny, to: [{namespaces: {}}]}]";

@@ -1,4 +1,8 @@
-//! Nodes by label, with the addresses that they say are theirs.
+//! Nodes by label, with the addresses that they say are theirs and those of their host-network pods.
+//!
+//! A host-network pod is its node, so that its address is the node's also where the node's object does not name it. Source:
+//! sigs.k8s.io/network-policy-api, NPEP-126 (a `nodes` peer reaches the host-network pods of the node). A node without an object has
+//! no labels that are known: only a selector without requirements matches it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -35,7 +39,7 @@ impl AddressBook {
         nodes.users.insert(user.clone());
     }
 
-    /// Follows a changed node. Reads all nodes for each selector in use: clusters have few of both, and nodes seldom change.
+    /// Follows a changed node, or a host-network pod. Reads all nodes for each selector in use: clusters have few of both, and both seldom change.
     pub(crate) fn node_changed(&mut self, cache: &Cache) {
         for (selector, nodes) in &mut self.nodes {
             let before = std::mem::replace(&mut nodes.addresses, addresses_of(cache, selector));
@@ -47,5 +51,15 @@ impl AddressBook {
 
 fn addresses_of(cache: &Cache, selector: &Selector) -> BTreeSet<IpAddr> {
     let selected = cache.nodes().values().filter(|node| selector.matches(&node.labels));
-    selected.flat_map(|node| node.addresses.iter().copied()).collect()
+    let mut addresses: BTreeSet<IpAddr> = selected.flat_map(|node| node.addresses.iter().copied()).collect();
+    for name in cache.host_networks() {
+        let is_selected = match cache.nodes().get(name) {
+            Some(node) => selector.matches(&node.labels),
+            None => selector.requirements().is_empty(),
+        };
+        if is_selected {
+            addresses.extend(cache.host_network_pods(name).flat_map(|pod| pod.addresses.iter().copied()));
+        }
+    }
+    addresses
 }

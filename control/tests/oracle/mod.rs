@@ -256,6 +256,22 @@ impl State {
         Judgement { own_node, egress, ingress, by_name, by_except, passed, parts }
     }
 
+    /// Whether the address is that of a selected node: by its object, or because a running pod shares its network. Of a node without
+    /// an object no label is known.
+    fn is_of_nodes(&self, selector: &Selector, address: IpAddr) -> bool {
+        let mut nodes = self.nodes.values();
+        let mut pods = self.pods.values().filter(|pod| pod.host_network && !pod.finished);
+        nodes.any(|node| selects(selector, &node.labels) && node.addresses.contains(&address))
+            || pods.any(|pod| {
+                let node = pod.node.as_ref();
+                let selected = node.is_some_and(|name| match self.nodes.get(name) {
+                    Some(node) => selects(selector, &node.labels),
+                    None => selector.requirements().is_empty(),
+                });
+                selected && pod.addresses.contains(&address)
+            })
+    }
+
     /// Whether the scope covers a namespace. Of one without an object only the name is known.
     fn covers(&self, scope: &NamespaceScope, namespace: &Arc<str>) -> bool {
         match scope {
@@ -379,10 +395,7 @@ impl Asked<'_> {
                 Peer::Pods(peer) => pod.is_some_and(|pod| {
                     self.state.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
                 }),
-                Peer::Nodes(selector) => {
-                    let mut nodes = self.state.nodes.values();
-                    nodes.any(|node| selects(selector, &node.labels) && node.addresses.contains(&address))
-                }
+                Peer::Nodes(selector) => self.state.is_of_nodes(selector, address),
                 Peer::Block(block) => {
                     let (inside, excepted) = in_block(block, address);
                     self.by_except |= inside && excepted;

@@ -111,7 +111,12 @@ fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
             }
             Ok(End::of_pod(pod).collect())
         }
-        EndName::Address(address) => Ok(vec![End::at(pipeline, *address)]),
+        EndName::Address(address) => {
+            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == *address) {
+                output::warn(&contests::told(contest));
+            }
+            Ok(vec![End::at(pipeline, *address)])
+        }
     }
 }
 

@@ -157,6 +157,7 @@ impl Processor {
                 self.reassign_namespace(cache, name, old.as_deref(), new.as_deref());
             }
             Change::Node { .. } => self.book.node_changed(cache),
+            Change::Quarantine => self.book.quarantine_changed(cache),
         }
     }
 

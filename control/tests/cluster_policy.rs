@@ -436,6 +436,72 @@ fn the_address_of_a_host_network_pod_is_its_nodes() {
     }
 }
 
+/// A pod of another node with the address 10.0.1.1, as another one has too; whose it is cannot be told.
+fn claimant(name: &str, labels: &str) -> String {
+    format!(
+        "\n---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: x, labels: {labels}}}, spec: {{nodeName: node-2}}, \
+          status: {{phase: Running, podIP: 10.0.1.1}}}}"
+    )
+}
+
+#[test]
+fn an_address_that_is_nobodys_is_denied_where_a_rule_denies_or_passes_pods_and_only_there() {
+    let red = "pods: {podSelector: {matchLabels: {team: red}}}";
+    let rule = |action: &str, peer: &str, more: &str| format!("{{action: {action}, PEERS: [{{{peer}}}]{more}}}");
+    let port_80 = ", protocols: [{tcp: {destinationPort: {number: 80}}}]";
+    let net = "networks: [10.0.0.0/8]";
+    // The rules, both ways where ingress can say them, and whether TCP 80 and TCP 81 pass.
+    let cases = [
+        (vec![rule("Deny", red, "")], [false, false]),
+        (vec![rule("Deny", red, port_80)], [false, true]),
+        (vec![rule("Accept", red, ""), rule("Deny", "namespaces: {}", port_80)], [false, true]),
+        // Nobody may be passed to others that are kinder.
+        (vec![rule("Pass", red, ""), rule("Accept", "namespaces: {}", "")], [false, false]),
+        (vec![rule("Accept", red, "")], [true, true]),
+        // Egress only: what a network rule decides before does not depend on pods.
+        (vec![rule("Accept", net, port_80), rule("Deny", red, "")], [true, false]),
+        (vec![rule("Pass", net, port_80), rule("Deny", red, "")], [true, false]),
+        (vec![rule("Deny", net, port_80), rule("Accept", red, "")], [false, true]),
+    ];
+    let two = claimant("c", "{team: red}") + &claimant("d", "{team: blue}");
+    for tier in ["Admin", "Baseline"] {
+        for (rules, expected) in &cases {
+            for direction in [Direction::Ingress, Direction::Egress] {
+                let rules = rules.join(", ");
+                if direction == Direction::Ingress && rules.contains(net) {
+                    continue;
+                }
+                let word = if direction == Direction::Ingress { "from" } else { "to" };
+                let text = policy("p", tier, 0, &format!("{direction}: [{}]", rules.replace("PEERS", word))) + POD;
+                let (mut running, mut before) = (Vswitches::cluster(), State::default());
+                // One pod, two that cannot be told apart, and one again.
+                for pods in [claimant("d", "{team: blue}"), two.clone(), claimant("d", "{team: blue}")] {
+                    let state =
+                        State::of(&load_text("t.yaml", &(text.clone() + &pods), Strictness::Strict).unwrap().objects);
+                    events(&before, &state, true).iter().for_each(|event| running.apply(event));
+                    let mut scratch = Vswitches::cluster();
+                    scratch.resync(&state.objects());
+                    let (pod, other) = ("10.0.0.1".parse().unwrap(), "10.0.1.1".parse().unwrap());
+                    let (src, dst) = if direction == Direction::Ingress { (other, pod) } else { (pod, other) };
+                    for (port, expected) in [80, 81].into_iter().zip(expected) {
+                        let flow = Flow { src, dst, protocol: 6, port };
+                        let answers =
+                            [running.allow(&state, &flow), scratch.allow(&state, &flow), state.allowed(&flow)];
+                        let is_quarantined = state.is_quarantined(other);
+                        assert_eq!(is_quarantined, pods == two);
+                        if is_quarantined {
+                            assert_eq!(answers, [*expected; 3], "{tier} {direction} {rules} port {port}");
+                        } else {
+                            assert!(answers == [answers[0]; 3], "{tier} {direction} {rules} port {port}: {answers:?}");
+                        }
+                    }
+                    before = state;
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_namespace_whose_labels_cannot_be_read_is_refused_where_a_cluster_policy_asks_for_labels() {
     let faulty = "{apiVersion: v1, kind: Namespace, metadata: {name: x, labels: {team: [red]}}}\n---\n";

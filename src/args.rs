@@ -30,7 +30,7 @@ pub enum Command {
     Reach(Reach),
     /// Walk one connection through every table and name the rule that decides
     Explain(Explain),
-    /// Print a node's compiled tables
+    /// Print what a renderer makes of a node's policies: its compiled tables
     Compile(Compile),
     /// Check and time the classifier on a ClassBench rule set and trace
     Classify(Classify),
@@ -131,6 +131,17 @@ pub enum Format {
     Json,
 }
 
+/// Who turns policies into the rules of a network stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RendererName {
+    /// Tables per interface for the vswitch's own classifier.
+    Acl,
+    /// Contiv's 6-tuple rules of each pod, and the local and global tables that its cache makes of them, as VPP's ACLs take them.
+    Contiv,
+    /// Rules for TCP and UDP sessions of a host stack (VPPTCP): one local table for each pod's applications, one global table.
+    SessionRules,
+}
+
 /// `bulkhead replay`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -207,7 +218,9 @@ pub struct Explain {
 
 /// `bulkhead compile`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  bulkhead compile --state pcaps/redis-policy --node node-1")]
+#[command(after_help = "Example:\n  bulkhead compile --state pcaps/redis-policy --node node-1\n\n\
+    The vswitch enforces the tables of `acl`. The other renderers are for other stacks: what they cannot say exactly, or only in\n\
+    too many rules, is an error, never something wider. Tiers of cluster policies are lowered to the same verdicts in all of them.")]
 pub struct Compile {
     /// Where the cluster's state comes from.
     #[command(flatten)]
@@ -215,10 +228,13 @@ pub struct Compile {
     /// The node whose tables to print
     #[arg(long)]
     pub node: String,
-    /// Print single (source, destination, protocol, port) rules instead of sets
+    /// Whose rules to print
+    #[arg(long, value_enum, value_name = "RENDERER", default_value = "acl")]
+    pub renderer: RendererName,
+    /// With --renderer acl: print single (source, destination, protocol, port) rules instead of sets
     #[arg(long, conflicts_with = "stats")]
     pub six_tuples: bool,
-    /// Print how each table was compiled and what a lookup may cost, instead of the rules
+    /// With --renderer acl: print how each table was compiled and what a lookup may cost, instead of the rules
     #[arg(long)]
     pub stats: bool,
     /// The form of the answer

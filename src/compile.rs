@@ -1,163 +1,56 @@
-//! `bulkhead compile`: a node's tables as they are enforced.
+//! `bulkhead compile`: what a renderer makes of a node's policies.
 
-use std::collections::BTreeMap;
+mod acl;
+mod contiv;
+mod session_rules;
+
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use bulkhead_classifier::{Addresses, PortRange, Rule, Services};
+use anyhow::bail;
+use bulkhead_classifier::OriginId;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::{AclTable, NodeTables};
-use bulkhead_control::renderer::contiv::tuple::six_tuples;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::args::{Compile, Format};
-use crate::output::{Columns, printable};
+pub(crate) use self::acl::{shown_addresses, shown_services};
+use crate::args::{Compile, RendererName};
+use crate::output::printable;
 use crate::run;
 
-/// The most members of a set that the text form lists; the JSON form lists all.
-const SHOWN_MEMBERS: usize = 6;
-
 pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
-    let pipeline = run::load(&args.state, Scope::Node(args.node.as_str().into()))?;
-    let tables = run::node_tables(&pipeline, &args.node)?;
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.output {
-        _ if args.stats => stats(&tables, args.output, &mut out)?,
-        Format::Text => text(&pipeline, &tables, args.six_tuples, &mut out)?,
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &document(&pipeline, &tables, args.six_tuples))?;
-            writeln!(out)?;
+    if args.renderer != RendererName::Acl {
+        let options = [("--stats", args.stats), ("--six-tuples", args.six_tuples)];
+        if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
+            bail!("{option} is about the tables of --renderer acl\n  help: leave one of the two out");
         }
+    }
+    let mut pipeline = run::load(&args.state, Scope::Node(args.node.as_str().into()))?;
+    run::check_node(&pipeline, &args.node)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.renderer {
+        RendererName::Acl => acl::write(&pipeline, args, &mut out)?,
+        RendererName::Contiv => contiv::write(&mut pipeline, args, &mut out)?,
+        RendererName::SessionRules => session_rules::write(&mut pipeline, args, &mut out)?,
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(pipeline: &Pipeline, tables: &NodeTables, expand: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    writeln!(out, "node {}\n", printable(&tables.node))?;
-    let mut ports = Columns::new(&["PORT", "ADDRESSES", "TABLE"]);
-    for interface in tables.interfaces.iter() {
-        let addresses = interface.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        ports.row([
-            run::port_name(&interface.attachment).to_string(),
-            addresses,
-            tables.tables[interface.table].name.to_string(),
-        ]);
-    }
-    ports.write(out)?;
-    for table in &tables.tables {
-        let rules = table.tables.rules();
-        writeln!(out, "\ntable {}: {} rules, the first that matches decides", printable(&table.name), rules.len())?;
-        for (at, rule) in rules.iter().enumerate() {
-            let origin =
-                pipeline.origins().get(rule.origin).map(|origin| printable(&origin.to_string())).unwrap_or_default();
-            if expand {
-                for tuple in six_tuples(rule) {
-                    writeln!(out, "  {at:>3} {tuple}  # {origin}")?;
-                }
-            } else {
-                let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
-                let services = shown_services(&rule.services);
-                writeln!(out, "  {at:>3} {:<5} {src} -> {dst} {services}  # {origin}", rule.action.to_string())?;
-            }
-        }
-    }
+fn write_json(document: &Value, out: &mut impl Write) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, document)?;
+    writeln!(out)?;
     Ok(())
 }
 
-fn stats(tables: &NodeTables, form: Format, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut columns =
-        Columns::new(&["TABLE", "RULES", "BYTES", "PROBES AT MOST", "RULES VERIFIED AT MOST", "COMPILED AS"]);
-    let mut values = Vec::new();
-    for AclTable { name, tables } in &tables.tables {
-        let (rules, bytes, worst) = (tables.rules().len(), tables.bytes(), tables.worst_case());
-        let cells = [rules, bytes, worst.probes, worst.entries].map(|n| n.to_string());
-        columns.row([name.to_string()].into_iter().chain(cells).chain([tables.describe()]));
-        values.push(json!({
-            "table": name,
-            "rules": rules,
-            "memory_bytes": bytes,
-            "worst_case": {
-                "search_steps": worst.steps, "chunks": worst.chunks, "probes": worst.probes, "rules_verified": worst.entries,
-            },
-            "engine": tables.describe(),
-        }));
-    }
-    match form {
-        Format::Text => columns.write(out)?,
-        Format::Json => writeln!(out, "{}", json!({ "node": tables.node, "tables": values }))?,
-    }
-    Ok(())
+/// The policies' rules behind a rule, for people.
+fn named(pipeline: &Pipeline, origins: &[OriginId]) -> String {
+    let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
+    known.map(|origin| printable(&origin.to_string())).collect::<Vec<_>>().join("; ")
 }
 
-fn some(members: impl Iterator<Item = String>) -> String {
-    let mut members = members.peekable();
-    let mut shown: Vec<String> = members.by_ref().take(SHOWN_MEMBERS).collect();
-    match members.count() {
-        0 => {}
-        more => shown.push(format!("... {more} more")),
-    }
-    match &*shown {
-        [one] => one.clone(),
-        _ => format!("{{{}}}", shown.join(", ")),
-    }
-}
-
-/// A set of addresses for people.
-pub(crate) fn shown_addresses(addresses: &Addresses) -> String {
-    match addresses {
-        Addresses::Any => "any".into(),
-        Addresses::Set(set) => some(set.prefixes().map(|prefix| prefix.to_string())),
-    }
-}
-
-/// A set of services for people.
-pub(crate) fn shown_services(services: &Services) -> String {
-    match services {
-        Services::Any => "any".into(),
-        Services::Set(set) => some(set.services().map(|service| service.to_string())),
-    }
-}
-
-fn document(pipeline: &Pipeline, tables: &NodeTables, expand: bool) -> Value {
-    let mut users: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    let ports: Vec<Value> = tables
-        .interfaces
-        .iter()
-        .map(|interface| {
-            let name = run::port_name(&interface.attachment).to_string();
-            users.entry(interface.table).or_default().push(name.clone());
-            json!({ "port": name, "addresses": interface.addresses, "table": tables.tables[interface.table].name })
-        })
-        .collect();
-    let table = |(at, table): (usize, &AclTable)| {
-        let rules: Vec<Value> = table.tables.rules().iter().map(|rule| rule_value(pipeline, rule, expand)).collect();
-        json!({ "table": table.name, "ports": users.get(&at), "rules": rules })
-    };
-    json!({ "node": tables.node, "ports": ports, "tables": tables.tables.iter().enumerate().map(table).collect::<Vec<_>>() })
-}
-
-fn rule_value(pipeline: &Pipeline, rule: &Rule, expand: bool) -> Value {
-    let addresses = |addresses: &Addresses| match addresses {
-        Addresses::Any => Value::Null,
-        Addresses::Set(set) => set.prefixes().map(|prefix| prefix.to_string()).collect(),
-    };
-    let services = match &rule.services {
-        Services::Any => Value::Null,
-        Services::Set(set) => set.services().map(|service| service.to_string()).collect(),
-    };
-    let origin = pipeline.origins().get(rule.origin);
-    let mut value = json!({
-        "action": rule.action.to_string(),
-        "src": addresses(&rule.src),
-        "dst": addresses(&rule.dst),
-        "services": services,
-        "origin": run::attribution(origin),
-    });
-    debug_assert_eq!(rule.src_ports, PortRange::ALL);
-    if expand {
-        value["six_tuples"] = six_tuples(rule).map(|tuple| tuple.to_string()).collect();
-    }
-    value
+/// The policies' rules behind a rule, for programs.
+fn attributions(pipeline: &Pipeline, origins: &[OriginId]) -> Value {
+    let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
+    known.map(|origin| serde_json::json!(run::attribution(Some(origin)))).collect()
 }

@@ -1,6 +1,7 @@
 //! `bulkhead explain`: one connection through every table that is consulted, the rule that decides, where the policy
 //! stands, and what would have to change.
 
+mod passes;
 mod remedy;
 
 use std::io::{self, BufWriter, Write};
@@ -13,6 +14,7 @@ use bulkhead_control::object::ObjectName;
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_control::source;
 use bulkhead_dataplane::{Decision, Verdict};
 use serde::Serialize;
@@ -25,13 +27,17 @@ use crate::output::{self, printable};
 use crate::run::{self, Attribution};
 
 pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
-    let pipeline = run::load(&args.state, Scope::Cluster)?;
+    let mut pipeline = run::load(&args.state, Scope::Cluster)?;
+    let mirror = pipeline.register(Mirror::default());
+    pipeline.render_all()?;
+    let mirror = pipeline.renderer(mirror);
     let mut fabric = Fabric::new(&pipeline)?;
     let pairs = pairs(&pipeline, &args.from, &args.to)?;
     let mut walks = Vec::with_capacity(pairs.len());
     for (from, to) in &pairs {
         let hops = fabric.walk(from, to, args.port)?;
-        walks.push(Walk::new(&pipeline, &fabric, from, to, &hops));
+        let passes = passes::find(&pipeline, mirror, from, to, args.port);
+        walks.push(Walk { passes, ..Walk::new(&pipeline, &fabric, from, to, &hops) });
     }
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
@@ -48,6 +54,7 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
                     writeln!(out)?;
                 }
                 write_walk(walk, &format!("{} {}", args.port.transport, args.port.port), &mut out)?;
+                passes::write(&walk.passes, &mut out)?;
                 if let Some(origin) = &walk.denied_by {
                     remedy::write(&pipeline, from, to, args.port, origin, &mut out)?;
                 }
@@ -104,7 +111,12 @@ fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
             }
             Ok(End::of_pod(pod).collect())
         }
-        EndName::Address(address) => Ok(vec![End::at(pipeline, *address)]),
+        EndName::Address(address) => {
+            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == *address) {
+                output::warn(&contests::told(contest));
+            }
+            Ok(vec![End::at(pipeline, *address)])
+        }
     }
 }
 
@@ -139,6 +151,8 @@ struct Walk {
     to_address: IpAddr,
     verdict: &'static str,
     steps: Vec<Step>,
+    /// What rules with the action Pass have skipped.
+    passes: Vec<passes::Pass>,
     #[serde(skip)]
     denied_by: Option<Origin>,
 }
@@ -175,6 +189,7 @@ impl Walk {
             to_address: to.address(),
             verdict: if allowed { "allow" } else { "deny" },
             steps: hops.iter().map(|hop| Step::new(pipeline, fabric, hop)).collect(),
+            passes: Vec::new(),
             denied_by: if allowed { None } else { run::origin(pipeline, last) },
         }
     }

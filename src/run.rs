@@ -112,18 +112,27 @@ fn warn_of_missing_nodes(pipeline: &Pipeline) {
 /// # Errors
 /// When the state has no such node; the message names those that it has.
 pub fn node_tables(pipeline: &Pipeline, node: &str) -> anyhow::Result<Arc<NodeTables>> {
+    check_node(pipeline, node)?;
+    pipeline.node_tables(node).with_context(|| format!("node `{node}` has no tables"))
+}
+
+/// That the state knows the node.
+///
+/// # Errors
+/// When it does not; the message names the nodes that it has.
+pub fn check_node(pipeline: &Pipeline, node: &str) -> anyhow::Result<()> {
     let known = known_nodes(pipeline);
-    match pipeline.node_tables(node).filter(|_| known.contains(node)) {
-        Some(tables) => Ok(tables),
-        None if known.is_empty() => bail!(
+    if known.contains(node) {
+        return Ok(());
+    }
+    if known.is_empty() {
+        bail!(
             "no node `{node}`: the state has no Node and no pod with spec.nodeName\n  \
              help: add the output of `kubectl get nodes,pods -A -o yaml` to --state"
-        ),
-        None => {
-            let names: Vec<&str> = known.iter().map(String::as_str).collect();
-            bail!("no node `{node}` in the state\n  help: it has {}", output::some_of(&names, 10))
-        }
+        );
     }
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    bail!("no node `{node}` in the state\n  help: it has {}", output::some_of(&names, 10))
 }
 
 fn known_nodes(pipeline: &Pipeline) -> BTreeSet<String> {

@@ -55,6 +55,42 @@ fn explain_names_tier_policy_rule_file_and_line_and_what_would_help() {
 }
 
 #[test]
+fn explain_lists_what_a_pass_skipped_and_what_the_next_tier_said() {
+    let text = STATE.replace("{name: x}", "{name: x, labels: {team: ops}}");
+    let path = scratch("passes.yaml", &text);
+    let args = ["explain", "--state", &path, "--from", "x/a", "--to", "x/b", "--port", "80/TCP"];
+    let answer = stdout(&bulkhead(&args), 0);
+    let open = "
+The ingress of x/b passes the rest of the tier Admin:
+   by: Admin tier, ClusterNetworkPolicy tenants ingress[0]: Pass
+     ClusterNetworkPolicy tenants at PATH:9
+   skipped: Admin tier, ClusterNetworkPolicy tenants ingress[1] (no strangers): Deny
+     ClusterNetworkPolicy tenants at PATH:10
+   then: no rule of a later tier, so it is allowed
+"
+    .replace("PATH", &path);
+    assert!(answer.ends_with(&open), "{open} does not end:\n{answer}");
+    // A NetworkPolicy that isolates is the next tier's answer.
+    let isolated = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: none, namespace: x}, \
+                    spec: {podSelector: {}}}";
+    let path = scratch("passes-isolated.yaml", &format!("{text}---\n{isolated}\n"));
+    let args = ["explain", "--state", &path, "--from", "x/a", "--to", "x/b", "--port", "80/TCP"];
+    let answer = stdout(&bulkhead(&args), 1);
+    assert!(answer.contains("   then: ingress isolated by x/none: Deny\n     x/none at"), "{answer}");
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&[&args[..], &["-o", "json"]].concat()), 1)).unwrap();
+    let [pass] = &answer["walks"][0]["passes"].as_array().unwrap()[..] else { panic!("{answer}") };
+    assert_eq!((&pass["pod"], &pass["direction"], &pass["tier"]), (&"x/b".into(), &"ingress".into(), &"Admin".into()));
+    assert_eq!((&pass["rule"]["action"], &pass["rule"]["cluster_policy"]["rule"]), (&"Pass".into(), &0.into()));
+    let skipped = &pass["skipped"][0];
+    assert_eq!((&skipped["action"], &skipped["cluster_policy"]["rule_name"]), (&"Deny".into(), &"no strangers".into()));
+    assert_eq!((&pass["then"]["action"], &pass["then"]["isolated_by"][0]["name"]), (&"Deny".into(), &"none".into()));
+    // Nothing was passed where the first rule that matches says no.
+    let path = scratch("passes-none.yaml", STATE);
+    let args = ["explain", "--state", &path, "--from", "x/a", "--to", "x/b", "--port", "80/TCP"];
+    assert!(!stdout(&bulkhead(&args), 1).contains("passes the rest"));
+}
+
+#[test]
 fn a_tie_and_two_versions_of_the_api_are_told() {
     let other = STATE.split("---").next().unwrap().replace("name: tenants", "name: all").replace("Deny", "Accept");
     let old = "{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: old}, \

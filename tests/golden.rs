@@ -43,9 +43,9 @@ impl Case {
         stdout(&bulkhead(&args), 0)
     }
 
-    fn compile(&self) -> String {
+    fn compile(&self, renderer: &str) -> String {
         let state = relative(&self.folder.join("state.yaml"));
-        stdout(&bulkhead(&["compile", "--state", &state, "--node", &self.node]), 0)
+        stdout(&bulkhead(&["compile", "--state", &state, "--node", &self.node, "--renderer", renderer]), 0)
     }
 }
 
@@ -127,7 +127,10 @@ fn every_case_gives_its_expected_output_and_loses_no_packet() {
         expect(&case.folder.join("expected.jsonl"), lines.as_bytes(), &mut wrong);
         expect(&case.folder.join("expected.pcapng"), &fs::read(&annotated).unwrap(), &mut wrong);
         expect(&case.folder.join("expected.txt"), case.replay("text", &annotated).as_bytes(), &mut wrong);
-        expect(&case.folder.join("expected.tables.txt"), case.compile().as_bytes(), &mut wrong);
+        for (renderer, file) in [("acl", "tables"), ("contiv", "contiv"), ("session-rules", "session-rules")] {
+            let path = case.folder.join(format!("expected.{file}.txt"));
+            expect(&path, case.compile(renderer).as_bytes(), &mut wrong);
+        }
     }
     assert!(wrong.is_empty(), "{}\n\nIf this is what you meant: cargo xtask golden bless", wrong.join("\n"));
 }

@@ -9,7 +9,7 @@
 //! Contiv did that.) The book knows members by pod and stores no addresses: those are the cache's, and an address leaves a
 //! set when the last member that has it does. What is taken back before the commit was never there.
 //!
-//! Nodes that a rule names by label are a set of their addresses ([`nodes`]).
+//! Nodes that a rule names by label are a set of their addresses, and so are the quarantined addresses ([`nodes`]).
 //!
 //! What an egress rule's port names stand for is kept for each group, and for rules without pod selectors for all pods of the
 //! cluster ([`Named`]): one set for each number that a name has.
@@ -28,7 +28,7 @@ use bulkhead_classifier::AddressSet;
 
 pub(crate) use self::commit::CommittedSets;
 pub(crate) use self::named::{Anywhere, Named, PortName};
-use self::nodes::Nodes;
+use self::nodes::Told;
 use self::pending::{Identities, Pending, SetKey, fresh};
 use crate::cache::{Cache, PodKey, scope_covers};
 use crate::contract::SetId;
@@ -83,6 +83,8 @@ pub(crate) enum Use {
     Block(Arc<AddressSet>),
     /// The nodes of a selector.
     Nodes(Selector),
+    /// The quarantined addresses.
+    Quarantine,
 }
 
 /// See the module.
@@ -97,7 +99,8 @@ pub(crate) struct AddressBook {
     selected: BTreeSet<GroupId>,
     anywhere: AHashMap<PortName, AHashMap<Anywhere, Named>>,
     blocks: AHashMap<Arc<AddressSet>, Block>,
-    nodes: AHashMap<Selector, Nodes>,
+    nodes: AHashMap<Selector, Told>,
+    quarantine: Option<Told>,
     identities: Identities,
     pending: Pending,
 }
@@ -120,6 +123,7 @@ impl AddressBook {
             }
         }
         before.extend(self.nodes.iter().map(|(selector, nodes)| (SetKey::Nodes(selector.clone()), nodes.set)));
+        before.extend(self.quarantine.iter().map(|quarantine| (SetKey::Quarantine, quarantine.set)));
         before.extend(self.blocks.iter().map(|(block, Block { set, .. })| (SetKey::Block(block.clone()), *set)));
         Self { identities: Identities { given: self.identities.given, before }, ..Self::default() }
     }
@@ -233,6 +237,7 @@ impl AddressBook {
                 self.anywhere.get_mut(name).and_then(|places| places.get_mut(place)).map(|named| &mut named.users)
             }
             Use::Nodes(selector) => self.nodes.get_mut(selector).map(|nodes| &mut nodes.users),
+            Use::Quarantine => self.quarantine.as_mut().map(|quarantine| &mut quarantine.users),
             Use::Block(addresses) => self.blocks.get_mut(addresses).map(|block| &mut block.users),
         };
         if let Some(users) = users {

@@ -47,6 +47,7 @@ pub struct Cache {
     retained: BTreeMap<Arc<str>, BTreeSet<PolicyName>>,
     /// Namespaces that are being deleted.
     ending: BTreeSet<Arc<str>>,
+    quarantined: BTreeSet<IpAddr>,
     default_isolation: IngressIsolation,
 }
 
@@ -234,6 +235,18 @@ impl Cache {
     pub fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = (PodKey, &Arc<Pod>)> {
         let keys = self.pods_by_address.get(&address).into_iter().flatten();
         keys.filter_map(|&key| Some((key, self.pod(key)?)))
+    }
+
+    /// The addresses of which it cannot be told whose they are.
+    pub fn quarantined(&self) -> &BTreeSet<IpAddr> {
+        &self.quarantined
+    }
+
+    /// Says which addresses these are. Returns a change when they are others than before.
+    pub(crate) fn quarantine(&mut self, addresses: BTreeSet<IpAddr>) -> Option<Change> {
+        let changed = self.quarantined != addresses;
+        self.quarantined = addresses;
+        changed.then_some(Change::Quarantine)
     }
 
     /// All nodes by name.

@@ -10,7 +10,8 @@
 //! Of several pods the one has it that beats every other ([`Lifetime::beats`](crate::object::Lifetime::beats)): it runs and the
 //! other one does not, or it started later. Where that cannot be told the address is nobody's. What a node says is its own is no
 //! pod's. A pod without its address is as one whose network is not set up yet: no rule names it, and its interface has no table,
-//! so that nothing passes there.
+//! so that nothing passes there. Packets of pods on other nodes still arrive with such an address, and a rule that names pods does
+//! not match them. An address that is nobody's is therefore quarantined: rules of cluster policies that deny or pass pods deny it.
 //!
 //! **Invariant.** Who has what follows from the objects alone, not from the order in which they came.
 
@@ -86,6 +87,13 @@ impl Claims {
             Contest { address, holder, others: others.iter().cloned().collect() }
         };
         self.missed.iter().map(contest).collect()
+    }
+
+    /// The addresses that are nobody's, because it cannot be told which pod has them.
+    pub(crate) fn quarantined(&self, cache: &Cache) -> BTreeSet<IpAddr> {
+        let has = |address: IpAddr| cache.pods_at(address).any(|(_, pod)| pod.is_endpoint());
+        let missed = self.missed.keys().copied();
+        missed.filter(|&address| !has(address) && !self.is_nodes(cache, address, None)).collect()
     }
 
     /// Takes in what a node says. Returns the addresses of which that changes whether they are a node's.

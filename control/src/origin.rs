@@ -25,6 +25,14 @@ impl Direction {
             Self::Egress => "egress",
         }
     }
+
+    /// The direction of the same traffic at its other end.
+    pub const fn opposite(self) -> Self {
+        match self {
+            Self::Ingress => Self::Egress,
+            Self::Egress => Self::Ingress,
+        }
+    }
 }
 
 impl fmt::Display for Direction {

@@ -106,6 +106,7 @@ impl Pipeline {
             }
         }
         cache.retain_from(&self.cache);
+        cache.quarantine(claims.quarantined(&cache));
         (self.claims, self.cache) = (claims, cache);
         self.render_all()
     }
@@ -151,10 +152,16 @@ impl Pipeline {
                             nodes.extend(host_network_node(new.as_ref()));
                             moved.extend(old.as_ref().or(new.as_ref()).map(|pod| pod.name.clone()));
                         }
-                        Change::Namespace { .. } | Change::Policy { .. } | Change::ClusterPolicy { .. } => {}
+                        Change::Namespace { .. }
+                        | Change::Policy { .. }
+                        | Change::ClusterPolicy { .. }
+                        | Change::Quarantine => {}
                     }
                 }
             }
+        }
+        if let Some(change) = self.cache.quarantine(self.claims.quarantined(&self.cache)) {
+            self.processor.process(&self.cache, &change);
         }
         let committed = self.processor.commit(&self.cache);
         let transaction = self.transaction(committed, moved, nodes);

@@ -157,6 +157,7 @@ impl Processor {
                 self.reassign_namespace(cache, name, old.as_deref(), new.as_deref());
             }
             Change::Node { .. } => self.book.node_changed(cache),
+            Change::Quarantine => self.book.quarantine_changed(cache),
         }
     }
 
@@ -203,6 +204,9 @@ impl Processor {
 
     fn pod_changed(&mut self, cache: &Cache, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) {
         self.book.pod_changed(cache, key, old, new, &mut self.work);
+        if old.into_iter().chain(new).any(|pod| pod.host_network) {
+            self.book.node_changed(cache);
+        }
         if old.is_some_and(|pod| self.scope.covers(pod)) || new.is_some_and(|pod| self.scope.covers(pod)) {
             self.reassign_pod(cache, key, new.filter(|pod| self.scope.covers(pod)));
             self.affected.insert(key);

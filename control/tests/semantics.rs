@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Object, Policy, PolicyName, PolicyRule, Tier};
+use bulkhead_control::object::{IngressIsolation, Object, Pod, Policy, PolicyName, PolicyRule, Tier};
 use bulkhead_control::origin::{Direction, Origin};
 use oracle::{Flow, Judgement, Owner, Part, Side, State};
 use random::shrink::{show, shrink};
@@ -32,7 +32,7 @@ const STEPS_PER_STATE: usize = 5;
 type Reached = BTreeMap<&'static str, u64>;
 
 /// Every situation that a run must meet, each this often at least in the normal run.
-const MUST_REACH: [(&str, u64); 44] = [
+const MUST_REACH: [(&str, u64); 46] = [
     ("ingress allowed by policy", 20_000),
     ("egress allowed by policy", 20_000),
     ("ingress denied by default", 50_000),
@@ -77,6 +77,8 @@ const MUST_REACH: [(&str, u64); 44] = [
     ("passed to Baseline that decides", 1_000),
     ("passed by Baseline or by all", 2_000),
     ("Admin denies what comes from, or goes to, the own node", 100),
+    ("a rule about pods denies what may be one of several pods", 200),
+    ("what may be one of several pods is let through", 500),
 ];
 
 /// What a history runs on: one pipeline for the cluster, or one a node, and what namespaces do that do not say.
@@ -117,10 +119,36 @@ fn fits(state: &State, flow: &Flow, unbound: bool) -> bool {
     })
 }
 
+/// Whether what the cluster policies of one end let through with an address that may be one of several pods' they would let through
+/// whichever of them had it.
+fn is_never_kinder(state: &State, flow: &Flow, judged: &Judgement) -> bool {
+    let ends = [(flow.src, flow.dst, Direction::Ingress), (flow.dst, flow.src, Direction::Egress)];
+    ends.into_iter().filter(|(address, ..)| state.is_quarantined(*address)).all(|(address, end, direction)| {
+        let open = |judged: &Judgement| match judged.side(direction) {
+            Side::NotIsolated | Side::Allowed(_) => true,
+            Side::Denied(_) => judged.own_node,
+            Side::Tier(decision) => decision.accepts,
+        };
+        let claims = |pod: &Pod| !pod.finished && !pod.host_network && pod.addresses.contains(&address);
+        let at_end = |pod: &Pod| pod.addresses.contains(&end);
+        let claimants: Vec<&Pod> = state.pods.values().filter(|pod| claims(pod)).collect();
+        !open(judged)
+            || claimants.iter().any(|pod| at_end(pod))
+            || claimants.iter().all(|claimant| {
+                let mut alone = state.clone();
+                alone.pods.retain(|name, pod| *name == claimant.name || !claims(pod));
+                open(&alone.judge(flow))
+            })
+    })
+}
+
 /// Whether the tables say to the flow what the oracle says, and name the reason that the oracle knows. What is wrong
 /// otherwise.
 fn difference(state: &State, vswitches: &Vswitches, flow: &Flow, origins: bool) -> Result<Judgement, String> {
     let judged = state.judge(flow);
+    if !is_never_kinder(state, flow, &judged) {
+        return Err(format!("more is let through than for one of the pods: {judged:?}"));
+    }
     let hops = vswitches.hops(state, flow, origins);
     let passes = hops.iter().all(|hop| hop.action == Action::Allow);
     if passes != judged.passes() {
@@ -225,6 +253,9 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
         "Admin denies what comes from, or goes to, the own node",
         *own_node && either(&|side| tier(side, Tier::Admin, false)),
     );
+    add("a rule about pods denies what may be one of several pods", judged.by_quarantine);
+    let quarantined = state.is_quarantined(flow.src) || state.is_quarantined(flow.dst);
+    add("what may be one of several pods is let through", quarantined && judged.passes());
     add("leaves the cluster", dst == Owner::Nobody);
     add("comes from outside", src == Owner::Nobody);
 }

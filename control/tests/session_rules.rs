@@ -12,10 +12,11 @@ use std::sync::Arc;
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{IngressIsolation, Object, Policy, PolicyPort, PolicyRule};
+use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport};
-use oracle::{Flow, Owner, Side, State};
+use oracle::{Flow, Judgement, Owner, Side, State};
 use random::{History, Probes, Rng, Step, history, objects, shuffled};
 use session_table::SessionTable;
 
@@ -44,8 +45,13 @@ fn narrowed(event: Event) -> Event {
     }
 }
 
-fn open(side: &Side) -> bool {
-    !matches!(side, Side::Denied(_))
+/// Whether one end lets the connection through.
+fn open(judged: &Judgement, direction: Direction) -> bool {
+    match judged.side(direction) {
+        Side::NotIsolated | Side::Allowed(_) => true,
+        Side::Denied(_) => judged.own_node,
+        Side::Tier(decision) => decision.accepts,
+    }
 }
 
 #[test]
@@ -64,8 +70,6 @@ fn session_rules_let_through_what_the_oracle_allows_at_both_ends_of_every_node()
         let mut state = State { isolates, ..State::default() };
         for (at, step) in steps.into_iter().enumerate() {
             match step {
-                // Whose port ranges are not narrowed here to what session rules can say.
-                Step::Event(Event::Apply(Object::ClusterPolicy(_)) | Event::DeleteClusterPolicy(_)) => continue,
                 Step::Event(event) => {
                     let event = narrowed(event);
                     state.apply(&event);
@@ -84,7 +88,7 @@ fn session_rules_let_through_what_the_oracle_allows_at_both_ends_of_every_node()
             }
         }
     }
-    for what in ["local", "local, same node", "global", "IPv6", "UDP"] {
+    for what in ["local", "local, same node", "global", "IPv6", "UDP", "cluster policy", "Pass"] {
         for allowed in [false, true] {
             assert!(reached.get(&(what, allowed)).is_some_and(|&count| count > 500), "{what} {allowed}: {reached:?}");
         }
@@ -118,16 +122,22 @@ fn check(
         assert_eq!(have, expected, "seed {seed}, step {at}, {what} of {node}: {flow:?}\n{:#?}", tables[node].rules());
         let family = if flow.src.is_ipv6() { "IPv6" } else { "IPv4" };
         let transport = if transport == SessionTransport::Udp { "UDP" } else { "TCP" };
-        for what in [what, family, transport] {
+        let tier = |direction| match judged.side(direction) {
+            Side::Tier(_) => Some("cluster policy"),
+            _ => None,
+        };
+        let passed = (!judged.passed.is_empty()).then_some("Pass");
+        let tiers = [Direction::Egress, Direction::Ingress].into_iter().filter_map(tier).chain(passed);
+        for what in [what, family, transport].into_iter().chain(tiers) {
             *reached.entry((what, expected)).or_default() += 1;
         }
     };
     if let (Owner::Pod(pod), Some(node)) = (&src, node_of(&src)) {
         let what = if same_node { "local, same node" } else { "local" };
-        let expected = judged.own_node || open(&judged.egress) && (!same_node || open(&judged.ingress));
+        let expected = open(&judged, Direction::Egress) && (!same_node || open(&judged, Direction::Ingress));
         compare(what, &node, Some(&pod.name), expected);
     }
     if let Some(node) = node_of(&dst).filter(|_| !same_node) {
-        compare("global", &node, None, judged.own_node || open(&judged.ingress));
+        compare("global", &node, None, open(&judged, Direction::Ingress));
     }
 }

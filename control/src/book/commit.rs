@@ -90,6 +90,9 @@ impl AddressBook {
             }
             in_use
         });
+        if let Some(idle) = self.quarantine.take_if(|quarantine| quarantine.users.is_empty()) {
+            sweep.drop_set(idle.set);
+        }
         self.blocks.retain(|_, block| {
             let in_use = !block.users.is_empty();
             if !in_use {
@@ -117,8 +120,8 @@ impl AddressBook {
                 all.extend(named.members(name, of, pods));
             }
         }
-        let nodes = self.nodes.values().filter(|nodes| of.contains(&nodes.set));
-        all.extend(nodes.map(|nodes| (nodes.set, Arc::new(nodes.addresses.iter().copied().collect()))));
+        let told = self.nodes.values().chain(&self.quarantine).filter(|told| of.contains(&told.set));
+        all.extend(told.map(|told| (told.set, Arc::new(told.addresses.iter().copied().collect()))));
         let blocks = self.blocks.iter().map(|(addresses, block)| (block.set, addresses.clone()));
         all.extend(blocks.filter(|(set, _)| of.contains(set)));
         all
@@ -131,8 +134,8 @@ impl AddressBook {
         let groups = self.groups.iter().flatten();
         let of_groups = groups.flat_map(|group| group.named.values().flat_map(named).chain([group.set]));
         let anywhere = self.anywhere.values().flat_map(|places| places.values()).flat_map(named);
-        let nodes = self.nodes.values().map(|nodes| nodes.set);
-        let ids = of_groups.chain(anywhere).chain(nodes).chain(self.blocks.values().map(|block| block.set)).collect();
+        let told = self.nodes.values().chain(&self.quarantine).map(|told| told.set);
+        let ids = of_groups.chain(anywhere).chain(told).chain(self.blocks.values().map(|block| block.set)).collect();
         self.members(cache, &ids).into_iter().map(|(set, members)| (set, AddressSet::clone(&members))).collect()
     }
 }

@@ -20,6 +20,7 @@ pub(super) enum SetKey {
     NamedAnywhere(Anywhere, PortName, u16),
     Block(Arc<AddressSet>),
     Nodes(Selector),
+    Quarantine,
 }
 
 /// Gives the identities of sets.

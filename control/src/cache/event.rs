@@ -48,6 +48,8 @@ pub enum Change {
         /// Its name.
         name: Arc<str>,
     },
+    /// The addresses of which it cannot be told whose they are.
+    Quarantine,
     /// A policy.
     Policy {
         /// Its name.

@@ -95,6 +95,10 @@ pub(super) fn acquire(
             }
         }
     }
+    if policy.has_quarantine() {
+        book.acquire_quarantine(cache, user);
+        uses.insert(Use::Quarantine);
+    }
     for block in blocks.0.values() {
         book.acquire_block(block, user);
         uses.insert(Use::Block(block.clone()));
@@ -158,10 +162,29 @@ impl Compiler<'_> {
     fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule]) -> Option<Vec<Match>> {
         let mut all = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
+            if denies_quarantined(rule) {
+                all.push(self.quarantined(direction, at, rule));
+            }
             let matches = self.matches(direction, at, &rule.traffic).into_iter();
             all.extend(matches.map(|entry| Match { name: rule.name.clone(), action: rule.action, ..entry }));
         }
         (!rules.is_empty()).then_some(all)
+    }
+
+    /// What of the rule is denied to addresses of which it cannot be told whose they are.
+    fn quarantined(&self, direction: Direction, at: usize, rule: &ClusterRule) -> Match {
+        let mut named = named_ports(&rule.traffic);
+        let mut services = numbered_services(&rule.traffic);
+        if direction == Direction::Egress && !named.is_empty() {
+            // The name may stand for any number there.
+            let all: ServiceSet = named.drain(..).map(|(transport, _)| transport.service(0, u16::MAX)).collect();
+            services = match services {
+                Services::Any => Services::Any,
+                Services::Set(numbered) => numbered.union(&all).into(),
+            };
+        }
+        let peers = Peers::Sets([self.book.quarantine()].into());
+        Match { rule: at, name: rule.name.clone(), action: RuleAction::Deny, peers, services, named }
     }
 
     /// One match for the rule's peers; for egress, also one for each number that a port name stands for, with the destinations
@@ -226,6 +249,15 @@ impl Compiler<'_> {
         }
         destinations
     }
+}
+
+/// Whether the rule denies what is quarantined, too: it denies pods, or keeps the rest of its tier from them, and which pods the
+/// address has is not known. A rule that accepts pods does not match such an address.
+///
+/// A rule is then never kinder to it than to any of the pods that say it is theirs: what is left to let it through, up to the first
+/// of these rules of a tier, are rules that name networks.
+pub(super) fn denies_quarantined(rule: &ClusterRule) -> bool {
+    rule.action != RuleAction::Accept && rule.traffic.peers.iter().flatten().any(|peer| matches!(peer, Peer::Pods(_)))
 }
 
 /// Each set once, in this order: it follows from the policy, as identities do not.

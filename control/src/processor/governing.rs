@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::compile::denies_quarantined;
 use crate::cache::{Cache, PodKey};
 use crate::object::{ClusterPolicy, Pod, Policy, PolicyName, PolicyRule};
 use crate::origin::Direction;
@@ -45,6 +46,14 @@ impl Governing {
                 work.pods += pods.len() as u64;
                 pods
             }
+        }
+    }
+
+    /// Whether a rule denies what is quarantined.
+    pub(super) fn has_quarantine(&self) -> bool {
+        match self {
+            Self::Namespaced(_) => false,
+            Self::Cluster(policy) => policy.ingress.iter().chain(&policy.egress).any(denies_quarantined),
         }
     }
 

@@ -5,6 +5,7 @@
 
 pub mod acl;
 pub mod contiv;
+pub mod mirror;
 pub mod plain;
 pub mod session_rules;
 

@@ -84,6 +84,8 @@ pub(crate) struct Judgement {
     pub(crate) by_name: bool,
     /// The tiers that a Pass has ended, by direction.
     pub(crate) passed: BTreeSet<(Tier, Direction)>,
+    /// A rule that denies or passes pods denied an address of which it cannot be told whose it is.
+    pub(crate) by_quarantine: bool,
     /// An `except` decided that a block does not match.
     pub(crate) by_except: bool,
     /// What of the former model, and of what outlives its deletion, had a part in it.
@@ -218,6 +220,12 @@ impl State {
         pods.iter().find(beats_all).map_or(Owner::Nobody, |pod| Owner::Pod(pod))
     }
 
+    /// Whether running pods say that the address is theirs and it cannot be told whose it is.
+    pub(crate) fn is_quarantined(&self, address: IpAddr) -> bool {
+        let mut pods = self.pods.values().filter(|pod| !pod.finished && !pod.host_network);
+        self.owner(address) == Owner::Nobody && pods.any(|pod| pod.addresses.contains(&address))
+    }
+
     /// Whether the cluster lets the flow through.
     pub(crate) fn allowed(&self, flow: &Flow) -> bool {
         self.judge(flow).passes()
@@ -247,13 +255,30 @@ impl State {
             dst: pod(&dst),
             by_name: false,
             by_except: false,
+            by_quarantine: false,
             passed: BTreeSet::new(),
             parts: BTreeSet::new(),
         };
         let egress = asked.side(Direction::Egress);
         let ingress = asked.side(Direction::Ingress);
-        let Asked { by_name, by_except, passed, parts, .. } = asked;
-        Judgement { own_node, egress, ingress, by_name, by_except, passed, parts }
+        let Asked { by_name, by_except, by_quarantine, passed, parts, .. } = asked;
+        Judgement { own_node, egress, ingress, by_name, by_except, by_quarantine, passed, parts }
+    }
+
+    /// Whether the address is that of a selected node: by its object, or because a running pod shares its network. Of a node without
+    /// an object no label is known.
+    fn is_of_nodes(&self, selector: &Selector, address: IpAddr) -> bool {
+        let mut nodes = self.nodes.values();
+        let mut pods = self.pods.values().filter(|pod| pod.host_network && !pod.finished);
+        nodes.any(|node| selects(selector, &node.labels) && node.addresses.contains(&address))
+            || pods.any(|pod| {
+                let node = pod.node.as_ref();
+                let selected = node.is_some_and(|name| match self.nodes.get(name) {
+                    Some(node) => selects(selector, &node.labels),
+                    None => selector.requirements().is_empty(),
+                });
+                selected && pod.addresses.contains(&address)
+            })
     }
 
     /// Whether the scope covers a namespace. Of one without an object only the name is known.
@@ -300,6 +325,7 @@ struct Asked<'a> {
     dst: Option<&'a Pod>,
     by_name: bool,
     by_except: bool,
+    by_quarantine: bool,
     passed: BTreeSet<(Tier, Direction)>,
     parts: BTreeSet<Part>,
 }
@@ -379,10 +405,7 @@ impl Asked<'_> {
                 Peer::Pods(peer) => pod.is_some_and(|pod| {
                     self.state.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
                 }),
-                Peer::Nodes(selector) => {
-                    let mut nodes = self.state.nodes.values();
-                    nodes.any(|node| selects(selector, &node.labels) && node.addresses.contains(&address))
-                }
+                Peer::Nodes(selector) => self.state.is_of_nodes(selector, address),
                 Peer::Block(block) => {
                     let (inside, excepted) = in_block(block, address);
                     self.by_except |= inside && excepted;

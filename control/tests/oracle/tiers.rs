@@ -1,9 +1,11 @@
 //! The tiers around NetworkPolicy, read from "API Overview" of sigs.k8s.io/network-policy-api.
 
-use bulkhead_control::object::{ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, Pod, RuleAction, Tier};
+use bulkhead_control::object::{
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, Peer, Pod, PolicyPort, PolicyRule, RuleAction, Tier,
+};
 use bulkhead_control::origin::Direction;
 
-use super::{Asked, selects};
+use super::{Asked, number_of, selects};
 
 /// The rule that decides in a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,10 @@ impl Asked<'_> {
                 Direction::Egress => &policy.egress,
             };
             for (rule, one) in rules.iter().enumerate() {
+                if one.action != RuleAction::Accept && self.may_be_of_named_pods(&one.traffic, direction) {
+                    self.by_quarantine = true;
+                    return Some(Decision { tier, policy: policy.rank.name.clone(), rule, accepts: false });
+                }
                 if self.matches(&one.traffic, direction) {
                     let accepts = match one.action {
                         RuleAction::Accept => true,
@@ -49,5 +55,25 @@ impl Asked<'_> {
             }
         }
         None
+    }
+
+    /// Whether the rule names pods, and the other end may be one of them because it cannot be told whose its address is. What a port
+    /// name stands for there cannot be told either.
+    fn may_be_of_named_pods(&mut self, rule: &PolicyRule, direction: Direction) -> bool {
+        let other = match direction {
+            Direction::Ingress => self.flow.src,
+            Direction::Egress => self.flow.dst,
+        };
+        let names_pods = rule.peers.iter().flatten().any(|peer| matches!(peer, Peer::Pods(_)));
+        names_pods
+            && self.state.is_quarantined(other)
+            && rule.ports.as_ref().is_none_or(|ports| {
+                ports.iter().any(|port| match port {
+                    PolicyPort::Named { transport, .. } if direction == Direction::Egress => {
+                        number_of(*transport) == self.flow.protocol
+                    }
+                    port => self.port(port),
+                })
+            })
     }
 }

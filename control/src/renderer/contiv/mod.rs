@@ -19,6 +19,7 @@
 //! **Direction words.** [`Orientation`] has Contiv's names, seen from the vswitch. Everything else speaks from the pod:
 //! a pod's ingress list is about traffic towards it, whichever orientation the tables have.
 
+mod attribution;
 pub mod cache;
 mod combine;
 mod expand;
@@ -32,6 +33,10 @@ pub mod tuple;
 #[cfg(test)]
 mod tests;
 
+pub use attribution::{AttributedTuple, LocalTable, PodRules};
+
+use crate::origin::Direction;
+
 /// Where the tables are applied, in Contiv's words: from the vswitch's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Orientation {
@@ -39,6 +44,16 @@ pub enum Orientation {
     Egress,
     /// To packets that enter the vswitch: a pod's table judges what it sends (session rules).
     Ingress,
+}
+
+impl Orientation {
+    /// The direction, in the pod's words, of the traffic that a pod's own table judges.
+    const fn judged(self) -> Direction {
+        match self {
+            Self::Egress => Direction::Ingress,
+            Self::Ingress => Direction::Egress,
+        }
+    }
 }
 
 /// The most 6-tuples that all lists, or all tables, of one node may have together.

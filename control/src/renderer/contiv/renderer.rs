@@ -4,13 +4,14 @@
 //! tables follow as soon as they fit. Until then the last good ones stay, whole. A refusal is remembered with what led to
 //! it, so that transactions that change none of that do not work it out again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ahash::{AHashMap, AHashSet};
+use bulkhead_classifier::OriginId;
 
-use super::cache::{InTwoTables, RendererCache};
+use super::cache::{InTwoTables, RendererCache, Snapshot};
 use super::expand::expand;
 use super::list::{PeerList, PodLists};
 use super::table::{Table, TableChange};
@@ -120,6 +121,19 @@ impl ContivRenderer {
     /// The node's pods as last heard of.
     pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
+    }
+
+    pub(super) fn node_addresses(&self) -> &[IpAddr] {
+        &self.node_addresses
+    }
+
+    pub(super) const fn orientation(&self) -> Orientation {
+        self.orientation
+    }
+
+    /// What is in force.
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        self.cache.snapshot()
     }
 
     /// How often the costly steps were taken so far.
@@ -250,6 +264,11 @@ impl Renderer for ContivRenderer {
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let plain = self.lists.follow(transaction)?;
         Ok(self.render_plain(&plain)?)
+    }
+
+    fn origins(&self) -> HashSet<OriginId> {
+        let lists = self.pods.values().flat_map(|pod| [&pod.ingress, &pod.egress]).flatten();
+        lists.flat_map(|list| list.rules.iter().map(|rule| rule.origin)).collect()
     }
 }
 

@@ -37,7 +37,7 @@ mod renderer;
 #[cfg(test)]
 mod tests;
 
-pub use renderer::SessionRenderer;
+pub use renderer::{AttributedRule, SessionRenderer};
 
 use std::fmt;
 

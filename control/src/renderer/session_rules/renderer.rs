@@ -1,17 +1,20 @@
 //! The renderer: which session rules the target should have, and the requests that lead there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_classifier::Action;
+use bulkhead_classifier::{Action, OriginId, PortRange, Service};
+use ipnet::IpNet;
 
 use super::encode::{Rules, encode};
 use super::{
     BATCH, MAX_RULES, SessionError, SessionMatch, SessionRequest, SessionRule, SessionScope, SessionTarget, TAG,
 };
 use crate::object::PodName;
+use crate::origin::{Direction, Origins};
 use crate::renderer::contiv::Orientation;
+use crate::renderer::contiv::list::PeerRule;
 use crate::renderer::contiv::renderer::{ContivRenderer, PublishedTuples, TupleTables};
 use crate::renderer::contiv::table::Table;
 use crate::renderer::{BoxError, Renderer, Transaction};
@@ -22,6 +25,17 @@ struct Installed {
     /// What they were encoded from: the table and the pod's own addresses. None after a dump.
     source: Option<(Arc<Table>, Vec<IpAddr>)>,
     rules: Rules,
+}
+
+/// A session rule with what it rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributedRule {
+    /// The rule.
+    pub rule: SessionRule,
+    /// The pod whose connections it judges; none for a rule of scope global.
+    pub pod: Option<PodName>,
+    /// The origins of the policies' rules behind it, each once; none where rules for longer prefixes leave it nothing.
+    pub origins: Vec<OriginId>,
 }
 
 /// See the module above.
@@ -47,6 +61,47 @@ impl<T: SessionTarget> SessionRenderer<T> {
         let published = PublishedTuples::default();
         let tuples = ContivRenderer::new(node.clone(), Orientation::Ingress, published.clone());
         Self { node, target, limit, tuples, published, installed: None }
+    }
+
+    /// Where the rules go.
+    pub fn target(&self) -> &T {
+        &self.target
+    }
+
+    /// The rules that the target has, with what they rest on, by scope; none while it is not known what it has.
+    pub fn rules(&self) -> Vec<AttributedRule> {
+        let (Some(installed), Some(tables)) = (&self.installed, self.published.latest()) else { return Vec::new() };
+        let pods: BTreeMap<u32, &PodName> =
+            tables.locals.keys().filter_map(|pod| Some((self.target.namespace(pod)?, pod))).collect();
+        let behind = self.tuples.behind();
+        let attributed = |(&matches, &action): (&SessionMatch, &Action)| {
+            let SessionMatch { scope, transport, local, remote } = matches;
+            let port = if scope == SessionScope::Global { local.port } else { remote.port };
+            let ports = if port == 0 { PortRange::ALL } else { PortRange::one(port) };
+            let service = Some(Service { protocols: (transport.number(), transport.number()), ports });
+            let about = PeerRule { peer: Some(remote.network), service, action };
+            let pod = match scope {
+                SessionScope::Global => None,
+                SessionScope::Local { namespace } => pods.get(&namespace).copied(),
+            };
+            let origins = match pod {
+                Some(pod) if self.is_own(pod, remote.network) => vec![Origins::OWN_POD],
+                Some(pod) => behind.both(pod, Direction::Egress, &about),
+                None => behind.one(local.network.addr(), Direction::Ingress, &about),
+            };
+            let origins: BTreeSet<OriginId> = origins.into_iter().collect();
+            AttributedRule {
+                rule: SessionRule { matches, action },
+                pod: pod.cloned(),
+                origins: origins.into_iter().collect(),
+            }
+        };
+        installed.values().flat_map(|installed| &installed.rules).map(attributed).collect()
+    }
+
+    fn is_own(&self, pod: &PodName, network: IpNet) -> bool {
+        let pod = self.tuples.pods().get(pod);
+        pod.is_some_and(|pod| pod.addresses.iter().any(|&own| IpNet::from(own) == network))
     }
 
     /// Brings the target to these tables. Looks at all of them: a pod's change may be another pod's too.
@@ -166,5 +221,9 @@ impl<T: SessionTarget + Send + 'static> Renderer for SessionRenderer<T> {
         self.tuples.render(transaction)?;
         let Some(tables) = self.published.latest() else { return Ok(()) };
         Ok(self.follow(&tables)?)
+    }
+
+    fn origins(&self) -> HashSet<OriginId> {
+        self.tuples.origins()
     }
 }

@@ -86,8 +86,31 @@ fn a_range_is_a_rule_for_each_port_and_what_has_no_sessions_is_none() {
     assert_eq!(rules, ["allow local:7 UDP 0.0.0.0/0:0 <- 10.0.0.1/32:1"], "port 0 would be all ports");
     let sctp = tuple(Action::Allow, "", "10.0.0.1/32", Some((protocol::SCTP, 80, 80)));
     assert_eq!(encoded(LOCAL, &[sctp, OPEN], &[]), [""; 0]);
-    let all = tuple(Action::Allow, "", "10.0.0.1/32", Some((protocol::UDP, 1, u16::MAX)));
-    assert_eq!(encode(LOCAL, &[all], &[], 65_534), None, "more than the bound");
+    let half = tuple(Action::Deny, "", "10.0.0.1/32", Some((protocol::UDP, 1, 1 << 15)));
+    assert_eq!(encode(LOCAL, std::slice::from_ref(&half), &[], 32_767), None, "more than the bound");
+    assert_eq!(encode(LOCAL, &[half], &[], 32_768).unwrap().len(), 32_768);
+}
+
+#[test]
+fn nearly_all_ports_are_a_rule_for_all_and_one_for_each_other_port() {
+    let tcp = |first, last| Some((protocol::TCP, first, last));
+    let server = "10.0.0.1/32";
+    let table = [
+        tuple(Action::Allow, "", server, tcp(1, 24)),
+        tuple(Action::Allow, "", server, tcp(26, u16::MAX)),
+        tuple(Action::Allow, "", "10.0.0.0/24", tcp(25, 26)),
+        tuple(Action::Deny, "", "10.0.0.0/8", None),
+    ];
+    let of_server = |table: &[SixTuple]| {
+        let mut rules = encoded(LOCAL, table, &[]);
+        rules.retain(|rule| rule.contains("10.0.0.1/32"));
+        rules
+    };
+    let all = "allow local:7 TCP 0.0.0.0/0:0 <- 10.0.0.1/32:0";
+    assert_eq!(of_server(&table), [all], "the block around it allows port 25");
+    let deny = "deny local:7 TCP 0.0.0.0/0:0 <- 10.0.0.1/32:25";
+    assert_eq!(of_server(&[&table[..2], &table[3..]].concat()), [all, deny], "the block around that denies it");
+    assert_eq!(of_server(&table[..2]), [all], "without a rule it is allowed");
 }
 
 #[test]

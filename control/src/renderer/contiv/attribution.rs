@@ -1,0 +1,278 @@
+//! Which rules of policies a 6-tuple rests on.
+//!
+//! Tuples do not carry origins: two pods whose policies allow the same share a table, and a tuple of two combined lists has two. So
+//! origins are looked up in the ordered lists when somebody wants to see them.
+//!
+//! * An allow rests on the first rule that allows all of it, at each end that has a list.
+//! * A deny stands for what is left when the allows before it are taken away, so it rests on every rule that denies some of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, Service, Services};
+use ipnet::IpNet;
+
+use super::Orientation;
+use super::list::{PeerList, PeerRule};
+use super::renderer::ContivRenderer;
+use super::table::TableId;
+use super::tuple::SixTuple;
+use crate::object::PodName;
+use crate::origin::{Direction, Origins};
+use crate::renderer::plain::{PlainList, PlainPod};
+
+/// A 6-tuple with the origins of the rules that it rests on, each once, ascending. It has none when it only says that what no rule
+/// is about is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributedTuple {
+    /// The tuple.
+    pub tuple: SixTuple,
+    /// The origins.
+    pub origins: Vec<OriginId>,
+}
+
+/// A pod's rules as Contiv's configurator gives them to a renderer, sorted. A list without rules allows everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRules {
+    /// The pod.
+    pub pod: PodName,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// What may come to it; destinations are the pod and are not written.
+    pub ingress: Vec<AttributedTuple>,
+    /// What it may send; sources are the pod and are not written.
+    pub egress: Vec<AttributedTuple>,
+}
+
+/// A local table with the pods that share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalTable {
+    /// Its name.
+    pub id: TableId,
+    /// The pods.
+    pub pods: BTreeSet<PodName>,
+    /// Its rules; the first that matches decides.
+    pub rules: Vec<AttributedTuple>,
+}
+
+impl ContivRenderer {
+    /// The pods of the node with their own rules, before they are combined to tables.
+    pub fn pod_rules(&self) -> Vec<PodRules> {
+        let own = self.own_node();
+        let rules = |pod: &PodName, lists: &PeerList, direction: Direction| {
+            let list = self.pods().get(pod).and_then(|pod| list_of(pod, direction));
+            let tuple = |rule: &PeerRule| AttributedTuple {
+                tuple: one_sided(direction, rule),
+                origins: sorted(list.into_iter().flat_map(|list| behind(list, &own, rule))),
+            };
+            lists.rules().iter().map(tuple).collect()
+        };
+        let pod = |(name, lists): (&PodName, &super::list::PodLists)| PodRules {
+            pod: name.clone(),
+            addresses: lists.addresses.clone(),
+            ingress: rules(name, &lists.ingress, Direction::Ingress),
+            egress: rules(name, &lists.egress, Direction::Egress),
+        };
+        self.snapshot().pods().iter().map(pod).collect()
+    }
+
+    /// The local tables in Contiv's order: by the number of rules, then by the rules.
+    pub fn local_tables(&self) -> Vec<LocalTable> {
+        let behind = self.behind();
+        let of_owner = self.orientation().judged();
+        let tables = self.snapshot().tables().into_iter().map(|(table, pods)| LocalTable {
+            id: table.id,
+            pods: pods.clone(),
+            rules: table
+                .rules
+                .iter()
+                .map(|tuple| {
+                    let about = about(tuple, self.orientation());
+                    let origins = pods.iter().flat_map(|pod| behind.both(pod, of_owner, &about));
+                    AttributedTuple { tuple: tuple.clone(), origins: sorted(origins) }
+                })
+                .collect(),
+        });
+        tables.collect()
+    }
+
+    /// The rules of the global table; the first that matches decides.
+    pub fn global_table(&self) -> Vec<AttributedTuple> {
+        let behind = self.behind();
+        let of_pod = self.orientation().judged().opposite();
+        let attributed = |tuple: &SixTuple| {
+            let (pod, peer) = match self.orientation() {
+                Orientation::Egress => (tuple.src, tuple.dst),
+                Orientation::Ingress => (tuple.dst, tuple.src),
+            };
+            let about = PeerRule { peer, service: tuple.service, action: tuple.action };
+            let origins = pod.map(|pod| behind.one(pod.addr(), of_pod, &about));
+            AttributedTuple { tuple: tuple.clone(), origins: sorted(origins.into_iter().flatten()) }
+        };
+        self.snapshot().global().rules.iter().map(attributed).collect()
+    }
+
+    /// For questions about what stands behind rules.
+    pub(in crate::renderer) fn behind(&self) -> Behind<'_> {
+        let pods = self.pods();
+        let owners = pods.iter().flat_map(|(name, pod)| pod.addresses.iter().map(move |&address| (address, name)));
+        Behind { pods, owners: owners.collect(), own_node: self.own_node() }
+    }
+
+    fn own_node(&self) -> AddressSet {
+        self.node_addresses().iter().copied().collect()
+    }
+}
+
+/// The ordered lists of a node's pods.
+pub(in crate::renderer) struct Behind<'a> {
+    pods: &'a BTreeMap<PodName, Arc<PlainPod>>,
+    owners: BTreeMap<IpAddr, &'a PodName>,
+    own_node: AddressSet,
+}
+
+impl Behind<'_> {
+    /// What stands behind a rule of the pod's table: in the pod's own list for this direction, and in the other end's where the
+    /// rule is about one pod of the node.
+    pub(in crate::renderer) fn both(&self, pod: &PodName, direction: Direction, about: &PeerRule) -> Vec<OriginId> {
+        let Some(owner) = self.pods.get(pod) else { return Vec::new() };
+        let mut origins: Vec<OriginId> =
+            list_of(owner, direction).into_iter().flat_map(|list| behind(list, &self.own_node, about)).collect();
+        let host = about.peer.filter(|net| net.prefix_len() == net.max_prefix_len()).map(|net| net.addr());
+        if let Some(peer) = host {
+            for &own in owner.addresses.iter().filter(|own| own.is_ipv4() == peer.is_ipv4()) {
+                origins.extend(self.one(peer, direction.opposite(), &PeerRule { peer: Some(own.into()), ..*about }));
+            }
+        }
+        if origins.is_empty() && about.action == Action::Allow {
+            origins.push(Origins::not_isolated(direction));
+        }
+        origins
+    }
+
+    /// What stands behind a rule in the list of the pod with this address.
+    pub(in crate::renderer) fn one(&self, pod: IpAddr, direction: Direction, about: &PeerRule) -> Vec<OriginId> {
+        let list = self.owners.get(&pod).and_then(|name| list_of(&self.pods[*name], direction));
+        list.map_or_else(Vec::new, |list| behind(list, &self.own_node, about))
+    }
+}
+
+fn list_of(pod: &PlainPod, direction: Direction) -> Option<&PlainList> {
+    match direction {
+        Direction::Ingress => pod.ingress.as_deref(),
+        Direction::Egress => pod.egress.as_deref(),
+    }
+}
+
+/// The rule with the pod's side unwritten.
+fn one_sided(direction: Direction, rule: &PeerRule) -> SixTuple {
+    let PeerRule { peer, service, action } = *rule;
+    match direction {
+        Direction::Ingress => SixTuple { src: peer, dst: None, service, action },
+        Direction::Egress => SixTuple { src: None, dst: peer, service, action },
+    }
+}
+
+/// A tuple of a local table without the owner's side.
+fn about(tuple: &SixTuple, orientation: Orientation) -> PeerRule {
+    let peer = match orientation {
+        Orientation::Egress => tuple.src,
+        Orientation::Ingress => tuple.dst,
+    };
+    PeerRule { peer, service: tuple.service, action: tuple.action }
+}
+
+fn sorted(origins: impl IntoIterator<Item = OriginId>) -> Vec<OriginId> {
+    origins.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The origins of the rules of an ordered list that stand behind a rule made of it, see the module.
+fn behind(list: &PlainList, own_node: &AddressSet, about: &PeerRule) -> Vec<OriginId> {
+    let mut denies = Vec::new();
+    for (at, rule) in list.rules.iter().enumerate() {
+        if about.action == Action::Allow
+            && list.own_node == Some(at)
+            && about.peer.is_some_and(|peer| contains(own_node, peer))
+        {
+            return vec![Origins::OWN_NODE];
+        }
+        let all = covers(&rule.peers, about.peer) && is_served(&rule.services, about.service);
+        match (about.action, rule.action) {
+            (Action::Allow, Action::Allow) if all => return vec![rule.origin],
+            (Action::Allow, _) => {}
+            (Action::Deny, Action::Deny) if meets(&rule.peers, about.peer) && serves(&rule.services, about.service) => {
+                denies.push(rule.origin);
+            }
+            (Action::Deny, _) => {}
+        }
+        if about.action == Action::Deny && all {
+            break;
+        }
+    }
+    denies
+}
+
+/// Whether all of the network is among the addresses.
+fn covers(addresses: &Addresses, network: Option<IpNet>) -> bool {
+    match (addresses, network) {
+        (Addresses::Any, _) => true,
+        (Addresses::Set(_), None) => false,
+        (Addresses::Set(set), Some(net)) => contains(set, net),
+    }
+}
+
+fn contains(set: &AddressSet, network: IpNet) -> bool {
+    match network {
+        IpNet::V4(net) => lies_in(set.v4_intervals(), u32::from(net.network()), u32::from(net.broadcast())),
+        IpNet::V6(net) => lies_in(set.v6_intervals(), u128::from(net.network()), u128::from(net.broadcast())),
+    }
+}
+
+/// Whether some of the network is among the addresses.
+fn meets(addresses: &Addresses, network: Option<IpNet>) -> bool {
+    match (addresses, network) {
+        (Addresses::Any, _) => true,
+        (Addresses::Set(set), None) => !set.is_empty(),
+        (Addresses::Set(set), Some(IpNet::V4(net))) => {
+            overlaps(set.v4_intervals(), u32::from(net.network()), u32::from(net.broadcast()))
+        }
+        (Addresses::Set(set), Some(IpNet::V6(net))) => {
+            overlaps(set.v6_intervals(), u128::from(net.network()), u128::from(net.broadcast()))
+        }
+    }
+}
+
+/// Whether all that the service stands for is among the services.
+fn is_served(services: &Services, service: Option<Service>) -> bool {
+    match (services, service) {
+        (Services::Any, _) => true,
+        (Services::Set(_), None) => false,
+        (Services::Set(set), Some(Service { protocols: (first, last), ports })) => {
+            (first..=last).all(|number| lies_in(set.ports_of(number), ports.first, ports.last))
+        }
+    }
+}
+
+/// Whether some of what the service stands for is among the services.
+fn serves(services: &Services, service: Option<Service>) -> bool {
+    match (services, service) {
+        (Services::Any, _) => true,
+        (Services::Set(set), None) => !set.is_empty(),
+        (Services::Set(set), Some(Service { protocols: (first, last), ports })) => {
+            (first..=last).any(|number| overlaps(set.ports_of(number), ports.first, ports.last))
+        }
+    }
+}
+
+/// Whether one of the ascending intervals holds the whole range.
+fn lies_in<T: Ord + Copy>(intervals: &[(T, T)], first: T, last: T) -> bool {
+    let at = intervals.partition_point(|interval| interval.1 < first);
+    intervals.get(at).is_some_and(|interval| interval.0 <= first && last <= interval.1)
+}
+
+/// Whether one of the ascending intervals has something in common with the range.
+fn overlaps<T: Ord + Copy>(intervals: &[(T, T)], first: T, last: T) -> bool {
+    let at = intervals.partition_point(|interval| interval.1 < first);
+    intervals.get(at).is_some_and(|interval| interval.0 <= last)
+}

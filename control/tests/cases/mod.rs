@@ -1,0 +1,259 @@
+//! Known answers: states with truth tables, and how the pipeline and the oracle are held against them.
+//!
+//! The cases lie outside the project (`BULKHEAD_CASES` names their folder). Where they are absent the tests say so and pass; under CI
+//! that is a failure.
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use bulkhead_control::object::Policy;
+use bulkhead_control::origin::Direction;
+use bulkhead_control::source::{Strictness, load_text};
+use serde_json::{Value, json};
+
+use crate::oracle::changes::events;
+use crate::oracle::{Flow, State};
+use crate::vswitch::Vswitches;
+
+/// Differences that are shown; what is wrong once is often wrong a thousand times.
+const SHOWN: usize = 40;
+
+/// The cases of a file, none (with a printed reason) where it is absent.
+pub(crate) fn load(file: &str) -> Option<Vec<Value>> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases");
+    let path = env::var_os("BULKHEAD_CASES").map_or_else(beside, PathBuf::from).join(file);
+    let Ok(text) = fs::read_to_string(&path) else {
+        assert!(env::var_os("CI").is_none(), "{} is absent and CI must run this test", path.display());
+        println!("skipped: {} is absent; set BULKHEAD_CASES", path.display());
+        return None;
+    };
+    Some(serde_json::from_str(&text).unwrap())
+}
+
+/// The objects of one step, read as a file would be.
+pub(crate) fn state(step: &Value, strictness: Strictness) -> State {
+    let mut items: Vec<Value> = Vec::new();
+    let list = |key: &str| step[key].as_array().cloned().unwrap_or_default();
+    for (name, labels) in step["namespaces"].as_object().unwrap() {
+        items.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}));
+    }
+    items.extend(list("nodes").iter().map(node));
+    items.extend(list("pods").iter().map(pod));
+    for (at, mut policy) in list("policies").into_iter().enumerate() {
+        // One case writes two of the same name, which no cluster can have.
+        let metadata = &policy["metadata"];
+        if list("policies")[..at]
+            .iter()
+            .any(|earlier| earlier["kind"] == policy["kind"] && earlier["metadata"] == *metadata)
+        {
+            policy["metadata"]["name"] = format!("{}-{at}", metadata["name"].as_str().unwrap()).into();
+        }
+        if policy["kind"].is_null() {
+            policy["apiVersion"] = "networking.k8s.io/v1".into();
+            policy["kind"] = "NetworkPolicy".into();
+        }
+        items.push(policy);
+    }
+    let text = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
+    let loaded = load_text("case.json", &text, strictness).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+    let mut state = State::of(&loaded.objects);
+    // A policy that only stands on another line is the same policy.
+    state.policies.values_mut().for_each(|policy| policy.position = None);
+    state.cluster_policies.values_mut().for_each(|policy| policy.position = None);
+    state
+}
+
+fn node(node: &Value) -> Value {
+    let addresses = node["addresses"].as_array().unwrap().iter();
+    let mut addresses: Vec<Value> =
+        addresses.map(|address| json!({"type": "InternalIP", "address": address})).collect();
+    addresses.push(json!({"type": "Hostname", "address": node["name"]}));
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": node["name"], "labels": node["labels"]},
+        "status": {"addresses": addresses},
+    })
+}
+
+fn pod(pod: &Value) -> Value {
+    let addresses: Vec<Value> = texts_of(pod).iter().map(|address| json!({"ip": address})).collect();
+    let mut containers = Vec::new();
+    for port in pod["ports"].as_array().into_iter().flatten() {
+        let mut port = port.clone();
+        let number = port.as_object_mut().unwrap().remove("port").unwrap();
+        port["containerPort"] = number;
+        containers.push(json!({"name": "c", "ports": [port]}));
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": pod["namespace"], "name": pod["name"], "labels": pod["labels"]},
+        "spec": {"nodeName": node_of(pod), "hostNetwork": pod["hostNetwork"], "containers": containers},
+        "status": {"phase": "Running", "podIPs": addresses},
+    })
+}
+
+/// A pod's addresses as the case writes them.
+fn texts_of(pod: &Value) -> Vec<Value> {
+    pod["ips"].as_array().cloned().unwrap_or_else(|| vec![pod["ip"].clone()])
+}
+
+/// The pod's node; of cases that name none, by the block that the pod's address lies in.
+fn node_of(pod: &Value) -> Option<&str> {
+    if let Some(node) = pod.get("node") {
+        return node.as_str();
+    }
+    let of_first = pod["ip"].as_str().unwrap().starts_with("10.244.1.");
+    Some(if of_first { "node-1" } else { "node-2" })
+}
+
+/// Which of a step's tables is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Question {
+    Combined,
+    Only(Direction),
+}
+
+pub(crate) const QUESTIONS: [Question; 3] =
+    [Question::Combined, Question::Only(Direction::Ingress), Question::Only(Direction::Egress)];
+
+impl Question {
+    fn table(self) -> &'static str {
+        match self {
+            Self::Combined => "combined",
+            Self::Only(direction) => direction.name(),
+        }
+    }
+
+    /// The state in which only the rules of this direction are left.
+    fn asked_of(self, mut state: State) -> State {
+        let Self::Only(direction) = self else { return state };
+        for policy in state.policies.values_mut() {
+            let Policy { ingress, egress, .. } = policy;
+            match direction {
+                Direction::Ingress => *egress = None,
+                Direction::Egress => *ingress = None,
+            }
+        }
+        for policy in state.cluster_policies.values_mut() {
+            match direction {
+                Direction::Ingress => policy.egress.clear(),
+                Direction::Egress => policy.ingress.clear(),
+            }
+        }
+        state
+    }
+}
+
+/// One probed cell of a truth table.
+pub(crate) struct Cell {
+    pub(crate) flow: Flow,
+    pub(crate) passes: bool,
+    /// How to say it.
+    pub(crate) what: String,
+}
+
+/// The probed cells of the tables. A pod's way to itself is left out.
+pub(crate) fn cells(step: &Value, tables: &Value, question: Question, v6: bool) -> Vec<Cell> {
+    let question = question.table();
+    let order: Vec<&str> = step["order"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let mut addresses: BTreeMap<String, IpAddr> = BTreeMap::new();
+    for pod in step["pods"].as_array().unwrap() {
+        let many = texts_of(pod);
+        let mut many = many.iter().map(|address| address.as_str().unwrap().parse::<IpAddr>().unwrap());
+        let name = format!("{}/{}", pod["namespace"].as_str().unwrap(), pod["name"].as_str().unwrap());
+        addresses.extend(many.find(|address| address.is_ipv6() == v6).map(|address| (name, address)));
+    }
+    let address = |name: &str| addresses.get(name).copied().or_else(|| name.parse().ok());
+    let mut cells = Vec::new();
+    for (service, tables) in tables.as_object().unwrap() {
+        let (name, port) = service.split_once('/').unwrap_or((service, "0"));
+        let protocol = match name {
+            "TCP" => 6,
+            "UDP" => 17,
+            "SCTP" => 132,
+            "ICMP" if v6 => 58,
+            "ICMP" => 1,
+            other => panic!("unknown protocol {other}"),
+        };
+        let Some(table) = tables[question].as_array() else { continue };
+        for (row, from) in table.iter().zip(&order) {
+            for (cell, to) in row.as_str().unwrap().chars().zip(&order) {
+                if from != to && matches!(cell, '.' | 'X') {
+                    let (src, dst) = (address(from).unwrap(), address(to).unwrap());
+                    let flow = Flow { src, dst, protocol, port: port.parse().unwrap() };
+                    let what = format!("{from} -> {to} {service} {question}");
+                    cells.push(Cell { flow, passes: cell == '.', what });
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// All cells of a step that ask the question.
+fn asked(step: &Value, question: Question) -> Vec<Cell> {
+    let tables = [("tables", false), ("tables6", true), ("derived", false)];
+    let tables = tables.into_iter().filter(|(key, _)| step[key].is_object());
+    tables.flat_map(|(key, v6)| cells(step, &step[key], question, v6)).collect()
+}
+
+/// How much was compared.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Compared {
+    pub(crate) cases: usize,
+    pub(crate) steps: usize,
+    pub(crate) cells: usize,
+}
+
+/// Runs all cases for one question: step by step in one pipeline and in one a node, deletions first in one and last in the other, each
+/// step from scratch, and by the oracle.
+pub(crate) fn run(cases: &[Value], question: Question) -> Compared {
+    let (mut compared, mut wrong) = (Compared::default(), Vec::new());
+    for (at_case, case) in cases.iter().enumerate() {
+        compared.cases += 1;
+        let steps = case["steps"].as_array().unwrap();
+        let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
+        let mut nodes: BTreeSet<String> = BTreeSet::new();
+        for step in steps {
+            nodes.extend(list(step, "nodes").iter().filter_map(|node| node["name"].as_str()).map(str::to_owned));
+            nodes.extend(list(step, "pods").iter().filter_map(node_of).map(str::to_owned));
+        }
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let mut running = [(true, Vswitches::cluster()), (false, Vswitches::nodes(&nodes))];
+        let mut before = State::default();
+        for (at, step) in steps.iter().enumerate() {
+            compared.steps += 1;
+            let state = question.asked_of(state(step, Strictness::Strict));
+            for (deletions_first, vswitches) in &mut running {
+                let deletions_first = *deletions_first ^ (at_case % 2 == 0);
+                events(&before, &state, deletions_first).iter().for_each(|event| vswitches.apply(event));
+            }
+            let mut scratch = Vswitches::cluster();
+            scratch.resync(&state.objects());
+            for Cell { flow, passes, what } in asked(step, question) {
+                compared.cells += 1;
+                let answers = [
+                    running[0].1.allow(&state, &flow),
+                    running[1].1.allow(&state, &flow),
+                    scratch.allow(&state, &flow),
+                    state.allowed(&flow),
+                ];
+                if answers != [passes; 4] {
+                    let (id, named) = (&case["id"], &case["description"]);
+                    wrong.push(format!("case {id} step {at}: {what} must be {passes}: {answers:?}: {named}"));
+                }
+            }
+            before = state;
+        }
+    }
+    let shown = wrong.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("\n  ");
+    assert!(
+        wrong.is_empty(),
+        "{} cells are wrong (running, a pipeline a node, scratch, oracle):\n  {shown}",
+        wrong.len()
+    );
+    compared
+}

@@ -1,0 +1,107 @@
+//! What Pass rules of cluster policies have skipped on a connection's way, and what the next tier said.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use bulkhead_control::object::{PodName, RuleAction, Tier};
+use bulkhead_control::origin::Direction;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::renderer::mirror::Mirror;
+use serde::Serialize;
+
+use super::positions;
+use crate::args::PortProtocol;
+use crate::fabric::End;
+use crate::output::printable;
+use crate::run::{self, Attribution};
+
+/// A Pass that one end's rules met.
+#[derive(Serialize)]
+pub(super) struct Pass {
+    pod: String,
+    direction: &'static str,
+    tier: &'static str,
+    rule: Rule,
+    /// The other rules of the tier that match and were not asked.
+    skipped: Vec<Rule>,
+    /// The first rule of a later tier that matches; none where no tier says anything, so that the connection is allowed.
+    then: Option<Rule>,
+}
+
+/// A rule that matches the connection.
+#[derive(Serialize)]
+struct Rule {
+    action: &'static str,
+    #[serde(flatten)]
+    attribution: Attribution,
+    origin: String,
+    at: Vec<String>,
+}
+
+/// The passes at both ends: of the sender's egress, then of the receiver's ingress.
+pub(super) fn find(pipeline: &Pipeline, mirror: &Mirror, from: &End, to: &End, port: PortProtocol) -> Vec<Pass> {
+    let ends = [(from, Direction::Egress, to), (to, Direction::Ingress, from)];
+    let pods = ends.into_iter().filter_map(|(end, direction, peer)| match end {
+        End::Pod { name, host_network: false, .. } => Some((name, direction, peer.address())),
+        End::Pod { .. } | End::Node { .. } | End::External(_) => None,
+    });
+    pods.flat_map(|(pod, direction, peer)| of_end(pipeline, mirror, pod, direction, peer, port)).collect()
+}
+
+fn of_end(
+    pipeline: &Pipeline,
+    mirror: &Mirror,
+    pod: &PodName,
+    direction: Direction,
+    peer: IpAddr,
+    port: PortProtocol,
+) -> Vec<Pass> {
+    let matching: Vec<_> = mirror.matching(pod, direction, peer, port.transport.number(), port.port).collect();
+    let mut passes = Vec::new();
+    for tier in Tier::ALL {
+        let of_tier = || matching.iter().copied().filter(move |rule| rule.tier == tier);
+        let Some(first) = of_tier().next() else { continue };
+        if first.action != RuleAction::Pass {
+            break;
+        }
+        let rule = |rule: &bulkhead_control::contract::TierRule| {
+            let origin = pipeline.origins().get(rule.origin);
+            Rule {
+                action: rule.action.name(),
+                attribution: run::attribution(origin),
+                origin: origin.map(ToString::to_string).unwrap_or_default(),
+                at: positions(pipeline, origin),
+            }
+        };
+        passes.push(Pass {
+            pod: pod.to_string(),
+            direction: direction.name(),
+            tier: tier.name(),
+            rule: rule(first),
+            skipped: of_tier().skip(1).map(rule).collect(),
+            then: matching.iter().copied().find(|rule| rule.tier > tier).map(rule),
+        });
+    }
+    passes
+}
+
+/// Writes the passes of a walk.
+pub(super) fn write(passes: &[Pass], out: &mut impl Write) -> io::Result<()> {
+    for Pass { pod, direction, tier, rule, skipped, then } in passes {
+        writeln!(out, "\nThe {direction} of {} passes the rest of the tier {tier}:", printable(pod))?;
+        write_rule("by", rule, out)?;
+        for rule in skipped {
+            write_rule("skipped", rule, out)?;
+        }
+        match then {
+            Some(rule) => write_rule("then", rule, out)?,
+            None => writeln!(out, "   then: no rule of a later tier, so it is allowed")?,
+        }
+    }
+    Ok(())
+}
+
+fn write_rule(what: &str, rule: &Rule, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "   {what}: {}: {}", printable(&rule.origin), rule.action)?;
+    rule.at.iter().try_for_each(|place| writeln!(out, "     {}", printable(place)))
+}

@@ -1,0 +1,176 @@
+//! What `compile` prints of the renderers that the vswitch itself does not use.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use support::{bulkhead, stdout};
+
+/// A tier with all three actions before a NetworkPolicy: what it denies and passes has to stand in lists without an order.
+const STATE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: tenants}
+spec:
+  tier: Admin
+  priority: 10
+  subject: {pods: {podSelector: {matchLabels: {app: web}}}}
+  ingress:
+  - {action: Accept, from: [{pods: {podSelector: {matchLabels: {app: probe}}}}], protocols: [{tcp: {destinationPort: {number: 9}}}]}
+  - {action: Pass, from: [{pods: {podSelector: {matchLabels: {app: client}}}}]}
+  - {name: no strangers, action: Deny, from: [{namespaces: {}}]}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: x}, spec: {podSelector: {matchLabels: {app: web}},
+  ingress: [{from: [{podSelector: {}}, {ipBlock: {cidr: 203.0.113.0/24}}], ports: [{port: 80}]}]}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: x}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-1}, status: {addresses: [{type: InternalIP, address: 198.51.100.1}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-2}, status: {addresses: [{type: InternalIP, address: 198.51.100.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: x, labels: {app: client}}, spec: {nodeName: node-1}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b, namespace: x}, spec: {nodeName: node-1}, status: {podIP: 10.0.0.2}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: x, labels: {app: web}}, spec: {nodeName: node-1}, status: {podIP: 10.0.0.3}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: far, namespace: x, labels: {app: probe}}, spec: {nodeName: node-2}, status: {podIP: 10.0.1.1}}
+"#;
+
+fn scratch(name: &str, contents: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, contents).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn compile<'a>(path: &'a str, renderer: &'a str) -> Vec<&'a str> {
+    vec!["compile", "--state", path, "--node", "node-1", "--renderer", renderer]
+}
+
+const CONTIV: &str = "\
+node node-1, tables judge what leaves the vswitch (egress orientation)
+
+pod x/a (10.0.0.1)
+  ingress: no rules, everything is allowed
+  egress: no rules, everything is allowed
+
+pod x/b (10.0.0.2)
+  ingress: no rules, everything is allowed
+  egress: no rules, everything is allowed
+
+pod x/web (10.0.0.3)
+  ingress: 5 rules, the first that matches decides
+    0 allow 10.0.0.1/32 -> any TCP:80  # x/web ingress[0]
+    1 allow 10.0.1.1/32 -> any TCP:9  # Admin tier, ClusterNetworkPolicy tenants ingress[0]
+    2 allow 198.51.100.1/32 -> any any  # own node
+    3 allow 203.0.113.0/24 -> any TCP:80  # x/web ingress[0]
+    4 deny  any -> any any  # Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers); ingress isolated by x/web
+  egress: no rules, everything is allowed
+
+local table e68837a09f205a94 of x/web: 5 rules, the first that matches decides
+    0 allow 10.0.0.1/32 -> any TCP:80  # x/web ingress[0]
+    1 allow 10.0.1.1/32 -> any TCP:9  # Admin tier, ClusterNetworkPolicy tenants ingress[0]
+    2 allow 198.51.100.1/32 -> any any  # own node
+    3 allow 203.0.113.0/24 -> any TCP:80  # x/web ingress[0]
+    4 deny  any -> any any  # Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers); ingress isolated by x/web
+
+global table: no rules, it is not applied
+";
+
+const SESSION_RULES: &str = "\
+node node-1: 14 session rules for TCP and UDP, tag bulkhead/policy
+
+NAMESPACE  POD
+        1  x/a
+        2  x/b
+        3  x/web
+
+SCOPE   NAMESPACE  TRANSPORT  LOCAL                 REMOTE                    ACTION  ORIGIN
+global  -          TCP        10.0.0.3/32 any port  0.0.0.0/1 any port        deny    Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers); ingress isolated by x/web
+global  -          TCP        10.0.0.3/32 any port  128.0.0.0/1 any port      deny    ingress isolated by x/web
+global  -          TCP        10.0.0.3/32 any port  198.51.100.1/32 any port  allow   own node
+global  -          TCP        10.0.0.3/32 port 9    10.0.1.1/32 any port      allow   Admin tier, ClusterNetworkPolicy tenants ingress[0]
+global  -          TCP        10.0.0.3/32 port 80   10.0.0.1/32 any port      allow   x/web ingress[0]
+global  -          TCP        10.0.0.3/32 port 80   203.0.113.0/24 any port   allow   x/web ingress[0]
+global  -          UDP        10.0.0.3/32 any port  0.0.0.0/1 any port        deny    Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers); ingress isolated by x/web
+global  -          UDP        10.0.0.3/32 any port  128.0.0.0/1 any port      deny    ingress isolated by x/web
+global  -          UDP        10.0.0.3/32 any port  198.51.100.1/32 any port  allow   own node
+local   1          TCP        0.0.0.0/0 any port    10.0.0.3/32 any port      deny    ingress isolated by x/web
+local   1          TCP        0.0.0.0/0 any port    10.0.0.3/32 port 80       allow   x/web ingress[0]
+local   1          UDP        0.0.0.0/0 any port    10.0.0.3/32 any port      deny    ingress isolated by x/web
+local   2          TCP        0.0.0.0/0 any port    10.0.0.3/32 any port      deny    Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers)
+local   2          UDP        0.0.0.0/0 any port    10.0.0.3/32 any port      deny    Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers)
+";
+
+#[test]
+fn rules_and_tables_of_contiv_are_printed_with_the_policies_behind_them() {
+    let path = scratch("renderers-contiv.yaml", STATE);
+    assert_eq!(stdout(&bulkhead(&compile(&path, "contiv")), 0), CONTIV);
+    let args = [&compile(&path, "contiv")[..], &["-o", "json"]].concat();
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap();
+    assert_eq!((&answer["renderer"], &answer["orientation"]), (&json!("contiv"), &json!("egress")));
+    assert_eq!(answer["pods"].as_array().unwrap().len(), 3);
+    let web = &answer["pods"][2];
+    assert_eq!((&web["pod"], &web["addresses"]), (&json!("x/web"), &json!(["10.0.0.3"])));
+    let expected = json!({
+        "action": "allow", "src": "10.0.1.1/32", "dst": null, "protocols": [6, 6], "ports": [9, 9],
+        "text": "allow 10.0.1.1/32 -> any TCP:9",
+        "origins": [{"policy": null, "cluster_policy": {
+            "tier": "Admin", "kind": "ClusterNetworkPolicy", "name": "tenants", "direction": "ingress", "rule": 0,
+        }}],
+    });
+    assert_eq!(web["ingress"][1], expected);
+    let [local] = &answer["local_tables"].as_array().unwrap()[..] else { panic!("{answer}") };
+    assert_eq!((&local["pods"], &local["rules"][1]), (&json!(["x/web"]), &expected));
+    assert_eq!(answer["global_table"], json!([]));
+}
+
+#[test]
+fn session_rules_are_printed_with_scope_namespace_tag_and_the_policies_behind_them() {
+    let path = scratch("renderers-session.yaml", STATE);
+    assert_eq!(stdout(&bulkhead(&compile(&path, "session-rules")), 0), SESSION_RULES);
+    let args = [&compile(&path, "session-rules")[..], &["-o", "json"]].concat();
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap();
+    assert_eq!(answer["namespaces"][2], json!({"namespace": 3, "pod": "x/web"}));
+    let rules = answer["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), 14);
+    let expected = json!({
+        "scope": "local", "namespace": 1, "pod": "x/a", "tag": "bulkhead/policy", "transport": "TCP",
+        "local": {"network": "0.0.0.0/0", "port": 0}, "remote": {"network": "10.0.0.3/32", "port": 80}, "action": "allow",
+        "origins": [{"policy": {"namespace": "x", "name": "web", "direction": "ingress", "rule": 0}}],
+    });
+    assert_eq!(rules[10], expected);
+    assert_eq!((&rules[0]["scope"], &rules[0]["namespace"]), (&json!("global"), &Value::Null));
+}
+
+#[test]
+fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
+    let path = scratch("renderers-errors.yaml", STATE);
+    let refused = |args: &[&str], parts: &[&str]| {
+        let output = bulkhead(args);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]), "{error}");
+        for part in parts {
+            assert!(error.contains(part), "{part} is not in:\n{error}");
+        }
+    };
+    for renderer in ["contiv", "session-rules"] {
+        let unknown = ["compile", "--state", &path, "--node", "node-9", "--renderer", renderer];
+        refused(&unknown, &["no node `node-9` in the state", "node-1"]);
+        for option in ["--stats", "--six-tuples"] {
+            refused(&[&compile(&path, renderer)[..], &[option]].concat(), &[option, "--renderer acl"]);
+        }
+    }
+    // Half of all ports is as many rules in either form, for 14 blocks more than a session table takes.
+    let blocks: Vec<String> = (0..14).map(|at| format!("{{ipBlock: {{cidr: 10.{}.0.0/16}}}}", 2 * at)).collect();
+    let wide = format!(
+        "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: wide, namespace: x}}, \
+          spec: {{podSelector: {{matchLabels: {{app: web}}}}, ingress: [{{from: [{}], ports: [{{port: 1, endPort: 32000}}]}}]}}}}",
+        blocks.join(", ")
+    );
+    let path = scratch("renderers-wide.yaml", &format!("{STATE}---\n{wide}\n"));
+    refused(&compile(&path, "session-rules"), &["session rules of node node-1", "more than 400000 session rules"]);
+}

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bulkhead_classifier::{
-    Action, AddressSet, Addresses, BuildError, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, Verdict,
-    classbench, protocol,
+    Action, AddressSet, Addresses, BuildError, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables,
+    Verdict, classbench, protocol,
 };
 use ipnet::{IpNet, Ipv4Net};
 

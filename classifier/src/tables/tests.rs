@@ -176,12 +176,12 @@ use std::collections::HashSet;
 /// Choices that force each structure to work on short lists.
 pub(super) fn choices() -> [Choice; 7] {
     let all = Choice::default();
-    let vectors = Choice { cells: 0, pruned: false, paired: None, ..all };
+    let vectors = Choice { cells: 0, pruned: false, ..all };
     [
         all,
         Choice { cells: 0, ..all },
-        Choice { all_direct: 0, paired: Some(0), ..vectors },
-        Choice { all_direct: 0, paired: Some(5), ..vectors },
+        Choice { segment: Some(3), ..all },
+        Choice { segment: Some(70), ..all },
         vectors,
         Choice { all_direct: 0, ..vectors },
         Choice { all_direct: 0, dissolved: 0, ..vectors },

@@ -26,7 +26,7 @@
 //! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
 //! rows, 64 probes, 16 entries verified per probe; or a piece whose list has 32 services; or 64 segments of 4 searches and 2
 //! chunks each. A list that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which
-//! addresses the compiled form is out of date.
+//! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them.
 //!
 //! # What lost, by how much
 //!
@@ -85,7 +85,7 @@ use std::sync::Arc;
 
 use address::{Address, Fields};
 use axis::{Axis, Search};
-pub(crate) use exceptions::Exceptions;
+pub(crate) use exceptions::{Changed, Exceptions};
 use rules::LiveRules;
 pub(crate) use rules::Protocols;
 

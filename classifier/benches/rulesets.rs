@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bulkhead_classifier::{
-    Action, AddressSet, Addresses, BuildError, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables,
-    Verdict, classbench, protocol,
+    Action, AddressSet, Addresses, BuildError, BuildOptions, Key, OriginId, PortRange, Rule, Service, ServiceSet,
+    Services, Tables, Verdict, classbench, protocol,
 };
 use ipnet::{IpNet, Ipv4Net};
 
@@ -69,6 +69,23 @@ fn measure(name: &str, rules: &[Rule], keys: &[Key], build: Build) {
         "{name:24} build {build:9.3} ms  b1 {one:8.1}  b32 {burst:8.1} ns  {kilobytes:6} kB  {}",
         tables.describe()
     );
+}
+
+/// How long tables take to follow their list when a pod enters a set, over 32 such changes.
+fn follow(name: &str, rules: &[Rule]) {
+    let (mut rules, mut tables) = (rules.to_vec(), Tables::build(rules.to_vec()).unwrap());
+    let (mut all, mut worst) = (Duration::ZERO, Duration::ZERO);
+    for pod in 0..32u32 {
+        let changed = rules[rules.len() - 1].dst.clone();
+        let Addresses::Set(set) = &changed else { return };
+        let more = [std::net::IpAddr::from(Ipv4Addr::from(0x0a80_0000 + 2 * pod))].into_iter().collect();
+        let set = Addresses::from(set.union(&more));
+        rules.iter_mut().filter(|rule| rule.dst == changed).for_each(|rule| rule.dst = set.clone());
+        let start = Instant::now();
+        tables = tables.changed_to(&rules, &BuildOptions::default()).unwrap();
+        (all, worst) = (all + start.elapsed(), worst.max(start.elapsed()));
+    }
+    println!("{name:24} follows {} rules in {:?} a change, {worst:?} at most", rules.len(), all / 32);
 }
 
 fn prefix(bits: u32, length: u8) -> Addresses {
@@ -170,6 +187,9 @@ fn main() {
     for (name, make) in made.into_iter().filter(|(name, _)| is_wanted(name)) {
         let (rules, keys) = make();
         measure(name, &rules, &keys, Tables::build);
+        if name.starts_with("groups") {
+            follow(name, &rules);
+        }
         if name == "crossing_40000" {
             measure("crossing_40000 scanned", &rules, &keys[..256], Tables::scanned);
         }

@@ -127,7 +127,7 @@ impl Delta {
     pub(crate) fn finish(&mut self, present: &RuleList, options: &BuildOptions<'_>) -> Result<bool, BuildError> {
         let (stale, stale_exceptions) = (std::mem::take(&mut self.stale), std::mem::take(&mut self.stale_exceptions));
         // Rules that come or go move the others.
-        if (stale || stale_exceptions) && !self.exceptions.is_empty() && !self.exceptions.find(present, options)? {
+        if (stale || stale_exceptions) && !self.exceptions.is_empty() && !self.exceptions.find(present) {
             return Ok(false);
         }
         if !stale {

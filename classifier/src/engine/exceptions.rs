@@ -28,7 +28,7 @@ use super::axis::{Axis, Classed};
 use super::cover::Cover;
 use super::sweep::{Bounds, Lists};
 use crate::simd::Simd;
-use crate::{AddressSet, Addresses, BuildError, BuildOptions, Key, Rule, RuleList};
+use crate::{AddressSet, Addresses, BuildOptions, Key, Rule, RuleList};
 
 /// The most changed addresses or small blocks of one family and side: two nodes are searched.
 const MOST: usize = 128;
@@ -94,17 +94,12 @@ impl Exceptions {
 
     /// Finds the rules of the present list that name the addresses. Whether they are few enough.
     ///
-    /// # Errors
-    /// When the build shall not go on.
-    pub(crate) fn find(&mut self, rules: &RuleList, options: &BuildOptions<'_>) -> Result<bool, BuildError> {
-        (self.src, self.dst) = (None, None);
-        if !self.changed.src.is_empty() {
-            self.src = Side::new(&self.changed.src, rules, |rule| &rule.src, options)?.map(Arc::new);
-        }
-        if !self.changed.dst.is_empty() {
-            self.dst = Side::new(&self.changed.dst, rules, |rule| &rule.dst, options)?.map(Arc::new);
-        }
-        Ok(self.changed.src.is_empty() == self.src.is_none() && self.changed.dst.is_empty() == self.dst.is_none())
+    /// A build is not asked whether it goes on, because this is none: the addresses are few.
+    pub(crate) fn find(&mut self, rules: &RuleList) -> bool {
+        let Changed { src, dst } = &self.changed;
+        self.src = (!src.is_empty()).then(|| Side::new(src, rules, |rule| &rule.src)).flatten().map(Arc::new);
+        self.dst = (!dst.is_empty()).then(|| Side::new(dst, rules, |rule| &rule.dst)).flatten().map(Arc::new);
+        src.is_empty() == self.src.is_none() && dst.is_empty() == self.dst.is_none()
     }
 
     /// The positions of the rules that may match the key, in order, where one of its addresses has changed sets.
@@ -153,14 +148,8 @@ fn united(before: &AddressSet, more: &AddressSet) -> Option<AddressSet> {
 }
 
 impl Side {
-    fn new(
-        changed: &AddressSet,
-        rules: &RuleList,
-        of: fn(&Rule) -> &Addresses,
-        options: &BuildOptions<'_>,
-    ) -> Result<Option<Self>, BuildError> {
-        let Some(v4) = Named::new(changed, rules, of, options)? else { return Ok(None) };
-        Ok(Named::new(changed, rules, of, options)?.map(|v6| Self { v4, v6 }))
+    fn new(changed: &AddressSet, rules: &RuleList, of: fn(&Rule) -> &Addresses) -> Option<Self> {
+        Some(Self { v4: Named::new(changed, rules, of)?, v6: Named::new(changed, rules, of)? })
     }
 
     #[inline(always)]
@@ -175,12 +164,7 @@ impl Side {
 }
 
 impl<A: Address> Named<A> {
-    fn new(
-        changed: &AddressSet,
-        rules: &RuleList,
-        of: fn(&Rule) -> &Addresses,
-        options: &BuildOptions<'_>,
-    ) -> Result<Option<Self>, BuildError> {
+    fn new(changed: &AddressSet, rules: &RuleList, of: fn(&Rule) -> &Addresses) -> Option<Self> {
         let changed = A::intervals(changed);
         // The members of each set among the changed addresses. Sets are shared by many rules.
         let mut sets: HashMap<*const AddressSet, Vec<(A, A)>, RandomState> = HashMap::default();
@@ -200,8 +184,8 @@ impl<A: Address> Named<A> {
             }
         }
         let bounds = Bounds { longest: CANDIDATES, items: ALL_CANDIDATES };
-        let Some((pieces, lists)) = cover.lists(bounds, options)? else { return Ok(None) };
-        Ok(Some(Self { axis: Axis::new(only(changed, &pieces.classed())), lists }))
+        let (pieces, lists) = cover.lists(bounds, &BuildOptions::default()).ok().flatten()?;
+        Some(Self { axis: Axis::new(only(changed, &pieces.classed())), lists })
     }
 
     #[inline(always)]
@@ -264,7 +248,7 @@ mod tests {
 
     fn found(changed: &Changed, rules: Vec<Rule>) -> Option<Exceptions> {
         let mut exceptions = Exceptions::new().with(changed)?;
-        exceptions.find(&RuleList::from(rules), &BuildOptions::default()).unwrap().then_some(exceptions)
+        exceptions.find(&RuleList::from(rules)).then_some(exceptions)
     }
 
     fn from(src: Addresses, dst: Addresses) -> Rule {

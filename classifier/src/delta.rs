@@ -5,14 +5,14 @@
 //!   added (some rules, compiled anew for each change) ----> code --moved to its present position--+--> the smaller
 //! ```
 //!
-//! An address that entered or left a set is an exception: packets with it are decided by a scan. Another
-//! change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
+//! An address that entered or left a set is an exception: for packets with it the rules that name it are verified one by one
+//! ([`Exceptions`]). Another change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
 //! a list of at most [`MAX_ADDED`]. The alternative, copying and changing the base's own structures, has to move
 //! every later position by one in every structure, or to give rules numbers with gaps that run out.
 
 use crate::compiled::Compiled;
-use crate::engine::{Choice, Exceptions};
-use crate::{AddressSet, BuildError, BuildOptions, Rule, RuleList, Verdict};
+use crate::engine::{Changed, Choice, Exceptions};
+use crate::{BuildError, BuildOptions, Rule, RuleList, Verdict};
 
 /// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
 pub(crate) const MAX_ADDED: usize = 64;
@@ -30,6 +30,8 @@ pub(crate) struct Delta {
     exceptions: Exceptions,
     /// Whether the added rules are others than the compiled ones.
     stale: bool,
+    /// Whether addresses have changed since the rules that name them were looked for.
+    stale_exceptions: bool,
 }
 
 impl Delta {
@@ -41,6 +43,7 @@ impl Delta {
             compiled: None,
             exceptions: Exceptions::new(),
             stale: false,
+            stale_exceptions: false,
         }
     }
 
@@ -92,16 +95,17 @@ impl Delta {
     }
 
     /// Addresses have entered or left a rule's sets. Whether the delta can hold that.
-    pub(crate) fn except(&mut self, changed: &AddressSet) -> bool {
+    pub(crate) fn except(&mut self, changed: &Changed) -> bool {
         let more = self.exceptions.with(changed);
         let fits = more.is_some();
         if let Some(more) = more {
             self.exceptions = more;
+            self.stale_exceptions = true;
         }
         fits
     }
 
-    /// Addresses whose packets have to be decided by scanning the list.
+    /// Addresses for whose packets the compiled rules are out of date.
     #[inline]
     pub(crate) fn exceptions(&self) -> &Exceptions {
         &self.exceptions
@@ -118,14 +122,16 @@ impl Delta {
         self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED
     }
 
-    /// Computes what lookups need. `rule` gives the rule at a present position.
-    pub(crate) fn finish<'a>(
-        &mut self,
-        rule: impl Fn(u32) -> &'a Rule,
-        options: &BuildOptions<'_>,
-    ) -> Result<(), BuildError> {
-        if !std::mem::take(&mut self.stale) {
-            return Ok(());
+    /// Computes what lookups need from the present rules. False where too many rules name a changed address: then the list
+    /// has to be compiled.
+    pub(crate) fn finish(&mut self, present: &RuleList, options: &BuildOptions<'_>) -> Result<bool, BuildError> {
+        let (stale, stale_exceptions) = (std::mem::take(&mut self.stale), std::mem::take(&mut self.stale_exceptions));
+        // Rules that come or go move the others.
+        if (stale || stale_exceptions) && !self.exceptions.is_empty() && !self.exceptions.find(present) {
+            return Ok(false);
+        }
+        if !stale {
+            return Ok(true);
         }
         let first_after = |(before, &at): (u32, &u32)| self.in_base(at - before);
         let added = (0u32..).zip(&self.added).map(first_after);
@@ -133,9 +139,9 @@ impl Delta {
         begins.sort_unstable();
         begins.dedup();
         self.steps = begins.iter().map(|&base| (base, self.present(base).wrapping_sub(base))).collect();
-        let rules: Vec<Rule> = self.added.iter().map(|&at| rule(at).clone()).collect();
+        let rules: Vec<Rule> = self.added.iter().map(|&at| present[at as usize].clone()).collect();
         self.compiled = if rules.is_empty() { None } else { Some(Compiled::build(&rules, options, Choice::BITS)?) };
-        Ok(())
+        Ok(true)
     }
 
     /// The added rules, compiled; none when there are none.

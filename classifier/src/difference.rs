@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
+use crate::engine::Changed;
 use crate::{AddressSet, Addresses, Change, Rule, RuleList};
 
 /// How far a rule is searched that stands elsewhere.
@@ -93,8 +94,9 @@ struct Difference {
 
 impl Differences {
     /// The addresses that are in one rule's sets and not in the other's; none when one is about every address.
-    pub(crate) fn between(&mut self, a: &Rule, b: &Rule) -> Option<AddressSet> {
-        Some(self.of(&a.src, &b.src)?.union(&*self.of(&a.dst, &b.dst)?))
+    pub(crate) fn between(&mut self, a: &Rule, b: &Rule) -> Option<Changed> {
+        let (src, dst) = (self.of(&a.src, &b.src)?, self.of(&a.dst, &b.dst)?);
+        Some(Changed { src: AddressSet::clone(&src), dst: AddressSet::clone(&dst) })
     }
 
     fn of(&mut self, a: &Addresses, b: &Addresses) -> Option<Arc<AddressSet>> {

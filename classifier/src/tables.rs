@@ -109,8 +109,7 @@ impl Tables {
 
     /// Tables that are ready at once, whatever the rules: lookups try one rule after the other.
     ///
-    /// For a list that changes more often than it pays to compile it, and for one that [`Tables::build`] refuses as too
-    /// complex. A lookup costs a check per rule, so this is for lists of some hundred rules.
+    /// For a list that is asked some questions. Not for packets: a lookup costs a check per rule, which nothing bounds.
     ///
     /// # Errors
     /// [`BuildError::TooManyRules`].
@@ -150,9 +149,8 @@ impl Tables {
 
     /// What the lookup of this key costs, in counted steps.
     pub fn cost(&self, key: &Key) -> Cost {
-        let excepted = |delta: &Delta| delta.exceptions().concern(Scalar, key);
-        if self.delta.as_deref().is_some_and(excepted) {
-            return self.cost_of_scan();
+        if let Some(candidates) = self.delta.as_deref().and_then(|delta| delta.exceptions().candidates(Scalar, key)) {
+            return Cost { entries: candidates.len(), ..Cost::default() };
         }
         let added = self.added().map(|added| added.cost(key)).unwrap_or_default();
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), |compiled| compiled.cost(key)) + added
@@ -160,11 +158,10 @@ impl Tables {
 
     /// The most that the lookup of any key costs: what whoever writes the rules can make a packet cost.
     pub fn worst_case(&self) -> Cost {
-        let scanned = self.delta.as_deref().is_some_and(|delta| !delta.exceptions().is_empty());
-        let scan = if scanned { self.cost_of_scan() } else { Cost::default() };
+        let named = self.delta.as_deref().map_or(0, |delta| delta.exceptions().longest());
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), Compiled::worst_case)
             + self.added().map(Compiled::worst_case).unwrap_or_default()
-            + scan
+            + Cost { entries: named, ..Cost::default() }
     }
 
     /// Heap bytes of the compiled form, without the rules themselves.
@@ -175,8 +172,14 @@ impl Tables {
     /// How the lists of both families were compiled, for people.
     pub fn describe(&self) -> String {
         let Some(compiled) = &self.compiled else { return format!("scan of {} rules", self.rules.len()) };
-        let added = if self.delta.is_some() { ", changed since" } else { "" };
-        format!("{}; {}{added}", compiled.describe(), self.level.name())
+        let changed = self.delta.as_deref().map(|delta| match delta.exceptions() {
+            exceptions if exceptions.is_empty() => ", changed since".to_owned(),
+            exceptions => {
+                let (count, most) = (exceptions.len(), exceptions.longest());
+                format!(", changed since (addresses in other sets: {count}, rules verified for one: at most {most})")
+            }
+        });
+        format!("{}; {}{}", compiled.describe(), self.level.name(), changed.unwrap_or_default())
     }
 
     fn cost_of_scan(&self) -> Cost {
@@ -228,11 +231,11 @@ impl Kernel for Single<'_> {
             if let Some(added) = delta.compiled() {
                 code = code.min(delta.move_added(added.decide_one(simd, key)));
             }
-            odd |= !delta.exceptions().is_empty() && delta.exceptions().concern(simd, key);
+            odd |= !delta.exceptions().is_empty();
         }
         *verdict = Verdict::from_code(code);
         if odd {
-            *verdict = tables.scan(key);
+            tables.correct(simd, key, verdict);
         }
     }
 }
@@ -266,7 +269,9 @@ impl Kernel for Burst<'_> {
             }
         }
         if odd {
-            self.tables.scan_odd(simd, self.keys, self.verdicts);
+            for (key, verdict) in self.keys.iter().zip(self.verdicts) {
+                self.tables.correct(simd, key, verdict);
+            }
         }
     }
 }
@@ -283,21 +288,30 @@ fn combine<S: Simd, const N: usize>(simd: S, delta: &Delta, keys: &[Key], codes:
 }
 
 impl Tables {
-    /// Keys of two families in one, which no packet has, and exceptions: only the scan answers them.
+    /// The verdict on a key that the compiled form is not right for: one of two families, which no packet has, or one with an
+    /// address that has changed sets.
     #[inline(always)]
-    fn scan_odd<S: Simd>(&self, simd: S, keys: &[Key], verdicts: &mut [Verdict]) {
-        let exceptions = self.delta.as_deref().map(Delta::exceptions);
-        for (key, verdict) in keys.iter().zip(verdicts) {
-            let odd = !matches!(key.family(), Key::V4 | Key::V6);
-            if odd || exceptions.is_some_and(|exceptions| exceptions.concern(simd, key)) {
-                *verdict = self.scan(key);
-            }
+    fn correct<S: Simd>(&self, simd: S, key: &Key, verdict: &mut Verdict) {
+        if !matches!(key.family(), Key::V4 | Key::V6) {
+            *verdict = self.scan(key);
+        } else if let Some(candidates) =
+            self.delta.as_deref().and_then(|delta| delta.exceptions().candidates(simd, key))
+        {
+            *verdict = self.verify(candidates, key);
         }
     }
 
     #[cold]
     fn scan(&self, key: &Key) -> Verdict {
         linear::scan(self.rules.iter(), key)
+    }
+
+    /// The first rule at these positions that matches.
+    #[cold]
+    fn verify(&self, positions: &[u32], key: &Key) -> Verdict {
+        let rules = positions.iter().map(|&at| (at, &self.rules[at as usize]));
+        let first = rules.into_iter().find(|(_, rule)| rule.matches(key));
+        first.map_or(Verdict::NO_MATCH, |(at, rule)| Verdict::by(rule.action, at))
     }
 }
 

@@ -1,6 +1,7 @@
 //! This project's classifier and DPDK's rte_acl on the same rules and traces, in one process, pass by pass in turn.
 //!
-//! `cargo run --release -- FOLDER SET...` where FOLDER holds `SET.rules.gz` and `SET.rnd.trace.gz`.
+//! `cargo run --release -- FOLDER SET...` where FOLDER holds `SET.rules.gz` and `SET.rnd.trace.gz`. `BENCH_SIMD_BITS` limits
+//! the registers that rte_acl uses (64, 128, 256 or 512, the default): what a CPU without the wider ones would do.
 //!
 //! The two are timed in turn on the same trace, by the thread's CPU time, so that other work on the machine and its
 //! clock hit both alike. A figure is the median over the passes; every answer of both is checked before.
@@ -39,7 +40,7 @@ struct AclRule {
 }
 
 unsafe extern "C" {
-    fn bench_acl_start() -> c_int;
+    fn bench_acl_start(simd_bits: c_int) -> c_int;
     fn bench_acl_build(rules: *const AclRule, count: u32, max_size: u64) -> *mut c_void;
     fn bench_acl_algorithm(acl: *mut c_void, algorithm: c_int) -> c_int;
     fn bench_acl_classify(acl: *mut c_void, keys: *mut *const u8, results: *mut u32, count: u32);
@@ -96,6 +97,9 @@ fn acl_rules(text: &str) -> Vec<AclRule> {
         .collect()
 }
 
+/// The algorithms of rte_acl by their numbers in `rte_acl.c`. The scalar one runs on every CPU.
+const ALGORITHMS: [&str; 5] = ["scalar", "sse", "avx2", "avx512x16", "avx512x32"];
+
 struct Acl(*mut c_void);
 
 impl Acl {
@@ -106,7 +110,8 @@ impl Acl {
         }
     }
 
-    fn algorithm(&self, algorithm: c_int) -> bool {
+    /// Chooses an algorithm. False where the CPU, the library or `BENCH_SIMD_BITS` rules it out.
+    fn choose(&self, algorithm: c_int) -> bool {
         // SAFETY: the context lives.
         unsafe { bench_acl_algorithm(self.0, algorithm) == 0 }
     }
@@ -182,8 +187,12 @@ fn pair(caches: Caches, mut a: impl FnMut(), mut b: impl FnMut(), keys: usize) -
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (folder, sets) = args.split_first().ok_or("usage: classifier-rte-acl FOLDER SET...")?;
+    let simd_bits: c_int = match std::env::var("BENCH_SIMD_BITS") {
+        Ok(bits) => bits.parse().map_err(|_| format!("BENCH_SIMD_BITS={bits} is not a number"))?,
+        Err(_) => 512,
+    };
     // SAFETY: called once, before anything else of DPDK.
-    if unsafe { bench_acl_start() } < 0 {
+    if unsafe { bench_acl_start(simd_bits) } < 0 {
         return Err("DPDK's environment does not start".into());
     }
     println!(
@@ -227,11 +236,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut cells = Vec::new();
         use Caches::{Others, Own};
         for (burst, caches) in [(1, Others), (32, Others), (256, Others), (32, Own)] {
-            let mut best: Option<(f64, f64, f64)> = None;
-            // At burst 1 the vector algorithms fall back to narrower ones; the scalar one wins there.
-            let algorithms: &[c_int] = if burst == 1 { &[0, 3] } else { &[2, 3] };
-            for &algorithm in algorithms {
-                if !acl.algorithm(algorithm) {
+            let mut best: Option<((f64, f64, f64), &str)> = None;
+            // All that run here: which one wins depends on the burst and on the CPU. The vector ones fall back to narrower
+            // ones for a few keys, so that the scalar one wins at burst 1.
+            for (algorithm, name) in (0..).zip(ALGORITHMS) {
+                if !acl.choose(algorithm) {
                     continue;
                 }
                 acl.classify(&mut pointers, &mut results, burst);
@@ -246,13 +255,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                     || acl.classify(&mut pointers, &mut results, burst),
                     keys.len(),
                 );
-                if best.is_none_or(|best| cell.1 < best.1) {
-                    best = Some(cell);
+                if best.is_none_or(|(best, _)| cell.1 < best.1) {
+                    best = Some((cell, name));
                 }
             }
-            let (ours, theirs, ratio) = best.ok_or("no algorithm of rte_acl runs here")?;
+            let ((ours, theirs, ratio), name) = best.ok_or("not even rte_acl's scalar algorithm runs here")?;
             let own = if caches == Own { "own caches " } else { "" };
-            cells.push(format!("{own}b{burst} {ours:5.1}/{theirs:5.1} ({ratio:.2}x)"));
+            cells.push(format!("{own}b{burst} {ours:5.1}/{theirs:5.1} {name} ({ratio:.2}x)"));
         }
         let (rules_v6, keys_v6) = in_ipv6(&rules, &keys);
         let tables_v6 = Tables::build(rules_v6)?;

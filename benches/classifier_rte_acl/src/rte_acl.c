@@ -37,9 +37,11 @@ static int to_huge_pages(const struct rte_memseg_list *list, void *unused) {
     return 0;
 }
 
-int bench_acl_start(void) {
+int bench_acl_start(int simd_bits) {
+    char simd[64];
+    snprintf(simd, sizeof simd, "--force-max-simd-bitwidth=%d", simd_bits);
     char *args[] = {"bench", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=error", "-m", "6000",
-                    "--force-max-simd-bitwidth=512", NULL};
+                    simd, NULL};
     int started = rte_eal_init(9, args);
     if (started >= 0)
         rte_memseg_list_walk(to_huge_pages, NULL);
@@ -82,9 +84,9 @@ void *bench_acl_build(const struct rule *rules, uint32_t count, uint64_t max_siz
     return acl;
 }
 
-/* 0 scalar, 1 AVX2, 2 AVX-512x16, 3 AVX-512x32; negative when the CPU or the library lacks it. */
+/* The numbers are positions in ALGORITHMS of main.rs; negative when the CPU or the library lacks it. */
 int bench_acl_algorithm(void *acl, int algorithm) {
-    static const enum rte_acl_classify_alg all[] = {RTE_ACL_CLASSIFY_SCALAR, RTE_ACL_CLASSIFY_AVX2,
+    static const enum rte_acl_classify_alg all[] = {RTE_ACL_CLASSIFY_SCALAR, RTE_ACL_CLASSIFY_SSE, RTE_ACL_CLASSIFY_AVX2,
                                                     RTE_ACL_CLASSIFY_AVX512X16, RTE_ACL_CLASSIFY_AVX512X32};
     return rte_acl_set_ctx_classify(acl, all[algorithm]);
 }

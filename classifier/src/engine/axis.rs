@@ -1,6 +1,6 @@
 //! One field of the key: from a point to the class of points that no rule tells apart.
 //!
-//! An axis (source address, destination address, service, source port) is cut ([`super::cover`]) at every point where the set of
+//! An axis (source address, destination address, service, source port) is cut ([`super::sweep`]) at every point where the set of
 //! candidates that cover it changes. A candidate is one bit: a rule, or a tuple of rules. Neighbouring pieces with the
 //! same set are one piece, and pieces with the same set anywhere share one class, whose set is the class's **row**.
 //!

@@ -1,11 +1,16 @@
-//! Cuts an axis where the set of candidates that cover it changes, and gives each set its row.
+//! What candidates cover on an axis, cut ([`super::sweep`]) to classes, each with its row of bits or its list.
 //!
 //! ```text
-//!   candidate's intervals --group of equal ones--> events --sorted--> sweep --> pieces, classes, rows
+//!   candidate's intervals --group of equal ones--> events --sweep--> pieces, classes --members of the groups--> rows, lists
 //! ```
+//!
+//! Rows are for structures that intersect bits, lists for those that look at each class by itself: where few of many rules
+//! cover a point, lists are smaller by orders of magnitude. 250 pods with 800 rules each are 200,000 numbers, or 251 rows of
+//! 200,000 bits.
+
+use std::collections::HashMap;
 
 use ahash::RandomState;
-use std::collections::HashMap;
 
 use super::Axes;
 use super::address::Address;
@@ -13,16 +18,9 @@ use super::axis::{Axis, Classed};
 use super::plan::Entry;
 use super::ports::Ports;
 use super::rules::{LiveRules, port_interval};
+use super::sweep::{Bounds, Covering, Event, Lists, Pieces, Sets, Sweep};
 use crate::simd::Chunk;
 use crate::{BuildError, BuildOptions};
-
-/// "The group's candidates cover the points from here on", or no longer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Event<A> {
-    point: A,
-    group: u32,
-    begins: bool,
-}
 
 /// The rows of an axis: `words` words per class.
 #[derive(Clone, Debug)]
@@ -44,8 +42,8 @@ impl Rows {
     }
 
     /// Numbers each class by where its row begins, when the rows of the four axes lie behind each other and each takes so
-    /// many chunks. Where the rows of each axis begin.
-    pub(crate) fn number<A: Address>(all: &[Self; 4], axes: &mut Axes<A>, chunks: usize) -> [u32; 4] {
+    /// many chunks.
+    pub(crate) fn number<A: Address>(all: &[Self; 4], axes: &mut Axes<A>, chunks: usize) {
         let number = |count: usize| u32::try_from(count).expect("the bounds on bytes keep it small");
         let mut next = 0;
         let begins = all.each_ref().map(|rows| {
@@ -54,12 +52,83 @@ impl Rows {
         });
         let chunks = number(chunks);
         axes.renumber(begins.map(|begin| move |class| begin + class * chunks));
-        begins
     }
 
     /// The row of a class.
     pub(crate) fn row(&self, class: usize) -> &[u64] {
         &self.bits[class * self.words..][..self.words]
+    }
+}
+
+/// The candidates of each group, ascending.
+struct Members {
+    /// Where the members of each group begin in `candidates`, and where the last ones end.
+    starts: Vec<usize>,
+    candidates: Vec<u32>,
+    /// Whether each candidate is a group of its own, and has its number.
+    is_each: bool,
+}
+
+impl Members {
+    /// From pairs of a group and a candidate.
+    fn new(groups: usize, mut members: Vec<(u32, u32)>) -> Self {
+        members.sort_unstable();
+        let mut starts = vec![0; groups + 1];
+        members.iter().for_each(|&(group, _)| starts[group as usize + 1] += 1);
+        for group in 0..groups {
+            starts[group + 1] += starts[group];
+        }
+        let is_each = members.len() == groups && members.iter().all(|(group, candidate)| group == candidate);
+        Self { starts, candidates: members.into_iter().map(|(_, candidate)| candidate).collect(), is_each }
+    }
+
+    fn of(&self, group: u32) -> &[u32] {
+        &self.candidates[self.starts[group as usize]..self.starts[group as usize + 1]]
+    }
+}
+
+/// Writes the row of each different set.
+struct ToRows {
+    rows: Rows,
+    members: Members,
+    max_classes: usize,
+}
+
+impl Sets for ToRows {
+    fn keep(&mut self, covering: &Covering) -> Option<()> {
+        let Self { rows: Rows { words, bits }, members, max_classes } = self;
+        let begin = bits.len();
+        if begin / *words == *max_classes {
+            return None;
+        }
+        bits.resize(begin + *words, 0);
+        let row = &mut bits[begin..];
+        if members.is_each {
+            row[..covering.words().len()].copy_from_slice(covering.words());
+        } else {
+            covering.each(|group| {
+                members.of(group).iter().for_each(|&bit| row[bit as usize / 64] |= 1 << (bit % 64));
+            });
+        }
+        Some(())
+    }
+}
+
+/// Writes the list of each different set.
+struct ToLists {
+    lists: Lists,
+    members: Members,
+}
+
+impl Sets for ToLists {
+    fn keep(&mut self, covering: &Covering) -> Option<()> {
+        let (members, mut len) = (&self.members, 0);
+        covering.each(|group| len += members.of(group).len());
+        self.lists.add(len, |items| {
+            let begin = items.len();
+            covering.each(|group| items.extend_from_slice(members.of(group)));
+            items[begin..].sort_unstable();
+        })
     }
 }
 
@@ -70,10 +139,11 @@ impl Rows {
 #[derive(Clone, Debug)]
 pub(crate) struct Cover<A> {
     events: Vec<Event<A>>,
-    /// The candidates' bits, those of the same intervals one after the other: the group and the bit.
+    /// Of each candidate: its group and its number.
     members: Vec<(u32, u32)>,
     /// The group of what was added before.
     groups: HashMap<Shared<A>, u32, RandomState>,
+    /// How many groups there are.
     count: u32,
     /// Groups that cover the whole axis.
     always: Vec<u32>,
@@ -85,8 +155,8 @@ enum Shared<A> {
     /// A slice of intervals, by where it is in memory.
     Slice(usize, usize),
     Interval(A, A),
-    /// A tuple's bit, whose intervals come one by one.
-    Bit(u32),
+    /// A tuple's number, whose intervals come one by one.
+    Tuple(u32),
 }
 
 impl<A: Address> Cover<A> {
@@ -97,7 +167,7 @@ impl<A: Address> Cover<A> {
     }
 
     /// The candidate covers these intervals, which neither overlap nor touch. The slice must live until the axis is cut.
-    pub(crate) fn add_set(&mut self, bit: u32, intervals: &[(A, A)]) {
+    pub(crate) fn add_set(&mut self, candidate: u32, intervals: &[(A, A)]) {
         let group = match intervals {
             &[(first, last)] => self.group(Shared::Interval(first, last)),
             _ => self.group(Shared::Slice(intervals.as_ptr().addr(), intervals.len())),
@@ -105,14 +175,14 @@ impl<A: Address> Cover<A> {
         if group.1 {
             intervals.iter().for_each(|&interval| self.cover(group.0, interval));
         }
-        self.members.push((group.0, bit));
+        self.members.push((group.0, candidate));
     }
 
     /// The candidate covers an interval and maybe others, which may overlap.
-    pub(crate) fn add(&mut self, bit: u32, first: A, last: A) {
-        let (group, is_new) = self.group(Shared::Bit(bit));
+    pub(crate) fn add(&mut self, candidate: u32, first: A, last: A) {
+        let (group, is_new) = self.group(Shared::Tuple(candidate));
         if is_new {
-            self.members.push((group, bit));
+            self.members.push((group, candidate));
         }
         self.cover(group, (first, last));
     }
@@ -128,169 +198,47 @@ impl<A: Address> Cover<A> {
     fn cover(&mut self, group: u32, (first, last): (A, A)) {
         if first == A::ZERO && last == A::LAST {
             self.always.push(group);
-            return;
-        }
-        self.events.push(Event { point: first, group, begins: true });
-        if let Some(point) = last.next() {
-            self.events.push(Event { point, group, begins: false });
-        }
-    }
-
-    /// Cuts the axis; none when it has more classes than it may have.
-    pub(crate) fn cut(mut self, cut: &Cut<'_>) -> Result<Option<(Classed<A>, Rows)>, BuildError> {
-        cut.options.proceed()?;
-        // The stable sort, because it merges what is in order already: the intervals of each set are.
-        self.events.sort_by_key(|event| event.point);
-        let mut sweep = Sweep::new(self.count as usize, &self.always, cut.max_classes);
-        let mut lasts = Vec::new();
-        let mut class_of = Vec::new();
-        let mut at = 0;
-        loop {
-            // The piece that ends before the next event.
-            let end = self.events.get(at).map(|event| event.point);
-            if end != Some(A::ZERO) {
-                let Some(class) = sweep.class() else { return Ok(None) };
-                if class_of.last() == Some(&class) {
-                    lasts.pop();
-                } else {
-                    class_of.push(class);
-                }
-                let Some(last) = end.and_then(A::previous) else { break };
-                lasts.push(last);
-            }
-            while let Some(event) = self.events.get(at).filter(|event| Some(event.point) == end) {
-                sweep.apply(event.group, event.begins);
-                at += 1;
-                if at % PROCEED_EVERY == 0 {
-                    cut.options.proceed()?;
-                }
-            }
-        }
-        let rows = Rows { words: sweep.row.len(), bits: sweep.rows };
-        Ok(Some((Classed { lasts, class_of }, ungrouped(&rows, self.members, cut.words))))
-    }
-}
-
-/// Rows of the candidates' bits from rows of their groups' bits.
-fn ungrouped(groups: &Rows, mut members: Vec<(u32, u32)>, words: usize) -> Rows {
-    members.sort_unstable();
-    let mut bits = vec![0; groups.classes() * words];
-    for (class, row) in bits.chunks_exact_mut(words).enumerate() {
-        for (at, &word) in groups.row(class).iter().enumerate() {
-            let mut left = word;
-            while left != 0 {
-                let group = u32::try_from(at * 64).expect("groups are below 2^32") + left.trailing_zeros();
-                left &= left - 1;
-                let first = members.partition_point(|&(other, _)| other < group);
-                for &(_, bit) in members[first..].iter().take_while(|&&(other, _)| other == group) {
-                    row[bit as usize / 64] |= 1 << (bit % 64);
-                }
-            }
-        }
-    }
-    Rows { words, bits }
-}
-
-/// How an axis is cut.
-#[derive(Clone, Copy)]
-pub(crate) struct Cut<'a> {
-    /// Words per row.
-    pub(crate) words: usize,
-    /// The most classes.
-    pub(crate) max_classes: usize,
-    pub(crate) options: &'a BuildOptions<'a>,
-}
-
-/// Events between two looks at whether the build was cancelled: less than a millisecond.
-const PROCEED_EVERY: usize = 4096;
-
-/// Rows that are remembered beside the map of all: enough for the combinations of a few sets.
-const RECENT: usize = 64;
-
-/// The set of groups at the sweep's point, and the classes met so far.
-struct Sweep {
-    row: Vec<u64>,
-    /// How many intervals of a group cover the point; those of a tuple may overlap.
-    depth: Vec<u32>,
-    /// XOR of the keyed hashes of the bits of `row`: changing one bit costs one step however long rows are.
-    hash: u64,
-    hash_of: Vec<u64>,
-    class_of_hash: HashMap<u64, u32, RandomState>,
-    /// Classes of rows seen last, by their hash: a set of many addresses turns the same few bits on and off.
-    recent: [(u64, u32); RECENT],
-    current: Option<u32>,
-    rows: Vec<u64>,
-    max_classes: usize,
-}
-
-impl Sweep {
-    fn new(groups: usize, always: &[u32], max_classes: usize) -> Self {
-        let keyed = RandomState::new();
-        let mut row = vec![0; groups.div_ceil(64).max(1)];
-        always.iter().for_each(|&group| row[group as usize / 64] |= 1 << (group % 64));
-        // What covers the whole axis has begun before it and never ends.
-        let depth = (0..row.len() * 64).map(|bit| u32::from(row[bit / 64] >> (bit % 64) & 1 == 1)).collect();
-        let hash_of = (0..row.len() * 64).map(|bit| keyed.hash_one(bit)).collect();
-        let class_of_hash = HashMap::with_hasher(keyed);
-        Self {
-            row,
-            depth,
-            hash: 0,
-            hash_of,
-            class_of_hash,
-            recent: [(0, u32::MAX); RECENT],
-            current: None,
-            rows: Vec::new(),
-            max_classes,
-        }
-    }
-
-    fn apply(&mut self, group: u32, begins: bool) {
-        let (depth, mask) = (&mut self.depth[group as usize], 1 << (group % 64));
-        // Events of one point come in any order, but an interval never ends where it begins: no count passes zero.
-        *depth = if begins { *depth + 1 } else { *depth - 1 };
-        let word = &mut self.row[group as usize / 64];
-        let covered = *depth != 0;
-        if covered != (*word & mask != 0) {
-            *word ^= mask;
-            self.hash ^= self.hash_of[group as usize];
-            self.current = None;
-        }
-    }
-
-    /// The class of the current row, none when it would be one too many.
-    fn class(&mut self) -> Option<u32> {
-        if let Some(class) = self.current {
-            return Some(class);
-        }
-        let words = self.row.len();
-        let classes = self.rows.len() / words;
-        let recent = usize::try_from(self.hash % RECENT as u64).expect("below RECENT");
-        let (hash, class) = self.recent[recent];
-        let known = if hash == self.hash && class != u32::MAX {
-            Some(class)
         } else {
-            self.class_of_hash.get(&self.hash).copied()
-        };
-        // Two rows of the same hash cost a class that is not shared, never a wrong one.
-        let class = match known.filter(|&class| self.rows[class as usize * words..][..words] == *self.row) {
-            Some(class) => class,
-            None if classes == self.max_classes => return None,
-            None => {
-                self.rows.extend_from_slice(&self.row);
-                let class = u32::try_from(classes).expect("there are fewer classes than events, which are below 2^32");
-                self.class_of_hash.insert(self.hash, class);
-                class
-            }
-        };
-        self.recent[recent] = (self.hash, class);
-        self.current = Some(class);
-        Some(class)
+            self.events.extend(Event::of(group, (first, last)));
+        }
+    }
+
+    fn cut<S: Sets>(
+        mut self,
+        sets: impl FnOnce(Members) -> S,
+        options: &BuildOptions<'_>,
+    ) -> Result<Option<(Pieces<A>, S)>, BuildError> {
+        options.proceed()?;
+        let mut sweep = Sweep::new(self.count as usize, sets(Members::new(self.count as usize, self.members)));
+        let mut pieces = Pieces::new();
+        let is_whole = sweep.cut(&self.always, &mut self.events, &mut pieces, options)?;
+        Ok(is_whole.then(|| (pieces, sweep.into_sets())))
+    }
+
+    /// The pieces and the row of each class; none when there are more classes than there may be.
+    pub(crate) fn rows(
+        self,
+        words: usize,
+        max_classes: usize,
+        options: &BuildOptions<'_>,
+    ) -> Result<Option<(Classed<A>, Rows)>, BuildError> {
+        let to_rows = |members| ToRows { rows: Rows { words, bits: Vec::new() }, members, max_classes };
+        Ok(self.cut(to_rows, options)?.map(|(pieces, sets)| (pieces.classed(), sets.rows)))
+    }
+
+    /// The pieces and the candidates of each class; none when the lists would take more than the bounds.
+    pub(crate) fn lists(
+        self,
+        bounds: Bounds,
+        options: &BuildOptions<'_>,
+    ) -> Result<Option<(Pieces<A>, Lists)>, BuildError> {
+        let to_lists = |members| ToLists { lists: Lists::new(bounds), members };
+        Ok(self.cut(to_lists, options)?.map(|(pieces, sets)| (pieces, sets.lists)))
     }
 }
 
 /// The axes, and the rows of each one's classes.
-type Pieces<A> = (Axes<A>, [Rows; 4]);
+type Cut<A> = (Axes<A>, [Rows; 4]);
 
 /// What candidates cover on the four axes.
 pub(crate) struct Covers<A> {
@@ -338,20 +286,16 @@ impl<A: Address> Covers<A> {
         max_classes: usize,
         max_cells: usize,
         options: &BuildOptions<'_>,
-    ) -> Result<Option<Pieces<A>>, BuildError> {
-        let mut cut = Cut { words: self.words, max_classes: max_classes.min(max_cells), options };
+    ) -> Result<Option<Cut<A>>, BuildError> {
+        let words = self.words;
         let mut left = max_cells;
-        let mut narrow = |cut: &mut Cut<'_>, rows: &Rows| {
-            left /= rows.classes();
-            cut.max_classes = max_classes.min(left);
-        };
-        let Some((src_port, d)) = self.src_port.cut(&cut)? else { return Ok(None) };
-        narrow(&mut cut, &d);
-        let Some((service, c)) = self.service.cut(&cut)? else { return Ok(None) };
-        narrow(&mut cut, &c);
-        let Some((src, a)) = self.src.cut(&cut)? else { return Ok(None) };
-        narrow(&mut cut, &a);
-        let Some((dst, b)) = self.dst.cut(&cut)? else { return Ok(None) };
+        let Some((src_port, d)) = self.src_port.rows(words, max_classes.min(left), options)? else { return Ok(None) };
+        left /= d.classes();
+        let Some((service, c)) = self.service.rows(words, max_classes.min(left), options)? else { return Ok(None) };
+        left /= c.classes();
+        let Some((src, a)) = self.src.rows(words, max_classes.min(left), options)? else { return Ok(None) };
+        left /= a.classes();
+        let Some((dst, b)) = self.dst.rows(words, max_classes.min(left), options)? else { return Ok(None) };
         let axes = Axes {
             src: Axis::new(src),
             dst: Axis::new(dst),

@@ -1,142 +1,315 @@
 //! Addresses that entered or left a set since the list was compiled.
 //!
+//! ```text
+//!   key --source, destination--> class of changed addresses --> the rules that name it now, in order --verify--> verdict
+//!                            `-> none of them: what was compiled is right
+//! ```
+//!
 //! A set of 100,000 pods changes with every pod, and compiling it takes milliseconds. But a packet neither of whose
 //! addresses has changed sets matches the rules that it matched before: the compiled form is still right for it. For the
-//! others the list is scanned, until it is compiled again. So a change costs as much as finding what changed.
+//! others the rules that name the changed address are verified one by one, until the list is compiled again. So a change costs
+//! as much as finding what changed, and who names it.
 //!
-//! The alternative, a compiled form per set that generations share, leaves the axis: which *combination* of sets holds
-//! an address has to be found out again for all pieces, or at each lookup for all sets.
+//! **Bounds.** At most [`MOST`] changed addresses or small blocks of a family and a side, and at most [`CANDIDATES`] rules for
+//! each. What exceeds them is compiled at once.
+//!
+//! **What lost.** Scanning the whole list for such a packet, as it was before: that has no bound. Refusing to follow changes
+//! of long lists, so that the scan is short: a node's exit with thousands of rules would be compiled with each pod of the
+//! cluster. A compiled form per set that generations share, which leaves the axis: which *combination* of sets holds an address
+//! has to be found out again for all pieces, or at each lookup for all sets.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahash::RandomState;
 
 use super::address::Address;
 use super::axis::{Axis, Classed};
+use super::cover::Cover;
+use super::sweep::{Bounds, Lists};
 use crate::simd::Simd;
-use crate::{AddressSet, Key};
+use crate::{AddressSet, Addresses, BuildOptions, Key, Rule, RuleList};
 
-/// The most changed addresses or small blocks of one family: two nodes are searched.
+/// The most changed addresses or small blocks of one family and side: two nodes are searched.
 const MOST: usize = 128;
 
-/// The most addresses of one changed block. Larger ones are edits of policies, not pods that come and go; scanning for
+/// The most addresses of one changed block. Larger ones are edits of policies, not pods that come and go; verifying rules for
 /// so much traffic would cost more than compiling.
 const LARGEST: u128 = 256;
 
-/// A set of addresses, and its search trees.
+/// The most rules that may name a changed address: what 64 probes of 16 entries are, the bound on every other lookup.
+const CANDIDATES: usize = 1024;
+
+/// Rules that name changed addresses, of all of them: a megabyte.
+const ALL_CANDIDATES: usize = 1 << 18;
+
+/// Addresses that entered or left sets of sources, and those that entered or left sets of destinations.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changed {
+    pub(crate) src: AddressSet,
+    pub(crate) dst: AddressSet,
+}
+
+/// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions {
-    set: AddressSet,
-    v4: Axis<u32>,
-    v6: Axis<u128>,
+    changed: Changed,
+    /// None where nothing has changed.
+    src: Option<Arc<Side>>,
+    dst: Option<Arc<Side>>,
 }
+
+/// The changed addresses on one side of the rules, of both families.
+#[derive(Debug)]
+struct Side {
+    v4: Named<u32>,
+    v6: Named<u128>,
+}
+
+/// The rules that name changed addresses of one family.
+#[derive(Debug)]
+struct Named<A> {
+    /// From an address to the number of its list, [`UNCHANGED`] for one that has none.
+    axis: Axis<A>,
+    lists: Lists,
+}
+
+const UNCHANGED: u32 = u32::MAX;
 
 impl Exceptions {
     pub(crate) fn new() -> Self {
-        Self::of(AddressSet::default())
+        Self { changed: Changed::default(), src: None, dst: None }
     }
 
-    fn of(set: AddressSet) -> Self {
-        Self { v4: tree(set.v4_intervals()), v6: tree(set.v6_intervals()), set }
-    }
-
-    /// These and more; none when that is more than should be scanned for.
-    pub(crate) fn with(&self, more: &AddressSet) -> Option<Self> {
-        if more.subtract(&self.set).is_empty() {
-            return Some(self.clone());
-        }
-        let set = self.set.union(more);
-        let small = |count: u128| count < LARGEST;
-        let fits = set.v4_intervals().len() <= MOST
-            && set.v6_intervals().len() <= MOST
-            && more.v4_intervals().iter().all(|&(first, last)| small(u128::from(last - first)))
-            && more.v6_intervals().iter().all(|&(first, last)| small(last - first));
-        fits.then(|| Self::of(set))
+    /// These and more, before [`Exceptions::find`]; none when that is more than may be.
+    pub(crate) fn with(&self, more: &Changed) -> Option<Self> {
+        let changed =
+            Changed { src: united(&self.changed.src, &more.src)?, dst: united(&self.changed.dst, &more.dst)? };
+        Some(Self { changed, src: self.src.clone(), dst: self.dst.clone() })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.set.is_empty()
+        self.changed.src.is_empty() && self.changed.dst.is_empty()
     }
 
-    /// Whether one of the key's addresses is among them.
+    /// Finds the rules of the present list that name the addresses. Whether they are few enough.
+    ///
+    /// A build is not asked whether it goes on, because this is none: the addresses are few.
+    pub(crate) fn find(&mut self, rules: &RuleList) -> bool {
+        let Changed { src, dst } = &self.changed;
+        self.src = (!src.is_empty()).then(|| Side::new(src, rules, |rule| &rule.src)).flatten().map(Arc::new);
+        self.dst = (!dst.is_empty()).then(|| Side::new(dst, rules, |rule| &rule.dst)).flatten().map(Arc::new);
+        src.is_empty() == self.src.is_none() && dst.is_empty() == self.dst.is_none()
+    }
+
+    /// The positions of the rules that may match the key, in order, where one of its addresses has changed sets.
     #[inline(always)]
-    pub(crate) fn concern<S: Simd>(&self, simd: S, key: &Key) -> bool {
+    pub(crate) fn candidates<S: Simd>(&self, simd: S, key: &Key) -> Option<&[u32]> {
         let (src, dst) = key.bits();
-        match key.family() {
-            Key::V4 => either(simd, &self.v4, src, dst),
-            Key::V6 => either(simd, &self.v6, src, dst),
+        let (by_src, by_dst) = (self.src.as_deref(), self.dst.as_deref());
+        let by_src = by_src.and_then(|side| side.rules(simd, key.family(), src));
+        let by_dst = by_dst.and_then(|side| side.rules(simd, key.family(), dst));
+        match (by_src, by_dst) {
+            // Each of them has all that match.
+            (Some(a), Some(b)) => Some(if b.len() < a.len() { b } else { a }),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The most rules that are verified for one key.
+    pub(crate) fn longest(&self) -> usize {
+        self.src
+            .iter()
+            .chain(&self.dst)
+            .map(|side| side.v4.lists.longest().max(side.v6.lists.longest()))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// How many addresses or blocks there are.
+    pub(crate) fn len(&self) -> usize {
+        let Changed { src, dst } = &self.changed;
+        [src, dst].iter().map(|set| set.v4_intervals().len() + set.v6_intervals().len()).sum()
+    }
+}
+
+/// Both; none when they are too many.
+fn united(before: &AddressSet, more: &AddressSet) -> Option<AddressSet> {
+    if more.subtract(before).is_empty() {
+        return Some(before.clone());
+    }
+    let set = before.union(more);
+    let small = |count: u128| count < LARGEST;
+    let fits = set.v4_intervals().len() <= MOST
+        && set.v6_intervals().len() <= MOST
+        && more.v4_intervals().iter().all(|&(first, last)| small(u128::from(last - first)))
+        && more.v6_intervals().iter().all(|&(first, last)| small(last - first));
+    fits.then_some(set)
+}
+
+impl Side {
+    fn new(changed: &AddressSet, rules: &RuleList, of: fn(&Rule) -> &Addresses) -> Option<Self> {
+        Some(Self { v4: Named::new(changed, rules, of)?, v6: Named::new(changed, rules, of)? })
+    }
+
+    #[inline(always)]
+    fn rules<S: Simd>(&self, simd: S, family: u8, address: [u64; 2]) -> Option<&[u32]> {
+        match family {
+            Key::V4 => self.v4.rules(simd, address),
+            Key::V6 => self.v6.rules(simd, address),
             // The engine does not answer for such a key anyway.
-            _ => true,
+            _ => None,
         }
     }
 }
 
-#[inline(always)]
-fn either<A: Address, S: Simd>(simd: S, tree: &Axis<A>, src: [u64; 2], dst: [u64; 2]) -> bool {
-    tree.class(simd, A::from_halves(src)) | tree.class(simd, A::from_halves(dst)) != 0
+impl<A: Address> Named<A> {
+    fn new(changed: &AddressSet, rules: &RuleList, of: fn(&Rule) -> &Addresses) -> Option<Self> {
+        let changed = A::intervals(changed);
+        // The members of each set among the changed addresses. Sets are shared by many rules.
+        let mut sets: HashMap<*const AddressSet, Vec<(A, A)>, RandomState> = HashMap::default();
+        for rule in rules.iter() {
+            if let Addresses::Set(set) = of(rule) {
+                sets.entry(Arc::as_ptr(set)).or_insert_with(|| members(A::intervals(set), changed));
+            }
+        }
+        let mut cover = Cover::new();
+        for (at, rule) in (0u32..).zip(rules.iter()) {
+            let intervals = match of(rule) {
+                Addresses::Any => changed,
+                Addresses::Set(set) => &sets[&Arc::as_ptr(set)],
+            };
+            if !intervals.is_empty() {
+                cover.add_set(at, intervals);
+            }
+        }
+        let bounds = Bounds { longest: CANDIDATES, items: ALL_CANDIDATES };
+        let (pieces, lists) = cover.lists(bounds, &BuildOptions::default()).ok().flatten()?;
+        Some(Self { axis: Axis::new(only(changed, &pieces.classed())), lists })
+    }
+
+    #[inline(always)]
+    fn rules<S: Simd>(&self, simd: S, address: [u64; 2]) -> Option<&[u32]> {
+        let list = self.axis.class(simd, A::from_halves(address));
+        (list != UNCHANGED).then(|| self.lists.get(list as usize))
+    }
 }
 
-/// Class 1 inside the intervals, 0 outside.
-fn tree<A: Address>(intervals: &[(A, A)]) -> Axis<A> {
-    let mut pieces = Classed { lasts: Vec::new(), class_of: Vec::new() };
+/// What is in both. The second has few intervals, which are looked up in the first.
+fn members<A: Address>(set: &[(A, A)], few: &[(A, A)]) -> Vec<(A, A)> {
+    let mut both = Vec::new();
+    for &(first, last) in few {
+        let from = set.partition_point(|&(_, end)| end < first);
+        let inside = set[from..].iter().take_while(|&&(begin, _)| begin <= last);
+        both.extend(inside.map(|&(begin, end)| (begin.max(first), end.min(last))));
+    }
+    both
+}
+
+/// The pieces inside the intervals with their classes, and those outside with [`UNCHANGED`].
+fn only<A: Address>(intervals: &[(A, A)], pieces: &Classed<A>) -> Classed<A> {
+    let mut only = Classed { lasts: Vec::new(), class_of: Vec::new() };
+    let ends = pieces.lasts.iter().copied().chain([A::LAST]);
+    let mut pieces = ends.zip(&pieces.class_of).peekable();
     for &(first, last) in intervals {
         if let Some(before) = first.previous() {
-            pieces.lasts.push(before);
-            pieces.class_of.push(0);
+            only.lasts.push(before);
+            only.class_of.push(UNCHANGED);
         }
-        pieces.lasts.push(last);
-        pieces.class_of.push(1);
+        while pieces.next_if(|&(end, _)| end < first).is_some() {}
+        // A piece may reach into the next interval.
+        while let Some(&(end, &class)) = pieces.peek() {
+            only.lasts.push(end.min(last));
+            only.class_of.push(class);
+            if end >= last {
+                break;
+            }
+            pieces.next();
+        }
     }
-    if pieces.lasts.last() == Some(&A::LAST) {
-        pieces.lasts.pop();
+    if only.lasts.last() == Some(&A::LAST) {
+        only.lasts.pop();
     } else {
-        pieces.class_of.push(0);
+        only.class_of.push(UNCHANGED);
     }
-    Axis::new(pieces)
+    only
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::simd::Scalar;
+    use crate::{Action, OriginId};
     use std::net::IpAddr;
 
     fn set(addresses: &[&str]) -> AddressSet {
         addresses.iter().map(|address| address.parse::<IpAddr>().unwrap()).collect()
     }
 
+    fn found(changed: &Changed, rules: Vec<Rule>) -> Option<Exceptions> {
+        let mut exceptions = Exceptions::new().with(changed)?;
+        exceptions.find(&RuleList::from(rules)).then_some(exceptions)
+    }
+
+    fn from(src: Addresses, dst: Addresses) -> Rule {
+        Rule { src, dst, ..Rule::any(Action::Allow, OriginId(0)) }
+    }
+
     #[test]
-    fn a_key_is_concerned_by_either_address() {
-        let changed = set(&[
-            "0.0.0.0",
-            "10.0.0.1",
-            "255.255.255.255",
-            "fd00::1",
-            "::",
-            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
-        ]);
-        let exceptions = Exceptions::new().with(&changed).unwrap();
+    fn a_key_is_concerned_where_its_address_has_changed_and_by_the_rules_that_name_it() {
+        let ends =
+            ["0.0.0.0", "10.0.0.1", "255.255.255.255", "fd00::1", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"];
         let all = ["0.0.0.0", "0.0.0.1", "10.0.0.0", "10.0.0.1", "10.0.0.2", "255.255.255.254", "255.255.255.255"];
         let more = ["::", "::1", "fd00::", "fd00::1", "fd00::2", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"];
+        let changed = Changed { src: set(&ends), dst: set(&["10.0.0.2", "fd00::2"]) };
+        let rules = vec![
+            from(set(&all[..3]).into(), Addresses::Any),
+            from(Addresses::Any, set(&["10.0.0.2", "fd00::2"]).into()),
+            from(set(&more).into(), set(&["::1"]).into()),
+            from(set(&ends).into(), Addresses::Any),
+            from(set(&["10.9.9.9"]).into(), set(&["10.9.9.9"]).into()),
+        ];
+        let exceptions = found(&changed, rules.clone()).unwrap();
         for family in [&all[..], &more[..]] {
             for src in family {
                 for dst in family {
                     let (src, dst): (IpAddr, IpAddr) = (src.parse().unwrap(), dst.parse().unwrap());
-                    let key = Key::new(src, dst, 6, 1, 1);
-                    assert_eq!(
-                        exceptions.concern(Scalar, &key),
-                        changed.contains(src) || changed.contains(dst),
-                        "{key:?}"
-                    );
+                    let named = |of: fn(&Rule) -> &Addresses, address| -> Vec<u32> {
+                        (0..).zip(&rules).filter(|(_, rule)| of(rule).contains(address)).map(|(at, _)| at).collect()
+                    };
+                    let by_src = changed.src.contains(src).then(|| named(|rule| &rule.src, src));
+                    let by_dst = changed.dst.contains(dst).then(|| named(|rule| &rule.dst, dst));
+                    let candidates = exceptions.candidates(Scalar, &Key::new(src, dst, 6, 1, 1)).map(<[u32]>::to_vec);
+                    assert_eq!(candidates.is_some(), by_src.is_some() || by_dst.is_some(), "{src} to {dst}");
+                    assert!(candidates == by_src || candidates == by_dst, "{src} to {dst}");
                 }
             }
         }
-        assert!(!Exceptions::new().concern(Scalar, &Key::new("::".parse().unwrap(), "::".parse().unwrap(), 6, 1, 1)));
+        let none = found(&Changed::default(), rules).unwrap();
+        assert!(none.is_empty());
+        assert_eq!(none.candidates(Scalar, &Key::new("::".parse().unwrap(), "::".parse().unwrap(), 6, 1, 1)), None);
     }
 
     #[test]
     fn many_or_large_blocks_are_no_exceptions() {
+        let with = |exceptions: &Exceptions, src: AddressSet| exceptions.with(&Changed { src, ..Changed::default() });
         let block: ipnet::IpNet = "10.0.0.0/23".parse().unwrap();
-        assert!(Exceptions::new().with(&AddressSet::from_iter([block])).is_none());
+        assert!(with(&Exceptions::new(), AddressSet::from_iter([block])).is_none());
         let pods = |count: u32| (0..count).map(|at| IpAddr::from((2 * at).to_be_bytes())).collect::<AddressSet>();
-        let full = Exceptions::new().with(&pods(128)).unwrap();
-        assert!(full.with(&set(&["10.0.0.1"])).is_none());
-        assert!(full.with(&set(&["fd00::1"])).is_some());
+        let full = with(&Exceptions::new(), pods(128)).unwrap();
+        assert!(with(&full, set(&["10.0.0.1"])).is_none());
+        assert!(with(&full, set(&["fd00::1"])).is_some());
+        assert!(full.with(&Changed { dst: set(&["10.0.0.1"]), ..Changed::default() }).is_some());
+    }
+
+    #[test]
+    fn an_address_that_too_many_rules_name_is_no_exception() {
+        let changed = Changed { src: set(&["10.0.0.1"]), ..Changed::default() };
+        let named = |count: usize| vec![from(set(&["10.0.0.1", "10.0.0.9"]).into(), Addresses::Any); count];
+        assert_eq!(found(&changed, named(CANDIDATES)).map(|exceptions| exceptions.longest()), Some(CANDIDATES));
+        assert!(found(&changed, named(CANDIDATES + 1)).is_none());
+        // Rules that name others do not count, however many they are.
+        let others = vec![from(set(&["10.0.0.9"]).into(), Addresses::Any); 10 * CANDIDATES];
+        assert_eq!(found(&changed, others).map(|exceptions| exceptions.longest()), Some(0));
     }
 }

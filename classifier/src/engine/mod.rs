@@ -9,25 +9,24 @@
 //!
 //!   or, where the classes multiply to few:       cells[17, 204, 3, 0] -> rule
 //!   or, where a class of sources has few rules:  its own tree over the destinations -> services of four rules -> rule
-//!   or, where a pair of classes has few rules:   blocks[17, 204] -> services and ports of four rules -> rule
+//!   or, where all of that is too much:           the same for 1,024 rules after the other
 //! ```
 //!
-//! Five structures share the search ([`axis`], [`ports`], cut by [`cover`]). The compiler takes the first that fits:
-//! the **cross product** of the classes ([`cross`]) if it fits a cache; **set pruning** ([`pruning`]) if no rule looks
+//! Five structures share the search ([`axis`], [`ports`], cut by [`cover`] and [`sweep`]). The compiler takes the first that
+//! fits: the **cross product** of the classes ([`cross`]) if it fits a cache; **set pruning** ([`pruning`]) if no rule looks
 //! at source ports and the classes share few rules; **bit vectors** ([`vectors`]) whose bits are rules, up to 1,024 of
-//! them; for longer lists bit vectors of the widest rules beside **class pairs** ([`pairs`]) for the others; and bit
-//! vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]). Keys are worked on
-//! in blocks of [`BLOCK`], stage by stage, with as few branches as can be: a wrongly predicted one costs as much as
-//! intersecting ten rows.
+//! them; for longer lists bit vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]); and **segments**
+//! ([`segments`]), bit vectors of 1,024 rules after the other. Keys are worked on in blocks of [`BLOCK`], stage by stage, with
+//! as few branches as can be: a wrongly predicted one costs as much as intersecting ten rows.
 //!
 //! **Invariant.** A row's bit of a direct rule is exact; a tuple's bit may be set in vain but never missing. So the
 //! smallest code among the direct bits left and the entries verified is the first rule that matches. A pruned list
-//! holds every rule of its class and piece, in order, and a pair's list every rule of its classes that is not direct.
+//! holds every rule of its class and piece, in order; a segment's rules come before those of the next.
 //!
 //! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
-//! rows, 64 probes, 16 entries verified per probe; or one pair of classes, or a piece, whose list has 32 services. A
-//! list that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which addresses the
-//! compiled form is out of date.
+//! rows, 64 probes, 16 entries verified per probe; or a piece whose list has 32 services; or 64 segments of 4 searches and 2
+//! chunks each. A list that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which
+//! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them.
 //!
 //! # What lost, by how much
 //!
@@ -42,13 +41,17 @@
 //! | node exit, 10,000 / 50,000 / 200,000 rules | set pruning 8.5 / 12 / 35 | vectors and tuples 20 / 22 / 55; vectors alone 75 (10,000) |
 //! | acl1, 1k / 10k / 100k rules | set pruning 9.7 / 10 / 12 | vectors 12.7, vectors and tuples 23 / 22; vectors alone 68 (10k) |
 //! | fw1, ipc1, 1k rules | vectors 11.4 / 12.4 | tuples 17.1 / 19.9 |
-//! | fw1, 10k rules | vectors and tuples 21 | vectors alone 68; no shape dissolved 36; class pairs: 8 million lists |
-//! | ipc1, 10k rules | class pairs 20 (burst 1: 38) | vectors and tuples 31 (burst 1: 64); vectors alone 70 |
+//! | fw1, 10k rules | vectors and tuples 21 | vectors alone 68; no shape dissolved 36 |
+//! | ipc1, 10k rules | vectors and tuples 31 (burst 1: 64) | class pairs 20 (burst 1: 38); vectors alone 70 |
+//! | 40,000 rules of crossing ranges of both ports | segments 4,000 (burst 1: 12,000) | a scan 280,000 |
 //!
-//! Of the 31 ns of ipc1.10k with tuples 17 were their 1.9 probes and 3.7 verified rules, 6 the search, 4 the rows. Class
-//! pairs with fewer direct rules: 512 are 17.5 ns (burst 1: 34), 256 17.9, for 9.4 and 15.7 MB where 1,024 take 2.6;
-//! none at all, which is set pruning of source ports too, would be 1.5 million lines, 97 MB. On ipc1.1k and fw1.1k pairs
-//! are 14.5 each, where all rules as vectors are 11.5 and 10.8.
+//! Of the 31 ns of ipc1.10k with tuples 17 are their 1.9 probes and 3.7 verified rules, 6 the search, 4 the rows. **Class
+//! pairs** lost although they took two thirds of that: the 1,024 widest rules as bits, and for each pair of a source's and a
+//! destination's class a short list of the others, with source ports. Only lists with source ports came to them, which
+//! no policy has. Of those that were measured they served one; the other list made by the same seed (pub_ipc_10k) exceeded their
+//! bounds, like all fw1 and the other ipc1 lists, and took two to five times as long to compile for having been tried.
+//! Without them ipc1.10k is still 1.2 times as fast as rte_acl, and 2.2 times at burst 1. Set pruning of source ports too would
+//! be 1.5 million lines, 97 MB.
 //!
 //! Parts that were changed, by what the same lists took before: services and ports in tables instead of search trees,
 //! 10 to 15 % less on lists of 1k rules and 8 % on a pod's; the root of a tree compared with one point at a time
@@ -67,14 +70,13 @@ mod axis;
 mod cover;
 mod cross;
 mod exceptions;
-mod pairing;
-mod pairs;
-mod partition;
 mod plan;
 mod ports;
 mod pruning;
 mod removal;
 mod rules;
+mod segments;
+mod sweep;
 mod tuples;
 mod vectors;
 
@@ -83,16 +85,16 @@ use std::sync::Arc;
 
 use address::{Address, Fields};
 use axis::{Axis, Search};
-pub(crate) use exceptions::Exceptions;
+pub(crate) use exceptions::{Changed, Exceptions};
 use rules::LiveRules;
 pub(crate) use rules::Protocols;
 
 use crate::simd::{Chunk, Simd};
 use crate::{BuildError, BuildOptions, Rule};
 use cross::Cross;
-use pairs::Pairs;
 use ports::Ports;
 use pruning::Pruned;
+use segments::Segments;
 use vectors::Vectors;
 
 /// Keys that are searched together. 32 is the burst of AF_XDP and DPDK drivers; the misses of 32 keys overlap.
@@ -247,8 +249,8 @@ impl Retracted {
 enum Matcher<A> {
     Cross(Axes<A>, Cross),
     Pruned(Pruned<A>),
-    Paired(Axes<A>, Pairs),
     Vectors(Axes<A>, Vectors<A>),
+    Segments(Segments<A>),
 }
 
 /// What the compiler may choose from. Tests forbid structures to see the others work.
@@ -258,17 +260,17 @@ pub(crate) struct Choice {
     pub(crate) cells: usize,
     /// Whether each class of an address may have a tree of its own.
     pub(crate) pruned: bool,
-    /// How many rules may be direct beside a table of the pairs of classes; none forbids such tables.
-    pub(crate) paired: Option<usize>,
     /// The longest list whose rules are all direct.
     pub(crate) all_direct: usize,
     /// The most bits that small tuples are dissolved into.
     pub(crate) dissolved: usize,
+    /// Forces segments of so many rules.
+    pub(crate) segment: Option<usize>,
 }
 
 impl Choice {
     /// One bit for each of at most 64 rules.
-    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, paired: None, all_direct: 64, dissolved: 0 };
+    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None };
 }
 
 impl Default for Choice {
@@ -276,9 +278,9 @@ impl Default for Choice {
         Self {
             cells: cross::MAX_CELLS,
             pruned: true,
-            paired: Some(pairing::DIRECT),
             all_direct: plan::ALL_DIRECT,
             dissolved: plan::DISSOLVED,
+            segment: None,
         }
     }
 }
@@ -292,19 +294,37 @@ impl<A: Address> Family<A> {
     ) -> Result<Self, BuildError> {
         options.proceed()?;
         let live = LiveRules::new(rules, protocols);
-        let (matcher, live) = if let Some((axes, cross)) = Cross::build(&live, options, choice.cells)? {
-            (Matcher::Cross(axes, cross), Vec::new())
-        } else if let Some(pruned) = Pruned::build(&live, options, choice)? {
-            (Matcher::Pruned(pruned), Vec::new())
-        } else if let Some((axes, pairs)) = Pairs::build(&live, options, choice)? {
-            let live = vec![Chunk([u64::MAX; 8]); pairs.worst_case().chunks];
-            (Matcher::Paired(axes, pairs), live)
-        } else {
-            let (axes, vectors) = Vectors::build(&live, options, choice)?;
-            let live = vec![Chunk([u64::MAX; 8]); vectors.chunks()];
-            (Matcher::Vectors(axes, vectors), live)
+        let whole = match choice.segment {
+            Some(_) => Err(BuildError::TooComplex),
+            None => Self::whole(&live, options, choice),
         };
-        let family = Self { matcher: Arc::new(matcher), retracted: Retracted { live, codes: Vec::new() } };
+        let is_short = live.rules.len() <= choice.segment.unwrap_or(segments::SEGMENT);
+        match whole {
+            Err(BuildError::TooComplex | BuildError::TooLarge { .. }) if choice.segment.is_some() || !is_short => {
+                let segments = Segments::build(&live, options, choice.segment.unwrap_or(segments::SEGMENT))?;
+                let chunks = segments.chunks();
+                Ok(Self::new(Matcher::Segments(segments), chunks))
+            }
+            built => built,
+        }
+    }
+
+    fn new(matcher: Matcher<A>, chunks: usize) -> Self {
+        let live = vec![Chunk([u64::MAX; 8]); chunks];
+        Self { matcher: Arc::new(matcher), retracted: Retracted { live, codes: Vec::new() } }
+    }
+
+    /// The whole list in one structure.
+    fn whole(live: &LiveRules<'_, A>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
+        let family = if let Some((axes, cross)) = Cross::build(live, options, choice.cells)? {
+            Self::new(Matcher::Cross(axes, cross), 0)
+        } else if let Some(pruned) = Pruned::build(live, options, choice)? {
+            Self::new(Matcher::Pruned(pruned), 0)
+        } else {
+            let (axes, vectors) = Vectors::build(live, options, choice)?;
+            let chunks = vectors.chunks();
+            Self::new(Matcher::Vectors(axes, vectors), chunks)
+        };
         let max_bytes = options.max_bytes;
         if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
     }
@@ -319,8 +339,8 @@ impl<A: Address> Family<A> {
                 return Some(Self { matcher: Arc::new(Matcher::Cross(axes.clone(), cross)), ..family });
             }
             Matcher::Pruned(_) => {}
-            Matcher::Paired(_, pairs) => family.retracted.clear(pairs.place(code)),
             Matcher::Vectors(_, vectors) => family.retracted.clear(vectors.place(code)),
+            Matcher::Segments(segments) => family.retracted.clear(segments.place(code)),
         }
         let codes = &mut family.retracted.codes;
         codes.insert(codes.partition_point(|&gone| gone < code), code);
@@ -333,8 +353,11 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, cross) => cross.decide(&axes.classes(simd, block), block.len),
             Matcher::Pruned(pruned) => pruned.decide(simd, block, &self.retracted.codes),
-            Matcher::Paired(axes, pairs) => pairs.decide(simd, &axes.classes(simd, block), block, &self.retracted),
-            Matcher::Vectors(axes, vectors) => vectors.decide(simd, &axes.classes(simd, block), block, &self.retracted),
+            Matcher::Vectors(axes, vectors) => {
+                let Retracted { live, codes } = &self.retracted;
+                vectors.decide(simd, &axes.classes(simd, block), block, live, codes)
+            }
+            Matcher::Segments(segments) => segments.decide(simd, block, &self.retracted.live),
         }
     }
 
@@ -345,13 +368,11 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, cross) => cross.decide_one(axes.classes_of(simd, packet)),
             Matcher::Pruned(pruned) => pruned.decide_one(simd, packet, &self.retracted.codes),
-            Matcher::Paired(axes, pairs) => {
-                let classes = axes.classes_of(simd, packet);
-                pairs.decide_one(simd, classes, packet.service, packet.src_port, &self.retracted)
-            }
             Matcher::Vectors(axes, vectors) => {
-                vectors.decide_one(simd, axes.classes_of(simd, packet), packet, &self.retracted)
+                let Retracted { live, codes } = &self.retracted;
+                vectors.decide_one(simd, axes.classes_of(simd, packet), packet, live, codes)
             }
+            Matcher::Segments(segments) => segments.decide_one(simd, packet, &self.retracted.live),
         }
     }
 
@@ -360,10 +381,10 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
             Matcher::Pruned(pruned) => pruned.cost(simd, packet),
-            Matcher::Paired(axes, pairs) => Cost { steps: axes.depth(), ..pairs.cost(axes.classes_of(simd, packet)) },
             Matcher::Vectors(axes, vectors) => {
                 Cost { steps: axes.depth(), ..vectors.cost(axes.classes_of(simd, packet), packet) }
             }
+            Matcher::Segments(segments) => segments.cost(simd, packet, &self.retracted.live),
         }
     }
 
@@ -372,8 +393,8 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
             Matcher::Pruned(pruned) => pruned.worst_case(),
-            Matcher::Paired(axes, pairs) => Cost { steps: axes.depth(), ..pairs.worst_case() },
             Matcher::Vectors(axes, vectors) => Cost { steps: axes.depth(), ..vectors.worst_case() },
+            Matcher::Segments(segments) => segments.worst_case(),
         }
     }
 
@@ -381,8 +402,8 @@ impl<A: Address> Family<A> {
         match &*self.matcher {
             Matcher::Cross(axes, cross) => axes.bytes() + cross.bytes(),
             Matcher::Pruned(pruned) => pruned.bytes(),
-            Matcher::Paired(axes, pairs) => axes.bytes() + pairs.bytes(),
             Matcher::Vectors(axes, vectors) => axes.bytes() + vectors.bytes(),
+            Matcher::Segments(segments) => segments.bytes(),
         }
     }
 
@@ -392,8 +413,8 @@ impl<A: Address> Family<A> {
                 format!("cross product of {} cells, {} search steps", cross.cells(), axes.depth())
             }
             Matcher::Pruned(pruned) => pruned.describe(),
-            Matcher::Paired(axes, pairs) => format!("{}, {} search steps", pairs.describe(), axes.depth()),
             Matcher::Vectors(axes, vectors) => format!("{}, {} search steps", vectors.describe(), axes.depth()),
+            Matcher::Segments(segments) => segments.describe(),
         }
     }
 }

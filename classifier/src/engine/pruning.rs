@@ -14,8 +14,9 @@
 
 use super::address::{Address, Fields};
 use super::axis::Axis;
-use super::partition::{Bounds, Event, Lists, Pieces, Side};
+use super::cover::Cover;
 use super::rules::{Live, LiveRules};
+use super::sweep::{Bounds, Event, Lists, Pieces, Sweep};
 use super::{Block, Choice, Cost};
 use crate::simd::{BRANCHES, CONTINUED, Kernel, List, Node, Services, Simd, prefetch};
 use crate::{BuildError, BuildOptions, PortRange};
@@ -98,13 +99,17 @@ impl<A: Address> Trees<A> {
         let count = live.rules.len();
         let most = (count * COPIES).max(FEW).min(MANY + 2 * count).min(options.max_bytes / 8);
         let intervals = |rule: &Live<'a, A>| if destination_first { rule.dst } else { rule.src };
-        let Some(Side { pieces: first, classes }) = Side::new(live, intervals, most) else { return Ok(None) };
-        let mut events = Vec::new();
-        let mut second = Pieces { lasts: Vec::new(), lists: Vec::new() };
-        let mut lists = Lists::new(Bounds { longest: LONGEST, positions: 4 * most, work: 16 * most });
+        if live.rules.iter().map(|rule| intervals(rule).len()).sum::<usize>() > most {
+            return Ok(None);
+        }
+        let mut cover = Cover::new();
+        (0u32..).zip(&live.rules).for_each(|(at, rule)| cover.add_set(at, intervals(rule)));
+        let bounds = Bounds { longest: most, items: most };
+        let Some((first, classes)) = cover.lists(bounds, options)? else { return Ok(None) };
+        let (mut events, mut second) = (Vec::new(), Pieces::new());
+        let mut sweep = Sweep::new(count, Lists::new(Bounds { longest: LONGEST, items: 4 * most }));
         let mut starts = vec![0];
         for class in 0..classes.len() {
-            options.proceed()?;
             events.clear();
             for &at in classes.get(class) {
                 let rule = &live.rules[at as usize];
@@ -114,12 +119,12 @@ impl<A: Address> Trees<A> {
                 }
                 events.extend(intervals.iter().flat_map(|&interval| Event::of(at, interval)));
             }
-            if lists.cut(&mut events, &mut second).is_none() {
+            if !sweep.cut(&[], &mut events, &mut second, options)? {
                 return Ok(None);
             }
             starts.push(second.lasts.len());
         }
-        Ok(Some(Self { destination_first, first, second, starts, lists }))
+        Ok(Some(Self { destination_first, first, second, starts, lists: sweep.into_sets() }))
     }
 
     fn compile(self, live: &LiveRules<'_, A>) -> Option<Pruned<A>> {
@@ -132,9 +137,9 @@ impl<A: Address> Trees<A> {
             }
             longest = longest.max(length);
         }
-        let lines: Vec<u32> = self.second.lists.iter().map(|&list| line_of[list as usize]).collect();
+        let lines: Vec<u32> = self.second.classes.iter().map(|&list| line_of[list as usize]).collect();
         let (nodes, depth) = forest(&self.second.lasts, &self.starts);
-        let (destination_first, first) = (self.destination_first, self.first.axis());
+        let (destination_first, first) = (self.destination_first, Axis::new(self.first.classed()));
         Some(Pruned { destination_first, first, nodes, depth, lines, services, longest })
     }
 }

@@ -82,7 +82,7 @@ pub(crate) struct Live<'a, A> {
 #[derive(Clone, Debug)]
 pub(crate) struct LiveRules<'a, A> {
     pub(crate) rules: Vec<Live<'a, A>>,
-    services: Vec<(u32, u32)>,
+    services: Arc<[(u32, u32)]>,
     /// The highest point of the service axis that a packet can have.
     pub(crate) last_service: u32,
 }
@@ -90,7 +90,7 @@ pub(crate) struct LiveRules<'a, A> {
 impl<'a, A: Address> LiveRules<'a, A> {
     pub(crate) fn new(rules: &'a [Rule], protocols: &Protocols) -> Self {
         let last_service = protocols.point(u8::MAX, u16::MAX);
-        let mut live = Self { rules: Vec::new(), services: Vec::new(), last_service };
+        let (mut live, mut all) = (Vec::new(), Vec::new());
         // The same set of services is taken apart once, so that rules that share it also share its intervals.
         let mut known: HashMap<Option<usize>, (u32, u32), RandomState> = HashMap::default();
         for (at, rule) in (0u32..).zip(rules) {
@@ -104,21 +104,26 @@ impl<'a, A: Address> LiveRules<'a, A> {
             };
             let services = *known.entry(set).or_insert_with(|| {
                 let index = |at: usize| u32::try_from(at).expect("MAX_RULES keeps lists far below 2^32 services");
-                let from = index(live.services.len());
-                protocols.intervals(&rule.services, &mut live.services);
-                (from, index(live.services.len()))
+                let from = index(all.len());
+                protocols.intervals(&rule.services, &mut all);
+                (from, index(all.len()))
             });
             if services.0 == services.1 {
                 continue;
             }
             let src_ports = (u32::from(rule.src_ports.first), u32::from(rule.src_ports.last));
             let code = Verdict::by(rule.action, at).code();
-            live.rules.push(Live { code, src, dst, src_ports, services });
+            live.push(Live { code, src, dst, src_ports, services });
             if *rule == Rule::any(rule.action, rule.origin) {
                 break;
             }
         }
-        live
+        Self { rules: live, services: all.into(), last_service }
+    }
+
+    /// Some of the rules.
+    pub(crate) fn with(&self, rules: &[Live<'a, A>]) -> Self {
+        Self { rules: rules.to_vec(), services: self.services.clone(), last_service: self.last_service }
     }
 
     /// The services of a rule as intervals of points.

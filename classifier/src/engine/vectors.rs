@@ -6,7 +6,7 @@ use super::cover::{self, Covers};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::{Tuples, lanes};
-use super::{Axes, Block, Choice, Classes, Cost, Retracted};
+use super::{Axes, Block, Choice, Classes, Cost};
 use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
@@ -14,10 +14,10 @@ use crate::{BuildError, BuildOptions};
 const MAX_BITS: usize = 1 << 14;
 
 /// Bits of a chunk.
-pub(super) const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
 
 /// Codes of a chunk: one per bit, and more up to the place that stands for none.
-pub(super) const CHUNK_CODES: usize = NO_BIT + 1;
+const CHUNK_CODES: usize = NO_BIT + 1;
 
 /// Probes that wait for their cache lines together: four per key of a block, and room for a key that has 64.
 const PROBES: usize = 192;
@@ -94,9 +94,9 @@ impl<A: Address> Vectors<A> {
         simd: S,
         classes: &Classes<N>,
         block: &Block<A, N>,
-        retracted: &Retracted,
+        live: &[Chunk],
+        gone: &[u32],
     ) -> [u32; N] {
-        let live = &retracted.live[..];
         let mut best = [u32::MAX; N];
         let mut tuples = [0; N];
         let len = block.len;
@@ -119,13 +119,7 @@ impl<A: Address> Vectors<A> {
             }
         }
         if self.tuple_bits != 0 {
-            simd.call(Probe {
-                tables: &self.tuples,
-                gone: &retracted.codes,
-                tuples: &tuples[..len],
-                block,
-                best: &mut best,
-            });
+            simd.call(Probe { tables: &self.tuples, gone, tuples: &tuples[..len], block, best: &mut best });
         }
         if let Rows::Chunks { rows, each: each @ 3.. } = &self.rows {
             simd.call(MeetRest { rows, live, codes: &self.codes, each: *each, classes, best: &mut best[..len] });
@@ -140,9 +134,9 @@ impl<A: Address> Vectors<A> {
         simd: S,
         [a, b, c, d]: [u32; 4],
         packet: &Fields<A>,
-        retracted: &Retracted,
+        live: &[Chunk],
+        gone: &[u32],
     ) -> u32 {
-        let live = &retracted.live[..];
         let (mut best, tuples) = match &self.rows {
             Rows::Words(rows) => {
                 let row = |class: u32| rows[class as usize];
@@ -160,7 +154,7 @@ impl<A: Address> Vectors<A> {
             for tuple in bits(tuples) {
                 let (first, end) = self.tuples.run(self.tuples.bucket(tuple, packet));
                 for entry in first..end {
-                    best = best.min(self.tuples.verify(simd, entry, &lanes, &retracted.codes));
+                    best = best.min(self.tuples.verify(simd, entry, &lanes, gone));
                 }
             }
         }
@@ -229,7 +223,7 @@ impl<A: Address> Vectors<A> {
 }
 
 /// The codes of the bits of so many chunks, [`CHUNK_CODES`] for each.
-pub(super) fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
+fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
     let mut placed = vec![u32::MAX; chunks * CHUNK_CODES];
     for (placed, codes) in placed.chunks_exact_mut(CHUNK_CODES).zip(codes.chunks(CHUNK_BITS)) {
         placed[..codes.len()].copy_from_slice(codes);
@@ -238,21 +232,21 @@ pub(super) fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
 }
 
 /// Where a code is among those of all chunks' bits: the chunk and the place in that.
-pub(super) fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
+fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
     let at = codes.iter().position(|&direct| direct == code)?;
     Some((at / CHUNK_CODES, at % CHUNK_CODES))
 }
 
 /// Intersects the first `CHUNKS` (1 or 2) chunks of each key: the best direct rule, and the tuples that may have a
 /// better one. Both chunks always, because whether the first has a rule is not predictable.
-pub(super) struct Meet<'a, const N: usize, const CHUNKS: usize> {
-    pub(super) rows: &'a [Chunk],
-    pub(super) live: &'a [Chunk],
-    pub(super) codes: &'a [u32],
-    pub(super) aside: u64,
-    pub(super) classes: &'a Classes<N>,
-    pub(super) best: &'a mut [u32],
-    pub(super) tuples: &'a mut [u64],
+struct Meet<'a, const N: usize, const CHUNKS: usize> {
+    rows: &'a [Chunk],
+    live: &'a [Chunk],
+    codes: &'a [u32],
+    aside: u64,
+    classes: &'a Classes<N>,
+    best: &'a mut [u32],
+    tuples: &'a mut [u64],
 }
 
 impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {

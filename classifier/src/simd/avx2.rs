@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd, Transport};
+use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 
 /// Proof that the CPU has AVX2, BMI1, BMI2, LZCNT and POPCNT.
 #[derive(Clone, Copy, Debug)]
@@ -95,23 +95,6 @@ impl Simd for Avx2 {
             _mm_movemask_ps(_mm_castsi128_ps(inside))
         };
         line.codes[(inside | 1 << Services::RULES).trailing_zeros() as usize]
-    }
-
-    #[inline(always)]
-    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32 {
-        // SAFETY: an Avx2 exists, so the CPU has the features; each array is 16 readable bytes.
-        let inside = unsafe {
-            let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
-            let above = _mm_sub_epi32(_mm_set1_epi32(service.cast_signed()), load(&line.first));
-            let ports = _mm_loadu_si128((&raw const line.src_ports).cast());
-            let port_above = _mm_sub_epi16(_mm_set1_epi16(src_port.cast_signed()), ports);
-            // Unsigned `above <= width` where the smaller of both is `above`.
-            let inside = _mm_cmpeq_epi32(_mm_min_epu32(above, load(&line.width)), above);
-            let port_inside = _mm_cmpeq_epi16(_mm_min_epu16(port_above, _mm_srli_si128(ports, 8)), port_above);
-            let both = _mm_and_si128(inside, _mm_unpacklo_epi16(port_inside, port_inside));
-            _mm_movemask_ps(_mm_castsi128_ps(both))
-        };
-        line.picked(inside.cast_unsigned())
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Avx2, Chunk, Kernel, NODE, Node, Services, Simd, Transport};
+use super::{Avx2, Chunk, Kernel, NODE, Node, Services, Simd};
 
 /// Proof that the CPU has AVX-512 F, BW, DQ and VL beside what [`Avx2`] proves.
 #[derive(Clone, Copy, Debug)]
@@ -79,21 +79,6 @@ impl Simd for Avx512 {
             _mm_cmple_epu32_mask(above, load(&line.width))
         };
         line.codes[(u32::from(inside) | 1 << Services::RULES).trailing_zeros() as usize]
-    }
-
-    #[inline(always)]
-    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32 {
-        // SAFETY: an Avx512 exists, so the CPU has the features; each array is 16 readable bytes.
-        let inside = unsafe {
-            let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
-            let above = _mm_sub_epi32(_mm_set1_epi32(service.cast_signed()), load(&line.first));
-            let ports = _mm_loadu_si128((&raw const line.src_ports).cast());
-            let port_above = _mm_sub_epi16(_mm_set1_epi16(src_port.cast_signed()), ports);
-            // The upper four lanes compare with zeros, and do not count.
-            let port_inside = _mm_cmple_epu16_mask(port_above, _mm_srli_si128(ports, 8));
-            _mm_cmple_epu32_mask(above, load(&line.width)) & port_inside
-        };
-        line.picked(u32::from(inside) & 0xf)
     }
 
     #[inline(always)]

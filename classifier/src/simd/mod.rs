@@ -22,7 +22,6 @@ mod scalar;
 mod services;
 #[cfg(test)]
 mod tests;
-mod transport;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -31,7 +30,6 @@ pub(crate) use avx512::Avx512;
 pub(crate) use list::List;
 pub(crate) use scalar::Scalar;
 pub(crate) use services::{CONTINUED, Services};
-pub(crate) use transport::Transport;
 
 /// How many separators a search node holds: 16 of 32 bits are one cache line and one AVX-512 register.
 pub(crate) const NODE: usize = 16;
@@ -124,10 +122,6 @@ pub(crate) trait Simd: Copy {
 
     /// The code of the first of the line's rules that holds the service, the line's last number when none does.
     fn pick(self, line: &Services, service: u32) -> u32;
-
-    /// The code of the first of the line's rules that holds both. When none does, [`CONTINUED`] if the list goes on, and
-    /// `u32::MAX` if not.
-    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32;
 
     /// Whether each of four points lies in its interval, given by its first number and its length less one.
     fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool;

@@ -1,6 +1,6 @@
 //! The level that every CPU has.
 
-use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd, Transport};
+use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 
 /// Plain Rust. The compiler may still use what the target guarantees (SSE2 on x86-64).
 #[derive(Clone, Copy, Debug)]
@@ -41,15 +41,6 @@ impl Simd for Scalar {
         let inside = |at: usize| u32::from(service.wrapping_sub(line.first[at]) <= line.width[at]) << at;
         let inside = inside(0) | inside(1) | inside(2) | inside(3) | 1 << Services::RULES;
         line.codes[inside.trailing_zeros() as usize]
-    }
-
-    #[inline(always)]
-    fn pick_transport(self, line: &Transport, service: u32, src_port: u16) -> u32 {
-        let inside = |at: usize| {
-            let ports = src_port.wrapping_sub(line.src_ports[at]) <= line.src_ports[Transport::RULES + at];
-            u32::from((service.wrapping_sub(line.first[at]) <= line.width[at]) & ports) << at
-        };
-        line.picked(inside(0) | inside(1) | inside(2) | inside(3))
     }
 
     #[inline(always)]

@@ -50,10 +50,8 @@ struct Leaf<'a> {
     branch: &'a Node<u32>,
     line: &'a Services,
     point: u32,
-    transport: (&'a Transport, u16),
     child: &'a mut u32,
     picked: &'a mut u32,
-    picked_transport: &'a mut u32,
 }
 
 impl Kernel for Leaf<'_> {
@@ -61,17 +59,11 @@ impl Kernel for Leaf<'_> {
     fn run<S: Simd>(self, simd: S) {
         *self.child = simd.child(self.branch, self.point);
         *self.picked = simd.pick(self.line, self.point);
-        let (line, src_port) = self.transport;
-        *self.picked_transport = simd.pick_transport(line, self.point, src_port);
     }
 }
 
 fn edgy() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), Just(u32::MAX), Just(0x8000_0000), Just(0x7fff_ffff), any::<u32>(), 0u32..20]
-}
-
-fn edgy_port() -> impl Strategy<Value = u16> {
-    prop_oneof![Just(0), Just(u16::MAX), Just(0x8000), Just(0x7fff), any::<u16>(), 0u16..20]
 }
 
 /// Few different ones, so that high halves are often equal.
@@ -158,9 +150,7 @@ proptest! {
         mut separators in prop::array::uniform16(edgy()),
         first_child in 0u32..1 << 31,
         services in prop::collection::vec((edgy(), edgy()), 0..=Services::RULES),
-        ports in prop::array::uniform4((edgy_port(), edgy_port())),
-        (point, src_port) in (edgy(), edgy_port()),
-        continued in any::<bool>(),
+        point in edgy(),
     ) {
         // No packet's service is what stands for no rule.
         let point = point.min(NO_SERVICE - 1);
@@ -171,33 +161,15 @@ proptest! {
         let services: Vec<((u32, u32), u32)> =
             (10..).zip(services).map(|(code, (a, b))| ((a.min(b), a.max(b)), code)).collect();
         let inside = services.iter().find(|((first, last), _)| (*first..=*last).contains(&point));
-        let rules: Vec<_> = services
-            .iter()
-            .zip(ports)
-            .map(|(&((first, last), code), (a, b))| ((first.min(NO_SERVICE - 1), last), (a.min(b), a.max(b)), code))
-            .collect();
-        let transport = Transport::new(&rules, continued);
-        let both = rules
-            .iter()
-            .filter(|((first, last), ports, _)| {
-                (*first..=*last).contains(&point) && (ports.0..=ports.1).contains(&src_port)
-            })
-            .map(|&(.., code)| code);
-        let first_of_both = both.clone().next().unwrap_or(if continued { CONTINUED } else { u32::MAX });
-        prop_assert!(transport.matching(point, src_port.into()).eq(both));
-        prop_assert_eq!((transport.rules(), transport.is_continued()), (rules.len(), continued));
         for level in Level::available() {
-            let (mut child, mut picked, mut picked_transport) = (0, 0, 0);
+            let (mut child, mut picked) = (0, 0);
             level.call(Leaf {
                 branch: &Node::narrow(separators),
                 line: &Services::new(&services, 99),
                 point,
-                transport: (&transport, src_port),
                 child: &mut child,
                 picked: &mut picked,
-                picked_transport: &mut picked_transport,
             });
-            prop_assert_eq!(picked_transport, first_of_both, "{}", level.name());
             prop_assert_eq!(child, expected, "{}", level.name());
             prop_assert_eq!(picked, inside.map_or(99, |&(_, code)| code), "{}", level.name());
         }
@@ -274,13 +246,12 @@ mod guarded {
         branch[NODE - 1] = 150;
         let mut wides = Guarded::new(&[Node::wide(branch), Node::wide(tens)]);
         let (mut nodes, mut lines) = (Guarded::new(&[node]), Guarded::new(&[Services::new(&[((3, 9), 1)], 2)]));
-        let mut transports = Guarded::new(&[Transport::new(&[((3, 9), (7, 7), 1)], false)]);
         let mut chunks: [_; 5] = std::array::from_fn(|_| Guarded::new(&[Chunk([u64::MAX; 8])]));
         let [a, b, c, d, e] = &mut chunks;
         let rows = [a, b, c, d, e].map(|chunk| &chunk.numbers()[0]);
         for level in Level::available() {
             let (mut rank, mut met, mut within, mut child) = (0, (0, 0), false, 0);
-            let (mut picked, mut picked_transport) = (0, 0);
+            let mut picked = 0;
             let node = &nodes.numbers()[0];
             level.call(Steps {
                 node,
@@ -293,16 +264,7 @@ mod guarded {
                 within: &mut within,
             });
             let line = &lines.numbers()[0];
-            level.call(Leaf {
-                branch: node,
-                line,
-                point: 5,
-                transport: (&transports.numbers()[0], 7),
-                child: &mut child,
-                picked: &mut picked,
-                picked_transport: &mut picked_transport,
-            });
-            assert_eq!(picked_transport, 1, "{}", level.name());
+            level.call(Leaf { branch: node, line, point: 5, child: &mut child, picked: &mut picked });
             assert_eq!((rank, met, within, child, picked), (4, (0, 0), true, 151, 1), "{}", level.name());
             level.call(Wide { node: &wides.numbers()[0], point: 35 << 60, rank: &mut 0, child: Some(&mut child) });
             level.call(Wide { node: &wides.numbers()[1], point: 35 << 60, rank: &mut rank, child: None });

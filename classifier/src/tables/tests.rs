@@ -176,12 +176,12 @@ use std::collections::HashSet;
 /// Choices that force each structure to work on short lists.
 pub(super) fn choices() -> [Choice; 7] {
     let all = Choice::default();
-    let vectors = Choice { cells: 0, pruned: false, paired: None, ..all };
+    let vectors = Choice { cells: 0, pruned: false, ..all };
     [
         all,
         Choice { cells: 0, ..all },
-        Choice { all_direct: 0, paired: Some(0), ..vectors },
-        Choice { all_direct: 0, paired: Some(5), ..vectors },
+        Choice { segment: Some(3), ..all },
+        Choice { segment: Some(70), ..all },
         vectors,
         Choice { all_direct: 0, ..vectors },
         Choice { all_direct: 0, dissolved: 0, ..vectors },
@@ -387,6 +387,67 @@ fn a_member_of_a_large_set_comes_and_goes_without_a_build() {
         }
     }
     assert!(shared > 30, "compiled anew after {shared} changes");
+}
+
+/// A long list of rules for single sources, about sets that hold all pods: what a changed pod costs is the rules that name it.
+#[test]
+fn a_changed_member_of_a_long_lists_sets_costs_the_rules_that_name_it_and_no_more() {
+    let list = |pods: &[u32]| -> Vec<Rule> {
+        let sets = [1, 3, 7].map(|step| {
+            let members = pods.iter().filter(|&pod| pod / 2 % step == 0);
+            Addresses::from(members.map(|pod| std::net::IpAddr::from(pod.to_be_bytes())).collect::<crate::AddressSet>())
+        });
+        let one = |at: u32| {
+            let source = format!("172.16.{}.{}/32", at / 200, at % 200);
+            let set = if at.is_multiple_of(20) { at as usize % 3 } else { 2 };
+            let action = if at.is_multiple_of(5) { Action::Deny } else { Action::Allow };
+            Rule { dst: sets[set].clone(), ..rule(&source, u16::try_from(at % 9).unwrap(), action, at) }
+        };
+        (0..3000).map(one).chain([Rule::any(Action::Deny, OriginId(9))]).collect()
+    };
+    let mut pods: Vec<u32> = (0..2000).map(|at| 0x0a00_0000 + 2 * at).collect();
+    let before = Tables::build(list(&pods)).unwrap();
+    // A pod of the first set alone.
+    let pod = 0x0a10_0002;
+    pods.push(pod);
+    let rules = list(&pods);
+    let after = before.changed_to(&rules, &BuildOptions::default()).unwrap();
+    assert!(after.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled anew");
+    assert!(after.describe().contains("other sets: 1, rules verified for one: at most 51"), "{}", after.describe());
+    let to = |src: u32, dst: u32, port: u16| {
+        let address = |bits: u32| std::net::IpAddr::from(bits.to_be_bytes());
+        Key::new(address(0xac10_0000 + src), address(dst), protocol::TCP, 1, port)
+    };
+    let keys: Vec<Key> = (0..200)
+        .flat_map(|src| [pod, pods[0], 1].map(|dst| to(src, dst, u16::try_from(src % 9).unwrap())))
+        .chain([to(60, pod, 6), to(61, pod, 6)])
+        .collect();
+    let mut decided = HashSet::new();
+    for key in &keys {
+        assert_eq!(after.lookup(key), linear::scan(&rules, key), "{key:?}");
+        decided.insert(after.lookup(key).rule().filter(|_| key.dst() == std::net::IpAddr::from(pod.to_be_bytes())));
+        assert!(after.cost(key).entries <= after.worst_case().entries && after.worst_case().entries < 100);
+    }
+    assert!(decided.len() > 2, "{decided:?}");
+    assert_eq!(after.cost(&keys[0]).entries, 51);
+}
+
+#[test]
+fn an_address_that_too_many_rules_name_has_the_list_compiled() {
+    let list = |last: &str| -> Vec<Rule> {
+        let set: crate::AddressSet =
+            ["10.0.0.1", last].iter().map(|one| one.parse::<std::net::IpAddr>().unwrap()).collect();
+        let set = Addresses::from(set);
+        let one = |at: u16| Rule { src: set.clone(), ..rule("::/0", at, Action::Allow, at.into()) };
+        (0..1025).map(one).collect()
+    };
+    let before = Tables::build(list("10.0.0.9")).unwrap();
+    let after = before.changed_to(&list("10.0.0.7"), &BuildOptions::default()).unwrap();
+    assert!(after.delta.is_none(), "{}", after.describe());
+    for (src, port) in [("10.0.0.7", 1024), ("10.0.0.9", 1024), ("10.0.0.1", 7)] {
+        let key = key(src, port);
+        assert_eq!(after.lookup(&key), linear::scan(after.rules().iter(), &key), "{key:?}");
+    }
 }
 
 #[test]

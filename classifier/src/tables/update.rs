@@ -41,11 +41,12 @@ impl Tables {
     /// The tables of the changed list. These tables stay as they are and share what did not change.
     ///
     /// In a long list a change costs some tens of microseconds, and lookups in the result cost one small lookup more.
-    /// [`Change::Replace`] of a rule by one with another address or two in its sets takes as long as finding what changed,
-    /// and lookups of just those addresses scan the list from then on, until 128 addresses have changed.
+    /// [`Change::Replace`] of a rule by one with another address or two in its sets takes as long as finding what changed, and
+    /// lookups of just those addresses verify the rules that name them one by one from then on, at most 1,024, until 128
+    /// addresses have changed.
     ///
     /// Short lists of few addresses are compiled anew, and so are long ones after 64 insertions or removals, when a rule
-    /// for everything leaves that had others behind it, and when one leaves a cross product (up to 65,535 rules, some
+    /// for everything leaves that had others behind it, when more rules than that name a changed address, and when one leaves a cross product (up to 65,535 rules, some
     /// milliseconds) where it decided in very many combinations, or after addresses have changed.
     ///
     /// # Errors
@@ -109,7 +110,9 @@ impl Tables {
         let Some(compiled) = compiled.filter(|_| is_long()) else {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
-        delta.finish(|at| &rules[at as usize], options)?;
+        if !delta.finish(&rules, options)? {
+            return Self::build_with(rules.iter().cloned().collect(), options);
+        }
         Ok(Self { rules, compiled: Some(compiled), delta: Some(Arc::new(delta)), level: self.level })
     }
 }

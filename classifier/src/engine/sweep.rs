@@ -1,0 +1,405 @@
+//! Cuts an axis where the set of items that cover it changes, and numbers the different sets.
+//!
+//! ```text
+//!   intervals of items --sort--> events --sweep--> pieces --hash of what covers them--> class --> row of bits, or list
+//!                                             `--now and then--> shall the build go on?
+//! ```
+//!
+//! An item is a rule, a tuple of rules, or a group of rules that share their intervals. An event costs the same however many
+//! items cover its point: it turns one bit of a hierarchy of words, and one number of a hash. A set is written out once, where
+//! the sweep meets it first. So a cut takes n log n steps for n intervals, for sorting, and as many as the different sets have
+//! members or words; those are what the callers bound.
+//!
+//! **Equal hashes are equal sets.** The hash is the XOR of a random number of 128 bits for each item (Zobrist, "A New Hashing
+//! Method with Application for Game Playing", 1970). Two different sets share one with a probability of 2^-128, whatever the
+//! sets are, because the numbers are drawn anew for each build and never leave it. The alternative lost: comparing the
+//! sets costs each piece as many steps as items cover it, which is the square of the rules where they are nested.
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+use super::address::Address;
+use super::axis::Classed;
+use crate::{BuildError, BuildOptions};
+
+/// Steps between two questions whether the build shall go on: less than a millisecond.
+const PROCEED_EVERY: usize = 4096;
+
+/// "The item covers the points from here on", or no longer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event<A> {
+    point: A,
+    item: u32,
+    begins: bool,
+}
+
+impl<A: Address> Event<A> {
+    /// The events of an item's interval.
+    pub(crate) fn of(item: u32, (first, last): (A, A)) -> impl Iterator<Item = Self> {
+        let begin = Self { point: first, item, begins: true };
+        std::iter::once(begin).chain(last.next().map(|point| Self { point, item, begins: false }))
+    }
+}
+
+/// Neighbouring pieces of an axis that different sets of items cover.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pieces<A> {
+    /// The end of each piece.
+    pub(crate) lasts: Vec<A>,
+    /// The class of each piece: which of the different sets covers it.
+    pub(crate) classes: Vec<u32>,
+}
+
+impl<A> Pieces<A> {
+    pub(crate) const fn new() -> Self {
+        Self { lasts: Vec::new(), classes: Vec::new() }
+    }
+
+    /// The pieces of a whole axis, the last of which ends where the axis does.
+    pub(crate) fn classed(mut self) -> Classed<A> {
+        self.lasts.pop();
+        Classed { lasts: self.lasts, class_of: self.classes }
+    }
+}
+
+/// The items that cover the sweep's point.
+#[derive(Clone, Debug)]
+pub(crate) struct Covering {
+    /// A bit for each item; above them, a bit for each word below that is not empty, up to a single word.
+    levels: Vec<Vec<u64>>,
+    /// How many intervals of each item cover the point; those of a tuple may overlap.
+    depth: Vec<u32>,
+    count: usize,
+}
+
+impl Covering {
+    fn new(items: usize) -> Self {
+        let mut levels = vec![vec![0; items.div_ceil(64).max(1)]];
+        while levels[levels.len() - 1].len() > 1 {
+            levels.push(vec![0; levels[levels.len() - 1].len().div_ceil(64)]);
+        }
+        Self { levels, depth: vec![0; items], count: 0 }
+    }
+
+    /// How many there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// A bit for each item.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.levels[0]
+    }
+
+    /// Calls `take` with the items, ascending.
+    pub(crate) fn each(&self, mut take: impl FnMut(u32)) {
+        self.each_below(self.levels.len() - 1, 0, &mut take);
+    }
+
+    fn each_below(&self, level: usize, word: usize, take: &mut impl FnMut(u32)) {
+        let mut left = self.levels[level][word];
+        while left != 0 {
+            let at = word * 64 + left.trailing_zeros() as usize;
+            left &= left - 1;
+            if level == 0 {
+                take(u32::try_from(at).expect("items are numbered by 32 bits"));
+            } else {
+                self.each_below(level - 1, at, take);
+            }
+        }
+    }
+
+    /// One interval of the item more or less. Whether the item covers the point now and did not, or the other way round.
+    fn apply(&mut self, item: u32, begins: bool) -> bool {
+        let depth = &mut self.depth[item as usize];
+        // Events of one point come in any order, but an interval never ends where it begins: no count passes zero.
+        *depth = if begins { *depth + 1 } else { *depth - 1 };
+        let turned = *depth == u32::from(begins);
+        if turned {
+            self.turn(item as usize, begins);
+        }
+        turned
+    }
+
+    fn turn(&mut self, mut at: usize, on: bool) {
+        self.count = if on { self.count + 1 } else { self.count - 1 };
+        for level in &mut self.levels {
+            let word = &mut level[at / 64];
+            let before = *word;
+            *word = before & !(1 << (at % 64)) | u64::from(on) << (at % 64);
+            // The level above knows only whether there is any.
+            if (before == 0) == (*word == 0) {
+                break;
+            }
+            at /= 64;
+        }
+    }
+
+    fn clear(&mut self) {
+        let mut left = Vec::with_capacity(self.count);
+        self.each(|item| left.push(item));
+        for item in left {
+            self.depth[item as usize] = 0;
+            self.turn(item as usize, false);
+        }
+    }
+}
+
+/// What becomes of the different sets that a sweep meets.
+pub(crate) trait Sets {
+    /// Keeps one more; none when it would be more than may be kept.
+    fn keep(&mut self, covering: &Covering) -> Option<()>;
+}
+
+/// See the module. Axes that are cut one after the other share the classes.
+pub(crate) struct Sweep<S> {
+    covering: Covering,
+    /// The random number of each item.
+    numbers: Vec<u128>,
+    hash: u128,
+    class_of_hash: HashMap<u128, u32, RandomState>,
+    sets: S,
+    /// Since the last question whether to go on.
+    steps: usize,
+}
+
+impl<S: Sets> Sweep<S> {
+    /// Of items that are numbered from 0 on.
+    pub(crate) fn new(items: usize, sets: S) -> Self {
+        let keyed = [RandomState::new(), RandomState::new()];
+        let number = |item| u128::from(keyed[0].hash_one(item)) << 64 | u128::from(keyed[1].hash_one(item));
+        Self {
+            covering: Covering::new(items),
+            numbers: (0..items).map(number).collect(),
+            hash: 0,
+            class_of_hash: HashMap::default(),
+            sets,
+            steps: 0,
+        }
+    }
+
+    /// The sets by the numbers of their classes.
+    pub(crate) fn into_sets(self) -> S {
+        self.sets
+    }
+
+    /// Appends the pieces that the events cut an axis into, which `always` cover from end to end. Whether all sets could be
+    /// kept; if not, the sweep is of no use any more.
+    ///
+    /// # Errors
+    /// When the build shall not go on.
+    pub(crate) fn cut<A: Address>(
+        &mut self,
+        always: &[u32],
+        events: &mut [Event<A>],
+        pieces: &mut Pieces<A>,
+        options: &BuildOptions<'_>,
+    ) -> Result<bool, BuildError> {
+        // The stable sort, because it merges what is in order already: the intervals of each set are.
+        events.sort_by_key(|event| event.point);
+        always.iter().for_each(|&item| self.apply(item, true));
+        let first = pieces.classes.len();
+        let mut left = &*events;
+        loop {
+            // The piece that ends before the next event.
+            let end = left.first().map(|event| event.point);
+            if end != Some(A::ZERO) {
+                let Some(class) = self.class() else { return Ok(false) };
+                if pieces.classes.len() > first && pieces.classes.last() == Some(&class) {
+                    pieces.lasts.pop();
+                } else {
+                    pieces.classes.push(class);
+                }
+                pieces.lasts.push(end.and_then(A::previous).unwrap_or(A::LAST));
+            }
+            let Some(end) = end else { break };
+            while let Some((event, behind)) = left.split_first().filter(|(event, _)| event.point == end) {
+                self.apply(event.item, event.begins);
+                left = behind;
+                if self.steps >= PROCEED_EVERY {
+                    self.steps = 0;
+                    options.proceed()?;
+                }
+            }
+        }
+        self.covering.clear();
+        self.hash = 0;
+        Ok(true)
+    }
+
+    fn apply(&mut self, item: u32, begins: bool) {
+        self.steps += 1;
+        if self.covering.apply(item, begins) {
+            self.hash ^= self.numbers[item as usize];
+        }
+    }
+
+    /// The class of what covers the point, none when it would be one too many.
+    fn class(&mut self) -> Option<u32> {
+        if let Some(&class) = self.class_of_hash.get(&self.hash) {
+            return Some(class);
+        }
+        self.steps += self.covering.len() / 64;
+        self.sets.keep(&self.covering)?;
+        let class = u32::try_from(self.class_of_hash.len()).ok()?;
+        self.class_of_hash.insert(self.hash, class);
+        Some(class)
+    }
+}
+
+/// Lists of items, each numbered.
+#[derive(Clone, Debug)]
+pub(crate) struct Lists {
+    /// Where each list begins in `items`, and where the last ends.
+    starts: Vec<usize>,
+    items: Vec<u32>,
+    bounds: Bounds,
+}
+
+/// What lists may take. A cut that takes more is given up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Items of one list.
+    pub(crate) longest: usize,
+    /// Items of all lists.
+    pub(crate) items: usize,
+}
+
+impl Lists {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self { starts: vec![0], items: Vec::new(), bounds }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// How many items the longest has.
+    pub(crate) fn longest(&self) -> usize {
+        self.starts.windows(2).map(|list| list[1] - list[0]).max().unwrap_or(0)
+    }
+
+    /// The items of a list, ascending.
+    #[inline]
+    pub(crate) fn get(&self, list: usize) -> &[u32] {
+        &self.items[self.starts[list]..self.starts[list + 1]]
+    }
+
+    /// Adds a list of so many items; `write` appends them. None when that would be more than the bounds allow.
+    pub(crate) fn add(&mut self, len: usize, write: impl FnOnce(&mut Vec<u32>)) -> Option<()> {
+        if len > self.bounds.longest || self.items.len() + len > self.bounds.items {
+            return None;
+        }
+        write(&mut self.items);
+        self.starts.push(self.items.len());
+        Some(())
+    }
+}
+
+impl Sets for Lists {
+    fn keep(&mut self, covering: &Covering) -> Option<()> {
+        self.add(covering.len(), |items| covering.each(|item| items.push(item)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { longest: 9, items: 99 };
+
+    type Cut = Vec<(u32, Vec<u32>)>;
+
+    fn cut(bounds: Bounds, items: &[Vec<(u32, u32)>]) -> Option<Cut> {
+        let mut sweep = Sweep::new(items.len(), Lists::new(bounds));
+        let mut pieces = Pieces::new();
+        let event = |(item, intervals): (u32, &Vec<(u32, u32)>)| {
+            intervals.iter().flat_map(move |&interval| Event::of(item, interval)).collect::<Vec<_>>()
+        };
+        let mut events: Vec<Event<u32>> = (0u32..).zip(items).flat_map(event).collect();
+        if !sweep.cut(&[], &mut events, &mut pieces, &BuildOptions::default()).unwrap() {
+            return None;
+        }
+        let lists = sweep.into_sets();
+        let piece = |(&last, &class): (&u32, &u32)| (last, lists.get(class as usize).to_vec());
+        Some(pieces.lasts.iter().zip(&pieces.classes).map(piece).collect())
+    }
+
+    fn singles(intervals: &[(u32, u32)]) -> Vec<Vec<(u32, u32)>> {
+        intervals.iter().map(|&interval| vec![interval]).collect()
+    }
+
+    #[test]
+    fn each_piece_names_the_items_that_cover_it() {
+        let pieces = cut(BOUNDS, &singles(&[(10, 20), (0, u32::MAX), (20, 20), (21, 30)])).unwrap();
+        let expected: [(u32, &[u32]); 5] =
+            [(9, &[1]), (19, &[0, 1]), (20, &[0, 1, 2]), (30, &[1, 3]), (u32::MAX, &[1])];
+        assert!(pieces.iter().map(|(last, items)| (*last, &items[..])).eq(expected), "{pieces:?}");
+        assert_eq!(cut(BOUNDS, &[]).unwrap(), [(u32::MAX, vec![])]);
+    }
+
+    #[test]
+    fn pieces_beyond_a_bound_are_given_up() {
+        let items = singles(&[(10, 20), (0, u32::MAX), (20, 20)]);
+        assert!(cut(BOUNDS, &items).is_some());
+        assert_eq!(cut(Bounds { longest: 2, ..BOUNDS }, &items), None);
+        assert_eq!(cut(Bounds { items: 5, ..BOUNDS }, &items), None);
+    }
+
+    /// Axes that are cut one after the other start from nothing, also after items that cover an axis up to its end.
+    #[test]
+    fn what_covers_the_end_of_an_axis_does_not_cover_the_next_one() {
+        let mut sweep = Sweep::new(200, Lists::new(BOUNDS));
+        let (mut pieces, options) = (Pieces::new(), BuildOptions::default());
+        let mut events: Vec<Event<u32>> = Event::of(199, (7, u32::MAX)).chain(Event::of(3, (5, 6))).collect();
+        assert!(sweep.cut(&[100], &mut events, &mut pieces, &options).unwrap());
+        assert!(sweep.cut::<u32>(&[], &mut [], &mut pieces, &options).unwrap());
+        assert!(sweep.cut(&[100], &mut events, &mut pieces, &options).unwrap());
+        let lists = sweep.into_sets();
+        assert_eq!(pieces.lasts, [4, 6, u32::MAX, u32::MAX, 4, 6, u32::MAX]);
+        let list = |class: &u32| lists.get(*class as usize).to_vec();
+        let expected = [vec![100], vec![3, 100], vec![100, 199], vec![], vec![100], vec![3, 100], vec![100, 199]];
+        assert!(pieces.classes.iter().map(list).eq(expected));
+        assert_eq!(lists.len(), 4, "equal sets are kept once");
+    }
+
+    #[test]
+    fn a_cut_asks_whether_to_go_on_also_at_a_single_point() {
+        let (items, asked) = (PROCEED_EVERY, AtomicUsize::new(0));
+        let mut events: Vec<Event<u32>> = (0u32..).take(items).flat_map(|at| Event::of(at, (1000, 2000))).collect();
+        let cancelled = || asked.fetch_add(1, Ordering::Relaxed) == 1;
+        let options = BuildOptions { cancelled: &cancelled, ..BuildOptions::default() };
+        let mut sweep = Sweep::new(items, Lists::new(Bounds { longest: usize::MAX, items: usize::MAX }));
+        assert_eq!(sweep.cut(&[], &mut events, &mut Pieces::new(), &options), Err(BuildError::Cancelled));
+    }
+
+    fn intervals() -> impl Strategy<Value = Vec<(u32, u32)>> {
+        let point = prop_oneof![4 => 0u32..40, 1 => u32::MAX - 5..=u32::MAX];
+        prop::collection::vec((point.clone(), point).prop_map(|(a, b)| (a.min(b), a.max(b))), 0..4)
+    }
+
+    proptest! {
+        /// Also intervals of one item that overlap or touch, which those of a tuple may.
+        #[test]
+        fn pieces_hold_what_covers_each_of_their_points(items in prop::collection::vec(intervals(), 0..150)) {
+            let pieces = cut(Bounds { longest: usize::MAX, items: usize::MAX }, &items).unwrap();
+            let mut points: BTreeSet<u32> = (0..45).chain(u32::MAX - 10..=u32::MAX).collect();
+            points.insert(1000);
+            for point in points {
+                let piece = pieces.partition_point(|&(last, _)| last < point);
+                let covers = |item: &Vec<(u32, u32)>| item.iter().any(|&(first, last)| (first..=last).contains(&point));
+                let truth: Vec<u32> = (0u32..).zip(&items).filter(|(_, item)| covers(item)).map(|(at, _)| at).collect();
+                prop_assert_eq!(&pieces[piece].1, &truth, "{}", point);
+            }
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 != pair[1].1));
+            prop_assert_eq!(pieces.last().map(|&(last, _)| last), Some(u32::MAX));
+        }
+    }
+}

@@ -4,19 +4,21 @@
 mod passes;
 mod remedy;
 
+use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::ObjectName;
+use bulkhead_classifier::OriginId;
+use bulkhead_control::object::{Denied, ObjectName, Transport};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_control::source;
-use bulkhead_dataplane::{Decision, Verdict};
+use bulkhead_dataplane::{Decision, DropReason, Outcome, Verdict};
 use serde::Serialize;
 
 use crate::args::{EndName, Explain, Format};
@@ -33,11 +35,12 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     let mirror = pipeline.renderer(mirror);
     let mut fabric = Fabric::new(&pipeline)?;
     let pairs = pairs(&pipeline, &args.from, &args.to)?;
+    let answers = Answers::new(&pipeline, args.port.transport);
     let mut walks = Vec::with_capacity(pairs.len());
     for (from, to) in &pairs {
         let hops = fabric.walk(from, to, args.port)?;
         let passes = passes::find(&pipeline, mirror, from, to, args.port);
-        walks.push(Walk { passes, ..Walk::new(&pipeline, &fabric, from, to, &hops) });
+        walks.push(Walk { passes, ..Walk::new(&pipeline, &fabric, &answers, from, to, &hops) });
     }
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
@@ -157,6 +160,28 @@ struct Walk {
     denied_by: Option<Origin>,
 }
 
+/// What senders are told of what policy denies.
+struct Answers {
+    /// The rules whose denials are refused, by their namespaces' annotations.
+    refusing: HashSet<OriginId>,
+    /// How.
+    how: &'static str,
+}
+
+impl Answers {
+    fn new(pipeline: &Pipeline, transport: Transport) -> Self {
+        let how = if transport == Transport::Tcp { "tcp_reset" } else { "icmp_prohibited" };
+        Self { refusing: pipeline.refusing_origins(Denied::Drop).into_iter().collect(), how }
+    }
+
+    /// None for what is dropped in silence: without the annotation, and everything that came in from the uplink.
+    fn to(&self, outcome: &Outcome, in_port: Option<&str>) -> Option<&'static str> {
+        let origin = outcome.decision.and_then(|decision| decision.origin)?;
+        let is_denied = outcome.verdict.drop_reason() == Some(DropReason::PolicyDenied);
+        (is_denied && in_port != Some("uplink") && self.refusing.contains(&origin)).then_some(self.how)
+    }
+}
+
 /// One pass through a vswitch.
 #[derive(Serialize)]
 struct Step {
@@ -167,6 +192,8 @@ struct Step {
     out: Option<Arc<str>>,
     verdict: &'static str,
     reason: Option<&'static str>,
+    /// What the sender is told when it is dropped: `tcp_reset`, `icmp_prohibited`, or nothing.
+    answer: Option<&'static str>,
     session: Option<&'static str>,
     table: Option<Arc<str>>,
     rule: Option<u32>,
@@ -179,7 +206,7 @@ struct Step {
 }
 
 impl Walk {
-    fn new(pipeline: &Pipeline, fabric: &Fabric, from: &End, to: &End, hops: &[Hop]) -> Self {
+    fn new(pipeline: &Pipeline, fabric: &Fabric, answers: &Answers, from: &End, to: &End, hops: &[Hop]) -> Self {
         let allowed = hops.last().is_some_and(|hop| hop.reply && hop.outcome.verdict.drop_reason().is_none());
         let last = hops.last().and_then(|hop| hop.outcome.decision);
         Self {
@@ -188,7 +215,7 @@ impl Walk {
             to: to.to_string(),
             to_address: to.address(),
             verdict: if allowed { "allow" } else { "deny" },
-            steps: hops.iter().map(|hop| Step::new(pipeline, fabric, hop)).collect(),
+            steps: hops.iter().map(|hop| Step::new(pipeline, fabric, answers, hop)).collect(),
             passes: Vec::new(),
             denied_by: if allowed { None } else { run::origin(pipeline, last) },
         }
@@ -196,7 +223,7 @@ impl Walk {
 }
 
 impl Step {
-    fn new(pipeline: &Pipeline, fabric: &Fabric, hop: &Hop) -> Self {
+    fn new(pipeline: &Pipeline, fabric: &Fabric, answers: &Answers, hop: &Hop) -> Self {
         let outcome = &hop.outcome;
         let origin = run::origin(pipeline, outcome.decision);
         let tables = fabric.tables(&hop.node);
@@ -212,6 +239,7 @@ impl Step {
             out: outcome.verdict.out_port().and_then(port),
             verdict: if matches!(outcome.verdict, Verdict::Forward(_)) { "forward" } else { "drop" },
             reason: outcome.verdict.drop_reason().map(|reason| reason.name()),
+            answer: answers.to(outcome, port(outcome.in_port).as_deref()),
             session: outcome.session.map(|session| match session {
                 bulkhead_dataplane::SessionState::New => "new",
                 bulkhead_dataplane::SessionState::Hit => "hit",
@@ -280,6 +308,11 @@ fn write_step(number: usize, step: &Step, out: &mut impl Write) -> io::Result<()
     match step.reason {
         None => writeln!(out, " and leaves to {}", name(&step.out))?,
         Some(reason) => writeln!(out, " and is dropped: {reason}")?,
+    }
+    match step.answer {
+        None => {}
+        Some("tcp_reset") => writeln!(out, "   the sender is told by a TCP reset (bulkhead.dev/denied: refuse)")?,
+        Some(_) => writeln!(out, "   the sender is told by an ICMP error (bulkhead.dev/denied: refuse)")?,
     }
     if step.session == Some("hit") {
         return writeln!(out, "   it belongs to the session of the first packet; no table is consulted");

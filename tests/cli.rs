@@ -56,6 +56,26 @@ fn explain_answers_no_with_1_and_names_policy_file_and_line_and_what_would_help(
 }
 
 #[test]
+fn explain_says_how_the_sender_is_told_where_the_namespace_wants_denials_refused() {
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let ask = |says: &str, port: &str, output: &str| {
+        let annotated = format!("  name: default\n  annotations: {{bulkhead.dev/denied: {says}}}\n");
+        let text = state.replacen("  name: default\n", &annotated, 1);
+        let path = scratch(&format!("denied-{says}.yaml"), text.as_bytes());
+        let from_to = ["--from", "default/frontend", "--to", "default/db", "--port", port, "-o", output];
+        stdout(&bulkhead(&[&["explain", "--state", &path][..], &from_to].concat()), 1)
+    };
+    assert!(ask("refuse", "6379/TCP", "text").contains("the sender is told by a TCP reset"));
+    assert!(ask("refuse", "6379/UDP", "text").contains("the sender is told by an ICMP error"));
+    assert!(!ask("drop", "6379/TCP", "text").contains("the sender is told"));
+    let answer = |says: &str| -> Value {
+        let walks: Value = serde_json::from_str(&ask(says, "6379/TCP", "json")).unwrap();
+        walks["walks"][0]["steps"][0]["answer"].clone()
+    };
+    assert_eq!((answer("refuse"), answer("drop")), ("tcp_reset".into(), Value::Null));
+}
+
+#[test]
 fn a_nodes_own_address_is_the_node_and_another_nodes_is_not() {
     let explain = |from| {
         let args = ["explain", "--state", "pcaps/node-exit", "--from", from, "--to", "default/web", "--port", "8080"];

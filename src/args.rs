@@ -8,6 +8,7 @@ use std::time::Duration;
 use bulkhead_control::object::{IngressIsolation, PodName, Transport};
 use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
 use clap::{Parser, Subcommand, ValueEnum};
+use serde::Deserialize;
 
 use crate::admin::DEFAULT_SOCKET;
 
@@ -105,18 +106,22 @@ pub(crate) fn semantics(version: PolicySemantics, default: NamespaceDefault) -> 
 }
 
 /// What NetworkPolicies of `extensions/v1beta1` mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum PolicySemantics {
     /// The same as those of `networking.k8s.io/v1`.
+    #[default]
     V1,
     /// What they meant in 2016.
     V1beta1,
 }
 
 /// What namespaces do that do not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NamespaceDefault {
     /// Their pods are open unless a policy isolates them.
+    #[default]
     Open,
     /// Nothing comes in but what a policy allows.
     DefaultDeny,

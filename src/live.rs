@@ -41,6 +41,7 @@ mod datapath;
 mod ids;
 mod interfaces;
 mod kept;
+mod kernel;
 mod links;
 mod log;
 mod next_hops;

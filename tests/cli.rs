@@ -4,10 +4,9 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
-use support::{bulkhead, bulkhead_with_input, root, stdout};
+use support::{bulkhead, bulkhead_with_input, root, scratch, stdout};
 
 const REDIS: &str = "pcaps/redis-policy/state.yaml";
 
@@ -16,12 +15,6 @@ fn stderr(args: &[&str], code: i32) -> String {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{text}");
     text
-}
-
-fn scratch(name: &str, contents: &[u8]) -> String {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, contents).unwrap();
-    path.to_str().unwrap().to_owned()
 }
 
 #[test]

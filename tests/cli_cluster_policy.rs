@@ -3,11 +3,8 @@
 
 mod support;
 
-use std::fs;
-use std::path::PathBuf;
-
 use serde_json::Value;
-use support::{bulkhead, stdout};
+use support::{bulkhead, scratch, stdout};
 
 const STATE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy
@@ -26,12 +23,6 @@ spec:
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: b, namespace: x}, spec: {nodeName: node-1}, status: {podIP: 10.0.0.2}}
 "#;
-
-fn scratch(name: &str, contents: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, contents).unwrap();
-    path.to_str().unwrap().to_owned()
-}
 
 #[test]
 fn explain_names_tier_policy_rule_file_and_line_and_what_would_help() {

@@ -3,11 +3,8 @@
 
 mod support;
 
-use std::fs;
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
-use support::{bulkhead, stdout};
+use support::{bulkhead, scratch, stdout};
 
 /// A tier with all three actions before a NetworkPolicy: what it denies and passes has to stand in lists without an order.
 const STATE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
@@ -39,12 +36,6 @@ spec:
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: far, namespace: x, labels: {app: probe}}, spec: {nodeName: node-2}, status: {podIP: 10.0.1.1}}
 "#;
-
-fn scratch(name: &str, contents: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, contents).unwrap();
-    path.to_str().unwrap().to_owned()
-}
 
 fn compile<'a>(path: &'a str, renderer: &'a str) -> Vec<&'a str> {
     vec!["compile", "--state", path, "--node", "node-1", "--renderer", renderer]

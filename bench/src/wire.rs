@@ -9,9 +9,12 @@
 
 mod before;
 mod flood;
+mod folder;
 mod latency;
 mod net;
 mod node;
+mod programs;
+mod remains;
 mod restart;
 mod scale;
 mod table;
@@ -104,7 +107,7 @@ const ROWS: [(Row, &str, Measure); 10] = [
 
 pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
     let bench = bench(args)?;
-    net::clean_up_on_signals()?;
+    remains::clean_up_on_signals()?;
     let mut lines = Vec::new();
     for (row, name, measure) in ROWS {
         if !args.only.is_empty() && !args.only.contains(&row) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-pub use self::event::{Change, Event};
+pub use self::event::{CacheChange, Event};
 use crate::object::{
     ClusterPolicy, ClusterPolicyName, IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName,
     PodPeer, Policy, PolicyName,
@@ -64,7 +64,7 @@ impl Cache {
 
     /// Takes in one event. Returns what it changed: nothing when the state was so already, else the object itself and
     /// then what follows from it.
-    pub fn apply(&mut self, event: Event) -> Vec<Change> {
+    pub fn apply(&mut self, event: Event) -> Vec<CacheChange> {
         let namespace = match &event {
             Event::Apply(Object::Namespace(Namespace { name, .. })) | Event::DeleteNamespace(name) => {
                 Some(name.clone())
@@ -73,7 +73,7 @@ impl Cache {
             _ => None,
         };
         self.free_keys();
-        let mut changes: Vec<Change> = self.take(event).into_iter().collect();
+        let mut changes: Vec<CacheChange> = self.take(event).into_iter().collect();
         if let Some(namespace) = namespace.filter(|_| !changes.is_empty()) {
             changes.extend(self.isolate(&namespace));
             changes.extend(self.release(&namespace));
@@ -81,7 +81,7 @@ impl Cache {
         changes
     }
 
-    fn take(&mut self, event: Event) -> Option<Change> {
+    fn take(&mut self, event: Event) -> Option<CacheChange> {
         match event {
             Event::Apply(Object::Namespace(namespace)) => {
                 let name = namespace.name.clone();
@@ -108,19 +108,19 @@ impl Cache {
         }
     }
 
-    fn set_namespace(&mut self, name: Arc<str>, new: Option<Arc<Namespace>>) -> Option<Change> {
+    fn set_namespace(&mut self, name: Arc<str>, new: Option<Arc<Namespace>>) -> Option<CacheChange> {
         let old = replace(&mut self.namespaces, &name, new.clone());
         self.follow_end(&name, old.as_deref(), new.as_deref());
-        (old != new).then_some(Change::Namespace { name, old, new })
+        (old != new).then_some(CacheChange::Namespace { name, old, new })
     }
 
-    fn set_node(&mut self, name: &Arc<str>, new: Option<Arc<Node>>) -> Option<Change> {
+    fn set_node(&mut self, name: &Arc<str>, new: Option<Arc<Node>>) -> Option<CacheChange> {
         let same = self.nodes.get(name) == new.as_ref();
         replace(&mut self.nodes, name, new);
-        (!same).then(|| Change::Node { name: name.clone() })
+        (!same).then(|| CacheChange::Node { name: name.clone() })
     }
 
-    fn set_policy(&mut self, name: PolicyName, new: Option<Arc<Policy>>) -> Option<Change> {
+    fn set_policy(&mut self, name: PolicyName, new: Option<Arc<Policy>>) -> Option<CacheChange> {
         if new.is_none() && self.is_needed(&name) {
             self.retained.entry(name.namespace.clone()).or_default().insert(name);
             return None;
@@ -129,15 +129,15 @@ impl Cache {
             kept.remove(&name);
         }
         let old = replace(&mut self.policies, &name, new.clone());
-        (old != new).then_some(Change::Policy { name, old, new })
+        (old != new).then_some(CacheChange::Policy { name, old, new })
     }
 
-    fn set_cluster_policy(&mut self, name: ClusterPolicyName, new: Option<Arc<ClusterPolicy>>) -> Option<Change> {
+    fn set_cluster_policy(&mut self, name: ClusterPolicyName, new: Option<Arc<ClusterPolicy>>) -> Option<CacheChange> {
         let old = replace(&mut self.cluster_policies, &name, new.clone());
-        (old != new).then_some(Change::ClusterPolicy { name, old, new })
+        (old != new).then_some(CacheChange::ClusterPolicy { name, old, new })
     }
 
-    fn set_pod(&mut self, name: &PodName, new: Option<Arc<Pod>>) -> Option<Change> {
+    fn set_pod(&mut self, name: &PodName, new: Option<Arc<Pod>>) -> Option<CacheChange> {
         if new.is_none() && self.pod_key(name).and_then(|key| self.pod(key)).is_none() {
             return None;
         }
@@ -160,7 +160,7 @@ impl Cache {
             return None;
         }
         self.reindex(key, old.as_deref(), new.as_deref());
-        Some(Change::Pod { key, old, new })
+        Some(CacheChange::Pod { key, old, new })
     }
 
     /// Frees the keys of pods that the last event removed: by now nobody uses them any more.
@@ -243,10 +243,10 @@ impl Cache {
     }
 
     /// Says which addresses these are. Returns a change when they are others than before.
-    pub(crate) fn quarantine(&mut self, addresses: BTreeSet<IpAddr>) -> Option<Change> {
+    pub(crate) fn quarantine(&mut self, addresses: BTreeSet<IpAddr>) -> Option<CacheChange> {
         let changed = self.quarantined != addresses;
         self.quarantined = addresses;
-        changed.then_some(Change::Quarantine)
+        changed.then_some(CacheChange::Quarantine)
     }
 
     /// All nodes by name.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use ahash::AHashMap;
 use bulkhead_classifier::{ServiceSet, Services};
 
-use crate::contract::{EndpointRules, ListId, Peers, RuleAction, RuleList, Tier, TierRule};
+use crate::contract::{EndpointRules, ListId, Peers, RuleAction, Tier, TierRule, TieredList};
 use crate::object::{Pod, PolicyName, PolicyVersion, Rank, Transport};
 use crate::origin::{Direction, Origin, Origins};
 use crate::processor::{CompiledPolicy, Match, Revision};
@@ -32,7 +32,7 @@ struct ListKey {
 #[derive(Debug, Default)]
 pub struct Configurator {
     /// The lists that some endpoint has, and some that none has any more.
-    lists: AHashMap<ListKey, Weak<RuleList>>,
+    lists: AHashMap<ListKey, Weak<TieredList>>,
     given: u64,
 }
 
@@ -59,7 +59,7 @@ impl Configurator {
     }
 
     /// The lists that some endpoint has.
-    pub(crate) fn lists(&self) -> impl Iterator<Item = Arc<RuleList>> {
+    pub(crate) fn lists(&self) -> impl Iterator<Item = Arc<TieredList>> {
         self.lists.values().filter_map(Weak::upgrade)
     }
 
@@ -69,7 +69,7 @@ impl Configurator {
         pod: &Pod,
         policies: &[&Revision],
         origins: &mut Origins,
-    ) -> Option<Arc<RuleList>> {
+    ) -> Option<Arc<TieredList>> {
         let mut concerned: Vec<_> =
             policies.iter().filter(|revision| concerns(&revision.policy, direction, policies)).collect();
         if concerned.iter().any(|revision| revision.policy.rank.is_none()) {
@@ -90,7 +90,7 @@ impl Configurator {
         }
         self.given += 1;
         let policies: Vec<_> = concerned.iter().map(|revision| &*revision.policy).collect();
-        let list = Arc::new(RuleList { id: ListId(self.given), rules: generate(direction, pod, &policies, origins) });
+        let list = Arc::new(TieredList { id: ListId(self.given), rules: generate(direction, pod, &policies, origins) });
         self.lists.insert(key, Arc::downgrade(&list));
         Some(list)
     }

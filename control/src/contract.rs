@@ -74,7 +74,7 @@ pub struct TierRule {
 /// A pod's rules for one direction: by tier, and in a tier in the order in which they are asked. Traffic that no rule accepts or
 /// denies passes.
 #[derive(Debug, PartialEq, Eq)]
-pub struct RuleList {
+pub struct TieredList {
     /// Its identity: the rules of a list never change.
     pub id: ListId,
     /// The rules.
@@ -85,14 +85,14 @@ pub struct RuleList {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointRules {
     /// What may come in; none for everything.
-    pub ingress: Option<Arc<RuleList>>,
+    pub ingress: Option<Arc<TieredList>>,
     /// What may go out; none for everything.
-    pub egress: Option<Arc<RuleList>>,
+    pub egress: Option<Arc<TieredList>>,
 }
 
 impl EndpointRules {
     /// The lists that there are.
-    pub fn lists(&self) -> impl Iterator<Item = &Arc<RuleList>> {
+    pub fn lists(&self) -> impl Iterator<Item = &Arc<TieredList>> {
         self.ingress.iter().chain(&self.egress)
     }
 }

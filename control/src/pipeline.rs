@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
-use crate::cache::{Cache, Change, Event};
+use crate::cache::{Cache, CacheChange, Event};
 use crate::claims::{Claims, Contest};
 use crate::configurator::Configurator;
 use crate::contract::{Endpoint, Transaction};
@@ -34,23 +34,23 @@ pub struct Pipeline {
     /// The endpoints as renderers know them.
     told: BTreeMap<PodName, Arc<Endpoint>>,
     renderers: Vec<Box<dyn Renderer>>,
-    acl: Handle<AclRenderer>,
+    acl: RendererHandle<AclRenderer>,
 }
 
 /// A registered renderer, to be asked for what it has rendered.
 #[derive(Debug)]
-pub struct Handle<R> {
+pub struct RendererHandle<R> {
     at: usize,
     renderer: PhantomData<fn() -> R>,
 }
 
-impl<R> Clone for Handle<R> {
+impl<R> Clone for RendererHandle<R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<R> Copy for Handle<R> {}
+impl<R> Copy for RendererHandle<R> {}
 
 impl Pipeline {
     /// A pipeline without objects.
@@ -73,22 +73,22 @@ impl Pipeline {
             origins: Origins::default(),
             told: BTreeMap::new(),
             renderers: vec![Box::new(acl)],
-            acl: Handle { at: 0, renderer: PhantomData },
+            acl: RendererHandle { at: 0, renderer: PhantomData },
         }
     }
 
     /// Registers a further renderer, which goes with the pipeline from thread to thread. It gets every transaction from the next
     /// on; a resync gives it the whole state.
-    pub fn register<R: Renderer>(&mut self, renderer: R) -> Handle<R> {
+    pub fn register<R: Renderer>(&mut self, renderer: R) -> RendererHandle<R> {
         self.renderers.push(Box::new(renderer));
-        Handle { at: self.renderers.len() - 1, renderer: PhantomData }
+        RendererHandle { at: self.renderers.len() - 1, renderer: PhantomData }
     }
 
     /// A registered renderer.
     ///
     /// # Panics
     /// With another pipeline's handle.
-    pub fn renderer<R: Renderer>(&self, handle: Handle<R>) -> &R {
+    pub fn renderer<R: Renderer>(&self, handle: RendererHandle<R>) -> &R {
         let renderer: &dyn Any = &*self.renderers[handle.at];
         renderer.downcast_ref().expect("the handle is this pipeline's")
     }
@@ -146,16 +146,16 @@ impl Pipeline {
                 for change in self.cache.apply(event) {
                     self.processor.process(&self.cache, &change);
                     match &change {
-                        Change::Node { name } => drop(nodes.insert(name.clone())),
-                        Change::Pod { old, new, .. } => {
+                        CacheChange::Node { name } => drop(nodes.insert(name.clone())),
+                        CacheChange::Pod { old, new, .. } => {
                             nodes.extend(host_network_node(old.as_ref()));
                             nodes.extend(host_network_node(new.as_ref()));
                             moved.extend(old.as_ref().or(new.as_ref()).map(|pod| pod.name.clone()));
                         }
-                        Change::Namespace { .. }
-                        | Change::Policy { .. }
-                        | Change::ClusterPolicy { .. }
-                        | Change::Quarantine => {}
+                        CacheChange::Namespace { .. }
+                        | CacheChange::Policy { .. }
+                        | CacheChange::ClusterPolicy { .. }
+                        | CacheChange::Quarantine => {}
                     }
                 }
             }

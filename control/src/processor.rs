@@ -20,7 +20,7 @@ use self::compile::{Blocks, Compiler};
 pub use self::compile::{CompiledPolicy, Match};
 use self::governing::Governing;
 use crate::book::{self, AddressBook, Use};
-use crate::cache::{Cache, Change, PodKey, scope_covers};
+use crate::cache::{Cache, CacheChange, PodKey, scope_covers};
 use crate::contract::{SetDelta, SetId};
 use crate::object::{Namespace, Pod, PolicyName};
 use crate::work::Work;
@@ -143,21 +143,21 @@ impl Processor {
     }
 
     /// Follows one change.
-    pub fn process(&mut self, cache: &Cache, change: &Change) {
+    pub fn process(&mut self, cache: &Cache, change: &CacheChange) {
         match change {
-            Change::Policy { name, new, .. } => {
+            CacheChange::Policy { name, new, .. } => {
                 self.policy_changed(cache, name, new.clone().map(Governing::Namespaced).as_ref());
             }
-            Change::ClusterPolicy { name, new, .. } => {
+            CacheChange::ClusterPolicy { name, new, .. } => {
                 self.policy_changed(cache, &name.key(), new.clone().map(Governing::Cluster).as_ref());
             }
-            Change::Pod { key, old, new } => self.pod_changed(cache, *key, old.as_deref(), new.as_deref()),
-            Change::Namespace { name, old, new } => {
+            CacheChange::Pod { key, old, new } => self.pod_changed(cache, *key, old.as_deref(), new.as_deref()),
+            CacheChange::Namespace { name, old, new } => {
                 self.book.namespace_changed(cache, name, old.as_deref(), new.as_deref(), &mut self.work);
                 self.reassign_namespace(cache, name, old.as_deref(), new.as_deref());
             }
-            Change::Node { .. } => self.book.node_changed(cache),
-            Change::Quarantine => self.book.quarantine_changed(cache),
+            CacheChange::Node { .. } => self.book.node_changed(cache),
+            CacheChange::Quarantine => self.book.quarantine_changed(cache),
         }
     }
 

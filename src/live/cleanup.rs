@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use bulkhead_dataplane::io::remove_tc_datapath;
 
 use super::config::{Config, DEFAULT_PINS, Pins};
-use super::daemon::TRUNK;
+use super::kernel::TRUNK;
 use super::log;
 use crate::args::Cleanup;
 

@@ -40,6 +40,13 @@ pub(crate) fn bulkhead_with_input(args: &[&str], input: &str) -> Output {
     output
 }
 
+/// Writes a file of this name for a test. Returns its path.
+pub(crate) fn scratch(name: &str, contents: impl AsRef<[u8]>) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, contents).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 /// What the program printed, after checking its exit code.
 pub(crate) fn stdout(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);

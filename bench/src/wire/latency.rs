@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::Bench;
-use super::net::{Folder, Netns};
+use super::folder::Folder;
+use super::net::Netns;
 use super::node::{CLIENT, Node, Plan, SINK, Way};
 use super::table::{Goal, Line, digits, median, percentile};
 use super::traffic::{TcpServer, exchange, prepare_client, reach, server};

@@ -1,71 +1,16 @@
-//! Network namespaces and programs in them, gone with the value that stands for them, and also when the benchmark is interrupted.
+//! Network namespaces, gone with the value that stands for them, and also when the benchmark is interrupted.
 
-use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bulkhead_dataplane::io::in_namespace;
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
-/// What an interrupted benchmark must take away.
-struct Remains {
-    namespaces: BTreeSet<String>,
-    processes: BTreeSet<u32>,
-    folders: BTreeSet<PathBuf>,
-}
-
-static REMAINS: Mutex<Remains> =
-    Mutex::new(Remains { namespaces: BTreeSet::new(), processes: BTreeSet::new(), folders: BTreeSet::new() });
-
-fn remains() -> MutexGuard<'static, Remains> {
-    REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How long programs may take to end when the benchmark is interrupted.
-const LAST_WORDS: Duration = Duration::from_millis(300);
-
-/// From now on SIGINT and SIGTERM end the processes of the benchmark, remove its namespaces and folders, and end it with 130.
-///
-/// # Errors
-/// When the signals cannot be caught.
-pub(super) fn clean_up_on_signals() -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    std::thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            // Kept locked to the end: nothing new may be made meanwhile.
-            let remains = remains();
-            // First SIGTERM, which `timeout` hands on to what it runs.
-            for signal in [Signal::TERM, Signal::KILL] {
-                remains.processes.iter().for_each(|&id| kill(id, signal));
-                std::thread::sleep(LAST_WORDS);
-            }
-            remove_namespaces(remains.namespaces.iter());
-            remains.folders.iter().for_each(|folder| remove_folder(folder));
-            std::process::exit(130);
-        }
-    });
-    Ok(())
-}
-
-fn kill(id: u32, signal: Signal) {
-    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-        // It may have ended.
-        let _ = kill_process(pid, signal);
-    }
-}
-
-/// What makes the names of one run its own: several may run side by side.
-pub(super) fn prefix() -> String {
-    format!("bhb{}-", std::process::id())
-}
+use super::programs::{Running, output, run, until};
+use super::remains::{prefix, remains};
 
 /// A network namespace.
 #[derive(Debug)]
@@ -232,7 +177,8 @@ impl Drop for Netns {
     }
 }
 
-fn remove_namespaces<'a>(names: impl Iterator<Item = &'a String>) {
+/// Removes namespaces; those that are gone already do not matter.
+pub(super) fn remove_namespaces<'a>(names: impl Iterator<Item = &'a String>) {
     let lines: Vec<String> = names.map(|name| format!("netns del {name}")).collect();
     let _ = feed(Command::new("ip").args(["-force", "-batch", "-"]), &lines.join("\n"));
 }
@@ -257,148 +203,6 @@ impl PreparedIp {
     }
 }
 
-/// A program that runs until this is dropped.
-#[derive(Debug)]
-pub(super) struct Running(Child);
-
-impl Running {
-    /// # Errors
-    /// When it cannot be started.
-    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
-        // Held while it starts, so that an interruption does not miss it.
-        let mut remains = remains();
-        let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
-        remains.processes.insert(child.id());
-        Ok(Self(child))
-    }
-
-    pub(super) fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Waits until it ends by itself. Returns what it printed.
-    fn wait(mut self) -> anyhow::Result<Output> {
-        let (mut text, mut errors) = (Vec::new(), Vec::new());
-        if let Some(mut pipe) = self.0.stdout.take() {
-            pipe.read_to_end(&mut text)?;
-        }
-        // Whoever writes more here than a pipe holds, before it ends its output, is none of the programs that are used.
-        if let Some(mut pipe) = self.0.stderr.take() {
-            pipe.read_to_end(&mut errors)?;
-        }
-        Ok(Output { status: self.0.wait()?, stdout: text, stderr: errors })
-    }
-
-    /// Whether it has ended by itself.
-    pub(super) fn has_ended(&mut self) -> bool {
-        !matches!(self.0.try_wait(), Ok(None))
-    }
-
-    /// Asks it to end and waits, at most for so long.
-    ///
-    /// # Errors
-    /// When it does not.
-    pub(super) fn terminate(&mut self, most: Duration) -> anyhow::Result<()> {
-        kill(self.id(), Signal::TERM);
-        until("a program does not end after SIGTERM", most, || Ok(self.has_ended()))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        remains().processes.remove(&self.0.id());
-    }
-}
-
-/// A folder for files, gone with this.
-#[derive(Debug)]
-pub(super) struct Folder(PathBuf);
-
-/// File systems that a folder may have.
-const FILE_SYSTEMS: [&str; 2] = ["bpf", "tmpfs"];
-
-fn remove_folder(folder: &Path) {
-    // Before anything is removed: what is pinned goes with its file system.
-    for mounted in FILE_SYSTEMS.map(|kind| folder.join(kind)).iter().filter(|mounted| mounted.exists()) {
-        let _ = Command::new("umount").arg(mounted).stderr(Stdio::null()).status();
-    }
-    let _ = std::fs::remove_dir_all(folder);
-}
-
-impl Folder {
-    /// # Errors
-    /// When it cannot be made.
-    pub(super) fn new() -> anyhow::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let path = std::env::temp_dir().join(format!("{}{}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed)));
-        remains().folders.insert(path.clone());
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Gives it a file system of its own, one of [`FILE_SYSTEMS`]. Returns where.
-    ///
-    /// # Errors
-    /// When it cannot be mounted.
-    pub(super) fn mount(&self, kind: &str) -> anyhow::Result<PathBuf> {
-        let path = self.path(kind);
-        std::fs::create_dir(&path)?;
-        run("mount", &format!("-t {kind} -o mode=0700 {kind} {}", path.display()))?;
-        Ok(path)
-    }
-
-    /// Writes a file, whole and at once.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
-        let (new, path) = (self.path(&format!("{name}.new")), self.path(name));
-        File::create(&new).and_then(|mut file| file.write_all(text.as_bytes()))?;
-        std::fs::rename(new, &path)?;
-        Ok(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        remove_folder(&self.0);
-        remains().folders.remove(&self.0);
-    }
-}
-
-/// Tries until it holds.
-///
-/// # Errors
-/// The message when it does not hold in time, and those of the question.
-pub(super) fn until(
-    otherwise: &str,
-    most: Duration,
-    mut holds: impl FnMut() -> anyhow::Result<bool>,
-) -> anyhow::Result<()> {
-    let deadline = Instant::now() + most;
-    while !holds()? {
-        if Instant::now() > deadline {
-            bail!("{otherwise} (waited {} s)", most.as_secs());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
-}
-
-/// Runs a program. Returns what it printed.
-///
-/// # Errors
-/// When it fails, with what it said.
-pub(super) fn run(program: &str, line: &str) -> anyhow::Result<String> {
-    output(Command::new(program).args(line.split_whitespace()), &format!("{program} {line}"))
-}
-
 /// Many lines for `ip` at once.
 ///
 /// # Errors
@@ -419,12 +223,4 @@ fn feed(command: &mut Command, text: &str) -> anyhow::Result<()> {
         bail!("ip: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
-}
-
-fn output(command: &mut Command, line: &str) -> anyhow::Result<String> {
-    let output = Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait()?;
-    if !output.status.success() {
-        bail!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

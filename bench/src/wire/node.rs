@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::net::{Folder, Netns, batch, run};
+use super::folder::Folder;
+use super::net::{Netns, batch};
+use super::programs::run;
 use super::vswitch::{Known, Port, Vswitch};
 use crate::policy;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::latency::PORT;
-use super::net::until;
 use super::node::{CLIENT, Plan, SINK, Way};
+use super::programs::until;
 use super::table::{Goal, Line, digits};
 use super::traffic::{TcpServer, reach, server};
 use super::{Bench, PATIENCE};

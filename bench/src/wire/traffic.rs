@@ -11,7 +11,8 @@ use anyhow::{Context, ensure};
 use core_affinity::CoreId;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, Shutdown, sendmmsg, shutdown};
 
-use super::net::{Netns, until};
+use super::net::Netns;
+use super::programs::until;
 
 /// A port within the policy on which nobody listens: its answer, a reset, says that a pod is reached.
 const UNUSED: u16 = 5_999;

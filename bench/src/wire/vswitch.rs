@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::net::{Folder, Netns, Running};
+use super::folder::Folder;
+use super::net::Netns;
 use super::node::{Attach, NODE, Program, SINK};
+use super::programs::Running;
 use crate::policy;
 
 /// A port of the configuration.

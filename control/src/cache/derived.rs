@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Cache, Change};
+use super::{Cache, CacheChange};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Namespace, Pod, Policy, PolicyName, PolicyVersion};
 use crate::selector::Selector;
 
@@ -40,7 +40,7 @@ impl Cache {
     }
 
     /// Makes the namespace's isolation a policy, or removes that.
-    pub(super) fn isolate(&mut self, namespace: &Arc<str>) -> Option<Change> {
+    pub(super) fn isolate(&mut self, namespace: &Arc<str>) -> Option<CacheChange> {
         let own = self.namespaces.get(namespace).map(|namespace| namespace.isolation).unwrap_or_default();
         let isolates = match own {
             IngressIsolation::ClusterDefault => self.default_isolation == IngressIsolation::DefaultDeny,
@@ -67,7 +67,7 @@ impl Cache {
     }
 
     /// Ends the policies that were kept for pods of the namespace and have none left, or a namespace that stays.
-    pub(super) fn release(&mut self, namespace: &Arc<str>) -> Vec<Change> {
+    pub(super) fn release(&mut self, namespace: &Arc<str>) -> Vec<CacheChange> {
         if !self.namespaces.contains_key(namespace) && self.pods_in(namespace).next().is_none() {
             self.ending.remove(namespace);
         }
@@ -78,7 +78,7 @@ impl Cache {
         }
         let ended = over.into_iter().filter_map(|name| {
             let old = self.policies.remove(&name)?;
-            Some(Change::Policy { name, old: Some(old), new: None })
+            Some(CacheChange::Policy { name, old: Some(old), new: None })
         });
         ended.collect()
     }

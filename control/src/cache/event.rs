@@ -24,7 +24,7 @@ pub enum Event {
 
 /// What an event changed: the object before and after, none where it was or is absent.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum CacheChange {
     /// A namespace.
     Namespace {
         /// Its name.

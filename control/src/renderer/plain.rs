@@ -29,7 +29,7 @@ use self::lower::{Tiered, lower};
 pub(crate) use self::parts::PART;
 use self::parts::{Parts, join};
 use self::shared::Shared;
-use crate::contract::{Endpoint, ListId, Peers, RuleList, SetDelta, SetId, Transaction};
+use crate::contract::{Endpoint, ListId, Peers, SetDelta, SetId, TieredList, Transaction};
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
@@ -104,7 +104,7 @@ struct Joined {
 /// A list in use.
 #[derive(Debug)]
 struct Listed {
-    list: Arc<RuleList>,
+    list: Arc<TieredList>,
     direction: Direction,
     plain: Option<Arc<PlainList>>,
     pods: BTreeSet<PodName>,
@@ -219,7 +219,7 @@ impl PlainLists {
         }
     }
 
-    fn acquire(&mut self, list: Option<&Arc<RuleList>>, direction: Direction, pod: &PodName) {
+    fn acquire(&mut self, list: Option<&Arc<TieredList>>, direction: Direction, pod: &PodName) {
         let Some(list) = list else { return };
         let listed = self.lists.entry(list.id).or_insert_with(|| {
             self.pending.lists.insert(list.id);
@@ -284,7 +284,7 @@ impl PlainLists {
     }
 
     fn plain(&self, endpoint: &Endpoint) -> PlainPod {
-        let plain = |list: &Option<Arc<RuleList>>| self.lists.get(&list.as_ref()?.id)?.plain.clone();
+        let plain = |list: &Option<Arc<TieredList>>| self.lists.get(&list.as_ref()?.id)?.plain.clone();
         PlainPod {
             node: endpoint.node.clone(),
             addresses: endpoint.addresses.clone(),
@@ -296,7 +296,7 @@ impl PlainLists {
 }
 
 /// The sets that the rules of a list name together.
-fn sets_of(list: &RuleList) -> impl Iterator<Item = &Arc<[SetId]>> {
+fn sets_of(list: &TieredList) -> impl Iterator<Item = &Arc<[SetId]>> {
     list.rules.iter().filter_map(|rule| match &rule.peers {
         Peers::Sets(sets) => Some(sets),
         Peers::Any | Peers::OwnNode => None,
@@ -308,7 +308,7 @@ fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Arc<AddressSet>>
 }
 
 /// The rules of a list with addresses in place of sets, one for each part.
-fn tiered(list: &RuleList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
+fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
     list.rules.iter().flat_map(|rule| {
         let peers: Vec<Option<Addresses>> = match &rule.peers {
             Peers::Any => vec![Some(Addresses::Any)],

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bulkhead_control::cache::{Cache, Change, Event};
+use bulkhead_control::cache::{Cache, CacheChange, Event};
 use bulkhead_control::object::{Object, Peer, PodPeer, Policy};
 
 use crate::manifest::{name, namespace, object, objects, pod, policy};
@@ -163,7 +163,7 @@ fn a_change_tells_the_object_before_and_after_once_the_state_has_changed() {
         Event::DeletePod(name("dev/web")),
     ] {
         let changes = cache.apply(event).into_iter().map(|change| {
-            let Change::Pod { key, old, new } = change else { panic!("{change:?}") };
+            let CacheChange::Pod { key, old, new } = change else { panic!("{change:?}") };
             assert_eq!(cache.pod(key), new.as_ref(), "the state is already the new one");
             (labels_of(old), labels_of(new))
         });
@@ -180,17 +180,17 @@ fn namespaces_and_policies_tell_of_their_changes_and_are_listed_by_namespace() {
     let spec = "podSelector: {}, policyTypes: [Ingress]";
     for full_name in ["dev/p", "dev/q", "prod/p"] {
         let changes = cache.apply(Event::Apply(object(&policy(full_name, spec))));
-        let [Change::Policy { name, old: None, new: Some(_) }] = changes.as_slice() else { panic!("{changes:?}") };
+        let [CacheChange::Policy { name, old: None, new: Some(_) }] = changes.as_slice() else { panic!("{changes:?}") };
         assert_eq!(name.to_string(), full_name);
     }
     let listed: Vec<_> = cache.policies_in(&"dev".into()).map(|policy| policy.name.to_string()).collect();
     assert_eq!(listed, ["dev/p", "dev/q"]);
     let changes = cache.apply(Event::DeletePolicy(name("dev/p")));
-    assert!(matches!(changes.as_slice(), [Change::Policy { old: Some(_), new: None, .. }]), "{changes:?}");
+    assert!(matches!(changes.as_slice(), [CacheChange::Policy { old: Some(_), new: None, .. }]), "{changes:?}");
     assert_eq!(cache.policies_in(&"dev".into()).count(), 1);
 
     let changes = cache.apply(Event::Apply(object(&namespace("prod", "env: test"))));
-    assert!(matches!(changes.as_slice(), [Change::Namespace { old: Some(_), new: Some(_), .. }]), "{changes:?}");
+    assert!(matches!(changes.as_slice(), [CacheChange::Namespace { old: Some(_), new: Some(_), .. }]), "{changes:?}");
     assert_eq!(found(&cache, "namespaceSelector: {matchLabels: {env: prod}}"), [""; 0]);
     assert_eq!(found(&cache, "namespaceSelector: {matchLabels: {env: test}}"), ["prod/db", "prod/web"]);
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bulkhead_classifier::{Action, Key, protocol};
 use bulkhead_control::cache::Event;
-use bulkhead_control::contract::{EndpointRules, RuleAction, RuleList, SetMirror, Transaction};
+use bulkhead_control::contract::{EndpointRules, RuleAction, SetMirror, TieredList, Transaction};
 use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -59,7 +59,7 @@ fn rows(table: &str) -> impl Iterator<Item = (&str, &str, &str, Vec<&str>)> {
 }
 
 /// The services that a rule list allows with a peer: the first rule that matches decides. No peer here is the own node.
-fn allowed(sets: &SetMirror, list: &RuleList, peer: IpAddr) -> BTreeSet<String> {
+fn allowed(sets: &SetMirror, list: &TieredList, peer: IpAddr) -> BTreeSet<String> {
     let decides = |protocol, port| {
         let mut rules = list.rules.iter();
         rules.find(|rule| sets.names(&rule.peers, &[], peer) && rule.services.contains(protocol, port))

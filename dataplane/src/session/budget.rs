@@ -22,7 +22,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicIsize, AtomicU32, Ordering};
 
 use super::SessionConfig;
-use super::entry::{Class, NOWHERE};
+use super::class::Class;
+use super::entry::NOWHERE;
 use crate::{PortId, PortKind};
 
 /// The part of a limit by which it may be overdrawn until other workers have ended entries. They do so in their next

@@ -1,6 +1,6 @@
 //! How sessions are kept: times, shares, checks.
 
-use super::entry::Class;
+use super::class::Class;
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -1,4 +1,4 @@
-//! What the table holds: entries, their classes, and what is known of one before it is made.
+//! What the table holds: entries, and what is known of one before it is made.
 
 use std::net::IpAddr;
 
@@ -6,9 +6,10 @@ use bulkhead_classifier::{OriginId, protocol};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Key;
+use super::class::Class;
 use super::tcp::SeenFlags;
 use crate::packet::{SeqSpan, TcpFlags};
-use crate::{Decision, DropReason, PortId, PortKind, TableId};
+use crate::{Decision, DropReason, PortId, PortKind};
 
 /// An entry's place in the slab.
 pub(crate) type Slot = u32;
@@ -38,52 +39,6 @@ pub(crate) struct Moment {
     pub(crate) number: u64,
 }
 
-/// The state of an entry: what decides how long it lives, and whether it may be ended for a new one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// No session: what was refused, or cut by a policy.
-    Refused,
-    /// UDP and other protocols without a handshake; nothing came back yet.
-    Unreplied,
-    /// TCP or SCTP that is not established.
-    New,
-    /// TCP or SCTP that is over.
-    Closed,
-    /// Ping.
-    Echo,
-    /// TCP about which a reset came that lies where none can be expected.
-    Doubtful,
-    /// TCP or SCTP that one side has finished.
-    HalfClosed,
-    /// TCP that both sides have acknowledged.
-    Established,
-    /// UDP that both sides send.
-    Stream,
-    /// SCTP that is established, and what else was answered.
-    Idle,
-}
-
-impl Class {
-    pub(super) const COUNT: usize = 10;
-    pub(super) const ALL: [Self; Self::COUNT] = [
-        Self::Refused,
-        Self::Unreplied,
-        Self::New,
-        Self::Closed,
-        Self::Echo,
-        Self::Doubtful,
-        Self::HalfClosed,
-        Self::Established,
-        Self::Stream,
-        Self::Idle,
-    ];
-
-    /// Whether it is a connection that is not established or that is over.
-    pub(super) const fn is_half_open(self) -> bool {
-        matches!(self, Self::New | Self::Closed)
-    }
-}
-
 /// The part of a session, or of a refusal, that every packet reads: one cache line. All zeros is a free place.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -93,7 +48,7 @@ pub(crate) struct Entry {
     pub(super) seen_at: u64,
     /// The epoch of the tables that allowed it.
     pub(crate) epoch: u32,
-    /// The origin of the rule that allowed it, `u32::MAX` for none; the rest of the decision is in [`Links`].
+    /// The origin of the rule that allowed it, `u32::MAX` for none; the rest of the decision is in [`Links`](super::links::Links).
     pub(crate) origin: u32,
     /// The in-port and the out-port.
     ports: [u16; 2],
@@ -120,32 +75,6 @@ mod state {
     pub(super) const REPLY_PLAIN: u8 = 2 << PLAIN_SHIFT;
     pub(super) const PLAIN_SHIFT: u32 = 3;
     pub(super) const ALL: u8 = FROM_LOW | IN_KIND | FORWARD_PLAIN | REPLY_PLAIN;
-}
-
-/// The part of an entry that is read and written when it is made, moved or ended, and when somebody asks who decided.
-///
-/// A rewrite (a service's address for a backend's, when there are services) would be a third column, touched only for the
-/// sessions that have one.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(super) struct Links {
-    /// Neighbours in the list of all entries of the class, in that of the in-port's, and in that of the out-port's.
-    pub(super) of_class: Link,
-    pub(super) of_starter: Link,
-    pub(super) of_destination: Link,
-    /// The number of the packet for which the entry was last put into its lists.
-    pub(super) queued: u64,
-    table: u32,
-    rule: u32,
-    /// The sequence number that comes next from each side, initiator first, as far as it was looked at; 0 for unknown.
-    pub(super) next: [u32; 2],
-}
-
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(super) struct Link {
-    pub(super) previous: Slot,
-    pub(super) next: Slot,
 }
 
 /// What the worker knows of a session that it wants to create.
@@ -370,44 +299,6 @@ const fn plain(direction: Direction) -> u8 {
     }
 }
 
-impl Links {
-    pub(super) const fn new(decision: &Decision) -> Self {
-        let nowhere = Link { previous: NONE, next: NONE };
-        let mut links = Self {
-            of_class: nowhere,
-            of_starter: nowhere,
-            of_destination: nowhere,
-            queued: 0,
-            table: 0,
-            rule: 0,
-            next: [0; 2],
-        };
-        links.set_decision(decision);
-        links
-    }
-
-    pub(super) const fn set_decision(&mut self, decision: &Decision) {
-        self.table = match decision.table {
-            Some(table) => table.0,
-            None => u32::MAX,
-        };
-        self.rule = match decision.rule {
-            Some(rule) => rule,
-            None => u32::MAX,
-        };
-    }
-
-    /// The decision, whose origin is in the entry.
-    pub(super) fn decision(&self, entry: &Entry) -> Decision {
-        let some = |number: u32| (number != u32::MAX).then_some(number);
-        Decision {
-            table: some(self.table).map(TableId),
-            rule: some(self.rule),
-            origin: some(entry.origin).map(OriginId),
-        }
-    }
-}
-
 /// A number that is never the last one, or none.
 pub(super) fn number(number: Option<u32>) -> u32 {
     number.unwrap_or(u32::MAX)
@@ -415,6 +306,7 @@ pub(super) fn number(number: Option<u32>) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::links::Links;
     use super::*;
 
     #[test]

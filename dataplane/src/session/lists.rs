@@ -6,7 +6,9 @@
 //! of the packet for which it was last moved, not that of its last packet: see [`super::table`].
 
 use super::budget::Side;
-use super::entry::{Class, Link, Links, NONE, NOWHERE, Slot};
+use super::class::Class;
+use super::entry::{NONE, NOWHERE, Slot};
+use super::links::{Link, Links};
 use crate::{BURST, PortId};
 
 /// Least recently used entry first.

@@ -8,7 +8,7 @@
 //! ```text
 //!   Key (both directions alike) --keyed hash--> index: buckets of one cache line --slot--> Entry, one cache line
 //!                                                                                   `----> Links, 48 bytes
-//!     lists by last use, for all entries, per in-port and per out-port, of each state ([`entry::Class`])
+//!     lists by last use, for all entries, per in-port and per out-port, of each state ([`class::Class`])
 //!     budget of the node: entries, half-open ones, those that each port has started and those that lead to it
 //! ```
 //!
@@ -39,10 +39,12 @@
 //! entry is in the index, in its state's list and in those of its ports, and what the table answers does not depend on when expired entries are swept out.
 
 mod budget;
+mod class;
 mod config;
 mod entry;
 mod index;
 mod key;
+mod links;
 mod lists;
 mod memory;
 mod store;

@@ -28,7 +28,8 @@ use std::path::{Path, PathBuf};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::entry::{Entry, Links, Slot};
+use super::entry::{Entry, Slot};
+use super::links::Links;
 use super::memory::Column;
 use super::{Key, SessionMemoryError};
 use crate::DropReason;

@@ -12,9 +12,11 @@ use ahash::RandomState;
 use bulkhead_classifier::protocol;
 
 use super::budget::Budget;
-use super::entry::{Class, Direction, Entry, Links, Moment, NONE, NewSession, Slot};
+use super::class::Class;
+use super::entry::{Direction, Entry, Moment, NONE, NewSession, Slot};
 use super::index::{Index, Prefetch};
 use super::key::KeyHasher;
+use super::links::Links;
 use super::lists::Lists;
 use super::memory::{Column, SessionMemoryError};
 use super::store::{Growth, TableFile};

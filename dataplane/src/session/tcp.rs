@@ -4,7 +4,7 @@ use bulkhead_classifier::protocol;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Direction;
-use super::entry::Class;
+use super::class::Class;
 use crate::packet::TcpFlags;
 
 /// FIN, SYN, RST and ACK that were seen so far, four bits per direction. The union is right for any order and any loss of

@@ -13,7 +13,7 @@ use bulkhead_dataplane::vswitch::LEASE;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
-use super::file::{Denied, File, NamespaceDefault, PolicySemantics};
+use super::file::{Denied, File};
 use super::{
     AdminConfig, Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, StateConfig,
     TimeoutsConfig, WorkersConfig,
@@ -167,15 +167,8 @@ fn state(written: &super::file::State, folder: &Path, faults: &mut Faults<'_>) -
 
 /// How objects are read.
 fn options(written: &super::file::State, faults: &mut Faults<'_>) -> Options {
-    let version = match written.policy_semantics {
-        PolicySemantics::V1 => args::PolicySemantics::V1,
-        PolicySemantics::V1beta1 => args::PolicySemantics::V1beta1,
-    };
-    let default = match written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default() {
-        NamespaceDefault::Open => args::NamespaceDefault::Open,
-        NamespaceDefault::DefaultDeny => args::NamespaceDefault::DefaultDeny,
-    };
-    let semantics = args::semantics(version, default).unwrap_or_else(|| {
+    let default = written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default();
+    let semantics = args::semantics(written.policy_semantics, default).unwrap_or_else(|| {
         let help = "only with policy_semantics: v1beta1 do namespaces isolate";
         faults.add(written.namespace_default.as_ref().and_then(line), "state.namespace_default", "has no effect", help);
         Semantics::default()

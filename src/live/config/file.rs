@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, Window};
+use crate::args::{NamespaceDefault, PolicySemantics};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,22 +55,6 @@ pub(super) struct State {
     pub(super) when_missing: WhenMissing,
     #[serde(default)]
     pub(super) when_refused: WhenRefused,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum PolicySemantics {
-    #[default]
-    V1,
-    V1beta1,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum NamespaceDefault {
-    #[default]
-    Open,
-    DefaultDeny,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -13,7 +13,7 @@ use bulkhead_dataplane::io::{
 };
 
 use crate::live::config::{Attach, Config, PortEntry};
-use crate::live::daemon::TRUNK;
+use crate::live::kernel::TRUNK;
 
 /// Bits of `linux/capability.h`.
 pub(super) const NET_ADMIN: u32 = 12;

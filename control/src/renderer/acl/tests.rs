@@ -6,7 +6,7 @@ use bulkhead_classifier::{Action, AddressSet, Key, PortRange, Service, ServiceSe
 
 use super::*;
 use crate::contract::{
-    Endpoint, EndpointRules, ListId, Peers, RuleAction, RuleList, SetDelta, SetId, SetMirror, Tier, TierRule,
+    Endpoint, EndpointRules, ListId, Peers, RuleAction, SetDelta, SetId, SetMirror, Tier, TierRule, TieredList,
 };
 
 const NODE: &str = "192.168.0.1";
@@ -63,19 +63,19 @@ impl Random {
         }
     }
 
-    fn list(&mut self, id: u64, origin: &mut u32) -> Option<Arc<RuleList>> {
+    fn list(&mut self, id: u64, origin: &mut u32) -> Option<Arc<TieredList>> {
         let mut rules = Vec::new();
         for tier in Tier::ALL {
             if self.below(2) == 0 {
                 self.tier(tier, origin, &mut rules);
             }
         }
-        (!rules.is_empty()).then(|| Arc::new(RuleList { id: ListId(id), rules }))
+        (!rules.is_empty()).then(|| Arc::new(TieredList { id: ListId(id), rules }))
     }
 }
 
 /// What the tiers say, by definition, and which rule and tier says it.
-fn truth(sets: &SetMirror, list: Option<&RuleList>, peer: IpAddr, port: u16) -> (Action, Option<(Tier, OriginId)>) {
+fn truth(sets: &SetMirror, list: Option<&TieredList>, peer: IpAddr, port: u16) -> (Action, Option<(Tier, OriginId)>) {
     for tier in Tier::ALL {
         let mut rules = list.iter().flat_map(|list| &list.rules).filter(|rule| rule.tier == tier);
         let matches = |rule: &&TierRule| {

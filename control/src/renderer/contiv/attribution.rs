@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use super::Orientation;
 use super::list::{PeerList, PeerRule};
 use super::renderer::ContivRenderer;
-use super::table::TableId;
+use super::table::TableName;
 use super::tuple::SixTuple;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
@@ -49,7 +49,7 @@ pub struct PodRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalTable {
     /// Its name.
-    pub id: TableId,
+    pub id: TableName,
     /// The pods.
     pub pods: BTreeSet<PodName>,
     /// Its rules; the first that matches decides.
@@ -74,14 +74,14 @@ impl ContivRenderer {
             ingress: rules(name, &lists.ingress, Direction::Ingress),
             egress: rules(name, &lists.egress, Direction::Egress),
         };
-        self.snapshot().pods().iter().map(pod).collect()
+        self.state().pods().iter().map(pod).collect()
     }
 
     /// The local tables in Contiv's order: by the number of rules, then by the rules.
     pub fn local_tables(&self) -> Vec<LocalTable> {
         let behind = self.behind();
         let of_owner = self.orientation().judged();
-        let tables = self.snapshot().tables().into_iter().map(|(table, pods)| LocalTable {
+        let tables = self.state().tables().into_iter().map(|(table, pods)| LocalTable {
             id: table.id,
             pods: pods.clone(),
             rules: table
@@ -110,7 +110,7 @@ impl ContivRenderer {
             let origins = pod.map(|pod| behind.one(pod.addr(), of_pod, &about));
             AttributedTuple { tuple: tuple.clone(), origins: sorted(origins.into_iter().flatten()) }
         };
-        self.snapshot().global().rules.iter().map(attributed).collect()
+        self.state().global().rules.iter().map(attributed).collect()
     }
 
     /// For questions about what stands behind rules.

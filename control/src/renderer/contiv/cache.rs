@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 
 use super::list::PodLists;
-pub use super::snapshot::Snapshot;
+pub use super::renderer_state::RendererState;
 use super::table::TableChange;
 use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
@@ -29,7 +29,7 @@ use crate::renderer::contiv::tuple::SixTuple;
 pub struct RendererCache {
     orientation: Orientation,
     limit: usize,
-    snapshot: Snapshot,
+    state: RendererState,
 }
 
 /// A pod stands in two of the local tables of a dump, so that one of them is not what anybody made.
@@ -40,12 +40,12 @@ pub struct InTwoTables(pub PodName);
 impl RendererCache {
     /// A cache without pods, whose tables have at most `limit` tuples together.
     pub fn new(orientation: Orientation, limit: usize) -> Self {
-        Self { orientation, limit, snapshot: Snapshot::new(orientation, limit) }
+        Self { orientation, limit, state: RendererState::new(orientation, limit) }
     }
 
     /// What is committed.
-    pub fn snapshot(&self) -> &Snapshot {
-        &self.snapshot
+    pub fn state(&self) -> &RendererState {
+        &self.state
     }
 
     /// Works out a transaction: pods with their new lists, none for a pod that is gone. With `resync` all others are
@@ -58,7 +58,7 @@ impl RendererCache {
         resync: bool,
         mut updates: Vec<(PodName, Option<PodLists>)>,
     ) -> Result<Staged<'_>, TooManyTuples> {
-        let before = &self.snapshot;
+        let before = &self.state;
         if resync || before.is_recovered() {
             let named: BTreeSet<_> = updates.iter().map(|(name, _)| name.clone()).collect();
             let known = before.pods().keys().chain(before.locals().keys());
@@ -85,13 +85,13 @@ impl RendererCache {
         locals: impl IntoIterator<Item = (Vec<SixTuple>, BTreeSet<PodName>)>,
         global: Vec<SixTuple>,
     ) -> Result<(), InTwoTables> {
-        self.snapshot = Snapshot::recovered(self.orientation, self.limit, locals, global).map_err(InTwoTables)?;
+        self.state = RendererState::recovered(self.orientation, self.limit, locals, global).map_err(InTwoTables)?;
         Ok(())
     }
 
     /// Forgets everything.
     pub fn flush(&mut self) {
-        self.snapshot = Snapshot::new(self.orientation, self.limit);
+        self.state = RendererState::new(self.orientation, self.limit);
     }
 }
 
@@ -99,7 +99,7 @@ impl RendererCache {
 #[derive(Debug)]
 pub struct Staged<'a> {
     cache: &'a mut RendererCache,
-    next: Option<Snapshot>,
+    next: Option<RendererState>,
     changes: Vec<TableChange>,
 }
 
@@ -110,14 +110,14 @@ impl Staged<'_> {
     }
 
     /// The state as it will be.
-    pub fn snapshot(&self) -> &Snapshot {
-        self.next.as_ref().unwrap_or(&self.cache.snapshot)
+    pub fn state(&self) -> &RendererState {
+        self.next.as_ref().unwrap_or(&self.cache.state)
     }
 
     /// Puts the transaction in force.
     pub fn commit(self) -> Vec<TableChange> {
         if let Some(next) = self.next {
-            self.cache.snapshot = next;
+            self.cache.state = next;
         }
         self.changes
     }

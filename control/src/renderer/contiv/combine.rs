@@ -17,8 +17,8 @@ use bulkhead_classifier::{Action, Service};
 use ipnet::IpNet;
 
 use super::Orientation;
+use super::allowed_ports::AllowedPorts;
 use super::list::{PeerList, PeerRule};
-use super::reach::Reach;
 use crate::renderer::contiv::tuple::SixTuple;
 
 /// What replaces the owner's own rules for single addresses of others: the allowed ports, then a deny.
@@ -27,7 +27,7 @@ pub(super) type Overlay = BTreeMap<IpAddr, Arc<[PeerRule]>>;
 /// The rules for one address of another pod, of which `own` is what the owner's list allows with it. None when the
 /// owner's own rules stay as they are: the other's list allows everything, or the owner's is at least as strict.
 pub(super) fn pair(
-    own: &Reach,
+    own: &AllowedPorts,
     address: IpAddr,
     other: &PeerList,
     owner: &BTreeSet<IpAddr>,
@@ -37,7 +37,7 @@ pub(super) fn pair(
     }
     // At most one address is of the family. Were there more, a rule without the owner's address must hold for all.
     let of_family = owner.iter().filter(|own| own.is_ipv4() == address.is_ipv4());
-    let theirs = of_family.map(|&own| other.reach(own)).reduce(|a, b| a.intersect(&b))?;
+    let theirs = of_family.map(|&own| other.allowed(own)).reduce(|a, b| a.intersect(&b))?;
     if own.is_subset(&theirs) {
         return None;
     }
@@ -52,7 +52,7 @@ pub(super) fn pair(
 /// Only others that the own list allows something with can meet it: they are found by range, not by going through all.
 pub(super) fn overlay(own: &PeerList, owner: &BTreeSet<IpAddr>, others: &BTreeMap<IpAddr, Arc<PeerList>>) -> Overlay {
     let combine = |(&address, other): (&IpAddr, &Arc<PeerList>)| {
-        other.is_closed().then(|| Some((address, pair(&own.reach(address), address, other, owner)?)))?
+        other.is_closed().then(|| Some((address, pair(&own.allowed(address), address, other, owner)?)))?
     };
     let mut blocks = Vec::new();
     if own.is_closed() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bulkhead_classifier::{Action, PortRange, Service};
 use ipnet::IpNet;
 
-use super::reach::Reach;
+use super::allowed_ports::AllowedPorts;
 use super::tuple::{action_key, network_key, service_key};
 
 /// A 6-tuple of which one side is the pod itself and therefore not written.
@@ -127,16 +127,16 @@ impl PeerList {
     }
 
     /// What the list allows with this address. Logarithmic in the rules, once for each prefix length that occurs.
-    pub(super) fn reach(&self, address: IpAddr) -> Reach {
+    pub(super) fn allowed(&self, address: IpAddr) -> AllowedPorts {
         #[cfg(test)]
         LOOKUPS.with(|count| count.set(count.get() + 1));
         if !self.closed {
-            return Reach::everything();
+            return AllowedPorts::everything();
         }
         let lengths = &self.lengths[usize::from(address.is_ipv6())];
         let enclosing = lengths.iter().filter_map(|&length| Some(IpNet::new(address, length).ok()?.trunc()));
         let rules = enclosing.map(Some).chain([None]).flat_map(|net| self.rules_of(net));
-        Reach::of(rules.filter(|rule| rule.action == Action::Allow).map(|rule| rule.service))
+        AllowedPorts::of(rules.filter(|rule| rule.action == Action::Allow).map(|rule| rule.service))
     }
 
     fn rules_of(&self, network: Option<IpNet>) -> &[PeerRule] {

@@ -19,14 +19,14 @@
 //! **Direction words.** [`Orientation`] has Contiv's names, seen from the vswitch. Everything else speaks from the pod:
 //! a pod's ingress list is about traffic towards it, whichever orientation the tables have.
 
+mod allowed_ports;
 mod attribution;
 pub mod cache;
 mod combine;
 mod expand;
 pub mod list;
-mod reach;
 pub mod renderer;
-mod snapshot;
+mod renderer_state;
 pub mod table;
 pub mod tuple;
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ahash::{AHashMap, AHashSet};
 use bulkhead_classifier::OriginId;
 
-use super::cache::{InTwoTables, RendererCache, Snapshot};
+use super::cache::{InTwoTables, RendererCache, RendererState};
 use super::expand::expand;
 use super::list::{PeerList, PodLists};
 use super::table::{Table, TableChange};
@@ -132,8 +132,8 @@ impl ContivRenderer {
     }
 
     /// What is in force.
-    pub(super) fn snapshot(&self) -> &Snapshot {
-        self.cache.snapshot()
+    pub(super) fn state(&self) -> &RendererState {
+        self.cache.state()
     }
 
     /// How often the costly steps were taken so far.
@@ -284,13 +284,13 @@ impl ContivRenderer {
             return Ok(());
         }
         self.generation += 1;
-        let snapshot = self.cache.snapshot();
+        let state = self.cache.state();
         self.published.publish(TupleTables {
             node: self.node.clone(),
             orientation: self.orientation,
             generation: self.generation,
-            locals: snapshot.locals().clone(),
-            global: snapshot.global().clone(),
+            locals: state.locals().clone(),
+            global: state.global().clone(),
             changes,
         });
         Ok(())

@@ -12,15 +12,15 @@ use crate::renderer::contiv::tuple::SixTuple;
 
 /// A table's name: a function of its rules, so that a stack that kept its tables over a restart knows them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TableId(pub(super) u64);
+pub struct TableName(pub(super) u64);
 
-impl fmt::Display for TableId {
+impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
 }
 
-impl TableId {
+impl TableName {
     /// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) over words of 64 bits in place of bytes; the rotation lets the high
     /// bits of a word reach the low ones of the result. Equal names of different rules are told apart by the cache.
     pub(super) fn of(rules: &[SixTuple]) -> Self {
@@ -55,7 +55,7 @@ fn network_words(network: Option<IpNet>) -> [u64; 3] {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The name, different from that of every other table of the cache.
-    pub id: TableId,
+    pub id: TableName,
     /// The rules; the first that matches decides.
     pub rules: Vec<SixTuple>,
 }

@@ -15,7 +15,7 @@ use etherparse::{NetSlice, SlicedPacket};
 use super::*;
 use crate::testbed::*;
 use crate::wire::{checksum, ipv6};
-use crate::{Link, LinkType, NextHop, Outcome, PortConfig, Routes, Worker, WorkerConfig};
+use crate::{Link, LinkType, NextHop, Outcome, Packet, PortConfig, Routes, Worker, WorkerConfig};
 
 const B_MAC: Mac = [2, 0, 0, 0, 0, 2];
 const HOST_MAC: Mac = [2, 0, 0, 0, 0, 3];

@@ -1,8 +1,9 @@
 //! Entries that were there before the table: those of an earlier process, and those of a worker that has failed.
 
 use super::super::budget::Room;
-use super::super::entry::{Direction, Entry, Links, Moment, NONE};
+use super::super::entry::{Direction, Entry, Moment, NONE};
 use super::super::index::Index;
+use super::super::links::Links;
 use super::super::lists::Lists;
 use super::super::memory::SessionMemoryError;
 use super::super::store::Stored;

@@ -3,7 +3,8 @@
 use bulkhead_classifier::protocol;
 
 use super::super::TcpWindow;
-use super::super::entry::{Class, Direction, Entry, Moment, Slot};
+use super::super::class::Class;
+use super::super::entry::{Direction, Entry, Moment, Slot};
 use super::SessionTable;
 use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId};

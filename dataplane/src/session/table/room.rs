@@ -1,7 +1,8 @@
 //! Room for new entries: limits, what is swept out because its time is up, and what is ended early.
 
 use super::super::budget::{Room, Side};
-use super::super::entry::{Class, NONE, NewSession, Slot};
+use super::super::class::Class;
+use super::super::entry::{NONE, NewSession, Slot};
 use super::{SessionTable, first_class};
 use crate::{DropReason, PortId, PortKind};
 

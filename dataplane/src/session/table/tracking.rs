@@ -25,7 +25,8 @@
 //! forwarded in the kernel, and what is outside of the window is dropped.
 
 use super::super::TcpWindow;
-use super::super::entry::{Class, Direction, Moment, NewSession, Slot};
+use super::super::class::Class;
+use super::super::entry::{Direction, Moment, NewSession, Slot};
 use super::SessionTable;
 use crate::DropReason;
 use crate::packet::{Checksum, SeqSpan, TcpFlags};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bulkhead_classifier::{Action, PortRange, Service, protocol};
 
 use super::Orientation;
-use super::cache::{RendererCache, Snapshot};
+use super::cache::{RendererCache, RendererState};
 use super::list::{PeerList, PeerRule, PodLists};
 use super::table::{Table, TableChange};
 use crate::object::PodName;
@@ -50,9 +50,9 @@ impl Stack {
         }
     }
 
-    fn of(snapshot: &Snapshot) -> Self {
-        let locals = snapshot.locals().iter().map(|(pod, table)| (pod.clone(), table.rules.clone())).collect();
-        Self { locals, global: snapshot.global().rules.clone() }
+    fn of(state: &RendererState) -> Self {
+        let locals = state.locals().iter().map(|(pod, table)| (pod.clone(), table.rules.clone())).collect();
+        Self { locals, global: state.global().rules.clone() }
     }
 }
 
@@ -61,22 +61,22 @@ type Update = (PodName, Option<PodLists>);
 /// Commits a transaction and checks all that must hold of any: the stack that follows the changes has the tables, a
 /// fresh cache with the same pods has the same tables, equal tables are one, and a repetition changes nothing.
 fn commit(cache: &mut RendererCache, orientation: Orientation, updates: &[Update]) -> Vec<TableChange> {
-    let mut stack = Stack::of(cache.snapshot());
+    let mut stack = Stack::of(cache.state());
     let staged = cache.stage(false, updates.to_vec()).unwrap();
-    let ahead = Stack::of(staged.snapshot());
+    let ahead = Stack::of(staged.state());
     let changes = staged.commit();
     stack.apply(&changes);
-    let now = Stack::of(cache.snapshot());
+    let now = Stack::of(cache.state());
     assert_eq!((&ahead.locals, &ahead.global), (&now.locals, &now.global), "a view ahead of the commit");
     assert_eq!((&stack.locals, &stack.global), (&now.locals, &now.global), "changes lead to the tables");
 
     let mut fresh = RendererCache::new(orientation, super::MAX_TUPLES);
-    let pods = cache.snapshot().pods().iter().map(|(name, lists)| (name.clone(), Some(lists.clone())));
+    let pods = cache.state().pods().iter().map(|(name, lists)| (name.clone(), Some(lists.clone())));
     fresh.stage(true, pods.collect()).unwrap().commit();
-    let anew = Stack::of(fresh.snapshot());
+    let anew = Stack::of(fresh.state());
     assert_eq!((&anew.locals, &anew.global), (&now.locals, &now.global), "step by step equals a fresh start");
     let names = |cache: &RendererCache| -> Vec<(Arc<Table>, BTreeSet<PodName>)> {
-        cache.snapshot().tables().into_iter().map(|(table, pods)| (table.clone(), pods.clone())).collect()
+        cache.state().tables().into_iter().map(|(table, pods)| (table.clone(), pods.clone())).collect()
     };
     assert_eq!(names(cache), names(&fresh), "names and sharing too");
     assert!(names(cache).is_sorted_by(|(a, _), (b, _)| (a.rules.len(), &a.rules) < (b.rules.len(), &b.rules)));

@@ -77,14 +77,14 @@ fn says(list: Option<&PeerList>, peer: IpAddr, key: &Key) -> bool {
 }
 
 /// The table that judges a packet: that of the pod at the orientation's end, else the global one.
-fn table<'a>(snapshot: &'a Snapshot, orientation: Orientation, key: &Key) -> Option<&'a Arc<Table>> {
+fn table<'a>(state: &'a RendererState, orientation: Orientation, key: &Key) -> Option<&'a Arc<Table>> {
     let end = match orientation {
         Orientation::Egress => key.dst(),
         Orientation::Ingress => key.src(),
     };
-    match snapshot.pods().iter().find(|(_, lists)| lists.addresses.contains(&end)) {
-        Some((name, _)) => snapshot.locals().get(name),
-        None => Some(snapshot.global()),
+    match state.pods().iter().find(|(_, lists)| lists.addresses.contains(&end)) {
+        Some((name, _)) => state.locals().get(name),
+        None => Some(state.global()),
     }
 }
 
@@ -132,15 +132,15 @@ fn pairs() -> impl Iterator<Item = (IpAddr, IpAddr)> {
     family(&V4).chain(family(&V6))
 }
 
-fn check_verdicts(snapshot: &Snapshot, orientation: Orientation, reached: &mut Reached) {
-    let lists = |address: IpAddr| snapshot.pods().values().find(|lists| lists.addresses.contains(&address));
+fn check_verdicts(state: &RendererState, orientation: Orientation, reached: &mut Reached) {
+    let lists = |address: IpAddr| state.pods().values().find(|lists| lists.addresses.contains(&address));
     for (src, dst) in pairs() {
         let (from, to) = (lists(src), lists(dst));
         for (number, port) in probes() {
             let key = Key::new(src, dst, number, 40_000, port);
             let ideal =
                 says(from.map(|lists| &*lists.egress), dst, &key) && says(to.map(|lists| &*lists.ingress), src, &key);
-            let rules = table(snapshot, orientation, &key).map(|table| &table.rules[..]).unwrap_or_default();
+            let rules = table(state, orientation, &key).map(|table| &table.rules[..]).unwrap_or_default();
             let verdict = first_match(rules, &key);
             assert_eq!(verdict == Action::Allow, ideal, "{orientation:?} {key:?} {rules:#?}");
             let last = rules.iter().position(|rule| rule.matches(&key)).is_none_or(|at| at + 1 == rules.len());
@@ -161,7 +161,7 @@ fn the_first_match_in_the_tables_is_the_sources_list_and_the_destinations_list()
             for updates in &history {
                 // A pod twice in one transaction: the last word counts.
                 commit(&mut cache, orientation, updates);
-                check_verdicts(cache.snapshot(), orientation, &mut reached);
+                check_verdicts(cache.state(), orientation, &mut reached);
             }
         }
     }
@@ -188,7 +188,7 @@ fn an_address_that_two_pods_claim_may_do_what_both_lists_allow() {
                 Orientation::Egress => Key::new(claimed, peer, number, 1, port),
                 Orientation::Ingress => Key::new(peer, claimed, number, 1, port),
             };
-            let rules = table(cache.snapshot(), orientation, &key).map(|table| &table.rules[..]);
+            let rules = table(cache.state(), orientation, &key).map(|table| &table.rules[..]);
             first_match(rules.unwrap_or_default(), &key) == Action::Allow
         };
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
@@ -223,7 +223,7 @@ fn icmp_does_not_leak_through_all_tcp_and_all_udp() {
         );
         let judge = |number| {
             let key = Key::new(V4[0].parse().unwrap(), V4[1].parse().unwrap(), number, 1, 0);
-            first_match(&table(cache.snapshot(), orientation, &key).unwrap().rules, &key)
+            first_match(&table(cache.state(), orientation, &key).unwrap().rules, &key)
         };
         assert_eq!([judge(protocol::SCTP), judge(protocol::ICMP)], [Action::Allow, Action::Deny]);
     }

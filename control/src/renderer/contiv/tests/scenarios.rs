@@ -42,11 +42,11 @@ fn shown(rules: &[SixTuple]) -> Vec<String> {
 }
 
 fn local(cache: &RendererCache, number: usize) -> Vec<String> {
-    cache.snapshot().locals().get(&pod(number)).map(|table| shown(&table.rules)).unwrap_or_default()
+    cache.state().locals().get(&pod(number)).map(|table| shown(&table.rules)).unwrap_or_default()
 }
 
 fn global(cache: &RendererCache) -> Vec<String> {
-    shown(&cache.snapshot().global().rules)
+    shown(&cache.state().global().rules)
 }
 
 fn names(numbers: impl IntoIterator<Item = usize>) -> BTreeSet<PodName> {
@@ -63,7 +63,7 @@ fn scenario_1_one_rule_in_the_tables_orientation_makes_one_local_table() {
         let staged = cache.stage(false, vec![update(1, inbound, outbound)]).unwrap();
         assert_eq!(staged.changes().len(), 1);
         drop(staged);
-        assert!(cache.snapshot().locals().is_empty(), "before the commit the cache is unchanged");
+        assert!(cache.state().locals().is_empty(), "before the commit the cache is unchanged");
         commit(&mut cache, orientation, &[update(1, inbound, outbound)]);
         assert_eq!(local(&cache, 1), [rule, "P any any ANY"]);
         assert_eq!(global(&cache), [""; 0]);
@@ -80,7 +80,7 @@ fn scenario_2_one_rule_of_the_opposite_orientation_goes_to_the_global_table_alon
         let changes = commit(&mut cache, orientation, &[update(1, inbound, outbound)]);
         assert!(matches!(&changes[..], [TableChange::Global { .. }]), "{changes:?}");
         assert_eq!(global(&cache), [rule, "P any any ANY"]);
-        assert_eq!(cache.snapshot().locals().len(), 0, "the pod is not isolated");
+        assert_eq!(cache.state().locals().len(), 0, "the pod is not isolated");
     }
 }
 
@@ -246,9 +246,9 @@ fn scenario_7_a_removed_pod_leaves_the_shared_table_and_a_flush_leaves_nothing()
     let changes = commit(&mut cache, orientation, &[(pod(3), None)]);
     let [TableChange::Local { previous, pods, .. }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((previous, pods), (&names(1..=3), &names(1..=2)));
-    assert!(!cache.snapshot().pods().contains_key(&pod(3)));
+    assert!(!cache.state().pods().contains_key(&pod(3)));
     cache.flush();
-    assert!(cache.snapshot().pods().is_empty() && cache.snapshot().tables().is_empty());
+    assert!(cache.state().pods().is_empty() && cache.state().tables().is_empty());
 }
 
 #[test]
@@ -261,17 +261,17 @@ fn scenario_8_after_resuming_from_dumped_tables_only_the_difference_is_published
         commit(&mut before, orientation, &first_transaction());
         let second = vec![update(1, POD1_IN, POD1_OUT), update(3, POD3_IN, POD3_OUT)];
         for (whole_state, check) in [(first_transaction(), none), (second, five)] {
-            let tables = before.snapshot().tables();
+            let tables = before.state().tables();
             let dump = tables.into_iter().map(|(table, pods)| (table.rules.clone(), pods.clone()));
             let mut after = cache(orientation);
-            after.recover(dump, before.snapshot().global().rules.clone()).unwrap();
-            let mut stack = Stack::of(after.snapshot());
+            after.recover(dump, before.state().global().rules.clone()).unwrap();
+            let mut stack = Stack::of(after.state());
             let changes = after.stage(true, whole_state.clone()).unwrap().commit();
             check(&changes);
             stack.apply(&changes);
             let mut fresh = cache(orientation);
             fresh.stage(true, whole_state).unwrap().commit();
-            let (now, anew) = (Stack::of(after.snapshot()), Stack::of(fresh.snapshot()));
+            let (now, anew) = (Stack::of(after.state()), Stack::of(fresh.state()));
             assert_eq!((&stack.locals, &stack.global), (&now.locals, &now.global));
             assert_eq!((&now.locals, &now.global), (&anew.locals, &anew.global));
             commit(&mut after, orientation, &[(pod(1), None)]);
@@ -293,7 +293,7 @@ fn a_dump_with_a_pod_in_two_tables_is_refused_and_a_pod_that_is_gone_loses_its_d
         matches!(&changes[..], [TableChange::Local { pods, .. }, TableChange::Global { .. }] if pods.is_empty()),
         "{changes:?}"
     );
-    assert_eq!(cache.snapshot().locals().len() + cache.snapshot().global().rules.len(), 0);
+    assert_eq!(cache.state().locals().len() + cache.state().global().rules.len(), 0);
 }
 
 #[test]

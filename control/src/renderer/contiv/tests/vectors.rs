@@ -103,7 +103,7 @@ fn all_300_known_histories_end_with_the_known_tables_rule_by_rule() {
         }
         let tuples =
             |rules: &Option<Vec<VectorRule>>| rules.iter().flatten().map(VectorRule::tuple).collect::<Vec<_>>();
-        let locals = cache.snapshot().locals();
+        let locals = cache.state().locals();
         for (name, rules) in &vector.local {
             let pod = PodName::new("", name.as_str());
             let have = locals.get(&pod).map(|table| &table.rules[..]).unwrap_or_default();
@@ -111,7 +111,7 @@ fn all_300_known_histories_end_with_the_known_tables_rule_by_rule() {
         }
         let named = vector.local.iter().filter(|(_, rules)| !tuples(rules).is_empty()).count();
         assert_eq!(locals.len(), named, "vector {at}: no other tables");
-        assert_eq!(shown(&cache.snapshot().global().rules), shown(&tuples(&vector.global)), "vector {at}, global");
+        assert_eq!(shown(&cache.state().global().rules), shown(&tuples(&vector.global)), "vector {at}, global");
     }
 }
 

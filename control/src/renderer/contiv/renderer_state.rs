@@ -8,14 +8,14 @@ use ahash::AHashMap;
 
 use super::combine::{self, Overlay};
 use super::list::{PeerList, PodLists};
-use super::table::{Table, TableChange, TableId};
+use super::table::{Table, TableChange, TableName};
 use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
 
 /// All that the cache knows at one time.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct RendererState {
     orientation: Orientation,
     limit: usize,
     pods: BTreeMap<PodName, PodLists>,
@@ -27,7 +27,7 @@ pub struct Snapshot {
     overlays: BTreeMap<PodName, Arc<Overlay>>,
     made: AHashMap<(Arc<PeerList>, Arc<Overlay>), Arc<Table>>,
     table_of: BTreeMap<PodName, Arc<Table>>,
-    tables: BTreeMap<TableId, Shared>,
+    tables: BTreeMap<TableName, Shared>,
     global: Arc<Table>,
     /// How many tuples all tables have together.
     tuples: usize,
@@ -49,7 +49,7 @@ struct Touched {
     addresses: BTreeSet<IpAddr>,
 }
 
-impl Snapshot {
+impl RendererState {
     pub(super) fn new(orientation: Orientation, limit: usize) -> Self {
         Self {
             orientation,
@@ -62,7 +62,7 @@ impl Snapshot {
             made: AHashMap::new(),
             table_of: BTreeMap::new(),
             tables: BTreeMap::new(),
-            global: Arc::new(Table { id: TableId::of(&[]), rules: Vec::new() }),
+            global: Arc::new(Table { id: TableName::of(&[]), rules: Vec::new() }),
             tuples: 0,
             recovered: false,
         }
@@ -79,7 +79,7 @@ impl Snapshot {
         fresh.recovered = true;
         let sorted = |mut rules: Vec<SixTuple>| {
             rules.sort_unstable();
-            Arc::new(Table { id: TableId::of(&rules), rules })
+            Arc::new(Table { id: TableName::of(&rules), rules })
         };
         for (rules, pods) in locals {
             let table = fresh.insert(sorted(rules));
@@ -129,7 +129,7 @@ impl Snapshot {
         }
     }
 
-    /// Takes in a transaction. After an error the snapshot is of no use.
+    /// Takes in a transaction. After an error the state is of no use.
     pub(super) fn apply(&mut self, updates: &[(PodName, Option<PodLists>)]) -> Result<(), TooManyTuples> {
         let mut touched = Touched::default();
         for (name, config) in updates {
@@ -245,13 +245,13 @@ impl Snapshot {
             let open = Arc::new(PeerList::default());
             let other = self.others.get(&address).filter(|list| list.is_closed()).unwrap_or(&open);
             for (own, owners) in &unchanged {
-                let reach = own.reach(address);
-                if reach.is_nothing() {
+                let allowed = own.allowed(address);
+                if allowed.is_nothing() {
                     continue;
                 }
                 for name in owners {
                     let owner = self.pods[name].addresses.iter().copied().collect();
-                    let rules = combine::pair(&reach, address, other, &owner);
+                    let rules = combine::pair(&allowed, address, other, &owner);
                     let overlay = self.overlays.entry(name.clone()).or_default();
                     if overlay.get(&address) == rules.as_ref() {
                         continue;
@@ -294,7 +294,7 @@ impl Snapshot {
                 let (own, overlay) = &key;
                 self.check(|| format!("the table of pod {name}"), self.tuples + combine::size(own, overlay))?;
                 let rules = combine::local_rules(self.orientation, own, overlay);
-                Arc::new(Table { id: TableId::of(&rules), rules })
+                Arc::new(Table { id: TableName::of(&rules), rules })
             }
         };
         let table = self.insert(table);
@@ -313,7 +313,7 @@ impl Snapshot {
             if Arc::ptr_eq(&shared.table, &table) || shared.table.rules == table.rules {
                 return shared.table.clone();
             }
-            id = TableId(id.0.wrapping_add(1));
+            id = TableName(id.0.wrapping_add(1));
         }
         let table = if table.id == id { table } else { Arc::new(Table { id, rules: table.rules.clone() }) };
         self.tuples += table.rules.len();
@@ -347,7 +347,7 @@ impl Snapshot {
         combine::close(&mut rules);
         self.tuples = locals + rules.len();
         if rules != self.global.rules {
-            self.global = Arc::new(Table { id: TableId::of(&rules), rules });
+            self.global = Arc::new(Table { id: TableName::of(&rules), rules });
         }
         Ok(())
     }
@@ -400,15 +400,15 @@ mod tests {
     #[test]
     fn two_tables_with_one_fingerprint_both_live_and_are_found_again() {
         // Contiv's fault B1: the name stood for the content, the second table was refused, and its pod was left open.
-        let mut snapshot = Snapshot::new(Orientation::Egress, 100);
-        let table = |action| Arc::new(Table { id: TableId(u64::MAX), rules: vec![SixTuple::any(action)] });
-        let allow = snapshot.insert(table(Action::Allow));
-        let deny = snapshot.insert(table(Action::Deny));
+        let mut state = RendererState::new(Orientation::Egress, 100);
+        let table = |action| Arc::new(Table { id: TableName(u64::MAX), rules: vec![SixTuple::any(action)] });
+        let allow = state.insert(table(Action::Allow));
+        let deny = state.insert(table(Action::Deny));
         assert_ne!(allow.id, deny.id);
         assert_eq!((&allow.rules[0].action, &deny.rules[0].action), (&Action::Allow, &Action::Deny));
         for (again, first) in [(Action::Allow, &allow), (Action::Deny, &deny)] {
-            assert!(Arc::ptr_eq(&snapshot.insert(table(again)), first));
+            assert!(Arc::ptr_eq(&state.insert(table(again)), first));
         }
-        assert_eq!(snapshot.tuples, 2);
+        assert_eq!(state.tuples, 2);
     }
 }

@@ -60,12 +60,12 @@ impl PortSet {
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Reach {
+pub(super) struct AllowedPorts {
     everything: bool,
     ports: BTreeMap<u8, PortSet>,
 }
 
-impl Reach {
+impl AllowedPorts {
     /// All protocols, all ports, and what has no ports.
     pub(super) fn everything() -> Self {
         Self { everything: true, ports: BTreeMap::new() }

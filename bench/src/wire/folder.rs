@@ -1,0 +1,73 @@
+//! Folders for files, gone with the value that stands for them.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Context;
+
+use super::programs::run;
+use super::remains::{prefix, remains};
+
+/// A folder for files, gone with this.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+/// File systems that a folder may have.
+const FILE_SYSTEMS: [&str; 2] = ["bpf", "tmpfs"];
+
+/// Removes a folder with what is mounted in it.
+pub(super) fn remove_folder(folder: &Path) {
+    // Before anything is removed: what is pinned goes with its file system.
+    for mounted in FILE_SYSTEMS.map(|kind| folder.join(kind)).iter().filter(|mounted| mounted.exists()) {
+        let _ = Command::new("umount").arg(mounted).stderr(Stdio::null()).status();
+    }
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+impl Folder {
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) fn new() -> anyhow::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let path = std::env::temp_dir().join(format!("{}{}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        remains().folders.insert(path.clone());
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Gives it a file system of its own, one of [`FILE_SYSTEMS`]. Returns where.
+    ///
+    /// # Errors
+    /// When it cannot be mounted.
+    pub(super) fn mount(&self, kind: &str) -> anyhow::Result<PathBuf> {
+        let path = self.path(kind);
+        std::fs::create_dir(&path)?;
+        run("mount", &format!("-t {kind} -o mode=0700 {kind} {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Writes a file, whole and at once.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let (new, path) = (self.path(&format!("{name}.new")), self.path(name));
+        File::create(&new).and_then(|mut file| file.write_all(text.as_bytes()))?;
+        std::fs::rename(new, &path)?;
+        Ok(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        remove_folder(&self.0);
+        remains().folders.remove(&self.0);
+    }
+}

@@ -1,0 +1,107 @@
+//! Programs that run beside the benchmark, gone with the value that stands for them.
+
+use std::io::Read;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::Signal;
+
+use super::remains::{kill, remains};
+
+/// A program that runs until this is dropped.
+#[derive(Debug)]
+pub(super) struct Running(pub(super) Child);
+
+impl Running {
+    /// # Errors
+    /// When it cannot be started.
+    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        // Held while it starts, so that an interruption does not miss it.
+        let mut remains = remains();
+        let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
+        remains.processes.insert(child.id());
+        Ok(Self(child))
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits until it ends by itself. Returns what it printed.
+    ///
+    /// # Errors
+    /// When its output cannot be read.
+    pub(super) fn wait(mut self) -> anyhow::Result<Output> {
+        let (mut text, mut errors) = (Vec::new(), Vec::new());
+        if let Some(mut pipe) = self.0.stdout.take() {
+            pipe.read_to_end(&mut text)?;
+        }
+        // Whoever writes more here than a pipe holds, before it ends its output, is none of the programs that are used.
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_end(&mut errors)?;
+        }
+        Ok(Output { status: self.0.wait()?, stdout: text, stderr: errors })
+    }
+
+    /// Whether it has ended by itself.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end and waits, at most for so long.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn terminate(&mut self, most: Duration) -> anyhow::Result<()> {
+        kill(self.id(), Signal::TERM);
+        until("a program does not end after SIGTERM", most, || Ok(self.has_ended()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        remains().processes.remove(&self.0.id());
+    }
+}
+
+/// Tries until it holds.
+///
+/// # Errors
+/// The message when it does not hold in time, and those of the question.
+pub(super) fn until(
+    otherwise: &str,
+    most: Duration,
+    mut holds: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let deadline = Instant::now() + most;
+    while !holds()? {
+        if Instant::now() > deadline {
+            bail!("{otherwise} (waited {} s)", most.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Runs a program. Returns what it printed.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub(super) fn run(program: &str, line: &str) -> anyhow::Result<String> {
+    output(Command::new(program).args(line.split_whitespace()), &format!("{program} {line}"))
+}
+
+/// Runs a command. Returns what it printed.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub(super) fn output(command: &mut Command, line: &str) -> anyhow::Result<String> {
+    let output = Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait()?;
+    if !output.status.success() {
+        bail!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

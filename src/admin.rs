@@ -1,7 +1,7 @@
 //! The admin socket: what is asked of a running vswitch, and the commands that ask.
 //!
 //! ```text
-//!   bulkhead status | ports | policies | tables | reload --JSON line--> unix socket --> `live::admin` answers
+//!   bulkhead status | ports | policies | sessions | tables | reload --JSON line--> unix socket --> `live::admin` answers
 //! ```
 //!
 //! The protocol is one JSON object a line each way; `docs/admin.md` describes it. It has a version of its own, which changes
@@ -12,10 +12,10 @@ mod client;
 mod commands;
 mod protocol;
 
-pub(crate) use commands::{policies, ports, reload, status, tables};
+pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use protocol::{
     Answer, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request,
-    SessionTotals, Status, TableRow, WorkerRow, read_request,
+    SessionFilter, SessionRow, SessionTotals, Sessions, Status, TableRow, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

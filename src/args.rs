@@ -45,6 +45,8 @@ pub enum Command {
     Ports(Admin),
     /// List what each policy and rule of the running vswitch has let through and denied
     Policies(Admin),
+    /// List the running vswitch's sessions, and who has most of them
+    Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules
     Tables(Tables),
     /// Have the running vswitch look at its configuration and its state now
@@ -283,6 +285,30 @@ pub struct Status {
     /// How long to wait
     #[arg(long, value_name = "TIME", default_value = "60s", requires = "wait", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
+}
+
+/// `bulkhead sessions`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  bulkhead sessions\n  bulkhead sessions --port default/db --service 6379\n  bulkhead sessions --limit 0\n\n\
+    Below the list are the ports that have most of the sessions that match."
+)]
+pub struct Sessions {
+    /// Which vswitch, and how.
+    #[command(flatten)]
+    pub admin: Admin,
+    /// Only those of this port, whichever side it is
+    #[arg(long, value_name = "NAME")]
+    pub port: Option<String>,
+    /// Only those of this address, whichever side it is
+    #[arg(long, value_name = "IP")]
+    pub address: Option<IpAddr>,
+    /// Only those to this destination port
+    #[arg(long, value_name = "PORT")]
+    pub service: Option<u16>,
+    /// The most that are listed; 0 for their number alone
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: usize,
 }
 
 /// `bulkhead tables`.

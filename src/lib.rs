@@ -45,6 +45,7 @@ pub fn main() -> ExitCode {
         args::Command::Status(status) => admin::status(status),
         args::Command::Ports(ports) => admin::ports(ports),
         args::Command::Policies(policies) => admin::policies(policies),
+        args::Command::Sessions(sessions) => admin::sessions(sessions),
         args::Command::Tables(tables) => admin::tables(tables),
         args::Command::Reload(reload) => admin::reload(reload),
     };

@@ -54,7 +54,7 @@ fn http(lab: &Lab, path: &str) -> String {
 
 #[test]
 fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
-    require!("ping");
+    require!("ping", "socat");
     let mut lab = lab();
     lab.start(&only_redis());
     let (code, text) = lab.ask(&["status", "--wait", "--timeout", "20s"]);
@@ -79,9 +79,24 @@ fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
     assert_eq!(denied["origin"], "ingress isolated by default/only-redis");
     let (_, rules) = lab.ask(&["tables", "--port", "default/b"]);
     assert!(rules.contains("TCP:6379") && rules.contains("default/only-redis ingress[0]"), "{rules}");
-    assert_eq!(json(&lab, &["tables"]).as_array().unwrap().len(), 2);
+    let tables = json(&lab, &["tables"]);
+    assert!(tables.as_array().unwrap().iter().any(|row| row["port"] == "default/b" && row["rules"] == 3), "{tables:#}");
     let (code, text) = lab.ask(&["tables", "--port", "default/nobody"]);
     assert!(code == Some(2) && text.contains("there is no port default/nobody") && text.contains("help: "), "{text}");
+    let sessions = json(&lab, &["sessions", "--limit", "5"]);
+    assert_eq!(sessions["matching"], 0, "what was refused is no session: {sessions:#}");
+    let server = lab.get("b").netns.serve("socat TCP-LISTEN:6379,fork,reuseaddr EXEC:cat", 6379);
+    let client = lab.get("a").netns.spawn(&format!("socat -u PIPE:{} TCP:{to}:6379", lab.path("pipe").display()));
+    let mut sessions = Value::Null;
+    eventually("the session is established", || {
+        sessions = json(&lab, &["sessions", "--port", "default/b", "--service", "6379"]);
+        sessions["sessions"][0]["state"] == "established"
+    });
+    assert_eq!(sessions["sessions"][0]["to"], format!("{to}:6379"));
+    assert_eq!(sessions["sessions"][0]["origin"], "default/only-redis ingress[0]");
+    assert_eq!(sessions["ports"], serde_json::json!([["default/a", 1], ["default/b", 1]]));
+    assert_eq!(json(&lab, &["sessions", "--service", "6380"])["matching"], 0);
+    drop((client, server));
     let before = lab.count("as the admin socket asks");
     assert_eq!(lab.ask(&["reload"]).0, Some(0));
     eventually("it looks at its files", || lab.count("as the admin socket asks") > before);

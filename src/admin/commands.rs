@@ -1,4 +1,4 @@
-//! `bulkhead status`, `ports`, `policies`, `tables` and `reload`.
+//! `bulkhead status`, `ports`, `policies`, `sessions`, `tables` and `reload`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::ask;
-use super::protocol::{PolicyRow, PortRow, Request, Status, TableRow};
+use super::protocol::{PolicyRow, PortRow, Request, SessionFilter, SessionRow, Sessions, Status, TableRow};
 use crate::args::{self, Format};
 use crate::output::{Columns, printable};
 
@@ -158,6 +158,29 @@ pub(crate) fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
         }
         table.write(out)
     })
+}
+
+/// Lists sessions, and the ports that have most of them.
+pub(crate) fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
+    let filter =
+        SessionFilter { port: args.port.clone(), address: args.address, service: args.service, limit: args.limit };
+    let told: Sessions = ask(&args.admin.socket, &Request::Sessions(filter))?;
+    let mut out = io::stdout().lock();
+    if args.admin.output == Format::Json {
+        print_json(&mut out, &told)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Columns::new(&["PROTOCOL", "FROM", "TO", "IN", "OUT", "STATE", "IDLE", "ALLOWED BY"]);
+    for row in &told.sessions {
+        let SessionRow { protocol, from, to, in_port, out_port, state, idle_seconds, origin } = row.clone();
+        table.row([protocol, from, to, in_port, out_port, state, format!("{idle_seconds:.0}s"), origin]);
+    }
+    table.write(&mut out)?;
+    writeln!(out, "\n{} sessions match, {} are shown", told.matching, told.sessions.len())?;
+    for (port, count) in &told.ports {
+        writeln!(out, "  {count} of {}", printable(port))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Has the configuration and the state looked at now.

@@ -5,6 +5,8 @@
 //!   {"version":1,"request":"tables","arguments":{"port":"x/a"}} {"version":1,"failure":{"code":"unknown_port","message":"..","help":".."}}
 //! ```
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -27,8 +29,59 @@ pub(crate) enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
+    /// Sessions, some of them.
+    Sessions(SessionFilter),
     /// Look at the configuration and the state now.
     Reload,
+}
+
+/// Which sessions are asked for. What is not said does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SessionFilter {
+    /// Of this port, whichever side it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<String>,
+    /// Of this address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<IpAddr>,
+    /// To this destination port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service: Option<u16>,
+    /// The most that are told; 0 is none, only their number.
+    pub(crate) limit: usize,
+}
+
+/// Sessions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sessions {
+    /// How many match.
+    pub(crate) matching: usize,
+    /// Some of them.
+    pub(crate) sessions: Vec<SessionRow>,
+    /// The ports with most of those that match, as `port` and the number of sessions, most first.
+    pub(crate) ports: Vec<(String, usize)>,
+}
+
+/// A session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SessionRow {
+    /// `TCP`, `UDP`, `ICMP`, or the protocol's number.
+    pub(crate) protocol: String,
+    /// Who began it.
+    pub(crate) from: String,
+    /// With whom.
+    pub(crate) to: String,
+    /// The port where its packets come in.
+    pub(crate) in_port: String,
+    /// The port where they leave.
+    pub(crate) out_port: String,
+    /// Its state.
+    pub(crate) state: String,
+    /// Seconds since a worker saw a packet of it.
+    pub(crate) idle_seconds: f64,
+    /// Who allowed it.
+    pub(crate) origin: String,
 }
 
 /// The answer, or why there is none.

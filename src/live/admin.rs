@@ -18,6 +18,7 @@
 mod answers;
 mod http;
 mod metrics;
+mod sessions;
 mod socket;
 
 use std::collections::VecDeque;
@@ -39,6 +40,9 @@ const CONNECTIONS: usize = 32;
 
 /// How old an observation may be that is told again.
 const FRESH: Duration = Duration::from_millis(100);
+
+/// Threads that wait for workers: one for observations, one for lists of sessions.
+const BLOCKING: usize = 2;
 
 /// How long the end waits for an observation that is under way: the workers are given two seconds to answer.
 const ENDING: Duration = Duration::from_secs(5);
@@ -63,6 +67,8 @@ impl Drop for Handle {
 struct Shared {
     observer: Observer,
     last: Mutex<Option<(Instant, Arc<Observation>)>>,
+    /// Held by whoever has sessions listed.
+    listing: Mutex<()>,
     /// To the main thread.
     notices: Sender<Notice>,
 }
@@ -110,13 +116,13 @@ impl Connections {
 /// When the address of the metrics cannot be had, or the system refuses a thread. A socket that cannot be had is said only: to ask
 /// is not what the vswitch is for.
 pub(super) fn start(config: &AdminConfig, observer: Observer, notices: Sender<Notice>) -> anyhow::Result<Handle> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
     let metrics = config
         .listen
         .map(|address| http::bind(address).with_context(|| format!("admin.listen: cannot listen at {address}")));
     let metrics = metrics.transpose()?;
-    let shared = Arc::new(Shared { observer, last: Mutex::new(None), notices });
+    let shared = Arc::new(Shared { observer, last: Mutex::new(None), listing: Mutex::new(()), notices });
     let (stop, stopped) = oneshot::channel();
     let serve = move || {
         runtime.block_on(async {

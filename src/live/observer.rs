@@ -7,12 +7,13 @@
 //!
 //! **Invariant.** To observe changes nothing, and nothing that enforces waits for it.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use bulkhead_dataplane::Snapshot;
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
+use bulkhead_dataplane::{SessionInfo, Snapshot};
 
 use super::capture::{CaptureCounters, Reading as CaptureReading};
 use super::composer::{Composer, Enforced};
@@ -93,6 +94,21 @@ impl Observer {
             capture,
             uptime: self.about.started.elapsed(),
         }
+    }
+
+    /// Tells all sessions to `each`, until that says to stop. False when a worker does not answer.
+    pub(super) fn sessions(&self, each: impl FnMut(SessionInfo) -> ControlFlow<()>) -> bool {
+        self.vswitch.upgrade().is_none_or(|vswitch| vswitch.sessions(each))
+    }
+
+    /// What is in force now.
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        self.composer.current()
+    }
+
+    /// What numbers of rules stand for.
+    pub(super) fn origins(&self) -> &SharedOrigins {
+        &self.about.origins
     }
 
     /// All ports that can be opened at start were.

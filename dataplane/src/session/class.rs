@@ -40,6 +40,22 @@ impl Class {
         Self::Idle,
     ];
 
+    /// As it is written in answers.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Unreplied => "unreplied",
+            Self::New => "new",
+            Self::Closed => "closed",
+            Self::Echo => "echo",
+            Self::Doubtful => "doubtful",
+            Self::HalfClosed => "half_closed",
+            Self::Established => "established",
+            Self::Stream => "stream",
+            Self::Idle => "idle",
+        }
+    }
+
     /// Whether it is a connection that is not established or that is over.
     pub(super) const fn is_half_open(self) -> bool {
         matches!(self, Self::New | Self::Closed)

@@ -45,6 +45,7 @@ mod tap;
 mod trunk;
 mod worker_loop;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowSlot, FramePool, Port, Umem, Waker};
-use crate::{Adoption, Affinity, PortId, Publisher, SessionStore, Worker};
+use crate::{Adoption, Affinity, PortId, Publisher, SessionInfo, SessionPage, SessionStore, Worker};
 use bell::Bell;
 use clock::Clock;
 use config::MAX_WORKERS;
@@ -84,6 +85,8 @@ pub(crate) enum Command {
     Remove(PortId),
     /// Tell what was counted.
     Report(Sender<WorkerCounters>),
+    /// Tell the sessions of a part of the table that begins here.
+    Sessions(u32, Sender<SessionPage>),
     /// Close all ports and say so.
     Halt(Sender<()>),
     /// End.
@@ -264,6 +267,24 @@ impl Vswitch {
         let asked: Vec<_> = asked.collect();
         let workers = asked.into_iter().map(|report| report.recv_timeout(ANSWER).unwrap_or_default());
         VswitchCounters { workers: workers.collect() }
+    }
+
+    /// Tells the sessions of all workers to `each`, until that says to stop. Asks for one part at a time, so that packets wait for some ten
+    /// microseconds now and then. False when a worker has not answered.
+    pub fn sessions(&self, mut each: impl FnMut(SessionInfo) -> ControlFlow<()>) -> bool {
+        for worker in 0..self.workers.len() {
+            let mut from = Some(0);
+            while let Some(start) = from {
+                let (answer, page) = crossbeam_channel::bounded(1);
+                self.tell(worker, Command::Sessions(start, answer));
+                let Ok(SessionPage { sessions, next }) = page.recv_timeout(ANSWER) else { return false };
+                if sessions.into_iter().try_for_each(&mut each).is_break() {
+                    return true;
+                }
+                from = next;
+            }
+        }
+        true
     }
 
     /// Closes all ports, ends the workers and tells what they counted.

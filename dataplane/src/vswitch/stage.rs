@@ -27,7 +27,8 @@ use super::{Captured, Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
 use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
 use crate::{
-    Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, Snapshot, Worker,
+    Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, SessionPage, Snapshot,
+    Worker,
 };
 pub(super) use departure::Chain;
 use recovery::MAX_FAULTS;
@@ -212,6 +213,11 @@ impl Stage {
             ports: self.ports.traffic(),
             ..self.counters.clone()
         }
+    }
+
+    /// The sessions of a part of the table that begins here.
+    pub(super) fn session_page(&self, from: u32) -> SessionPage {
+        self.engine.session_page(from)
     }
 
     /// Bytes of memory that the sessions take.

@@ -121,6 +121,8 @@ impl WorkerLoop {
                 }
                 // As above.
                 Ok(Command::Report(answer)) => drop(answer.send(self.stage.counters())),
+                // As above.
+                Ok(Command::Sessions(from, answer)) => drop(answer.send(self.stage.session_page(from))),
                 Err(TryRecvError::Empty) => return true,
             }
         }

@@ -48,7 +48,7 @@ mod team;
 
 use crate::fragment::FragmentTable;
 use crate::packet::{Body, Ip, Transport};
-use crate::session::{Moment, NONE, PlainHit, SessionTable};
+use crate::session::{Moment, NONE, PlainHit, SessionPage, SessionTable};
 use crate::{
     BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, SessionConfig,
     SessionState, Snapshot, Verdict,
@@ -180,6 +180,11 @@ impl Worker {
     /// Bytes of memory that sessions take: those of every session that there ever was room for at one time, and the index.
     pub fn session_memory(&self) -> usize {
         self.sessions.bytes()
+    }
+
+    /// The sessions of a part of the table that begins here; 0 is the beginning.
+    pub fn session_page(&self, from: u32) -> SessionPage {
+        self.sessions.page(from, self.now.time)
     }
 
     /// A port is no more: its sessions end with the next bursts, some with each, and so does what they count for.

@@ -6,7 +6,7 @@ use bulkhead_classifier::Rule;
 use bulkhead_dataplane::{PortId, PortKind, Snapshot};
 use serde_json::Value;
 
-use super::Shared;
+use super::{Shared, sessions};
 use crate::admin::{
     DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request, SessionTotals,
     Status, TableRow, WorkerRow,
@@ -26,6 +26,14 @@ pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, F
         Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
         Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
+        Request::Sessions(filter) => {
+            // One list at a time: whoever asks how the vswitch is does not wait for more than that.
+            let _turn = shared.listing.lock().await;
+            let observer = shared.observer.clone();
+            // The workers are asked for a page after the other, which takes as long as it takes.
+            let listed = tokio::task::spawn_blocking(move || sessions::list(&observer, &filter)).await;
+            serde_json::to_value(listed.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
+        }
         Request::Reload => {
             // An error means that the vswitch is about to end.
             let _ = shared.notices.send(Notice::Look);

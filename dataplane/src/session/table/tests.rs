@@ -177,3 +177,28 @@ fn a_session_that_waited_for_the_classifier_takes_the_place_that_it_would_have_h
     table.sweep(320, 10);
     assert_eq!((table.len(), table.counts.expired), (0, 3));
 }
+
+#[test]
+fn pages_list_every_session_once_and_nothing_that_was_refused_or_is_over() {
+    let mut table = table_of(SessionConfig { capacity: 3000, ..CONFIG });
+    let now = |number: u64| Moment { time: 0, number };
+    for number in 0..2500u16 {
+        let new = session(&table, number, false);
+        match number % 5 {
+            0 => table.refuse(&new, DropReason::PolicyDenied, now(u64::from(number))),
+            _ => drop(table.create(&new, now(u64::from(number))).unwrap()),
+        }
+    }
+    let (mut listed, mut from, mut pages) = (Vec::new(), Some(0), 0);
+    while let Some(start) = from {
+        let page = table.page(start, 1);
+        listed.extend(page.sessions.iter().map(|session| session.initiator));
+        (from, pages) = (page.next, pages + 1);
+    }
+    let all = listed.len();
+    listed.sort_unstable();
+    listed.dedup();
+    assert_eq!((all, listed.len(), pages), (2000, 2000, 3));
+    assert!(table.page(0, u64::MAX).sessions.is_empty(), "their time is up");
+    assert_eq!(table.page(u32::MAX, 1).next, None);
+}

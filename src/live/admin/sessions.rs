@@ -1,0 +1,98 @@
+//! The sessions that somebody asks for.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+
+use bulkhead_classifier::protocol;
+use bulkhead_dataplane::{PortId, SessionInfo, Snapshot};
+
+use crate::admin::{Failure, SessionFilter, SessionRow, Sessions};
+use crate::live::observer::Observer;
+
+/// Sessions of one answer at most: more are nobody's to read.
+const MOST: usize = 10_000;
+
+/// Ports that are told to have most of them.
+const TOP: usize = 10;
+
+/// Goes through all sessions of all workers.
+pub(super) fn list(observer: &Observer, filter: &SessionFilter) -> Result<Sessions, Failure> {
+    let snapshot = observer.snapshot();
+    let wanted = filter.port.as_deref().map(|name| {
+        let help = "bulkhead ports lists them";
+        snapshot.port_named(name).ok_or_else(|| Failure::new("unknown_port", format!("there is no port {name}"), help))
+    });
+    let wanted = wanted.transpose()?;
+    let mut listed = Sessions { matching: 0, sessions: Vec::new(), ports: Vec::new() };
+    let mut counts: HashMap<PortId, usize> = HashMap::new();
+    let answered = observer.sessions(|session| {
+        if matches(&session, filter, wanted) {
+            listed.matching += 1;
+            for port in ends(&session) {
+                *counts.entry(port).or_default() += 1;
+            }
+            if listed.sessions.len() < filter.limit.min(MOST) {
+                listed.sessions.push(row(&session, &snapshot, observer));
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    if !answered {
+        return Err(Failure::new("no_answer", "a worker does not answer", "bulkhead status tells whether it is alive"));
+    }
+    listed.ports = counts.into_iter().map(|(port, count)| (name_of(&snapshot, port), count)).collect();
+    listed.ports.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+    listed.ports.truncate(TOP);
+    Ok(listed)
+}
+
+/// The ports of a session, each once.
+fn ends(session: &SessionInfo) -> impl Iterator<Item = PortId> {
+    let other = Some(session.out_port).filter(|&port| port != session.in_port);
+    std::iter::once(session.in_port).chain(other)
+}
+
+fn matches(session: &SessionInfo, filter: &SessionFilter, wanted: Option<PortId>) -> bool {
+    let has = |address: IpAddr| session.initiator.0 == address || session.responder.0 == address;
+    wanted.is_none_or(|port| ends(session).any(|end| end == port))
+        && filter.address.is_none_or(has)
+        && filter.service.is_none_or(|service| session.responder.1 == service)
+}
+
+fn row(session: &SessionInfo, snapshot: &Snapshot, observer: &Observer) -> SessionRow {
+    let is_port = matches!(session.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+    let end = |(address, port): (IpAddr, u16)| match is_port {
+        true => SocketAddr::new(address, port).to_string(),
+        false => address.to_string(),
+    };
+    let origin = session.origin.and_then(|origin| observer.origins().get(origin));
+    #[expect(clippy::cast_precision_loss, reason = "seconds with a few digits")]
+    let idle_seconds = session.idle as f64 / 1e9;
+    SessionRow {
+        protocol: protocol_name(session.protocol),
+        from: end(session.initiator),
+        to: end(session.responder),
+        in_port: name_of(snapshot, session.in_port),
+        out_port: name_of(snapshot, session.out_port),
+        state: session.state.to_owned(),
+        idle_seconds,
+        origin: origin.map(|origin| origin.to_string()).unwrap_or_default(),
+    }
+}
+
+fn name_of(snapshot: &Snapshot, port: PortId) -> String {
+    // A session of an earlier process has no ports until its next packet.
+    snapshot.port(port).map_or_else(|| "unknown".to_owned(), |port| port.name.to_string())
+}
+
+fn protocol_name(number: u8) -> String {
+    match number {
+        protocol::TCP => "TCP".to_owned(),
+        protocol::UDP => "UDP".to_owned(),
+        protocol::SCTP => "SCTP".to_owned(),
+        protocol::ICMP => "ICMP".to_owned(),
+        protocol::ICMPV6 => "ICMPv6".to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -41,7 +41,7 @@ pub(crate) fn bulkhead_with_input(args: &[&str], input: &str) -> Output {
 }
 
 /// Writes a file of this name for a test. Returns its path.
-pub(crate) fn scratch(name: &str, contents: impl AsRef<[u8]>) -> String {
+pub(crate) fn scratch(name: &str, contents: &(impl AsRef<[u8]> + ?Sized)) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, contents).unwrap();
     path.to_str().unwrap().to_owned()

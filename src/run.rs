@@ -9,6 +9,7 @@ use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ObjectName,
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::Refusal;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
 use bulkhead_control::source;
 use bulkhead_control::ties::{self, Tie};
@@ -21,7 +22,7 @@ use crate::{contests, output};
 /// Reads the state and compiles it for the scope. Warnings go to standard error.
 ///
 /// # Errors
-/// Everything that is wrong with the files, or a table that does not fit.
+/// Everything that is wrong with the files, and rules that do not fit, unless the user is lenient.
 pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     let options = state.options()?;
     let isolation = options.semantics.default_isolation();
@@ -45,6 +46,7 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
     pipeline.resync(loaded.objects).context("the state does not compile")?;
     contests::check(&pipeline, state.lenient)?;
+    check_refusals(&pipeline, state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
     warn_of_missing_nodes(&pipeline);
     for warning in left_open(&pipeline) {
@@ -52,6 +54,33 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     }
     Ok(pipeline)
 }
+
+/// Tells of rules that do not fit.
+///
+/// # Errors
+/// When there are any, unless the user is `lenient`: what is asked about the state depends on them.
+fn check_refusals(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
+    let refusals = refusals(pipeline);
+    if !lenient && !refusals.is_empty() {
+        bail!("{}", refusals.join("\n"));
+    }
+    refusals.iter().for_each(output::warn);
+    Ok(())
+}
+
+/// The rules that do not fit, with what is in force in their place: a line, and one with the remedy.
+pub(crate) fn refusals(pipeline: &Pipeline) -> Vec<String> {
+    let refusals = pipeline.refusals();
+    let more = refusals.len().saturating_sub(MAX_REFUSALS);
+    let told = |refusal: &Refusal| {
+        format!("{refusal}\n  help: write the policies of these pods with fewer rules, or fewer overlaps")
+    };
+    let told = refusals.iter().take(MAX_REFUSALS).map(told);
+    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+}
+
+/// Refusals that are told one by one: as many as a person reads.
+const MAX_REFUSALS: usize = 10;
 
 /// What the API of cluster policies leaves open in this state, and how it is decided here.
 pub(crate) fn left_open(pipeline: &Pipeline) -> Vec<String> {

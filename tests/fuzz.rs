@@ -372,7 +372,7 @@ fn tables_that_follow_their_list_answer_as_a_scan_of_it() {
         list
     };
     // What the input grows from has the structure that is looked for, and follows its changes but the last.
-    assert!(Tables::build(grown(&[])).unwrap().describe().contains("class pairs"));
+    assert!(Tables::build(grown(&[])).unwrap().describe().contains("tuples"));
     let every_edit: Vec<ListEdit> = (0..8).map(|kind| (kind, u16::from(kind) * 5000, 3)).collect();
     let probes: Vec<(u16, u8)> = (0..250).map(|at| (u16::from(at) * 262, at)).collect();
     assert_eq!(follow(grown(&[]), &every_edit, &probes), every_edit.len());

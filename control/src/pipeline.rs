@@ -18,7 +18,7 @@ use crate::object::{Denied, IngressIsolation, Labels, Node, Object, Pod, PodName
 use crate::origin::Origins;
 use crate::processor::{Committed, Processor, Scope};
 use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
-use crate::renderer::{RenderError, Renderer};
+use crate::renderer::{Refusal, RenderError, Renderer};
 use crate::work::Work;
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
@@ -252,6 +252,11 @@ impl Pipeline {
     /// The latest tables of all nodes of the scope, by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
         self.renderer(self.acl).all_node_tables().cloned().collect()
+    }
+
+    /// The rules that do not fit a renderer, with what is in force in their place. Everything else is in force.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        self.renderers.iter().flat_map(|renderer| renderer.refusals()).collect()
     }
 
     /// What verdicts' origins mean.

@@ -72,6 +72,7 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         (policy.faulty_objects, "objects are not understood"),
         (policy.contested_addresses, "addresses are claimed by several pods"),
         (policy.unenforced_kinds, "kinds restrict traffic and are not enforced"),
+        (policy.refused_tables, "tables do not fit, the last ones stay or nothing passes"),
     ] {
         if count > 0 {
             writeln!(out, "  {count} {what}; the log names them")?;
@@ -250,6 +251,7 @@ mod tests {
                 faulty_objects: 3,
                 contested_addresses: 0,
                 unenforced_kinds: 0,
+                refused_tables: 0,
             },
             ports: PortTotals { configured: 2, open: 1 },
             late: vec![late],

@@ -205,6 +205,8 @@ pub(crate) struct PolicyStatus {
     pub(crate) contested_addresses: u64,
     /// Kinds that restrict traffic and are not enforced.
     pub(crate) unenforced_kinds: u64,
+    /// Lists and tables that do not fit: what was in force before stays, or nothing passes.
+    pub(crate) refused_tables: u64,
 }
 
 /// How many ports there are.

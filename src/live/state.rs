@@ -37,6 +37,8 @@ pub(super) struct StateCounters {
     pub contested_addresses: u64,
     /// Kinds of the state in force that restrict traffic, are not enforced, and are not ignored by the configuration.
     pub unenforced_kinds: u64,
+    /// Lists and tables of the state in force that do not fit: what was in force before stays, or nothing passes.
+    pub refused_tables: u64,
 }
 
 /// Counts that other threads read.
@@ -47,6 +49,7 @@ pub(super) struct StateCounts {
     faulty: AtomicU64,
     contested_addresses: AtomicU64,
     unenforced_kinds: AtomicU64,
+    refused_tables: AtomicU64,
 }
 
 impl StateCounts {
@@ -58,6 +61,7 @@ impl StateCounts {
             faulty: read(&self.faulty),
             contested_addresses: read(&self.contested_addresses),
             unenforced_kinds: read(&self.unenforced_kinds),
+            refused_tables: read(&self.refused_tables),
         }
     }
 }
@@ -223,6 +227,7 @@ impl LiveState {
         let contests = self.pipeline.contests();
         warnings.extend(contests.iter().map(contests::told));
         warnings.extend(run::left_open(&self.pipeline));
+        warnings.extend(run::refusals(&self.pipeline));
         self.tell(&warnings, log::warn);
         self.told = warnings.into_iter().chain(unenforced).collect();
         let tables = run::node_tables(&self.pipeline, &self.node)?;
@@ -235,6 +240,7 @@ impl LiveState {
         self.counts.faulty.store(faulty, Ordering::Relaxed);
         self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
         self.counts.unenforced_kinds.store(unenforced_kinds, Ordering::Relaxed);
+        self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -268,6 +274,8 @@ impl LiveState {
             Ok(tables) => {
                 self.origins.follow(self.pipeline.origins());
                 self.tables = tables;
+                self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);
+                self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
                 log::info("the node's addresses have changed");
                 true
             }

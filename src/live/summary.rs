@@ -222,11 +222,11 @@ impl Summary<'_> {
             writeln!(out, "capture: {written} written, {unwritten} not written, {} missed", self.capture_missed())?;
         }
         let (state, ports) = (self.state, self.ports);
-        let StateCounters { applied, refused, faulty, contested_addresses, unenforced_kinds } = state;
+        let StateCounters { applied, refused, faulty, contested_addresses, unenforced_kinds, refused_tables } = state;
         writeln!(
             out,
             "state: {applied} applied, {refused} refused; {faulty} objects not understood, {contested_addresses} addresses contested, \
-             {unenforced_kinds} kinds not enforced"
+             {unenforced_kinds} kinds not enforced, {refused_tables} tables that do not fit"
         )?;
         writeln!(out, "ports: {} opened, {} removed, {} refused", ports.opened, ports.removed, ports.refused)?;
         match self.counters.lost() {
@@ -377,7 +377,14 @@ mod tests {
             snapshot: &snapshot,
             counters: &VswitchCounters { workers: vec![worker, other] },
             cached: &cached,
-            state: StateCounters { applied: 2, refused: 1, faulty: 3, contested_addresses: 4, unenforced_kinds: 5 },
+            state: StateCounters {
+                applied: 2,
+                refused: 1,
+                faulty: 3,
+                contested_addresses: 4,
+                unenforced_kinds: 5,
+                refused_tables: 6,
+            },
             ports: InterfaceCounters { opened: 2, ..InterfaceCounters::default() },
             capture: Some(CaptureCounters { written: 7, unwritten: 2 }),
             uptime: Duration::from_secs(61),
@@ -391,7 +398,7 @@ mod tests {
             "x/a",
             "uplink",
             "10 port_down",
-            "state: 2 applied, 1 refused; 3 objects not understood, 4 addresses contested, 5 kinds not enforced",
+            "state: 2 applied, 1 refused; 3 objects not understood, 4 addresses contested, 5 kinds not enforced, 6 tables that do not",
             "6 answered, 2 requested",
             "ICMP errors: 0 sent, 10 suppressed",
             "refusals: 4 sent, 0 suppressed",

@@ -166,21 +166,30 @@ impl Side {
 impl<A: Address> Named<A> {
     fn new(changed: &AddressSet, rules: &RuleList, of: fn(&Rule) -> &Addresses) -> Option<Self> {
         let changed = A::intervals(changed);
-        // The members of each set among the changed addresses. Sets are shared by many rules.
-        let mut sets: HashMap<*const AddressSet, Vec<(A, A)>, RandomState> = HashMap::default();
-        for rule in rules.iter() {
-            if let Addresses::Set(set) = of(rule) {
-                sets.entry(Arc::as_ptr(set)).or_insert_with(|| members(A::intervals(set), changed));
-            }
+        if changed.is_empty() {
+            let nothing = Classed { lasts: Vec::new(), class_of: vec![UNCHANGED] };
+            return Some(Self { axis: Axis::new(nothing), lists: Lists::new(Bounds { longest: 0, items: 0 }) });
         }
-        let mut cover = Cover::new();
-        for (at, rule) in (0u32..).zip(rules.iter()) {
+        // The members of each set among the changed addresses. Sets are shared by many rules, mostly by neighbours.
+        let mut sets: Vec<(*const AddressSet, Vec<(A, A)>)> = Vec::new();
+        let mut places: HashMap<*const AddressSet, usize, RandomState> = HashMap::default();
+        let (mut cover, mut at) = (Cover::new(), 0);
+        for (position, rule) in (0u32..).zip(rules.iter()) {
             let intervals = match of(rule) {
                 Addresses::Any => changed,
-                Addresses::Set(set) => &sets[&Arc::as_ptr(set)],
+                Addresses::Set(set) => {
+                    let set_at = Arc::as_ptr(set);
+                    if sets.get(at).is_none_or(|&(last, _)| last != set_at) {
+                        at = *places.entry(set_at).or_insert_with(|| {
+                            sets.push((set_at, members(A::intervals(set), changed)));
+                            sets.len() - 1
+                        });
+                    }
+                    &sets[at].1
+                }
             };
             if !intervals.is_empty() {
-                cover.add_set(at, intervals);
+                cover.add_set(position, intervals);
             }
         }
         let bounds = Bounds { longest: CANDIDATES, items: ALL_CANDIDATES };

@@ -75,7 +75,7 @@ fn chunk() -> impl Strategy<Value = Chunk> {
     prop::array::uniform8(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()]).prop_map(Chunk)
 }
 
-/// So that a run that is meant for some levels (valgrind knows no AVX-512) cannot pass by having tested others.
+/// So that a run that is meant for some levels (valgrind knows no AVX-512) cannot pass by having tested fewer.
 #[test]
 fn the_levels_that_are_asked_for_are_tested() {
     let names: Vec<&str> = Level::available().into_iter().map(Level::name).collect();

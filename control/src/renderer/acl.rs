@@ -19,12 +19,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{BuildError, OriginId, Tables};
+use bulkhead_classifier::{OriginId, Tables};
 
 pub use self::large::TableWork;
 use self::node::NodeRenderer;
 use super::plain::{PlainLists, PlainPod, PlainTransaction};
-use super::{BoxError, Renderer};
+use super::{BoxError, Refusal, Renderer};
 use crate::contract::Transaction;
 use crate::object::{Node, PodName};
 
@@ -74,16 +74,6 @@ pub struct NodeTables {
     pub interfaces: Arc<[Interface]>,
     /// The tables; the last one is the node-exit table.
     pub tables: Vec<AclTable>,
-}
-
-/// A table does not fit.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("table of {interface}: {source}")]
-pub struct TableError {
-    /// The interface that the table is for.
-    pub interface: String,
-    /// What the classifier says.
-    pub source: BuildError,
 }
 
 /// Pods of a node with their new lists, none for a pod that is gone.
@@ -198,7 +188,7 @@ impl Renderer for AclRenderer {
     }
 
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
-        let transaction = &self.lists.follow(transaction)?;
+        let transaction = &self.lists.follow(transaction);
         if transaction.resync {
             self.known.clear();
         }
@@ -210,12 +200,18 @@ impl Renderer for AclRenderer {
         }
         self.add_nodes(transaction);
         let mut pods = self.by_node(transaction);
-        let rendered = self.nodes.iter_mut().map(|(name, node)| {
+        for (name, node) in &mut self.nodes {
             let pods = pods.remove(name).unwrap_or_default();
-            node.render(transaction.resync, &pods, transaction.node(name))
-        });
-        // All of them, whatever one says: what it could not do before it tries again.
-        Ok(rendered.fold(Ok(()), Result::and)?)
+            node.render(transaction.resync, &pods, transaction.node(name));
+        }
+        Ok(())
+    }
+
+    /// Lists and tables that do not fit concern their interface alone.
+    fn refusals(&self) -> Vec<Refusal> {
+        let mut refusals = self.lists.refusals();
+        refusals.extend(self.nodes.values().flat_map(NodeRenderer::refusals));
+        refusals
     }
 
     fn origins(&self) -> HashSet<OriginId> {

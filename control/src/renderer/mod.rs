@@ -12,6 +12,7 @@ pub mod session_rules;
 use std::any::Any;
 use std::collections::HashSet;
 use std::error::Error;
+use std::fmt;
 
 use bulkhead_classifier::OriginId;
 
@@ -28,6 +29,42 @@ pub struct RenderError {
     pub source: BoxError,
 }
 
+/// Rules that a renderer cannot turn into the form of its stack. Everything else goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What the rules are for: `default/web, default/db`, `the exit of node n1`.
+    pub subject: String,
+    /// What is in force there instead.
+    pub instead: Instead,
+    /// Why they are refused.
+    pub why: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subject, instead, why } = self;
+        write!(f, "{subject}: {instead}, because the rules do not fit: {why}")
+    }
+}
+
+/// What is in force where rules are refused. Neither lets through what no rules did that were in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Instead {
+    /// The last rules that fitted.
+    LastGood,
+    /// Nothing passes: there were no rules before.
+    Closed,
+}
+
+impl fmt::Display for Instead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LastGood => "the last rules that fitted stay in force",
+            Self::Closed => "nothing passes",
+        })
+    }
+}
+
 /// Any renderer's error.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -42,6 +79,11 @@ pub trait Renderer: Any + Send {
     /// The renderer's own; then nothing of the transaction is in force. The renderer remembers the transaction and tries
     /// again with the next one.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError>;
+
+    /// The rules that are refused now, and with them what they were to replace.
+    fn refusals(&self) -> Vec<Refusal> {
+        Vec::new()
+    }
 
     /// The origins of the rules that are in force here, also of those that a later transaction has taken out and could not
     /// replace.

@@ -9,8 +9,10 @@
 //! transaction that comes out.
 //!
 //! **Invariant.** What comes out is a function of the sets, lists and endpoints alone, whatever the transactions were that led to
-//! them. What could not be lowered is tried again with the next transaction.
+//! them; but for a list that cannot be lowered ([`TooComplex`]). Its pods keep what was in force for them, and where nothing was
+//! (`kept`), nothing passes in that direction. It is tried again when one of its sets changes; nothing else waits for it.
 
+mod kept;
 mod lower;
 mod parts;
 mod shared;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use ahash::{AHashMap, AHashSet};
 use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, Services};
 
+use self::kept::Kept;
 pub use self::lower::TooComplex;
 pub(super) use self::lower::{Product, subtract};
 use self::lower::{Tiered, lower};
@@ -55,6 +58,14 @@ pub(crate) struct PlainList {
     pub(crate) rules: Vec<PlainRule>,
     /// Before which rule traffic with the own node is allowed; none where no rule says so.
     pub(crate) own_node: Option<usize>,
+}
+
+impl PlainList {
+    /// A list that lets nothing through. `origin` is the rule that does not fit.
+    fn closed(revision: u64, origin: OriginId) -> Self {
+        let deny = PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin };
+        Self { revision, rules: vec![deny], own_node: None }
+    }
 }
 
 /// All that a table is made of for one pod.
@@ -106,11 +117,22 @@ struct Joined {
 struct Listed {
     list: Arc<TieredList>,
     direction: Direction,
+    /// As it was lowered last; none as long as it was not.
     plain: Option<Arc<PlainList>>,
+    /// Why it could not be lowered the last time.
+    refused: Option<Refused>,
     pods: BTreeSet<PodName>,
 }
 
-/// What is to be told, and stays so until it could be.
+/// A list that cannot be lowered.
+#[derive(Debug)]
+struct Refused {
+    why: TooComplex,
+    /// What pods get that had nothing before.
+    closed: Arc<PlainList>,
+}
+
+/// What is to be told.
 #[derive(Debug, Default)]
 struct Pending {
     resync: bool,
@@ -128,6 +150,7 @@ pub(crate) struct PlainLists {
     by_set: AHashMap<SetId, BTreeSet<Arc<[SetId]>>>,
     lists: AHashMap<ListId, Listed>,
     endpoints: BTreeMap<PodName, Arc<Endpoint>>,
+    kept: Kept,
     pending: Pending,
     revisions: u64,
 }
@@ -141,15 +164,13 @@ impl PlainLists {
     /// Whether it remembers no set, list or pod.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { sets, joined, by_set, lists, endpoints, .. } = self;
-        sets.is_empty() && joined.is_empty() && by_set.is_empty() && lists.is_empty() && endpoints.is_empty()
+        let Self { sets, joined, by_set, lists, endpoints, kept, .. } = self;
+        let indexes = joined.is_empty() && by_set.is_empty() && kept.is_empty();
+        sets.is_empty() && indexes && lists.is_empty() && endpoints.is_empty()
     }
 
     /// Follows a transaction.
-    ///
-    /// # Errors
-    /// [`TooComplex`]; what the transaction says is then part of the answer to the next one.
-    pub(crate) fn follow(&mut self, transaction: &Transaction) -> Result<PlainTransaction, TooComplex> {
+    pub(crate) fn follow(&mut self, transaction: &Transaction) -> PlainTransaction {
         self.take_sets(transaction);
         self.take_endpoints(transaction);
         for set in &transaction.dropped {
@@ -206,6 +227,7 @@ impl PlainLists {
                 continue;
             }
             self.pending.pods.insert(name.clone());
+            self.keep(name, old.as_deref(), new.as_deref());
             // First the new: a list that both have stays in use.
             if let Some(new) = new {
                 self.acquire(new.rules.ingress.as_ref(), Direction::Ingress, name);
@@ -232,7 +254,7 @@ impl PlainLists {
                 });
                 joined.lists.insert(list.id);
             }
-            Listed { list: list.clone(), direction, plain: None, pods: BTreeSet::new() }
+            Listed { list: list.clone(), direction, plain: None, refused: None, pods: BTreeSet::new() }
         });
         listed.pods.insert(pod.clone());
     }
@@ -263,35 +285,75 @@ impl PlainLists {
     }
 
     /// What changed since it was last told.
-    fn tell(&mut self) -> Result<PlainTransaction, TooComplex> {
-        for id in &self.pending.lists {
-            let Some(listed) = self.lists.get_mut(id) else { continue };
-            let lowered = lower(tiered(&listed.list, &self.joined), listed.direction)?;
-            let same = |plain: &Arc<PlainList>| plain.rules == lowered.rules && plain.own_node == lowered.own_node;
-            if !listed.plain.as_ref().is_some_and(same) {
+    fn tell(&mut self) -> PlainTransaction {
+        for id in std::mem::take(&mut self.pending.lists) {
+            let Some(listed) = self.lists.get_mut(&id) else { continue };
+            let mut revision = || {
                 self.revisions += 1;
-                let (rules, own_node) = (lowered.rules, lowered.own_node);
-                listed.plain = Some(Arc::new(PlainList { revision: self.revisions, rules, own_node }));
-                self.pending.pods.extend(listed.pods.iter().cloned());
+                self.revisions
+            };
+            match lower(tiered(&listed.list, &self.joined), listed.direction) {
+                Ok(lowered) => {
+                    listed.refused = None;
+                    let same =
+                        |plain: &Arc<PlainList>| plain.rules == lowered.rules && plain.own_node == lowered.own_node;
+                    if listed.plain.as_ref().is_some_and(same) {
+                        continue;
+                    }
+                    let (rules, own_node) = (lowered.rules, lowered.own_node);
+                    listed.plain = Some(Arc::new(PlainList { revision: revision(), rules, own_node }));
+                }
+                Err(why) => {
+                    if let Some(refused) = &mut listed.refused {
+                        refused.why = why;
+                        continue;
+                    }
+                    let closed = Arc::new(PlainList::closed(revision(), why.origin));
+                    listed.refused = Some(Refused { why, closed });
+                    if listed.plain.is_some() {
+                        continue;
+                    }
+                }
             }
+            self.pending.pods.extend(listed.pods.iter().cloned());
         }
+        let (lists, endpoints) = (&self.lists, &self.endpoints);
+        self.kept.retain(|pod, direction| {
+            let list = endpoints.get(pod).and_then(|endpoint| list_of(endpoint, direction));
+            list.and_then(|list| lists.get(&list.id)).is_some_and(|listed| listed.plain.is_none())
+        });
         let Pending { resync, pods, nodes, .. } = std::mem::take(&mut self.pending);
         let pods = pods.into_iter().map(|name| {
-            let pod = self.endpoints.get(&name).map(|endpoint| Arc::new(self.plain(endpoint)));
+            let pod = self.endpoints.get(&name).map(|endpoint| Arc::new(self.plain(&name, endpoint)));
             (name, pod)
         });
-        Ok(PlainTransaction { resync, pods: pods.collect(), nodes })
+        PlainTransaction { resync, pods: pods.collect(), nodes }
     }
 
-    fn plain(&self, endpoint: &Endpoint) -> PlainPod {
-        let plain = |list: &Option<Arc<TieredList>>| self.lists.get(&list.as_ref()?.id)?.plain.clone();
+    fn plain(&self, name: &PodName, endpoint: &Endpoint) -> PlainPod {
+        let plain = |direction| match self.in_force(name, endpoint, direction) {
+            Some(plain) => plain,
+            None => self
+                .lists
+                .get(&list_of(endpoint, direction)?.id)?
+                .refused
+                .as_ref()
+                .map(|refused| refused.closed.clone()),
+        };
         PlainPod {
             node: endpoint.node.clone(),
             addresses: endpoint.addresses.clone(),
             mac: endpoint.mac,
-            ingress: plain(&endpoint.rules.ingress),
-            egress: plain(&endpoint.rules.egress),
+            ingress: plain(Direction::Ingress),
+            egress: plain(Direction::Egress),
         }
+    }
+}
+
+fn list_of(endpoint: &Endpoint, direction: Direction) -> Option<&Arc<TieredList>> {
+    match direction {
+        Direction::Ingress => endpoint.rules.ingress.as_ref(),
+        Direction::Egress => endpoint.rules.egress.as_ref(),
     }
 }
 
@@ -324,3 +386,6 @@ fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl It
         })
     })
 }
+
+#[cfg(test)]
+mod tests;

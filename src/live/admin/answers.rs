@@ -71,6 +71,7 @@ fn status(now: &Observation) -> Status {
             faulty_objects: now.state.faulty,
             contested_addresses: now.state.contested_addresses,
             unenforced_kinds: now.state.unenforced_kinds,
+            refused_tables: now.state.refused_tables,
         },
         ports: PortTotals {
             configured: statuses.len(),

@@ -160,6 +160,8 @@ impl Metrics {
         self.gauge("policy_contested_addresses", "Addresses that several pods claim", state.contested_addresses);
         let help = "Kinds that restrict traffic and are not enforced";
         self.gauge("policy_unenforced_kinds", help, state.unenforced_kinds);
+        let help = "Tables that do not fit, whose last ones stay or whose ports are closed";
+        self.gauge("policy_refused_tables", help, state.refused_tables);
         let decided = by_policy(now, summary);
         let values = |count: fn(&OriginCounters) -> u64| {
             let all = decided.iter().map(|(labels, counters)| (labels, count(counters)));

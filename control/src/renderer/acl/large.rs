@@ -7,16 +7,19 @@
 //!  REBUILD_AT changes old --> a thread compiles the list as it is now --> the next change starts from that
 //! ```
 //! A set with all pods of a cluster changes with nearly every event. Compiling takes about 70 ns an interval, 5 ms for a
-//! node's exit with 80,000 of them, where 1 ms an event is promised; so the classifier keeps what was compiled and scans
-//! for the few addresses that have changed since. When these become many the list is compiled again, beside, one list at a
-//! time, so that it takes one core at most; events go on from the old tables meanwhile. Whether and when a build is ready
-//! shows only in the time that events and lookups take: the rules, and so the answers, are the same.
+//! node's exit with 80,000 of them, where 1 ms an event is promised; so the classifier keeps what was compiled, and verifies the
+//! rules that name one of the few addresses that have changed since. When these become many the list is compiled again,
+//! beside, one list at a time, so that it takes one core at most; events go on from the old tables meanwhile. Whether and when a
+//! build is ready shows only in the time that events and lookups take: the rules, and so the answers, are the same.
 //!
 //! A change of rules is compiled while its event waits, because nothing else is right for it. With 80,000 intervals at a
 //! node's exit and 1,000 pods in each group, a policy takes 0.6 ms, which grows to 1.5 ms while the rules that were added since
 //! the last build are compiled together; with 64 of them one event compiles the whole list (7 ms). A
 //! build that runs beside in between starts that anew. To begin one for each fourth such change was tried: it took 10 %
 //! more memory in the builder, and where both cores are busy its thread delays the events by more than it saves them.
+//!
+//! A list that does not fit is an error: who has the tables decides what is in force instead. It was scanned before, which bounds no
+//! packet's work.
 //!
 //! What lost: leaving large tables to a scan (every new session paid for it); building in the event's thread (each of
 //! twenty large tables once in 128 events, and they fill at the same event); to publish scanned tables until a build is
@@ -34,8 +37,8 @@ use crate::object::PodName;
 /// classifier compiles them anew in any case.
 const LARGE: usize = 1 << 10;
 
-/// Address intervals of a list above which it is scanned where tables of all nodes are kept, to be asked some questions: a
-/// compiled node's exit takes up to 9 MB and 5 ms, 400 of them too much of both.
+/// Address intervals of a list above which it is scanned where tables of all nodes are kept, to be asked some questions and not
+/// about packets: a compiled node's exit takes up to 9 MB and 5 ms, 400 of them too much of both.
 const SCANNED: usize = 1 << 13;
 
 /// Changes after which a list is compiled again beside. The classifier's exceptions end at 128 addresses a family; a change
@@ -43,10 +46,6 @@ const SCANNED: usize = 1 << 13;
 /// every event and are due at the same one (5 ms each, one after the other). A pod that comes and goes all the time is
 /// counted each time: to find out which addresses changed before costs each event more than these builds cost a core.
 const REBUILD_AT: u32 = 32;
-
-/// Changes after which a list is tried again that the classifier has refused: it may fit when it has changed, but hardly at
-/// once, and to refuse it takes as long as a build.
-const RETRY_AT: u32 = 4_096;
 
 /// What was done for large tables so far, in steps that do not depend on the machine.
 ///
@@ -59,6 +58,8 @@ pub struct TableWork {
     pub built: u64,
     /// Builds begun beside.
     pub beside: u64,
+    /// Tables of any size that did not fit.
+    pub refused: u64,
 }
 
 impl TableWork {
@@ -68,6 +69,7 @@ impl TableWork {
             followed: self.followed + other.followed,
             built: self.built + other.built,
             beside: self.beside + other.beside,
+            refused: self.refused + other.refused,
         }
     }
 }
@@ -81,20 +83,36 @@ pub(super) struct Compiled {
 
 #[derive(Clone, Debug)]
 struct Large {
-    /// Changes since the whole list was compiled, or refused.
+    /// Changes since the whole list was compiled.
     age: u32,
-    refused: bool,
     /// The list as it was at this age, compiled.
     rebuilt: Option<(u32, Arc<Tables>)>,
 }
 
 impl Large {
-    const fn new(refused: bool) -> Self {
-        Self { age: 0, refused, rebuilt: None }
+    const fn new() -> Self {
+        Self { age: 0, rebuilt: None }
     }
 }
 
 impl Compiled {
+    /// Tables that let nothing through.
+    pub(super) fn closed() -> Self {
+        // Scanned, because no rules are in no time.
+        let tables = Tables::scanned(Vec::new()).expect("no rules are not too many");
+        Self { tables: Arc::new(tables), large: None }
+    }
+
+    /// These tables, with rules before all others.
+    pub(super) fn behind(&self, mut first: Vec<Rule>) -> Result<Self, BuildError> {
+        if first.is_empty() {
+            return Ok(self.clone());
+        }
+        first.extend(self.tables.rules().iter().cloned());
+        let tables = self.tables.changed_to(&first, &BuildOptions::default())?;
+        Ok(Self { tables: Arc::new(tables), large: self.large.as_ref().map(|_| Large::new()) })
+    }
+
     /// Whether the next tables may follow these.
     pub(super) fn is_large(&self) -> bool {
         self.large.is_some()
@@ -111,24 +129,23 @@ impl Compiled {
             return Ok(Self { tables: Arc::new(Tables::scanned(rules)?), large: None });
         }
         if beside.scans || size < LARGE {
-            let (tables, _) = whole(rules)?;
-            return Ok(Self { tables, large: None });
+            return Ok(Self { tables: Arc::new(Tables::build_with(rules, &beside.options())?), large: None });
         }
         match before().and_then(|before| Some((before, before.large.as_ref()?))) {
-            Some((before, large)) => before.follow(large, rules, beside),
+            Some((before, large)) => before.follow(large, &rules, beside),
             None => {
                 beside.work.built += 1;
-                let (tables, refused) = whole(rules)?;
-                Ok(Self { tables, large: Some(Large::new(refused)) })
+                let tables = Tables::build_with(rules, &beside.options())?;
+                Ok(Self { tables: Arc::new(tables), large: Some(Large::new()) })
             }
         }
     }
 
-    fn follow(&self, large: &Large, rules: Vec<Rule>, beside: &mut Beside) -> Result<Self, BuildError> {
+    fn follow(&self, large: &Large, rules: &[Rule], beside: &mut Beside) -> Result<Self, BuildError> {
         // What was compiled last has the fewest changes to hold, whatever they are.
-        let (from, since, refused) = match &large.rebuilt {
-            Some((age, rebuilt)) => (rebuilt, large.age.saturating_sub(*age), false),
-            None => (&self.tables, large.age, large.refused),
+        let (from, since) = match &large.rebuilt {
+            Some((age, rebuilt)) => (rebuilt, large.age.saturating_sub(*age)),
+            None => (&self.tables, large.age),
         };
         // Whoever compiles asks now and then whether to go on.
         let compiles = AtomicBool::new(false);
@@ -136,28 +153,11 @@ impl Compiled {
             compiles.store(true, Ordering::Relaxed);
             false
         };
-        let changed = from.changed_to(&rules, &BuildOptions { cancelled: &cancelled, ..BuildOptions::default() });
+        let changed = from.changed_to(rules, &BuildOptions { cancelled: &cancelled, ..beside.options() });
         let counter = if compiles.into_inner() { &mut beside.work.built } else { &mut beside.work.followed };
         *counter += 1;
-        match changed {
-            Ok(tables) => {
-                let large = Large { age: since.saturating_add(1), ..Large::new(refused) };
-                Ok(Self { tables: Arc::new(tables), large: Some(large) })
-            }
-            Err(BuildError::TooComplex | BuildError::TooLarge { .. }) => {
-                let tables = Arc::new(Tables::scanned(rules)?);
-                Ok(Self { tables, large: Some(Large::new(true)) })
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// The tables of a list that nothing is known of, and whether they are a scan because the list is refused.
-fn whole(rules: Vec<Rule>) -> Result<(Arc<Tables>, bool), BuildError> {
-    match Tables::build(rules.clone()) {
-        Err(BuildError::TooComplex | BuildError::TooLarge { .. }) => Ok((Arc::new(Tables::scanned(rules)?), true)),
-        built => Ok((Arc::new(built?), false)),
+        let large = Large { age: since.saturating_add(1), ..Large::new() };
+        Ok(Self { tables: Arc::new(changed?), large: Some(large) })
     }
 }
 
@@ -182,6 +182,8 @@ pub(super) enum Owner {
 #[derive(Debug)]
 pub(super) struct Beside {
     scans: bool,
+    /// Heap bytes of one table's family, see [`BuildOptions::max_bytes`].
+    pub(super) max_bytes: usize,
     running: Option<Running>,
     pub(super) work: TableWork,
 }
@@ -207,7 +209,12 @@ impl Drop for Cancel {
 impl Beside {
     /// With `scans`, very large lists are not compiled at all.
     pub(super) fn new(scans: bool) -> Self {
-        Self { scans, running: None, work: TableWork::default() }
+        let max_bytes = BuildOptions::default().max_bytes;
+        Self { scans, max_bytes, running: None, work: TableWork::default() }
+    }
+
+    fn options(&self) -> BuildOptions<'static> {
+        BuildOptions { max_bytes: self.max_bytes, ..BuildOptions::default() }
     }
 
     /// Hands a finished build to the tables that its owner has now.
@@ -228,7 +235,8 @@ impl Beside {
         };
         match tables {
             Some(tables) => large.rebuilt = Some((age, tables)),
-            None => (large.refused, large.age) = (true, 0),
+            // What these tables hold was compiled once, and fits.
+            None => large.age = 0,
         }
     }
 
@@ -237,11 +245,11 @@ impl Beside {
         if self.running.is_some() {
             return;
         }
-        let limit = |large: &Large| if large.refused { RETRY_AT } else { REBUILD_AT };
-        let due = |large: &&Large| large.rebuilt.is_none() && large.age >= limit(large);
+        let due = |large: &&Large| large.rebuilt.is_none() && large.age >= REBUILD_AT;
         let large = all.filter_map(|(owner, one)| Some((owner, one, one.large.as_ref().filter(due)?)));
         let Some((owner, oldest, large)) = large.max_by_key(|(_, _, large)| large.age) else { return };
         let (tables, cancelled) = (oldest.tables.clone(), Arc::new(AtomicBool::new(false)));
+        let max_bytes = self.max_bytes;
         let asked = cancelled.clone();
         let build = move || {
             // Where the two share a core, the events go first: else one waits until the scheduler's next tick, some ms.
@@ -249,7 +257,7 @@ impl Beside {
                 thread::yield_now();
                 asked.load(Ordering::Relaxed)
             };
-            let options = BuildOptions { cancelled: &cancelled, ..BuildOptions::default() };
+            let options = BuildOptions { max_bytes, cancelled: &cancelled };
             Tables::build_with(tables.rules().iter().cloned().collect(), &options)
         };
         // Without a thread the classifier builds when its exceptions are at their end.

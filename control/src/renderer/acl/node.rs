@@ -1,15 +1,22 @@
 //! The tables of one node.
+//!
+//! **Tables that do not fit** concern their interface alone. A pod keeps its last tables, behind denials of all sources that are
+//! restricted now and that those do not know; the exit likewise. What had no tables before is closed. The same rules are not
+//! tried again.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
+use bulkhead_classifier::{AddressSet, BuildError, Rule};
 
 use super::large::{Beside, Compiled, Owner, TableWork};
 use super::rules::{Changes, LocalId, NodeRules};
-use super::{AclTable, Attachment, Interface, NodeTables, PodChanges, TableError};
+use super::{AclTable, Attachment, Interface, NodeTables, PodChanges};
 use crate::object::{Node, PodName};
 use crate::origin::Origins;
+use crate::renderer::{Instead, Refusal};
 
 /// The renderer of one node.
 #[derive(Debug)]
@@ -21,12 +28,19 @@ pub(super) struct NodeRenderer {
     compiled: AHashMap<LocalId, Compiled>,
     /// The pods whose tables are large, with what decided them: the next tables follow those.
     large: AHashMap<PodName, LocalId>,
+    /// The number that decides each pod's table, as it is bound.
+    bound: BTreeMap<PodName, LocalId>,
+    /// The sources that the exit's rules restrict, or deny.
+    exit_sources: AddressSet,
+    /// Tables that do not fit.
+    refused: AHashMap<LocalId, Refusal>,
+    refused_exit: Option<Refusal>,
     beside: Beside,
     interfaces: Arc<[Interface]>,
     local_tables: Vec<AclTable>,
     global: Option<Compiled>,
     generation: u64,
-    /// What has changed since the last publication.
+    /// What the transaction has changed.
     pending: Changes,
     /// Whether the compiled tables hold node addresses that are no longer the node's.
     stale: bool,
@@ -43,6 +57,10 @@ impl NodeRenderer {
             node_addresses: Vec::new(),
             compiled: AHashMap::new(),
             large: AHashMap::new(),
+            bound: BTreeMap::new(),
+            exit_sources: AddressSet::default(),
+            refused: AHashMap::new(),
+            refused_exit: None,
             beside: Beside::new(scans),
             interfaces: Arc::default(),
             local_tables: Vec::new(),
@@ -64,15 +82,15 @@ impl NodeRenderer {
         self.beside.work
     }
 
-    /// Compiles the tables that are new and keeps the others.
-    fn compile(&mut self) -> Result<(), TableError> {
+    /// Compiles the tables that are new and keeps the others. What does not fit concerns its interface alone ([`refused`]).
+    fn compile(&mut self) {
         let (large, compiled, global) = (&self.large, &mut self.compiled, &mut self.global);
         self.beside.collect(|owner| now(owner, large, compiled, global));
-        let locals = if self.pending.locals { Some(self.locals()?) } else { None };
+        let locals = self.pending.locals.then(|| self.locals());
         if self.pending.global {
             let rules = self.rules.global_rules();
-            let fail = |source| TableError { interface: "the node's exit".into(), source };
-            self.global = Some(Compiled::of(rules, || self.global.as_ref(), &mut self.beside).map_err(fail)?);
+            let built = Compiled::of(rules, || self.global.as_ref(), &mut self.beside);
+            self.set_exit(built);
         }
         if let Some(locals) = locals {
             self.compiled = locals;
@@ -82,18 +100,33 @@ impl NodeRenderer {
         }
         let locals = self.large.iter().map(|(name, id)| (Owner::Pod(name.clone()), &self.compiled[id]));
         self.beside.begin(locals.chain(self.global.iter().map(|global| (Owner::Exit, global))));
-        Ok(())
+    }
+
+    /// Takes over the exit, or what is in force in its place.
+    fn set_exit(&mut self, built: Result<Compiled, BuildError>) {
+        let tables = match built {
+            Ok(tables) => {
+                self.refused_exit = None;
+                tables
+            }
+            Err(why) => {
+                self.beside.work.refused += 1;
+                let last = self.global.as_ref().filter(|_| !is_closed(self.refused_exit.as_ref()));
+                let tables = instead(last, || self.rules.denied_at_exit(&self.exit_sources));
+                let subject = format!("the exit of node {}", self.node);
+                self.refused_exit = Some(Refusal { subject, ..refused(last.is_some(), &why) });
+                tables
+            }
+        };
+        self.global = Some(tables);
+        self.exit_sources = self.rules.restricted();
     }
 
     /// The tables of the pods' interfaces.
-    fn locals(&mut self) -> Result<AHashMap<LocalId, Compiled>, TableError> {
+    fn locals(&mut self) -> AHashMap<LocalId, Compiled> {
         let mut compiled: AHashMap<LocalId, Compiled> = AHashMap::new();
-        // The large tables that one of the pods had which now have the same.
-        let (rules, large, known) = (&self.rules, &self.large, &self.compiled);
-        let before = |id: LocalId| {
-            let mut pods = rules.ids().iter().filter(|(_, of)| **of == id && !large.is_empty()).map(|(name, _)| name);
-            pods.find_map(|name| known.get(large.get(name)?))
-        };
+        let mut pods: AHashMap<LocalId, Vec<&PodName>> = AHashMap::new();
+        self.rules.ids().iter().for_each(|(name, id)| pods.entry(*id).or_default().push(name));
         for (name, &id) in self.rules.ids() {
             if compiled.contains_key(&id) {
                 continue;
@@ -101,14 +134,50 @@ impl NodeRenderer {
             let tables = match self.compiled.get(&id).filter(|_| !self.stale) {
                 Some(tables) => tables.clone(),
                 None => {
+                    // The large tables that one of the pods had which now have the same.
+                    let large = |name: &&PodName| self.compiled.get(self.large.get(*name)?);
                     let rules = self.rules.local_rules(&self.rules.pods()[name], id);
-                    let fail = |source| TableError { interface: name.to_string(), source };
-                    Compiled::of(rules, || before(id), &mut self.beside).map_err(fail)?
+                    let built = Compiled::of(rules, || pods[&id].iter().find_map(large), &mut self.beside);
+                    match built {
+                        Ok(tables) => {
+                            self.refused.remove(&id);
+                            tables
+                        }
+                        Err(why) => {
+                            let (tables, refusal) = self.instead_of_local(id, &pods[&id], &why);
+                            self.beside.work.refused += 1;
+                            self.refused.insert(id, refusal);
+                            tables
+                        }
+                    }
                 }
             };
             compiled.insert(id, tables);
         }
-        Ok(compiled)
+        self.refused.retain(|id, _| compiled.contains_key(id));
+        self.bound.clone_from(self.rules.ids());
+        compiled
+    }
+
+    /// What these pods get whose tables do not fit: the last ones, if all had the same.
+    fn instead_of_local(&self, id: LocalId, pods: &[&PodName], why: &BuildError) -> (Compiled, Refusal) {
+        let old = |name: &&PodName| self.bound.get(*name).copied();
+        let last = old(&pods[0]).filter(|last| pods.iter().all(|name| old(name) == Some(*last)));
+        let last = last.filter(|last| !is_closed(self.refused.get(last)));
+        let last = last.and_then(|last| Some((last, self.compiled.get(&last)?)));
+        let tables = instead(last.map(|(_, tables)| tables), || {
+            last.map(|(old, _)| self.rules.denied_locally(id, old)).unwrap_or_default()
+        });
+        (tables, refused(last.is_some(), why))
+    }
+
+    /// The tables that do not fit.
+    pub(super) fn refusals(&self) -> impl Iterator<Item = Refusal> + '_ {
+        let locals = self.rules.ids().iter().filter_map(|(name, id)| {
+            let refusal = self.refused.get(id)?;
+            Some(Refusal { subject: name.to_string(), ..refusal.clone() })
+        });
+        locals.chain(self.refused_exit.clone())
     }
 
     /// Waits for the build that goes on beside.
@@ -163,29 +232,36 @@ impl NodeRenderer {
         self.published.as_ref()
     }
 
-    /// Takes in what a transaction says of the node and its pods, of all of them with `resync`. What an earlier one left undone
-    /// because a table did not fit is tried again.
-    pub(super) fn render(
-        &mut self,
-        resync: bool,
-        pods: &PodChanges,
-        node: Option<Option<&Node>>,
-    ) -> Result<(), TableError> {
+    /// Takes in what a transaction says of the node and its pods, of all of them with `resync`.
+    pub(super) fn render(&mut self, resync: bool, pods: &PodChanges, node: Option<Option<&Node>>) {
         let node_changed = node.is_some_and(|node| self.set_node(node));
         let changes = self.rules.apply(resync, pods);
-        // What a failed transaction left undone is done by the next one.
-        self.pending.locals |= changes.locals || node_changed || self.generation == 0;
-        self.pending.global |= changes.global || node_changed || self.generation == 0;
-        self.stale |= node_changed;
-        if self.pending.is_empty() {
-            return Ok(());
+        let all = node_changed || self.generation == 0;
+        self.pending = Changes { locals: changes.locals || all, global: changes.global || all };
+        self.stale = node_changed;
+        if !self.pending.is_empty() {
+            self.compile();
+            self.publish();
         }
-        self.compile()?;
-        self.pending = Changes::default();
-        self.stale = false;
-        self.publish();
-        Ok(())
     }
+}
+
+/// What is told of tables that do not fit. Their interface has the last ones that did, and denies whatever these do not know: a
+/// class of sources that had other rules, or none. Where there were none, it is closed.
+fn refused(had_tables: bool, why: &BuildError) -> Refusal {
+    let instead = if had_tables { Instead::LastGood } else { Instead::Closed };
+    Refusal { subject: String::new(), instead, why: why.to_string() }
+}
+
+fn is_closed(refusal: Option<&Refusal>) -> bool {
+    refusal.is_some_and(|refusal| refusal.instead == Instead::Closed)
+}
+
+/// The tables in place of those that do not fit: the last ones behind denials of what those do not know, or none that lets anything
+/// through.
+fn instead(last: Option<&Compiled>, denied: impl FnOnce() -> Vec<Rule>) -> Compiled {
+    let behind = last.and_then(|last| last.behind(denied()).ok());
+    behind.unwrap_or_else(Compiled::closed)
 }
 
 /// The tables that somebody has now.
@@ -200,3 +276,6 @@ fn now<'a>(
         Owner::Pod(name) => compiled.get_mut(large.get(name)?),
     }
 }
+
+#[cfg(test)]
+mod tests;

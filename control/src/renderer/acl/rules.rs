@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{Action, AddressSet, Addresses, PortRange, Rule};
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule};
 
 use super::allowance::{Allowance, names};
 use super::interned::Interned;
@@ -319,6 +319,34 @@ impl NodeRules {
             .filter_map(|&(sources, reach)| Some((self.source_sets.get(&sources)?, self.reach.get(&reach)?)))
     }
 
+    /// The local sources that any egress rules restrict.
+    pub(super) fn restricted(&self) -> AddressSet {
+        self.classes.iter().fold(AddressSet::default(), |all, class| all.union(&class.sources))
+    }
+
+    /// Denials of what an exit whose rules restrict the sources `known` would let through: all from the others that are
+    /// restricted.
+    pub(super) fn denied_at_exit(&self, known: &AddressSet) -> Vec<Rule> {
+        let denial = |class: &EgressClass| {
+            let origin = class.list.rules.last()?.origin;
+            denial(class.sources.subtract(known), origin)
+        };
+        self.classes.iter().filter_map(denial).collect()
+    }
+
+    /// Denials of what the table of the number `old` would let through in the place of another's: all from sources that it does
+    /// not restrict, and the other does.
+    pub(super) fn denied_locally(&self, id: LocalId, old: LocalId) -> Vec<Rule> {
+        let key = |id| self.keys.get(&id).map(|key| self.restrictions(key));
+        let sources = key(old).into_iter().flatten().map(|(sources, _)| sources);
+        let known = sources.fold(AddressSet::default(), |all, sources| all.union(sources));
+        let denial = |(sources, allowance): (&Arc<AddressSet>, &Arc<Allowance>)| {
+            let (_, origin) = allowance.denied.first()?;
+            denial(sources.subtract(&known), *origin)
+        };
+        key(id).into_iter().flatten().filter_map(denial).collect()
+    }
+
     /// The rules of a pod's table.
     pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
@@ -386,4 +414,9 @@ impl NodeRules {
         rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Egress)));
         rules
     }
+}
+
+fn denial(sources: AddressSet, origin: OriginId) -> Option<Rule> {
+    let denies = !sources.is_empty();
+    denies.then(|| Rule { src: sources.into(), ..Rule::any(Action::Deny, origin) })
 }

@@ -22,7 +22,7 @@ use crate::object::PodName;
 use crate::origin::Direction;
 use crate::renderer::plain::PlainList;
 use crate::renderer::plain::{PlainLists, PlainPod, PlainTransaction};
-use crate::renderer::{BoxError, Renderer};
+use crate::renderer::{BoxError, Refusal, Renderer};
 
 /// One node's tables, whole and immutable.
 #[derive(Clone, Debug)]
@@ -260,15 +260,19 @@ impl Renderer for ContivRenderer {
         format!("6-tuples of node {}, {orientation}", self.node)
     }
 
-    /// The error is a [`TooManyTuples`], or a [`TooComplex`](crate::renderer::plain::TooComplex).
+    /// The error is a [`TooManyTuples`].
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
-        let plain = self.lists.follow(transaction)?;
+        let plain = self.lists.follow(transaction);
         Ok(self.render_plain(&plain)?)
     }
 
     fn origins(&self) -> HashSet<OriginId> {
         let lists = self.pods.values().flat_map(|pod| [&pod.ingress, &pod.egress]).flatten();
         lists.flat_map(|list| list.rules.iter().map(|rule| rule.origin)).collect()
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        self.lists.refusals()
     }
 }
 

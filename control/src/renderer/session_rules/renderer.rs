@@ -17,7 +17,7 @@ use crate::renderer::contiv::Orientation;
 use crate::renderer::contiv::list::PeerRule;
 use crate::renderer::contiv::renderer::{ContivRenderer, PublishedTuples, TupleTables};
 use crate::renderer::contiv::table::Table;
-use crate::renderer::{BoxError, Renderer, Transaction};
+use crate::renderer::{BoxError, Refusal, Renderer, Transaction};
 
 /// The session rules of one scope, as the target has them.
 #[derive(Debug, Default)]
@@ -225,5 +225,9 @@ impl<T: SessionTarget + Send + 'static> Renderer for SessionRenderer<T> {
 
     fn origins(&self) -> HashSet<OriginId> {
         self.tuples.origins()
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        self.tuples.refusals()
     }
 }

@@ -1,0 +1,147 @@
+//! Tables that do not fit.
+
+use bulkhead_classifier::{Action, Addresses, Key, OriginId, PortRange, Service, Services, protocol};
+
+use super::*;
+use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
+
+/// Room for a table of some rules, and not for thousands.
+const MAX_BYTES: usize = 1 << 15;
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn pod(name: &str) -> PodName {
+    PodName::new("x", name)
+}
+
+/// A list whose rules allow sources or destinations at TCP ports, and deny the rest.
+fn list(revision: u64, allowed: &[(Addresses, u16)]) -> Arc<PlainList> {
+    let origin = OriginId(100 + u32::try_from(revision).unwrap());
+    let rule = |(peers, port): &(Addresses, u16)| {
+        let service = Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(*port) };
+        let services = Services::from([service].into_iter().collect::<bulkhead_classifier::ServiceSet>());
+        PlainRule { peers: peers.clone(), services, action: Action::Allow, origin }
+    };
+    let deny = PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin };
+    let rules = allowed.iter().map(rule).chain([deny]).collect();
+    Arc::new(PlainList { revision, rules, own_node: None })
+}
+
+/// A list that does not fit, and says otherwise than any other.
+fn huge(revision: u64) -> Arc<PlainList> {
+    let peer = |at: u32| Addresses::prefix(IpAddr::from((0x1400_0000 + 2 * at).to_be_bytes()).into());
+    let allowed: Vec<_> = (0..6_000u32).map(|at| (peer(at), u16::try_from(at % 7).unwrap())).collect();
+    list(revision, &allowed)
+}
+
+type Lists = (Option<Arc<PlainList>>, Option<Arc<PlainList>>);
+
+/// A change of pods: name, address, ingress and egress.
+fn pods(all: &[(&str, &str, Lists)]) -> PodChanges {
+    let plain = |(name, of, (ingress, egress)): &(&str, &str, Lists)| {
+        let (ingress, egress) = (ingress.clone(), egress.clone());
+        let plain = PlainPod { node: "n".into(), addresses: vec![address(of)], mac: None, ingress, egress };
+        (pod(name), Some(Arc::new(plain)))
+    };
+    all.iter().map(plain).collect()
+}
+
+/// A renderer of a small node, which has rendered these pods.
+fn renderer(all: &[(&str, &str, Lists)]) -> NodeRenderer {
+    let mut renderer = NodeRenderer::new("n".into(), false);
+    renderer.beside.max_bytes = MAX_BYTES;
+    renderer.render(true, &pods(all), None);
+    assert_eq!(renderer.refusals().count(), 0, "these fit");
+    renderer
+}
+
+/// Whether the table of a pod, or the exit, lets a packet through.
+fn passes(renderer: &NodeRenderer, to: Option<&str>, src: &str, dst: &str, port: u16) -> bool {
+    let published = renderer.published().unwrap();
+    let wanted = to.map_or(Attachment::Uplink, |name| Attachment::Pod(pod(name)));
+    let interface = published.interfaces.iter().find(|interface| interface.attachment == wanted).unwrap();
+    let key = Key::new(address(src), address(dst), protocol::TCP, 40_000, port);
+    published.tables[interface.table].tables.lookup(&key).is_allow()
+}
+
+fn told(renderer: &NodeRenderer) -> Vec<(String, Instead)> {
+    renderer.refusals().map(|refusal| (refusal.subject, refusal.instead)).collect()
+}
+
+#[test]
+fn a_table_that_does_not_fit_concerns_its_pod_alone() {
+    let any = |port| list(u64::from(port), &[(Addresses::Any, port)]);
+    let mut renderer =
+        renderer(&[("web", "10.0.0.1", (Some(any(80)), None)), ("db", "10.0.0.2", (Some(any(81)), None))]);
+    // One that was there, one that is new, and one that fits, at once.
+    let (was, new) = (huge(1), huge(2));
+    let change = pods(&[
+        ("web", "10.0.0.1", (Some(was), None)),
+        ("db", "10.0.0.2", (Some(any(82)), None)),
+        ("new", "10.0.0.3", (Some(new), None)),
+    ]);
+    renderer.render(false, &change, None);
+    let to = |renderer: &NodeRenderer, name, dst, port| passes(renderer, Some(name), "10.9.9.9", dst, port);
+    assert_eq!([80, 81, 6].map(|port| to(&renderer, "web", "10.0.0.1", port)), [true, false, false]);
+    assert_eq!([81, 82].map(|port| to(&renderer, "db", "10.0.0.2", port)), [false, true]);
+    assert!((0..100).all(|port| !passes(&renderer, Some("new"), "20.0.0.0", "10.0.0.3", port)));
+    assert_eq!(told(&renderer), [("x/new".into(), Instead::Closed), ("x/web".into(), Instead::LastGood)]);
+    assert_eq!(renderer.work().refused, 2);
+    // What others do does not try it again.
+    renderer.render(false, &pods(&[("db", "10.0.0.2", (Some(any(83)), None))]), None);
+    assert_eq!(renderer.work().refused, 2);
+    assert!(to(&renderer, "web", "10.0.0.1", 80) && to(&renderer, "db", "10.0.0.2", 83));
+    // Still too large: what was closed stays closed. Then both fit.
+    renderer.render(false, &pods(&[("new", "10.0.0.3", (Some(huge(3)), None))]), None);
+    assert_eq!(told(&renderer)[0], ("x/new".into(), Instead::Closed));
+    let change = pods(&[("web", "10.0.0.1", (Some(any(6)), None)), ("new", "10.0.0.3", (Some(any(7)), None))]);
+    renderer.render(false, &change, None);
+    assert_eq!(told(&renderer), []);
+    assert_eq!([80, 6].map(|port| to(&renderer, "web", "10.0.0.1", port)), [false, true]);
+    assert!(to(&renderer, "new", "10.0.0.3", 7));
+}
+
+/// The last table of a pod does not know what the egress rules of a new pod forbid.
+#[test]
+fn tables_that_stay_let_nothing_through_from_sources_that_they_do_not_know() {
+    let open = |revision| list(revision, &[(Addresses::Any, 80)]);
+    let client = ("client", "10.0.0.5", (None, Some(list(50, &[(Addresses::Any, 80)]))));
+    let mut renderer = renderer(&[("web", "10.0.0.1", (Some(open(1)), None)), client.clone()]);
+    renderer.render(false, &pods(&[("web", "10.0.0.1", (Some(huge(2)), None))]), None);
+    let to_web = |renderer: &NodeRenderer, src| passes(renderer, Some("web"), src, "10.0.0.1", 80);
+    assert!(to_web(&renderer, "10.0.0.5") && to_web(&renderer, "10.0.0.6"));
+    // It may talk to nobody.
+    renderer.render(false, &pods(&[("new", "10.0.0.6", (None, Some(list(60, &[]))))]), None);
+    assert!(to_web(&renderer, "10.0.0.5") && !to_web(&renderer, "10.0.0.6") && to_web(&renderer, "10.9.9.9"));
+    assert_eq!(told(&renderer), [("x/web".into(), Instead::LastGood)]);
+}
+
+#[test]
+fn an_exit_that_does_not_fit_stays_and_denies_new_pods_that_are_restricted() {
+    let small = list(1, &[(Addresses::Any, 80)]);
+    let mut renderer = renderer(&[("old", "10.0.0.1", (None, Some(small))), ("open", "10.0.0.2", (None, None))]);
+    let exit = |renderer: &NodeRenderer, src, port| passes(renderer, None, src, "20.0.0.0", port);
+    let change = pods(&[("old", "10.0.0.1", (None, Some(huge(2)))), ("new", "10.0.0.3", (None, Some(huge(3))))]);
+    renderer.render(false, &change, None);
+    assert_eq!(told(&renderer), [("the exit of node n".into(), Instead::LastGood)]);
+    assert_eq!([80, 0].map(|port| exit(&renderer, "10.0.0.1", port)), [true, false], "as before");
+    assert_eq!([80, 0].map(|port| exit(&renderer, "10.0.0.2", port)), [true, true], "not concerned");
+    assert_eq!([80, 0].map(|port| exit(&renderer, "10.0.0.3", port)), [false, false], "new");
+    let fits =
+        pods(&[("old", "10.0.0.1", (None, Some(list(4, &[(Addresses::Any, 81)])))), ("new", "10.0.0.3", (None, None))]);
+    renderer.render(false, &fits, None);
+    assert_eq!(told(&renderer), []);
+    assert_eq!([80, 81].map(|port| exit(&renderer, "10.0.0.1", port)), [false, true]);
+    assert!(exit(&renderer, "10.0.0.3", 80));
+}
+
+#[test]
+fn the_first_exit_is_closed_where_it_does_not_fit() {
+    let mut renderer = NodeRenderer::new("n".into(), false);
+    renderer.beside.max_bytes = MAX_BYTES;
+    renderer.render(true, &pods(&[("old", "10.0.0.1", (None, Some(huge(2))))]), None);
+    assert_eq!(told(&renderer), [("the exit of node n".into(), Instead::Closed)]);
+    assert!(!passes(&renderer, None, "10.0.0.2", "20.0.0.0", 80));
+}

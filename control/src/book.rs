@@ -14,6 +14,7 @@
 //! What an egress rule's port names stand for is kept for each group, and for rules without pod selectors for all pods of the
 //! cluster ([`Named`]): one set for each number that a name has.
 
+mod candidates;
 mod commit;
 mod named;
 mod nodes;
@@ -26,13 +27,14 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use bulkhead_classifier::AddressSet;
 
+use self::candidates::Candidates;
 pub(crate) use self::commit::CommittedSets;
 pub(crate) use self::named::{Anywhere, Named, PortName};
 use self::nodes::Told;
 use self::pending::{Identities, Pending, SetKey, fresh};
 use crate::cache::{Cache, PodKey, scope_covers};
 use crate::contract::SetId;
-use crate::object::{IpBlock, Namespace, NamespaceScope, Pod, PodPeer, PolicyName};
+use crate::object::{IpBlock, Namespace, Pod, PodPeer, PolicyName};
 use crate::selector::Selector;
 use crate::work::Work;
 
@@ -93,10 +95,7 @@ pub(crate) struct AddressBook {
     by_peer: AHashMap<PodPeer, GroupId>,
     groups: Vec<Option<Group>>,
     free: Vec<GroupId>,
-    /// Groups of one namespace each, by that namespace.
-    own: AHashMap<Arc<str>, BTreeSet<GroupId>>,
-    /// Groups whose namespaces are selected by label.
-    selected: BTreeSet<GroupId>,
+    candidates: Candidates,
     anywhere: AHashMap<PortName, AHashMap<Anywhere, Named>>,
     blocks: AHashMap<Arc<AddressSet>, Block>,
     nodes: AHashMap<Selector, Told>,
@@ -215,10 +214,7 @@ impl AddressBook {
             self.groups.push(None);
             GroupId(self.groups.len() - 1)
         });
-        match &peer.namespaces {
-            NamespaceScope::Own(namespace) => self.own.entry(namespace.clone()).or_default().insert(id),
-            NamespaceScope::Selected(_) => self.selected.insert(id),
-        };
+        self.candidates.insert(&peer, id);
         self.by_peer.insert(peer.clone(), id);
         let set = fresh(&mut self.identities, &mut self.pending, &SetKey::Group(peer.clone()));
         self.groups[id.0] = Some(Group { peer, set, users: BTreeSet::new(), members, named: AHashMap::new() });
@@ -259,8 +255,7 @@ impl AddressBook {
         work.pods += 1;
         let same_shape = old.map(shape) == new.map(shape);
         let labels = cache.namespaces().get(namespace).map(|namespace| &namespace.labels);
-        let candidates: Vec<_> = self.own.get(namespace).into_iter().flatten().chain(&self.selected).copied().collect();
-        for id in candidates {
+        for id in self.candidates.of_pod(namespace, [old, new].into_iter().flatten().map(|pod| &pod.labels)) {
             let group = self.groups[id.0].as_mut().expect("indexed groups are there");
             let was = group.members.contains(&key);
             let is = new.is_some_and(|pod| {
@@ -304,7 +299,7 @@ impl AddressBook {
         new: Option<&Namespace>,
         work: &mut Work,
     ) {
-        for &id in &self.selected {
+        for id in self.candidates.of_namespaces() {
             let group = self.groups[id.0].as_mut().expect("indexed groups are there");
             let covered = |namespace: Option<&Namespace>| {
                 scope_covers(&group.peer.namespaces, name, namespace.map(|namespace| &namespace.labels))

@@ -14,7 +14,7 @@ use super::pending::{Moves, Pending, Sweep};
 use super::{AddressBook, GroupId};
 use crate::cache::Cache;
 use crate::contract::{SetDelta, SetId};
-use crate::object::{NamespaceScope, PolicyName};
+use crate::object::PolicyName;
 
 /// What a commit tells.
 #[derive(Debug, Default)]
@@ -63,19 +63,7 @@ impl AddressBook {
             }
             sweep.drop_set(group.set);
             self.by_peer.remove(&group.peer);
-            match &group.peer.namespaces {
-                NamespaceScope::Own(namespace) => {
-                    if let Some(ids) = self.own.get_mut(namespace) {
-                        ids.remove(&GroupId(at));
-                        if ids.is_empty() {
-                            self.own.remove(namespace);
-                        }
-                    }
-                }
-                NamespaceScope::Selected(_) => {
-                    self.selected.remove(&GroupId(at));
-                }
-            }
+            self.candidates.remove(&group.peer, GroupId(at));
             *slot = None;
             self.free.push(GroupId(at));
         }

@@ -44,6 +44,18 @@ pub(super) struct Policy {
     pub denied: bool,
 }
 
+impl Policy {
+    /// Whether the workers would do the same with both.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let Self { tables, peers, refusing, denied } = self;
+        // Tables that a batch of changes has left as they were are the same object.
+        Arc::ptr_eq(tables, &other.tables)
+            && *peers == other.peers
+            && *refusing == other.refusing
+            && *denied == other.denied
+    }
+}
+
 /// A change that could not be published, and is tried again.
 #[derive(Debug)]
 struct Refused {

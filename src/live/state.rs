@@ -162,8 +162,15 @@ impl LiveState {
 
     /// Takes over what was read, or says why not. Returns whether that changed what is in force.
     fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
+        let before = self.policy();
         let read = loaded.and_then(|loaded| self.take(loaded));
-        let Err(error) = read else { return true };
+        let Err(error) = read else {
+            let is_same = self.policy().is_same(&before);
+            if is_same {
+                log::info("the new state is in force; it changes nothing for this node");
+            }
+            return !is_same;
+        };
         self.count(|counts| &counts.refused);
         let was_denied = self.denied;
         self.denied |= self.config.when_refused == WhenRefused::Deny;
@@ -437,6 +444,30 @@ mod tests {
         assert!(reread(&mut state));
         assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 4, ..StateCounters::default() });
         assert_ne!(good.interfaces, state.policy().tables.interfaces);
+    }
+
+    #[test]
+    fn a_state_that_changes_nothing_for_the_node_is_not_published() {
+        let files = Files::new("nothing");
+        let (here, there) = (node("node-1", 1) + &pod("a", "10.1.0.1"), node("node-2", 2));
+        files.write(&(here.clone() + &there));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let before = state.policy();
+        let elsewhere = |name: &str, address: &str| pod(name, address).replace("nodeName: node-1", "nodeName: node-2");
+        let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: y}\nspec: {podSelector: {}}\n";
+        let more = elsewhere("b", "10.2.0.1") + policy;
+        for text in
+            [there.clone() + &here, here.clone() + &there + &more, here.clone() + &there + &elsewhere("c", "10.2.0.3")]
+        {
+            files.write(&text);
+            assert!(!reread(&mut state), "{text}");
+            assert!(state.policy().is_same(&before));
+        }
+        assert_eq!(state.counts().read().applied, 4, "each of them was taken in");
+        // The same objects, and what of another node matters here: where its pods are.
+        files.write(&(here + &there.replace("10.2.0.0", "10.3.0.0")));
+        assert!(reread(&mut state));
+        assert!(!state.policy().is_same(&before) && Arc::ptr_eq(&state.policy().tables, &before.tables));
     }
 
     #[test]

@@ -127,6 +127,13 @@ impl AddressBook {
         Self { identities: Identities { given: self.identities.given, before }, ..Self::default() }
     }
 
+    /// How many groups, port names, blocks and selectors of nodes are in use.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        let anywhere: usize = self.anywhere.values().map(|places| places.len()).sum();
+        self.by_peer.len() + anywhere + self.blocks.len() + self.nodes.len()
+    }
+
     /// The group of a number that is in use.
     pub(crate) fn get(&self, id: GroupId) -> &Group {
         self.groups[id.0].as_ref().expect("a policy that uses a group keeps it alive")

@@ -183,6 +183,12 @@ impl Processor {
         Committed { affected, sets, dropped }
     }
 
+    /// How much of the address book, and how many policies and pods of policies are remembered.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.book.held() + self.assignments.len() + self.policies_of.len()
+    }
+
     /// All sets in use with their members, read from the cache: the slow truth beside the deltas.
     #[cfg(test)]
     pub(crate) fn sets(&self, cache: &Cache) -> BTreeMap<SetId, bulkhead_classifier::AddressSet> {

@@ -21,6 +21,7 @@ cargo xtask VERB
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
+  growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
   bench          the benchmarks in memory
   bench-wire [ARGUMENTS]  the vswitch beside the kernel, in network namespaces (needs root)";
 
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
         ["golden", "bless"] => bless(),
         ["fuzz"] => fuzz("30"),
         ["fuzz", seconds] => fuzz(seconds),
+        ["growth"] => growth("10000000"),
+        ["growth", events] => growth(events),
         ["bench"] => cargo(&["bench", "--workspace"]).run(),
         ["bench-wire", arguments @ ..] => bench_wire(arguments),
         _ => {
@@ -119,6 +122,11 @@ fn e2e(seconds: &str) -> bool {
         run(&of_tc, &[("BULKHEAD_ATTACH", "tc"), ("BULKHEAD_TCX", "off")]),
     ];
     done.iter().all(|&done| done)
+}
+
+fn growth(events: &str) -> bool {
+    let test = ["test", "--release", "-p", "bulkhead-control", "--lib", "memory_does_not_grow", "--"];
+    cargo(&[&test[..], &["--ignored", "--nocapture"]].concat()).env("BULKHEAD_EVENTS", events).run()
 }
 
 /// In two steps: the benchmark starts the program that lies beside it.

@@ -475,4 +475,5 @@ proptest! {
 }
 
 mod batches;
+mod growth;
 mod work;

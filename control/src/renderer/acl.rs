@@ -139,6 +139,14 @@ impl AclRenderer {
         self.lists.is_empty() && self.hosts.is_empty()
     }
 
+    /// How many sets, lists, interned values, shared sets and nodes it remembers.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (usize, usize, usize, usize, usize) {
+        let (sets, lists, shared) = self.lists.held();
+        let interned = self.nodes.values().map(NodeRenderer::interned).sum();
+        (sets, lists, interned, shared, self.nodes.len())
+    }
+
     /// Waits for the tables that are compiled beside, so that the next transaction goes on from them.
     #[cfg(test)]
     pub(crate) fn finish_builds(&mut self) {
@@ -203,6 +211,10 @@ impl Renderer for AclRenderer {
         for (name, node) in &mut self.nodes {
             let pods = pods.remove(name).unwrap_or_default();
             node.render(transaction.resync, &pods, transaction.node(name));
+        }
+        if self.only.is_none() {
+            let known = &self.known;
+            self.nodes.retain(|name, node| known.contains_key(name) || node.has_pods());
         }
         Ok(())
     }

@@ -169,6 +169,12 @@ impl PlainLists {
         sets.is_empty() && indexes && lists.is_empty() && endpoints.is_empty()
     }
 
+    /// How many sets, lists and shared parts it remembers.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (usize, usize, usize) {
+        (self.sets.len(), self.lists.len(), self.shared.held())
+    }
+
     /// Follows a transaction.
     pub(crate) fn follow(&mut self, transaction: &Transaction) -> PlainTransaction {
         self.take_sets(transaction);

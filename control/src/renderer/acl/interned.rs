@@ -36,6 +36,12 @@ impl<T: Eq + std::hash::Hash> Interned<T> {
         self.given
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.values.len()
+    }
+
     /// The value of a number that was not forgotten.
     pub(super) fn get(&self, id: &u64) -> Option<&Arc<T>> {
         self.values.get(id)

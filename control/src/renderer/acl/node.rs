@@ -77,6 +77,11 @@ impl NodeRenderer {
         self.rules.set_node_addresses(self.node_addresses.iter().copied().collect())
     }
 
+    /// Whether any pod is on the node.
+    pub(super) fn has_pods(&self) -> bool {
+        !self.rules.pods().is_empty()
+    }
+
     /// The work that large tables took so far.
     pub(super) fn work(&self) -> TableWork {
         self.beside.work
@@ -178,6 +183,12 @@ impl NodeRenderer {
             Some(Refusal { subject: name.to_string(), ..refusal.clone() })
         });
         locals.chain(self.refused_exit.clone())
+    }
+
+    /// How many numbers stand for values.
+    #[cfg(test)]
+    pub(super) fn interned(&self) -> usize {
+        self.rules.interned()
     }
 
     /// Waits for the build that goes on beside.

@@ -104,6 +104,12 @@ pub(super) struct NodeRules {
 }
 
 impl NodeRules {
+    /// How many numbers stand for values.
+    #[cfg(test)]
+    pub(super) fn interned(&self) -> usize {
+        self.keys.len() + self.reach.len() + self.sources.len()
+    }
+
     /// The pods with their configuration, sorted.
     pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods

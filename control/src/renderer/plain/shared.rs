@@ -53,6 +53,12 @@ impl Shared {
         self.written
     }
 
+    /// How many it remembers.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.known.len()
+    }
+
     /// The set, or the one in use with the same members.
     pub(super) fn of(&mut self, set: AddressSet) -> Arc<AddressSet> {
         self.written += size(&set) as u64;

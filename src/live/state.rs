@@ -1,4 +1,4 @@
-//! The policy in force: what the state's files say, or said when they last made sense.
+//! The policy in force: what the state's files or the API server say, or said when they last made sense.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bulkhead_classifier::OriginId;
 use bulkhead_control::cache::Event;
 use bulkhead_control::claims::Holder;
 use bulkhead_control::inventory::Inventory;
@@ -13,9 +14,12 @@ use bulkhead_control::object::{Denied, Labels, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
-use bulkhead_control::source::{self, Loaded, Unenforced};
+use bulkhead_control::source::kubernetes::{Changes, Follower, Notice};
+use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
+use crossbeam_channel::Receiver;
 use ipnet::IpNet;
 
+use super::api::Api;
 use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing, WhenRefused};
 use super::log;
@@ -67,17 +71,25 @@ impl StateCounts {
 const SETTLING: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What becomes of packets without a state.
+pub(super) const DENYING: &str = "nothing is forwarded but the node's own traffic to and from the uplink";
+
 /// See the module.
 pub(super) struct LiveState {
     config: StateConfig,
     node: Arc<str>,
     watch: Watch,
+    /// The API server, where the state is not files.
+    api: Option<Api>,
     pipeline: Pipeline,
-    /// What the pipeline was told of the files.
+    /// What the pipeline was told of the files, or of what was kept of the API server's state.
     inventory: Inventory,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
+    refusing: [Arc<[OriginId]>; 2],
+    /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
+    without: Arc<NodeTables>,
     /// The node as its object is, or one without anything.
     own: Node,
     /// The addresses of the node's interfaces.
@@ -100,23 +112,30 @@ impl LiveState {
         let isolation = config.options.semantics.default_isolation();
         let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
         pipeline.resync([])?;
-        let nothing = pipeline.node_tables(node);
-        let nothing = nothing.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))?;
+        let nothing = without_state(node, &addresses)?;
+        let api = Api::start(config, node)?;
         let mut state = Self {
             config: config.clone(),
             node: node.clone(),
             watch,
+            api,
             pipeline,
             inventory: Inventory::default(),
             origins: SharedOrigins::default(),
-            tables: nothing,
+            tables: Arc::clone(&nothing),
             peers: [].into(),
+            refusing: [[].into(), [].into()],
+            without: nothing,
             own: nameless(node),
             addresses,
             denied: true,
             told: BTreeSet::new(),
             counts: Arc::default(),
         };
+        if state.api.is_some() {
+            state.load_from_server();
+            return Ok(state);
+        }
         let mut loaded = state.load_files();
         for _ in 0..SETTLING {
             if state.watch.was_read() {
@@ -132,19 +151,137 @@ impl LiveState {
             (Err(error), WhenMissing::Exit) => return Err(error),
             (Err(error), WhenMissing::Deny) => {
                 state.count(|counts| &counts.refused);
-                log::error(&format!("there is no state yet; nothing is forwarded until there is\n{error:#}"));
+                log::error(&format!("there is no state yet; {DENYING} until there is\n{error:#}"));
             }
         }
         Ok(state)
     }
 
-    /// Looks at the files with the next [`Self::refresh`].
-    pub(super) fn hurry(&mut self) {
-        self.watch.hurry();
+    /// Takes the first state of the API server, or what was kept of an earlier one, or none.
+    fn load_from_server(&mut self) {
+        let Some(api) = &mut self.api else { return };
+        api.wait();
+        self.refresh();
+        if !self.denied {
+            return;
+        }
+        if let Some(kept) = self.api.as_ref().and_then(Api::last_good) {
+            let (count, age) = (kept.objects.len(), kept.age.as_secs());
+            let whole = Changes { events: self.inventory.replace(kept.objects), ..Changes::default() };
+            match self.take_changes(whole) {
+                Ok(_) => {
+                    log::warn(&format!(
+                        "the API server is not reached; the last good state is in force, {count} objects of {age} s ago"
+                    ));
+                    return;
+                }
+                Err(error) => log::error(&format!("the last good state is not used\n{error:#}")),
+            }
+        }
+        log::error(&format!("the API server has told no state yet; {DENYING} until it does"));
     }
 
-    /// Looks at the files, and reads them when they have changed. Returns whether that changed what is in force.
+    /// Looks at the files with the next [`Self::refresh`], and asks a server again.
+    pub(super) fn hurry(&mut self) {
+        self.watch.hurry();
+        self.api.iter_mut().for_each(Api::hurry);
+    }
+
+    /// What the API server is heard with.
+    pub(super) fn notices(&self) -> Receiver<Notice> {
+        self.api.as_ref().map_or_else(crossbeam_channel::never, Api::notices)
+    }
+
+    /// Takes note of what was told about the API server; [`Self::refresh`] does what follows.
+    pub(super) fn hear(&mut self, notice: &Notice) {
+        self.api.iter_mut().for_each(|api| api.hear(notice));
+    }
+
+    /// The API server, for whoever wants to know how well it is heard.
+    pub(super) fn follower(&self) -> Option<Arc<Follower>> {
+        self.api.as_ref().map(Api::follower)
+    }
+
+    /// Takes what the API server has changed. Returns whether that changed what is in force.
+    fn refresh_from_server(&mut self) -> bool {
+        let Some(api) = &mut self.api else { return false };
+        let taken = match api.take() {
+            None => {
+                api.keep();
+                return false;
+            }
+            Some(taken) => taken.map_err(|errors: SourceErrors| anyhow::Error::from(errors)),
+        };
+        match taken.and_then(|changes| self.take_changes(changes)) {
+            Ok(has_changed) => {
+                self.api.iter_mut().for_each(Api::was_good);
+                has_changed
+            }
+            Err(error) => {
+                self.count(|counts| &counts.refused);
+                let then = if self.denied { DENYING } else { "the last good one stays in force" };
+                log::error(&format!("what the API server has changed cannot be enforced; {then}\n{error:#}"));
+                false
+            }
+        }
+    }
+
+    /// Makes the changes part of the state. Returns whether that changed what is in force.
+    fn take_changes(&mut self, changes: Changes) -> anyhow::Result<bool> {
+        let Changes { is_whole, mut events, faulty, warnings } = changes;
+        let warnings = told(&warnings);
+        self.tell(&warnings, log::warn);
+        if is_whole && !self.inventory.is_empty() {
+            // What was kept of an earlier state goes, as far as it is not so any more.
+            let objects = events.into_iter().filter_map(|event| match event {
+                Event::Apply(object) => Some(object),
+                _ => None,
+            });
+            events = std::mem::take(&mut self.inventory).replace(objects);
+        }
+        for event in &mut events {
+            match event {
+                Event::Apply(Object::Node(node)) if node.name == self.node => {
+                    self.own = node.clone();
+                    *node = self.own_node();
+                }
+                Event::DeleteNode(name) if *name == self.node => {
+                    self.own = nameless(&self.node);
+                    let node = self.own_node();
+                    if !node.addresses.is_empty() {
+                        *event = Event::Apply(Object::Node(node));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.pipeline.apply_batch(events)?;
+        // Which addresses of the interfaces are pods' may have changed with them.
+        let node = self.own_node();
+        let known = self.pipeline.cache().nodes().get(&self.node).is_some_and(|known| **known == node);
+        if !known && (!node.addresses.is_empty() || self.own != nameless(&self.node)) {
+            self.pipeline.apply(Event::Apply(Object::Node(node)))?;
+        }
+        check_known(&self.pipeline, &self.own)?;
+        self.enforce(warnings, BTreeSet::new(), faulty, 0)
+    }
+
+    /// The node with the addresses of its interfaces, beside the pods that are known.
+    fn own_node(&self) -> Node {
+        let cache = self.pipeline.cache();
+        let contests = self.pipeline.contests();
+        with_addresses(&self.own, &self.addresses, |address| {
+            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
+                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
+        })
+    }
+
+    /// Looks at the files, and reads them when they have changed, or takes what the API server has changed. Returns whether that
+    /// changed what is in force.
     pub(super) fn refresh(&mut self) -> bool {
+        if self.api.is_some() {
+            return self.refresh_from_server();
+        }
         if !self.watch.has_changed() {
             return false;
         }
@@ -163,8 +300,7 @@ impl LiveState {
         self.count(|counts| &counts.refused);
         let was_denied = self.denied;
         self.denied |= self.config.when_refused == WhenRefused::Deny;
-        let then =
-            if self.denied { "nothing is forwarded until one loads" } else { "the last good one stays in force" };
+        let then = if self.denied { DENYING } else { "the last good one stays in force" };
         log::error(&format!("the state has changed and does not load; {then}\n{error:#}"));
         self.denied != was_denied
     }
@@ -190,7 +326,7 @@ impl LiveState {
         self.tell(&warnings, log::warn);
         let unenforced: BTreeSet<String> = loaded.unenforced.shown().iter().map(ToString::to_string).collect();
         self.tell(&unenforced, log::error);
-        let (faulty, unenforced_kinds) = (loaded.faulty as u64, loaded.unenforced.total() as u64);
+        let (faulty, unenforced_kinds) = (loaded.faulty, loaded.unenforced.total());
         check_node(&loaded.objects, &self.node)?;
         let mut objects = loaded.objects;
         let own = objects.iter().find_map(|object| match object {
@@ -220,6 +356,17 @@ impl LiveState {
         let changes = self.inventory.replace(objects);
         self.pipeline.apply_batch(changes)?;
         self.own = own;
+        self.enforce(warnings, unenforced, faulty, unenforced_kinds).map(|_| ())
+    }
+
+    /// Has what the pipeline knows enforced. Returns whether that changes what is in force.
+    fn enforce(
+        &mut self,
+        mut warnings: BTreeSet<String>,
+        unenforced: BTreeSet<String>,
+        faulty: usize,
+        unenforced_kinds: usize,
+    ) -> anyhow::Result<bool> {
         let contests = self.pipeline.contests();
         warnings.extend(contests.iter().map(contests::told));
         warnings.extend(run::left_open(&self.pipeline));
@@ -228,14 +375,16 @@ impl LiveState {
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());
-        self.tables = tables;
-        self.peers = peers(&self.pipeline, &self.node).into();
-        self.denied = false;
-        self.count(|counts| &counts.applied);
-        self.counts.faulty.store(faulty, Ordering::Relaxed);
+        let peers = peers(&self.pipeline, &self.node);
+        let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
+        let is_same = Arc::ptr_eq(&tables, &self.tables) && *peers == *self.peers && refusing == self.refusing;
+        let has_changed = std::mem::take(&mut self.denied) || !is_same;
+        (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
+        self.counts.applied.fetch_add(u64::from(has_changed || self.api.is_none()), Ordering::Relaxed);
+        self.counts.faulty.store(faulty as u64, Ordering::Relaxed);
         self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
-        self.counts.unenforced_kinds.store(unenforced_kinds, Ordering::Relaxed);
-        Ok(())
+        self.counts.unenforced_kinds.store(unenforced_kinds as u64, Ordering::Relaxed);
+        Ok(has_changed)
     }
 
     /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
@@ -251,16 +400,14 @@ impl LiveState {
             }
         };
         self.addresses = addresses;
-        if self.counts.applied.load(Ordering::Relaxed) == 0 {
-            return false;
+        match without_state(&self.node, &self.addresses) {
+            Ok(without) => self.without = without,
+            Err(error) => log::error(&format!("the node's new addresses are not known without a state\n{error:#}")),
         }
-        let cache = self.pipeline.cache();
-        let contests = self.pipeline.contests();
-        let is_pods = |address: &IpAddr| {
-            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
-                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
-        };
-        let node = with_addresses(&self.own, &self.addresses, is_pods);
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            return self.denied;
+        }
+        let node = self.own_node();
         let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
         let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
         match tables {
@@ -290,15 +437,20 @@ impl LiveState {
         of(&self.counts).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When the files are looked at next.
-    pub(super) const fn next_look(&self) -> Instant {
-        self.watch.next_look()
+    /// When to look next, if nothing is told.
+    pub(super) fn next_look(&self) -> Instant {
+        self.api.as_ref().map_or_else(|| self.watch.next_look(), Api::next_look)
     }
 
-    /// What is to be enforced: the last good state, or nothing at all before there was one.
+    /// What is to be enforced: the last good state, or before there was one that no pod sends or is sent anything.
     pub(super) fn policy(&self) -> Policy {
-        let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
-        Policy { tables: Arc::clone(&self.tables), peers: Arc::clone(&self.peers), refusing, denied: self.denied }
+        let is_told = self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1;
+        if self.denied {
+            let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
+            return Policy { tables, peers: [].into(), refusing, denied: true, is_told };
+        }
+        let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
+        Policy { tables, peers, refusing: self.refusing.clone(), denied: false, is_told }
     }
 
     /// Where the node's own pods have their addresses: its blocks, and each pod's own.
@@ -322,10 +474,33 @@ impl LiveState {
 
 /// What deserves a look in what was read.
 fn warnings_of(loaded: &Loaded) -> BTreeSet<String> {
-    let warnings = &loaded.warnings;
+    told(&loaded.warnings)
+}
+
+fn told(warnings: &SourceErrors) -> BTreeSet<String> {
     let more = warnings.total() - warnings.shown().len();
     let more = (more > 0).then(|| format!("{more} more of such"));
     warnings.shown().iter().map(ToString::to_string).chain(more).collect()
+}
+
+/// The tables of a node of which nothing is known but its own addresses.
+fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> anyhow::Result<Arc<NodeTables>> {
+    let mut pipeline = Pipeline::new(Scope::Node(node.clone()));
+    pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
+    let tables = pipeline.node_tables(node);
+    tables.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))
+}
+
+/// As [`check_node`], of what the pipeline knows.
+fn check_known(pipeline: &Pipeline, own: &Node) -> anyhow::Result<()> {
+    let has_pod = || pipeline.cache().pods().any(|(_, pod)| pod.node.as_ref() == Some(&own.name));
+    anyhow::ensure!(
+        *own != nameless(&own.name) || has_pod(),
+        "the API server has neither node `{0}` nor a pod on it\n  \
+         help: write the node's name as in `kubectl get nodes` into `node`",
+        own.name
+    );
+    Ok(())
 }
 
 /// A node of which nothing is known.
@@ -386,6 +561,7 @@ mod tests {
         fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
             let config = StateConfig {
                 paths: vec![self.0.path().join("state.yaml")],
+                kubernetes: None,
                 options: Strictness::Lenient.into(),
                 when_missing,
                 when_refused,

@@ -32,6 +32,7 @@ mod list_watch;
 mod page;
 mod settings;
 mod store;
+mod texts;
 
 pub use follow::{Follower, Notice};
 pub use health::SourceHealth;

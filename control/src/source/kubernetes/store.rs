@@ -16,6 +16,7 @@ use super::super::fallback::exclude_namespaces;
 use super::super::load::consequence;
 use super::kinds::Kind;
 use super::page::Item;
+use super::texts::Texts;
 use crate::cache::Event;
 use crate::inventory::Key;
 use crate::object::{NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer, Policy};
@@ -68,6 +69,7 @@ pub(super) struct Store {
     objects: BTreeMap<Key, Option<Object>>,
     /// Of the few objects that are not in order.
     faults: BTreeMap<Key, Faults>,
+    texts: Texts,
     counts: [usize; Kind::ALL.len()],
     changed: BTreeSet<Key>,
     known: [Known; Kind::ALL.len()],
@@ -97,6 +99,7 @@ impl Store {
         Self {
             objects: BTreeMap::new(),
             faults: BTreeMap::new(),
+            texts: Texts::default(),
             counts: [0; Kind::ALL.len()],
             changed: BTreeSet::new(),
             known,
@@ -125,9 +128,9 @@ impl Store {
     }
 
     /// Adds a page to a list. Of an object that is in it twice the later one counts.
-    pub(super) fn add(&self, listing: &mut Listing, items: Vec<Item>) {
+    pub(super) fn add(&mut self, listing: &mut Listing, items: Vec<Item>) {
         for item in items {
-            let (key, object, faults) = parts(item);
+            let (key, object, faults) = parts(item, &mut self.texts);
             if self.has(&key, object.as_ref(), faults.as_ref()) {
                 listing.different.remove(&key);
             } else {
@@ -157,7 +160,7 @@ impl Store {
 
     /// The object is there.
     pub(super) fn put(&mut self, item: Item) {
-        let (key, object, faults) = parts(item);
+        let (key, object, faults) = parts(item, &mut self.texts);
         if !self.has(&key, object.as_ref(), faults.as_ref()) {
             self.set(key, object, faults);
         }
@@ -285,7 +288,7 @@ impl Faults {
     }
 }
 
-fn parts(item: Item) -> (Key, Option<Object>, Option<Faults>) {
+fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Object>, Option<Faults>) {
     let Item { key, outcome, label, findings, .. } = item;
     let is_clean = findings.problems.is_empty() && findings.warnings.is_empty();
     let faults = (!is_clean).then(|| Faults {
@@ -295,11 +298,13 @@ fn parts(item: Item) -> (Key, Option<Object>, Option<Faults>) {
         is_survived: !matches!(outcome, Outcome::Unreadable),
         consequence: consequence(&outcome),
     });
-    let object = match outcome {
+    let mut object = match outcome {
         Outcome::Object(object) | Outcome::Closed(object) => Some(object),
         Outcome::Nothing | Outcome::Unreadable => None,
     };
-    (key, object, faults)
+    let Some(read) = &mut object else { return (key, None, faults) };
+    texts.share(read);
+    (Key::of(read), object, faults)
 }
 
 fn kind_of(key: &Key) -> Kind {

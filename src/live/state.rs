@@ -1,5 +1,7 @@
 //! The policy in force: what the state's files or the API server say, or said when they last made sense.
 
+mod server;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,9 +16,7 @@ use bulkhead_control::object::{Denied, Labels, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
-use bulkhead_control::source::kubernetes::{Changes, Follower, Notice};
 use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
-use crossbeam_channel::Receiver;
 use ipnet::IpNet;
 
 use super::api::Api;
@@ -157,113 +157,10 @@ impl LiveState {
         Ok(state)
     }
 
-    /// Takes the first state of the API server, or what was kept of an earlier one, or none.
-    fn load_from_server(&mut self) {
-        let Some(api) = &mut self.api else { return };
-        api.wait();
-        self.refresh();
-        if !self.denied {
-            return;
-        }
-        if let Some(kept) = self.api.as_ref().and_then(Api::last_good) {
-            let (count, age) = (kept.objects.len(), kept.age.as_secs());
-            let whole = Changes { events: self.inventory.replace(kept.objects), ..Changes::default() };
-            match self.take_changes(whole) {
-                Ok(_) => {
-                    log::warn(&format!(
-                        "the API server is not reached; the last good state is in force, {count} objects of {age} s ago"
-                    ));
-                    return;
-                }
-                Err(error) => log::error(&format!("the last good state is not used\n{error:#}")),
-            }
-        }
-        log::error(&format!("the API server has told no state yet; {DENYING} until it does"));
-    }
-
     /// Looks at the files with the next [`Self::refresh`], and asks a server again.
     pub(super) fn hurry(&mut self) {
         self.watch.hurry();
         self.api.iter_mut().for_each(Api::hurry);
-    }
-
-    /// What the API server is heard with.
-    pub(super) fn notices(&self) -> Receiver<Notice> {
-        self.api.as_ref().map_or_else(crossbeam_channel::never, Api::notices)
-    }
-
-    /// Takes note of what was told about the API server; [`Self::refresh`] does what follows.
-    pub(super) fn hear(&mut self, notice: &Notice) {
-        self.api.iter_mut().for_each(|api| api.hear(notice));
-    }
-
-    /// The API server, for whoever wants to know how well it is heard.
-    pub(super) fn follower(&self) -> Option<Arc<Follower>> {
-        self.api.as_ref().map(Api::follower)
-    }
-
-    /// Takes what the API server has changed. Returns whether that changed what is in force.
-    fn refresh_from_server(&mut self) -> bool {
-        let Some(api) = &mut self.api else { return false };
-        let taken = match api.take() {
-            None => {
-                api.keep();
-                return false;
-            }
-            Some(taken) => taken.map_err(|errors: SourceErrors| anyhow::Error::from(errors)),
-        };
-        match taken.and_then(|changes| self.take_changes(changes)) {
-            Ok(has_changed) => {
-                self.api.iter_mut().for_each(Api::was_good);
-                has_changed
-            }
-            Err(error) => {
-                self.count(|counts| &counts.refused);
-                let then = if self.denied { DENYING } else { "the last good one stays in force" };
-                log::error(&format!("what the API server has changed cannot be enforced; {then}\n{error:#}"));
-                false
-            }
-        }
-    }
-
-    /// Makes the changes part of the state. Returns whether that changed what is in force.
-    fn take_changes(&mut self, changes: Changes) -> anyhow::Result<bool> {
-        let Changes { is_whole, mut events, faulty, warnings } = changes;
-        let warnings = told(&warnings);
-        self.tell(&warnings, log::warn);
-        if is_whole && !self.inventory.is_empty() {
-            // What was kept of an earlier state goes, as far as it is not so any more.
-            let objects = events.into_iter().filter_map(|event| match event {
-                Event::Apply(object) => Some(object),
-                _ => None,
-            });
-            events = std::mem::take(&mut self.inventory).replace(objects);
-        }
-        for event in &mut events {
-            match event {
-                Event::Apply(Object::Node(node)) if node.name == self.node => {
-                    self.own = node.clone();
-                    *node = self.own_node();
-                }
-                Event::DeleteNode(name) if *name == self.node => {
-                    self.own = nameless(&self.node);
-                    let node = self.own_node();
-                    if !node.addresses.is_empty() {
-                        *event = Event::Apply(Object::Node(node));
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.pipeline.apply_batch(events)?;
-        // Which addresses of the interfaces are pods' may have changed with them.
-        let node = self.own_node();
-        let known = self.pipeline.cache().nodes().get(&self.node).is_some_and(|known| **known == node);
-        if !known && (!node.addresses.is_empty() || self.own != nameless(&self.node)) {
-            self.pipeline.apply(Event::Apply(Object::Node(node)))?;
-        }
-        check_known(&self.pipeline, &self.own)?;
-        self.enforce(warnings, BTreeSet::new(), faulty, 0)
     }
 
     /// The node with the addresses of its interfaces, beside the pods that are known.
@@ -411,7 +308,8 @@ impl LiveState {
         let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
         let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
         match tables {
-            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => false,
+            // Without a state it is the node's own addresses that are in force.
+            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => self.denied,
             Ok(tables) => {
                 self.origins.follow(self.pipeline.origins());
                 self.tables = tables;
@@ -489,18 +387,6 @@ fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> anyhow::Resul
     pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
     let tables = pipeline.node_tables(node);
     tables.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))
-}
-
-/// As [`check_node`], of what the pipeline knows.
-fn check_known(pipeline: &Pipeline, own: &Node) -> anyhow::Result<()> {
-    let has_pod = || pipeline.cache().pods().any(|(_, pod)| pod.node.as_ref() == Some(&own.name));
-    anyhow::ensure!(
-        *own != nameless(&own.name) || has_pod(),
-        "the API server has neither node `{0}` nor a pod on it\n  \
-         help: write the node's name as in `kubectl get nodes` into `node`",
-        own.name
-    );
-    Ok(())
 }
 
 /// A node of which nothing is known.

@@ -10,7 +10,8 @@
 //!   thread       owns                                      is woken by
 //!   main         configuration, summary ([`daemon`])       signals, its file, notices of the others
 //!   interfaces   every interface ([`interfaces`])          the kernel's messages ([`links`]), workers, commands, retries
-//!   policy       the state, its pipeline ([`policy`])      the state's files
+//!   policy       the state, its pipeline ([`policy`])      the state's files, the kubernetes thread
+//!   kubernetes   connections to the API server ([`api`])   the server
 //!   worker 0..n  packets, sessions, queues                 packets, commands
 //!
 //!     main --Configure--> interfaces --hand over, remove--> workers --a port has failed--> interfaces
@@ -18,7 +19,7 @@
 //!                             v
 //!                         Composer [ tables | ports | routes ] --Snapshot, published--> workers
 //!                             ^  set_policy
-//!     state files --watch--> policy
+//!     state files --watch--> policy <--batches-- kubernetes
 //! ```
 //!
 //! Each thing has one owner. The interfaces thread never waits for policy to be loaded or compiled, so that a new interface is
@@ -32,6 +33,7 @@
 //! stack, whether its port is open or not ([`interfaces`]).
 
 mod admin;
+mod api;
 mod capture;
 mod cleanup;
 mod composer;
@@ -42,6 +44,7 @@ mod ids;
 mod interfaces;
 mod kept;
 mod kernel;
+mod last_good;
 mod links;
 mod log;
 mod next_hops;

@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use lab::lasting::{PATIENCE, answers, connect, echo};
 use lab::netns::eventually;
 use lab::{Lab, policy};
 use serde_json::Value;
@@ -54,7 +55,7 @@ fn http(lab: &Lab, path: &str) -> String {
 
 #[test]
 fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
-    require!("ping", "socat");
+    require!("ping");
     let mut lab = lab();
     lab.start(&only_redis());
     let (code, text) = lab.ask(&["status", "--wait", "--timeout", "20s"]);
@@ -85,8 +86,9 @@ fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
     assert!(code == Some(2) && text.contains("there is no port default/nobody") && text.contains("help: "), "{text}");
     let sessions = json(&lab, &["sessions", "--limit", "5"]);
     assert_eq!(sessions["matching"], 0, "what was refused is no session: {sessions:#}");
-    let server = lab.get("b").netns.serve("socat TCP-LISTEN:6379,fork,reuseaddr EXEC:cat", 6379);
-    let client = lab.get("a").netns.spawn(&format!("socat -u PIPE:{} TCP:{to}:6379", lab.path("pipe").display()));
+    echo(lab.get("b"), 6379);
+    let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
+    assert!(answers(&mut client));
     let mut sessions = Value::Null;
     eventually("the session is established", || {
         sessions = json(&lab, &["sessions", "--port", "default/b", "--service", "6379"]);
@@ -96,7 +98,7 @@ fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
     assert_eq!(sessions["sessions"][0]["origin"], "default/only-redis ingress[0]");
     assert_eq!(sessions["ports"], serde_json::json!([["default/a", 1], ["default/b", 1]]));
     assert_eq!(json(&lab, &["sessions", "--service", "6380"])["matching"], 0);
-    drop((client, server));
+    drop(client);
     let before = lab.count("as the admin socket asks");
     assert_eq!(lab.ask(&["reload"]).0, Some(0));
     eventually("it looks at its files", || lab.count("as the admin socket asks") > before);

@@ -14,7 +14,7 @@ use crate::object::{ClusterPolicyName, Object, PodName, PolicyName};
 
 /// What an object is known by: there is one of each name at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+pub(crate) enum Key {
     Node(Arc<str>),
     Namespace(Arc<str>),
     Policy(PolicyName),
@@ -23,7 +23,7 @@ enum Key {
 }
 
 impl Key {
-    fn of(object: &Object) -> Self {
+    pub(crate) fn of(object: &Object) -> Self {
         match object {
             Object::Node(node) => Self::Node(node.name.clone()),
             Object::Namespace(namespace) => Self::Namespace(namespace.name.clone()),
@@ -34,7 +34,7 @@ impl Key {
     }
 
     /// The event that it is gone.
-    fn gone(self) -> Event {
+    pub(crate) fn gone(self) -> Event {
         match self {
             Self::Node(name) => Event::DeleteNode(name),
             Self::Namespace(name) => Event::DeleteNamespace(name),

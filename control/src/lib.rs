@@ -3,10 +3,11 @@
 //! **Purpose.** Keeps the policy-related state of a cluster, finds which pods a change concerns, translates their
 //! policies to rules and the rules to tables for every interface of a node.
 //!
-//! **Not its purpose.** No packets, sessions or sockets; it does not know the dataplane. It talks to no API server yet.
+//! **Not its purpose.** No packets and no sessions; it does not know the dataplane. The only connections are those of
+//! `source::kubernetes`, with the feature `kubernetes`.
 //!
 //! ```text
-//!  files --source--> objects --cache--> changes --processor--> CompiledPolicy --configurator--> rules in tiers of a pod
+//!  files, API --source--> objects --cache--> changes --processor--> CompiledPolicy --configurator--> rules in tiers of a pod
 //!                                                    |                                                |
 //!                                              address book --sets: added, removed--> Transaction <--'
 //!                                                                                          |

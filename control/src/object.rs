@@ -1,6 +1,6 @@
 //! The cluster's objects as the pipeline understands them: validated, and no more of each than policy needs.
 //!
-//! Whoever makes one of these (the file source, later the API watch) has checked it; nothing below checks again.
+//! Whoever makes one of these (the sources) has checked it; nothing below checks again.
 
 mod cluster_policy;
 
@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{PortRange, Service};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 pub use self::cluster_policy::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Rank, RuleAction, Tier,
@@ -30,7 +31,7 @@ pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 pub const ISOLATION_ANNOTATION: &str = "net.beta.kubernetes.io/network-policy";
 
 /// A namespaced object's name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectName {
     /// The namespace.
     pub namespace: Arc<str>,
@@ -58,7 +59,7 @@ pub type PodName = ObjectName;
 pub type PolicyName = ObjectName;
 
 /// Where an object was read from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Position {
     /// The file as the user named it, `-` for standard input.
     pub file: Arc<str>,
@@ -77,7 +78,7 @@ impl fmt::Display for Position {
 }
 
 /// A transport protocol that a policy may name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Transport {
     /// TCP, the default where a policy or a container names none.
     Tcp,
@@ -127,7 +128,7 @@ impl fmt::Display for Transport {
 }
 
 /// A namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     /// Its name.
     pub name: Arc<str>,
@@ -145,7 +146,7 @@ pub struct Namespace {
 pub const DENIED_ANNOTATION: &str = "bulkhead.dev/denied";
 
 /// What becomes of a packet that policy denies. It does not pass in either case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Denied {
     /// Nothing is said: the sender runs into its time-out, and a scanner learns nothing.
     #[default]
@@ -171,7 +172,7 @@ impl Denied {
 
 /// Whether the pods of a namespace are isolated without any policy that selects them: the `extensions/v1beta1` model, in
 /// which the namespace isolates and policies only allow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum IngressIsolation {
     /// As the whole cluster.
     #[default]
@@ -181,7 +182,7 @@ pub enum IngressIsolation {
 }
 
 /// A port that a container declares.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerPort {
     /// The name that policies may refer to.
     pub name: Arc<str>,
@@ -192,7 +193,7 @@ pub struct ContainerPort {
 }
 
 /// A pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     /// Namespace and name.
     pub name: PodName,
@@ -222,7 +223,7 @@ impl Pod {
 }
 
 /// How far a pod is in its life.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lifetime {
     /// Whether it is being deleted (`metadata.deletionTimestamp`): its network may be gone already.
     pub terminating: bool,
@@ -247,7 +248,7 @@ impl Lifetime {
 }
 
 /// A point in time, in seconds, as the API server writes it: it says only which of two is later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
@@ -263,7 +264,7 @@ impl Timestamp {
 }
 
 /// A node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Its name.
     pub name: Arc<str>,
@@ -276,7 +277,7 @@ pub struct Node {
 }
 
 /// What selecting a pod does to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PolicyVersion {
     /// `networking.k8s.io/v1`: isolates it in the directions that the policy concerns.
     #[default]
@@ -288,7 +289,7 @@ pub enum PolicyVersion {
 }
 
 /// A NetworkPolicy, with every default filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// Namespace and name.
     pub name: PolicyName,
@@ -307,7 +308,7 @@ pub struct Policy {
 }
 
 /// One element of a policy's `ingress` or `egress` list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRule {
     /// Who; none for everyone (`from`/`to` absent or empty).
     pub peers: Option<Vec<Peer>>,
@@ -316,7 +317,7 @@ pub struct PolicyRule {
 }
 
 /// One element of a `from` or `to` list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {
     /// Pods by label.
     Pods(PodPeer),
@@ -327,7 +328,7 @@ pub enum Peer {
 }
 
 /// Pods that a rule names: those that `pods` selects in the namespaces that `namespaces` selects.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodPeer {
     /// Which namespaces.
     pub namespaces: NamespaceScope,
@@ -336,7 +337,7 @@ pub struct PodPeer {
 }
 
 /// The namespaces that a pod peer looks in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NamespaceScope {
     /// The policy's own (no `namespaceSelector`).
     Own(Arc<str>),
@@ -345,7 +346,7 @@ pub enum NamespaceScope {
 }
 
 /// Addresses of `cidr` that lie in none of `except`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IpBlock {
     /// The block.
     pub cidr: IpNet,
@@ -354,7 +355,7 @@ pub struct IpBlock {
 }
 
 /// One element of a `ports` list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PolicyPort {
     /// Every port of a protocol.
     All(Transport),
@@ -377,7 +378,7 @@ pub enum PolicyPort {
 }
 
 /// One of the objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Object {
     /// A namespace.
     Namespace(Namespace),

@@ -3,19 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::object::{Labels, NAMESPACE_NAME_LABEL};
 
 /// A conjunction of requirements on labels; without any it selects everything.
 ///
 /// Requirements are kept sorted and without repeats, so that selectors which mean the same compare equal however they
 /// were written. Source: Kubernetes "Labels and Selectors", `LabelSelector`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Selector {
     requirements: Vec<Requirement>,
 }
 
 /// One condition on one label key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Requirement {
     /// The label's key.
     pub key: Arc<str>,
@@ -24,7 +26,7 @@ pub struct Requirement {
 }
 
 /// What is asked of a label.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Condition {
     /// The label is there with one of the values (`matchLabels` is this with one value).
     In(Vec<Arc<str>>),

@@ -77,8 +77,8 @@ const MUST_REACH: [(&str, u64); 46] = [
     ("passed to Baseline that decides", 1_000),
     ("passed by Baseline or by all", 2_000),
     ("Admin denies what comes from, or goes to, the own node", 100),
-    ("a rule about pods denies what may be one of several pods", 200),
-    ("what may be one of several pods is let through", 500),
+    ("a rule about pods denies what may be one of several pods", 20),
+    ("what may be one of several pods is let through", 100),
 ];
 
 /// What a history runs on: one pipeline for the cluster, or one a node, and what namespaces do that do not say.

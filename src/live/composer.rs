@@ -40,20 +40,10 @@ pub(super) struct Policy {
     pub peers: Arc<[Peer]>,
     /// The origins of rules whose denials are refused where namespaces that do not say drop, and where they refuse.
     pub refusing: [Arc<[OriginId]>; 2],
-    /// Whether nothing may pass.
+    /// Whether nothing may pass but the node's own traffic.
     pub denied: bool,
-}
-
-impl Policy {
-    /// Whether the workers would do the same with both.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        let Self { tables, peers, refusing, denied } = self;
-        // Tables that a batch of changes has left as they were are the same object.
-        Arc::ptr_eq(tables, &other.tables)
-            && *peers == other.peers
-            && *refusing == other.refusing
-            && *denied == other.denied
-    }
+    /// Whether the log says when it is in force: an API server has a change many times a second.
+    pub is_told: bool,
 }
 
 /// A change that could not be published, and is tried again.
@@ -84,7 +74,7 @@ struct Inner {
 
 impl Inner {
     fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
-        let Policy { tables, peers, refusing: [dropping, refusing], denied } = &self.policy;
+        let Policy { tables, peers, refusing: [dropping, refusing], denied, is_told: _ } = &self.policy;
         let refusing = match self.default {
             Denied::Drop => dropping.to_vec(),
             Denied::Refuse => refusing.to_vec(),
@@ -278,7 +268,7 @@ impl Composer {
         let is_policy = is_policy || before.as_ref().is_some_and(|refused| refused.is_policy);
         let published = self.try_publish(inner);
         match published {
-            Ok(generation) if is_policy && !inner.policy.denied => {
+            Ok(generation) if is_policy && !inner.policy.denied && inner.policy.is_told => {
                 log::info(&format!("the new state is in force, generation {generation}"));
             }
             Ok(_) => {}
@@ -331,6 +321,7 @@ mod tests {
             peers: [].into(),
             refusing: [[].into(), [].into()],
             denied: false,
+            is_told: true,
         }
     }
 

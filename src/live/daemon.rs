@@ -28,7 +28,7 @@ use super::own_addresses;
 use super::policy;
 use super::preflight;
 use super::signals::{self, Request};
-use super::state::LiveState;
+use super::state::{DENYING, LiveState};
 use super::view::PortView;
 use super::watch::Watch;
 use crate::args::{Format, Run};
@@ -125,6 +125,7 @@ impl Daemon {
             state: state.counts(),
             session_capacity: config.sessions.settings().capacity,
             is_settled: AtomicBool::new(false),
+            follower: state.follower(),
         };
         let (tell, notices) = crossbeam_channel::unbounded();
         let policy = policy::start(state, Arc::clone(&composer), tell.clone())?;
@@ -199,6 +200,7 @@ impl Daemon {
         match self.vswitch.dead_workers() {
             0 if self.interfaces.is_dead() => Some("the interfaces thread has".to_owned()),
             0 if self.policy.is_dead() => Some("the policy thread has".to_owned()),
+            0 if self.observer.has_lost_source() => Some("the kubernetes thread has".to_owned()),
             0 => None,
             dead => Some(format!("{dead} workers have")),
         }
@@ -213,7 +215,12 @@ impl Daemon {
         }
         let announced = signals::announce_ready(self.ready_file.as_deref());
         announced.context("cannot announce that forwarding has started")?;
-        log::info(&format!("ready: node {}, {open} of {all} ports open", self.config.node));
+        let denying = if self.composer.enforced().is_denying {
+            format!("; denying: there is no state, {DENYING}")
+        } else {
+            String::new()
+        };
+        log::info(&format!("ready: node {}, {open} of {all} ports open{denying}", self.config.node));
         Ok(())
     }
 

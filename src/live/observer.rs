@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
 use bulkhead_dataplane::{SessionInfo, Snapshot};
 
@@ -39,6 +40,8 @@ pub(super) struct About {
     pub(super) node: Arc<str>,
     pub(super) origins: SharedOrigins,
     pub(super) state: Arc<StateCounts>,
+    /// The API server, where the state is not files.
+    pub(super) follower: Option<Arc<Follower>>,
     /// The most sessions that there can be.
     pub(super) session_capacity: usize,
     /// Whether all ports that could be opened at start were.
@@ -52,6 +55,8 @@ pub(super) struct Observation {
     pub(super) counters: VswitchCounters,
     pub(super) interfaces: Report,
     pub(super) state: StateCounters,
+    /// How well the API server is heard, where the state is not files.
+    pub(super) source: Option<SourceHealth>,
     pub(super) enforced: Enforced,
     pub(super) capture: Option<CaptureCounters>,
     pub(super) uptime: Duration,
@@ -90,6 +95,7 @@ impl Observer {
             counters,
             interfaces,
             state: self.about.state.read(),
+            source: self.about.follower.as_ref().map(|follower| follower.health()),
             enforced: self.composer.enforced(),
             capture,
             uptime: self.about.started.elapsed(),
@@ -121,6 +127,11 @@ impl Observer {
         self.about.is_settled.load(Ordering::Relaxed) && !self.composer.enforced().is_denying
     }
 
+    /// Whether an API server should be followed and is not any more: a fault of the program.
+    pub(super) fn has_lost_source(&self) -> bool {
+        self.about.follower.as_ref().is_some_and(|follower| follower.is_dead())
+    }
+
     /// Whether all threads that forward run. Asks nobody.
     pub(super) fn is_alive(&self) -> bool {
         self.vswitch.upgrade().is_none_or(|vswitch| vswitch.dead_workers() == 0)
@@ -141,6 +152,7 @@ impl Observation {
             counters: &self.counters,
             cached: &self.interfaces.cached,
             state: self.state,
+            source: self.source.as_ref(),
             ports: self.interfaces.counters,
             capture: self.capture,
             uptime: self.uptime,

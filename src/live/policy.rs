@@ -1,4 +1,4 @@
-//! The thread that follows the state's files and the node's own addresses: it reads them when they have changed, compiles what they
+//! The thread that follows the state's files or the API server, and the node's own addresses: it reads what has changed, compiles what they
 //! say, and has that enforced.
 //!
 //! All of it takes as long as it takes, seconds for a large cluster, for ever for a file on a server that does not answer. Nothing
@@ -47,7 +47,7 @@ pub(super) fn start(state: LiveState, composer: Arc<Composer>, notices: Sender<N
 }
 
 fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notices: &Sender<Notice>) {
-    let mut addresses = own_addresses::changes();
+    let (mut addresses, mut server) = (own_addresses::changes(), state.notices());
     // What has changed between the first reading and now.
     let mut renumbered = true;
     loop {
@@ -60,6 +60,11 @@ fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notic
             recv(addresses) -> told => match told {
                 Ok(()) => renumbered = true,
                 Err(_) => addresses = never(),
+            },
+            recv(server) -> told => match told {
+                Ok(notice) => state.hear(&notice),
+                // The thread has died, which the main thread sees.
+                Err(_) => server = never(),
             },
             default(if renumbered { Duration::ZERO } else { next_look }) => {}
         }

@@ -1,4 +1,6 @@
-//! The policy in force: what the state's files say, or said when they last made sense.
+//! The policy in force: what the state's files or the API server say, or said when they last made sense.
+
+mod server;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bulkhead_classifier::OriginId;
 use bulkhead_control::cache::Event;
 use bulkhead_control::claims::Holder;
 use bulkhead_control::inventory::Inventory;
@@ -13,9 +16,10 @@ use bulkhead_control::object::{Denied, Labels, Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
-use bulkhead_control::source::{self, Loaded, Unenforced};
+use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
 use ipnet::IpNet;
 
+use super::api::Api;
 use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing, WhenRefused};
 use super::log;
@@ -71,17 +75,25 @@ impl StateCounts {
 const SETTLING: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What becomes of packets without a state.
+pub(super) const DENYING: &str = "nothing is forwarded but the node's own traffic to and from the uplink";
+
 /// See the module.
 pub(super) struct LiveState {
     config: StateConfig,
     node: Arc<str>,
     watch: Watch,
+    /// The API server, where the state is not files.
+    api: Option<Api>,
     pipeline: Pipeline,
-    /// What the pipeline was told of the files.
+    /// What the pipeline was told of the files, or of what was kept of the API server's state.
     inventory: Inventory,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
+    refusing: [Arc<[OriginId]>; 2],
+    /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
+    without: Arc<NodeTables>,
     /// The node as its object is, or one without anything.
     own: Node,
     /// The addresses of the node's interfaces.
@@ -104,23 +116,30 @@ impl LiveState {
         let isolation = config.options.semantics.default_isolation();
         let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
         pipeline.resync([])?;
-        let nothing = pipeline.node_tables(node);
-        let nothing = nothing.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))?;
+        let nothing = without_state(node, &addresses)?;
+        let api = Api::start(config, node)?;
         let mut state = Self {
             config: config.clone(),
             node: node.clone(),
             watch,
+            api,
             pipeline,
             inventory: Inventory::default(),
             origins: SharedOrigins::default(),
-            tables: nothing,
+            tables: Arc::clone(&nothing),
             peers: [].into(),
+            refusing: [[].into(), [].into()],
+            without: nothing,
             own: nameless(node),
             addresses,
             denied: true,
             told: BTreeSet::new(),
             counts: Arc::default(),
         };
+        if state.api.is_some() {
+            state.load_from_server();
+            return Ok(state);
+        }
         let mut loaded = state.load_files();
         for _ in 0..SETTLING {
             if state.watch.was_read() {
@@ -132,23 +151,38 @@ impl LiveState {
         }
         let read = loaded.and_then(|loaded| state.take(loaded));
         match (read, config.when_missing) {
-            (Ok(()), _) => {}
+            (Ok(_), _) => {}
             (Err(error), WhenMissing::Exit) => return Err(error),
             (Err(error), WhenMissing::Deny) => {
                 state.count(|counts| &counts.refused);
-                log::error(&format!("there is no state yet; nothing is forwarded until there is\n{error:#}"));
+                log::error(&format!("there is no state yet; {DENYING} until there is\n{error:#}"));
             }
         }
         Ok(state)
     }
 
-    /// Looks at the files with the next [`Self::refresh`].
+    /// Looks at the files with the next [`Self::refresh`], and asks a server again.
     pub(super) fn hurry(&mut self) {
         self.watch.hurry();
+        self.api.iter_mut().for_each(Api::hurry);
     }
 
-    /// Looks at the files, and reads them when they have changed. Returns whether that changed what is in force.
+    /// The node with the addresses of its interfaces, beside the pods that are known.
+    fn own_node(&self) -> Node {
+        let cache = self.pipeline.cache();
+        let contests = self.pipeline.contests();
+        with_addresses(&self.own, &self.addresses, |address| {
+            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
+                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
+        })
+    }
+
+    /// Looks at the files, and reads them when they have changed, or takes what the API server has changed. Returns whether that
+    /// changed what is in force.
     pub(super) fn refresh(&mut self) -> bool {
+        if self.api.is_some() {
+            return self.refresh_from_server();
+        }
         if !self.watch.has_changed() {
             return false;
         }
@@ -162,20 +196,19 @@ impl LiveState {
 
     /// Takes over what was read, or says why not. Returns whether that changed what is in force.
     fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
-        let before = self.policy();
-        let read = loaded.and_then(|loaded| self.take(loaded));
-        let Err(error) = read else {
-            let is_same = self.policy().is_same(&before);
-            if is_same {
-                log::info("the new state is in force; it changes nothing for this node");
+        let error = match loaded.and_then(|loaded| self.take(loaded)) {
+            Ok(has_changed) => {
+                if !has_changed {
+                    log::info("the new state is in force; it changes nothing for this node");
+                }
+                return has_changed;
             }
-            return !is_same;
+            Err(error) => error,
         };
         self.count(|counts| &counts.refused);
         let was_denied = self.denied;
         self.denied |= self.config.when_refused == WhenRefused::Deny;
-        let then =
-            if self.denied { "nothing is forwarded until one loads" } else { "the last good one stays in force" };
+        let then = if self.denied { DENYING } else { "the last good one stays in force" };
         log::error(&format!("the state has changed and does not load; {then}\n{error:#}"));
         self.denied != was_denied
     }
@@ -195,13 +228,13 @@ impl LiveState {
         Ok(source::load(&self.config.paths, options)?)
     }
 
-    /// Makes this the state, or changes nothing that is in force.
-    fn take(&mut self, loaded: Loaded) -> anyhow::Result<()> {
+    /// Makes this the state, or changes nothing that is in force. Returns whether that changed what is in force.
+    fn take(&mut self, loaded: Loaded) -> anyhow::Result<bool> {
         let mut warnings = warnings_of(&loaded);
         self.tell(&warnings, log::warn);
         let unenforced: BTreeSet<String> = loaded.unenforced.shown().iter().map(ToString::to_string).collect();
         self.tell(&unenforced, log::error);
-        let (faulty, unenforced_kinds) = (loaded.faulty as u64, loaded.unenforced.total() as u64);
+        let (faulty, unenforced_kinds) = (loaded.faulty, loaded.unenforced.total());
         check_node(&loaded.objects, &self.node)?;
         let mut objects = loaded.objects;
         let own = objects.iter().find_map(|object| match object {
@@ -231,6 +264,17 @@ impl LiveState {
         let changes = self.inventory.replace(objects);
         self.pipeline.apply_batch(changes)?;
         self.own = own;
+        self.enforce(warnings, unenforced, faulty, unenforced_kinds)
+    }
+
+    /// Has what the pipeline knows enforced. Returns whether that changes what is in force.
+    fn enforce(
+        &mut self,
+        mut warnings: BTreeSet<String>,
+        unenforced: BTreeSet<String>,
+        faulty: usize,
+        unenforced_kinds: usize,
+    ) -> anyhow::Result<bool> {
         let contests = self.pipeline.contests();
         warnings.extend(contests.iter().map(contests::told));
         warnings.extend(run::left_open(&self.pipeline));
@@ -240,15 +284,17 @@ impl LiveState {
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());
-        self.tables = tables;
-        self.peers = peers(&self.pipeline, &self.node).into();
-        self.denied = false;
-        self.count(|counts| &counts.applied);
-        self.counts.faulty.store(faulty, Ordering::Relaxed);
+        let peers = peers(&self.pipeline, &self.node);
+        let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
+        let is_same = Arc::ptr_eq(&tables, &self.tables) && *peers == *self.peers && refusing == self.refusing;
+        let has_changed = std::mem::take(&mut self.denied) || !is_same;
+        (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
+        self.counts.applied.fetch_add(u64::from(has_changed || self.api.is_none()), Ordering::Relaxed);
+        self.counts.faulty.store(faulty as u64, Ordering::Relaxed);
         self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
-        self.counts.unenforced_kinds.store(unenforced_kinds, Ordering::Relaxed);
+        self.counts.unenforced_kinds.store(unenforced_kinds as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
-        Ok(())
+        Ok(has_changed)
     }
 
     /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
@@ -264,20 +310,19 @@ impl LiveState {
             }
         };
         self.addresses = addresses;
-        if self.counts.applied.load(Ordering::Relaxed) == 0 {
-            return false;
+        match without_state(&self.node, &self.addresses) {
+            Ok(without) => self.without = without,
+            Err(error) => log::error(&format!("the node's new addresses are not known without a state\n{error:#}")),
         }
-        let cache = self.pipeline.cache();
-        let contests = self.pipeline.contests();
-        let is_pods = |address: &IpAddr| {
-            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
-                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
-        };
-        let node = with_addresses(&self.own, &self.addresses, is_pods);
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            return self.denied;
+        }
+        let node = self.own_node();
         let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
         let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
         match tables {
-            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => false,
+            // Without a state it is the node's own addresses that are in force.
+            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => self.denied,
             Ok(tables) => {
                 self.origins.follow(self.pipeline.origins());
                 self.tables = tables;
@@ -305,15 +350,20 @@ impl LiveState {
         of(&self.counts).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When the files are looked at next.
-    pub(super) const fn next_look(&self) -> Instant {
-        self.watch.next_look()
+    /// When to look next, if nothing is told.
+    pub(super) fn next_look(&self) -> Instant {
+        self.api.as_ref().map_or_else(|| self.watch.next_look(), Api::next_look)
     }
 
-    /// What is to be enforced: the last good state, or nothing at all before there was one.
+    /// What is to be enforced: the last good state, or before there was one that no pod sends or is sent anything.
     pub(super) fn policy(&self) -> Policy {
-        let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
-        Policy { tables: Arc::clone(&self.tables), peers: Arc::clone(&self.peers), refusing, denied: self.denied }
+        let is_told = self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1;
+        if self.denied {
+            let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
+            return Policy { tables, peers: [].into(), refusing, denied: true, is_told };
+        }
+        let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
+        Policy { tables, peers, refusing: self.refusing.clone(), denied: false, is_told }
     }
 
     /// Where the node's own pods have their addresses: its blocks, and each pod's own.
@@ -337,10 +387,21 @@ impl LiveState {
 
 /// What deserves a look in what was read.
 fn warnings_of(loaded: &Loaded) -> BTreeSet<String> {
-    let warnings = &loaded.warnings;
+    told(&loaded.warnings)
+}
+
+fn told(warnings: &SourceErrors) -> BTreeSet<String> {
     let more = warnings.total() - warnings.shown().len();
     let more = (more > 0).then(|| format!("{more} more of such"));
     warnings.shown().iter().map(ToString::to_string).chain(more).collect()
+}
+
+/// The tables of a node of which nothing is known but its own addresses.
+fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> anyhow::Result<Arc<NodeTables>> {
+    let mut pipeline = Pipeline::new(Scope::Node(node.clone()));
+    pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
+    let tables = pipeline.node_tables(node);
+    tables.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))
 }
 
 /// A node of which nothing is known.
@@ -401,6 +462,7 @@ mod tests {
         fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
             let config = StateConfig {
                 paths: vec![self.0.path().join("state.yaml")],
+                kubernetes: None,
                 options: Strictness::Lenient.into(),
                 when_missing,
                 when_refused,
@@ -461,13 +523,14 @@ mod tests {
         {
             files.write(&text);
             assert!(!reread(&mut state), "{text}");
-            assert!(state.policy().is_same(&before));
+            assert!(Arc::ptr_eq(&state.policy().tables, &before.tables));
         }
         assert_eq!(state.counts().read().applied, 4, "each of them was taken in");
         // The same objects, and what of another node matters here: where its pods are.
         files.write(&(here + &there.replace("10.2.0.0", "10.3.0.0")));
         assert!(reread(&mut state));
-        assert!(!state.policy().is_same(&before) && Arc::ptr_eq(&state.policy().tables, &before.tables));
+        let after = state.policy();
+        assert!(after.peers != before.peers && Arc::ptr_eq(&after.tables, &before.tables));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use bulkhead_classifier::OriginId;
+use bulkhead_control::source::kubernetes::SourceHealth;
 use bulkhead_dataplane::forward::ForwardCounters;
 use bulkhead_dataplane::io::CachedTraffic;
 use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
@@ -29,6 +30,8 @@ pub(super) struct Summary<'a> {
     /// What was forwarded without them.
     pub cached: &'a Cached,
     pub state: StateCounters,
+    /// How well the API server is heard, where the state is not files.
+    pub source: Option<&'a SourceHealth>,
     pub ports: InterfaceCounters,
     /// None without a capture.
     pub capture: Option<CaptureCounters>,
@@ -228,6 +231,9 @@ impl Summary<'_> {
             "state: {applied} applied, {refused} refused; {faulty} objects not understood, {contested_addresses} addresses contested, \
              {unenforced_kinds} kinds not enforced, {refused_tables} tables that do not fit"
         )?;
+        if let Some(source) = self.source {
+            writeln!(out, "{}", source_line(source))?;
+        }
         writeln!(out, "ports: {} opened, {} removed, {} refused", ports.opened, ports.removed, ports.refused)?;
         match self.counters.lost() {
             0 => Ok(()),
@@ -284,10 +290,39 @@ impl Summary<'_> {
                 json!({ "written": written, "unwritten": unwritten, "missed": self.capture_missed() })
             }),
             "state": self.state,
+            "source": self.source.map(source_json),
             "port_changes": self.ports,
             "unaccounted": self.counters.lost(),
         })
     }
+}
+
+/// The API server, for a person.
+fn source_line(source: &SourceHealth) -> String {
+    let (how, since) =
+        (if source.is_connected { "connected" } else { "not connected" }, source.since.elapsed().as_secs());
+    let age = source.age().map_or_else(|| "no state".to_owned(), |age| format!("the state is {} s old", age.as_secs()));
+    let error = source.last_error.as_deref().map(|error| format!("; {}", error.lines().next().unwrap_or_default()));
+    format!(
+        "kubernetes: {how} for {since} s, {age}, {} lists, {} failures{}",
+        source.lists,
+        source.failures,
+        error.unwrap_or_default()
+    )
+}
+
+fn source_json(source: &SourceHealth) -> Value {
+    let objects = source.objects.iter().map(|(kind, count)| (kind.name().to_owned(), json!(count)));
+    json!({
+        "connected": source.is_connected,
+        "since_seconds": source.since.elapsed().as_secs(),
+        "synced": source.is_synced,
+        "age_seconds": source.age().map(|age| age.as_secs_f64()),
+        "last_error": source.last_error,
+        "objects": objects.collect::<Map<String, Value>>(),
+        "lists": source.lists,
+        "failures": source.failures,
+    })
 }
 
 /// What the kernel lost before the vswitch saw it.
@@ -341,6 +376,8 @@ fn worker_json(worker: &WorkerCounters) -> Value {
 mod tests {
     use bulkhead_dataplane::{DropReason, Link, PortConfig, PortKind, Routes};
 
+    use bulkhead_control::source::kubernetes::Kind;
+
     use super::*;
 
     #[test]
@@ -385,6 +422,16 @@ mod tests {
                 unenforced_kinds: 5,
                 refused_tables: 6,
             },
+            source: Some(&SourceHealth {
+                is_connected: false,
+                since: std::time::Instant::now(),
+                is_synced: true,
+                last_contact: Some(std::time::Instant::now()),
+                last_error: Some("away".to_owned()),
+                objects: vec![(Kind::Pod, Some(3)), (Kind::AdminNetworkPolicy, None)],
+                lists: 4,
+                failures: 6,
+            }),
             ports: InterfaceCounters { opened: 2, ..InterfaceCounters::default() },
             capture: Some(CaptureCounters { written: 7, unwritten: 2 }),
             uptime: Duration::from_secs(61),
@@ -399,6 +446,7 @@ mod tests {
             "uplink",
             "10 port_down",
             "state: 2 applied, 1 refused; 3 objects not understood, 4 addresses contested, 5 kinds not enforced, 6 tables that do not",
+            "kubernetes: not connected for 0 s, the state is 0 s old, 4 lists, 6 failures; away",
             "6 answered, 2 requested",
             "ICMP errors: 0 sent, 10 suppressed",
             "refusals: 4 sent, 0 suppressed",
@@ -417,6 +465,7 @@ mod tests {
         );
         assert_eq!((&json["neighbours"]["answered"], &json["icmp_errors"]["suppressed"]), (&6.into(), &10.into()));
         assert_eq!(json["capture"]["unwritten"], 2);
+        assert_eq!(json["source"]["objects"], json!({"Pod": 3, "AdminNetworkPolicy": null}));
         assert_eq!((&json["refusals"]["sent"], &json["fragmented"]), (&4.into(), &3.into()));
         assert_eq!((&json["workers"][0]["dropped"], &json["unaccounted"]), (&10.into(), &0.into()));
     }

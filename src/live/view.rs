@@ -38,7 +38,7 @@ pub(super) struct View<'a> {
     pub peers: &'a [Peer],
     /// The origins of rules whose denials are refused.
     pub refusing: Vec<OriginId>,
-    /// Whether nothing may pass: no port has a table then.
+    /// Whether no pod may send or be sent anything: no pod's port has a table then, and no port sends back where it came from.
     pub denied: bool,
 }
 
@@ -69,7 +69,12 @@ impl View<'_> {
         }
         if self.denied {
             for port in known.values_mut() {
-                (port.egress, port.hairpin) = (None, None);
+                port.hairpin = None;
+                if port.kind == PortKind::Pod {
+                    // What has no address sends nothing but what is spoofed.
+                    port.egress = None;
+                    port.addresses.clear();
+                }
             }
         }
         let numbered = ids.assign(&names);
@@ -205,13 +210,17 @@ mod tests {
     }
 
     #[test]
-    fn without_a_state_that_makes_sense_no_port_has_a_table() {
+    fn without_a_state_that_makes_sense_no_pod_has_a_table_or_an_address() {
         let (ports, routes) = open("ports: [{kind: pod, pod: x/a, interface: a}, {kind: uplink, interface: u}]");
         let tables = tables(&pod("a", "10.1.0.1"));
         let view = View { tables: &tables, ports: &ports, routes: &routes, peers: &[], refusing: vec![], denied: true };
         let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
-        assert!(snapshot.ports().iter().all(|port| port.egress.is_none() && port.hairpin.is_none()));
-        assert!(snapshot.ports().iter().any(|port| port.link.is_some()));
+        let pod = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();
+        assert!(pod.link.is_some() && pod.egress.is_none() && pod.addresses.is_empty());
+        assert!(snapshot.ports().iter().all(|port| port.hairpin.is_none()));
+        for node in ["uplink", "host"] {
+            assert!(snapshot.port(snapshot.port_named(node).unwrap()).unwrap().egress.is_some(), "{node}");
+        }
     }
 
     #[test]

@@ -103,6 +103,8 @@ pub struct Lab {
     options: Options,
     has_host: bool,
     has_uplink: bool,
+    /// The configuration's `state`.
+    pub state: String,
     /// More lines of the configuration.
     pub more_config: String,
     /// Annotations of the namespace `default` as YAML, in braces.
@@ -130,6 +132,7 @@ impl Lab {
             options,
             has_host: false,
             has_uplink: false,
+            state: "{paths: [state.yaml]}".to_owned(),
             more_config: String::new(),
             annotations: "{}".to_owned(),
             more_state: more,
@@ -282,9 +285,9 @@ impl Lab {
 
     /// Writes the configuration, whole and at once.
     pub fn write_config(&self) {
-        let (node, more) = (self.node_name(), &self.more_config);
+        let (node, more, state) = (self.node_name(), &self.more_config, &self.state);
         let attach = self.options.attach.name();
-        let mut text = format!("node: {node}\nstate: {{paths: [state.yaml]}}\n{more}attach: {attach}\n");
+        let mut text = format!("node: {node}\nstate: {state}\n{more}attach: {attach}\n");
         if !has_tcx() && !more.contains("tcx: ") {
             text.push_str("tcx: false\n");
         }

@@ -6,11 +6,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{PodPeer, PolicyName, PolicyRule, Position};
 
 /// Where a rule stands among the three layers that Kubernetes knows. The tiers are asked in this order.
 /// Source: sigs.k8s.io/network-policy-api, "API Overview".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// What the cluster's administrator decides before everybody else.
     Admin,
@@ -35,7 +37,7 @@ impl Tier {
 }
 
 /// What a rule does with the traffic that it is the first of its tier to match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RuleAction {
     /// Lets it through.
     Accept,
@@ -57,7 +59,7 @@ impl RuleAction {
 }
 
 /// The kinds of policies that have no namespace. Of rules with the same tier and priority an earlier kind's come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClusterPolicyKind {
     /// `policy.networking.k8s.io/v1alpha2`.
     ClusterNetworkPolicy,
@@ -82,7 +84,7 @@ impl ClusterPolicyKind {
 }
 
 /// A cluster policy's kind and name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClusterPolicyName {
     /// The kind.
     pub kind: ClusterPolicyKind,
@@ -105,7 +107,7 @@ impl fmt::Display for ClusterPolicyName {
 }
 
 /// Where a cluster policy stands among the others: the least is asked first. Of equals (the API leaves them open) the name decides.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rank {
     /// [`Tier::Admin`] or [`Tier::Baseline`].
     pub tier: Tier,
@@ -116,7 +118,7 @@ pub struct Rank {
 }
 
 /// A ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterPolicy {
     /// Its name and its place among the others.
     pub rank: Rank,
@@ -133,7 +135,7 @@ pub struct ClusterPolicy {
 }
 
 /// One element of a cluster policy's `ingress` or `egress` list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRule {
     /// Its name, which need not be its alone.
     pub name: Option<Arc<str>>,

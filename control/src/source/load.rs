@@ -327,7 +327,7 @@ impl Loader {
 }
 
 /// What surviving the object's fault means, for the end of its remedy.
-fn consequence(outcome: &Outcome) -> &'static str {
+pub(super) fn consequence(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Closed(Object::Namespace(namespace)) if namespace.isolation == IngressIsolation::DefaultDeny => {
             "; until then its pods are isolated, and only its name is known of it"

@@ -54,6 +54,8 @@ mod error;
 mod fallback;
 mod foreign;
 mod json;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod labels;
 mod load;
 mod locate;

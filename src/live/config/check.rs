@@ -1,13 +1,12 @@
 //! From what is written to what it means.
 
 mod ports;
+mod state;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_control::object;
-use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
 use bulkhead_dataplane::io::SlowPathLimit;
 use bulkhead_dataplane::vswitch::LEASE;
 use serde_saphyr::Spanned;
@@ -15,11 +14,10 @@ use serde_saphyr::Spanned;
 use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, File};
 use super::{
-    AdminConfig, Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, StateConfig,
-    TimeoutsConfig, WorkersConfig,
+    AdminConfig, Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, TimeoutsConfig,
+    WorkersConfig,
 };
 use crate::admin::DEFAULT_SOCKET;
-use crate::args;
 
 /// Two receive rings and what is under way; with less no packet goes from one port to another.
 const MIN_FRAMES: u32 = 4_096;
@@ -72,7 +70,7 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
         flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
-        state: state(&written.state, folder, &mut faults),
+        state: state::state(&written.state, folder, &mut faults),
         denied: match written.denied {
             Denied::Drop => object::Denied::Drop,
             Denied::Refuse => object::Denied::Refuse,
@@ -146,45 +144,6 @@ fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPa
         packets_per_second: written.packets_per_second.unwrap_or(rate),
         burst: written.burst.as_ref().map_or(burst, |burst| burst.value),
     }
-}
-
-fn state(written: &super::file::State, folder: &Path, faults: &mut Faults<'_>) -> StateConfig {
-    let paths = &written.paths;
-    if paths.value.is_empty() {
-        faults.add(line(paths), "state.paths", "is empty", "name the files or folders with the Kubernetes objects");
-    }
-    if paths.value.iter().any(|path| path == "-") {
-        let help = "name a file: standard input cannot be watched for changes";
-        faults.add(line(paths), "state.paths", "names standard input", help);
-    }
-    StateConfig {
-        paths: paths.value.iter().map(|path| folder.join(PathBuf::from(path))).collect(),
-        options: options(written, faults),
-        when_missing: written.when_missing,
-        when_refused: written.when_refused,
-    }
-}
-
-/// How objects are read.
-fn options(written: &super::file::State, faults: &mut Faults<'_>) -> Options {
-    let default = written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default();
-    let semantics = args::semantics(written.policy_semantics, default).unwrap_or_else(|| {
-        let help = "only with policy_semantics: v1beta1 do namespaces isolate";
-        faults.add(written.namespace_default.as_ref().and_then(line), "state.namespace_default", "has no effect", help);
-        Semantics::default()
-    });
-    let mut ignored = BTreeSet::new();
-    for (at, kind) in written.ignore.iter().enumerate() {
-        match kind.value.parse::<KindName>() {
-            Ok(kind) => drop(ignored.insert(kind)),
-            Err(problem) => {
-                let help = "name a kind that restricts traffic and is not enforced: CiliumNetworkPolicy";
-                faults.add(line(kind), format!("state.ignore[{at}]"), problem, help);
-            }
-        }
-    }
-    let strictness = if written.lenient { Strictness::Lenient } else { Strictness::Strict };
-    Options { strictness, semantics, ignored, unenforced: Unenforced::Refuse }
 }
 
 fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersConfig {

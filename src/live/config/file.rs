@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, Window};
+use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
 use crate::args::{NamespaceDefault, PolicySemantics};
 
 #[derive(Debug, Deserialize)]
@@ -22,7 +22,7 @@ pub(super) struct File {
     pub(super) mode: Mode,
     #[serde(default = "yes")]
     pub(super) flow_cache: bool,
-    pub(super) state: State,
+    pub(super) state: Spanned<State>,
     #[serde(default)]
     pub(super) denied: Denied,
     #[serde(default)]
@@ -43,18 +43,24 @@ const fn yes() -> bool {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
-    pub(super) paths: Spanned<Vec<String>>,
-    #[serde(default = "yes")]
-    pub(super) lenient: bool,
-    #[serde(default)]
-    pub(super) policy_semantics: PolicySemantics,
+    pub(super) paths: Option<Spanned<Vec<String>>>,
+    pub(super) kubernetes: Option<Spanned<Kubernetes>>,
+    pub(super) lenient: Option<Spanned<bool>>,
+    pub(super) policy_semantics: Option<Spanned<PolicySemantics>>,
     pub(super) namespace_default: Option<Spanned<NamespaceDefault>>,
     #[serde(default)]
     pub(super) ignore: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub(super) when_missing: WhenMissing,
-    #[serde(default)]
-    pub(super) when_refused: WhenRefused,
+    pub(super) when_missing: Option<Spanned<WhenMissing>>,
+    pub(super) when_refused: Option<Spanned<WhenRefused>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Kubernetes {
+    pub(super) kubeconfig: Option<Spanned<String>>,
+    pub(super) context: Option<Spanned<String>>,
+    pub(super) when_unreachable: WhenUnreachable,
+    pub(super) folder: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -49,6 +49,59 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
 }
 
 #[test]
+fn the_example_of_a_cluster_is_a_configuration_and_shows_what_is_the_default() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/cluster.yaml");
+    let config = Config::read(&example).unwrap();
+    let kubernetes = config.state.kubernetes.as_ref().unwrap();
+    let path = PathBuf::from("/etc/bulkhead/kubeconfig");
+    assert_eq!(kubernetes.access, Access::Kubeconfig { path: path.clone(), context: None });
+    let text = std::fs::read_to_string(&example).unwrap();
+    let full: String = text
+        .lines()
+        .map(|line| format!("{}\n", line.replace("    #", "    ").replace("  #ignore", "  ignore")))
+        .collect();
+    let full: String = full.lines().filter(|line| !line.starts_with("     ")).map(|line| format!("{line}\n")).collect();
+    let same = Config::parse("c", &full, Path::new("")).unwrap().state;
+    let access = Access::Kubeconfig { path, context: Some("node@cluster".into()) };
+    assert_eq!(same.kubernetes, Some(KubernetesConfig { access, ..kubernetes.clone() }));
+}
+
+#[test]
+fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_beside_it() {
+    let state = |text: &str| parse(&LEAST.replace("{paths: [s.yaml]}", text)).map(|config| config.state);
+    let kubernetes = state("{kubernetes: {}}").unwrap().kubernetes.unwrap();
+    let default = KubernetesConfig {
+        access: Access::InCluster,
+        when_unreachable: WhenUnreachable::Deny,
+        folder: "/var/lib/bulkhead".into(),
+    };
+    assert_eq!(kubernetes, default);
+    let text = "{kubernetes: {kubeconfig: k, context: c, when_unreachable: last_good, folder: f}, ignore: [AdminNetworkPolicy]}";
+    let all = state(text).unwrap();
+    let access = Access::Kubeconfig { path: "/etc/bulkhead/k".into(), context: Some("c".into()) };
+    let expected =
+        KubernetesConfig { access, when_unreachable: WhenUnreachable::LastGood, folder: "/etc/bulkhead/f".into() };
+    assert_eq!((all.kubernetes, all.options.ignored.len()), (Some(expected), 1));
+    for (wrong, told) in [
+        ("{}", "c.yaml:2: state: names neither paths nor kubernetes"),
+        ("{kubernetes: }", "state: names neither paths nor kubernetes"),
+        ("{paths: [s], kubernetes: {}}", "c.yaml:2: state.kubernetes: stands beside state.paths"),
+        ("{kubernetes: {context: c}}", "c.yaml:2: state.kubernetes.context: is one of no file"),
+        ("{kubernetes: {kubeconfig: ''}}", "state.kubernetes.kubeconfig: is empty"),
+        ("{kubernetes: {folder: ''}}", "state.kubernetes.folder: is empty"),
+        ("{kubernetes: {server: x}}", "unknown field `server`"),
+        ("{kubernetes: {when_unreachable: open}}", "unknown variant"),
+        ("{kubernetes: {}, lenient: true}", "state.lenient: is about files"),
+        ("{kubernetes: {}, policy_semantics: v1}", "state.policy_semantics: is about files"),
+        ("{kubernetes: {}, when_missing: exit}", "state.when_missing: is about files"),
+        ("{kubernetes: {}, when_refused: keep}", "state.when_refused: is about files"),
+    ] {
+        let error = state(wrong).unwrap_err();
+        assert!(error.contains(told) && error.contains("help: "), "{wrong}: {error}");
+    }
+}
+
+#[test]
 fn the_example_shows_the_sessions_as_they_are_by_default() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
     let default = SessionConfig::live(SessionConfig::default().capacity);

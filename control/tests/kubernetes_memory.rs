@@ -1,0 +1,71 @@
+//! What following a large cluster takes of memory. Measures and asserts a bound; not run by default, as it takes its time:
+//! `cargo test --release -p bulkhead-control --features kubernetes --test kubernetes_memory -- --ignored --nocapture`
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/api_server.rs"]
+mod api_server;
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use api_server::ApiServer;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::source::kubernetes::{Access, Follower, Notice, Settings};
+use serde_json::json;
+
+const PODS: usize = 100_000;
+const BOUND_MIB: u64 = 300;
+
+/// A line of the kernel's report about this process, in MiB.
+fn memory(what: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(what)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+#[test]
+#[ignore = "takes long; see the module"]
+fn a_hundred_thousand_pods_fit() {
+    let server = ApiServer::start(1);
+    server.synthesize(PODS);
+    for number in 0..400 {
+        let name = format!("team-{number}");
+        server.put(
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": name}}}),
+        );
+        let peer = json!({"namespaceSelector": {"matchLabels": {"team": format!("team-{}", (number + 1) % 400)}}});
+        let spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [peer]}]});
+        server.put(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "p", "namespace": name}, "spec": spec}));
+    }
+    for number in 0..1000 {
+        let address = format!("172.16.{}.{}", number / 250, number % 250 + 1);
+        server.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{number}")},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]}}));
+    }
+    let path = std::env::temp_dir().join(format!("bulkhead-memory-{}", std::process::id()));
+    std::fs::write(&path, server.kubeconfig()).unwrap();
+    let before = memory("VmRSS");
+    let (tell, notices) = channel();
+    let started = Instant::now();
+    let access = Access::Kubeconfig { path: path.clone(), context: None };
+    let follower =
+        Follower::start(Settings { access, ..Settings::default() }, move |notice| drop(tell.send(notice))).unwrap();
+    let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+    while notices.recv_timeout(Duration::from_secs(300)).unwrap() != Notice::Changed {}
+    println!("listed after {:?}: {} MiB", started.elapsed(), memory("VmRSS") - before);
+    let batch = follower.take().unwrap().unwrap();
+    assert_eq!(batch.events.len(), PODS + 1800);
+    pipeline.apply_batch(batch.events).unwrap();
+    println!("compiled after {:?}: {} MiB", started.elapsed(), memory("VmRSS") - before);
+    let lists = follower.health().lists;
+    server.forget();
+    while follower.health().lists < lists + 4 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (now, peak) = (memory("VmRSS") - before, memory("VmHWM") - before);
+    println!("listed again after {:?}: {now} MiB, {peak} MiB at most, the server's pages included", started.elapsed());
+    std::fs::remove_file(&path).unwrap();
+    assert!(now <= BOUND_MIB, "{now} MiB");
+}

@@ -1,0 +1,616 @@
+//! An API server of our own: discovery, lists in pages, watches with bookmarks, over HTTP, and everything that can go wrong with them.
+//!
+//! ```text
+//!   put, delete --> objects, log of events --> list (a snapshot, in pages) | watch (the log from a version on)
+//!                                                  `--- faults: cut, late, twice, in another order, refused, nonsense
+//! ```
+//! Plain sockets and threads: faults are made byte by byte, which no server library likes.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test file uses a part of this; tests may panic"
+)]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The connection is closed instead of an answer.
+    Drop,
+    /// The answer ends in its middle, be it a list or the line of a watch.
+    Cut,
+    /// The place is lost: 410, as an answer or as an event.
+    Gone,
+    /// The answer takes its time.
+    Slow,
+    /// An event is sent once more.
+    Twice,
+    /// An event is sent after a later one.
+    Reordered,
+    /// Bytes that mean nothing.
+    Garbage,
+    /// 401: the token is out of date.
+    Unauthorized,
+    /// 403.
+    Forbidden,
+    /// 500, not as JSON.
+    Broken,
+    /// Chunks of a few bytes.
+    Crumbs,
+}
+
+impl Fault {
+    pub const ALL: [Self; 11] = [
+        Self::Drop,
+        Self::Cut,
+        Self::Gone,
+        Self::Slow,
+        Self::Twice,
+        Self::Reordered,
+        Self::Garbage,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::Broken,
+        Self::Crumbs,
+    ];
+}
+
+/// The kinds: their resource, their apiVersion, whether they have a namespace.
+const KINDS: [(&str, &str, &str, bool); 7] = [
+    ("Namespace", "namespaces", "v1", false),
+    ("Node", "nodes", "v1", false),
+    ("Pod", "pods", "v1", true),
+    ("NetworkPolicy", "networkpolicies", "networking.k8s.io/v1", true),
+    ("ClusterNetworkPolicy", "clusternetworkpolicies", "policy.networking.k8s.io/v1alpha2", false),
+    ("AdminNetworkPolicy", "adminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false),
+    ("BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false),
+];
+
+const GROUP: &str = "policy.networking.k8s.io";
+
+struct Logged {
+    version: u64,
+    resource: &'static str,
+    what: &'static str,
+    object: Value,
+}
+
+type Name = (&'static str, String, String);
+
+#[derive(Default)]
+struct World {
+    version: u64,
+    objects: BTreeMap<Name, Value>,
+    log: Vec<Logged>,
+    /// Events up to this one are forgotten.
+    forgotten: u64,
+    /// The resources that are there besides those that every server has.
+    served: BTreeSet<&'static str>,
+    forbidden: BTreeSet<&'static str>,
+    /// Faults, and in how many of a hundred cases one of them happens.
+    faults: Vec<Fault>,
+    percent: u64,
+    /// The fault that happened so often.
+    happened: BTreeMap<String, u64>,
+    /// Rest of lists: their resource, version and items.
+    rests: HashMap<u64, (u64, Vec<Value>)>,
+    requests: Vec<String>,
+    /// Objects made on the fly: so many pods, for tests of size.
+    synthetic: usize,
+    random: u64,
+}
+
+impl World {
+    fn random(&mut self, below: u64) -> u64 {
+        // SplitMix64, as the other tests.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+
+    /// Whether it happens now, of the faults that this place knows.
+    fn fault(&mut self, known: &[Fault]) -> Option<Fault> {
+        let possible: Vec<Fault> = self.faults.iter().copied().filter(|fault| known.contains(fault)).collect();
+        if possible.is_empty() || self.random(100) >= self.percent {
+            return None;
+        }
+        let at = usize::try_from(self.random(possible.len() as u64)).unwrap();
+        *self.happened.entry(format!("{:?}", possible[at])).or_insert(0) += 1;
+        Some(possible[at])
+    }
+
+    fn set(&mut self, name: Name, mut object: Value, what: &'static str) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.log.push(Logged { version: self.version, resource: name.0, what, object: object.clone() });
+        if what == "DELETED" {
+            self.objects.remove(&name);
+        } else {
+            self.objects.insert(name, object);
+        }
+    }
+}
+
+struct Inner {
+    world: Mutex<World>,
+    changed: Condvar,
+    /// Counts the starts: connections of an earlier one are over.
+    epoch: AtomicU64,
+    is_down: AtomicBool,
+}
+
+/// See the module. It ends with the process, or when it is dropped.
+pub struct ApiServer {
+    inner: Arc<Inner>,
+    pub address: SocketAddr,
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.go_down();
+    }
+}
+
+impl ApiServer {
+    /// A server at a port of this machine that is free.
+    pub fn start(seed: u64) -> Self {
+        Self::at(TcpListener::bind("127.0.0.1:0").unwrap(), seed)
+    }
+
+    /// A server with a socket that listens already.
+    pub fn at(listener: TcpListener, seed: u64) -> Self {
+        let world = World { version: 1000, random: seed, ..World::default() };
+        let inner = Arc::new(Inner {
+            world: Mutex::new(world),
+            changed: Condvar::new(),
+            epoch: AtomicU64::new(0),
+            is_down: AtomicBool::new(false),
+        });
+        let address = listener.local_addr().unwrap();
+        let own = Arc::clone(&inner);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let inner = Arc::clone(&own);
+                std::thread::spawn(move || drop(serve(&inner, &stream)));
+            }
+        });
+        Self { inner, address }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.inner.world.lock().unwrap()
+    }
+
+    /// Creates or replaces an object, given as JSON.
+    pub fn put(&self, object: Value) {
+        let name = name_of(&object);
+        let mut world = self.world();
+        let what = if world.objects.contains_key(&name) { "MODIFIED" } else { "ADDED" };
+        world.set(name, object, what);
+        self.inner.changed.notify_all();
+    }
+
+    /// Deletes an object. Returns whether it was there.
+    pub fn delete(&self, kind: &str, namespace: &str, name: &str) -> bool {
+        let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
+        let name = (resource, namespace.to_owned(), name.to_owned());
+        let mut world = self.world();
+        let Some(object) = world.objects.get(&name).cloned() else { return false };
+        world.set(name, object, "DELETED");
+        self.inner.changed.notify_all();
+        true
+    }
+
+    /// All objects, as a list that a file may hold.
+    pub fn state(&self) -> String {
+        let items: Vec<Value> = self.world().objects.values().cloned().collect();
+        json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+    }
+
+    /// Has the server serve this kind, or not. Without it its objects are gone.
+    pub fn serve(&self, kind: &str, is_served: bool) {
+        let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
+        let mut world = self.world();
+        if is_served {
+            world.served.insert(resource);
+        } else {
+            world.served.remove(resource);
+            world.objects.retain(|name, _| name.0 != resource);
+        }
+    }
+
+    /// Has the server refuse to show this kind, or not.
+    pub fn forbid(&self, kind: &str, is_forbidden: bool) {
+        let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
+        let mut world = self.world();
+        if is_forbidden {
+            world.forbidden.insert(resource)
+        } else {
+            world.forbidden.remove(resource)
+        };
+    }
+
+    /// What goes wrong from now on, in so many of a hundred cases.
+    pub fn set_faults(&self, faults: &[Fault], percent: u64) {
+        let mut world = self.world();
+        (world.faults, world.percent) = (faults.to_vec(), percent);
+    }
+
+    /// How often each fault has happened.
+    pub fn happened(&self) -> BTreeMap<String, u64> {
+        self.world().happened.clone()
+    }
+
+    /// The paths that were asked for.
+    pub fn requests(&self) -> Vec<String> {
+        self.world().requests.clone()
+    }
+
+    /// Forgets all events: who has missed one has to list anew.
+    pub fn forget(&self) {
+        let mut world = self.world();
+        // Nobody has been told of this version.
+        world.version += 1;
+        world.forgotten = world.version;
+        world.log.clear();
+        world.rests.clear();
+    }
+
+    /// So many pods besides the others, which are made when they are asked for.
+    pub fn synthesize(&self, pods: usize) {
+        self.world().synthetic = pods;
+    }
+
+    /// Closes all connections, and every later one.
+    pub fn go_down(&self) {
+        self.inner.is_down.store(true, Ordering::SeqCst);
+        self.break_connections();
+    }
+
+    /// Answers again.
+    pub fn come_back(&self) {
+        self.inner.is_down.store(false, Ordering::SeqCst);
+    }
+
+    /// Closes all connections.
+    pub fn break_connections(&self) {
+        self.inner.epoch.fetch_add(1, Ordering::SeqCst);
+        self.inner.changed.notify_all();
+    }
+
+    /// What `kubectl` would need to talk to it.
+    pub fn kubeconfig(&self) -> String {
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{"name": "it", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "it", "user": {"token": "t"}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        })
+        .to_string()
+    }
+}
+
+fn name_of(object: &Value) -> Name {
+    let kind = KINDS.iter().find(|known| object["kind"] == known.0).expect("a kind that is served");
+    assert_eq!(object["apiVersion"], kind.2);
+    let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+    let namespace = if kind.3 { text("namespace") } else { String::new() };
+    (kind.1, namespace, text("name"))
+}
+
+/// A pod that tells as much as pods of clusters do, most of which policy does not need.
+pub fn synthetic_pod(at: usize, version: u64) -> Value {
+    let (a, b, c) = (at / 62_500, at / 250 % 250, at % 250 + 1);
+    let owner = at / 20;
+    let address = format!("10.{}.{b}.{c}", a + 1);
+    json!({
+        "metadata": {
+            "name": format!("application-{owner}-5d78c9869d-{at}"), "namespace": format!("team-{}", at % 400),
+            "resourceVersion": version.to_string(), "uid": format!("00000000-0000-4000-8000-{at:012}"),
+            "creationTimestamp": "2026-01-01T00:00:00Z", "generateName": format!("application-{owner}-5d78c9869d-"),
+            "labels": {
+                "app.kubernetes.io/name": format!("application-{owner}"), "app.kubernetes.io/component": "server",
+                "app.kubernetes.io/part-of": format!("system-{}", owner % 50), "pod-template-hash": "5d78c9869d",
+                "team": format!("team-{}", at % 400),
+            },
+            "managedFields": [{"manager": "kubelet", "operation": "Update", "fieldsV1": {"f:status": {"f:podIP": {}}}}],
+        },
+        "spec": {
+            "nodeName": format!("node-{}", at % 1000),
+            "containers": [{
+                "name": "server", "image": "registry.example/application:1", "env": [{"name": "A", "value": "b"}],
+                "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}],
+            }],
+        },
+        "status": {
+            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "startTime": "2026-01-01T00:00:00Z",
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+        },
+    })
+}
+
+/// Answers requests of one connection until it ends.
+fn serve(inner: &Inner, stream: &TcpStream) -> std::io::Result<()> {
+    let epoch = inner.epoch.load(Ordering::SeqCst);
+    stream.set_nodelay(true)?;
+    // Looks up now and then, to see whether it is over.
+    stream.set_read_timeout(Some(Duration::from_millis(50)))?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut head = String::new();
+        loop {
+            if inner.is_down.load(Ordering::SeqCst) || inner.epoch.load(Ordering::SeqCst) != epoch {
+                return stream.shutdown(Shutdown::Both);
+            }
+            match reader.read_line(&mut head) {
+                Ok(0) => return Ok(()),
+                Ok(_) if head.ends_with("\r\n\r\n") => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        assert!(head.starts_with("GET "), "a follower only reads: {head}");
+        inner.world.lock().unwrap().requests.push(path.clone());
+        if !answer(inner, stream, &path, epoch)? {
+            return stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Answers one request. Returns whether the connection may serve another one.
+fn answer(inner: &Inner, mut stream: &TcpStream, path: &str, epoch: u64) -> std::io::Result<bool> {
+    use Fault::{Broken, Cut, Drop, Forbidden, Garbage, Slow, Unauthorized};
+    let fault = inner.world.lock().unwrap().fault(&[Drop, Cut, Slow, Garbage, Unauthorized, Forbidden, Broken]);
+    match fault {
+        Some(Drop) => return Ok(false),
+        Some(Slow) => std::thread::sleep(Duration::from_millis(150)),
+        Some(Garbage) => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{\"\xff\x00]}}[,")?;
+            return Ok(true);
+        }
+        Some(Unauthorized) => return send(stream, 401, &status(401, "Unauthorized")),
+        Some(Forbidden) => return send(stream, 403, &status(403, "forbidden")),
+        Some(Broken) => return send(stream, 500, "<html>nothing to see</html>"),
+        _ => {}
+    }
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let query: HashMap<&str, &str> = query.split('&').filter_map(|part| part.split_once('=')).collect();
+    if path == format!("/apis/{GROUP}")
+        || path.starts_with(&format!("/apis/{GROUP}/v")) && path.matches('/').count() == 3
+    {
+        return discovery(inner, stream, path);
+    }
+    let Some(kind) = KINDS.iter().find(|kind| {
+        let root = if kind.2.contains('/') { "/apis" } else { "/api" };
+        path == format!("{root}/{}/{}", kind.2, kind.1)
+    }) else {
+        return send(stream, 404, &status(404, "not found"));
+    };
+    let world = inner.world.lock().unwrap();
+    if kind.2.starts_with(GROUP) && !world.served.contains(kind.1) {
+        drop(world);
+        return send(stream, 404, "404 page not found");
+    }
+    if world.forbidden.contains(kind.1) {
+        drop(world);
+        return send(stream, 403, &status(403, "forbidden"));
+    }
+    drop(world);
+    if query.contains_key("watch") {
+        let version = query["resourceVersion"].parse().unwrap();
+        return watch(inner, stream, kind, version, epoch);
+    }
+    let body = list(inner, kind, &query);
+    let Ok(body) = body else { return send(stream, 410, &status(410, "the continue token is too old")) };
+    if fault == Some(Cut) {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(&body.as_bytes()[..body.len() / 2])?;
+        return Ok(false);
+    }
+    send(stream, 200, &body)
+}
+
+fn discovery(inner: &Inner, stream: &TcpStream, path: &str) -> std::io::Result<bool> {
+    let served = inner.world.lock().unwrap().served.clone();
+    let has =
+        |version: &str| KINDS.iter().filter(|kind| kind.2 == version && served.contains(kind.1)).collect::<Vec<_>>();
+    let versions = ["v1alpha1", "v1alpha2"].map(|version| format!("{GROUP}/{version}"));
+    if path == format!("/apis/{GROUP}") {
+        let versions: Vec<Value> = versions
+            .iter()
+            .filter(|version| !has(version).is_empty())
+            .map(|version| json!({"groupVersion": version, "version": version.split('/').nth(1)}))
+            .collect();
+        if versions.is_empty() {
+            return send(stream, 404, "404 page not found");
+        }
+        return send(stream, 200, &json!({"kind": "APIGroup", "name": GROUP, "versions": versions}).to_string());
+    }
+    let version = path.strip_prefix("/apis/").unwrap();
+    let resources: Vec<Value> =
+        has(version).iter().map(|kind| json!({"name": kind.1, "kind": kind.0, "verbs": ["list", "watch"]})).collect();
+    if resources.is_empty() {
+        return send(stream, 404, "404 page not found");
+    }
+    let body = json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources});
+    send(stream, 200, &body.to_string())
+}
+
+type KindRow = (&'static str, &'static str, &'static str, bool);
+
+/// A page; an error where its list is not known any more.
+fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<String, ()> {
+    let mut world = inner.world.lock().unwrap();
+    let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
+    let synthetic = if kind.0 == "Pod" { world.synthetic } else { 0 };
+    if synthetic > 0 {
+        let from: usize = query.get("continue").map_or(0, |at| at.parse().unwrap());
+        let to = from.saturating_add(limit).min(synthetic);
+        let version = world.version;
+        let items: Vec<Value> = (from..to).map(|at| synthetic_pod(at, version)).collect();
+        let next = if to < synthetic { to.to_string() } else { String::new() };
+        drop(world);
+        return Ok(page(kind, version, &next, &items));
+    }
+    let (version, mut items) = match query.get("continue") {
+        None => {
+            // Of lists without an order the order means nothing.
+            let of_kind = world.objects.iter().filter(|(name, _)| name.0 == kind.1);
+            let items = of_kind.map(|(_, object)| object.clone()).collect();
+            (world.version, items)
+        }
+        Some(token) => {
+            let gone = world.fault(&[Fault::Gone]).is_some();
+            world.rests.remove(&token.parse().unwrap()).filter(|_| !gone).ok_or(())?
+        }
+    };
+    let rest = items.split_off(limit.min(items.len()));
+    let next = if rest.is_empty() {
+        String::new()
+    } else {
+        let token = world.random(u64::MAX);
+        world.rests.insert(token, (version, rest));
+        token.to_string()
+    };
+    if world.fault(&[Fault::Twice]).is_some() {
+        items.extend(items.first().cloned());
+    }
+    // As servers do: items of lists do not say their kind.
+    for item in &mut items {
+        let fields = item.as_object_mut().unwrap();
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    Ok(page(kind, version, &next, &items))
+}
+
+fn page(kind: &KindRow, version: u64, next: &str, items: &[Value]) -> String {
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if !next.is_empty() {
+        metadata["continue"] = next.into();
+    }
+    let items = if items.is_empty() { Value::Null } else { items.into() };
+    json!({"kind": format!("{}List", kind.0), "apiVersion": kind.2, "metadata": metadata, "items": items}).to_string()
+}
+
+fn status(code: u16, message: &str) -> String {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}).to_string()
+}
+
+fn send(mut stream: &TcpStream, code: u16, body: &str) -> std::io::Result<bool> {
+    let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
+    let mut text = String::new();
+    write!(text, "HTTP/1.1 {code} X\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    stream.write_all(text.as_bytes())?;
+    Ok(true)
+}
+
+/// How often a watch without events says where it is.
+const BOOKMARKS: Duration = Duration::from_millis(200);
+
+fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch: u64) -> std::io::Result<bool> {
+    use Fault::{Crumbs, Cut, Drop, Garbage, Gone, Reordered, Twice};
+    let mut at = from;
+    {
+        let mut world = inner.world.lock().unwrap();
+        if at < world.forgotten || world.fault(&[Gone]).is_some() {
+            drop(world);
+            return send(stream, 410, &status(410, "too old resource version"));
+        }
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+    let mut last = Instant::now();
+    let mut held: Option<String> = None;
+    loop {
+        let (mut lines, fault) = {
+            let mut world = inner.world.lock().unwrap();
+            let is_over = inner.is_down.load(Ordering::SeqCst) || inner.epoch.load(Ordering::SeqCst) != epoch;
+            let is_gone = kind.2.starts_with(GROUP) && !world.served.contains(kind.1);
+            if is_over || is_gone {
+                return Ok(false);
+            }
+            if at < world.forgotten {
+                let gone =
+                    json!({"type": "ERROR", "object": serde_json::from_str::<Value>(&status(410, "gone")).unwrap()});
+                return chunk(stream, &format!("{gone}\n"), false).map(|()| false);
+            }
+            let new: Vec<String> = world
+                .log
+                .iter()
+                .filter(|logged| logged.version > at && logged.resource == kind.1)
+                .map(|logged| format!("{}\n", json!({"type": logged.what, "object": logged.object})))
+                .collect();
+            at = world.version;
+            if new.is_empty() && last.elapsed() < BOOKMARKS {
+                drop(inner.changed.wait_timeout(world, Duration::from_millis(20)).unwrap());
+                continue;
+            }
+            let fault = world.fault(&[Cut, Drop, Garbage, Gone, Reordered, Twice, Crumbs]);
+            (new, fault)
+        };
+        if lines.is_empty() {
+            let metadata = json!({"resourceVersion": at.to_string()});
+            let object = json!({"kind": kind.0, "apiVersion": kind.2, "metadata": metadata});
+            lines.push(format!("{}\n", json!({"type": "BOOKMARK", "object": object})));
+        }
+        last = Instant::now();
+        match fault {
+            Some(Drop) => return Ok(false),
+            Some(Cut) => {
+                let line = &lines[lines.len() - 1];
+                chunk(stream, &line[..line.len() / 2], false)?;
+                return Ok(false);
+            }
+            Some(Garbage) => {
+                stream.write_all(b"6\r\n\xff\x00{\"]\n\r\n")?;
+            }
+            Some(Gone) => {
+                let gone =
+                    json!({"type": "ERROR", "object": serde_json::from_str::<Value>(&status(410, "gone")).unwrap()});
+                chunk(stream, &format!("{gone}\n"), false)?;
+                return Ok(false);
+            }
+            Some(Twice) => lines.push(lines[0].clone()),
+            Some(Reordered) => {
+                lines.reverse();
+                // One event alone comes after the next one.
+                if lines.len() == 1 && held.is_none() {
+                    held = lines.pop();
+                }
+            }
+            _ => {}
+        }
+        let is_late = held.is_some() && !lines.is_empty() && fault != Some(Reordered);
+        if is_late {
+            lines.extend(held.take());
+        }
+        for line in lines {
+            chunk(stream, &line, fault == Some(Crumbs))?;
+        }
+    }
+}
+
+fn chunk(mut stream: &TcpStream, text: &str, crumbs: bool) -> std::io::Result<()> {
+    let size = if crumbs { 7 } else { text.len().max(1) };
+    for part in text.as_bytes().chunks(size) {
+        stream.write_all(format!("{:x}\r\n", part.len()).as_bytes())?;
+        stream.write_all(part)?;
+        stream.write_all(b"\r\n")?;
+    }
+    stream.flush()
+}

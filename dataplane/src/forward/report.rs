@@ -18,7 +18,7 @@ impl<T> Forwarder<T> {
     /// Writes what the sender of a dropped packet is told, a whole frame to be sent on the port that the packet came in
     /// on: an ICMP error, or a TCP reset for a SYN that policy denies. Returns its length; none when nothing is to be said
     /// (see [`Forwarder::reports`]; errors about errors, fragments, groups and strangers; too many errors; no address of
-    /// the node), or when `into` is shorter than [`ERROR_MAX`].
+    /// the node), or when `into` is shorter than [`ERROR_MAX`](super::ERROR_MAX).
     ///
     /// `out` is the port that the engine gave the packet: it says what is too big.
     pub fn report(

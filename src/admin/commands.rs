@@ -46,6 +46,7 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let word = match (status.ready, status.denying) {
         (true, _) => "ready",
         (false, true) => "denying everything: there is no state to judge by",
+        (false, false) if status.source.as_ref().is_some_and(|source| !source.connected) => "not ready",
         (false, false) => "starting",
     };
     writeln!(out, "node {}: {word}; up {}", printable(&status.node), seconds(status.uptime_seconds))?;
@@ -76,6 +77,15 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     ] {
         if count > 0 {
             writeln!(out, "  {count} {what}; the log names them")?;
+        }
+    }
+    if let Some(source) = &status.source {
+        let how = if source.connected { "connected" } else { "not connected" };
+        let age =
+            source.age_seconds.map_or_else(|| "no state yet".to_owned(), |age| format!("the state is {age:.0} s old"));
+        writeln!(out, "API server: {how} for {}; {age}", seconds(source.since_seconds))?;
+        if let Some(error) = &source.last_error {
+            writeln!(out, "  {}", printable(error.lines().next().unwrap_or_default()))?;
         }
     }
     writeln!(out, "ports: {} of {} open", status.ports.open, status.ports.configured)?;
@@ -253,6 +263,7 @@ mod tests {
                 unenforced_kinds: 0,
                 refused_tables: 0,
             },
+            source: None,
             ports: PortTotals { configured: 2, open: 1 },
             late: vec![late],
             workers: vec![worker.clone(), worker],
@@ -282,6 +293,20 @@ mod tests {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
         assert!(text.lines().count() < 24, "{text}");
+        let source = super::super::protocol::SourceStatus {
+            connected: false,
+            since_seconds: 400,
+            age_seconds: Some(401.2),
+            last_error: Some("connection refused".into()),
+        };
+        let mut text = Vec::new();
+        write_status(&mut text, &Status { ready: false, source: Some(source), ..sample() }).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("node node-1: not ready"), "{text}");
+        assert!(
+            text.contains("API server: not connected for 6m 40s; the state is 401 s old\n  connection refused"),
+            "{text}"
+        );
         let denying = Status { ready: false, denying: true, ..sample() };
         let mut text = Vec::new();
         write_status(&mut text, &denying).unwrap();

@@ -170,6 +170,9 @@ pub(crate) struct Status {
     pub(crate) generation: u64,
     /// The policy in force.
     pub(crate) policy: PolicyStatus,
+    /// How well the API server is heard; null where the state is files.
+    #[serde(default)]
+    pub(crate) source: Option<SourceStatus>,
     /// How many ports there are.
     pub(crate) ports: PortTotals,
     /// Those that are configured and not open, with the reason.
@@ -207,6 +210,19 @@ pub(crate) struct PolicyStatus {
     pub(crate) unenforced_kinds: u64,
     /// Lists and tables that do not fit: what was in force before stays, or nothing passes.
     pub(crate) refused_tables: u64,
+}
+
+/// How well the API server is heard.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SourceStatus {
+    /// Whether all kinds are being watched and the server answers.
+    pub(crate) connected: bool,
+    /// Since when that is so.
+    pub(crate) since_seconds: u64,
+    /// How old what is known may be; null before the first state.
+    pub(crate) age_seconds: Option<f64>,
+    /// What went wrong last, of what still does.
+    pub(crate) last_error: Option<String>,
 }
 
 /// How many ports there are.

@@ -136,6 +136,8 @@ pub(crate) struct KubernetesConfig {
     pub when_unreachable: WhenUnreachable,
     /// The folder of what is kept for then.
     pub folder: PathBuf,
+    /// How old the state may be for the vswitch to be called ready.
+    pub stale_after: Duration,
 }
 
 /// What to do until an API server was reached for the first time.

@@ -126,6 +126,7 @@ impl Daemon {
             session_capacity: config.sessions.settings().capacity,
             is_settled: AtomicBool::new(false),
             follower: state.follower(),
+            stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
         };
         let (tell, notices) = crossbeam_channel::unbounded();
         let policy = policy::start(state, Arc::clone(&composer), tell.clone())?;

@@ -42,6 +42,8 @@ pub(super) struct About {
     pub(super) state: Arc<StateCounts>,
     /// The API server, where the state is not files.
     pub(super) follower: Option<Arc<Follower>>,
+    /// How old what it has told may be for the vswitch to be called ready.
+    pub(super) stale_after: Duration,
     /// The most sessions that there can be.
     pub(super) session_capacity: usize,
     /// Whether all ports that could be opened at start were.
@@ -60,6 +62,13 @@ pub(super) struct Observation {
     pub(super) enforced: Enforced,
     pub(super) capture: Option<CaptureCounters>,
     pub(super) uptime: Duration,
+}
+
+impl About {
+    fn is_ready(&self, enforced: Enforced, source: Option<&SourceHealth>) -> bool {
+        let is_fresh = source.is_none_or(|source| source.age().is_some_and(|age| age <= self.stale_after));
+        self.is_settled.load(Ordering::Relaxed) && !enforced.is_denying && is_fresh
+    }
 }
 
 impl Observer {
@@ -122,9 +131,11 @@ impl Observer {
         self.about.is_settled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the node's pods are served: the ports were opened, and there is a policy to judge them by. Asks nobody.
+    /// Whether the node's pods are served as they should be: the ports were opened, and there is a policy to judge them by that is not
+    /// too old. Asks nobody.
     pub(super) fn is_ready(&self) -> bool {
-        self.about.is_settled.load(Ordering::Relaxed) && !self.composer.enforced().is_denying
+        let health = self.about.follower.as_ref().map(|follower| follower.health());
+        self.about.is_ready(self.composer.enforced(), health.as_ref())
     }
 
     /// Whether an API server should be followed and is not any more: a fault of the program.
@@ -141,7 +152,7 @@ impl Observer {
 impl Observation {
     /// See [`Observer::is_ready`].
     pub(super) fn is_ready(&self) -> bool {
-        self.about.is_settled.load(Ordering::Relaxed) && !self.enforced.is_denying
+        self.about.is_ready(self.enforced, self.source.as_ref())
     }
 
     /// What is told of it.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Shared, sessions};
 use crate::admin::{
     DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request, SessionTotals,
-    Status, TableRow, WorkerRow,
+    SourceStatus, Status, TableRow, WorkerRow,
 };
 use crate::compile::{shown_addresses, shown_services};
 use crate::live::daemon::Notice;
@@ -73,6 +73,12 @@ fn status(now: &Observation) -> Status {
             unenforced_kinds: now.state.unenforced_kinds,
             refused_tables: now.state.refused_tables,
         },
+        source: now.source.as_ref().map(|source| SourceStatus {
+            connected: source.is_connected,
+            since_seconds: source.since.elapsed().as_secs(),
+            age_seconds: source.age().map(|age| age.as_secs_f64()),
+            last_error: source.last_error.clone(),
+        }),
         ports: PortTotals {
             configured: statuses.len(),
             open: statuses.iter().filter(|port| port.state == PortState::Open).count(),

@@ -73,7 +73,10 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respo
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
         },
         "/livez" => probe(shared.observer.is_alive(), "a worker has ended"),
-        "/readyz" => probe(shared.observer.is_ready(), "ports are being opened, or there is no policy to judge by"),
+        "/readyz" => probe(
+            shared.observer.is_ready(),
+            "ports are being opened, there is no policy to judge by, or it is too old",
+        ),
         _ => (StatusCode::NOT_FOUND, "text/plain", "there are /metrics, /livez and /readyz\n".to_owned()),
     };
     let response = Response::builder().status(status).header(CONTENT_TYPE, kind).body(Full::new(Bytes::from(body)));

@@ -108,6 +108,7 @@ impl Metrics {
         let summary = now.summary();
         metrics.add_program(now);
         metrics.add_policy(now, &summary);
+        metrics.add_source(now);
         metrics.add_ports(now, &summary);
         metrics.add_workers(now);
         metrics.add_sessions(now, &summary);
@@ -170,6 +171,23 @@ impl Metrics {
         let (allowed, denied) = (values(|counters| counters.allowed), values(|counters| counters.denied));
         self.add("policy_allowed_packets", "Packets forwarded, by who allowed them", None, Kind::Counter, allowed);
         self.add("policy_denied_packets", "Packets dropped, by who denied them", None, Kind::Counter, denied);
+    }
+
+    /// How well the API server is heard, where there is one.
+    fn add_source(&mut self, now: &Observation) {
+        let Some(source) = &now.source else { return };
+        self.gauge("source_connected", "1 while the API server is heard", source.is_connected.into());
+        if let Some(age) = source.age() {
+            self.seconds("source_age", "Age of what is known of the API server's objects", age);
+        }
+        self.counter("source_lists", "Lists that were read to the end", source.lists);
+        self.counter("source_failures", "Lists and watches that have failed", source.failures);
+        let objects = source
+            .objects
+            .iter()
+            .filter_map(|&(kind, count)| Some((vec![("kind", kind.name().to_owned())], Value::Count(count? as u64))));
+        let help = "Objects that are known, by kind";
+        self.add("source_objects", help, None, Kind::Gauge, objects.collect());
     }
 
     fn add_ports(&mut self, now: &Observation, summary: &Summary<'_>) {

@@ -61,6 +61,7 @@ pub(super) struct Kubernetes {
     pub(super) context: Option<Spanned<String>>,
     pub(super) when_unreachable: WhenUnreachable,
     pub(super) folder: Option<Spanned<String>>,
+    pub(super) stale_after: Option<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -74,13 +74,18 @@ fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_bes
         access: Access::InCluster,
         when_unreachable: WhenUnreachable::Deny,
         folder: "/var/lib/bulkhead".into(),
+        stale_after: Duration::from_secs(300),
     };
     assert_eq!(kubernetes, default);
-    let text = "{kubernetes: {kubeconfig: k, context: c, when_unreachable: last_good, folder: f}, ignore: [AdminNetworkPolicy]}";
+    let text = "{kubernetes: {kubeconfig: k, context: c, when_unreachable: last_good, folder: f, stale_after: 2m}, ignore: [AdminNetworkPolicy]}";
     let all = state(text).unwrap();
     let access = Access::Kubeconfig { path: "/etc/bulkhead/k".into(), context: Some("c".into()) };
-    let expected =
-        KubernetesConfig { access, when_unreachable: WhenUnreachable::LastGood, folder: "/etc/bulkhead/f".into() };
+    let expected = KubernetesConfig {
+        access,
+        when_unreachable: WhenUnreachable::LastGood,
+        folder: "/etc/bulkhead/f".into(),
+        stale_after: Duration::from_secs(120),
+    };
     assert_eq!((all.kubernetes, all.options.ignored.len()), (Some(expected), 1));
     for (wrong, told) in [
         ("{}", "c.yaml:2: state: names neither paths nor kubernetes"),
@@ -88,6 +93,7 @@ fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_bes
         ("{paths: [s], kubernetes: {}}", "c.yaml:2: state.kubernetes: stands beside state.paths"),
         ("{kubernetes: {context: c}}", "c.yaml:2: state.kubernetes.context: is one of no file"),
         ("{kubernetes: {kubeconfig: ''}}", "state.kubernetes.kubeconfig: is empty"),
+        ("{kubernetes: {stale_after: 5s}}", "state.kubernetes.stale_after: `5s` is not such a time"),
         ("{kubernetes: {folder: ''}}", "state.kubernetes.folder: is empty"),
         ("{kubernetes: {server: x}}", "unknown field `server`"),
         ("{kubernetes: {when_unreachable: open}}", "unknown variant"),

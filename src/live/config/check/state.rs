@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_control::source::kubernetes::Access;
 use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
@@ -14,6 +15,10 @@ use crate::args;
 
 /// Where what is kept for a start without an API server lies by default: it outlives the machine's restart.
 const FOLDER: &str = "/var/lib/bulkhead";
+/// How old a state may be by default: an API server that is upgraded is away for a minute or two.
+const STALE: Duration = Duration::from_secs(300);
+/// Twice as long as an idle server may be silent.
+const LEAST_STALE: Duration = Duration::from_secs(60);
 
 pub(super) fn state(written: &Spanned<State>, folder: &Path, faults: &mut Faults<'_>) -> StateConfig {
     let state = &written.value;
@@ -95,11 +100,25 @@ fn kubernetes(written: &Kubernetes, folder: &Path, faults: &mut Faults<'_>) -> K
     if let Some(named) = written.folder.as_ref().filter(|named| named.value.is_empty()) {
         faults.add(line(named), "state.kubernetes.folder", "is empty", format!("name a folder, such as {FOLDER}"));
     }
+    let stale_after = written.stale_after.as_ref().map_or(STALE, |text| match humantime::parse_duration(&text.value) {
+        Ok(time) if time >= LEAST_STALE => time,
+        _ => {
+            let help = "write a number with its unit, 1m or more: the server is heard every 30 s when nothing happens";
+            faults.add(
+                line(text),
+                "state.kubernetes.stale_after",
+                format!("`{}` is not such a time", text.value),
+                help,
+            );
+            STALE
+        }
+    });
     let named = written.folder.as_ref().map(|named| folder.join(&named.value));
     KubernetesConfig {
         access,
         when_unreachable: written.when_unreachable,
         folder: named.unwrap_or_else(|| PathBuf::from(FOLDER)),
+        stale_after,
     }
 }
 

@@ -1,16 +1,17 @@
 //! What the user typed, checked as far as it can be without reading anything.
 
+mod admin;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use bulkhead_control::object::{IngressIsolation, PodName, Transport};
 use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
 use clap::{Parser, Subcommand, ValueEnum};
-use serde::Deserialize;
 
-use crate::admin::DEFAULT_SOCKET;
+pub use admin::{Admin, Reload, Sessions, Status, Tables};
+use serde::Deserialize;
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
@@ -258,78 +259,6 @@ pub struct Cleanup {
     /// The configuration that the vswitch had, for its `pins`; without it they are where they are by default
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-}
-
-/// Which running vswitch is asked, and the form of its answer.
-#[derive(Debug, clap::Args)]
-pub struct Admin {
-    /// The vswitch's admin socket
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
-    pub socket: PathBuf,
-    /// The form of the answer
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub output: Format,
-}
-
-/// `bulkhead status`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  bulkhead status\n  bulkhead status --wait --timeout 30s && echo forwarding\n\n\
-    Exit code 0 when it is ready, 1 when it is not; 2 when no vswitch answers.")]
-pub struct Status {
-    /// Which vswitch, and how.
-    #[command(flatten)]
-    pub admin: Admin,
-    /// Wait until it is ready
-    #[arg(long)]
-    pub wait: bool,
-    /// How long to wait
-    #[arg(long, value_name = "TIME", default_value = "60s", requires = "wait", value_parser = humantime::parse_duration)]
-    pub timeout: Duration,
-}
-
-/// `bulkhead sessions`.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  bulkhead sessions\n  bulkhead sessions --port default/db --service 6379\n  bulkhead sessions --limit 0\n\n\
-    Below the list are the ports that have most of the sessions that match."
-)]
-pub struct Sessions {
-    /// Which vswitch, and how.
-    #[command(flatten)]
-    pub admin: Admin,
-    /// Only those of this port, whichever side it is
-    #[arg(long, value_name = "NAME")]
-    pub port: Option<String>,
-    /// Only those of this address, whichever side it is
-    #[arg(long, value_name = "IP")]
-    pub address: Option<IpAddr>,
-    /// Only those to this destination port
-    #[arg(long, value_name = "PORT")]
-    pub service: Option<u16>,
-    /// The most that are listed; 0 for their number alone
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub limit: usize,
-}
-
-/// `bulkhead tables`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  bulkhead tables\n  bulkhead tables --port default/db\n\n\
-    A port's table says what may be sent to it and where from; compile prints the same of a state without a vswitch.")]
-pub struct Tables {
-    /// Which vswitch, and how.
-    #[command(flatten)]
-    pub admin: Admin,
-    /// Only this port's table, with its rules
-    #[arg(long, value_name = "NAME")]
-    pub port: Option<String>,
-}
-
-/// `bulkhead reload`.
-#[derive(Debug, clap::Args)]
-pub struct Reload {
-    /// The vswitch's admin socket
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
-    pub socket: PathBuf,
 }
 
 /// `bulkhead classify`.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bulkhead_dataplane::io::in_namespace;
 use lab::netns::{eventually, seconds};
 use lab::{Dump, Lab, Pod, policy};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::Value;
 
 /// The server takes what comes from pods with this label.
@@ -166,8 +167,13 @@ fn port(number: u16) -> String {
 const EITHER: [u16; 2] = [5001, 5002];
 const ALWAYS: u16 = 5003;
 
-/// Rounds of packets that may be under way: so few that no queue on their way can be full.
+/// Rounds of packets that may be under way: so few that no queue of the vswitch can be full.
 const UNDER_WAY: u32 = 32;
+
+/// Bytes that a socket holds for this test: enough for all packets of a run. Between sessions there is no order: while the
+/// worker waits for a processor with the packets of one session, the flow cache may forward those of another, and then the
+/// worker delivers at once more than the usual buffer holds.
+const RECEIVE_BUFFER: usize = 256 << 20;
 
 /// Rounds of packets that each policy judges at least.
 const ROUNDS: u32 = 200;
@@ -188,6 +194,7 @@ fn alternate(config: &str) -> (Rounds, Value) {
         let path = Path::new("/run/netns").join(netns.name());
         let socket = in_namespace(&path, || UdpSocket::bind((v4.as_str(), port)).unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
+        set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).unwrap();
         socket
     };
     let mut traffic = Rounds {

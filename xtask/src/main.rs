@@ -191,8 +191,12 @@ impl Step {
 
     fn run(mut self) -> bool {
         println!("+ {}", self.1);
+        let started = Instant::now();
         match self.0.status() {
-            Ok(status) if status.success() => true,
+            Ok(status) if status.success() => {
+                println!("{} s: {}", started.elapsed().as_secs(), self.1);
+                true
+            }
             Ok(status) => {
                 eprintln!("failed ({status}): {}", self.1);
                 false

@@ -33,8 +33,9 @@ use super::view::PortView;
 use super::watch::Watch;
 use crate::args::{Format, Run};
 
-/// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files.
-const CONFIG_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files; whoever cannot wait
+/// sends a SIGHUP.
+const CONFIG_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What the other threads tell this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! inotify was the alternative. It watches inodes, so a mounted ConfigMap (where a symbolic link is pointed elsewhere) and an
 //! editor that renames need watches on every folder of every path, and a queue that overflows needs this code all the same.
-//! Asking for a few files 25 times a second costs a thousandth of a core.
+//! Asking for a few files 20 times a second costs a thousandth of a core.
 //!
 //! A file that is being written is not read: a change counts when the files look the same at two looks in a row, and the
 //! reader looks once more after it has read. Half of a policy file is a state without the other half, so whoever can
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How often to look. This, [`REST`] and the compilation must fit into the 100 ms within which a change takes effect.
-pub(crate) const INTERVAL: Duration = Duration::from_millis(40);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long after a look that found something else the next one is.
 const REST: Duration = Duration::from_millis(15);

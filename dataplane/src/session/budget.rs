@@ -27,7 +27,7 @@ use super::entry::NOWHERE;
 use crate::{PortId, PortKind};
 
 /// The part of a limit by which it may be overdrawn until other workers have ended entries. They do so in their next
-/// burst, at the latest after 100 ms; a sixteenth of a quarter of 500,000 is 78,000 new sessions a second.
+/// burst, at the latest when they have slept for 150 ms; a sixteenth of a quarter of 500,000 is 52,000 new sessions a second.
 const OVERDRAFT: usize = 16;
 
 /// Ports in a page of accounts. A page is made when a snapshot has such a port.

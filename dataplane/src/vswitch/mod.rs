@@ -68,7 +68,7 @@ use stage::Surroundings;
 use worker_loop::{Parts, WorkerLoop};
 
 /// How long the control thread waits for a worker's answer. A round takes well under a millisecond, a sleep at most
-/// 100 ms; a worker that does not answer in this time is stuck or dead.
+/// 150 ms; a worker that does not answer in this time is stuck or dead.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// What the control thread tells a worker.

@@ -36,9 +36,9 @@ use recovery::MAX_FAULTS;
 /// How often an idle worker lets the engine sweep out sessions whose time is up: 100 ms in nanoseconds, as it wakes.
 const SWEEP_EVERY: u64 = 100_000_000;
 
-/// The longest sleep of a worker in milliseconds. Something must look at the time now and then: neighbours are asked
-/// again, held packets are given up.
-const NAP: u32 = 100;
+/// The longest sleep of a worker in milliseconds. Something must look at the time now and then: sessions end, neighbours are asked
+/// again. Waking costs a tenth of a millisecond on a virtual machine.
+const NAP: u32 = 150;
 /// The longest sleep while packets are held: what a neighbour's answer that another worker took may add to their delay.
 const SHORT_NAP: u32 = 1;
 

@@ -3,6 +3,8 @@
 //! A small program instead of a justfile: a newcomer has cargo already, so nothing needs to be installed first.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to the terminal")]
 
+mod cluster;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -18,6 +20,7 @@ cargo xtask VERB
   deny           licences, sources and banned crates (needs cargo-deny)
   test           unit, property, golden, conformance and command-line tests
   e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds, 10 in check)
+  cluster        a real etcd and kube-apiserver, built from Debian's source package on the first run (needs root)
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["e2e"] => e2e("3"),
         ["e2e", seconds] => e2e(seconds),
+        ["cluster"] => cluster::run(),
         ["golden"] => cargo(&["test", "--test", "golden"]).run(),
         ["golden", "bless"] => bless(),
         ["fuzz"] => fuzz("30"),

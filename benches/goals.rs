@@ -1,6 +1,7 @@
 //! The control plane's promises, one line each: time (median and 99th percentile) and peak memory.
 //!
-//! `cargo bench --bench goals`. Each line is measured in a process of its own, so that its peak memory is its own.
+//! `cargo bench --bench goals [-- TEXT...]`: all lines, or those with one of the texts in their names. Each line is measured in a
+//! process of its own, so that its peak memory is its own.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 mod support;
@@ -57,7 +58,10 @@ fn main() {
         return report(run());
     }
     println!("{:<50} {:>10} {:>10} {:>10}  goal", "work", "median", "p99", "peak");
-    for (at, (name, goal, _)) in LINES.iter().enumerate() {
+    // Cargo adds an option of its own.
+    let wanted: Vec<String> = env::args().skip(1).filter(|text| !text.starts_with("--")).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|text| name.contains(&**text));
+    for (at, (name, goal, _)) in LINES.iter().enumerate().filter(|(_, (name, ..))| is_wanted(name)) {
         let output = Command::new(env::current_exe().unwrap()).env("BULKHEAD_GOAL", at.to_string()).output().unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         println!("{name:<50} {}  {goal}", String::from_utf8(output.stdout).unwrap().trim_end());

@@ -55,6 +55,11 @@ impl Delta {
         self.added.insert(place, at);
     }
 
+    /// Whether the rule at this position is an added one.
+    pub(crate) fn has_added(&self, at: u32) -> bool {
+        self.added.binary_search(&at).is_ok()
+    }
+
     /// The rule at this position was taken out. Its position in the base, none if it was an added one.
     pub(crate) fn remove(&mut self, at: u32) -> Option<u32> {
         let place = self.added.partition_point(|&added| added < at);
@@ -120,6 +125,11 @@ impl Delta {
     /// Whether there is more than a delta should hold.
     pub(crate) fn is_full(&self) -> bool {
         self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED
+    }
+
+    /// Large sets have other versions, which may have gained or lost addresses that entered or left other sets before.
+    pub(crate) fn replace_versions(&mut self) {
+        self.stale_exceptions = true;
     }
 
     /// Computes what lookups need from the present rules. False where too many rules name a changed address: then the list

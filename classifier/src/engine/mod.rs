@@ -26,7 +26,8 @@
 //! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
 //! rows, 64 probes, 16 entries verified per probe; or a piece whose list has 32 services; or 64 segments of 4 searches and 2
 //! chunks each. A list that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which
-//! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them.
+//! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them. In front of a list that names
+//! very large sets a [`Projection`] asks at most 4 of them a side whether the address is a member, and searches once more.
 //!
 //! # What lost, by how much
 //!
@@ -72,6 +73,7 @@ mod cross;
 mod exceptions;
 mod plan;
 mod ports;
+mod projection;
 mod pruning;
 mod removal;
 mod rules;
@@ -86,6 +88,7 @@ use std::sync::Arc;
 use address::{Address, Fields};
 use axis::{Axis, Search};
 pub(crate) use exceptions::{Changed, Exceptions};
+pub(crate) use projection::{Projection, Reference, Replacements};
 use rules::LiveRules;
 pub(crate) use rules::Protocols;
 

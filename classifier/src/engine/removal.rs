@@ -100,5 +100,6 @@ fn contains<A: Address>(addresses: &Addresses, point: A) -> bool {
     match addresses {
         Addresses::Any => true,
         Addresses::Set(set) => interval_contains(A::intervals(set), point),
+        Addresses::Parted(set) => A::is_in(set, point),
     }
 }

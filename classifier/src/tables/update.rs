@@ -7,6 +7,7 @@ use super::{MAX_RULES, Tables};
 use crate::compiled::Compiled;
 use crate::delta::Delta;
 use crate::difference::{self, Differences};
+use crate::engine::{Changed, Reference, Replacements};
 use crate::{Addresses, BuildError, BuildOptions, Rule, RuleList, Verdict};
 
 /// Shorter lists are compiled anew when they change: that takes less than a millisecond, and lookups stay single.
@@ -99,17 +100,26 @@ impl Tables {
     }
 
     fn with(&self, update: Update, options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
-        let Update { rules, mut delta, compiled, .. } = update;
+        let Update { rules, mut delta, compiled, replaced, only_versions, .. } = update;
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         if self.compiled.is_none() {
             return Ok(Self { rules, compiled: None, delta: None, level: self.level });
         }
-        let is_long = || self.rules.len() >= min_shared || intervals(&self.rules) >= min_shared;
-        let Some(compiled) = compiled.filter(|_| is_long()) else {
+        let is_long = |compiled: &Compiled| {
+            self.rules.len() >= min_shared || intervals(&self.rules, compiled.projection().is_none()) >= min_shared
+        };
+        let compiled = compiled.filter(|compiled| only_versions || is_long(compiled));
+        if !replaced.is_empty() {
+            delta.replace_versions();
+        }
+        let Some(compiled) = compiled.and_then(|compiled| compiled.with(replaced, rules.iter())) else {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
+        if only_versions && delta.exceptions().is_empty() {
+            return Ok(Self { rules, compiled: Some(compiled), delta: self.delta.clone(), level: self.level });
+        }
         if !delta.finish(&rules, options)? {
             return Self::build_with(rules.iter().cloned().collect(), options);
         }
@@ -117,13 +127,14 @@ impl Tables {
     }
 }
 
-/// Intervals of a list's sets: what compiling takes, beside the rules themselves.
-fn intervals(rules: &RuleList) -> usize {
-    let members = |addresses: &Addresses| match addresses {
-        Addresses::Any => 0,
-        Addresses::Set(set) => set.v4_intervals().len() + set.v6_intervals().len(),
+/// Intervals of a list's sets: what compiling takes, beside the rules themselves. With a projection it is not asked about large
+/// sets.
+fn intervals(rules: &RuleList, with_large: bool) -> usize {
+    let intervals = |addresses: &Addresses| match addresses {
+        Addresses::Parted(_) if !with_large => 0,
+        addresses => addresses.intervals(),
     };
-    rules.iter().map(|rule| members(&rule.src) + members(&rule.dst)).sum()
+    rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
 }
 
 /// Tables that are being changed.
@@ -134,6 +145,10 @@ struct Update {
     /// changes takes seconds, and would not be used.
     compiled: Option<Compiled>,
     differences: Differences,
+    /// Large sets that the compiled rules refer to, and that have other versions now.
+    replaced: Replacements,
+    /// Whether no rule has changed otherwise.
+    only_versions: bool,
 }
 
 impl Update {
@@ -143,6 +158,8 @@ impl Update {
             delta: tables.delta.as_deref().cloned().unwrap_or_else(Delta::new),
             compiled: tables.compiled.clone(),
             differences: Differences::default(),
+            replaced: Replacements::default(),
+            only_versions: true,
         }
     }
 
@@ -166,11 +183,31 @@ impl Update {
     /// Whether the rule differs from the one at a position by a few addresses, which are exceptions from now on.
     fn excepts(&mut self, at: usize, rule: &Rule) -> bool {
         let before = &self.rules[at];
-        difference::same_but_addresses(before, rule)
-            && self.differences.between(before, rule).is_some_and(|changed| self.delta.except(&changed))
+        if !difference::same_but_addresses(before, rule) {
+            return false;
+        }
+        // Added rules are compiled by themselves.
+        let compiled = self.compiled.as_ref().filter(|_| !self.delta.has_added(position(at)));
+        let projection = compiled.and_then(Compiled::projection);
+        let mut changed = Changed::default();
+        for (axis, old, new, changed) in
+            [(0, &before.src, &rule.src, &mut changed.src), (1, &before.dst, &rule.dst, &mut changed.dst)]
+        {
+            match projection.map_or(Reference::Unchanged, |projection| projection.reference(axis, old, new)) {
+                Reference::Version(old, new) if self.replaced.note(axis, old, new) => {}
+                Reference::Version(..) | Reference::Another => return false,
+                Reference::Unchanged => {
+                    let Some(difference) = self.differences.between(old, new) else { return false };
+                    changed.clone_from(&difference);
+                }
+            }
+        }
+        self.only_versions &= changed.is_empty();
+        changed.is_empty() || self.delta.except(&changed)
     }
 
     fn insert(&mut self, at: usize, rule: &Rule) {
+        self.only_versions = false;
         assert!(at <= self.rules.len(), "an insertion at {at} of a list of {}", self.rules.len());
         self.rules.insert(at, rule.clone());
         if self.compiled.is_some() {
@@ -179,7 +216,9 @@ impl Update {
     }
 
     fn remove(&mut self, at: usize) {
+        self.only_versions = false;
         let rule = &self.rules[at];
+        self.replaced.remove(rule);
         let (action, is_any) = (rule.action, *rule == Rule::any(rule.action, rule.origin));
         self.rules.remove(at);
         let Some(compiled) = self.compiled.take() else { return };

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use bulkhead_classifier::{Addresses, BuildError, BuildOptions, Rule, Tables};
+use bulkhead_classifier::{BuildError, BuildOptions, Change, Rule, Tables};
 
 use crate::object::PodName;
 
@@ -141,6 +141,22 @@ impl Compiled {
         }
     }
 
+    /// The tables of a list that differs from that of these tables in these rules; none when that needs more than to follow them.
+    pub(super) fn replaced(&self, changes: &[Change], beside: &mut Beside) -> Option<Self> {
+        let large = self.large.as_ref().filter(|large| large.rebuilt.is_none())?;
+        let options = BuildOptions { cancelled: &|| true, ..beside.options() };
+        let tables = self.tables.update(changes, &options).ok()?;
+        beside.work.followed += 1;
+        Some(Self::followed(large.age, tables))
+    }
+
+    /// Tables that have followed those of an age.
+    fn followed(since: u32, tables: Tables) -> Self {
+        // What refers to very large sets, and to nothing else that has changed, is as good as new.
+        let age = if tables.is_whole() { 0 } else { since.saturating_add(1) };
+        Self { tables: Arc::new(tables), large: Some(Large { age, rebuilt: None }) }
+    }
+
     fn follow(&self, large: &Large, rules: &[Rule], beside: &mut Beside) -> Result<Self, BuildError> {
         // What was compiled last has the fewest changes to hold, whatever they are.
         let (from, since) = match &large.rebuilt {
@@ -156,17 +172,12 @@ impl Compiled {
         let changed = from.changed_to(rules, &BuildOptions { cancelled: &cancelled, ..beside.options() });
         let counter = if compiles.into_inner() { &mut beside.work.built } else { &mut beside.work.followed };
         *counter += 1;
-        let large = Large { age: since.saturating_add(1), ..Large::new() };
-        Ok(Self { tables: Arc::new(changed?), large: Some(large) })
+        Ok(Self::followed(since, changed?))
     }
 }
 
 fn intervals(rules: &[Rule]) -> usize {
-    let intervals = |addresses: &Addresses| match addresses {
-        Addresses::Any => 0,
-        Addresses::Set(set) => set.v4_intervals().len() + set.v6_intervals().len(),
-    };
-    rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
+    rules.iter().map(|rule| rule.src.intervals() + rule.dst.intervals()).sum()
 }
 
 /// Whose tables a build is for: who has the interface keeps it, whatever becomes of its list meanwhile.

@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule};
+use bulkhead_classifier::{Action, AddressSet, Addresses, Change, OriginId, PortRange, Rule};
 
 use super::allowance::{Allowance, names};
 use super::interned::Interned;
@@ -43,12 +43,17 @@ use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 pub(super) type LocalId = u64;
 
 /// What decides a pod's table.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct LocalKey {
     ingress: Option<u64>,
-    /// For each class that is restricted towards the pod: its sources, and what they may do.
-    restrictions: Vec<(SourcesId, AllowanceId)>,
+    restrictions: RestrictionsId,
 }
+
+/// For each class that is restricted towards a pod: its sources, and what they may do.
+type Restrictions = Vec<(SourcesId, AllowanceId)>;
+
+/// Stands for [`Restrictions`]. A number is never given to others.
+type RestrictionsId = u64;
 
 /// Stands for a set of source addresses. A number is never given to another set.
 type SourcesId = u64;
@@ -73,8 +78,10 @@ struct EgressClass {
 /// What a transaction changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Whether any pod came, went or has another table now, or a pod's addresses changed.
+    /// Whether any pod has another table now.
     pub(super) locals: bool,
+    /// Whether any pod came, went, or has other addresses.
+    pub(super) interfaces: bool,
     /// Whether the node-exit table changed.
     pub(super) global: bool,
 }
@@ -97,17 +104,73 @@ pub(super) struct NodeRules {
     columns: Vec<(PodName, Vec<IpAddr>)>,
     ids: BTreeMap<PodName, LocalId>,
     keys: Interned<LocalKey>,
+    restrictions: Interned<Restrictions>,
     reach: Interned<Allowance>,
     sources: AHashMap<Arc<AddressSet>, SourcesId>,
     source_sets: AHashMap<SourcesId, Arc<AddressSet>>,
     sources_given: SourcesId,
 }
 
+/// The class with another list, when that says the same about every pod of the node: what an event of another node
+/// comes to in a list that names large groups.
+fn follow(before: &EgressClass, list: &Arc<PlainList>, moves: &mut Moves<'_>) -> Option<EgressClass> {
+    let (old, new) = (&before.list.rules, &list.rules);
+    let same =
+        |(a, b): (&PlainRule, &PlainRule)| a.action == b.action && a.origin == b.origin && a.services == b.services;
+    if before.list.own_node != list.own_node || old.len() != new.len() || !old.iter().zip(new).all(same) {
+        return None;
+    }
+    let mut pairs = old.iter().zip(new).map(|(a, b)| (&a.peers, &b.peers));
+    pairs.all(|(a, b)| !moves.concern(a, b)).then(|| EgressClass { list: list.clone(), ..before.clone() })
+}
+
+/// Whether sets that took the place of others differ in pods of the node: each pair of sets is compared once, however many classes
+/// name them.
+struct Moves<'a> {
+    columns: &'a [(PodName, Vec<IpAddr>)],
+    /// All addresses of the columns, once they were asked for.
+    local: Option<AddressSet>,
+    /// By the addresses of the two sets, which somebody holds meanwhile.
+    known: AHashMap<[usize; 2], bool>,
+}
+
+impl<'a> Moves<'a> {
+    fn new(columns: &'a [(PodName, Vec<IpAddr>)]) -> Self {
+        Self { columns, local: None, known: AHashMap::new() }
+    }
+
+    fn concern(&mut self, old: &Addresses, new: &Addresses) -> bool {
+        let pair = match (old, new) {
+            (Addresses::Any, Addresses::Any) => return false,
+            (Addresses::Set(old), Addresses::Set(new)) => [Arc::as_ptr(old).addr(), Arc::as_ptr(new).addr()],
+            (Addresses::Parted(old), Addresses::Parted(new)) => [Arc::as_ptr(old).addr(), Arc::as_ptr(new).addr()],
+            // A set that grew into parts, or into everybody.
+            _ => return true,
+        };
+        if pair[0] == pair[1] {
+            return false;
+        }
+        if let Some(&known) = self.known.get(&pair) {
+            return known;
+        }
+        let moved = match (old, new) {
+            (Addresses::Set(old), Addresses::Set(new)) => old.difference(new),
+            (Addresses::Parted(old), Addresses::Parted(new)) => old.difference(new),
+            _ => AddressSet::default(),
+        };
+        let columns = self.columns;
+        let local = self.local.get_or_insert_with(|| columns.iter().flat_map(|(_, all)| all.iter().copied()).collect());
+        let concerns = !moved.intersect(local).is_empty();
+        self.known.insert(pair, concerns);
+        concerns
+    }
+}
+
 impl NodeRules {
     /// How many numbers stand for values.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
-        self.keys.len() + self.reach.len() + self.sources.len()
+        self.keys.len() + self.restrictions.len() + self.reach.len() + self.sources.len()
     }
 
     /// The pods with their configuration, sorted.
@@ -151,7 +214,7 @@ impl NodeRules {
         }
         let (rows, global) = self.rebuild_classes(interfaces);
         let keys = self.rebuild_keys(rows || interfaces, pods);
-        Changes { locals: keys || interfaces, global }
+        Changes { locals: keys || interfaces, interfaces, global }
     }
 
     /// Groups the pods by their egress rules. Returns whether what the classes may do towards local pods changed, and
@@ -174,20 +237,24 @@ impl NodeRules {
             self.classes.iter().map(|class| (row(class), class.list.revision)).unzip();
         let mut old: AHashMap<u64, EgressClass> =
             std::mem::take(&mut self.classes).into_iter().map(|class| (class.list.revision, class)).collect();
+        let mut by_sources: AHashMap<Arc<AddressSet>, Vec<EgressClass>> = AHashMap::new();
+        for class in old.values().filter(|_| !addresses_changed) {
+            by_sources.entry(class.sources.clone()).or_default().push(class.clone());
+        }
         let mut changed = order.len() != old.len();
         let places = if addresses_changed { self.move_columns() } else { Vec::new() };
+        let columns = std::mem::take(&mut self.columns);
+        let mut moves = Moves::new(&columns);
         for (list, addresses) in order {
             let sources: AddressSet = addresses.into_iter().collect();
             let before = old.remove(&list.revision);
             let same = before.as_ref().filter(|class| *class.sources == sources && !addresses_changed);
             changed |= same.is_none();
-            let same = same.cloned().or_else(|| {
-                let mut like = old.values().filter(|class| *class.sources == sources && !addresses_changed);
-                self.follow(like.next()?, &list)
-            });
+            let same = same.cloned().or_else(|| follow(by_sources.get(&sources)?.first()?, &list, &mut moves));
             let class = same.unwrap_or_else(|| self.new_class(list, sources, before.as_ref(), &places));
             self.classes.push(class);
         }
+        self.columns = columns;
         changed |= !self.classes.iter().map(|class| class.list.revision).eq(old_order);
         (!self.classes.iter().map(row).eq(old_rows), changed)
     }
@@ -204,23 +271,6 @@ impl NodeRules {
         let places = places.collect();
         self.columns = self.pods.iter().map(|(name, pod)| (name.clone(), pod.addresses.clone())).collect();
         places
-    }
-
-    /// The class with another list, when that says the same about every pod of the node: what an event of another node
-    /// comes to in a list that names large groups.
-    fn follow(&self, before: &EgressClass, list: &Arc<PlainList>) -> Option<EgressClass> {
-        let (old, new) = (&before.list.rules, &list.rules);
-        let same =
-            |(a, b): (&PlainRule, &PlainRule)| a.action == b.action && a.origin == b.origin && a.services == b.services;
-        if before.list.own_node != list.own_node || old.len() != new.len() || !old.iter().zip(new).all(same) {
-            return None;
-        }
-        let pairs = old.iter().zip(new).map(|(a, b)| (&a.peers, &b.peers));
-        let changed: Vec<_> = pairs.filter(|(a, b)| a != b).collect();
-        let mut addresses = self.pods.values().flat_map(|pod| pod.addresses.iter().copied());
-        addresses
-            .all(|address| changed.iter().all(|(a, b)| names(a, address) == names(b, address)))
-            .then(|| EgressClass { list: list.clone(), ..before.clone() })
     }
 
     /// A class of these sources. What the same list allowed towards pods that are as they were is taken from `before`, by their
@@ -274,9 +324,12 @@ impl NodeRules {
     fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PlainPod>>)]) -> bool {
         let mut changed = false;
         if all {
-            let keys: Vec<_> = self.pods.values().enumerate().map(|(at, config)| self.key(at, config)).collect();
-            let ids: BTreeMap<_, _> =
-                self.pods.keys().zip(keys).map(|(name, key)| (name.clone(), self.keys.id(key))).collect();
+            let mut ids = BTreeMap::new();
+            for (at, (name, config)) in self.pods.iter().enumerate() {
+                let restrictions = self.restrictions.id(restrictions(&self.classes, at));
+                let ingress = config.ingress.as_ref().map(|list| list.revision);
+                ids.insert(name.clone(), self.keys.id(LocalKey { ingress, restrictions }));
+            }
             changed = ids != self.ids;
             self.ids = ids;
             self.sweep();
@@ -287,23 +340,13 @@ impl NodeRules {
             let Some(key) = self.keys.get(id) else { continue };
             let ingress = config.ingress.as_ref().map(|list| list.revision);
             if key.ingress != ingress {
-                let key = LocalKey { ingress, restrictions: key.restrictions.clone() };
+                let key = LocalKey { ingress, ..**key };
                 *id = self.keys.id(key);
                 changed = true;
             }
         }
         self.keys.sweep(|| self.ids.values().copied().collect());
         changed
-    }
-
-    fn key(&self, at: usize, config: &PlainPod) -> LocalKey {
-        let mut restrictions = Vec::new();
-        for class in &self.classes {
-            let [v4, v6] = class.reach[at];
-            restrictions.extend((v4 != OPEN).then_some((class.v4.0, v4)));
-            restrictions.extend((v6 != OPEN).then_some((class.v6.0, v6)));
-        }
-        LocalKey { ingress: config.ingress.as_ref().map(|list| list.revision), restrictions }
     }
 
     /// Forgets what no class has any more.
@@ -313,16 +356,19 @@ impl NodeRules {
         let live: ahash::AHashSet<_> = classes.iter().flat_map(|class| [class.v4.0, class.v6.0]).collect();
         self.sources.retain(|_, id| live.contains(id));
         self.source_sets.retain(|id, _| live.contains(id));
-        self.keys.sweep(|| self.ids.values().copied().collect());
+        let (ids, keys) = (&self.ids, &mut self.keys);
+        keys.sweep(|| ids.values().copied().collect());
+        self.restrictions.sweep(|| ids.values().filter_map(|id| Some(keys.get(id)?.restrictions)).collect());
     }
 
+    /// The sources that are restricted, with what they may do; none when the key is not in use any more.
     fn restrictions<'a>(
         &'a self,
-        key: &'a LocalKey,
-    ) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Allowance>)> {
-        key.restrictions
-            .iter()
-            .filter_map(|&(sources, reach)| Some((self.source_sets.get(&sources)?, self.reach.get(&reach)?)))
+        key: &LocalKey,
+    ) -> Option<impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Allowance>)> + use<'a>> {
+        let restrictions = self.restrictions.get(&key.restrictions)?;
+        let known = |&(sources, reach): &_| Some((self.source_sets.get(&sources)?, self.reach.get(&reach)?));
+        Some(restrictions.iter().filter_map(known))
     }
 
     /// The local sources that any egress rules restrict.
@@ -343,7 +389,7 @@ impl NodeRules {
     /// Denials of what the table of the number `old` would let through in the place of another's: all from sources that it does
     /// not restrict, and the other does.
     pub(super) fn denied_locally(&self, id: LocalId, old: LocalId) -> Vec<Rule> {
-        let key = |id| self.keys.get(&id).map(|key| self.restrictions(key));
+        let key = |id| self.keys.get(&id).and_then(|key| self.restrictions(key));
         let sources = key(old).into_iter().flatten().map(|(sources, _)| sources);
         let known = sources.fold(AddressSet::default(), |all, sources| all.union(sources));
         let denial = |(sources, allowance): (&Arc<AddressSet>, &Arc<Allowance>)| {
@@ -357,8 +403,9 @@ impl NodeRules {
     pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
+        let restrictions = self.restrictions(key).expect("that of a pod's restrictions too");
         let Some(ingress) = &pod.ingress else {
-            for (sources, allowance) in self.restrictions(key) {
+            for (sources, allowance) in restrictions {
                 rules.extend(allowance.rules.iter().map(|(services, action, origin)| Rule {
                     src: Addresses::Set(sources.clone()),
                     services: services.clone(),
@@ -373,23 +420,37 @@ impl NodeRules {
         let own_node = ingress.own_node.filter(|_| !self.node_addresses.is_empty()).map(|at| (at, own_node));
         // No class has the node's addresses among its sources, so that it comes first where it may.
         rules.extend(own_node.iter().filter(|(at, _)| *at == 0).map(|(_, rule)| rule.clone()));
-        for (sources, allowance) in self.restrictions(key) {
+        for (sources, allowance) in restrictions {
             rules.extend(allowance.denied.iter().map(|(services, origin)| Rule {
                 src: Addresses::Set(sources.clone()),
                 services: services.clone(),
                 ..Rule::any(Action::Deny, *origin)
             }));
         }
-        let listed = |rule: &PlainRule| Rule {
-            src: rule.peers.clone(),
-            services: rule.services.clone(),
-            ..Rule::any(rule.action, rule.origin)
-        };
         let (before, after) = ingress.rules.split_at(own_node.as_ref().map_or(0, |(at, _)| *at));
-        rules.extend(before.iter().map(listed));
+        rules.extend(before.iter().map(from_peers));
         rules.extend(own_node.filter(|(at, _)| *at > 0).map(|(_, rule)| rule));
-        rules.extend(after.iter().map(listed));
+        rules.extend(after.iter().map(from_peers));
         rules
+    }
+
+    /// How the table of one number becomes that of another, when only sets of the ingress list have changed. `rules` is how many rules
+    /// the table has. None when more has changed.
+    pub(super) fn replaced(
+        &self,
+        (old_id, old): (LocalId, &PlainList),
+        (id, new): (LocalId, &PlainList),
+        rules: usize,
+    ) -> Option<Vec<Change>> {
+        let [before, after] = [self.keys.get(&old_id)?, self.keys.get(&id)?];
+        // With the own node among its rules the list is not the end of the table.
+        let is_end = old.own_node == new.own_node && new.own_node.is_none_or(|at| at == 0);
+        if before.restrictions != after.restrictions || !is_end || old.rules.len() != new.rules.len() {
+            return None;
+        }
+        let first = rules.checked_sub(new.rules.len())?;
+        let different = old.rules.iter().zip(&new.rules).enumerate().filter(|(_, (old, new))| old != new);
+        Some(different.map(|(at, (_, new))| Change::Replace { at: first + at, rule: from_peers(new) }).collect())
     }
 
     /// The rules of the node-exit table.
@@ -425,4 +486,20 @@ impl NodeRules {
 fn denial(sources: AddressSet, origin: OriginId) -> Option<Rule> {
     let denies = !sources.is_empty();
     denies.then(|| Rule { src: sources.into(), ..Rule::any(Action::Deny, origin) })
+}
+
+/// A rule of a pod's ingress list in its table.
+fn from_peers(rule: &PlainRule) -> Rule {
+    Rule { src: rule.peers.clone(), services: rule.services.clone(), ..Rule::any(rule.action, rule.origin) }
+}
+
+/// What the classes may not do towards the pod of a column.
+fn restrictions(classes: &[EgressClass], at: usize) -> Restrictions {
+    let mut restrictions = Vec::new();
+    for class in classes {
+        let [v4, v6] = class.reach[at];
+        restrictions.extend((v4 != OPEN).then_some((class.v4.0, v4)));
+        restrictions.extend((v6 != OPEN).then_some((class.v6.0, v6)));
+    }
+    restrictions
 }

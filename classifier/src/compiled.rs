@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::address::{Address, Fields};
-use crate::engine::{Behind, Block, Choice, Cost, Family, Projection, Protocols, Replacements};
+use crate::engine::{Block, Choice, Cost, Family, Projection, Protocols, Remaining, Replacements};
 use crate::simd::{Scalar, Simd};
 use crate::{BuildError, BuildOptions, Key, Rule};
 
@@ -42,14 +42,15 @@ impl Compiled {
         Some(Self { projection: Some(Arc::new(projection)), ..self.clone() })
     }
 
-    /// The same list without the rule of this code; none when only another build can do that.
-    pub(crate) fn without(&self, code: u32, behind: Behind<'_>) -> Option<Self> {
+    /// The same list without the rules of these codes; none when only another build can do that.
+    pub(crate) fn without<'a>(&self, codes: &[u32], remaining: &dyn Fn() -> Option<Remaining<'a>>) -> Option<Self> {
         let protocols = self.protocols.clone();
         let projection = self.projection.clone();
-        // The rules behind name addresses, not points; and what has a projection is soon built.
-        let behind: Behind<'_> = if projection.is_some() { &|| None } else { behind };
-        let v4 = self.v4.without(code, &protocols, behind)?;
-        let v6 = self.v6.without(code, &protocols, behind)?;
+        // Rules name addresses, not points; and what has a projection is soon built.
+        let unknown = || None;
+        let remaining: &dyn Fn() -> Option<Remaining<'a>> = if projection.is_some() { &unknown } else { remaining };
+        let v4 = self.v4.without(codes, &protocols, remaining)?;
+        let v6 = self.v6.without(codes, &protocols, remaining)?;
         Some(Self { protocols, projection, v4, v6 })
     }
 

@@ -11,7 +11,7 @@
 //! every later position by one in every structure, or to give rules numbers with gaps that run out.
 
 use crate::compiled::Compiled;
-use crate::engine::{Changed, Choice, Exceptions};
+use crate::engine::{Changed, Choice, Exceptions, Remaining};
 use crate::{BuildError, BuildOptions, Rule, RuleList, Verdict};
 
 /// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
@@ -76,16 +76,15 @@ impl Delta {
         base
     }
 
-    /// The rules of the base behind a position of it that are left in the present list, with their codes there. None
-    /// when some have other addresses than in the base.
-    pub(crate) fn behind<'a>(&self, position: u32, present: &'a RuleList) -> Option<Vec<(u32, &'a Rule)>> {
+    /// The rules of the base behind a position of it that are left in the present list, with their codes there.
+    pub(crate) fn remaining<'a>(&'a self, position: u32, present: &'a RuleList) -> Remaining<'a> {
         let mut base = (0..).filter(|at| self.removed.binary_search(at).is_err());
         let own = |(at, rule)| self.added.binary_search(&at).is_err().then_some(rule);
-        let remaining = (0u32..).zip(present.iter()).filter_map(own);
-        let coded = remaining.filter_map(|rule: &Rule| base.next().map(|at| (at, rule)));
+        let left = (0u32..).zip(present.iter()).filter_map(own);
+        let coded = left.filter_map(|rule: &Rule| base.next().map(|at| (at, rule)));
         let behind = coded.filter(|&(at, _)| at > position);
         let all = behind.map(|(at, rule)| (Verdict::by(rule.action, at).code(), rule));
-        self.exceptions.is_empty().then(|| all.collect())
+        Remaining { rules: all.collect(), changed: self.exceptions.changed() }
     }
 
     /// The position in the base of the rule that has so many of the remaining ones before it.

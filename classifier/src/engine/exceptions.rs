@@ -95,6 +95,11 @@ impl Exceptions {
         Some(Self { changed, src: self.src.clone(), dst: self.dst.clone() })
     }
 
+    /// The changed addresses.
+    pub(crate) fn changed(&self) -> &Changed {
+        &self.changed
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.changed.is_empty()
     }

@@ -88,6 +88,7 @@ use std::sync::Arc;
 use address::{Address, Fields};
 use axis::{Axis, Search};
 pub(crate) use exceptions::{Changed, Exceptions};
+pub(crate) use removal::Remaining;
 pub(crate) use projection::{Projection, Reference, Replacements};
 use rules::LiveRules;
 pub(crate) use rules::Protocols;
@@ -226,10 +227,6 @@ pub(crate) struct Family<A> {
     retracted: Retracted,
 }
 
-/// The rules of a compiled list behind one that is taken out, with their codes, in order; none when they are not the
-/// compiled ones any more.
-pub(crate) type Behind<'a> = &'a dyn Fn() -> Option<Vec<(u32, &'a Rule)>>;
-
 /// Rules that were taken out after the build.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retracted {
@@ -240,9 +237,9 @@ pub(crate) struct Retracted {
 }
 
 impl Retracted {
-    /// Clears the bit of a direct rule: its chunk and its place in that.
-    fn clear(&mut self, place: Option<(usize, usize)>) {
-        if let Some((chunk, at)) = place {
+    /// Clears the bits of direct rules, which `place` finds: a chunk and a place in that.
+    fn clear(&mut self, codes: &[u32], place: impl Fn(u32) -> Option<(usize, usize)>) {
+        for (chunk, at) in codes.iter().filter_map(|&code| place(code)) {
             self.live[chunk].0[at / 64] &= !(1 << (at % 64));
         }
     }
@@ -332,21 +329,31 @@ impl<A: Address> Family<A> {
         if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
     }
 
-    /// The same rules without that of this code; none when only another build can do that.
-    pub(crate) fn without(&self, code: u32, protocols: &Protocols, behind: Behind<'_>) -> Option<Self> {
+    /// The same rules without those of these codes; none when only another build can do that. `remaining` is asked where it is
+    /// needed, and says none where that is not known.
+    pub(crate) fn without<'a>(
+        &self,
+        codes: &[u32],
+        protocols: &Protocols,
+        remaining: &dyn Fn() -> Option<Remaining<'a>>,
+    ) -> Option<Self> {
         let mut family = self.clone();
         match &*self.matcher {
-            Matcher::Cross(_, cross) if !cross.holds(code) => return Some(family),
             Matcher::Cross(axes, cross) => {
-                let cross = cross.without(axes, code, &behind()?, protocols)?;
+                let held: Vec<u32> = codes.iter().copied().filter(|&code| cross.holds(code)).collect();
+                if held.is_empty() {
+                    return Some(family);
+                }
+                let cross = cross.without(axes, &held, &remaining()?, protocols)?;
                 return Some(Self { matcher: Arc::new(Matcher::Cross(axes.clone(), cross)), ..family });
             }
             Matcher::Pruned(_) => {}
-            Matcher::Vectors(_, vectors) => family.retracted.clear(vectors.place(code)),
-            Matcher::Segments(segments) => family.retracted.clear(segments.place(code)),
+            Matcher::Vectors(_, vectors) => family.retracted.clear(codes, |code| vectors.place(code)),
+            Matcher::Segments(segments) => family.retracted.clear(codes, |code| segments.place(code)),
         }
-        let codes = &mut family.retracted.codes;
-        codes.insert(codes.partition_point(|&gone| gone < code), code);
+        let gone = &mut family.retracted.codes;
+        gone.extend(codes);
+        gone.sort_unstable();
         Some(family)
     }
 

@@ -13,6 +13,10 @@ use crate::{Addresses, BuildError, BuildOptions, Rule, RuleList, Verdict};
 /// Shorter lists are compiled anew when they change: that takes less than a millisecond, and lookups stay single.
 const MIN_SHARED: usize = 1 << 10;
 
+/// The part of a list's intervals that rules which took the place of others may have at once: where a batch has changed most sets
+/// by more than exceptions hold, compiling these rules for themselves takes as long as compiling all, and lookups then pay for both.
+const REWRITTEN: usize = 4;
+
 /// One change of a list. Positions count in the list as the changes before this one have left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -46,9 +50,17 @@ impl Tables {
     /// lookups of just those addresses verify the rules that name them one by one from then on, at most 1,024, until 128
     /// addresses have changed.
     ///
-    /// Short lists of few addresses are compiled anew, and so are long ones after 64 insertions or removals, when a rule
-    /// for everything leaves that had others behind it, when more rules than that name a changed address, and when one leaves a cross product (up to 65,535 rules, some
-    /// milliseconds) where it decided in very many combinations, or after addresses have changed.
+    /// A rule that names another version of a set which the tables refer to ([`Addresses::Parted`]) costs
+    /// neither, where all rules that named the set before name the new version.
+    ///
+    /// Short lists of few addresses are compiled anew, and so are long ones
+    ///
+    /// * after 64 insertions or removals;
+    /// * when a rule for everything leaves that had others behind it;
+    /// * when more rules than that name a changed address;
+    /// * when replaced rules that differ in more addresses than that have a quarter of all intervals;
+    /// * when rules leave a cross product (up to 65,535 rules, some milliseconds) where they decided in very many combinations, or
+    ///   one of tables that refer to sets.
     ///
     /// # Errors
     /// [`BuildError`] as for [`Tables::build_with`].
@@ -100,7 +112,7 @@ impl Tables {
     }
 
     fn with(&self, update: Update, options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
-        let Update { rules, mut delta, compiled, replaced, only_versions, .. } = update;
+        let Update { rules, mut delta, compiled, replaced, only_versions, mut gone, .. } = update;
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
@@ -114,7 +126,14 @@ impl Tables {
         if !replaced.is_empty() {
             delta.replace_versions();
         }
-        let Some(compiled) = compiled.and_then(|compiled| compiled.with(replaced, rules.iter())) else {
+        gone.sort_unstable();
+        let without_gone = |compiled: Compiled| {
+            let Some(&(first, _)) = gone.first() else { return Some(compiled) };
+            let codes: Vec<u32> = gone.iter().map(|&(_, code)| code).collect();
+            compiled.without(&codes, &|| Some(delta.remaining(first, &rules)))
+        };
+        let compiled = compiled.and_then(|compiled| compiled.with(replaced, rules.iter()));
+        let Some(compiled) = compiled.and_then(without_gone) else {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
         if only_versions && delta.exceptions().is_empty() {
@@ -149,6 +168,11 @@ struct Update {
     replaced: Replacements,
     /// Whether no rule has changed otherwise.
     only_versions: bool,
+    /// Intervals of the rules that took the place of others, and how many of them are worth compiling for themselves.
+    rewritten: usize,
+    most_rewritten: Option<usize>,
+    /// Rules of the base that were taken out, by position and code. All at once, because one costs as much as all.
+    gone: Vec<(u32, u32)>,
 }
 
 impl Update {
@@ -160,6 +184,9 @@ impl Update {
             differences: Differences::default(),
             replaced: Replacements::default(),
             only_versions: true,
+            rewritten: 0,
+            most_rewritten: None,
+            gone: Vec::new(),
         }
     }
 
@@ -173,11 +200,20 @@ impl Update {
             Change::Replace { at, rule } => {
                 self.remove(*at);
                 self.insert(*at, rule);
+                self.rewritten += rule.src.intervals() + rule.dst.intervals();
             }
         }
-        if self.delta.is_full() {
+        if self.delta.is_full() || self.has_rewritten_much() {
             self.compiled = None;
         }
+    }
+
+    fn has_rewritten_much(&mut self) -> bool {
+        let rules = &self.rules;
+        let intervals = || rules.iter().map(|rule| rule.src.intervals() + rule.dst.intervals()).sum::<usize>();
+        // Few intervals are not worth the look at all rules.
+        self.rewritten > MIN_SHARED
+            && self.rewritten > *self.most_rewritten.get_or_insert_with(|| intervals() / REWRITTEN)
     }
 
     /// Whether the rule differs from the one at a position by a few addresses, which are exceptions from now on.
@@ -222,14 +258,11 @@ impl Update {
         let (action, is_any) = (rule.action, *rule == Rule::any(rule.action, rule.origin));
         self.rules.remove(at);
         let Some(compiled) = self.compiled.take() else { return };
-        let Some(base) = self.delta.remove(position(at)) else {
-            self.compiled = Some(compiled);
-            return;
-        };
+        let base = self.delta.remove(position(at));
         // Rules behind one for everything were not compiled.
-        let uncovers = is_any && at < self.rules.len();
-        let behind = || self.delta.behind(base, &self.rules);
-        self.compiled = if uncovers { None } else { compiled.without(Verdict::by(action, base).code(), &behind) };
+        let uncovers = base.is_some() && is_any && at < self.rules.len();
+        self.compiled = (!uncovers).then_some(compiled);
+        self.gone.extend(base.map(|base| (base, Verdict::by(action, base).code())));
     }
 }
 

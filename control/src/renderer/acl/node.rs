@@ -179,7 +179,8 @@ impl NodeRenderer {
 
     /// What the pods of a number get whose tables do not fit: the last ones, if all had the same.
     fn instead_of_local(&self, id: LocalId, why: &BuildError) -> (Compiled, Refusal) {
-        let mut old = self.rules.ids().iter().filter(|(_, of)| **of == id).map(|(name, _)| self.bound.get(name).copied());
+        let mut old =
+            self.rules.ids().iter().filter(|(_, of)| **of == id).map(|(name, _)| self.bound.get(name).copied());
         let last = old.next().flatten().filter(|last| old.all(|old| old == Some(*last)));
         let last = last.filter(|last| !is_closed(self.refused.get(last)));
         let last = last.and_then(|last| Some((last, &self.compiled.get(&last)?.compiled)));

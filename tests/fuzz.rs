@@ -259,9 +259,9 @@ fn scaled(place: u16, whole: usize) -> usize {
 /// A key that the rule matches, or just misses in the fields whose bits are set.
 fn near(rule: &Rule, miss: u8) -> Key {
     let address = |addresses: &Addresses, miss: bool| {
-        let first = match addresses {
-            Addresses::Set(set) => set.v4_intervals().first().map_or(0, |&(first, _)| first),
-            Addresses::Any => 0x0a00_0000,
+        let first = match addresses.members() {
+            Some(set) => set.v4_intervals().first().map_or(0, |&(first, _)| first),
+            None => 0x0a00_0000,
         };
         IpAddr::from((first + u32::from(miss)).to_be_bytes())
     };

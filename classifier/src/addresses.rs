@@ -10,6 +10,11 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv4Subnets, Ipv6Net, Ipv6Subnets};
 
+use crate::PartedSet;
+
+/// Where a set is in memory: no other set is there as long as somebody holds it.
+pub(crate) type Place = usize;
+
 /// One field of a rule: every address of both families, or the members of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Addresses {
@@ -17,6 +22,9 @@ pub enum Addresses {
     Any,
     /// The members of the set and no others; an empty set matches nothing.
     Set(Arc<AddressSet>),
+    /// The members of a set that is too large to be compiled for each table that names it. Such sets with the same members
+    /// should be one object.
+    Parted(Arc<PartedSet>),
 }
 
 impl Addresses {
@@ -25,6 +33,34 @@ impl Addresses {
         match self {
             Self::Any => true,
             Self::Set(set) => set.contains(address),
+            Self::Parted(set) => set.contains(address),
+        }
+    }
+
+    /// The members as one set; none when every address is one.
+    pub fn members(&self) -> Option<&AddressSet> {
+        match self {
+            Self::Any => None,
+            Self::Set(set) => Some(set),
+            Self::Parted(set) => Some(set.flat()),
+        }
+    }
+
+    /// How many intervals there are.
+    pub fn intervals(&self) -> usize {
+        match self {
+            Self::Any => 0,
+            Self::Set(set) => set.v4.len() + set.v6.len(),
+            Self::Parted(set) => set.intervals(),
+        }
+    }
+
+    /// Where the set is; none for every address. Rules that share a set are compared by this.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self {
+            Self::Any => None,
+            Self::Set(set) => Some(Arc::as_ptr(set).addr()),
+            Self::Parted(set) => Some(Arc::as_ptr(set).addr()),
         }
     }
 
@@ -48,6 +84,13 @@ pub struct AddressSet {
 }
 
 impl AddressSet {
+    /// The set of these inclusive intervals.
+    pub(crate) fn of_intervals(mut v4: Vec<(u32, u32)>, mut v6: Vec<(u128, u128)>) -> Self {
+        normalise(&mut v4);
+        normalise(&mut v6);
+        Self { v4, v6 }
+    }
+
     /// Whether the set has no member.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
@@ -95,7 +138,7 @@ impl AddressSet {
 
     /// The members of one of the sets and not of both. Takes as long as reading both where they are the same.
     #[must_use]
-    pub(crate) fn difference(&self, other: &Self) -> Self {
+    pub fn difference(&self, other: &Self) -> Self {
         Self { v4: interval_difference(&self.v4, &other.v4), v6: interval_difference(&self.v6, &other.v6) }
     }
 
@@ -202,6 +245,17 @@ pub(crate) fn normalise<T: Point>(intervals: &mut Vec<(T, T)>) {
 pub(crate) fn interval_contains<T: Point>(intervals: &[(T, T)], point: T) -> bool {
     let after = intervals.partition_point(|&(first, _)| first <= point);
     after > 0 && point <= intervals[after - 1].1
+}
+
+/// What is in both. The second has few intervals, which are looked up in the first.
+pub(crate) fn interval_among<T: Point>(all: &[(T, T)], few: &[(T, T)]) -> Vec<(T, T)> {
+    let mut both = Vec::new();
+    for &(first, last) in few {
+        let from = all.partition_point(|&(_, end)| end < first);
+        let inside = all[from..].iter().take_while(|&&(begin, _)| begin <= last);
+        both.extend(inside.map(|&(begin, end)| (begin.max(first), end.min(last))));
+    }
+    both
 }
 
 pub(crate) fn interval_subtract<T: Point>(from: &[(T, T)], what: &[(T, T)]) -> Vec<(T, T)> {
@@ -333,6 +387,8 @@ mod tests {
                 prop_assert_eq!(sa.subtract(&sb).contains(x), ia && !ib);
                 prop_assert_eq!(sa.difference(&sb).contains(x), ia != ib);
                 prop_assert_eq!(sa.intersect(&sb).contains(x), ia && ib);
+                let among = AddressSet::of_intervals(interval_among(&sa.v4, &sb.v4), interval_among(&sa.v6, &sb.v6));
+                prop_assert_eq!(among.contains(x), ia && ib);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::address::{Address, Fields};
-use crate::engine::{Behind, Block, Choice, Cost, Family, Protocols};
+use crate::engine::{Block, Choice, Cost, Family, Projection, Protocols, Remaining, Replacements};
 use crate::simd::{Scalar, Simd};
 use crate::{BuildError, BuildOptions, Key, Rule};
 
@@ -11,6 +11,8 @@ use crate::{BuildError, BuildOptions, Key, Rule};
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     protocols: Arc<Protocols>,
+    /// What the addresses of packets are turned into; none for themselves.
+    projection: Option<Arc<Projection>>,
     v4: Family<u32>,
     v6: Family<u128>,
 }
@@ -18,17 +20,38 @@ pub(crate) struct Compiled {
 impl Compiled {
     pub(crate) fn build(rules: &[Rule], options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
         let protocols = Protocols::new(rules);
+        let (projection, projected) = Projection::of(rules).unzip();
+        let rules = projected.as_deref().unwrap_or(rules);
         let v4 = Family::build(rules, &protocols, options, choice)?;
         let v6 = Family::build(rules, &protocols, options, choice)?;
-        Ok(Self { protocols: Arc::new(protocols), v4, v6 })
+        Ok(Self { protocols: Arc::new(protocols), projection: projection.map(Arc::new), v4, v6 })
     }
 
-    /// The same list without the rule of this code; none when only another build can do that.
-    pub(crate) fn without(&self, code: u32, behind: Behind<'_>) -> Option<Self> {
+    /// What turns addresses into what the list is compiled for; none when that is the addresses themselves.
+    pub(crate) fn projection(&self) -> Option<&Projection> {
+        self.projection.as_deref()
+    }
+
+    /// The same list with other versions of large sets; none when only another build can do that. `rules` are those of the
+    /// list as it is then.
+    pub(crate) fn with<'a>(&self, sets: Replacements, rules: impl Iterator<Item = &'a Rule>) -> Option<Self> {
+        if sets.is_empty() {
+            return Some(self.clone());
+        }
+        let projection = sets.apply(self.projection.as_deref()?, rules)?;
+        Some(Self { projection: Some(Arc::new(projection)), ..self.clone() })
+    }
+
+    /// The same list without the rules of these codes; none when only another build can do that.
+    pub(crate) fn without<'a>(&self, codes: &[u32], remaining: &dyn Fn() -> Option<Remaining<'a>>) -> Option<Self> {
         let protocols = self.protocols.clone();
-        let v4 = self.v4.without(code, &protocols, behind)?;
-        let v6 = self.v6.without(code, &protocols, behind)?;
-        Some(Self { protocols, v4, v6 })
+        let projection = self.projection.clone();
+        // Rules name addresses, not points; and what has a projection is soon built.
+        let unknown = || None;
+        let remaining: &dyn Fn() -> Option<Remaining<'a>> = if projection.is_some() { &unknown } else { remaining };
+        let v4 = self.v4.without(codes, &protocols, remaining)?;
+        let v6 = self.v6.without(codes, &protocols, remaining)?;
+        Some(Self { protocols, projection, v4, v6 })
     }
 
     /// The codes of up to `N` keys, `u32::MAX` for "no rule" and for keys of two families. Whether there were such.
@@ -59,7 +82,7 @@ impl Compiled {
         let mut others = 0;
         for key in keys {
             others |= key.family() ^ number;
-            block.push(self.fields(key));
+            block.push(self.fields(simd, key));
         }
         (others == 0).then(|| family.decide(simd, &block))
     }
@@ -68,8 +91,8 @@ impl Compiled {
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(&self, simd: S, key: &Key) -> u32 {
         match key.family() {
-            Key::V4 => self.v4.decide_one(simd, &self.fields(key)),
-            Key::V6 => self.v6.decide_one(simd, &self.fields(key)),
+            Key::V4 => self.v4.decide_one(simd, &self.fields(simd, key)),
+            Key::V6 => self.v6.decide_one(simd, &self.fields(simd, key)),
             _ => u32::MAX,
         }
     }
@@ -80,8 +103,8 @@ impl Compiled {
         let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
         for key in keys {
             match key.family() {
-                Key::V4 => v4.push(self.fields(key)),
-                Key::V6 => v6.push(self.fields(key)),
+                Key::V4 => v4.push(self.fields(simd, key)),
+                Key::V6 => v6.push(self.fields(simd, key)),
                 _ => {}
             }
         }
@@ -100,17 +123,21 @@ impl Compiled {
     }
 
     #[inline(always)]
-    fn fields<A: Address>(&self, key: &Key) -> Fields<A> {
+    fn fields<A: Address, S: Simd>(&self, simd: S, key: &Key) -> Fields<A> {
         let (src, dst) = key.bits();
+        let (mut src, mut dst) = (A::from_halves(src), A::from_halves(dst));
+        if let Some(projection) = &self.projection {
+            (src, dst) = projection.points(simd, src, dst);
+        }
         Fields {
-            src: A::from_halves(src),
-            dst: A::from_halves(dst),
+            src,
+            dst,
             service: self.protocols.point(key.protocol(), key.dst_port()),
             src_port: u32::from(key.src_port()),
         }
     }
 
-    /// Whether both share what was compiled.
+    /// Whether both share what was compiled, whichever versions of large sets they refer to.
     #[cfg(test)]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.protocols, &other.protocols)
@@ -118,28 +145,36 @@ impl Compiled {
 
     /// What the lookup of this key costs.
     pub(crate) fn cost(&self, key: &Key) -> Cost {
-        match key.family() {
-            Key::V4 => self.v4.cost(Scalar, &self.fields(key)),
-            _ => self.v6.cost(Scalar, &self.fields(key)),
-        }
+        let cost = match key.family() {
+            Key::V4 => self.v4.cost(Scalar, &self.fields(Scalar, key)),
+            _ => self.v6.cost(Scalar, &self.fields(Scalar, key)),
+        };
+        cost + self.cost_of_projection()
+    }
+
+    fn cost_of_projection(&self) -> Cost {
+        Cost { steps: self.projection.as_ref().map_or(0, |projection| projection.steps()), ..Cost::default() }
     }
 
     /// The most that the lookup of any key costs.
     pub(crate) fn worst_case(&self) -> Cost {
         let (a, b) = (self.v4.worst_case(), self.v6.worst_case());
-        Cost {
+        let cost = Cost {
             steps: a.steps.max(b.steps),
             chunks: a.chunks.max(b.chunks),
             probes: a.probes.max(b.probes),
             entries: a.entries.max(b.entries),
-        }
+        };
+        cost + self.cost_of_projection()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.v4.bytes() + self.v6.bytes() + size_of::<Protocols>()
+        let projection = self.projection.as_ref().map_or(0, |projection| projection.bytes());
+        self.v4.bytes() + self.v6.bytes() + projection + size_of::<Protocols>()
     }
 
     pub(crate) fn describe(&self) -> String {
-        format!("IPv4: {}; IPv6: {}", self.v4.describe(), self.v6.describe())
+        let projected = if self.projection.is_some() { "; very large sets are referred to" } else { "" };
+        format!("IPv4: {}; IPv6: {}{projected}", self.v4.describe(), self.v6.describe())
     }
 }

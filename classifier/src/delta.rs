@@ -11,7 +11,7 @@
 //! every later position by one in every structure, or to give rules numbers with gaps that run out.
 
 use crate::compiled::Compiled;
-use crate::engine::{Changed, Choice, Exceptions};
+use crate::engine::{Changed, Choice, Exceptions, Remaining};
 use crate::{BuildError, BuildOptions, Rule, RuleList, Verdict};
 
 /// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
@@ -55,6 +55,11 @@ impl Delta {
         self.added.insert(place, at);
     }
 
+    /// Whether the rule at this position is an added one.
+    pub(crate) fn has_added(&self, at: u32) -> bool {
+        self.added.binary_search(&at).is_ok()
+    }
+
     /// The rule at this position was taken out. Its position in the base, none if it was an added one.
     pub(crate) fn remove(&mut self, at: u32) -> Option<u32> {
         let place = self.added.partition_point(|&added| added < at);
@@ -71,16 +76,15 @@ impl Delta {
         base
     }
 
-    /// The rules of the base behind a position of it that are left in the present list, with their codes there. None
-    /// when some have other addresses than in the base.
-    pub(crate) fn behind<'a>(&self, position: u32, present: &'a RuleList) -> Option<Vec<(u32, &'a Rule)>> {
+    /// The rules of the base behind a position of it that are left in the present list, with their codes there.
+    pub(crate) fn remaining<'a>(&'a self, position: u32, present: &'a RuleList) -> Remaining<'a> {
         let mut base = (0..).filter(|at| self.removed.binary_search(at).is_err());
         let own = |(at, rule)| self.added.binary_search(&at).is_err().then_some(rule);
-        let remaining = (0u32..).zip(present.iter()).filter_map(own);
-        let coded = remaining.filter_map(|rule: &Rule| base.next().map(|at| (at, rule)));
+        let left = (0u32..).zip(present.iter()).filter_map(own);
+        let coded = left.filter_map(|rule: &Rule| base.next().map(|at| (at, rule)));
         let behind = coded.filter(|&(at, _)| at > position);
         let all = behind.map(|(at, rule)| (Verdict::by(rule.action, at).code(), rule));
-        self.exceptions.is_empty().then(|| all.collect())
+        Remaining { rules: all.collect(), changed: self.exceptions.changed() }
     }
 
     /// The position in the base of the rule that has so many of the remaining ones before it.
@@ -120,6 +124,11 @@ impl Delta {
     /// Whether there is more than a delta should hold.
     pub(crate) fn is_full(&self) -> bool {
         self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED
+    }
+
+    /// Large sets have other versions, which may have gained or lost addresses that entered or left other sets before.
+    pub(crate) fn replace_versions(&mut self) {
+        self.stale_exceptions = true;
     }
 
     /// Computes what lookups need from the present rules. False where too many rules name a changed address: then the list

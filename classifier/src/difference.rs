@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use crate::engine::Changed;
 use crate::{AddressSet, Addresses, Change, Rule, RuleList};
 
 /// How far a rule is searched that stands elsewhere.
@@ -69,7 +68,7 @@ fn close(a: &Addresses, b: &Addresses) -> bool {
             a.v4_intervals().len().abs_diff(b.v4_intervals().len()) < WINDOW
                 && a.v6_intervals().len().abs_diff(b.v6_intervals().len()) < WINDOW
         }
-        (Addresses::Any, Addresses::Any) => true,
+        (Addresses::Any, Addresses::Any) | (Addresses::Parted(_), Addresses::Parted(_)) => true,
         _ => false,
     }
 }
@@ -93,13 +92,8 @@ struct Difference {
 }
 
 impl Differences {
-    /// The addresses that are in one rule's sets and not in the other's; none when one is about every address.
-    pub(crate) fn between(&mut self, a: &Rule, b: &Rule) -> Option<Changed> {
-        let (src, dst) = (self.of(&a.src, &b.src)?, self.of(&a.dst, &b.dst)?);
-        Some(Changed { src: AddressSet::clone(&src), dst: AddressSet::clone(&dst) })
-    }
-
-    fn of(&mut self, a: &Addresses, b: &Addresses) -> Option<Arc<AddressSet>> {
+    /// The addresses that are in one of the sets and not in the other; none when one is about every address.
+    pub(crate) fn between(&mut self, a: &Addresses, b: &Addresses) -> Option<Arc<AddressSet>> {
         match (a, b) {
             (Addresses::Any, Addresses::Any) => Some(Arc::default()),
             (Addresses::Set(a), Addresses::Set(b)) => {
@@ -107,6 +101,8 @@ impl Differences {
                 let difference = || Difference { changed: Arc::new(a.difference(b)), _sets: [a.clone(), b.clone()] };
                 Some(self.known.entry(places).or_insert_with(difference).changed.clone())
             }
+            // Reads what the two do not share, which is little.
+            (Addresses::Parted(a), Addresses::Parted(b)) => Some(Arc::new(a.difference(b))),
             _ => None,
         }
     }

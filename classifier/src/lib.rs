@@ -22,7 +22,8 @@
 //!
 //! Rules are products of sets (*source addresses* x *destination addresses* x *services*), not 5-tuples: a policy of
 //! 1,000 address blocks and 20 ports is one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is
-//! the special case where each set has one member.
+//! the special case where each set has one member. A set of many thousands that many rules and many tables name is a
+//! [`PartedSet`]: tables refer to it, and a change of it is no change of theirs.
 
 mod addresses;
 pub mod classbench;
@@ -32,6 +33,7 @@ mod difference;
 mod engine;
 mod key;
 pub mod linear;
+mod parted;
 mod rule;
 mod rule_list;
 mod services;
@@ -42,6 +44,7 @@ mod verdict;
 pub use addresses::{AddressSet, Addresses};
 pub use engine::Cost;
 pub use key::{Key, protocol};
+pub use parted::PartedSet;
 pub use rule::{OriginId, Rule};
 pub use rule_list::RuleList;
 pub use services::{PortRange, Service, ServiceSet, Services};

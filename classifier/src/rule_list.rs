@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use crate::Rule;
 
-/// Rules per shared part. A change copies one part (512 rules, some microseconds) and the list of parts (200 for
-/// 100,000 rules); both grow with the square root of the list at about this size.
-const PART: usize = 512;
+/// Rules per shared part: a change copies one part and the list of parts, which together are least where both are the square root
+/// of the list. Parts of more than 512 rules would take some microseconds; those of fewer than 16 are not worth their own memory.
+fn size_of_parts(rules: usize) -> usize {
+    rules.isqrt().clamp(16, 512)
+}
 
 /// The rules of a table in their order.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +65,8 @@ impl RuleList {
         let (part, within) = if at == self.len() { self.after_last() } else { self.place(at) };
         let mut rules = self.parts[part].to_vec();
         rules.insert(within, rule);
-        let second = if rules.len() > 2 * PART { rules.split_off(PART) } else { Vec::new() };
+        let most = size_of_parts(self.len());
+        let second = if rules.len() > 2 * most { rules.split_off(most) } else { Vec::new() };
         self.parts[part] = rules.into();
         if !second.is_empty() {
             self.parts.insert(part + 1, second.into());
@@ -108,9 +111,10 @@ impl RuleList {
 impl From<Vec<Rule>> for RuleList {
     fn from(rules: Vec<Rule>) -> Self {
         let mut list = Self::default();
+        let part = size_of_parts(rules.len());
         let mut rules = rules.into_iter().peekable();
         while rules.peek().is_some() {
-            list.parts.push(rules.by_ref().take(PART).collect());
+            list.parts.push(rules.by_ref().take(part).collect());
         }
         list.count();
         list

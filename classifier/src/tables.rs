@@ -169,6 +169,11 @@ impl Tables {
         self.compiled.as_ref().map_or(0, Compiled::bytes) + self.added().map_or(0, Compiled::bytes)
     }
 
+    /// Whether the compiled form is that of the whole list, so that to compile it again would bring nothing.
+    pub fn is_whole(&self) -> bool {
+        self.compiled.is_some() && self.delta.is_none()
+    }
+
     /// How the lists of both families were compiled, for people.
     pub fn describe(&self) -> String {
         let Some(compiled) = &self.compiled else { return format!("scan of {} rules", self.rules.len()) };

@@ -50,9 +50,9 @@ fn climb(tables: &Tables, rules: &[Rule], mut key: Key) -> Key {
     };
     let mut paid = price(&key);
     for rule in rules.iter().step_by(rules.len().div_ceil(64)) {
-        let corner = |addresses: &Addresses, old| match addresses {
-            Addresses::Any => old,
-            Addresses::Set(set) => set.v4_intervals().first().map_or(old, |&(first, _)| Ipv4Addr::from(first).into()),
+        let corner = |addresses: &Addresses, old| {
+            let first = addresses.members().and_then(|set| set.v4_intervals().first());
+            first.map_or(old, |&(first, _)| Ipv4Addr::from(first).into())
         };
         let (src, dst) = (corner(&rule.src, key.src()), corner(&rule.dst, key.dst()));
         for (src, dst) in [(src, dst), (src, key.dst()), (key.src(), dst)] {

@@ -97,9 +97,9 @@ fn some(members: impl Iterator<Item = String>) -> String {
 
 /// A set of addresses for people.
 pub(crate) fn shown_addresses(addresses: &Addresses) -> String {
-    match addresses {
-        Addresses::Any => "any".into(),
-        Addresses::Set(set) => some(set.prefixes().map(|prefix| prefix.to_string())),
+    match addresses.members() {
+        None => "any".into(),
+        Some(set) => some(set.prefixes().map(|prefix| prefix.to_string())),
     }
 }
 
@@ -130,9 +130,9 @@ fn document(pipeline: &Pipeline, tables: &NodeTables, expand: bool) -> Value {
 }
 
 fn rule_value(pipeline: &Pipeline, rule: &Rule, expand: bool) -> Value {
-    let addresses = |addresses: &Addresses| match addresses {
-        Addresses::Any => Value::Null,
-        Addresses::Set(set) => set.prefixes().map(|prefix| prefix.to_string()).collect(),
+    let addresses = |addresses: &Addresses| match addresses.members() {
+        None => Value::Null,
+        Some(set) => set.prefixes().map(|prefix| prefix.to_string()).collect(),
     };
     let services = match &rule.services {
         Services::Any => Value::Null,

@@ -130,9 +130,9 @@ fn in_ipv6(rules: &[Rule], keys: &[Key]) -> (Vec<Rule>, Vec<Key>) {
         v6 => v6,
     };
     let mut known = HashMap::new();
-    let mut addresses = |v4: &Addresses| match v4 {
-        Addresses::Any => Addresses::Any,
-        Addresses::Set(set) => known
+    let mut addresses = |v4: &Addresses| match v4.members() {
+        None => Addresses::Any,
+        Some(set) => known
             .entry(set.clone())
             .or_insert_with(|| {
                 let net = |net: IpNet| IpNet::new(address(net.addr()), net.prefix_len() + 96).expect("at most 128");

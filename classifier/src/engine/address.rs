@@ -4,6 +4,8 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::ops::{BitAnd, BitXor, Not};
 
+use super::projection::{Points, Side};
+use crate::PartedSet;
 use crate::addresses::{AddressSet, Point};
 use crate::simd::{NODE, Node, Simd};
 
@@ -34,6 +36,15 @@ pub(crate) trait Address:
 
     /// The members of this family.
     fn intervals(set: &AddressSet) -> &[(Self, Self)];
+
+    /// Whether the address is a member.
+    fn is_in(set: &PartedSet, point: Self) -> bool;
+
+    /// Which of a few addresses are members, as intervals that neither overlap nor touch.
+    fn among(set: &PartedSet, few: &[(Self, Self)]) -> Vec<(Self, Self)>;
+
+    /// The points of this family.
+    fn points(side: &Side) -> &Points<Self>;
 
     /// The mask of a prefix length up to [`Address::BITS`].
     fn mask(length: u8) -> Self;
@@ -80,7 +91,7 @@ fn fold(a: u64, b: u64) -> u64 {
 
 /// What both families do alike.
 macro_rules! alike {
-    ($bits:literal, $intervals:ident) => {
+    ($bits:literal, $family:ident, $intervals:ident) => {
         const ZERO: Self = 0;
         const LAST: Self = Self::MAX;
         const BITS: u8 = $bits;
@@ -88,6 +99,20 @@ macro_rules! alike {
 
         fn intervals(set: &AddressSet) -> &[(Self, Self)] {
             set.$intervals()
+        }
+
+        #[inline]
+        fn is_in(set: &PartedSet, point: Self) -> bool {
+            set.$family().contains(point)
+        }
+
+        fn among(set: &PartedSet, few: &[(Self, Self)]) -> Vec<(Self, Self)> {
+            set.$family().among(few)
+        }
+
+        #[inline(always)]
+        fn points(side: &Side) -> &Points<Self> {
+            &side.$family
         }
 
         fn mask(length: u8) -> Self {
@@ -101,7 +126,7 @@ macro_rules! alike {
 }
 
 impl Address for u32 {
-    alike!(32, v4_intervals);
+    alike!(32, v4, v4_intervals);
 
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "an IPv4 address sits in the low 32 bits")]
@@ -140,7 +165,7 @@ impl Address for u32 {
 }
 
 impl Address for u128 {
-    alike!(128, v6_intervals);
+    alike!(128, v6, v6_intervals);
 
     #[inline(always)]
     fn from_halves([high, low]: [u64; 2]) -> Self {

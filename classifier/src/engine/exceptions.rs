@@ -27,6 +27,7 @@ use super::address::Address;
 use super::axis::{Axis, Classed};
 use super::cover::Cover;
 use super::sweep::{Bounds, Lists};
+use crate::addresses::{Place, interval_among};
 use crate::simd::Simd;
 use crate::{AddressSet, Addresses, BuildOptions, Key, Rule, RuleList};
 
@@ -48,6 +49,12 @@ const ALL_CANDIDATES: usize = 1 << 18;
 pub(crate) struct Changed {
     pub(crate) src: AddressSet,
     pub(crate) dst: AddressSet,
+}
+
+impl Changed {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.src.is_empty() && self.dst.is_empty()
+    }
 }
 
 /// See the module.
@@ -88,8 +95,13 @@ impl Exceptions {
         Some(Self { changed, src: self.src.clone(), dst: self.dst.clone() })
     }
 
+    /// The changed addresses.
+    pub(crate) fn changed(&self) -> &Changed {
+        &self.changed
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.changed.src.is_empty() && self.changed.dst.is_empty()
+        self.changed.is_empty()
     }
 
     /// Finds the rules of the present list that name the addresses. Whether they are few enough.
@@ -171,17 +183,17 @@ impl<A: Address> Named<A> {
             return Some(Self { axis: Axis::new(nothing), lists: Lists::new(Bounds { longest: 0, items: 0 }) });
         }
         // The members of each set among the changed addresses. Sets are shared by many rules, mostly by neighbours.
-        let mut sets: Vec<(*const AddressSet, Vec<(A, A)>)> = Vec::new();
-        let mut places: HashMap<*const AddressSet, usize, RandomState> = HashMap::default();
+        let mut sets: Vec<(Place, Vec<(A, A)>)> = Vec::new();
+        let mut places: HashMap<Place, usize, RandomState> = HashMap::default();
         let (mut cover, mut at) = (Cover::new(), 0);
         for (position, rule) in (0u32..).zip(rules.iter()) {
-            let intervals = match of(rule) {
-                Addresses::Any => changed,
-                Addresses::Set(set) => {
-                    let set_at = Arc::as_ptr(set);
-                    if sets.get(at).is_none_or(|&(last, _)| last != set_at) {
-                        at = *places.entry(set_at).or_insert_with(|| {
-                            sets.push((set_at, members(A::intervals(set), changed)));
+            let addresses = of(rule);
+            let intervals = match addresses.place() {
+                None => changed,
+                Some(place) => {
+                    if sets.get(at).is_none_or(|&(last, _)| last != place) {
+                        at = *places.entry(place).or_insert_with(|| {
+                            sets.push((place, members(addresses, changed)));
                             sets.len() - 1
                         });
                     }
@@ -204,15 +216,13 @@ impl<A: Address> Named<A> {
     }
 }
 
-/// What is in both. The second has few intervals, which are looked up in the first.
-fn members<A: Address>(set: &[(A, A)], few: &[(A, A)]) -> Vec<(A, A)> {
-    let mut both = Vec::new();
-    for &(first, last) in few {
-        let from = set.partition_point(|&(_, end)| end < first);
-        let inside = set[from..].iter().take_while(|&&(begin, _)| begin <= last);
-        both.extend(inside.map(|&(begin, end)| (begin.max(first), end.min(last))));
+/// Which of a few addresses are members.
+fn members<A: Address>(addresses: &Addresses, few: &[(A, A)]) -> Vec<(A, A)> {
+    match addresses {
+        Addresses::Any => few.to_vec(),
+        Addresses::Set(set) => interval_among(A::intervals(set), few),
+        Addresses::Parted(set) => A::among(set, few),
     }
-    both
 }
 
 /// The pieces inside the intervals with their classes, and those outside with [`UNCHANGED`].

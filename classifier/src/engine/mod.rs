@@ -26,7 +26,8 @@
 //! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
 //! rows, 64 probes, 16 entries verified per probe; or a piece whose list has 32 services; or 64 segments of 4 searches and 2
 //! chunks each. A list that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which
-//! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them.
+//! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them. In front of a list that names
+//! very large sets a [`Projection`] asks at most 4 of them a side whether the address is a member, and searches once more.
 //!
 //! # What lost, by how much
 //!
@@ -70,8 +71,10 @@ mod axis;
 mod cover;
 mod cross;
 mod exceptions;
+mod family;
 mod plan;
 mod ports;
+mod projection;
 mod pruning;
 mod removal;
 mod rules;
@@ -81,21 +84,17 @@ mod tuples;
 mod vectors;
 
 use std::ops::Add;
-use std::sync::Arc;
 
 use address::{Address, Fields};
 use axis::{Axis, Search};
 pub(crate) use exceptions::{Changed, Exceptions};
-use rules::LiveRules;
+pub(crate) use family::{Choice, Family};
+use ports::Ports;
+pub(crate) use projection::{Projection, Reference, Replacements};
+pub(crate) use removal::Remaining;
 pub(crate) use rules::Protocols;
 
-use crate::simd::{Chunk, Simd};
-use crate::{BuildError, BuildOptions, Rule};
-use cross::Cross;
-use ports::Ports;
-use pruning::Pruned;
-use segments::Segments;
-use vectors::Vectors;
+use crate::simd::Simd;
 
 /// Keys that are searched together. 32 is the burst of AF_XDP and DPDK drivers; the misses of 32 keys overlap.
 pub(crate) const BLOCK: usize = 32;
@@ -212,209 +211,6 @@ impl Add for Cost {
             chunks: self.chunks + other.chunks,
             probes: self.probes + other.probes,
             entries: self.entries + other.entries,
-        }
-    }
-}
-
-/// The rules of one family, compiled. A copy shares everything but what was taken out since.
-#[derive(Clone, Debug)]
-pub(crate) struct Family<A> {
-    matcher: Arc<Matcher<A>>,
-    retracted: Retracted,
-}
-
-/// The rules of a compiled list behind one that is taken out, with their codes, in order; none when they are not the
-/// compiled ones any more.
-pub(crate) type Behind<'a> = &'a dyn Fn() -> Option<Vec<(u32, &'a Rule)>>;
-
-/// Rules that were taken out after the build.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Retracted {
-    /// The bits of the candidates that are left, chunk by chunk.
-    live: Vec<Chunk>,
-    /// The codes that no longer count, ascending.
-    codes: Vec<u32>,
-}
-
-impl Retracted {
-    /// Clears the bit of a direct rule: its chunk and its place in that.
-    fn clear(&mut self, place: Option<(usize, usize)>) {
-        if let Some((chunk, at)) = place {
-            self.live[chunk].0[at / 64] &= !(1 << (at % 64));
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Matcher<A> {
-    Cross(Axes<A>, Cross),
-    Pruned(Pruned<A>),
-    Vectors(Axes<A>, Vectors<A>),
-    Segments(Segments<A>),
-}
-
-/// What the compiler may choose from. Tests forbid structures to see the others work.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    /// The most cells of a cross product.
-    pub(crate) cells: usize,
-    /// Whether each class of an address may have a tree of its own.
-    pub(crate) pruned: bool,
-    /// The longest list whose rules are all direct.
-    pub(crate) all_direct: usize,
-    /// The most bits that small tuples are dissolved into.
-    pub(crate) dissolved: usize,
-    /// Forces segments of so many rules.
-    pub(crate) segment: Option<usize>,
-}
-
-impl Choice {
-    /// One bit for each of at most 64 rules.
-    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None };
-}
-
-impl Default for Choice {
-    fn default() -> Self {
-        Self {
-            cells: cross::MAX_CELLS,
-            pruned: true,
-            all_direct: plan::ALL_DIRECT,
-            dissolved: plan::DISSOLVED,
-            segment: None,
-        }
-    }
-}
-
-impl<A: Address> Family<A> {
-    pub(crate) fn build(
-        rules: &[Rule],
-        protocols: &Protocols,
-        options: &BuildOptions<'_>,
-        choice: Choice,
-    ) -> Result<Self, BuildError> {
-        options.proceed()?;
-        let live = LiveRules::new(rules, protocols);
-        let whole = match choice.segment {
-            Some(_) => Err(BuildError::TooComplex),
-            None => Self::whole(&live, options, choice),
-        };
-        let is_short = live.rules.len() <= choice.segment.unwrap_or(segments::SEGMENT);
-        match whole {
-            Err(BuildError::TooComplex | BuildError::TooLarge { .. }) if choice.segment.is_some() || !is_short => {
-                let segments = Segments::build(&live, options, choice.segment.unwrap_or(segments::SEGMENT))?;
-                let chunks = segments.chunks();
-                Ok(Self::new(Matcher::Segments(segments), chunks))
-            }
-            built => built,
-        }
-    }
-
-    fn new(matcher: Matcher<A>, chunks: usize) -> Self {
-        let live = vec![Chunk([u64::MAX; 8]); chunks];
-        Self { matcher: Arc::new(matcher), retracted: Retracted { live, codes: Vec::new() } }
-    }
-
-    /// The whole list in one structure.
-    fn whole(live: &LiveRules<'_, A>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
-        let family = if let Some((axes, cross)) = Cross::build(live, options, choice.cells)? {
-            Self::new(Matcher::Cross(axes, cross), 0)
-        } else if let Some(pruned) = Pruned::build(live, options, choice)? {
-            Self::new(Matcher::Pruned(pruned), 0)
-        } else {
-            let (axes, vectors) = Vectors::build(live, options, choice)?;
-            let chunks = vectors.chunks();
-            Self::new(Matcher::Vectors(axes, vectors), chunks)
-        };
-        let max_bytes = options.max_bytes;
-        if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
-    }
-
-    /// The same rules without that of this code; none when only another build can do that.
-    pub(crate) fn without(&self, code: u32, protocols: &Protocols, behind: Behind<'_>) -> Option<Self> {
-        let mut family = self.clone();
-        match &*self.matcher {
-            Matcher::Cross(_, cross) if !cross.holds(code) => return Some(family),
-            Matcher::Cross(axes, cross) => {
-                let cross = cross.without(axes, code, &behind()?, protocols)?;
-                return Some(Self { matcher: Arc::new(Matcher::Cross(axes.clone(), cross)), ..family });
-            }
-            Matcher::Pruned(_) => {}
-            Matcher::Vectors(_, vectors) => family.retracted.clear(vectors.place(code)),
-            Matcher::Segments(segments) => family.retracted.clear(segments.place(code)),
-        }
-        let codes = &mut family.retracted.codes;
-        codes.insert(codes.partition_point(|&gone| gone < code), code);
-        Some(family)
-    }
-
-    /// The verdict codes of a block.
-    #[inline(always)]
-    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> [u32; N] {
-        match &*self.matcher {
-            Matcher::Cross(axes, cross) => cross.decide(&axes.classes(simd, block), block.len),
-            Matcher::Pruned(pruned) => pruned.decide(simd, block, &self.retracted.codes),
-            Matcher::Vectors(axes, vectors) => {
-                let Retracted { live, codes } = &self.retracted;
-                vectors.decide(simd, &axes.classes(simd, block), block, live, codes)
-            }
-            Matcher::Segments(segments) => segments.decide(simd, block, &self.retracted.live),
-        }
-    }
-
-    /// The verdict code of one packet. Not a block of one: what goes through an array in memory has to be stored before
-    /// it is loaded, which took half of the time.
-    #[inline(always)]
-    pub(crate) fn decide_one<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
-        match &*self.matcher {
-            Matcher::Cross(axes, cross) => cross.decide_one(axes.classes_of(simd, packet)),
-            Matcher::Pruned(pruned) => pruned.decide_one(simd, packet, &self.retracted.codes),
-            Matcher::Vectors(axes, vectors) => {
-                let Retracted { live, codes } = &self.retracted;
-                vectors.decide_one(simd, axes.classes_of(simd, packet), packet, live, codes)
-            }
-            Matcher::Segments(segments) => segments.decide_one(simd, packet, &self.retracted.live),
-        }
-    }
-
-    /// What one packet costs.
-    pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
-        match &*self.matcher {
-            Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
-            Matcher::Pruned(pruned) => pruned.cost(simd, packet),
-            Matcher::Vectors(axes, vectors) => {
-                Cost { steps: axes.depth(), ..vectors.cost(axes.classes_of(simd, packet), packet) }
-            }
-            Matcher::Segments(segments) => segments.cost(simd, packet, &self.retracted.live),
-        }
-    }
-
-    /// The most that a packet costs.
-    pub(crate) fn worst_case(&self) -> Cost {
-        match &*self.matcher {
-            Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
-            Matcher::Pruned(pruned) => pruned.worst_case(),
-            Matcher::Vectors(axes, vectors) => Cost { steps: axes.depth(), ..vectors.worst_case() },
-            Matcher::Segments(segments) => segments.worst_case(),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        match &*self.matcher {
-            Matcher::Cross(axes, cross) => axes.bytes() + cross.bytes(),
-            Matcher::Pruned(pruned) => pruned.bytes(),
-            Matcher::Vectors(axes, vectors) => axes.bytes() + vectors.bytes(),
-            Matcher::Segments(segments) => segments.bytes(),
-        }
-    }
-
-    pub(crate) fn describe(&self) -> String {
-        match &*self.matcher {
-            Matcher::Cross(axes, cross) => {
-                format!("cross product of {} cells, {} search steps", cross.cells(), axes.depth())
-            }
-            Matcher::Pruned(pruned) => pruned.describe(),
-            Matcher::Vectors(axes, vectors) => format!("{}, {} search steps", vectors.describe(), axes.depth()),
-            Matcher::Segments(segments) => segments.describe(),
         }
     }
 }

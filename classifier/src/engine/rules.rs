@@ -136,6 +136,7 @@ fn intervals<A: Address>(addresses: &Addresses) -> &[(A, A)] {
     match addresses {
         Addresses::Any => A::EVERY,
         Addresses::Set(set) => A::intervals(set),
+        Addresses::Parted(set) => A::intervals(set.flat()),
     }
 }
 

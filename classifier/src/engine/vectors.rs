@@ -110,11 +110,11 @@ impl<A: Address> Vectors<A> {
             }
             Rows::Chunks { rows, each } => {
                 let (best, tuples) = (&mut best[..len], &mut tuples[..len]);
-                let codes = &self.codes[..];
+                let lines = Lines { rows, live, codes: &self.codes, classes };
                 if *each == 2 {
-                    simd.call(Meet::<N, 2> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples });
+                    simd.call(Meet::<N, 2> { lines, aside: self.tuple_bits, best, tuples });
                 } else {
-                    simd.call(Meet::<N, 1> { rows, live, codes, aside: self.tuple_bits, classes, best, tuples });
+                    simd.call(Meet::<N, 1> { lines, aside: self.tuple_bits, best, tuples });
                 }
             }
         }
@@ -122,7 +122,8 @@ impl<A: Address> Vectors<A> {
             simd.call(Probe { tables: &self.tuples, gone, tuples: &tuples[..len], block, best: &mut best });
         }
         if let Rows::Chunks { rows, each: each @ 3.. } = &self.rows {
-            simd.call(MeetRest { rows, live, codes: &self.codes, each: *each, classes, best: &mut best[..len] });
+            let lines = Lines { rows, live, codes: &self.codes, classes };
+            simd.call(MeetRest { lines, each: *each, best: &mut best[..len] });
         }
         best
     }
@@ -237,14 +238,21 @@ fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
     Some((at / CHUNK_CODES, at % CHUNK_CODES))
 }
 
+/// What is intersected for each key of a block: the rows of its classes, and the bits of the rules that are left.
+#[derive(Clone, Copy)]
+struct Lines<'a, const N: usize> {
+    rows: &'a [Chunk],
+    live: &'a [Chunk],
+    /// The code of each bit.
+    codes: &'a [u32],
+    classes: &'a Classes<N>,
+}
+
 /// Intersects the first `CHUNKS` (1 or 2) chunks of each key: the best direct rule, and the tuples that may have a
 /// better one. Both chunks always, because whether the first has a rule is not predictable.
 struct Meet<'a, const N: usize, const CHUNKS: usize> {
-    rows: &'a [Chunk],
-    live: &'a [Chunk],
-    codes: &'a [u32],
+    lines: Lines<'a, N>,
     aside: u64,
-    classes: &'a Classes<N>,
     best: &'a mut [u32],
     tuples: &'a mut [u64],
 }
@@ -252,16 +260,17 @@ struct Meet<'a, const N: usize, const CHUNKS: usize> {
 impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let second = if CHUNKS == 2 { &self.codes[CHUNK_CODES..] } else { &[] };
-        let live = &self.live[..CHUNKS];
-        let [a, b, c, d] = self.classes;
+        let Lines { rows, live, codes, classes } = self.lines;
+        let second = if CHUNKS == 2 { &codes[CHUNK_CODES..] } else { &[] };
+        let live = &live[..CHUNKS];
+        let [a, b, c, d] = classes;
         let keys = a.iter().zip(b).zip(c.iter().zip(d));
         for ((((&a, &b), (&c, &d)), best), tuples) in keys.zip(self.best).zip(self.tuples) {
-            let row = |class: u32| &self.rows[class as usize..][..CHUNKS];
+            let row = |class: u32| &rows[class as usize..][..CHUNKS];
             let [a, b, c, d] = [row(a), row(b), row(c), row(d)];
             let (first, place) = simd.meet([&a[0], &b[0], &c[0], &d[0], &live[0]], self.aside);
             *tuples = first;
-            *best = self.codes[place];
+            *best = codes[place];
             if CHUNKS == 2 {
                 *best = second[simd.meet([&a[1], &b[1], &c[1], &d[1], &live[1]], 0).1].min(*best);
             }
@@ -271,27 +280,24 @@ impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {
 
 /// Intersects the chunks after the first, as long as they can hold a better rule.
 struct MeetRest<'a, const N: usize> {
-    rows: &'a [Chunk],
-    live: &'a [Chunk],
-    codes: &'a [u32],
+    lines: Lines<'a, N>,
     each: usize,
-    classes: &'a Classes<N>,
     best: &'a mut [u32],
 }
 
 impl<const N: usize> Kernel for MeetRest<'_, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
+        let Lines { rows, live, codes, classes } = self.lines;
         for (at, best) in self.best.iter_mut().enumerate() {
             for chunk in 1..self.each {
-                let codes = &self.codes[chunk * CHUNK_CODES..][..CHUNK_CODES];
+                let codes = &codes[chunk * CHUNK_CODES..][..CHUNK_CODES];
                 // Bits are in the order of their rules.
                 if *best < codes[0] {
                     break;
                 }
-                let row = |axis: usize| &self.rows[self.classes[axis][at] as usize + chunk];
-                let lines = [row(0), row(1), row(2), row(3), &self.live[chunk]];
-                *best = codes[simd.meet(lines, 0).1].min(*best);
+                let row = |axis: usize| &rows[classes[axis][at] as usize + chunk];
+                *best = codes[simd.meet([row(0), row(1), row(2), row(3), &live[chunk]], 0).1].min(*best);
             }
         }
     }

@@ -478,3 +478,5 @@ fn a_list_that_takes_more_than_it_may_is_an_error() {
     let built = Tables::build_with(vec![rule("10.0.0.0/8", 80, Action::Allow, 1)], &options);
     assert_eq!(built, Err(BuildError::TooLarge { max_bytes: 8 }));
 }
+
+mod parted;

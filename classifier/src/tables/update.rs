@@ -7,10 +7,15 @@ use super::{MAX_RULES, Tables};
 use crate::compiled::Compiled;
 use crate::delta::Delta;
 use crate::difference::{self, Differences};
+use crate::engine::{Changed, Reference, Replacements};
 use crate::{Addresses, BuildError, BuildOptions, Rule, RuleList, Verdict};
 
 /// Shorter lists are compiled anew when they change: that takes less than a millisecond, and lookups stay single.
 const MIN_SHARED: usize = 1 << 10;
+
+/// The part of a list's intervals that rules which took the place of others may have at once: where a batch has changed most sets
+/// by more than exceptions hold, compiling these rules for themselves takes as long as compiling all, and lookups then pay for both.
+const REWRITTEN: usize = 4;
 
 /// One change of a list. Positions count in the list as the changes before this one have left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +50,17 @@ impl Tables {
     /// lookups of just those addresses verify the rules that name them one by one from then on, at most 1,024, until 128
     /// addresses have changed.
     ///
-    /// Short lists of few addresses are compiled anew, and so are long ones after 64 insertions or removals, when a rule
-    /// for everything leaves that had others behind it, when more rules than that name a changed address, and when one leaves a cross product (up to 65,535 rules, some
-    /// milliseconds) where it decided in very many combinations, or after addresses have changed.
+    /// A rule that names another version of a set which the tables refer to ([`Addresses::Parted`]) costs
+    /// neither, where all rules that named the set before name the new version.
+    ///
+    /// Short lists of few addresses are compiled anew, and so are long ones
+    ///
+    /// * after 64 insertions or removals;
+    /// * when a rule for everything leaves that had others behind it;
+    /// * when more rules than that name a changed address;
+    /// * when replaced rules that differ in more addresses than that have a quarter of all intervals;
+    /// * when rules leave a cross product (up to 65,535 rules, some milliseconds) where they decided in very many combinations, or
+    ///   one of tables that refer to sets.
     ///
     /// # Errors
     /// [`BuildError`] as for [`Tables::build_with`].
@@ -99,17 +112,33 @@ impl Tables {
     }
 
     fn with(&self, update: Update, options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
-        let Update { rules, mut delta, compiled, .. } = update;
+        let Update { rules, mut delta, compiled, replaced, only_versions, mut gone, .. } = update;
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         if self.compiled.is_none() {
             return Ok(Self { rules, compiled: None, delta: None, level: self.level });
         }
-        let is_long = || self.rules.len() >= min_shared || intervals(&self.rules) >= min_shared;
-        let Some(compiled) = compiled.filter(|_| is_long()) else {
+        let is_long = |compiled: &Compiled| {
+            self.rules.len() >= min_shared || intervals(&self.rules, compiled.projection().is_none()) >= min_shared
+        };
+        let compiled = compiled.filter(|compiled| only_versions || is_long(compiled));
+        if !replaced.is_empty() {
+            delta.replace_versions();
+        }
+        gone.sort_unstable();
+        let without_gone = |compiled: Compiled| {
+            let Some(&(first, _)) = gone.first() else { return Some(compiled) };
+            let codes: Vec<u32> = gone.iter().map(|&(_, code)| code).collect();
+            compiled.without(&codes, &|| Some(delta.remaining(first, &rules)))
+        };
+        let compiled = compiled.and_then(|compiled| compiled.with(replaced, rules.iter()));
+        let Some(compiled) = compiled.and_then(without_gone) else {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
+        if only_versions && delta.exceptions().is_empty() {
+            return Ok(Self { rules, compiled: Some(compiled), delta: self.delta.clone(), level: self.level });
+        }
         if !delta.finish(&rules, options)? {
             return Self::build_with(rules.iter().cloned().collect(), options);
         }
@@ -117,13 +146,14 @@ impl Tables {
     }
 }
 
-/// Intervals of a list's sets: what compiling takes, beside the rules themselves.
-fn intervals(rules: &RuleList) -> usize {
-    let members = |addresses: &Addresses| match addresses {
-        Addresses::Any => 0,
-        Addresses::Set(set) => set.v4_intervals().len() + set.v6_intervals().len(),
+/// Intervals of a list's sets: what compiling takes, beside the rules themselves. With a projection it is not asked about large
+/// sets.
+fn intervals(rules: &RuleList, with_large: bool) -> usize {
+    let intervals = |addresses: &Addresses| match addresses {
+        Addresses::Parted(_) if !with_large => 0,
+        addresses => addresses.intervals(),
     };
-    rules.iter().map(|rule| members(&rule.src) + members(&rule.dst)).sum()
+    rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
 }
 
 /// Tables that are being changed.
@@ -134,6 +164,15 @@ struct Update {
     /// changes takes seconds, and would not be used.
     compiled: Option<Compiled>,
     differences: Differences,
+    /// Large sets that the compiled rules refer to, and that have other versions now.
+    replaced: Replacements,
+    /// Whether no rule has changed otherwise.
+    only_versions: bool,
+    /// Intervals of the rules that took the place of others, and how many of them are worth compiling for themselves.
+    rewritten: usize,
+    most_rewritten: Option<usize>,
+    /// Rules of the base that were taken out, by position and code. All at once, because one costs as much as all.
+    gone: Vec<(u32, u32)>,
 }
 
 impl Update {
@@ -143,6 +182,11 @@ impl Update {
             delta: tables.delta.as_deref().cloned().unwrap_or_else(Delta::new),
             compiled: tables.compiled.clone(),
             differences: Differences::default(),
+            replaced: Replacements::default(),
+            only_versions: true,
+            rewritten: 0,
+            most_rewritten: None,
+            gone: Vec::new(),
         }
     }
 
@@ -156,21 +200,50 @@ impl Update {
             Change::Replace { at, rule } => {
                 self.remove(*at);
                 self.insert(*at, rule);
+                self.rewritten += rule.src.intervals() + rule.dst.intervals();
             }
         }
-        if self.delta.is_full() {
+        if self.delta.is_full() || self.has_rewritten_much() {
             self.compiled = None;
         }
+    }
+
+    fn has_rewritten_much(&mut self) -> bool {
+        let rules = &self.rules;
+        let intervals = || rules.iter().map(|rule| rule.src.intervals() + rule.dst.intervals()).sum::<usize>();
+        // Few intervals are not worth the look at all rules.
+        self.rewritten > MIN_SHARED
+            && self.rewritten > *self.most_rewritten.get_or_insert_with(|| intervals() / REWRITTEN)
     }
 
     /// Whether the rule differs from the one at a position by a few addresses, which are exceptions from now on.
     fn excepts(&mut self, at: usize, rule: &Rule) -> bool {
         let before = &self.rules[at];
-        difference::same_but_addresses(before, rule)
-            && self.differences.between(before, rule).is_some_and(|changed| self.delta.except(&changed))
+        if !difference::same_but_addresses(before, rule) {
+            return false;
+        }
+        // Added rules are compiled by themselves.
+        let compiled = self.compiled.as_ref().filter(|_| !self.delta.has_added(position(at)));
+        let projection = compiled.and_then(Compiled::projection);
+        let mut changed = Changed::default();
+        for (axis, old, new, changed) in
+            [(0, &before.src, &rule.src, &mut changed.src), (1, &before.dst, &rule.dst, &mut changed.dst)]
+        {
+            match projection.map_or(Reference::Unchanged, |projection| projection.reference(axis, old, new)) {
+                Reference::Version(old, new) if self.replaced.note(axis, old, new) => {}
+                Reference::Version(..) | Reference::Another => return false,
+                Reference::Unchanged => {
+                    let Some(difference) = self.differences.between(old, new) else { return false };
+                    changed.clone_from(&difference);
+                }
+            }
+        }
+        self.only_versions &= changed.is_empty();
+        changed.is_empty() || self.delta.except(&changed)
     }
 
     fn insert(&mut self, at: usize, rule: &Rule) {
+        self.only_versions = false;
         assert!(at <= self.rules.len(), "an insertion at {at} of a list of {}", self.rules.len());
         self.rules.insert(at, rule.clone());
         if self.compiled.is_some() {
@@ -179,18 +252,17 @@ impl Update {
     }
 
     fn remove(&mut self, at: usize) {
+        self.only_versions = false;
         let rule = &self.rules[at];
+        self.replaced.remove(rule);
         let (action, is_any) = (rule.action, *rule == Rule::any(rule.action, rule.origin));
         self.rules.remove(at);
         let Some(compiled) = self.compiled.take() else { return };
-        let Some(base) = self.delta.remove(position(at)) else {
-            self.compiled = Some(compiled);
-            return;
-        };
+        let base = self.delta.remove(position(at));
         // Rules behind one for everything were not compiled.
-        let uncovers = is_any && at < self.rules.len();
-        let behind = || self.delta.behind(base, &self.rules);
-        self.compiled = if uncovers { None } else { compiled.without(Verdict::by(action, base).code(), &behind) };
+        let uncovers = base.is_some() && is_any && at < self.rules.len();
+        self.compiled = (!uncovers).then_some(compiled);
+        self.gone.extend(base.map(|base| (base, Verdict::by(action, base).code())));
     }
 }
 

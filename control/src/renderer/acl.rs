@@ -9,6 +9,7 @@
 //! Every interface has a table, an open one too: what is not bound is denied by the dataplane.
 
 mod allowance;
+mod classes;
 mod interned;
 mod large;
 mod node;

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, Services};
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PartedSet, Services};
 
 use self::kept::Kept;
 pub use self::lower::TooComplex;
@@ -108,7 +108,7 @@ impl PlainTransaction {
 /// Addresses that some rules name together.
 #[derive(Debug, Default)]
 struct Joined {
-    members: Vec<Arc<AddressSet>>,
+    members: Vec<Addresses>,
     lists: BTreeSet<ListId>,
 }
 
@@ -371,17 +371,26 @@ fn sets_of(list: &TieredList) -> impl Iterator<Item = &Arc<[SetId]>> {
     })
 }
 
-fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Arc<AddressSet>> {
-    join(sets.iter().filter_map(|set| all.get(set)).flat_map(Parts::sets).cloned().collect())
+/// The members of these sets together, in as few address sets as are worth a rule each. Two that are the same are one.
+fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Addresses> {
+    let (mut large, mut small) = (Vec::<Arc<PartedSet>>::new(), Vec::new());
+    for parts in sets.iter().filter_map(|set| all.get(set)) {
+        match parts.large() {
+            Some(set) if large.iter().any(|known| Arc::ptr_eq(known, set)) => {}
+            Some(set) => large.push(set.clone()),
+            None => small.extend(parts.sets().cloned()),
+        }
+    }
+    join(small).into_iter().map(Addresses::Set).chain(large.into_iter().map(Addresses::Parted)).collect()
 }
 
-/// The rules of a list with addresses in place of sets, one for each part.
+/// The rules of a list with addresses in place of sets.
 fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
     list.rules.iter().flat_map(|rule| {
         let peers: Vec<Option<Addresses>> = match &rule.peers {
             Peers::Any => vec![Some(Addresses::Any)],
             Peers::OwnNode => vec![None],
-            Peers::Sets(sets) => joined[sets].members.iter().map(|set| Some(Addresses::Set(set.clone()))).collect(),
+            Peers::Sets(sets) => joined[sets].members.iter().cloned().map(Some).collect(),
         };
         peers.into_iter().map(|peers| Tiered {
             tier: rule.tier,

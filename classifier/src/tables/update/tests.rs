@@ -3,7 +3,7 @@
 use super::super::tests::{choices, key, rule};
 use super::*;
 use crate::simd::Level;
-use crate::{Action, AddressSet, Key, OriginId, linear};
+use crate::{Action, AddressSet, Addresses, Key, OriginId, linear};
 
 /// Behind a rule for everything no rule can match, so none is compiled. When it goes, they have to be there.
 #[test]
@@ -135,4 +135,44 @@ fn a_list_that_shares_nothing_is_not_followed_change_by_change() {
     assert!(*before.changed_to(&after, &BuildOptions::default()).unwrap().rules() == *after);
     let scanned = Tables::scanned(list(0)).unwrap().changed_to(&after, &BuildOptions::default()).unwrap();
     assert!(scanned.compiled.is_none() && *scanned.rules() == *after);
+}
+
+/// A pod of the node goes: its rules leave the exit's list, and its address the sets of other rules.
+#[test]
+fn rules_leave_a_cross_product_together_also_after_addresses_have_entered_and_left_sets() {
+    let member = |at: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(0x0a02_0000 + 2 * at));
+    let set = |without: &[u32]| -> AddressSet { (0..600).filter(|at| !without.contains(at)).map(member).collect() };
+    let list = |first: u32, without: &[u32]| -> Vec<Rule> {
+        let members: Addresses = set(without).into();
+        let class = |of: u32| {
+            let src = format!("10.1.0.{of}/32");
+            (0..4u16).map(move |at| (src.clone(), at, of))
+        };
+        let rules = (first..20).flat_map(class).map(|(src, at, of)| {
+            let rule = rule(&src, 80 + at, if at == 3 { Action::Deny } else { Action::Allow }, of);
+            Rule { dst: if at < 2 { members.clone() } else { Addresses::Any }, ..rule }
+        });
+        rules.chain([Rule::any(Action::Deny, OriginId(99))]).collect()
+    };
+    let before = Tables::build(list(0, &[])).unwrap();
+    assert!(before.describe().contains("cross product"), "{}", before.describe());
+    // Ascending, the last of them the point that a class is known by: the highest members of the set.
+    let gone: Vec<u32> = (590..600).collect();
+    let mut tables = before;
+    for first in 0..8u32 {
+        let without = &gone[gone.len() - first as usize..];
+        let present = list(first, without);
+        tables = tables.changed_to(&present, &BuildOptions::default()).unwrap();
+        let shared = tables.delta.as_ref().is_some_and(|delta| !delta.exceptions().is_empty() && delta.changes().1 > 0);
+        assert!(shared || first == 0, "built anew for class {first}: {}", tables.describe());
+        for of in 0..20u32 {
+            for to in (580..600).chain([0, 1, 300]) {
+                for port in 79..85 {
+                    let src = std::net::Ipv4Addr::from(0x0a01_0000 + of).into();
+                    let key = Key::new(src, member(to), crate::protocol::TCP, 40_000, port);
+                    assert_eq!(tables.lookup(&key), linear::scan(&present, &key), "{key:?} without {first}");
+                }
+            }
+        }
+    }
 }

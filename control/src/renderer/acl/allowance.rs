@@ -15,10 +15,9 @@ pub(super) struct Allowance {
     pub(super) denied: Vec<(Services, OriginId)>,
 }
 
-/// Whether the address is one of the peers. Looks at the ends first: where a large group is in parts, all but one of the
-/// rules that stand for it are done with that.
+/// Whether the address is one of the peers. Looks at the ends first: most sets are done with that.
 pub(super) fn names(peers: &Addresses, address: IpAddr) -> bool {
-    let Addresses::Set(set) = peers else { return true };
+    let Addresses::Set(set) = peers else { return peers.contains(address) };
     let between = match address {
         IpAddr::V4(v4) => {
             let (all, point) = (set.v4_intervals(), u32::from(v4));

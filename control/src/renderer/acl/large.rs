@@ -6,11 +6,15 @@
 //!
 //!  REBUILD_AT changes old --> a thread compiles the list as it is now --> the next change starts from that
 //! ```
-//! A set with all pods of a cluster changes with nearly every event. Compiling takes about 70 ns an interval, 5 ms for a
-//! node's exit with 80,000 of them, where 1 ms an event is promised; so the classifier keeps what was compiled, and verifies the
-//! rules that name one of the few addresses that have changed since. When these become many the list is compiled again,
-//! beside, one list at a time, so that it takes one core at most; events go on from the old tables meanwhile. Whether and when a
-//! build is ready shows only in the time that events and lookups take: the rules, and so the answers, are the same.
+//! Sets of more than 4,096 intervals are not compiled where a table names few others: the tables refer to them, so an event that
+//! changes such a set puts its new version in and is done (`PartedSet` of the classifier).
+//!
+//! A node's exit names hundreds of smaller sets, and one of them changes with nearly every event. Compiling takes about 70 ns an
+//! interval, 5 ms for a node's exit with 80,000 of them, where 1 ms an event is promised; so the classifier keeps what was
+//! compiled, and verifies the rules that name one of the few addresses that have changed since. When these become many the list
+//! is compiled again, beside, one list at a time, so that it takes one core at most; events go on from the old tables meanwhile.
+//! Whether and when a build is ready shows only in the time that events and lookups take: the rules, and so the answers, are the
+//! same.
 //!
 //! A change of rules is compiled while its event waits, because nothing else is right for it. With 80,000 intervals at a
 //! node's exit and 1,000 pods in each group, a policy takes 0.6 ms, which grows to 1.5 ms while the rules that were added since
@@ -29,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use bulkhead_classifier::{Addresses, BuildError, BuildOptions, Rule, Tables};
+use bulkhead_classifier::{BuildError, BuildOptions, Change, Rule, Tables};
 
 use crate::object::PodName;
 
@@ -141,6 +145,22 @@ impl Compiled {
         }
     }
 
+    /// The tables of a list that differs from that of these tables in these rules; none when that needs more than to follow them.
+    pub(super) fn replaced(&self, changes: &[Change], beside: &mut Beside) -> Option<Self> {
+        let large = self.large.as_ref().filter(|large| large.rebuilt.is_none())?;
+        let options = BuildOptions { cancelled: &|| true, ..beside.options() };
+        let tables = self.tables.update(changes, &options).ok()?;
+        beside.work.followed += 1;
+        Some(Self::followed(large.age, tables))
+    }
+
+    /// Tables that have followed those of an age.
+    fn followed(since: u32, tables: Tables) -> Self {
+        // What refers to very large sets, and to nothing else that has changed, is as good as new.
+        let age = if tables.is_whole() { 0 } else { since.saturating_add(1) };
+        Self { tables: Arc::new(tables), large: Some(Large { age, rebuilt: None }) }
+    }
+
     fn follow(&self, large: &Large, rules: &[Rule], beside: &mut Beside) -> Result<Self, BuildError> {
         // What was compiled last has the fewest changes to hold, whatever they are.
         let (from, since) = match &large.rebuilt {
@@ -156,17 +176,12 @@ impl Compiled {
         let changed = from.changed_to(rules, &BuildOptions { cancelled: &cancelled, ..beside.options() });
         let counter = if compiles.into_inner() { &mut beside.work.built } else { &mut beside.work.followed };
         *counter += 1;
-        let large = Large { age: since.saturating_add(1), ..Large::new() };
-        Ok(Self { tables: Arc::new(changed?), large: Some(large) })
+        Ok(Self::followed(since, changed?))
     }
 }
 
 fn intervals(rules: &[Rule]) -> usize {
-    let intervals = |addresses: &Addresses| match addresses {
-        Addresses::Any => 0,
-        Addresses::Set(set) => set.v4_intervals().len() + set.v6_intervals().len(),
-    };
-    rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
+    rules.iter().map(|rule| rule.src.intervals() + rule.dst.intervals()).sum()
 }
 
 /// Whose tables a build is for: who has the interface keeps it, whatever becomes of its list meanwhile.

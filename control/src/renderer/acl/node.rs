@@ -16,7 +16,16 @@ use super::rules::{Changes, LocalId, NodeRules};
 use super::{AclTable, Attachment, Interface, NodeTables, PodChanges};
 use crate::object::{Node, PodName};
 use crate::origin::Origins;
+use crate::renderer::plain::{PlainList, PlainPod};
 use crate::renderer::{Instead, Refusal};
+
+/// A table of pods' interfaces.
+#[derive(Clone, Debug)]
+struct Local {
+    compiled: Compiled,
+    /// The ingress list that the table ends with; none where it is not known to.
+    ingress: Option<Arc<PlainList>>,
+}
 
 /// The renderer of one node.
 #[derive(Debug)]
@@ -25,7 +34,7 @@ pub(super) struct NodeRenderer {
     published: Option<Arc<NodeTables>>,
     rules: NodeRules,
     node_addresses: Vec<IpAddr>,
-    compiled: AHashMap<LocalId, Compiled>,
+    compiled: AHashMap<LocalId, Local>,
     /// The pods whose tables are large, with what decided them: the next tables follow those.
     large: AHashMap<PodName, LocalId>,
     /// The number that decides each pod's table, as it is bound.
@@ -99,11 +108,13 @@ impl NodeRenderer {
         }
         if let Some(locals) = locals {
             self.compiled = locals;
-            let large = |id: &LocalId| self.compiled[id].is_large();
+            let large = |id: &LocalId| self.compiled[id].compiled.is_large();
             self.large = self.rules.ids().iter().filter(|(_, id)| large(id)).map(|(k, id)| (k.clone(), *id)).collect();
-            self.bind();
+            if self.pending.interfaces || !self.rebind() {
+                self.bind();
+            }
         }
-        let locals = self.large.iter().map(|(name, id)| (Owner::Pod(name.clone()), &self.compiled[id]));
+        let locals = self.large.iter().map(|(name, id)| (Owner::Pod(name.clone()), &self.compiled[id].compiled));
         self.beside.begin(locals.chain(self.global.iter().map(|global| (Owner::Exit, global))));
     }
 
@@ -128,48 +139,51 @@ impl NodeRenderer {
     }
 
     /// The tables of the pods' interfaces.
-    fn locals(&mut self) -> AHashMap<LocalId, Compiled> {
-        let mut compiled: AHashMap<LocalId, Compiled> = AHashMap::new();
-        let mut pods: AHashMap<LocalId, Vec<&PodName>> = AHashMap::new();
-        self.rules.ids().iter().for_each(|(name, id)| pods.entry(*id).or_default().push(name));
+    fn locals(&mut self) -> AHashMap<LocalId, Local> {
+        let mut locals: AHashMap<LocalId, Local> = AHashMap::new();
+        // The large tables that one of the pods had which now have the same.
+        let mut before: AHashMap<LocalId, LocalId> = AHashMap::new();
+        for (name, &id) in self.rules.ids().iter().filter(|(_, id)| self.stale || !self.compiled.contains_key(*id)) {
+            if let Some(&large) = self.large.get(name) {
+                before.entry(id).or_insert(large);
+            }
+        }
         for (name, &id) in self.rules.ids() {
-            if compiled.contains_key(&id) {
+            if locals.contains_key(&id) {
                 continue;
             }
-            let tables = match self.compiled.get(&id).filter(|_| !self.stale) {
-                Some(tables) => tables.clone(),
+            let local = match self.compiled.get(&id).filter(|_| !self.stale) {
+                Some(known) => known.clone(),
                 None => {
-                    // The large tables that one of the pods had which now have the same.
-                    let large = |name: &&PodName| self.compiled.get(self.large.get(*name)?);
-                    let rules = self.rules.local_rules(&self.rules.pods()[name], id);
-                    let built = Compiled::of(rules, || pods[&id].iter().find_map(large), &mut self.beside);
-                    match built {
-                        Ok(tables) => {
+                    let before = before.get(&id).and_then(|before| Some((*before, self.compiled.get(before)?)));
+                    match local(&self.rules, (id, &self.rules.pods()[name]), before, self.stale, &mut self.beside) {
+                        Ok(local) => {
                             self.refused.remove(&id);
-                            tables
+                            local
                         }
                         Err(why) => {
-                            let (tables, refusal) = self.instead_of_local(id, &pods[&id], &why);
+                            let (compiled, refusal) = self.instead_of_local(id, &why);
                             self.beside.work.refused += 1;
                             self.refused.insert(id, refusal);
-                            tables
+                            Local { compiled, ingress: None }
                         }
                     }
                 }
             };
-            compiled.insert(id, tables);
+            locals.insert(id, local);
         }
-        self.refused.retain(|id, _| compiled.contains_key(id));
+        self.refused.retain(|id, _| locals.contains_key(id));
         self.bound.clone_from(self.rules.ids());
-        compiled
+        locals
     }
 
-    /// What these pods get whose tables do not fit: the last ones, if all had the same.
-    fn instead_of_local(&self, id: LocalId, pods: &[&PodName], why: &BuildError) -> (Compiled, Refusal) {
-        let old = |name: &&PodName| self.bound.get(*name).copied();
-        let last = old(&pods[0]).filter(|last| pods.iter().all(|name| old(name) == Some(*last)));
+    /// What the pods of a number get whose tables do not fit: the last ones, if all had the same.
+    fn instead_of_local(&self, id: LocalId, why: &BuildError) -> (Compiled, Refusal) {
+        let mut old =
+            self.rules.ids().iter().filter(|(_, of)| **of == id).map(|(name, _)| self.bound.get(name).copied());
+        let last = old.next().flatten().filter(|last| old.all(|old| old == Some(*last)));
         let last = last.filter(|last| !is_closed(self.refused.get(last)));
-        let last = last.and_then(|last| Some((last, self.compiled.get(&last)?)));
+        let last = last.and_then(|last| Some((last, &self.compiled.get(&last)?.compiled)));
         let tables = instead(last.map(|(_, tables)| tables), || {
             last.map(|(old, _)| self.rules.denied_locally(id, old)).unwrap_or_default()
         });
@@ -198,14 +212,40 @@ impl NodeRenderer {
         self.beside.wait(|owner| now(owner, large, compiled, global));
     }
 
+    /// Puts the compiled tables in the place of those that the same interfaces were bound to. Returns whether that is all: whether
+    /// those that shared a table still do, and no others.
+    fn rebind(&mut self) -> bool {
+        let pods = self.interfaces.len().saturating_sub(2);
+        let mut now: Vec<Option<LocalId>> = vec![None; self.local_tables.len()];
+        for (interface, &id) in self.interfaces[..pods].iter().zip(self.rules.ids().values()) {
+            match now.get_mut(interface.table) {
+                Some(table @ None) => *table = Some(id),
+                Some(table) if *table == Some(id) => {}
+                _ => return false,
+            }
+        }
+        let mut different: Vec<_> = now.iter().flatten().collect();
+        different.sort_unstable();
+        different.dedup();
+        if different.len() < now.len() {
+            return false;
+        }
+        for (table, id) in self.local_tables.iter_mut().zip(now.iter().flatten()) {
+            table.tables = self.compiled[id].compiled.tables.clone();
+        }
+        true
+    }
+
     /// Binds the interfaces to the compiled tables.
     fn bind(&mut self) {
         let (mut tables, mut interfaces) = (Vec::new(), Vec::new());
         let mut position = AHashMap::new();
         for ((name, config), id) in self.rules.pods().iter().zip(self.rules.ids().values()) {
             let table = *position.entry(id).or_insert_with(|| {
-                tables
-                    .push(AclTable { name: format!("local:{name}").into(), tables: self.compiled[id].tables.clone() });
+                tables.push(AclTable {
+                    name: format!("local:{name}").into(),
+                    tables: self.compiled[id].compiled.tables.clone(),
+                });
                 tables.len() - 1
             });
             interfaces.push(Interface {
@@ -248,13 +288,38 @@ impl NodeRenderer {
         let node_changed = node.is_some_and(|node| self.set_node(node));
         let changes = self.rules.apply(resync, pods);
         let all = node_changed || self.generation == 0;
-        self.pending = Changes { locals: changes.locals || all, global: changes.global || all };
+        self.pending = Changes {
+            locals: changes.locals || all,
+            interfaces: changes.interfaces || all,
+            global: changes.global || all,
+        };
         self.stale = node_changed;
         if !self.pending.is_empty() {
             self.compile();
             self.publish();
         }
     }
+}
+
+/// The table of the pods of a number, after the one that they had before, if that was large. `stale` says that the node has other
+/// addresses.
+fn local(
+    rules: &NodeRules,
+    (id, pod): (LocalId, &PlainPod),
+    before: Option<(LocalId, &Local)>,
+    stale: bool,
+    beside: &mut Beside,
+) -> Result<Local, BuildError> {
+    let replaced = before.filter(|_| !stale).and_then(|(old, local)| {
+        let len = local.compiled.tables.rules().len();
+        let changes = rules.replaced((old, local.ingress.as_ref()?), (id, pod.ingress.as_ref()?), len)?;
+        local.compiled.replaced(&changes, beside)
+    });
+    let compiled = match replaced {
+        Some(compiled) => compiled,
+        None => Compiled::of(rules.local_rules(pod, id), || Some(&before?.1.compiled), beside)?,
+    };
+    Ok(Local { compiled, ingress: pod.ingress.clone() })
 }
 
 /// What is told of tables that do not fit. Their interface has the last ones that did, and denies whatever these do not know: a
@@ -279,12 +344,12 @@ fn instead(last: Option<&Compiled>, denied: impl FnOnce() -> Vec<Rule>) -> Compi
 fn now<'a>(
     owner: &Owner,
     large: &AHashMap<PodName, LocalId>,
-    compiled: &'a mut AHashMap<LocalId, Compiled>,
+    compiled: &'a mut AHashMap<LocalId, Local>,
     global: &'a mut Option<Compiled>,
 ) -> Option<&'a mut Compiled> {
     match owner {
         Owner::Exit => global.as_mut(),
-        Owner::Pod(name) => compiled.get_mut(large.get(name)?),
+        Owner::Pod(name) => Some(&mut compiled.get_mut(large.get(name)?)?.compiled),
     }
 }
 

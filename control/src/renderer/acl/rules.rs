@@ -21,19 +21,14 @@
 //! Where a list has rules of the Admin tier, its own-node rule stands behind them instead of first.
 //!
 //! Pods whose tables would be the same share one.
-//!
-//! **Work follows the change.** What a class allows towards each local address is worked out once per rule list and kept
-//! as a number in a row with one cell per pod. A list that changed for other destinations only gives the same row, and
-//! then no local table is looked at.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use ahash::AHashMap;
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PortRange, Rule};
+use bulkhead_classifier::{Action, AddressSet, Addresses, Change, OriginId, PortRange, Rule};
 
-use super::allowance::{Allowance, names};
+use super::allowance::Allowance;
+use super::classes::{Classes, EgressClass, Restrictions};
 use super::interned::Interned;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
@@ -43,38 +38,22 @@ use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 pub(super) type LocalId = u64;
 
 /// What decides a pod's table.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct LocalKey {
     ingress: Option<u64>,
-    /// For each class that is restricted towards the pod: its sources, and what they may do.
-    restrictions: Vec<(SourcesId, AllowanceId)>,
+    restrictions: RestrictionsId,
 }
 
-/// Stands for a set of source addresses. A number is never given to another set.
-type SourcesId = u64;
-
-/// Stands for a [`Allowance`]. A number is never given to another one.
-type AllowanceId = u64;
-
-/// The class may do everything.
-const OPEN: AllowanceId = 0;
-
-/// Local pods with the same egress rules.
-#[derive(Clone, Debug)]
-struct EgressClass {
-    list: Arc<PlainList>,
-    sources: Arc<AddressSet>,
-    v4: (SourcesId, Arc<AddressSet>),
-    v6: (SourcesId, Arc<AddressSet>),
-    /// What the class may do towards each pod, in the order of the pods, for its IPv4 and its IPv6 address.
-    reach: Arc<[[AllowanceId; 2]]>,
-}
+/// Stands for [`Restrictions`]. A number is never given to others.
+type RestrictionsId = u64;
 
 /// What a transaction changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Whether any pod came, went or has another table now, or a pod's addresses changed.
+    /// Whether any pod has another table now.
     pub(super) locals: bool,
+    /// Whether any pod came, went, or has other addresses.
+    pub(super) interfaces: bool,
     /// Whether the node-exit table changed.
     pub(super) global: bool,
 }
@@ -91,23 +70,17 @@ impl Changes {
 pub(super) struct NodeRules {
     node_addresses: Arc<AddressSet>,
     pods: BTreeMap<PodName, Arc<PlainPod>>,
-    /// Sorted by each class's first pod.
-    classes: Vec<EgressClass>,
-    /// The pods that the classes' rows are about, in their order.
-    columns: Vec<(PodName, Vec<IpAddr>)>,
+    classes: Classes,
     ids: BTreeMap<PodName, LocalId>,
     keys: Interned<LocalKey>,
-    reach: Interned<Allowance>,
-    sources: AHashMap<Arc<AddressSet>, SourcesId>,
-    source_sets: AHashMap<SourcesId, Arc<AddressSet>>,
-    sources_given: SourcesId,
+    restrictions: Interned<Restrictions>,
 }
 
 impl NodeRules {
     /// How many numbers stand for values.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
-        self.keys.len() + self.reach.len() + self.sources.len()
+        self.keys.len() + self.restrictions.len() + self.classes.interned()
     }
 
     /// The pods with their configuration, sorted.
@@ -149,124 +122,9 @@ impl NodeRules {
         if !configs {
             return Changes::default();
         }
-        let (rows, global) = self.rebuild_classes(interfaces);
+        let (rows, global) = self.classes.group(&self.pods, interfaces);
         let keys = self.rebuild_keys(rows || interfaces, pods);
-        Changes { locals: keys || interfaces, global }
-    }
-
-    /// Groups the pods by their egress rules. Returns whether what the classes may do towards local pods changed, and
-    /// whether anything about the classes changed.
-    fn rebuild_classes(&mut self, addresses_changed: bool) -> (bool, bool) {
-        let mut order: Vec<(Arc<PlainList>, Vec<IpAddr>)> = Vec::new();
-        let mut at_revision: AHashMap<u64, usize> = AHashMap::new();
-        for config in self.pods.values() {
-            let Some(list) = &config.egress else { continue };
-            let at = *at_revision.entry(list.revision).or_insert_with(|| {
-                order.push((list.clone(), Vec::new()));
-                order.len() - 1
-            });
-            order[at].1.extend(&config.addresses);
-        }
-        // In their order, which is that of the rules: a pod may come or go that leaves every set of sources as it is, since
-        // another one has its address, and yet another class is the first.
-        let row = |class: &EgressClass| (class.v4.0, class.v6.0, class.reach.clone());
-        let (old_rows, old_order): (Vec<_>, Vec<_>) =
-            self.classes.iter().map(|class| (row(class), class.list.revision)).unzip();
-        let mut old: AHashMap<u64, EgressClass> =
-            std::mem::take(&mut self.classes).into_iter().map(|class| (class.list.revision, class)).collect();
-        let mut changed = order.len() != old.len();
-        let places = if addresses_changed { self.move_columns() } else { Vec::new() };
-        for (list, addresses) in order {
-            let sources: AddressSet = addresses.into_iter().collect();
-            let before = old.remove(&list.revision);
-            let same = before.as_ref().filter(|class| *class.sources == sources && !addresses_changed);
-            changed |= same.is_none();
-            let same = same.cloned().or_else(|| {
-                let mut like = old.values().filter(|class| *class.sources == sources && !addresses_changed);
-                self.follow(like.next()?, &list)
-            });
-            let class = same.unwrap_or_else(|| self.new_class(list, sources, before.as_ref(), &places));
-            self.classes.push(class);
-        }
-        changed |= !self.classes.iter().map(|class| class.list.revision).eq(old_order);
-        (!self.classes.iter().map(row).eq(old_rows), changed)
-    }
-
-    /// Makes the columns those of the present pods. Returns where each of them stood before, none for a pod that is new or has
-    /// other addresses.
-    fn move_columns(&mut self) -> Vec<Option<usize>> {
-        let mut before = self.columns.iter().enumerate().peekable();
-        let places = self.pods.iter().map(|(name, pod)| {
-            while before.next_if(|(_, (old, _))| old < name).is_some() {}
-            let (at, _) = before.next_if(|(_, (old, _))| old == name).filter(|(_, (_, old))| *old == pod.addresses)?;
-            Some(at)
-        });
-        let places = places.collect();
-        self.columns = self.pods.iter().map(|(name, pod)| (name.clone(), pod.addresses.clone())).collect();
-        places
-    }
-
-    /// The class with another list, when that says the same about every pod of the node: what an event of another node
-    /// comes to in a list that names large groups.
-    fn follow(&self, before: &EgressClass, list: &Arc<PlainList>) -> Option<EgressClass> {
-        let (old, new) = (&before.list.rules, &list.rules);
-        let same =
-            |(a, b): (&PlainRule, &PlainRule)| a.action == b.action && a.origin == b.origin && a.services == b.services;
-        if before.list.own_node != list.own_node || old.len() != new.len() || !old.iter().zip(new).all(same) {
-            return None;
-        }
-        let pairs = old.iter().zip(new).map(|(a, b)| (&a.peers, &b.peers));
-        let changed: Vec<_> = pairs.filter(|(a, b)| a != b).collect();
-        let mut addresses = self.pods.values().flat_map(|pod| pod.addresses.iter().copied());
-        addresses
-            .all(|address| changed.iter().all(|(a, b)| names(a, address) == names(b, address)))
-            .then(|| EgressClass { list: list.clone(), ..before.clone() })
-    }
-
-    /// A class of these sources. What the same list allowed towards pods that are as they were is taken from `before`, by their
-    /// `places` there.
-    fn new_class(
-        &mut self,
-        list: Arc<PlainList>,
-        sources: AddressSet,
-        before: Option<&EgressClass>,
-        places: &[Option<usize>],
-    ) -> EgressClass {
-        let (v4, v6) = (sources.only_v4(), sources.only_v6());
-        let families = |v4: &AddressSet, v6: &AddressSet| (v4.is_empty(), v6.is_empty());
-        let before = before.filter(|before| families(&before.v4.1, &before.v6.1) == families(&v4, &v6));
-        let kept = |at: usize| before?.reach.get((*places.get(at)?)?).copied();
-        // Most pods are named by the same rules, the last one alone: what those allow is worked out once.
-        let mut by_naming: AHashMap<Vec<usize>, AllowanceId> = AHashMap::new();
-        let mut naming = Vec::new();
-        let mut towards = |pod: &PlainPod, is_v4: bool, sources: &AddressSet| {
-            let mut addresses = pod.addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4);
-            let Some(address) = addresses.next().filter(|_| !sources.is_empty()) else { return OPEN };
-            naming.clear();
-            naming.extend((0..list.rules.len()).filter(|&at| names(&list.rules[at].peers, address)));
-            if let Some(&reach) = by_naming.get(naming.as_slice()) {
-                return reach;
-            }
-            let reach = Allowance::of(&list.rules, &naming).map_or(OPEN, |reach| self.reach.id(reach));
-            by_naming.insert(naming.clone(), reach);
-            reach
-        };
-        let row = self.pods.values().enumerate();
-        let row = row.map(|(at, pod)| kept(at).unwrap_or_else(|| [towards(pod, true, &v4), towards(pod, false, &v6)]));
-        let reach: Vec<[AllowanceId; 2]> = row.collect();
-        let (v4, v6) = (self.sources_id(v4), self.sources_id(v6));
-        EgressClass { list, sources: Arc::new(sources), v4, v6, reach: reach.into() }
-    }
-
-    fn sources_id(&mut self, set: AddressSet) -> (SourcesId, Arc<AddressSet>) {
-        if let Some((set, &id)) = self.sources.get_key_value(&set) {
-            return (id, set.clone());
-        }
-        self.sources_given += 1;
-        let set = Arc::new(set);
-        self.sources.insert(set.clone(), self.sources_given);
-        self.source_sets.insert(self.sources_given, set.clone());
-        (self.sources_given, set)
+        Changes { locals: keys || interfaces, interfaces, global }
     }
 
     /// Works out the keys: of all pods when the classes' rows changed, else of the transaction's pods. Returns whether
@@ -274,9 +132,12 @@ impl NodeRules {
     fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PlainPod>>)]) -> bool {
         let mut changed = false;
         if all {
-            let keys: Vec<_> = self.pods.values().enumerate().map(|(at, config)| self.key(at, config)).collect();
-            let ids: BTreeMap<_, _> =
-                self.pods.keys().zip(keys).map(|(name, key)| (name.clone(), self.keys.id(key))).collect();
+            let mut ids = BTreeMap::new();
+            for (at, (name, config)) in self.pods.iter().enumerate() {
+                let restrictions = self.restrictions.id(self.classes.restrictions(at));
+                let ingress = config.ingress.as_ref().map(|list| list.revision);
+                ids.insert(name.clone(), self.keys.id(LocalKey { ingress, restrictions }));
+            }
             changed = ids != self.ids;
             self.ids = ids;
             self.sweep();
@@ -287,7 +148,7 @@ impl NodeRules {
             let Some(key) = self.keys.get(id) else { continue };
             let ingress = config.ingress.as_ref().map(|list| list.revision);
             if key.ingress != ingress {
-                let key = LocalKey { ingress, restrictions: key.restrictions.clone() };
+                let key = LocalKey { ingress, ..**key };
                 *id = self.keys.id(key);
                 changed = true;
             }
@@ -296,38 +157,26 @@ impl NodeRules {
         changed
     }
 
-    fn key(&self, at: usize, config: &PlainPod) -> LocalKey {
-        let mut restrictions = Vec::new();
-        for class in &self.classes {
-            let [v4, v6] = class.reach[at];
-            restrictions.extend((v4 != OPEN).then_some((class.v4.0, v4)));
-            restrictions.extend((v6 != OPEN).then_some((class.v6.0, v6)));
-        }
-        LocalKey { ingress: config.ingress.as_ref().map(|list| list.revision), restrictions }
-    }
-
     /// Forgets what no class has any more.
     fn sweep(&mut self) {
-        let classes = &self.classes;
-        self.reach.sweep(|| classes.iter().flat_map(|class| class.reach.iter().flatten()).copied().collect());
-        let live: ahash::AHashSet<_> = classes.iter().flat_map(|class| [class.v4.0, class.v6.0]).collect();
-        self.sources.retain(|_, id| live.contains(id));
-        self.source_sets.retain(|id, _| live.contains(id));
-        self.keys.sweep(|| self.ids.values().copied().collect());
+        self.classes.sweep();
+        let (ids, keys) = (&self.ids, &mut self.keys);
+        keys.sweep(|| ids.values().copied().collect());
+        self.restrictions.sweep(|| ids.values().filter_map(|id| Some(keys.get(id)?.restrictions)).collect());
     }
 
+    /// The sources that are restricted, with what they may do; none when the key is not in use any more.
     fn restrictions<'a>(
         &'a self,
-        key: &'a LocalKey,
-    ) -> impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Allowance>)> {
-        key.restrictions
-            .iter()
-            .filter_map(|&(sources, reach)| Some((self.source_sets.get(&sources)?, self.reach.get(&reach)?)))
+        key: &LocalKey,
+    ) -> Option<impl Iterator<Item = (&'a Arc<AddressSet>, &'a Arc<Allowance>)> + use<'a>> {
+        let restrictions = self.restrictions.get(&key.restrictions)?;
+        Some(restrictions.iter().filter_map(|restriction| self.classes.restriction(restriction)))
     }
 
     /// The local sources that any egress rules restrict.
     pub(super) fn restricted(&self) -> AddressSet {
-        self.classes.iter().fold(AddressSet::default(), |all, class| all.union(&class.sources))
+        self.classes.sources()
     }
 
     /// Denials of what an exit whose rules restrict the sources `known` would let through: all from the others that are
@@ -337,13 +186,13 @@ impl NodeRules {
             let origin = class.list.rules.last()?.origin;
             denial(class.sources.subtract(known), origin)
         };
-        self.classes.iter().filter_map(denial).collect()
+        self.classes.all().iter().filter_map(denial).collect()
     }
 
     /// Denials of what the table of the number `old` would let through in the place of another's: all from sources that it does
     /// not restrict, and the other does.
     pub(super) fn denied_locally(&self, id: LocalId, old: LocalId) -> Vec<Rule> {
-        let key = |id| self.keys.get(&id).map(|key| self.restrictions(key));
+        let key = |id| self.keys.get(&id).and_then(|key| self.restrictions(key));
         let sources = key(old).into_iter().flatten().map(|(sources, _)| sources);
         let known = sources.fold(AddressSet::default(), |all, sources| all.union(sources));
         let denial = |(sources, allowance): (&Arc<AddressSet>, &Arc<Allowance>)| {
@@ -357,8 +206,9 @@ impl NodeRules {
     pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
+        let restrictions = self.restrictions(key).expect("that of a pod's restrictions too");
         let Some(ingress) = &pod.ingress else {
-            for (sources, allowance) in self.restrictions(key) {
+            for (sources, allowance) in restrictions {
                 rules.extend(allowance.rules.iter().map(|(services, action, origin)| Rule {
                     src: Addresses::Set(sources.clone()),
                     services: services.clone(),
@@ -373,23 +223,37 @@ impl NodeRules {
         let own_node = ingress.own_node.filter(|_| !self.node_addresses.is_empty()).map(|at| (at, own_node));
         // No class has the node's addresses among its sources, so that it comes first where it may.
         rules.extend(own_node.iter().filter(|(at, _)| *at == 0).map(|(_, rule)| rule.clone()));
-        for (sources, allowance) in self.restrictions(key) {
+        for (sources, allowance) in restrictions {
             rules.extend(allowance.denied.iter().map(|(services, origin)| Rule {
                 src: Addresses::Set(sources.clone()),
                 services: services.clone(),
                 ..Rule::any(Action::Deny, *origin)
             }));
         }
-        let listed = |rule: &PlainRule| Rule {
-            src: rule.peers.clone(),
-            services: rule.services.clone(),
-            ..Rule::any(rule.action, rule.origin)
-        };
         let (before, after) = ingress.rules.split_at(own_node.as_ref().map_or(0, |(at, _)| *at));
-        rules.extend(before.iter().map(listed));
+        rules.extend(before.iter().map(from_peers));
         rules.extend(own_node.filter(|(at, _)| *at > 0).map(|(_, rule)| rule));
-        rules.extend(after.iter().map(listed));
+        rules.extend(after.iter().map(from_peers));
         rules
+    }
+
+    /// How the table of one number becomes that of another, when only sets of the ingress list have changed. `rules` is how many rules
+    /// the table has. None when more has changed.
+    pub(super) fn replaced(
+        &self,
+        (old_id, old): (LocalId, &PlainList),
+        (id, new): (LocalId, &PlainList),
+        rules: usize,
+    ) -> Option<Vec<Change>> {
+        let [before, after] = [self.keys.get(&old_id)?, self.keys.get(&id)?];
+        // With the own node among its rules the list is not the end of the table.
+        let is_end = old.own_node == new.own_node && new.own_node.is_none_or(|at| at == 0);
+        if before.restrictions != after.restrictions || !is_end || old.rules.len() != new.rules.len() {
+            return None;
+        }
+        let first = rules.checked_sub(new.rules.len())?;
+        let different = old.rules.iter().zip(&new.rules).enumerate().filter(|(_, (old, new))| old != new);
+        Some(different.map(|(at, (_, new))| Change::Replace { at: first + at, rule: from_peers(new) }).collect())
     }
 
     /// The rules of the node-exit table.
@@ -399,9 +263,9 @@ impl NodeRules {
         let own_node = Rule { dst, ..Rule::any(Action::Allow, Origins::OWN_NODE) };
         let knows_node = !self.node_addresses.is_empty();
         // One rule serves all classes, unless one of them asks other rules first.
-        let first = knows_node && self.classes.iter().all(|class| class.list.own_node == Some(0));
-        rules.extend((first && !self.classes.is_empty()).then(|| own_node.clone()));
-        for class in &self.classes {
+        let first = knows_node && self.classes.all().iter().all(|class| class.list.own_node == Some(0));
+        rules.extend((first && !self.classes.all().is_empty()).then(|| own_node.clone()));
+        for class in self.classes.all() {
             let src = Addresses::Set(class.sources.clone());
             let listed = |rule: &PlainRule| Rule {
                 src: src.clone(),
@@ -425,4 +289,9 @@ impl NodeRules {
 fn denial(sources: AddressSet, origin: OriginId) -> Option<Rule> {
     let denies = !sources.is_empty();
     denies.then(|| Rule { src: sources.into(), ..Rule::any(Action::Deny, origin) })
+}
+
+/// A rule of a pod's ingress list in its table.
+fn from_peers(rule: &PlainRule) -> Rule {
+    Rule { src: rule.peers.clone(), services: rule.services.clone(), ..Rule::any(rule.action, rule.origin) }
 }

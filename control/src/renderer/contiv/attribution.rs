@@ -215,10 +215,10 @@ fn behind(list: &PlainList, own_node: &AddressSet, about: &PeerRule) -> Vec<Orig
 
 /// Whether all of the network is among the addresses.
 fn covers(addresses: &Addresses, network: Option<IpNet>) -> bool {
-    match (addresses, network) {
-        (Addresses::Any, _) => true,
-        (Addresses::Set(_), None) => false,
-        (Addresses::Set(set), Some(net)) => contains(set, net),
+    match (addresses.members(), network) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(set), Some(net)) => contains(set, net),
     }
 }
 
@@ -231,13 +231,13 @@ fn contains(set: &AddressSet, network: IpNet) -> bool {
 
 /// Whether some of the network is among the addresses.
 fn meets(addresses: &Addresses, network: Option<IpNet>) -> bool {
-    match (addresses, network) {
-        (Addresses::Any, _) => true,
-        (Addresses::Set(set), None) => !set.is_empty(),
-        (Addresses::Set(set), Some(IpNet::V4(net))) => {
+    match (addresses.members(), network) {
+        (None, _) => true,
+        (Some(set), None) => !set.is_empty(),
+        (Some(set), Some(IpNet::V4(net))) => {
             overlaps(set.v4_intervals(), u32::from(net.network()), u32::from(net.broadcast()))
         }
-        (Addresses::Set(set), Some(IpNet::V6(net))) => {
+        (Some(set), Some(IpNet::V6(net))) => {
             overlaps(set.v6_intervals(), u128::from(net.network()), u128::from(net.broadcast()))
         }
     }

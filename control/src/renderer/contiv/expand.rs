@@ -79,10 +79,8 @@ fn allows(
 }
 
 fn networks(addresses: &Addresses) -> impl Iterator<Item = Option<IpNet>> + '_ {
-    let (any, set) = match addresses {
-        Addresses::Any => (Some(None), None),
-        Addresses::Set(set) => (None, Some(set)),
-    };
+    let set = addresses.members();
+    let any = set.is_none().then_some(None);
     any.into_iter().chain(set.into_iter().flat_map(|set| set.prefixes().map(Some)))
 }
 

@@ -41,9 +41,9 @@ pub fn six_tuples(rule: &Rule) -> impl Iterator<Item = SixTuple> + '_ {
 }
 
 fn prefixes(addresses: &Addresses) -> Box<dyn Iterator<Item = Option<IpNet>> + '_> {
-    match addresses {
-        Addresses::Any => Box::new(std::iter::once(None)),
-        Addresses::Set(set) => Box::new(set.prefixes().map(Some)),
+    match addresses.members() {
+        None => Box::new(std::iter::once(None)),
+        Some(set) => Box::new(set.prefixes().map(Some)),
     }
 }
 

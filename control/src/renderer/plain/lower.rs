@@ -142,10 +142,8 @@ pub(in crate::renderer) fn subtract(piece: &Product, hole: &Product) -> Vec<Prod
 }
 
 fn addresses(addresses: &Addresses) -> AddressSet {
-    match addresses {
-        Addresses::Any => [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())].into_iter().collect(),
-        Addresses::Set(set) => AddressSet::clone(set),
-    }
+    let any = || [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())].into_iter().collect();
+    addresses.members().map_or_else(any, AddressSet::clone)
 }
 
 fn service_set(services: &Services) -> ServiceSet {

@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Weak};
 
 use ahash::{AHashMap, RandomState};
-use bulkhead_classifier::AddressSet;
+use bulkhead_classifier::{AddressSet, PartedSet};
 
 use super::parts::size;
 
@@ -30,6 +30,9 @@ const WORTH_SWEEPING: usize = 256;
 #[derive(Debug, Default)]
 pub(in crate::renderer) struct Shared {
     known: AHashMap<u64, Weak<AddressSet>>,
+    /// Sets of more than one part.
+    parted: AHashMap<u64, Weak<PartedSet>>,
+    live_parted: usize,
     keys: RandomState,
     /// How many were in use when those that are gone were last forgotten.
     live: usize,
@@ -56,7 +59,7 @@ impl Shared {
     /// How many it remembers.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.known.len()
+        self.known.len() + self.parted.len()
     }
 
     /// The set, or the one in use with the same members.
@@ -81,6 +84,24 @@ impl Shared {
                 set
             }
         }
+    }
+
+    /// The set of these parts, or the one in use that has just these.
+    pub(super) fn parted(&mut self, parts: Vec<Arc<AddressSet>>) -> Arc<PartedSet> {
+        let key = self.keys.hash_one(parts.iter().map(|part| Arc::as_ptr(part).addr()).collect::<Vec<_>>());
+        let same = |like: &Arc<PartedSet>| {
+            like.parts().len() == parts.len() && like.parts().iter().zip(&parts).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        if let Some(like) = self.parted.get(&key).and_then(Weak::upgrade).filter(same) {
+            return like;
+        }
+        if self.parted.len() >= 2 * self.live_parted + WORTH_SWEEPING {
+            self.parted.retain(|_, set| set.strong_count() > 0);
+            self.live_parted = self.parted.len();
+        }
+        let set = Arc::new(PartedSet::new(parts));
+        self.parted.insert(key, Arc::downgrade(&set));
+        set
     }
 
     /// The set after a change, which is made once for all that have the set.

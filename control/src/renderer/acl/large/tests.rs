@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bulkhead_classifier::{
-    Action, AddressSet, Key, OriginId, PortRange, Service, ServiceSet, Verdict, linear, protocol,
+    Action, AddressSet, Addresses, Key, OriginId, PortRange, Service, ServiceSet, Verdict, linear, protocol,
 };
 use proptest::prelude::*;
 
@@ -108,7 +108,8 @@ fn a_build_serves_the_tables_that_its_owner_has_now_unless_they_are_younger() {
         beside.wait(|owner| (*owner == pod).then_some(&mut tables));
         assert_eq!(tables.large.as_ref().unwrap().rebuilt.is_some(), served);
         let next = Compiled::of(last.clone(), || Some(&tables), &mut beside).unwrap();
-        let age = if served { more + 2 } else { 1 };
+        // Tables of the very list have nothing to follow.
+        let age = if served { more + 2 } else { 0 };
         assert_eq!(next.large.as_ref().map(|large| large.age), Some(age));
         for probe in 0..2 * MEMBERS {
             assert_eq!(next.tables.lookup(&key(probe, 80)), scan(&last, &key(probe, 80)));
@@ -159,12 +160,12 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        12 => prop::collection::vec(0..2 * MEMBERS, 1..8).prop_map(Step::Flip),
+        30 => prop::collection::vec(0..2 * MEMBERS, 1..8).prop_map(Step::Flip),
         1 => prop::collection::vec(0..2 * MEMBERS, 100..300).prop_map(Step::Flip),
         2 => (80u16..90).prop_map(Step::Port),
         2 => Just(Step::Wait),
     ];
-    prop::collection::vec(step, 30..90)
+    prop::collection::vec(step, 40..100)
 }
 
 #[test]

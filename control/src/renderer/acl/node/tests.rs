@@ -1,6 +1,8 @@
 //! Tables that do not fit.
 
-use bulkhead_classifier::{Action, Addresses, Key, OriginId, PortRange, Service, Services, protocol};
+use bulkhead_classifier::{
+    Action, AddressSet, Addresses, Key, OriginId, PartedSet, PortRange, Service, Services, protocol,
+};
 
 use super::*;
 use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
@@ -116,6 +118,33 @@ fn tables_that_stay_let_nothing_through_from_sources_that_they_do_not_know() {
     renderer.render(false, &pods(&[("new", "10.0.0.6", (None, Some(list(60, &[]))))]), None);
     assert!(to_web(&renderer, "10.0.0.5") && !to_web(&renderer, "10.0.0.6") && to_web(&renderer, "10.9.9.9"));
     assert_eq!(told(&renderer), [("x/web".into(), Instead::LastGood)]);
+}
+
+/// The table in its place does not end with that list.
+#[test]
+fn a_list_that_does_not_fit_is_not_followed_where_the_last_table_stays() {
+    let version = |members: u32| {
+        let address = |at: u32| IpAddr::from((0x1e00_0000 + 2 * at).to_be_bytes());
+        Addresses::Parted(Arc::new(PartedSet::new(vec![Arc::new((0..members).map(address).collect::<AddressSet>())])))
+    };
+    // All of the same policy.
+    let web = |revision, allowed: &[(Addresses, u16)]| {
+        let list = PlainList { revision, rules: list(1, allowed).rules.clone(), own_node: None };
+        pods(&[("web", "10.0.0.1", (Some(Arc::new(list)), None))])
+    };
+    let one = |at: u16| (Addresses::prefix(address(&format!("10.8.0.{at}")).into()), 90 + at);
+    let fits: Vec<_> = (0..5).map(one).chain([(version(2_000), 80)]).collect();
+    let mut renderer = renderer(&[]);
+    renderer.render(false, &web(1, &fits), None);
+    let huge = |at: u32| IpAddr::from((0x1400_0000 + 2 * at).to_be_bytes());
+    let huge = Addresses::from((0..6_000).map(huge).collect::<AddressSet>());
+    for (revision, members) in [(2, 2_000), (3, 2_001), (4, 2_002)] {
+        renderer.render(false, &web(revision, &[(huge.clone(), 70), (version(members), 80)]), None);
+        assert_eq!(told(&renderer), [("x/web".into(), Instead::LastGood)], "{members} members");
+        let to_web = |src, port| passes(&renderer, Some("web"), src, "10.0.0.1", port);
+        assert_eq!([70, 80, 90].map(|port| to_web("20.0.0.0", port)), [false; 3]);
+        assert!(to_web("30.0.0.0", 80) && !to_web("30.0.15.160", 80) && to_web("10.8.0.4", 94));
+    }
 }
 
 #[test]

@@ -1,0 +1,224 @@
+//! A compiled list of one family: which structure it became, and which of its rules were taken out since.
+
+use std::sync::Arc;
+
+use super::address::{Address, Fields};
+use super::cross::{self, Cross};
+use super::plan;
+use super::pruning::Pruned;
+use super::removal::Remaining;
+use super::rules::{LiveRules, Protocols};
+use super::segments::{self, Segments};
+use super::vectors::Vectors;
+use super::{Axes, Block, Cost};
+use crate::simd::{Chunk, Simd};
+use crate::{BuildError, BuildOptions, Rule};
+
+/// The rules of one family, compiled. A copy shares everything but what was taken out since.
+#[derive(Clone, Debug)]
+pub(crate) struct Family<A> {
+    matcher: Arc<Matcher<A>>,
+    retracted: Retracted,
+}
+
+/// Rules that were taken out after the build.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Retracted {
+    /// The bits of the candidates that are left, chunk by chunk.
+    live: Vec<Chunk>,
+    /// The codes that no longer count, ascending.
+    codes: Vec<u32>,
+}
+
+impl Retracted {
+    /// Clears the bits of direct rules, which `place` finds: a chunk and a place in that.
+    fn clear(&mut self, codes: &[u32], place: impl Fn(u32) -> Option<(usize, usize)>) {
+        for (chunk, at) in codes.iter().filter_map(|&code| place(code)) {
+            self.live[chunk].0[at / 64] &= !(1 << (at % 64));
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Matcher<A> {
+    Cross(Axes<A>, Cross),
+    Pruned(Pruned<A>),
+    Vectors(Axes<A>, Vectors<A>),
+    Segments(Segments<A>),
+}
+
+/// What the compiler may choose from. Tests forbid structures to see the others work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    /// The most cells of a cross product.
+    pub(crate) cells: usize,
+    /// Whether each class of an address may have a tree of its own.
+    pub(crate) pruned: bool,
+    /// The longest list whose rules are all direct.
+    pub(crate) all_direct: usize,
+    /// The most bits that small tuples are dissolved into.
+    pub(crate) dissolved: usize,
+    /// Forces segments of so many rules.
+    pub(crate) segment: Option<usize>,
+}
+
+impl Choice {
+    /// One bit for each of at most 64 rules.
+    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None };
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self {
+            cells: cross::MAX_CELLS,
+            pruned: true,
+            all_direct: plan::ALL_DIRECT,
+            dissolved: plan::DISSOLVED,
+            segment: None,
+        }
+    }
+}
+
+impl<A: Address> Family<A> {
+    pub(crate) fn build(
+        rules: &[Rule],
+        protocols: &Protocols,
+        options: &BuildOptions<'_>,
+        choice: Choice,
+    ) -> Result<Self, BuildError> {
+        options.proceed()?;
+        let live = LiveRules::new(rules, protocols);
+        let whole = match choice.segment {
+            Some(_) => Err(BuildError::TooComplex),
+            None => Self::whole(&live, options, choice),
+        };
+        let is_short = live.rules.len() <= choice.segment.unwrap_or(segments::SEGMENT);
+        match whole {
+            Err(BuildError::TooComplex | BuildError::TooLarge { .. }) if choice.segment.is_some() || !is_short => {
+                let segments = Segments::build(&live, options, choice.segment.unwrap_or(segments::SEGMENT))?;
+                let chunks = segments.chunks();
+                Ok(Self::new(Matcher::Segments(segments), chunks))
+            }
+            built => built,
+        }
+    }
+
+    fn new(matcher: Matcher<A>, chunks: usize) -> Self {
+        let live = vec![Chunk([u64::MAX; 8]); chunks];
+        Self { matcher: Arc::new(matcher), retracted: Retracted { live, codes: Vec::new() } }
+    }
+
+    /// The whole list in one structure.
+    fn whole(live: &LiveRules<'_, A>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
+        let family = if let Some((axes, cross)) = Cross::build(live, options, choice.cells)? {
+            Self::new(Matcher::Cross(axes, cross), 0)
+        } else if let Some(pruned) = Pruned::build(live, options, choice)? {
+            Self::new(Matcher::Pruned(pruned), 0)
+        } else {
+            let (axes, vectors) = Vectors::build(live, options, choice)?;
+            let chunks = vectors.chunks();
+            Self::new(Matcher::Vectors(axes, vectors), chunks)
+        };
+        let max_bytes = options.max_bytes;
+        if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
+    }
+
+    /// The same rules without those of these codes; none when only another build can do that. `remaining` is asked where it is
+    /// needed, and says none where that is not known.
+    pub(crate) fn without<'a>(
+        &self,
+        codes: &[u32],
+        protocols: &Protocols,
+        remaining: &dyn Fn() -> Option<Remaining<'a>>,
+    ) -> Option<Self> {
+        let mut family = self.clone();
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => {
+                let held: Vec<u32> = codes.iter().copied().filter(|&code| cross.holds(code)).collect();
+                if held.is_empty() {
+                    return Some(family);
+                }
+                let cross = cross.without(axes, &held, &remaining()?, protocols)?;
+                return Some(Self { matcher: Arc::new(Matcher::Cross(axes.clone(), cross)), ..family });
+            }
+            Matcher::Pruned(_) => {}
+            Matcher::Vectors(_, vectors) => family.retracted.clear(codes, |code| vectors.place(code)),
+            Matcher::Segments(segments) => family.retracted.clear(codes, |code| segments.place(code)),
+        }
+        let gone = &mut family.retracted.codes;
+        gone.extend(codes);
+        gone.sort_unstable();
+        Some(family)
+    }
+
+    /// The verdict codes of a block.
+    #[inline(always)]
+    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> [u32; N] {
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => cross.decide(&axes.classes(simd, block), block.len),
+            Matcher::Pruned(pruned) => pruned.decide(simd, block, &self.retracted.codes),
+            Matcher::Vectors(axes, vectors) => {
+                let Retracted { live, codes } = &self.retracted;
+                vectors.decide(simd, &axes.classes(simd, block), block, live, codes)
+            }
+            Matcher::Segments(segments) => segments.decide(simd, block, &self.retracted.live),
+        }
+    }
+
+    /// The verdict code of one packet. Not a block of one: what goes through an array in memory has to be stored before
+    /// it is loaded, which took half of the time.
+    #[inline(always)]
+    pub(crate) fn decide_one<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => cross.decide_one(axes.classes_of(simd, packet)),
+            Matcher::Pruned(pruned) => pruned.decide_one(simd, packet, &self.retracted.codes),
+            Matcher::Vectors(axes, vectors) => {
+                let Retracted { live, codes } = &self.retracted;
+                vectors.decide_one(simd, axes.classes_of(simd, packet), packet, live, codes)
+            }
+            Matcher::Segments(segments) => segments.decide_one(simd, packet, &self.retracted.live),
+        }
+    }
+
+    /// What one packet costs.
+    pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
+        match &*self.matcher {
+            Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
+            Matcher::Pruned(pruned) => pruned.cost(simd, packet),
+            Matcher::Vectors(axes, vectors) => {
+                Cost { steps: axes.depth(), ..vectors.cost(axes.classes_of(simd, packet), packet) }
+            }
+            Matcher::Segments(segments) => segments.cost(simd, packet, &self.retracted.live),
+        }
+    }
+
+    /// The most that a packet costs.
+    pub(crate) fn worst_case(&self) -> Cost {
+        match &*self.matcher {
+            Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
+            Matcher::Pruned(pruned) => pruned.worst_case(),
+            Matcher::Vectors(axes, vectors) => Cost { steps: axes.depth(), ..vectors.worst_case() },
+            Matcher::Segments(segments) => segments.worst_case(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => axes.bytes() + cross.bytes(),
+            Matcher::Pruned(pruned) => pruned.bytes(),
+            Matcher::Vectors(axes, vectors) => axes.bytes() + vectors.bytes(),
+            Matcher::Segments(segments) => segments.bytes(),
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => {
+                format!("cross product of {} cells, {} search steps", cross.cells(), axes.depth())
+            }
+            Matcher::Pruned(pruned) => pruned.describe(),
+            Matcher::Vectors(axes, vectors) => format!("{}, {} search steps", vectors.describe(), axes.depth()),
+            Matcher::Segments(segments) => segments.describe(),
+        }
+    }
+}

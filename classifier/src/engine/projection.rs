@@ -1,0 +1,304 @@
+//! Tables that refer to very large sets instead of being compiled for their members.
+//!
+//! ```text
+//!   address --search tree of the other sets' borders--> piece  -.
+//!          `--member of large set 0, 1, ...?----------> bits   -+--> bits * pieces + piece: a point of a small axis,
+//!                                                                     which is what the list is compiled for
+//! ```
+//! No rule tells two addresses with the same point apart, so the engine compiles a list in which points stand for addresses. What
+//! enters or leaves a large set changes which point an address has, and nothing of what was compiled: another version of the set is
+//! put in the place of the one before. A list of 100 rules that names 100,000 pods is as small as one that names none.
+//!
+//! What it costs is a second search for each lookup, a binary one in the set that all tables share. (A search tree for the
+//! addresses of each table is quicker for one table alone; a hundred of them are 200 MB, which no cache holds and every event
+//! rebuilds.)
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use super::address::Address;
+use super::axis::{Axis, Classed};
+use crate::addresses::Place;
+use crate::simd::Simd;
+use crate::{AddressSet, Addresses, PartedSet, Rule};
+
+/// The most large sets of one axis that are referred to; further ones are compiled like small ones. Each is another search, and
+/// doubles the points.
+const MAX_SETS: usize = 4;
+
+/// The most intervals of points that a list's sets may become on one axis. With more, what the list is compiled for is no
+/// smaller than the addresses that the large sets would add: the tables of a busy node's exit.
+const MAX_INTERVALS: usize = 1 << 13;
+
+/// The points of one axis of one family.
+#[derive(Clone, Debug)]
+pub(crate) struct Points<A> {
+    /// From an address to its piece among the borders of the other sets.
+    axis: Arc<Axis<A>>,
+    pieces: u32,
+}
+
+impl<A: Address> Points<A> {
+    /// The pieces that these sets cut the addresses into.
+    fn new<'a>(sets: impl Iterator<Item = &'a [(A, A)]>) -> (Self, Vec<A>)
+    where
+        A: 'a,
+    {
+        let mut lasts: Vec<A> = Vec::new();
+        for &(first, last) in sets.flatten() {
+            lasts.extend(first.previous());
+            lasts.extend((last < A::LAST).then_some(last));
+        }
+        lasts.sort_unstable();
+        lasts.dedup();
+        let pieces = u32::try_from(lasts.len() + 1).expect("at most two for each of MAX_INTERVALS");
+        let axis = Axis::new(Classed { lasts: lasts.clone(), class_of: (0..pieces).collect() });
+        (Self { axis: Arc::new(axis), pieces }, lasts)
+    }
+
+    #[inline(always)]
+    fn point<S: Simd>(&self, simd: S, sets: &[Arc<PartedSet>], address: A) -> A {
+        let piece = self.axis.class(simd, address);
+        let mut bits = 0;
+        for (at, set) in (0u32..).zip(sets) {
+            bits |= u32::from(A::is_in(set, address)) << at;
+        }
+        A::from(bits * self.pieces + piece)
+    }
+
+    /// The points of a set whose borders were cut at these places.
+    fn of_set(&self, lasts: &[A], intervals: &[(A, A)], sets: usize) -> Vec<(A, A)> {
+        let piece = |point: A| u32::try_from(lasts.partition_point(|&last| last < point)).expect("fewer than pieces");
+        let pieces: Vec<_> = intervals.iter().map(|&(first, last)| (piece(first), piece(last))).collect();
+        let each = |bits: u32| {
+            let begin = bits * self.pieces;
+            pieces.iter().map(move |&(first, last)| (A::from(begin + first), A::from(begin + last)))
+        };
+        (0..1 << sets).flat_map(each).collect()
+    }
+
+    /// The points of the large set number `at`.
+    fn of_large(&self, at: usize, sets: usize) -> Vec<(A, A)> {
+        let with = (0..1u32 << sets).filter(|bits| bits >> at & 1 != 0);
+        with.map(|bits| (A::from(bits * self.pieces), A::from(bits * self.pieces + (self.pieces - 1)))).collect()
+    }
+}
+
+/// Something for each set of some rules, by where the set is.
+type ByPlace<T> = HashMap<Place, T, RandomState>;
+
+/// One axis: the large sets that are referred to, and the points of both families.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    sets: Vec<Arc<PartedSet>>,
+    pub(super) v4: Points<u32>,
+    pub(super) v6: Points<u128>,
+}
+
+impl Side {
+    /// The axis that one address field of the rules needs, and the points of each of its sets by where that is; none when it names
+    /// no large set, or so many others that it is not worth it.
+    fn new(rules: &[Rule], field: fn(&Rule) -> &Addresses) -> Option<(Self, ByPlace<Addresses>)> {
+        let mut sets: Vec<Arc<PartedSet>> = Vec::new();
+        let mut others: ByPlace<&AddressSet> = HashMap::default();
+        for addresses in rules.iter().map(field) {
+            match addresses {
+                Addresses::Any => {}
+                Addresses::Parted(set) if sets.iter().any(|known| Arc::ptr_eq(known, set)) => {}
+                Addresses::Parted(set) if sets.len() < MAX_SETS => sets.push(set.clone()),
+                Addresses::Parted(set) => drop(others.insert(Arc::as_ptr(set).addr(), set.flat())),
+                Addresses::Set(set) => drop(others.insert(Arc::as_ptr(set).addr(), set)),
+            }
+        }
+        let count = |of: fn(&AddressSet) -> usize| others.values().map(|set| of(set)).sum::<usize>() << sets.len();
+        let (v4, v6) = (count(|set| set.v4_intervals().len()), count(|set| set.v6_intervals().len()));
+        if sets.is_empty() || v4.max(v6) > MAX_INTERVALS {
+            return None;
+        }
+        let (v4, v4_lasts) = Points::new(others.values().map(|set| set.v4_intervals()));
+        let (v6, v6_lasts) = Points::new(others.values().map(|set| set.v6_intervals()));
+        let mut points = ByPlace::default();
+        for (&place, set) in &others {
+            let v4 = v4.of_set(&v4_lasts, set.v4_intervals(), sets.len());
+            let v6 = v6.of_set(&v6_lasts, set.v6_intervals(), sets.len());
+            points.insert(place, AddressSet::of_intervals(v4, v6).into());
+        }
+        for (at, set) in sets.iter().enumerate() {
+            let (v4, v6) = (v4.of_large(at, sets.len()), v6.of_large(at, sets.len()));
+            points.insert(Arc::as_ptr(set).addr(), AddressSet::of_intervals(v4, v6).into());
+        }
+        Some((Self { sets, v4, v6 }, points))
+    }
+}
+
+/// What turns addresses into points.
+#[derive(Clone, Debug)]
+pub(crate) struct Projection {
+    src: Option<Side>,
+    dst: Option<Side>,
+}
+
+impl Projection {
+    /// The projection that a list needs, and the list in points; none when it names no large set, or when it is compiled for
+    /// the addresses themselves.
+    pub(crate) fn of(rules: &[Rule]) -> Option<(Self, Vec<Rule>)> {
+        let large = |addresses: &Addresses| matches!(addresses, Addresses::Parted(_));
+        if !rules.iter().any(|rule| large(&rule.src) || large(&rule.dst)) {
+            return None;
+        }
+        let (src, dst) = (Side::new(rules, |rule| &rule.src), Side::new(rules, |rule| &rule.dst));
+        if src.is_none() && dst.is_none() {
+            return None;
+        }
+        let points = |side: &Option<(Side, ByPlace<Addresses>)>, addresses: &Addresses| {
+            let points = side.as_ref().and_then(|(_, points)| points.get(&addresses.place()?));
+            points.unwrap_or(addresses).clone()
+        };
+        let projected = rules.iter().map(|rule| Rule {
+            src: points(&src, &rule.src),
+            dst: points(&dst, &rule.dst),
+            ..rule.clone()
+        });
+        let projected = projected.collect();
+        Some((Self { src: src.map(|(side, _)| side), dst: dst.map(|(side, _)| side) }, projected))
+    }
+
+    /// The points of a packet's source and destination.
+    #[inline(always)]
+    pub(crate) fn points<A: Address, S: Simd>(&self, simd: S, src: A, dst: A) -> (A, A) {
+        let point = |side: &Option<Side>, address| {
+            side.as_ref().map_or(address, |side| A::points(side).point(simd, &side.sets, address))
+        };
+        (point(&self.src, src), point(&self.dst, dst))
+    }
+
+    /// The most search steps that a packet costs beside those of the compiled list: of the trees, and halvings of the sets.
+    pub(crate) fn steps(&self) -> usize {
+        let halvings = |set: &Arc<PartedSet>| (usize::BITS - set.intervals().leading_zeros()) as usize;
+        let side = |side: &Side| {
+            side.v4.axis.depth().max(side.v6.axis.depth()) + side.sets.iter().map(halvings).sum::<usize>()
+        };
+        self.src.iter().chain(&self.dst).map(side).sum()
+    }
+
+    /// Heap bytes, without the large sets.
+    pub(crate) fn bytes(&self) -> usize {
+        self.src.iter().chain(&self.dst).map(|side| side.v4.axis.bytes() + side.v6.axis.bytes()).sum()
+    }
+
+    /// What becomes of a compiled rule that names other addresses on an axis (0 for sources, 1 for destinations).
+    pub(crate) fn reference<'a>(&self, axis: usize, old: &'a Addresses, new: &'a Addresses) -> Reference<'a> {
+        match (old, new) {
+            (Addresses::Parted(old), Addresses::Parted(new)) if Arc::ptr_eq(old, new) => Reference::Unchanged,
+            (Addresses::Parted(old), Addresses::Parted(new)) if self.refers(axis, old) => Reference::Version(old, new),
+            (Addresses::Parted(old), _) if self.refers(axis, old) => Reference::Another,
+            (_, Addresses::Parted(new)) if self.refers(axis, new) => Reference::Another,
+            _ => Reference::Unchanged,
+        }
+    }
+
+    /// Whether the set is one of those that are referred to on an axis.
+    fn refers(&self, axis: usize, set: &Arc<PartedSet>) -> bool {
+        let side = [&self.src, &self.dst][axis].as_ref();
+        side.is_some_and(|side| side.sets.iter().any(|known| Arc::ptr_eq(known, set)))
+    }
+}
+
+/// Whether a compiled rule refers to the same large set as before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reference<'a> {
+    /// It does, or it refers to none.
+    Unchanged,
+    /// It referred to the first set, in whose place the second may be put for all rules.
+    Version(&'a Arc<PartedSet>, &'a Arc<PartedSet>),
+    /// It was not compiled for what it names now.
+    Another,
+}
+
+/// Large sets that are replaced by other versions.
+///
+/// **Invariant.** A compiled rule that names a set which the projection refers to was compiled for that set. So a rule must not come to
+/// name such a set otherwise: neither by its own change nor by that of the set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Replacements {
+    /// By axis.
+    all: [Vec<Replacement>; 2],
+}
+
+#[derive(Clone, Debug)]
+struct Replacement {
+    old: Arc<PartedSet>,
+    new: Arc<PartedSet>,
+    /// How many compiled rules name the new one instead of the old one.
+    rules: usize,
+}
+
+impl Replacements {
+    /// Whether nothing is replaced.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.iter().all(Vec::is_empty)
+    }
+
+    /// Notes that a compiled rule names `new` on an axis instead of `old`, which the projection refers to. Returns false when
+    /// another rule says otherwise.
+    pub(crate) fn note(&mut self, axis: usize, old: &Arc<PartedSet>, new: &Arc<PartedSet>) -> bool {
+        let known = self.all[axis].iter_mut().find(|known| Arc::ptr_eq(&known.old, old));
+        match known {
+            Some(known) => {
+                let agrees = Arc::ptr_eq(&known.new, new);
+                known.rules += usize::from(agrees);
+                agrees
+            }
+            None => {
+                self.all[axis].push(Replacement { old: old.clone(), new: new.clone(), rules: 1 });
+                true
+            }
+        }
+    }
+
+    /// Notes that a rule is taken out, which may be one of those that were noted.
+    pub(crate) fn remove(&mut self, rule: &Rule) {
+        for (all, addresses) in self.all.iter_mut().zip([&rule.src, &rule.dst]) {
+            let Addresses::Parted(set) = addresses else { continue };
+            let named = all.iter_mut().filter(|one| Arc::ptr_eq(&one.new, set));
+            named.for_each(|one| one.rules = one.rules.saturating_sub(1));
+        }
+    }
+
+    /// The projection with the new versions. None when a rule of the changed list does not agree: one that still names an old one,
+    /// or one that names a new one and was not compiled for the old one.
+    pub(crate) fn apply<'a>(
+        self,
+        projection: &Projection,
+        rules: impl Iterator<Item = &'a Rule>,
+    ) -> Option<Projection> {
+        let mut named = self.all.each_ref().map(|all| vec![0; all.len()]);
+        for rule in rules {
+            for ((all, named), addresses) in self.all.iter().zip(&mut named).zip([&rule.src, &rule.dst]) {
+                let Addresses::Parted(set) = addresses else { continue };
+                if all.iter().any(|one| Arc::ptr_eq(&one.old, set)) {
+                    return None;
+                }
+                for (one, count) in all.iter().zip(named) {
+                    *count += usize::from(Arc::ptr_eq(&one.new, set));
+                }
+            }
+        }
+        let agrees =
+            |(all, named): (&Vec<Replacement>, &Vec<usize>)| all.iter().map(|one| one.rules).eq(named.iter().copied());
+        if !self.all.iter().zip(&named).all(agrees) {
+            return None;
+        }
+        let mut projection = projection.clone();
+        for (all, side) in self.all.iter().zip([&mut projection.src, &mut projection.dst]) {
+            for set in side.iter_mut().flat_map(|side| &mut side.sets) {
+                if let Some(one) = all.iter().find(|one| Arc::ptr_eq(&one.old, set)) {
+                    *set = one.new.clone();
+                }
+            }
+        }
+        Some(projection)
+    }
+}

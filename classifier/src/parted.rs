@@ -1,0 +1,259 @@
+//! Very large address sets, in parts that their versions share.
+//!
+//! ```text
+//!  the set of all pods       [ part | part | part | ... ]      Arc<AddressSet> each, ascending
+//!                                     |
+//!  one pod later             [  ''  | part'|  ''  | ... ]      copies one part, whatever the set's size
+//! ```
+//! Rules that name a large set refer to one object, which also answers whether an address is a member. A table therefore does not
+//! have to be compiled for the members of such a set, and 100 tables that name it hold it once.
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use crate::AddressSet;
+use crate::addresses::{Point, interval_among, interval_contains, normalise};
+
+/// A set of addresses in parts. Two are equal when they have the same members in the same parts.
+pub struct PartedSet {
+    parts: Vec<Arc<AddressSet>>,
+    v4: Family<u32>,
+    v6: Family<u128>,
+    /// All members, for whoever cannot work with parts.
+    flat: OnceLock<AddressSet>,
+}
+
+/// The parts that have members of one family.
+#[derive(Debug, Default)]
+pub(crate) struct Family<A> {
+    /// The lowest member of each part, ascending.
+    firsts: Vec<A>,
+    /// The part's place among all parts.
+    at: Vec<usize>,
+}
+
+impl PartedSet {
+    /// The set of the members of all parts.
+    ///
+    /// Parts that do not ascend, or overlap, are made one: the set has the same members then, but shares nothing.
+    pub fn new(parts: Vec<Arc<AddressSet>>) -> Self {
+        Self::in_order(parts).unwrap_or_else(|parts| {
+            let all = parts.iter().fold(AddressSet::default(), |all, part| all.union(part));
+            Self::in_order(vec![Arc::new(all)]).unwrap_or_else(|_| unreachable!("one part is in order"))
+        })
+    }
+
+    fn in_order(parts: Vec<Arc<AddressSet>>) -> Result<Self, Vec<Arc<AddressSet>>> {
+        let v4 = Family::new(parts.iter().map(|part| part.v4_intervals()));
+        let v6 = Family::new(parts.iter().map(|part| part.v6_intervals()));
+        match (v4, v6) {
+            (Some(v4), Some(v6)) => Ok(Self { parts, v4, v6, flat: OnceLock::new() }),
+            _ => Err(parts),
+        }
+    }
+
+    /// The parts, ascending.
+    pub fn parts(&self) -> &[Arc<AddressSet>] {
+        &self.parts
+    }
+
+    /// Whether the address is a member. Logarithmic in the number of intervals.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.v4().contains(u32::from(address)),
+            IpAddr::V6(address) => self.v6().contains(u128::from(address)),
+        }
+    }
+
+    /// The IPv4 members.
+    #[inline]
+    pub(crate) fn v4(&self) -> Members<'_, u32> {
+        Members { parts: &self.parts, family: &self.v4, intervals: AddressSet::v4_intervals }
+    }
+
+    /// The IPv6 members.
+    #[inline]
+    pub(crate) fn v6(&self) -> Members<'_, u128> {
+        Members { parts: &self.parts, family: &self.v6, intervals: AddressSet::v6_intervals }
+    }
+
+    /// All members as one set, which is made when it is first asked for and kept as long as this set.
+    pub fn flat(&self) -> &AddressSet {
+        self.flat.get_or_init(|| {
+            let v4 = self.parts.iter().flat_map(|part| part.v4_intervals().iter().copied());
+            let v6 = self.parts.iter().flat_map(|part| part.v6_intervals().iter().copied());
+            AddressSet::of_intervals(v4.collect(), v6.collect())
+        })
+    }
+
+    /// How many intervals the parts have.
+    pub fn intervals(&self) -> usize {
+        self.parts.iter().map(|part| part.v4_intervals().len() + part.v6_intervals().len()).sum()
+    }
+
+    /// The members of one of the sets and not of both. Reads only parts that the two do not share.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> AddressSet {
+        let own = |all: &[Arc<AddressSet>], others: &[Arc<AddressSet>]| {
+            // Shared parts mostly have the same place in both.
+            let shared = |(at, part): (usize, &Arc<AddressSet>)| {
+                others.get(at).is_some_and(|other| Arc::ptr_eq(part, other))
+                    || others.iter().any(|other| Arc::ptr_eq(part, other))
+            };
+            let own = all.iter().enumerate().filter(|&(at, part)| !shared((at, part))).map(|(_, part)| part);
+            own.cloned().collect::<Vec<_>>()
+        };
+        let (mine, theirs) = (own(&self.parts, &other.parts), own(&other.parts, &self.parts));
+        match (&mine[..], &theirs[..]) {
+            ([], []) => AddressSet::default(),
+            ([mine], [theirs]) => mine.difference(theirs),
+            _ => Self::new(mine).flat().difference(Self::new(theirs).flat()),
+        }
+    }
+}
+
+impl<A: Point> Family<A> {
+    /// None when the parts do not ascend.
+    fn new<'a>(parts: impl Iterator<Item = &'a [(A, A)]>) -> Option<Self>
+    where
+        A: 'a,
+    {
+        let mut family = Self { firsts: Vec::new(), at: Vec::new() };
+        let mut end: Option<A> = None;
+        for (at, intervals) in parts.enumerate() {
+            let (Some(first), Some(last)) = (intervals.first(), intervals.last()) else { continue };
+            if end.is_some_and(|end| first.0 <= end) {
+                return None;
+            }
+            end = Some(last.1);
+            family.firsts.push(first.0);
+            family.at.push(at);
+        }
+        Some(family)
+    }
+}
+
+/// The members of one family.
+pub(crate) struct Members<'a, A> {
+    parts: &'a [Arc<AddressSet>],
+    family: &'a Family<A>,
+    intervals: fn(&AddressSet) -> &[(A, A)],
+}
+
+impl<A: Point> Members<'_, A> {
+    /// Whether the address is one.
+    #[inline]
+    pub(crate) fn contains(&self, point: A) -> bool {
+        let after = self.family.firsts.partition_point(|&first| first <= point);
+        after > 0 && interval_contains((self.intervals)(&self.parts[self.family.at[after - 1]]), point)
+    }
+
+    /// Which of a few addresses are members. Reads the parts where they may be.
+    pub(crate) fn among(&self, few: &[(A, A)]) -> Vec<(A, A)> {
+        let Family { firsts, at } = self.family;
+        let mut members = Vec::new();
+        for &(first, last) in few {
+            let from = firsts.partition_point(|&begin| begin <= first).saturating_sub(1);
+            let end = firsts.partition_point(|&begin| begin <= last);
+            // Without a part that begins at the last address or before it, there is none.
+            for &part in &at[from.min(end)..end] {
+                members.extend(interval_among((self.intervals)(&self.parts[part]), &[(first, last)]));
+            }
+        }
+        // The members of one part may touch those of the next.
+        normalise(&mut members);
+        members
+    }
+}
+
+impl PartialEq for PartedSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts == other.parts
+    }
+}
+
+impl Eq for PartedSet {}
+
+impl std::hash::Hash for PartedSet {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.parts.hash(state);
+    }
+}
+
+impl std::fmt::Debug for PartedSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.parts).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn address(at: u16) -> IpAddr {
+        if at.is_multiple_of(3) {
+            IpAddr::from(u128::from(at).to_be_bytes())
+        } else {
+            Ipv4Addr::from(u32::from(at)).into()
+        }
+    }
+
+    fn set(members: &[u16]) -> AddressSet {
+        members.iter().map(|&at| address(at)).collect()
+    }
+
+    /// The members in parts of so many, those of one family first.
+    fn parted(members: &[u16], each: usize) -> PartedSet {
+        let mut addresses: Vec<IpAddr> = members.iter().map(|&at| address(at)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        PartedSet::new(addresses.chunks(each).map(|part| Arc::new(part.iter().copied().collect())).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_in_parts_has_the_members_of_its_parts(
+            a in prop::collection::vec(0u16..300, 0..60),
+            b in prop::collection::vec(0u16..300, 0..60),
+            each in 1usize..9,
+        ) {
+            let (parts, others) = (parted(&a, each), parted(&b, each));
+            prop_assert_eq!(parts.flat(), &set(&a));
+            for at in 0..300 {
+                prop_assert_eq!(parts.contains(address(at)), set(&a).contains(address(at)));
+            }
+            prop_assert_eq!(parts.difference(&others), set(&a).difference(&set(&b)));
+            let few = set(&b);
+            let both = set(&a).intersect(&few);
+            prop_assert_eq!(parts.v4().among(few.v4_intervals()), both.v4_intervals());
+            prop_assert_eq!(parts.v6().among(few.v6_intervals()), both.v6_intervals());
+            // Another version shares all parts but one.
+            let mut changed = parts.parts().to_vec();
+            let gone = changed.len() / 2;
+            if gone < changed.len() {
+                let left = changed.remove(gone);
+                prop_assert_eq!(&PartedSet::new(changed).difference(&parts), &*left);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_that_overlap_or_descend_are_made_one() {
+        let parts = |all: &[&[u16]]| PartedSet::new(all.iter().map(|part| Arc::new(set(part))).collect());
+        for all in [parts(&[&[4, 8], &[5, 10]]), parts(&[&[8, 10], &[4, 5]])] {
+            assert_eq!(all.parts().len(), 1);
+            assert_eq!(*all.flat(), set(&[4, 5, 8, 10]));
+        }
+        assert_eq!(parts(&[&[4, 5], &[8, 10]]).parts().len(), 2);
+    }
+
+    #[test]
+    fn members_that_touch_across_parts_are_one_interval() {
+        let set = PartedSet::new([4, 5, 8].map(|at| Arc::new(set(&[at]))).into());
+        assert_eq!(set.v4().among(&[(0, 6), (8, 9)]), [(4, 5), (8, 8)]);
+        assert_eq!((set.v4().among(&[(6, 7)]), set.v6().among(&[(0, 9)])), (vec![], vec![]));
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::address::{Address, Fields};
-use crate::engine::{Block, Choice, Cost, Family, Projection, Protocols, Remaining, Replacements};
+use crate::engine::{Block, Choice, Cost, Family, Move, Projection, Protocols, Replacements};
 use crate::simd::{Scalar, Simd};
 use crate::{BuildError, BuildOptions, Key, Rule};
 
@@ -42,16 +42,19 @@ impl Compiled {
         Some(Self { projection: Some(Arc::new(projection)), ..self.clone() })
     }
 
-    /// The same list without the rules of these codes; none when only another build can do that.
-    pub(crate) fn without<'a>(&self, codes: &[u32], remaining: &dyn Fn() -> Option<Remaining<'a>>) -> Option<Self> {
-        let protocols = self.protocols.clone();
-        let projection = self.projection.clone();
-        // Rules name addresses, not points; and what has a projection is soon built.
-        let unknown = || None;
-        let remaining: &dyn Fn() -> Option<Remaining<'a>> = if projection.is_some() { &unknown } else { remaining };
-        let v4 = self.v4.without(codes, &protocols, remaining)?;
-        let v6 = self.v6.without(codes, &protocols, remaining)?;
-        Some(Self { protocols, projection, v4, v6 })
+    /// The same list without the rules of these codes, and after these moves; none when only another build can do that.
+    pub(crate) fn changed(&self, moves: &[Move], gone: &[u32]) -> Option<Self> {
+        let (v4, v6) = (self.v4.changed(moves, gone)?, self.v6.changed(moves, gone)?);
+        Some(Self { protocols: self.protocols.clone(), projection: self.projection.clone(), v4, v6 })
+    }
+
+    /// The pieces of the address axes of both families where addresses can move from class to class; none where they cannot, because
+    /// another structure or points were compiled.
+    pub(crate) fn movable(&self) -> Option<usize> {
+        if self.projection.is_some() {
+            return None;
+        }
+        Some(self.v4.movable()? + self.v6.movable()?)
     }
 
     /// The codes of up to `N` keys, `u32::MAX` for "no rule" and for keys of two families. Whether there were such.

@@ -5,17 +5,20 @@
 //!   added (some rules, compiled anew for each change) ----> code --moved to its present position--+--> the smaller
 //! ```
 //!
-//! An address that entered or left a set is an exception: for packets with it the rules that name it are verified one by one
-//! ([`Exceptions`]). Another change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
+//! An address that entered or left a set of the base moves to another class there ([`Move`]), or is an exception until it does: for
+//! packets with it the rules that name it are verified one by one ([`Exceptions`]). Another change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
 //! a list of at most [`MAX_ADDED`]. The alternative, copying and changing the base's own structures, has to move
 //! every later position by one in every structure, or to give rules numbers with gaps that run out.
 
 use crate::compiled::Compiled;
-use crate::engine::{Changed, Choice, Exceptions, Remaining};
-use crate::{BuildError, BuildOptions, Rule, RuleList, Verdict};
+use crate::engine::{Changed, Choice, Exceptions, Move};
+use crate::{Action, BuildError, BuildOptions, Rule, RuleList, Verdict};
 
 /// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
 pub(crate) const MAX_ADDED: usize = 64;
+
+/// The most moves that wait: a pod that comes and goes in each of 100 sets is one exception and 100 moves each time.
+const MAX_MOVES: usize = 1 << 12;
 
 /// Changes on top of a compiled list.
 #[derive(Clone, Debug)]
@@ -28,10 +31,14 @@ pub(crate) struct Delta {
     steps: Vec<(u32, u32)>,
     compiled: Option<Compiled>,
     exceptions: Exceptions,
+    /// Where addresses can move in the base: what the exceptions come from, oldest first.
+    moves: Vec<Move>,
     /// Whether the added rules are others than the compiled ones.
     stale: bool,
     /// Whether addresses have changed since the rules that name them were looked for.
     stale_exceptions: bool,
+    /// Whether some of the changed addresses are those of added rules.
+    moved_added: bool,
 }
 
 impl Delta {
@@ -42,8 +49,10 @@ impl Delta {
             steps: vec![(0, 0)],
             compiled: None,
             exceptions: Exceptions::new(),
+            moves: Vec::new(),
             stale: false,
             stale_exceptions: false,
+            moved_added: false,
         }
     }
 
@@ -76,15 +85,29 @@ impl Delta {
         base
     }
 
-    /// The rules of the base behind a position of it that are left in the present list, with their codes there.
-    pub(crate) fn remaining<'a>(&'a self, position: u32, present: &'a RuleList) -> Remaining<'a> {
-        let mut base = (0..).filter(|at| self.removed.binary_search(at).is_err());
-        let own = |(at, rule)| self.added.binary_search(&at).is_err().then_some(rule);
-        let left = (0u32..).zip(present.iter()).filter_map(own);
-        let coded = left.filter_map(|rule: &Rule| base.next().map(|at| (at, rule)));
-        let behind = coded.filter(|&(at, _)| at > position);
-        let all = behind.map(|(at, rule)| (Verdict::by(rule.action, at).code(), rule));
-        Remaining { rules: all.collect(), changed: self.exceptions.changed() }
+    /// Addresses have entered or left the sets of the rule at a position. Returns whether there are more moves than should wait.
+    pub(crate) fn note(&mut self, at: u32, action: Action, changed: &Changed) -> bool {
+        let place = self.added.partition_point(|&added| added < at);
+        if self.added.get(place) == Some(&at) {
+            self.moved_added = true;
+        } else {
+            let base = self.in_base(at - u32::try_from(place).expect("at most MAX_ADDED"));
+            self.moves.push(Move { code: Verdict::by(action, base).code(), changed: changed.clone() });
+        }
+        self.moves.len() > MAX_MOVES
+    }
+
+    /// Hands over the moves, after which there are no exceptions any more.
+    pub(crate) fn take_moves(&mut self) -> Vec<Move> {
+        self.exceptions = Exceptions::new();
+        self.stale_exceptions = false;
+        self.stale |= std::mem::take(&mut self.moved_added);
+        std::mem::take(&mut self.moves)
+    }
+
+    /// Whether the base, as it is, says all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.added.is_empty() && self.exceptions.is_empty()
     }
 
     /// The position in the base of the rule that has so many of the remaining ones before it.

@@ -67,15 +67,17 @@ impl Cache {
     pub fn apply(&mut self, event: Event) -> Vec<CacheChange> {
         let namespace = match &event {
             Event::Apply(Object::Namespace(Namespace { name, .. })) | Event::DeleteNamespace(name) => {
-                Some(name.clone())
+                Some((name.clone(), false))
             }
-            Event::Apply(Object::Pod(Pod { name, .. })) | Event::DeletePod(name) => Some(name.namespace.clone()),
+            Event::Apply(Object::Pod(Pod { name, .. })) | Event::DeletePod(name) => {
+                Some((name.namespace.clone(), true))
+            }
             _ => None,
         };
         self.free_keys();
         let mut changes: Vec<CacheChange> = self.take(event).into_iter().collect();
-        if let Some(namespace) = namespace.filter(|_| !changes.is_empty()) {
-            changes.extend(self.isolate(&namespace));
+        if let Some((namespace, is_pod)) = namespace.filter(|_| !changes.is_empty()) {
+            changes.extend(self.isolate(&namespace, is_pod));
             changes.extend(self.release(&namespace));
         }
         changes

@@ -119,8 +119,7 @@ impl Claims {
     fn pod(&mut self, cache: &Cache, name: &PodName, new: Option<Pod>) -> Vec<Event> {
         let known = cache.pod_key(name).and_then(|key| cache.pod(key)).map(|pod| &**pod);
         let old = self.short.get(name).or(known);
-        let addresses = |pod: Option<&Pod>| pod.map_or_else(Vec::new, |pod| pod.addresses.clone());
-        let touched: BTreeSet<IpAddr> = addresses(old).into_iter().chain(addresses(new.as_ref())).collect();
+        let touched: Vec<IpAddr> = old.into_iter().chain(&new).flat_map(|pod| pod.addresses.iter().copied()).collect();
         self.forget(name);
         let event = |new: Option<Pod>| match new {
             Some(pod) => Event::Apply(Object::Pod(pod)),
@@ -133,6 +132,7 @@ impl Claims {
         if touched.iter().all(is_alone) {
             return vec![event(new)];
         }
+        let touched = touched.into_iter().collect();
         let subject = Subject { name, pod: new.as_ref() };
         let mut own = new.clone();
         if let Some(own) = own.as_mut().filter(|own| own.is_endpoint()) {

@@ -14,7 +14,7 @@
 //! (measured alternative in the engine's doc) cannot promise for ranges.
 
 use super::address::Address;
-use crate::simd::{Kernel, NODE, Node, Simd};
+use crate::simd::{Kernel, NODE, Node, Scalar, Simd};
 
 /// Children of an inner node.
 const FANOUT: usize = NODE + 1;
@@ -86,21 +86,77 @@ impl<A: Address> Axis<A> {
     /// The class of one point.
     #[inline(always)]
     pub(crate) fn class<S: Simd>(&self, simd: S, point: A) -> u32 {
+        self.class_of[self.piece(simd, point)]
+    }
+
+    /// The piece that holds a point, by its place.
+    #[inline(always)]
+    fn piece<S: Simd>(&self, simd: S, point: A) -> usize {
         let mut at = 0;
         for level in 0..self.depth {
             let children = if level + 1 < self.depth { INNER } else { LEAF };
             at = at * children + A::rank(simd, &self.nodes[self.levels[level] + at as usize], point);
         }
-        self.class_of[at as usize]
+        at as usize
     }
 
-    /// Calls `take` with the last point and the class of each piece.
-    pub(crate) fn each(&self, mut take: impl FnMut(A, u32)) {
-        let leaves = self.depth.checked_sub(1).map_or(&[][..], |level| &self.nodes[self.levels[level]..]);
-        for (piece, &class) in self.class_of.iter().enumerate() {
-            let last = piece + 1 == self.class_of.len();
-            take(if last { A::LAST } else { A::separator(&leaves[piece / NODE], piece % NODE) }, class);
+    /// How many pieces there are.
+    pub(crate) fn pieces(&self) -> usize {
+        self.class_of.len()
+    }
+
+    /// The last point of a piece.
+    fn last(&self, piece: usize) -> A {
+        if piece + 1 == self.class_of.len() {
+            return A::LAST;
         }
+        let leaves = &self.nodes[self.levels[self.depth - 1]..];
+        A::separator(&leaves[piece / NODE], piece % NODE)
+    }
+
+    /// Whether pieces end at all of these points.
+    pub(super) fn ends_at(&self, points: &[A]) -> bool {
+        points.iter().all(|&point| self.last(self.piece(Scalar, point)) == point)
+    }
+
+    /// The axis with pieces that end at these points, which ascend, and at others only where the class changes.
+    pub(super) fn cut_at(&self, points: &[A]) -> Self {
+        let mut cut = Classed { lasts: Vec::with_capacity(self.pieces() + points.len()), class_of: Vec::new() };
+        cut.class_of.reserve_exact(self.pieces() + points.len());
+        let mut points = points.iter().copied().peekable();
+        // Whether the piece before ends where one has to.
+        let mut stays = true;
+        let mut push = |last: A, class: u32, wanted: bool| {
+            if !std::mem::replace(&mut stays, wanted) && cut.class_of.last() == Some(&class) {
+                cut.lasts.pop();
+                cut.class_of.pop();
+            }
+            cut.lasts.push(last);
+            cut.class_of.push(class);
+        };
+        for (piece, &class) in self.class_of.iter().enumerate() {
+            let last = self.last(piece);
+            while let Some(point) = points.next_if(|&point| point < last) {
+                push(point, class, true);
+            }
+            push(last, class, points.next_if_eq(&last).is_some());
+        }
+        cut.lasts.pop();
+        Self::new(cut)
+    }
+
+    /// Replaces the classes of the pieces between two points, the first of a piece and the last of one, as long as there is a
+    /// class. Whether there was one for all.
+    pub(super) fn replace(&mut self, (first, last): (A, A), mut class: impl FnMut(u32) -> Option<u32>) -> bool {
+        let from = self.piece(Scalar, first);
+        for piece in from..self.class_of.len() {
+            let Some(new) = class(self.class_of[piece]) else { return false };
+            self.class_of[piece] = new;
+            if self.last(piece) >= last {
+                break;
+            }
+        }
+        true
     }
 
     /// How many nodes a search visits.

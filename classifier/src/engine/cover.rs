@@ -23,7 +23,7 @@ use crate::simd::Chunk;
 use crate::{BuildError, BuildOptions};
 
 /// The rows of an axis: `words` words per class.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) words: usize,
     pub(crate) bits: Vec<u64>,

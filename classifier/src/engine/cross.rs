@@ -3,6 +3,11 @@
 //! Where the classes of the four axes multiply to few combinations (one pod's table: sources times services), the
 //! table of all of them is the fastest structure there is: one load after the four searches. It also is the answer to
 //! tuple space explosion by nested prefixes and ranges: 8,193 rules of 8,192 masks have 9,537 combinations.
+//!
+//! The rows that the table was made from are kept, a bit for each rule and class: they say what a combination becomes when a
+//! rule leaves the list ([`super::removal`]), and which class an address is in when it enters or leaves sets ([`super::moves`]).
+
+use std::sync::Arc;
 
 use super::address::Address;
 use super::cover::{Covers, Rows};
@@ -21,6 +26,10 @@ const MAX_RULES: usize = u16::MAX as usize;
 /// Classes per axis that are tried: with [`MAX_RULES`] a bound of 64 MiB on the rows.
 const MAX_CLASSES: usize = 1 << 13;
 
+/// The most 64-bit words of all rows that are kept, 4 MiB. A list of 100 rules takes some KiB, one of 5,000 some hundred. A list whose
+/// rows take more is compiled anew when it changes.
+const MAX_ROWS: usize = 1 << 19;
+
 /// The first rule of every combination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cross {
@@ -30,6 +39,12 @@ pub(crate) struct Cross {
     pub(super) codes: Vec<u32>,
     /// How many classes each axis has.
     pub(super) classes: [usize; 4],
+    /// Which rules cover each class of the four axes, by their positions in `codes`; none where that is too much to be kept.
+    pub(super) rows: Option<Arc<[Rows; 4]>>,
+    /// A bit for each rule that has not left the list.
+    pub(super) live: Vec<u64>,
+    /// Classes that have been added since the build.
+    pub(super) added: usize,
 }
 
 impl Cross {
@@ -48,14 +63,18 @@ impl Cross {
             covers.add_rule(bit, live, rule);
         }
         let Some((mut axes, rows)) = covers.cut(MAX_CLASSES, max_cells, options)? else { return Ok(None) };
-        let cells = fill(&rows, bits, options)?;
+        let all = vec![u64::MAX; rows[0].words];
+        let cells = fill(&rows, &all, bits, options)?;
         let codes = live.rules.iter().map(|rule| rule.code).chain([u32::MAX]).collect();
         let [_, dst, service, src_port] =
             rows.each_ref().map(|rows| u32::try_from(rows.classes()).expect("at most MAX_CLASSES"));
         axes.renumber(
             [dst * service * src_port, service * src_port, src_port, 1].map(|factor| move |class| class * factor),
         );
-        Ok(Some((axes, Self { cells, codes, classes: rows.each_ref().map(Rows::classes) })))
+        let classes = rows.each_ref().map(Rows::classes);
+        let is_kept = rows.iter().map(|rows| rows.bits.len()).sum::<usize>() <= MAX_ROWS;
+        let rows = is_kept.then(|| Arc::new(rows));
+        Ok(Some((axes, Self { cells, codes, classes, rows, live: all, added: 0 })))
     }
 
     #[inline(always)]
@@ -73,43 +92,60 @@ impl Cross {
         self.codes[usize::from(self.cells[(a + b + c + d) as usize])]
     }
 
-    /// Whether a rule of this code is in the table.
-    pub(crate) fn holds(&self, code: u32) -> bool {
-        self.codes.binary_search(&code).is_ok()
-    }
-
     pub(crate) fn cells(&self) -> usize {
         self.cells.len()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.cells.capacity() * size_of::<u16>() + self.codes.capacity() * size_of::<u32>()
+        let rows = self.rows.iter().flat_map(|rows| rows.iter()).map(|rows| rows.bits.capacity()).sum::<usize>();
+        self.cells.capacity() * size_of::<u16>()
+            + self.codes.capacity() * size_of::<u32>()
+            + (rows + self.live.capacity()) * size_of::<u64>()
     }
 }
 
-/// The first bit in the intersection of the rows, or `none`, for every combination.
-fn fill([a, b, c, d]: &[Rows; 4], none: usize, options: &BuildOptions<'_>) -> Result<Vec<u16>, BuildError> {
-    let mut cells = Vec::with_capacity(a.classes() * b.classes() * c.classes() * d.classes());
-    // The words of `a & b` that are not empty, and the bits: most classes are covered by few rules.
-    let mut some: Vec<(usize, u64)> = Vec::new();
-    for i in 0..a.classes() {
+/// The first live bit in the intersection of the rows, or `none`, for every combination.
+fn fill(rows: &[Rows; 4], live: &[u64], none: usize, options: &BuildOptions<'_>) -> Result<Vec<u16>, BuildError> {
+    let [a, b, c, d] = rows.each_ref().map(Rows::classes);
+    let mut cells = Vec::with_capacity(a * b * c * d);
+    let mut pairs = Pairs::new(rows, live, none);
+    for i in 0..a {
         options.proceed()?;
-        for j in 0..b.classes() {
-            let words = a.row(i).iter().zip(b.row(j)).map(|(a, b)| a & b);
-            some.clear();
-            some.extend(words.enumerate().filter(|&(_, word)| word != 0));
-            for k in 0..c.classes() {
-                let c = c.row(k);
-                for l in 0..d.classes() {
-                    let d = d.row(l);
-                    let first = some.iter().find_map(|&(at, word)| {
-                        let met = word & c[at] & d[at];
-                        (met != 0).then(|| at * 64 + met.trailing_zeros() as usize)
-                    });
-                    cells.push(u16::try_from(first.unwrap_or(none)).expect("MAX_RULES is below 2^16"));
-                }
+        (0..b).for_each(|j| pairs.fill(i, j, &mut cells));
+    }
+    Ok(cells)
+}
+
+/// Writes the cells of one class of sources and one of destinations after the other.
+pub(super) struct Pairs<'a> {
+    rows: &'a [Rows; 4],
+    live: &'a [u64],
+    none: usize,
+    /// The words of both classes that are not empty, and their bits: most classes are covered by few rules.
+    some: Vec<(usize, u64)>,
+}
+
+impl<'a> Pairs<'a> {
+    pub(super) fn new(rows: &'a [Rows; 4], live: &'a [u64], none: usize) -> Self {
+        Self { rows, live, none, some: Vec::new() }
+    }
+
+    /// Appends the cells of a pair.
+    pub(super) fn fill(&mut self, src: usize, dst: usize, cells: &mut Vec<u16>) {
+        let Self { rows: [a, b, c, d], live, none, some } = self;
+        let words = a.row(src).iter().zip(b.row(dst)).zip(*live).map(|((a, b), live)| a & b & live);
+        some.clear();
+        some.extend(words.enumerate().filter(|&(_, word)| word != 0));
+        for k in 0..c.classes() {
+            let c = c.row(k);
+            for l in 0..d.classes() {
+                let d = d.row(l);
+                let first = some.iter().find_map(|&(at, word)| {
+                    let met = word & c[at] & d[at];
+                    (met != 0).then(|| at * 64 + met.trailing_zeros() as usize)
+                });
+                cells.push(u16::try_from(first.unwrap_or(*none)).expect("MAX_RULES is below 2^16"));
             }
         }
     }
-    Ok(cells)
 }

@@ -55,6 +55,12 @@ impl Changed {
     pub(crate) fn is_empty(&self) -> bool {
         self.src.is_empty() && self.dst.is_empty()
     }
+
+    /// How many addresses or blocks there are.
+    pub(crate) fn intervals(&self) -> usize {
+        let Self { src, dst } = self;
+        [src, dst].iter().map(|set| set.v4_intervals().len() + set.v6_intervals().len()).sum()
+    }
 }
 
 /// See the module.
@@ -93,11 +99,6 @@ impl Exceptions {
         let changed =
             Changed { src: united(&self.changed.src, &more.src)?, dst: united(&self.changed.dst, &more.dst)? };
         Some(Self { changed, src: self.src.clone(), dst: self.dst.clone() })
-    }
-
-    /// The changed addresses.
-    pub(crate) fn changed(&self) -> &Changed {
-        &self.changed
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -140,8 +141,7 @@ impl Exceptions {
 
     /// How many addresses or blocks there are.
     pub(crate) fn len(&self) -> usize {
-        let Changed { src, dst } = &self.changed;
-        [src, dst].iter().map(|set| set.v4_intervals().len() + set.v6_intervals().len()).sum()
+        self.changed.intervals()
     }
 }
 

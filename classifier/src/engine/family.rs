@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::address::{Address, Fields};
 use super::cross::{self, Cross};
+use super::moves::Move;
 use super::plan;
 use super::pruning::Pruned;
-use super::removal::Remaining;
 use super::rules::{LiveRules, Protocols};
 use super::segments::{self, Segments};
 use super::vectors::Vectors;
@@ -123,32 +123,32 @@ impl<A: Address> Family<A> {
         if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
     }
 
-    /// The same rules without those of these codes; none when only another build can do that. `remaining` is asked where it is
-    /// needed, and says none where that is not known.
-    pub(crate) fn without<'a>(
-        &self,
-        codes: &[u32],
-        protocols: &Protocols,
-        remaining: &dyn Fn() -> Option<Remaining<'a>>,
-    ) -> Option<Self> {
+    /// The same rules without those of these codes, and after these moves; none when only another build can do that.
+    pub(crate) fn changed(&self, moves: &[Move], gone: &[u32]) -> Option<Self> {
         let mut family = self.clone();
         match &*self.matcher {
             Matcher::Cross(axes, cross) => {
-                let held: Vec<u32> = codes.iter().copied().filter(|&code| cross.holds(code)).collect();
-                if held.is_empty() {
-                    return Some(family);
-                }
-                let cross = cross.without(axes, &held, &remaining()?, protocols)?;
-                return Some(Self { matcher: Arc::new(Matcher::Cross(axes.clone(), cross)), ..family });
+                let mut cross = cross.clone();
+                let axes = cross.follow(axes, moves)?;
+                return cross.take_out(gone).then(|| Self { matcher: Arc::new(Matcher::Cross(axes, cross)), ..family });
             }
+            _ if !moves.is_empty() => return None,
             Matcher::Pruned(_) => {}
-            Matcher::Vectors(_, vectors) => family.retracted.clear(codes, |code| vectors.place(code)),
-            Matcher::Segments(segments) => family.retracted.clear(codes, |code| segments.place(code)),
+            Matcher::Vectors(_, vectors) => family.retracted.clear(gone, |code| vectors.place(code)),
+            Matcher::Segments(segments) => family.retracted.clear(gone, |code| segments.place(code)),
         }
-        let gone = &mut family.retracted.codes;
-        gone.extend(codes);
-        gone.sort_unstable();
+        let codes = &mut family.retracted.codes;
+        codes.extend(gone);
+        codes.sort_unstable();
         Some(family)
+    }
+
+    /// The pieces of both address axes where addresses can move from class to class; none where they cannot.
+    pub(crate) fn movable(&self) -> Option<usize> {
+        match &*self.matcher {
+            Matcher::Cross(axes, cross) => cross.rows.is_some().then(|| axes.src.pieces() + axes.dst.pieces()),
+            Matcher::Pruned(_) | Matcher::Vectors(..) | Matcher::Segments(_) => None,
+        }
     }
 
     /// The verdict codes of a block.

@@ -29,6 +29,9 @@
 //! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them. In front of a list that names
 //! very large sets a [`Projection`] asks at most 4 of them a side whether the address is a member, and searches once more.
 //!
+//! **After the build** a cross product follows its list: addresses enter and leave sets ([`moves`]), rules leave
+//! ([`removal`]). From the other structures rules are taken out by a mark.
+//!
 //! # What lost, by how much
 //!
 //! Nanoseconds per key, burst 32, uniform traces, one thread of a shared machine: about the best of many passes. Runs
@@ -72,6 +75,7 @@ mod cover;
 mod cross;
 mod exceptions;
 mod family;
+mod moves;
 mod plan;
 mod ports;
 mod projection;
@@ -89,9 +93,9 @@ use address::{Address, Fields};
 use axis::{Axis, Search};
 pub(crate) use exceptions::{Changed, Exceptions};
 pub(crate) use family::{Choice, Family};
+pub(crate) use moves::Move;
 use ports::Ports;
 pub(crate) use projection::{Projection, Reference, Replacements};
-pub(crate) use removal::Remaining;
 pub(crate) use rules::Protocols;
 
 use crate::simd::Simd;

@@ -68,17 +68,6 @@ impl Ports {
         self.classes[(self.blocks[(point >> self.shift) as usize] + (point & self.low)) as usize]
     }
 
-    /// Calls `take` with points and their classes, so that each class occurs.
-    pub(crate) fn each(&self, mut take: impl FnMut(u32, u32)) {
-        let mut seen = vec![false; self.classes.len()];
-        for (block, &begin) in (0u32..).zip(&self.blocks) {
-            if !std::mem::replace(&mut seen[begin as usize], true) {
-                let classes = &self.classes[begin as usize..][..self.low as usize + 1];
-                (0u32..).zip(classes).for_each(|(low, &class)| take((block << BLOCK_BITS) | low, class));
-            }
-        }
-    }
-
     /// Replaces every class by a number derived from it.
     pub(crate) fn renumber(&mut self, number: impl Fn(u32) -> u32) {
         self.classes.iter_mut().for_each(|class| *class = number(*class));

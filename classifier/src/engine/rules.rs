@@ -39,13 +39,6 @@ impl Protocols {
         u32::from(self.class_of[usize::from(protocol)]) << 16 | u32::from(port)
     }
 
-    /// A protocol number and the port of a point of the service axis; none when no packet is there.
-    pub(crate) fn of_point(&self, point: u32) -> Option<(u8, u16)> {
-        let class = u8::try_from(point >> 16).ok()?;
-        let number = self.class_of.iter().position(|&other| other == class)?;
-        Some((u8::try_from(number).ok()?, u16::try_from(point & 0xffff).ok()?))
-    }
-
     /// The services of a rule as intervals of points; adds them to `into`.
     fn intervals(&self, services: &Services, into: &mut Vec<(u32, u32)>) {
         let Services::Set(set) = services else {

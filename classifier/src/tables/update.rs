@@ -17,6 +17,13 @@ const MIN_SHARED: usize = 1 << 10;
 /// by more than exceptions hold, compiling these rules for themselves takes as long as compiling all, and lookups then pay for both.
 const REWRITTEN: usize = 4;
 
+/// The most pieces of the address axes that are copied with each change: 20 us. Where there are more, changed addresses are exceptions
+/// first.
+const MAX_COPIED: usize = 1 << 12;
+
+/// A rule with more changed intervals than this, and than a quarter of what it has, is another rule: an edit of a policy.
+const FEW_MOVED: usize = 16;
+
 /// One change of a list. Positions count in the list as the changes before this one have left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -46,8 +53,9 @@ impl Tables {
     /// The tables of the changed list. These tables stay as they are and share what did not change.
     ///
     /// In a long list a change costs some tens of microseconds, and lookups in the result cost one small lookup more.
-    /// [`Change::Replace`] of a rule by one with another address or two in its sets takes as long as finding what changed, and
-    /// lookups of just those addresses verify the rules that name them one by one from then on, at most 1,024, until 128
+    /// [`Change::Replace`] of a rule by one with a few other addresses in its sets takes as long as finding what changed, and where
+    /// the list was compiled to a cross product, lookups cost what they did before. In very large tables, and other
+    /// structures, lookups of just those addresses verify the rules that name them one by one from then on, at most 1,024, until 128
     /// addresses have changed.
     ///
     /// A rule that names another version of a set which the tables refer to ([`Addresses::Parted`]) costs
@@ -59,8 +67,7 @@ impl Tables {
     /// * when a rule for everything leaves that had others behind it;
     /// * when more rules than that name a changed address;
     /// * when replaced rules that differ in more addresses than that have a quarter of all intervals;
-    /// * when rules leave a cross product (up to 65,535 rules, some milliseconds) where they decided in very many combinations, or
-    ///   one of tables that refer to sets.
+    /// * when rules leave a cross product (up to 65,535 rules, some milliseconds) where they decided in very many combinations.
     ///
     /// # Errors
     /// [`BuildError`] as for [`Tables::build_with`].
@@ -112,7 +119,7 @@ impl Tables {
     }
 
     fn with(&self, update: Update, options: &BuildOptions<'_>, min_shared: usize) -> Result<Self, BuildError> {
-        let Update { rules, mut delta, compiled, replaced, only_versions, mut gone, .. } = update;
+        let Update { rules, mut delta, compiled, replaced, only_versions, gone, movable, overflowed, .. } = update;
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
@@ -126,14 +133,16 @@ impl Tables {
         if !replaced.is_empty() {
             delta.replace_versions();
         }
-        gone.sort_unstable();
-        let without_gone = |compiled: Compiled| {
-            let Some(&(first, _)) = gone.first() else { return Some(compiled) };
-            let codes: Vec<u32> = gone.iter().map(|&(_, code)| code).collect();
-            compiled.without(&codes, &|| Some(delta.remaining(first, &rules)))
+        // What is copied for other reasons takes the moves with it.
+        let moves = match movable {
+            Some(pieces) if overflowed || pieces <= MAX_COPIED || !gone.is_empty() => delta.take_moves(),
+            _ => Vec::new(),
+        };
+        let changed = |compiled: Compiled| {
+            if moves.is_empty() && gone.is_empty() { Some(compiled) } else { compiled.changed(&moves, &gone) }
         };
         let compiled = compiled.and_then(|compiled| compiled.with(replaced, rules.iter()));
-        let Some(compiled) = compiled.and_then(without_gone) else {
+        let Some(compiled) = compiled.and_then(changed) else {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
         if only_versions && delta.exceptions().is_empty() {
@@ -142,7 +151,8 @@ impl Tables {
         if !delta.finish(&rules, options)? {
             return Self::build_with(rules.iter().cloned().collect(), options);
         }
-        Ok(Self { rules, compiled: Some(compiled), delta: Some(Arc::new(delta)), level: self.level })
+        let delta = (!delta.is_empty() || movable.is_none()).then(|| Arc::new(delta));
+        Ok(Self { rules, compiled: Some(compiled), delta, level: self.level })
     }
 }
 
@@ -171,8 +181,12 @@ struct Update {
     /// Intervals of the rules that took the place of others, and how many of them are worth compiling for themselves.
     rewritten: usize,
     most_rewritten: Option<usize>,
-    /// Rules of the base that were taken out, by position and code. All at once, because one costs as much as all.
-    gone: Vec<(u32, u32)>,
+    /// The codes of the rules of the base that were taken out. All at once, because one costs as much as all.
+    gone: Vec<u32>,
+    /// What [`Compiled::movable`] says.
+    movable: Option<usize>,
+    /// Whether more addresses have changed than exceptions hold.
+    overflowed: bool,
 }
 
 impl Update {
@@ -187,6 +201,8 @@ impl Update {
             rewritten: 0,
             most_rewritten: None,
             gone: Vec::new(),
+            movable: tables.compiled.as_ref().and_then(Compiled::movable),
+            overflowed: false,
         }
     }
 
@@ -194,7 +210,7 @@ impl Update {
         match change {
             Change::Insert { at, rule } => self.insert(*at, rule),
             Change::Remove { at } => self.remove(*at),
-            Change::Replace { at, rule } if self.compiled.is_none() || self.excepts(*at, rule) => {
+            Change::Replace { at, rule } if self.compiled.is_none() || self.follows(*at, rule) => {
                 self.rules.replace(*at, rule.clone());
             }
             Change::Replace { at, rule } => {
@@ -216,8 +232,9 @@ impl Update {
             && self.rewritten > *self.most_rewritten.get_or_insert_with(|| intervals() / REWRITTEN)
     }
 
-    /// Whether the rule differs from the one at a position by a few addresses, which are exceptions from now on.
-    fn excepts(&mut self, at: usize, rule: &Rule) -> bool {
+    /// Whether the rule differs from the one at a position by a few addresses. These move in the compiled list, or are exceptions from
+    /// now on.
+    fn follows(&mut self, at: usize, rule: &Rule) -> bool {
         let before = &self.rules[at];
         if !difference::same_but_addresses(before, rule) {
             return false;
@@ -238,8 +255,17 @@ impl Update {
                 }
             }
         }
-        self.only_versions &= changed.is_empty();
-        changed.is_empty() || self.delta.except(&changed)
+        if changed.is_empty() {
+            return true;
+        }
+        self.only_versions = false;
+        let Some(pieces) = self.movable else { return self.delta.except(&changed) };
+        if changed.intervals() > FEW_MOVED.max((rule.src.intervals() + rule.dst.intervals()) / 4) {
+            return false;
+        }
+        self.overflowed |= self.delta.note(position(at), rule.action, &changed);
+        self.overflowed = self.overflowed || pieces > MAX_COPIED && !self.delta.except(&changed);
+        true
     }
 
     fn insert(&mut self, at: usize, rule: &Rule) {
@@ -262,7 +288,7 @@ impl Update {
         // Rules behind one for everything were not compiled.
         let uncovers = base.is_some() && is_any && at < self.rules.len();
         self.compiled = (!uncovers).then_some(compiled);
-        self.gone.extend(base.map(|base| (base, Verdict::by(action, base).code())));
+        self.gone.extend(base.map(|base| Verdict::by(action, base).code()));
     }
 }
 

@@ -39,13 +39,17 @@ impl Cache {
         }
     }
 
-    /// Makes the namespace's isolation a policy, or removes that.
-    pub(super) fn isolate(&mut self, namespace: &Arc<str>) -> Option<CacheChange> {
+    /// Makes the namespace's isolation a policy, or removes that. After a change of a pod the policy may have to come, but not to go:
+    /// one that the namespace does not have any more is kept for its pods, and ends with them ([`Self::release`]).
+    pub(super) fn isolate(&mut self, namespace: &Arc<str>, is_pod: bool) -> Option<CacheChange> {
         let own = self.namespaces.get(namespace).map(|namespace| namespace.isolation).unwrap_or_default();
         let isolates = match own {
             IngressIsolation::ClusterDefault => self.default_isolation == IngressIsolation::DefaultDeny,
             IngressIsolation::DefaultDeny => true,
         };
+        if is_pod && !isolates {
+            return None;
+        }
         let name = PolicyName::new(namespace.clone(), ISOLATION_ANNOTATION);
         if isolates == self.policies.contains_key(&name) {
             // It may have been kept beyond its end, and is wanted again.
@@ -68,7 +72,8 @@ impl Cache {
 
     /// Ends the policies that were kept for pods of the namespace and have none left, or a namespace that stays.
     pub(super) fn release(&mut self, namespace: &Arc<str>) -> Vec<CacheChange> {
-        if !self.namespaces.contains_key(namespace) && self.pods_in(namespace).next().is_none() {
+        let is_ending = self.ending.contains(namespace);
+        if is_ending && !self.namespaces.contains_key(namespace) && self.pods_in(namespace).next().is_none() {
             self.ending.remove(namespace);
         }
         let Some(kept) = self.retained.remove(namespace) else { return Vec::new() };

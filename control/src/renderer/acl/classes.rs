@@ -75,7 +75,7 @@ impl Classes {
 
     /// What the classes may not do towards the pod of a column.
     pub(super) fn restrictions(&self, column: usize) -> Restrictions {
-        let mut restrictions = Vec::new();
+        let mut restrictions = Vec::with_capacity(self.all.len());
         for class in &self.all {
             let [v4, v6] = class.reach[column];
             restrictions.extend((v4 != OPEN).then_some((class.v4.0, v4)));

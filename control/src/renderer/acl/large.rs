@@ -1,7 +1,7 @@
 //! Compiled tables that follow their lists, and the builds beside that keep them quick.
 //!
 //! ```text
-//!  list changed --addresses of sets only--> the last tables with exceptions            (80 to 120 us)
+//!  list changed --addresses of sets only--> the last tables, addresses moved or excepted (20 to 120 us)
 //!              `--rules too---------------> the classifier adds, removes or compiles   (up to some ms)
 //!
 //!  REBUILD_AT changes old --> a thread compiles the list as it is now --> the next change starts from that
@@ -15,6 +15,9 @@
 //! is compiled again, beside, one list at a time, so that it takes one core at most; events go on from the old tables meanwhile.
 //! Whether and when a build is ready shows only in the time that events and lookups take: the rules, and so the answers, are the
 //! same.
+//!
+//! In smaller tables, and where a batch changes more addresses than can be verified, the classifier moves the addresses in what was
+//! compiled: 20 us for a pod's table with 1,000 members, 2 ms for that exit. Then there is nothing to build.
 //!
 //! A change of rules is compiled while its event waits, because nothing else is right for it. With 80,000 intervals at a
 //! node's exit and 1,000 pods in each group, a policy takes 0.6 ms, which grows to 1.5 ms while the rules that were added since

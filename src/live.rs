@@ -60,7 +60,7 @@ mod policy;
 mod ports;
 mod preflight;
 #[cfg(test)]
-mod scratch;
+pub(crate) mod scratch;
 mod signals;
 mod state;
 mod summary;

@@ -273,6 +273,7 @@ mod tests {
         Status {
             program: "0.1.0".into(),
             node: "node-1".into(),
+            pod_networks: Vec::new(),
             ready: true,
             denying: false,
             uptime_seconds: 61,

@@ -9,6 +9,7 @@ mod added_ports;
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -175,6 +176,9 @@ pub(crate) struct Status {
     pub(crate) program: String,
     /// The node whose vswitch it is.
     pub(crate) node: String,
+    /// Where its pods get their addresses from (`spec.podCIDRs` of its Node); none before there is a state.
+    #[serde(default)]
+    pub(crate) pod_networks: Vec<IpNet>,
     /// Whether pods are served: ports were opened, and there is a policy to judge by.
     pub(crate) ready: bool,
     /// Whether nothing may pass, since there is no state that makes sense.

@@ -92,6 +92,8 @@ pub(super) struct LiveState {
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
+    /// The node's own blocks.
+    pod_networks: Arc<[IpNet]>,
     refusing: [Arc<[OriginId]>; 2],
     /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
     without: Arc<NodeTables>,
@@ -135,6 +137,7 @@ impl LiveState {
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
             peers: [].into(),
+            pod_networks: [].into(),
             refusing: [[].into(), [].into()],
             without: nothing,
             own: nameless(node),
@@ -303,8 +306,13 @@ impl LiveState {
         self.origins.follow(self.pipeline.origins());
         let peers = peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
-        let is_same = Arc::ptr_eq(&tables, &self.tables) && *peers == *self.peers && refusing == self.refusing;
+        let blocks: Vec<IpNet> = self.own_blocks().collect();
+        let is_same = Arc::ptr_eq(&tables, &self.tables)
+            && *peers == *self.peers
+            && *blocks == *self.pod_networks
+            && refusing == self.refusing;
         (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
+        self.pod_networks = blocks.into();
         self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
         Ok(!is_same)
@@ -401,19 +409,24 @@ impl LiveState {
         let is_told = self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1;
         if self.denied {
             let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
-            return Policy { tables, peers: [].into(), refusing, denied: true, is_told };
+            return Policy { tables, peers: [].into(), pod_networks: [].into(), refusing, denied: true, is_told };
         }
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
-        Policy { tables, peers, refusing: self.refusing.clone(), denied: false, is_told }
+        let pod_networks = Arc::clone(&self.pod_networks);
+        Policy { tables, peers, pod_networks, refusing: self.refusing.clone(), denied: false, is_told }
     }
 
     /// Where the node's own pods have their addresses: its blocks, and each pod's own.
     pub(super) fn pod_networks(&self) -> Vec<IpNet> {
-        let own = self.pipeline.cache().nodes().values().filter(|node| *node.name == *self.node);
-        let blocks = own.flat_map(|node| node.pod_cidrs.iter().copied());
+        let blocks = self.own_blocks();
         let pods =
             self.tables.interfaces.iter().filter(|interface| matches!(interface.attachment, acl::Attachment::Pod(_)));
         blocks.chain(pods.flat_map(|pod| pod.addresses.iter().copied().map(IpNet::from))).collect()
+    }
+
+    fn own_blocks(&self) -> impl Iterator<Item = IpNet> {
+        let own = self.pipeline.cache().nodes().values().filter(|node| *node.name == *self.node);
+        own.flat_map(|node| node.pod_cidrs.iter().copied())
     }
 
     /// What the numbers in the tables stand for, of this state and of all that come.

@@ -63,6 +63,7 @@ fn status(now: &Observation) -> Status {
     Status {
         program: env!("CARGO_PKG_VERSION").into(),
         node: now.about.node.to_string(),
+        pod_networks: now.pod_networks.to_vec(),
         ready: now.is_ready(),
         denying: enforced.is_denying,
         uptime_seconds: now.uptime.as_secs(),

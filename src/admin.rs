@@ -13,6 +13,7 @@ mod client;
 mod commands;
 mod protocol;
 
+pub(crate) use client::{AskError, exchange};
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus,

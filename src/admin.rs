@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   bulkhead status | ports | policies | sessions | tables | reload --JSON line--> unix socket --> `live::admin` answers
+//!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
 //! ```
 //!
 //! The protocol is one JSON object a line each way; `docs/admin.md` describes it. It has a version of its own, which changes
@@ -12,10 +13,12 @@ mod client;
 mod commands;
 mod protocol;
 
+pub(crate) use client::{AskError, exchange};
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use protocol::{
-    Answer, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request,
-    SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status, TableRow, WorkerRow, read_request,
+    AddPort, AddedPort, Answer, CheckedPort, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus,
+    PortKey, PortRow, PortTotals, RemovedPort, RemovedPorts, Request, SessionFilter, SessionRow, SessionTotals,
+    Sessions, SourceStatus, Status, TableRow, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

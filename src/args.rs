@@ -1,6 +1,7 @@
 //! What the user typed, checked as far as it can be without reading anything.
 
 mod admin;
+mod cni;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenfor
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use admin::{Admin, Reload, Sessions, Status, Tables};
+pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
 use serde::Deserialize;
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
@@ -52,6 +54,8 @@ pub enum Command {
     Tables(Tables),
     /// Have the running vswitch look at its configuration and its state now
     Reload(Reload),
+    /// Wire pods for a container runtime: the CNI plugin, and its installation
+    Cni(Cni),
 }
 
 /// Where the cluster's state comes from.

@@ -19,6 +19,7 @@
 mod admin;
 pub mod args;
 mod classify;
+mod cni;
 mod compile;
 mod contests;
 mod explain;
@@ -29,11 +30,21 @@ mod reach;
 mod replay;
 pub mod run;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs the program as the user typed it. Returns the exit code: 0 ok, 1 the answer is "no", 2 an error.
+/// Runs the program as the user typed it, or as a container runtime runs the plugin: by that name. Returns the exit code: 0 ok, 1 the
+/// answer is "no" or the plugin's error, 2 an error.
 pub fn main() -> ExitCode {
-    let args = <args::Args as clap::Parser>::parse();
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if words.first().is_some_and(|name| cni::is_named_so(name)) {
+        if words.len() == 1 {
+            return cni::run();
+        }
+        // `bulkhead-cni install` is `bulkhead cni install`.
+        words.splice(..1, ["bulkhead".into(), "cni".into()]);
+    }
+    let args = <args::Args as clap::Parser>::parse_from(words);
     let outcome = match &args.command {
         args::Command::Replay(replay) => replay::run(replay),
         args::Command::Reach(reach) => reach::run(reach),
@@ -48,6 +59,9 @@ pub fn main() -> ExitCode {
         args::Command::Sessions(sessions) => admin::sessions(sessions),
         args::Command::Tables(tables) => admin::tables(tables),
         args::Command::Reload(reload) => admin::reload(reload),
+        args::Command::Cni(args::Cni { action: None }) => return cni::run(),
+        args::Command::Cni(args::Cni { action: Some(args::CniAction::Install(install)) }) => cni::install(install),
+        args::Command::Cni(args::Cni { action: Some(args::CniAction::Uninstall(place)) }) => cni::uninstall(place),
     };
     match outcome {
         Ok(answer) => answer,

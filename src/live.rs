@@ -10,16 +10,20 @@
 //!   thread       owns                                      is woken by
 //!   main         configuration, summary ([`daemon`])       signals, its file, notices of the others
 //!   interfaces   every interface ([`interfaces`])          the kernel's messages ([`links`]), workers, commands, retries
-//!   policy       the state, its pipeline ([`policy`])      the state's files, the kubernetes thread
+//!   policy       the state, its pipeline ([`policy`])      the state's files, the kubernetes thread, added ports
+//!   ports        which ports there are ([`ports`])         requests at the admin socket, main, interfaces, policy
+//!   admin        the admin socket, HTTP ([`admin`])        clients
 //!   kubernetes   connections to the API server ([`api`])   the server
 //!   worker 0..n  packets, sessions, queues                 packets, commands
 //!
-//!     main --Configure--> interfaces --hand over, remove--> workers --a port has failed--> interfaces
-//!                             |  set_ports
-//!                             v
-//!                         Composer [ tables | ports | routes ] --Snapshot, published--> workers
-//!                             ^  set_policy
-//!     state files --watch--> policy <--batches-- kubernetes
+//!     admin --add, remove--.
+//!     main --Configured----+--> ports --all ports--> interfaces --hand over, remove--> workers --a port has failed--> interfaces
+//!                                 |                       |  set_ports
+//!                                 |                       v
+//!                                 |                  Composer [ tables | ports | routes ] --Snapshot, published--> workers
+//!                                 |                       ^  set_policy
+//!                                 `--attached pods---> policy <--batches-- kubernetes
+//!                            state files --watch----------'
 //! ```
 //!
 //! Each thing has one owner. The interfaces thread never waits for policy to be loaded or compiled, so that a new interface is
@@ -53,9 +57,10 @@ mod origins;
 mod outlet;
 mod own_addresses;
 mod policy;
+mod ports;
 mod preflight;
 #[cfg(test)]
-mod scratch;
+pub(crate) mod scratch;
 mod signals;
 mod state;
 mod summary;

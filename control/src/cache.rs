@@ -330,10 +330,12 @@ pub fn scope_covers(scope: &NamespaceScope, namespace: &Arc<str>, labels: Option
     }
 }
 
-/// Whether two states of a pod differ in nothing but how far it is in its life, which only tells who has an address.
+/// Whether two states of a pod differ in nothing but its UID and how far it is in its life, which only tells who has an address.
 fn same_to_policy(old: Option<&Pod>, new: Option<&Pod>) -> bool {
     match (old, new) {
-        (Some(old), Some(new)) if old.lifetime != new.lifetime => Pod { lifetime: old.lifetime, ..new.clone() } == *old,
+        (Some(old), Some(new)) if (old.lifetime, old.uid) != (new.lifetime, new.uid) => {
+            Pod { lifetime: old.lifetime, uid: old.uid, ..new.clone() } == *old
+        }
         _ => old == new,
     }
 }

@@ -7,8 +7,9 @@
 //!  event --> claims --> the event, its pod without the addresses that it does not have
 //!                  `--> further ones: pods that lose an address by it (before), pods that get one (after)
 //! ```
-//! Of several pods the one has it that beats every other ([`Lifetime::beats`](crate::object::Lifetime::beats)): it runs and the
-//! other one does not, or it started later. Where that cannot be told the address is nobody's. What a node says is its own is no
+//! Of several pods the one has it that beats every other: of two pods of one node the one that its container runtime has attached,
+//! the later one of two such ([`Lifetime::attached`](crate::object::Lifetime::attached)); else the one that runs while the other one
+//! does not, or that started later ([`Lifetime::beats`](crate::object::Lifetime::beats)). Where that cannot be told the address is nobody's. What a node says is its own is no
 //! pod's. A pod without its address is as one whose network is not set up yet: no rule names it, and its interface has no table,
 //! so that nothing passes there. Packets of pods on other nodes still arrive with such an address, and a rule that names pods does
 //! not match them. An address that is nobody's is therefore quarantined: rules of cluster policies that deny or pass pods deny it.
@@ -117,9 +118,9 @@ impl Claims {
     }
 
     fn pod(&mut self, cache: &Cache, name: &PodName, new: Option<Pod>) -> Vec<Event> {
-        let known = cache.pod_key(name).and_then(|key| cache.pod(key)).map(|pod| &**pod);
-        let old = self.short.get(name).or(known);
-        let touched: Vec<IpAddr> = old.into_iter().chain(&new).flat_map(|pod| pod.addresses.iter().copied()).collect();
+        let said = self.said(cache, name);
+        let touched: Vec<IpAddr> =
+            said.into_iter().chain(&new).flat_map(|pod| pod.addresses.iter().copied()).collect();
         self.forget(name);
         let event = |new: Option<Pod>| match new {
             Some(pod) => Event::Apply(Object::Pod(pod)),
@@ -194,11 +195,11 @@ impl Claims {
         // Whoever beats all others beats the best of those before it, too; who is best among some need not beat all.
         let mut best = *claimants.first()?;
         for pod in &claimants[1..] {
-            if pod.lifetime.beats(&best.lifetime) {
+            if beats(pod, best) {
                 best = pod;
             }
         }
-        let wins = claimants.iter().all(|pod| pod.name == best.name || best.lifetime.beats(&pod.lifetime));
+        let wins = claimants.iter().all(|pod| pod.name == best.name || beats(best, pod));
         wins.then(|| best.name.clone())
     }
 
@@ -210,6 +211,12 @@ impl Claims {
         self.nodes.contains_key(&address)
             || own.is_some_and(shares)
             || cache.pods_at(address).any(|(_, pod)| is_other(pod) && shares(pod))
+    }
+
+    /// The pod with all addresses that it says are its own.
+    pub(crate) fn said<'a>(&'a self, cache: &'a Cache, name: &PodName) -> Option<&'a Pod> {
+        let known = || cache.pod_key(name).and_then(|key| cache.pod(key)).map(|pod| &**pod);
+        self.short.get(name).or_else(known)
     }
 
     /// Keeps what a pod's object says where the pod has less.
@@ -235,6 +242,16 @@ impl Claims {
                 }
             }
         }
+    }
+}
+
+/// Whether of two pods that say an address is theirs it must be this one that has it.
+fn beats(one: &Pod, other: &Pod) -> bool {
+    let (attached, others) = (one.lifetime.attached, other.lifetime.attached);
+    // What another node's container runtime does is not known here.
+    match one.node == other.node && attached != others {
+        true => attached > others,
+        false => one.lifetime.beats(&other.lifetime),
     }
 }
 
@@ -312,6 +329,29 @@ mod tests {
         state.apply(Event::Apply(Object::Pod(Pod { finished: true, ..ended })));
         assert_eq!(state.has("x/b"), ["10.0.0.1"]);
         assert!(state.contests().is_empty());
+    }
+
+    #[test]
+    fn the_pod_that_its_node_has_attached_last_has_the_address_though_the_object_of_another_one_runs() {
+        let attached = |text: &str, number: u64| {
+            let Object::Pod(pod) = started(text, "10.0.0.1", 1) else { unreachable!() };
+            let lifetime = Lifetime { running: false, attached: Some(number), ..pod.lifetime };
+            Event::Apply(Object::Pod(Pod { lifetime, ..pod }))
+        };
+        let mut state = State::default();
+        // Its container has ended and its address was given away; its object tells that later.
+        state.apply(Event::Apply(started("x/old", "10.0.0.1", 9)));
+        state.apply(attached("x/a", 1));
+        assert_eq!((state.has("x/old").len(), state.has("x/a").len()), (0, 1));
+        state.apply(attached("x/b", 2));
+        assert_eq!((state.has("x/old").len(), state.has("x/a").len(), state.has("x/b").len()), (0, 0, 1));
+        // A pod of another node: it cannot be told whose the address is.
+        let Object::Pod(elsewhere) = started("x/c", "10.0.0.1", 1) else { unreachable!() };
+        let running = Lifetime { running: true, ..elsewhere.lifetime };
+        state.apply(Event::Apply(Object::Pod(Pod { node: Some("m".into()), lifetime: running, ..elsewhere })));
+        assert_eq!((state.has("x/b").len(), state.has("x/c").len()), (0, 0), "x/c beats x/b, and x/old x/c");
+        state.apply(Event::DeletePod(name("x/c")));
+        assert_eq!(state.has("x/b").len(), 1);
     }
 
     #[test]

@@ -68,6 +68,7 @@ pub(crate) fn pod(text: &str, addresses: &str, node: &str, label_text: &str) -> 
         mac: None,
         host_network: false,
         finished: false,
+        uid: None,
         lifetime: crate::object::Lifetime::default(),
         ports: vec![],
     })

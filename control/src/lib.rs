@@ -13,7 +13,8 @@
 //!                                                                                          |
 //!                                                       classifier::Tables <--ACL renderer-+- other renderers
 //! ```
-//! Between objects and cache [`claims`] decides whose an address is that several say is theirs.
+//! Between objects and cache [`attachments`] adds the addresses that the node's container runtime has given to pods, and [`claims`]
+//! decides whose an address is that several say is theirs.
 //!
 //! What is above the transaction knows selectors and no tables; what is below knows tables and no selectors ([`contract`]).
 //!
@@ -24,6 +25,7 @@
 //! pod. Contiv's documents speak from the vswitch's side; [`renderer::contiv`] alone does so too.
 #![forbid(unsafe_code)]
 
+pub mod attachments;
 mod book;
 pub mod cache;
 pub mod claims;

@@ -209,6 +209,9 @@ pub struct Pod {
     pub host_network: bool,
     /// Whether it has ended (`Succeeded`, `Failed`): its address may belong to another pod already.
     pub finished: bool,
+    /// What tells it from an earlier pod of its name; none where its object does not say.
+    #[serde(default)]
+    pub uid: Option<Uid>,
     /// What tells whether it or another pod has an address that both say is theirs.
     pub lifetime: Lifetime,
     /// The named ports of its containers and of its restartable init containers ("sidecars").
@@ -219,6 +222,27 @@ impl Pod {
     /// Whether policies may select the pod and name it as a peer: it runs, on the pod network, with an address.
     pub fn is_endpoint(&self) -> bool {
         !self.host_network && !self.finished && !self.addresses.is_empty()
+    }
+}
+
+/// The UID by which a pod's node knows it: `metadata.uid`, and for a static pod the annotation [`STATIC_POD_ANNOTATION`]. Only whether
+/// two are the same matters, so this is a fingerprint (FNV-1a, 128 bits), which takes less memory than the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Uid([u64; 2]);
+
+/// The annotation of a static pod's object with the UID by which the kubelet knows the pod, and names it to a CNI plugin.
+pub const STATIC_POD_ANNOTATION: &str = "kubernetes.io/config.hash";
+
+impl Uid {
+    /// The UID that is written so; none for an empty text.
+    pub fn of(text: &str) -> Option<Self> {
+        /// The offset basis and the prime of FNV-1a with 128 bits.
+        const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+        const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+        let hash = text.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
+        #[expect(clippy::cast_possible_truncation, reason = "the halves")]
+        let halves = [(hash >> 64) as u64, hash as u64];
+        (!text.is_empty()).then_some(Self(halves))
     }
 }
 
@@ -233,6 +257,12 @@ pub struct Lifetime {
     pub started: Option<Timestamp>,
     /// When its object was made (`metadata.creationTimestamp`).
     pub created: Option<Timestamp>,
+    /// Where its node's container runtime has given it its addresses: the number of that [`Attachment`]. What an object says comes
+    /// later than that, so of two pods of one node the one that was attached last has an address.
+    ///
+    /// [`Attachment`]: crate::attachments::Attachment
+    #[serde(skip)]
+    pub attached: Option<u64>,
 }
 
 impl Lifetime {

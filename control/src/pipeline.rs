@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
+use crate::attachments::{Attachment, Attachments, Standing};
 use crate::cache::{Cache, CacheChange, Event};
 use crate::claims::{Claims, Contest};
 use crate::configurator::Configurator;
@@ -26,6 +27,7 @@ pub const UNBOUND: &str = "";
 
 /// See the module.
 pub struct Pipeline {
+    attachments: Attachments,
     claims: Claims,
     cache: Cache,
     processor: Processor,
@@ -66,6 +68,7 @@ impl Pipeline {
             Scope::Cluster => AclRenderer::of_all_nodes(),
         };
         Self {
+            attachments: Attachments::default(),
             claims: Claims::default(),
             cache: Cache::new(isolation),
             processor: Processor::new(scope),
@@ -100,8 +103,10 @@ impl Pipeline {
     pub fn resync(&mut self, objects: impl IntoIterator<Item = Object>) -> Result<(), RenderError> {
         let mut cache = Cache::new(self.cache.default_isolation());
         let mut claims = Claims::default();
+        self.attachments.forget_objects();
         for object in objects {
-            for event in claims.resolve(&cache, Event::Apply(object)) {
+            let event = self.attachments.resolve(Event::Apply(object));
+            for event in claims.resolve(&cache, event) {
                 cache.apply(event);
             }
         }
@@ -140,6 +145,28 @@ impl Pipeline {
     /// # Errors
     /// As for [`Pipeline::resync`].
     pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(), RenderError> {
+        let events = events.into_iter().map(|event| self.attachments.resolve(event)).collect();
+        self.take_in(events)
+    }
+
+    /// Makes these all pods that the node's container runtime has attached, in place of those of the last call.
+    ///
+    /// # Errors
+    /// As for [`Pipeline::resync`].
+    pub fn attach(&mut self, attachments: BTreeMap<PodName, Attachment>) -> Result<(), RenderError> {
+        let (claims, cache) = (&self.claims, &self.cache);
+        let events = self.attachments.replace(attachments, |name| claims.said(cache, name).cloned());
+        self.take_in(events)
+    }
+
+    /// How far each attached pod is known.
+    pub fn standings(&self) -> BTreeMap<PodName, Standing> {
+        let covers = |pod: &Pod| self.processor.scope().covers(pod);
+        self.attachments.standings(&self.cache, covers)
+    }
+
+    /// Takes in events with the addresses of attached pods.
+    fn take_in(&mut self, events: Vec<Event>) -> Result<(), RenderError> {
         let (mut moved, mut nodes) = (BTreeSet::new(), BTreeSet::new());
         for event in events {
             for event in self.claims.resolve(&self.cache, event) {

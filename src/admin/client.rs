@@ -1,14 +1,16 @@
 //! The side that asks.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::Context;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::protocol::{Answer, Request, VERSION};
+use super::protocol::{Answer, Failure, Request, VERSION};
 
 /// How long to wait for an answer. The vswitch asks its workers, which answer in milliseconds; one that is stuck is given two
 /// seconds there.
@@ -17,42 +19,89 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Longer answers are none: all tables of a node with hundreds of pods have some megabytes.
 const LONGEST: u64 = 1 << 28;
 
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// Nobody listens.
+    #[error("cannot reach a vswitch at {}: {source}\n  help: {}", socket.display(), help(source))]
+    Unreachable {
+        /// Where.
+        socket: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// The conversation broke off, or took too long.
+    #[error("the vswitch at {} does not answer: {source}", socket.display())]
+    Silent {
+        /// Where.
+        socket: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// It has ended the conversation.
+    #[error("the vswitch at {} has ended the connection without an answer", socket.display())]
+    Ended {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// It speaks otherwise.
+    #[error("the answer of {} is not understood: {source}", socket.display())]
+    NotUnderstood {
+        /// Where.
+        socket: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// It says why it does not do it.
+    #[error("{}{}{}", .0.message, if .0.help.is_empty() { "" } else { "\n  help: " }, .0.help)]
+    Failed(Failure),
+}
+
+fn help(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            "no vswitch runs here, or its configuration names another socket (admin.socket); say --socket"
+        }
+        ErrorKind::PermissionDenied => "only root may ask",
+        _ => "say --socket",
+    }
+}
+
 /// Asks the vswitch at this socket.
 ///
 /// # Errors
 /// When none answers, with the remedy; or what it says is wrong.
 pub(super) fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<T> {
-    let name = socket.display();
-    let mut stream = UnixStream::connect(socket).map_err(|error| {
-        let help = match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                "no vswitch runs here, or its configuration names another socket (admin.socket); say --socket"
-            }
-            ErrorKind::PermissionDenied => "only root may ask",
-            _ => "say --socket",
-        };
-        anyhow!("cannot reach a vswitch at {name}: {error}\n  help: {help}")
-    })?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_value(request)?;
+    let answer = exchange(socket, request, PATIENCE)?;
+    serde_json::from_value(answer).with_context(|| format!("the answer of {} is not understood", socket.display()))
+}
+
+/// One request and its answer. `patience` is how long each part of it may take.
+///
+/// # Errors
+/// Why there is no answer.
+pub(crate) fn exchange(socket: &Path, request: &impl Serialize, patience: Duration) -> Result<Value, AskError> {
+    let place = || socket.to_owned();
+    let silent = |source| AskError::Silent { socket: place(), source };
+    let not_understood = |source| AskError::NotUnderstood { socket: place(), source };
+    let mut stream = UnixStream::connect(socket).map_err(|source| AskError::Unreachable { socket: place(), source })?;
+    stream.set_read_timeout(Some(patience)).map_err(silent)?;
+    stream.set_write_timeout(Some(patience)).map_err(silent)?;
+    let mut line = serde_json::to_value(request).map_err(not_understood)?;
     line["version"] = VERSION.into();
-    let told = writeln!(stream, "{line}").and_then(|()| stream.flush());
-    told.with_context(|| format!("cannot ask the vswitch at {name}"))?;
+    writeln!(stream, "{line}").and_then(|()| stream.flush()).map_err(silent)?;
     let mut text = String::new();
-    let read = BufReader::new(stream.take(LONGEST)).read_line(&mut text);
-    let length = read.with_context(|| format!("the vswitch at {name} does not answer"))?;
+    let length = match BufReader::new(stream.take(LONGEST)).read_line(&mut text) {
+        // It has gone while we wrote, with what we wrote unread.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+        read => read.map_err(silent)?,
+    };
     if length == 0 {
-        bail!("the vswitch at {name} has ended the connection without an answer");
+        return Err(AskError::Ended { socket: place() });
     }
-    let answer: Answer =
-        serde_json::from_str(&text).with_context(|| format!("the answer of {name} is not understood"))?;
-    match (answer.answer, answer.failure) {
-        (_, Some(failure)) if failure.help.is_empty() => bail!("{}", failure.message),
-        (_, Some(failure)) => bail!("{}\n  help: {}", failure.message, failure.help),
-        (Some(value), None) => {
-            serde_json::from_value(value).with_context(|| format!("the answer of {name} is not understood"))
-        }
-        (None, None) => bail!("the vswitch at {name} has answered nothing"),
+    let answer: Answer = serde_json::from_str(&text).map_err(not_understood)?;
+    match answer.failure {
+        Some(failure) => Err(AskError::Failed(failure)),
+        None => Ok(answer.answer.unwrap_or_default()),
     }
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::ask;
-use super::protocol::{PolicyRow, PortRow, Request, SessionFilter, SessionRow, Sessions, Status, TableRow};
+use super::protocol::{PolicyRow, PortKey, PortRow, Request, SessionFilter, SessionRow, Sessions, Status, TableRow};
 use crate::args::{self, Format};
 use crate::output::{Columns, printable};
 
@@ -88,7 +88,11 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
             writeln!(out, "  {}", printable(error.lines().next().unwrap_or_default()))?;
         }
     }
-    writeln!(out, "ports: {} of {} open", status.ports.open, status.ports.configured)?;
+    let added = match status.ports.added {
+        0 => String::new(),
+        added => format!("; {added} of them were added"),
+    };
+    writeln!(out, "ports: {} of {} open{added}", status.ports.open, status.ports.configured)?;
     for port in status.late.iter().take(MAX_LATE) {
         let why = port.why.as_deref().unwrap_or(&port.state).lines().next().unwrap_or_default();
         writeln!(out, "  {} ({}): {}", printable(&port.name), printable(&port.interface), printable(why))?;
@@ -127,12 +131,25 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
 /// Lists the ports.
 pub(crate) fn ports(args: &args::Admin) -> anyhow::Result<ExitCode> {
     show(args, &Request::Ports, |rows: &[PortRow], out| {
-        let headings =
-            ["PORT", "STATE", "INTERFACE", "ADDRESSES", "RECEIVED", "BYTES", "SENT", "BYTES", "LIMITED", "BYPASSED"];
+        let headings = [
+            "PORT",
+            "STATE",
+            "INTERFACE",
+            "CONTAINER",
+            "ADDRESSES",
+            "RECEIVED",
+            "BYTES",
+            "SENT",
+            "BYTES",
+            "LIMITED",
+            "BYPASSED",
+        ];
         let mut table = Columns::new(&headings);
         for row in rows {
             let numbers = [row.received, row.received_bytes, row.sent, row.sent_bytes, row.limited, row.bypassed];
-            let words = [row.name.clone(), row.state.clone(), row.interface.clone(), row.addresses.join(",")];
+            let container = row.container.as_ref().map_or_else(|| "-".to_owned(), short);
+            let words =
+                [row.name.clone(), row.state.clone(), row.interface.clone(), container, row.addresses.join(",")];
             table.row(words.into_iter().chain(numbers.map(|number| number.to_string())));
         }
         table.write(out)?;
@@ -143,6 +160,13 @@ pub(crate) fn ports(args: &args::Admin) -> anyhow::Result<ExitCode> {
         }
         Ok(())
     })
+}
+
+/// A container as container runtimes show it: the beginning of its ID.
+fn short(key: &PortKey) -> String {
+    /// As many letters as `crictl` and `docker` show.
+    const LETTERS: usize = 12;
+    key.container.chars().take(LETTERS).collect()
 }
 
 /// Lists what policies have decided.
@@ -234,6 +258,7 @@ mod tests {
             name: "x/web".into(),
             kind: "pod".into(),
             interface: "veth1".into(),
+            container: None,
             state: "absent".into(),
             why: Some("waits for its interface: there is no veth1\nhelp: make it".into()),
             addresses: Vec::new(),
@@ -248,6 +273,7 @@ mod tests {
         Status {
             program: "0.1.0".into(),
             node: "node-1".into(),
+            pod_networks: Vec::new(),
             ready: true,
             denying: false,
             uptime_seconds: 61,
@@ -264,7 +290,7 @@ mod tests {
                 refused_tables: 0,
             },
             source: None,
-            ports: PortTotals { configured: 2, open: 1 },
+            ports: PortTotals { configured: 2, added: 1, open: 1 },
             late: vec![late],
             workers: vec![worker.clone(), worker],
             sessions: SessionTotals { used: 6, capacity: 100, refused: 0 },
@@ -283,7 +309,7 @@ mod tests {
             "node node-1: ready; up 1m 1s",
             "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
             "3 objects are not understood",
-            "ports: 1 of 2 open",
+            "ports: 1 of 2 open; 1 of them were added",
             "x/web (veth1): waits for its interface: there is no veth1",
             "workers: 2; 20 packets in, 16 out; 99 forwarded in the kernel",
             "sessions: 6 of 100; 0 refused",

@@ -5,10 +5,15 @@
 //!   {"version":1,"request":"tables","arguments":{"port":"x/a"}} {"version":1,"failure":{"code":"unknown_port","message":"..","help":".."}}
 //! ```
 
+mod added_ports;
+
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
 
 /// The version of the protocol.
 pub(crate) const VERSION: u64 = 1;
@@ -33,6 +38,17 @@ pub(crate) enum Request {
     Sessions(SessionFilter),
     /// Look at the configuration and the state now.
     Reload,
+    /// Serve a container's interface, and answer when it is served.
+    AddPort(AddPort),
+    /// Serve it no more.
+    RemovePort(PortKey),
+    /// How an added port is.
+    CheckPort(PortKey),
+    /// Remove all added ports but these.
+    RetainPorts {
+        /// Those that stay.
+        keep: Vec<PortKey>,
+    },
 }
 
 /// Which sessions are asked for. What is not said does not matter.
@@ -160,6 +176,9 @@ pub(crate) struct Status {
     pub(crate) program: String,
     /// The node whose vswitch it is.
     pub(crate) node: String,
+    /// Where its pods get their addresses from (`spec.podCIDRs` of its Node); none before there is a state.
+    #[serde(default)]
+    pub(crate) pod_networks: Vec<IpNet>,
     /// Whether pods are served: ports were opened, and there is a policy to judge by.
     pub(crate) ready: bool,
     /// Whether nothing may pass, since there is no state that makes sense.
@@ -228,9 +247,12 @@ pub(crate) struct SourceStatus {
 /// How many ports there are.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PortTotals {
-    /// In the configuration.
+    /// In the configuration, or added.
     pub(crate) configured: usize,
-    /// Of these, open.
+    /// Of these, added at this socket.
+    #[serde(default)]
+    pub(crate) added: usize,
+    /// Of all, open.
     pub(crate) open: usize,
 }
 
@@ -243,6 +265,9 @@ pub(crate) struct PortRow {
     pub(crate) kind: String,
     /// Its interface.
     pub(crate) interface: String,
+    /// The container that it was added for; none for a port of the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<PortKey>,
     /// `open`, `closed`, `absent` or `unprotected`.
     pub(crate) state: String,
     /// Why it is not open.
@@ -361,6 +386,18 @@ mod tests {
             value["version"] = VERSION.into();
             assert_eq!(read_request(value.to_string().as_bytes()).unwrap(), request);
         }
+    }
+
+    #[test]
+    fn a_port_is_added_with_the_least_that_must_be_said_and_nothing_else() {
+        let least = r#"{"version":1,"request":"add_port","arguments":
+            {"container":"c","container_interface":"eth0","pod":"x/a","interface":"va"}}"#;
+        let Request::AddPort(added) = read_request(least.as_bytes()).unwrap() else { panic!("another request") };
+        assert_eq!((added.timeout_seconds, added.addresses.len(), added.mac), (20, 0, None));
+        assert_eq!(code(&least.replace("\"pod\"", "\"pods\"")), "malformed");
+        let keep = r#"{"version":1,"request":"retain_ports","arguments":{"keep":[]}}"#;
+        assert_eq!(read_request(keep.as_bytes()).unwrap(), Request::RetainPorts { keep: Vec::new() });
+        assert_eq!(code(r#"{"version":1,"request":"retain_ports","arguments":{}}"#), "malformed", "not: keep nothing");
     }
 
     #[test]

@@ -9,34 +9,42 @@
 //! All connections are tasks of one thread. What has to wait for the workers' answers does so on a thread of its own, one at a time,
 //! and everybody who asks meanwhile gets the same answer: so neither many clients nor slow ones hold anything back, and whoever asks
 //! without end costs the workers ten answers a second. Connections, the length of a request and the time that a reader may take are
-//! bounded.
+//! bounded. Requests about added ports are answered by the thread that says which ports there are: they wait there, and here they are
+//! no more than a task each.
 //!
 //! A thread per connection lost: it is as simple, but its bound is in threads, and each slow reader would hold one.
 //!
 //! **Invariant.** Nothing that enforces waits for anything here.
 
 mod answers;
+mod connections;
 mod http;
 mod metrics;
 mod sessions;
 mod socket;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use crossbeam_channel::Sender;
+use serde_json::Value;
 use tokio::runtime;
 use tokio::sync::{Mutex, oneshot};
-use tokio::task::AbortHandle;
 
 use super::config::AdminConfig;
 use super::daemon::Notice;
 use super::observer::{Observation, Observer};
+use super::ports::{Event, Question};
+use crate::admin::Failure;
+use connections::{Connections, Limits};
 
-/// Connections of a listener at a time. A person has one, a program a few.
-const CONNECTIONS: usize = 32;
+/// Connections of the admin socket at a time. A person has one, a program a few. A pod that is being started has one as well, which waits
+/// for its port: a node has some hundred pods, and they may all start at once.
+const CONNECTIONS: Limits = Limits { new: 256, asking: 32, changing: 512, answered: 32 };
+
+/// Connections over HTTP at a time: what scrapes and probes has one each.
+const HTTP_CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, answered: 1 };
 
 /// How old an observation may be that is told again.
 const FRESH: Duration = Duration::from_millis(100);
@@ -71,6 +79,8 @@ struct Shared {
     listing: Mutex<()>,
     /// To the main thread.
     notices: Sender<Notice>,
+    /// To the thread that says which ports there are.
+    ports: Sender<Event>,
 }
 
 impl Shared {
@@ -90,23 +100,14 @@ impl Shared {
         *last = Some((Instant::now(), Arc::clone(&observation)));
         observation
     }
-}
 
-/// The connections of one listener.
-#[derive(Default)]
-struct Connections(VecDeque<AbortHandle>);
-
-impl Connections {
-    /// Serves one more. Where there are as many as there may be, the oldest one ends: so whoever opens many and says nothing keeps
-    /// nobody from being answered.
-    fn serve(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
-        self.0.retain(|connection| !connection.is_finished());
-        if self.0.len() >= CONNECTIONS
-            && let Some(oldest) = self.0.pop_front()
-        {
-            oldest.abort();
-        }
-        self.0.push_back(tokio::spawn(connection).abort_handle());
+    /// Asks the thread that says which ports there are, and waits for its answer, which may take as long as the question says.
+    async fn ask_ports(&self, question: Question) -> Result<Value, Failure> {
+        let (reply, answer) = oneshot::channel();
+        // An error means that the vswitch is about to end.
+        let _ = self.ports.send(Event::Asked(question, reply));
+        let ended = || Failure::new("not_ready", "the vswitch is being stopped", "ask again when it has started again");
+        answer.await.unwrap_or_else(|_| Err(ended()))
     }
 }
 
@@ -115,14 +116,19 @@ impl Connections {
 /// # Errors
 /// When the address of the metrics cannot be had, or the system refuses a thread. A socket that cannot be had is said only: to ask
 /// is not what the vswitch is for.
-pub(super) fn start(config: &AdminConfig, observer: Observer, notices: Sender<Notice>) -> anyhow::Result<Handle> {
+pub(super) fn start(
+    config: &AdminConfig,
+    observer: Observer,
+    notices: Sender<Notice>,
+    ports: Sender<Event>,
+) -> anyhow::Result<Handle> {
     let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
     let metrics = config
         .listen
         .map(|address| http::bind(address).with_context(|| format!("admin.listen: cannot listen at {address}")));
     let metrics = metrics.transpose()?;
-    let shared = Arc::new(Shared { observer, last: Mutex::new(None), listing: Mutex::new(()), notices });
+    let shared = Arc::new(Shared { observer, last: Mutex::new(None), listing: Mutex::new(()), notices, ports });
     let (stop, stopped) = oneshot::channel();
     let serve = move || {
         runtime.block_on(async {

@@ -26,6 +26,9 @@ use bulkhead_control::source::kubernetes::Access;
 use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 
+use crate::admin::PortKey;
+pub(super) use check::{check_interface, parse_mac};
+
 /// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
@@ -228,6 +231,8 @@ pub(crate) enum Window {
 pub(crate) struct AdminConfig {
     /// The admin socket; none where there is to be none.
     pub socket: Option<PathBuf>,
+    /// The folder that keeps the ports that are added there; none without a socket.
+    pub ports_folder: Option<PathBuf>,
     /// Where metrics and probes are served over HTTP.
     pub listen: Option<SocketAddr>,
 }
@@ -289,6 +294,19 @@ pub(crate) struct PortEntry {
     pub fix_offloads: bool,
     /// The line on which it starts.
     pub line: u64,
+    /// Where the file does not have it: who has added it.
+    pub added: Option<Added>,
+}
+
+/// Who has added a port at run time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Added {
+    /// What it is known by.
+    pub key: Arc<PortKey>,
+    /// One that is added again, differently, has another number.
+    pub number: u64,
+    /// Why it is not to be opened, if it is not.
+    pub kept_closed: Option<Arc<str>>,
 }
 
 /// A route.
@@ -318,6 +336,11 @@ pub(crate) struct ConfigError {
 }
 
 impl PortEntry {
+    /// Why it is not to be opened, if it is not.
+    pub(crate) fn kept_closed(&self) -> Option<&Arc<str>> {
+        self.added.as_ref().and_then(|added| added.kept_closed.as_ref())
+    }
+
     /// Whether a route that names `port` means this one.
     fn is_called(&self, port: &str) -> bool {
         *self.name == *port || self.label.as_deref() == Some(port)

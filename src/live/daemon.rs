@@ -26,6 +26,8 @@ use super::next_hops::NextHops;
 use super::observer::{About, Observation, Observer};
 use super::own_addresses;
 use super::policy;
+use super::ports::thread as ports;
+use super::ports::{Event, PortFile, Registry};
 use super::preflight;
 use super::signals::{self, Request};
 use super::state::{DENYING, LiveState};
@@ -58,6 +60,7 @@ pub(super) struct Daemon {
     vswitch: Arc<Vswitch>,
     interfaces: interfaces::Handle,
     policy: policy::Handle,
+    ports: ports::Handle,
     notices: Receiver<Notice>,
     requests: Receiver<Request>,
     capture: Option<Capture>,
@@ -87,13 +90,17 @@ impl Daemon {
             log::error(&format!("the kernel does not tell the node's addresses; only the state does: {error}"));
             BTreeSet::new()
         });
-        let state = LiveState::load(&config.state, &config.node, addresses)?;
+        let port_file = config.admin.ports_folder.as_deref().map(|folder| PortFile::new(folder, &config.node));
+        let added = port_file.as_ref().map(PortFile::read).unwrap_or_default();
+        let registry = Registry::new(config.ports.clone(), added);
+        let state = LiveState::load(&config.state, &config.node, addresses, registry.attachments())?;
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);
         }
         let affinity = Affinity::new();
         let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
-        let ports = config.ports.iter().map(closed).collect();
+        let entries = registry.entries();
+        let ports = entries.iter().filter(|entry| entry.kept_closed().is_none()).map(closed).collect();
         let (flows, takeover) = (kernel.flows(), kernel.takeover());
         let routes = config.routes.clone();
         let composer = Composer::new(state.policy(), ports, routes, config.denied, flows, takeover)?;
@@ -130,12 +137,20 @@ impl Daemon {
             stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
         };
         let (tell, notices) = crossbeam_channel::unbounded();
-        let policy = policy::start(state, Arc::clone(&composer), tell.clone())?;
+        let (tell_ports, port_events) = crossbeam_channel::unbounded();
+        let policy = policy::start(state, Arc::clone(&composer), tell.clone(), tell_ports.clone())?;
         let routes = config.routes.clone();
-        let interfaces = interfaces::start(&config.ports, routes, datapath, Arc::clone(&composer), tell.clone())?;
+        let shared = Arc::clone(&composer);
+        let interfaces = interfaces::start(&entries, routes, datapath, shared, tell.clone(), tell_ports.clone())?;
+        let others = ports::Others {
+            composer: Arc::clone(&composer),
+            interfaces: interfaces.commands(),
+            policy: policy.attach(),
+        };
+        let ports = ports::start(registry, port_file, others, (tell_ports.clone(), port_events))?;
         let reading = capture.as_ref().map(Capture::reading);
         let observer = Observer::new(about, Arc::clone(&composer), &vswitch, interfaces.asker(), reading);
-        let admin = admin::start(&config.admin, observer.clone(), tell)?;
+        let admin = admin::start(&config.admin, observer.clone(), tell, tell_ports)?;
         Ok(Self {
             config,
             config_path: args.config.clone(),
@@ -145,6 +160,7 @@ impl Daemon {
             vswitch,
             interfaces,
             policy,
+            ports,
             notices,
             requests,
             capture,
@@ -201,6 +217,7 @@ impl Daemon {
     fn dead_threads(&self) -> Option<String> {
         match self.vswitch.dead_workers() {
             0 if self.interfaces.is_dead() => Some("the interfaces thread has".to_owned()),
+            0 if self.ports.is_dead() => Some("the ports thread has".to_owned()),
             0 if self.policy.is_dead() => Some("the policy thread has".to_owned()),
             0 if self.observer.has_lost_source() => Some("the kubernetes thread has".to_owned()),
             0 => None,
@@ -262,7 +279,7 @@ impl Daemon {
         if !fields.is_empty() {
             log::warn(&format!("the configuration has changed in {}, which needs a restart", fields.join(", ")));
         }
-        self.interfaces.tell(Command::Configure(config.ports.clone(), config.routes.clone()));
+        self.ports.tell(Event::Configured(config.ports.clone(), config.routes.clone()));
         self.composer.set_denied(config.denied);
         (self.config.ports, self.config.routes, self.config.denied) = (config.ports, config.routes, config.denied);
         self.next_hops.check(&self.composer.peers(), &self.config);
@@ -278,8 +295,9 @@ impl Daemon {
     /// Stops the workers, detaches from the interfaces and prints the summary.
     fn stop(self) -> anyhow::Result<()> {
         log::info("stopping");
-        let Self { vswitch, interfaces, capture, observer, admin, format, ready_file, tc, .. } = self;
-        // Nobody asks the workers any more.
+        let Self { vswitch, interfaces, capture, observer, admin, format, ready_file, tc, ports, .. } = self;
+        // Nobody asks the workers any more, nor waits for a port.
+        ports.stop();
         drop(admin);
         if let Some(tc) = &tc {
             tc.stay();

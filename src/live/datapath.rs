@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::PortId;
 use bulkhead_dataplane::io::{
-    FlowSlot, KernelFlowCache, LinkStatus, TcDatapath, Umem, XskPort, default_route_interfaces,
+    FlowSlot, KernelFlowCache, LinkStatus, TcDatapath, Umem, XskPort, default_route_interfaces, set_link_up,
 };
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchEvent};
 use crossbeam_channel::Receiver;
@@ -248,6 +248,10 @@ impl Datapath for LinuxDatapath {
             Kind::Xdp(xdp) => xdp.attach(entry, link).map(Attachment::Xdp),
             Kind::Tc(tc) => tc.attach(entry, link).map(Attachment::Tc),
         }
+    }
+
+    fn set_up(&mut self, link: &LinkStatus) -> Result<(), String> {
+        set_link_up(link.index).map_err(|error| error.to_string())
     }
 
     fn index(&self, attachment: &Attachment) -> Option<u32> {

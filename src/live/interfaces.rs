@@ -24,8 +24,8 @@
 //! another namespace and back, changes nothing in that. There are two exceptions: an interface that nothing can be attached to
 //! (another program is, or it has the node's default route, without `--force`), and the log says so; and the time from the
 //! kernel's message until this thread has read it, well below a millisecond unless a port is just being opened. Nothing
-//! here waits for policy to be loaded or compiled. Whoever makes interfaces and cannot bear that sets them up when the port is
-//! open, or has the node's kernel forward nothing.
+//! here waits for policy to be loaded or compiled. Whoever makes interfaces and cannot bear that leaves them down: those of ports
+//! that are added at run time are set up here, when they are held.
 //!
 //! That is why attaching to an interface and opening its port are two things, and closing undoes only the second. The
 //! alternative, to open a port anew and then close the old one, cannot work with XDP: an interface takes one program, and the
@@ -48,7 +48,7 @@ use std::time::Instant;
 
 use bulkhead_dataplane::PortKind;
 
-use super::config::PortEntry;
+use super::config::{Added, PortEntry};
 use super::links::{Changes, Links};
 use super::log;
 use super::view::PortView;
@@ -74,6 +74,8 @@ pub(super) struct PortStatus {
     pub name: Arc<str>,
     pub kind: PortKind,
     pub interface: Arc<str>,
+    /// Who has added it, where the configuration does not have it.
+    pub added: Option<Added>,
     pub state: PortState,
     /// Why it is not open, with the remedy where one is known.
     pub why: Option<String>,
@@ -161,6 +163,8 @@ impl<D: Datapath> Interfaces<D> {
                     kept.extend(interface.take());
                     log::info(&if names.contains(&*entry.interface) {
                         format!("port {entry} is configured differently and is opened anew; until then it is closed")
+                    } else if entry.added.is_some() {
+                        format!("port {entry} was removed")
                     } else {
                         format!("port {entry} is not configured any more and was closed")
                     });
@@ -242,7 +246,7 @@ impl<D: Datapath> Interfaces<D> {
             None if interface.is_postponed(link.index, changes, now) => return,
             None => datapath.attach(&interface.entry, link),
         };
-        interface.take_attached(attached, link, now, &mut self.counters);
+        interface.take_attached(attached, link, datapath, now, &mut self.counters);
     }
 
     /// Detaches from all interfaces that no port has, but for those that the configured name which led to them last still
@@ -305,7 +309,7 @@ impl<D: Datapath> Interfaces<D> {
         true
     }
 
-    /// What the snapshot needs to know of the ports.
+    /// What the snapshot needs to know of the ports: of those that are to be opened.
     pub(super) fn view(&self) -> Vec<PortView> {
         let view = |interface: &Interface<_>| PortView {
             name: interface.entry.name.clone(),
@@ -313,7 +317,8 @@ impl<D: Datapath> Interfaces<D> {
             mac: interface.entry.mac,
             link: interface.link(),
         };
-        self.interfaces.iter().map(view).collect()
+        let is_served = |interface: &&Interface<_>| interface.entry.kept_closed().is_none();
+        self.interfaces.iter().filter(is_served).map(view).collect()
     }
 
     /// How each configured port is.

@@ -204,7 +204,7 @@ mod tests {
 
     fn link(index: u32, names: &[&str]) -> LinkStatus {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        LinkStatus { index, names, mac: [2, 0, 0, 0, 0, 1], mtu: 1500, up: true, related: None }
+        LinkStatus { index, names, mac: [2, 0, 0, 0, 0, 1], mtu: 1500, up: true, settling: false, related: None }
     }
 
     fn index(links: &Links, name: &str) -> Option<u32> {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
 use bulkhead_dataplane::{SessionInfo, Snapshot};
+use ipnet::IpNet;
 
 use super::capture::{CaptureCounters, Reading as CaptureReading};
 use super::composer::{Composer, Enforced};
@@ -54,6 +55,8 @@ pub(super) struct About {
 pub(super) struct Observation {
     pub(super) about: Arc<About>,
     pub(super) snapshot: Arc<Snapshot>,
+    /// The node's own pod networks, none before there is a state.
+    pub(super) pod_networks: Arc<[IpNet]>,
     pub(super) counters: VswitchCounters,
     pub(super) interfaces: Report,
     pub(super) state: StateCounters,
@@ -101,6 +104,7 @@ impl Observer {
         Observation {
             about: Arc::clone(&self.about),
             snapshot: self.composer.current(),
+            pod_networks: self.composer.pod_networks(),
             counters,
             interfaces,
             state: self.about.state.read(),

@@ -1,24 +1,29 @@
-//! The thread that follows the state's files or the API server, and the node's own addresses: it reads what has changed, compiles what they
-//! say, and has that enforced.
+//! The thread that follows the state's files or the API server, the node's own addresses, and which pods are attached: it reads what has
+//! changed, compiles what they say, and has that enforced.
 //!
 //! All of it takes as long as it takes, seconds for a large cluster, for ever for a file on a server that does not answer. Nothing
 //! else waits for it: interfaces are attached to, held closed and opened with the policy that was in force before.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bulkhead_control::attachments::Standing;
+use bulkhead_control::object::PodName;
 use crossbeam_channel::{Receiver, Sender, never, select};
 
-use super::composer::Composer;
+use super::composer::{Composer, Policy};
 use super::daemon::Notice;
 use super::own_addresses;
+use super::ports::{Attach, Event};
 use super::state::LiveState;
 
 /// The thread as others see it. It ends when this is dropped, or when it is done with a file that it waits for: nobody waits
 /// for it.
 pub(super) struct Handle {
     look: Sender<()>,
+    attach: Sender<Attach>,
     thread: JoinHandle<()>,
 }
 
@@ -29,34 +34,76 @@ impl Handle {
         let _ = self.look.try_send(());
     }
 
+    /// For the thread that says which pods are attached.
+    pub(super) fn attach(&self) -> Sender<Attach> {
+        self.attach.clone()
+    }
+
     /// Whether it has ended though nobody has stopped it: a fault of the program.
     pub(super) fn is_dead(&self) -> bool {
         self.thread.is_finished()
     }
 }
 
-/// Starts the thread with a state that was loaded and is in force.
+/// Starts the thread with a state that was loaded and is in force, with the pods that are attached as of change 0.
 ///
 /// # Errors
 /// When the system refuses a thread.
-pub(super) fn start(state: LiveState, composer: Arc<Composer>, notices: Sender<Notice>) -> std::io::Result<Handle> {
+pub(super) fn start(
+    state: LiveState,
+    composer: Arc<Composer>,
+    notices: Sender<Notice>,
+    ports: Sender<Event>,
+) -> std::io::Result<Handle> {
     let (look, asked) = crossbeam_channel::bounded(1);
-    let follow = move || follow(state, &composer, &asked, &notices);
+    let (attach, attached) = crossbeam_channel::unbounded();
+    let known = Known { ports, change: 0, told: None };
+    let follow = move || follow(state, &composer, (&asked, &attached), &notices, known);
     let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
-    Ok(Handle { look, thread })
+    Ok(Handle { look, attach, thread })
 }
 
-fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notices: &Sender<Notice>) {
+/// What the thread that says which pods are attached is told of them.
+struct Known {
+    ports: Sender<Event>,
+    /// The last change that it has told.
+    change: u64,
+    /// What it was told last.
+    told: Option<(u64, BTreeMap<PodName, Standing>)>,
+}
+
+impl Known {
+    /// Tells how far the attached pods are known, where that has changed. What is told is in force.
+    fn tell(&mut self, state: &LiveState) {
+        let now = (self.change, state.standings());
+        if self.told.as_ref() != Some(&now) {
+            // An error means that the thread is dead, which the main thread sees.
+            let _ = self.ports.send(Event::Policy(now.0, now.1.clone()));
+            self.told = Some(now);
+        }
+    }
+}
+
+fn follow(
+    mut state: LiveState,
+    composer: &Composer,
+    (asked, attached): (&Receiver<()>, &Receiver<Attach>),
+    notices: &Sender<Notice>,
+    mut known: Known,
+) {
     let (mut addresses, mut server) = (own_addresses::changes(), state.notices());
     // What has changed between the first reading and now.
     let mut renumbered = true;
     loop {
         let next_look = state.next_look().saturating_duration_since(Instant::now());
+        let mut attach = None;
         select! {
             recv(asked) -> asked => match asked {
                 Ok(()) => state.hurry(),
                 Err(_) => return,
             },
+            // Of many changes the last one says it all. Without the thread that tells them the process ends.
+            recv(attached) -> told => attach = told.ok().map(|told| attached.try_iter().last().unwrap_or(told)),
             recv(addresses) -> told => match told {
                 Ok(()) => renumbered = true,
                 Err(_) => addresses = never(),
@@ -69,12 +116,21 @@ fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notic
             default(if renumbered { Duration::ZERO } else { next_look }) => {}
         }
         let seen = Instant::now();
+        let mut is_attached = false;
+        if let Some(Attach { change, pods }) = attach {
+            known.change = change;
+            is_attached = state.attach(pods);
+        }
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
-        if state.refresh() || has_changed {
-            composer.set_policy(state.policy(), seen);
+        let has_changed = state.refresh() || has_changed;
+        if has_changed || is_attached {
+            let policy = state.policy();
+            // A pod that comes is no news to a person.
+            composer.set_policy(Policy { is_told: policy.is_told && has_changed, ..policy }, seen);
             if notices.send(Notice::Policy).is_err() {
                 return;
             }
         }
+        known.tell(&state);
     }
 }

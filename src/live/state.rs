@@ -2,20 +2,21 @@
 
 mod server;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bulkhead_classifier::OriginId;
+use bulkhead_control::attachments::{Attachment, Standing};
 use bulkhead_control::cache::Event;
 use bulkhead_control::claims::Holder;
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::{Denied, Labels, Node, Object};
+use bulkhead_control::object::{Denied, Labels, Node, Object, PodName};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::{Attachment, NodeTables};
+use bulkhead_control::renderer::acl::{self, NodeTables};
 use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
 use ipnet::IpNet;
 
@@ -91,6 +92,8 @@ pub(super) struct LiveState {
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
+    /// The node's own blocks.
+    pod_networks: Arc<[IpNet]>,
     refusing: [Arc<[OriginId]>; 2],
     /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
     without: Arc<NodeTables>,
@@ -106,16 +109,22 @@ pub(super) struct LiveState {
 }
 
 impl LiveState {
-    /// Reads the state for the first time. `addresses` are those of the node's interfaces.
+    /// Reads the state for the first time. `addresses` are those of the node's interfaces, `attached` the pods that were attached.
     ///
     /// # Errors
     /// When it does not load, unless the configuration says to wait for one.
-    pub(super) fn load(config: &StateConfig, node: &Arc<str>, addresses: BTreeSet<IpAddr>) -> anyhow::Result<Self> {
+    pub(super) fn load(
+        config: &StateConfig,
+        node: &Arc<str>,
+        addresses: BTreeSet<IpAddr>,
+        attached: BTreeMap<PodName, Attachment>,
+    ) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
         let isolation = config.options.semantics.default_isolation();
         let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
         pipeline.resync([])?;
+        pipeline.attach(attached)?;
         let nothing = without_state(node, &addresses)?;
         let api = Api::start(config, node)?;
         let mut state = Self {
@@ -128,6 +137,7 @@ impl LiveState {
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
             peers: [].into(),
+            pod_networks: [].into(),
             refusing: [[].into(), [].into()],
             without: nothing,
             own: nameless(node),
@@ -281,20 +291,59 @@ impl LiveState {
         warnings.extend(run::refusals(&self.pipeline));
         self.tell(&warnings, log::warn);
         self.told = warnings.into_iter().chain(unenforced).collect();
+        let is_other = self.take_tables(contests.len())?;
+        let has_changed = std::mem::take(&mut self.denied) || is_other;
+        self.counts.applied.fetch_add(u64::from(has_changed || self.api.is_none()), Ordering::Relaxed);
+        self.counts.faulty.store(faulty as u64, Ordering::Relaxed);
+        self.counts.unenforced_kinds.store(unenforced_kinds as u64, Ordering::Relaxed);
+        Ok(has_changed)
+    }
+
+    /// Takes what the pipeline has compiled. Returns whether that is something else than before.
+    fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());
         let peers = peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
-        let is_same = Arc::ptr_eq(&tables, &self.tables) && *peers == *self.peers && refusing == self.refusing;
-        let has_changed = std::mem::take(&mut self.denied) || !is_same;
+        let blocks: Vec<IpNet> = self.own_blocks().collect();
+        let is_same = Arc::ptr_eq(&tables, &self.tables)
+            && *peers == *self.peers
+            && *blocks == *self.pod_networks
+            && refusing == self.refusing;
         (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
-        self.counts.applied.fetch_add(u64::from(has_changed || self.api.is_none()), Ordering::Relaxed);
-        self.counts.faulty.store(faulty as u64, Ordering::Relaxed);
-        self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
-        self.counts.unenforced_kinds.store(unenforced_kinds as u64, Ordering::Relaxed);
+        self.pod_networks = blocks.into();
+        self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
-        Ok(has_changed)
+        Ok(!is_same)
+    }
+
+    /// Makes these all pods that are attached. Returns whether that changed what is in force.
+    pub(super) fn attach(&mut self, pods: BTreeMap<PodName, Attachment>) -> bool {
+        let taken = self.pipeline.attach(pods).map_err(anyhow::Error::from);
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            // They count with the first state.
+            return false;
+        }
+        let contests = self.pipeline.contests();
+        match taken.and_then(|()| self.take_tables(contests.len())) {
+            Ok(has_changed) => {
+                let findings = contests.iter().map(contests::told).chain(run::refusals(&self.pipeline)).collect();
+                self.tell(&findings, log::warn);
+                has_changed
+            }
+            Err(error) => {
+                log::error(&format!(
+                    "the pods that were attached cannot be enforced; what was in force stays\n{error:#}"
+                ));
+                false
+            }
+        }
+    }
+
+    /// How far each attached pod is known.
+    pub(super) fn standings(&self) -> BTreeMap<PodName, Standing> {
+        self.pipeline.standings()
     }
 
     /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
@@ -360,18 +409,24 @@ impl LiveState {
         let is_told = self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1;
         if self.denied {
             let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
-            return Policy { tables, peers: [].into(), refusing, denied: true, is_told };
+            return Policy { tables, peers: [].into(), pod_networks: [].into(), refusing, denied: true, is_told };
         }
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
-        Policy { tables, peers, refusing: self.refusing.clone(), denied: false, is_told }
+        let pod_networks = Arc::clone(&self.pod_networks);
+        Policy { tables, peers, pod_networks, refusing: self.refusing.clone(), denied: false, is_told }
     }
 
     /// Where the node's own pods have their addresses: its blocks, and each pod's own.
     pub(super) fn pod_networks(&self) -> Vec<IpNet> {
-        let own = self.pipeline.cache().nodes().values().filter(|node| *node.name == *self.node);
-        let blocks = own.flat_map(|node| node.pod_cidrs.iter().copied());
-        let pods = self.tables.interfaces.iter().filter(|interface| matches!(interface.attachment, Attachment::Pod(_)));
+        let blocks = self.own_blocks();
+        let pods =
+            self.tables.interfaces.iter().filter(|interface| matches!(interface.attachment, acl::Attachment::Pod(_)));
         blocks.chain(pods.flat_map(|pod| pod.addresses.iter().copied().map(IpNet::from))).collect()
+    }
+
+    fn own_blocks(&self) -> impl Iterator<Item = IpNet> {
+        let own = self.pipeline.cache().nodes().values().filter(|node| *node.name == *self.node);
+        own.flat_map(|node| node.pod_cidrs.iter().copied())
     }
 
     /// What the numbers in the tables stand for, of this state and of all that come.
@@ -467,7 +522,7 @@ mod tests {
                 when_missing,
                 when_refused,
             };
-            LiveState::load(&config, &"node-1".into(), BTreeSet::new())
+            LiveState::load(&config, &"node-1".into(), BTreeSet::new(), BTreeMap::new())
         }
     }
 
@@ -623,8 +678,8 @@ mod tests {
             let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
             let key = bulkhead_classifier::Key::new(from, to, 17, 40_000, 53);
             let has = tables.interfaces.iter().find(|interface| interface.addresses.contains(&to));
-            let out =
-                has.or_else(|| tables.interfaces.iter().find(|interface| interface.attachment == Attachment::Uplink));
+            let out = has
+                .or_else(|| tables.interfaces.iter().find(|interface| interface.attachment == acl::Attachment::Uplink));
             let table = &tables.tables[out.unwrap().table].tables;
             table.lookup(&key).action() == bulkhead_classifier::Action::Allow
         };
@@ -642,6 +697,45 @@ mod tests {
         assert!(state.renumber(set(&[])));
         assert!(!passes(&state, "10.1.0.3", dns));
         assert!(!state.renumber(Err(std::io::ErrorKind::Other.into())));
+    }
+
+    #[test]
+    fn an_attached_pod_has_its_addresses_from_when_its_object_is_known() {
+        let files = Files::new("attached");
+        let pending = |name: &str| pod(name, "10.1.0.9").replace("podIP: 10.1.0.9, podIPs: [{ip: 10.1.0.9}]", "");
+        let attachment = |address: &str, number| {
+            let addresses = vec![address.parse().unwrap()];
+            Attachment { uid: None, addresses, number }
+        };
+        let attached = [(PodName::new("x", "a"), attachment("10.1.0.1", 1))];
+        files.write(&node("node-1", 1));
+        let config = StateConfig {
+            paths: vec![files.0.path().join("state.yaml")],
+            kubernetes: None,
+            options: Strictness::Lenient.into(),
+            when_missing: WhenMissing::Exit,
+            when_refused: WhenRefused::Keep,
+        };
+        // As an earlier process has kept it.
+        let mut state = LiveState::load(&config, &"node-1".into(), BTreeSet::new(), attached.clone().into()).unwrap();
+        let has = |state: &LiveState| -> Vec<String> {
+            let tables = state.policy().tables;
+            let pods =
+                tables.interfaces.iter().filter(|interface| matches!(interface.attachment, acl::Attachment::Pod(_)));
+            pods.flat_map(|pod| pod.addresses.iter().map(ToString::to_string)).collect()
+        };
+        assert!(has(&state).is_empty());
+        assert_eq!(state.standings()[&PodName::new("x", "a")], Standing::Unknown);
+        files.write(&(node("node-1", 1) + &pending("a") + &pending("b")));
+        assert!(reread(&mut state));
+        assert_eq!(
+            (has(&state), state.standings()[&PodName::new("x", "a")].clone()),
+            (vec!["10.1.0.1".into()], Standing::Known)
+        );
+        let more = [attached[0].clone(), (PodName::new("x", "b"), attachment("10.1.0.2", 2))];
+        assert!(state.attach(more.clone().into()) && !state.attach(more.into()), "the same is no change");
+        assert_eq!(has(&state), ["10.1.0.1", "10.1.0.2"]);
+        assert!(state.attach(BTreeMap::new()) && has(&state).is_empty() && state.standings().is_empty());
     }
 
     #[test]

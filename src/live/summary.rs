@@ -17,6 +17,7 @@ use super::datapath::Cached;
 use super::interfaces::InterfaceCounters;
 use super::origins::SharedOrigins;
 use super::state::StateCounters;
+use super::view::is_unused;
 use crate::output::Columns;
 
 /// Rows of policies that a person reads; JSON has all of them.
@@ -53,9 +54,10 @@ impl Summary<'_> {
         }
     }
 
-    /// What went through the ports that are open or have seen something.
+    /// What went through the ports that are open or have seen something. Those that are gone are not among them: their number grows
+    /// with the age of the process.
     pub(super) fn ports(&self) -> impl Iterator<Item = (&str, PortTraffic)> {
-        let ports = (0..).map(PortId).zip(self.snapshot.ports());
+        let ports = (0..).map(PortId).zip(self.snapshot.ports()).filter(|(_, port)| !is_unused(&port.name));
         let told = ports.map(|(id, port)| (&*port.name, port.link.is_some(), self.port(Some(id), &port.name)));
         told.filter(|(_, open, traffic)| *open || *traffic != PortTraffic::default())
             .map(|(name, _, traffic)| (name, traffic))

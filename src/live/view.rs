@@ -118,9 +118,17 @@ fn closed(name: &Arc<str>, kind: PortKind) -> PortConfig {
     PortConfig::new(name.clone(), kind)
 }
 
-/// Holds the place of a number that no port has. Its name cannot be a pod's.
+/// What the names of places begin with that hold a number which no port has. No port's name does.
+const UNUSED: &str = "unused ";
+
+/// Holds the place of a number that no port has.
 fn unused(at: usize) -> PortConfig {
-    closed(&format!("unused {at}").into(), PortKind::Pod)
+    closed(&format!("{UNUSED}{at}").into(), PortKind::Pod)
+}
+
+/// Whether this is the name of such a place.
+pub(super) fn is_unused(name: &str) -> bool {
+    name.starts_with(UNUSED)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::policy::{block_of, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
 use crate::object::{
     ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime,
-    NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, Timestamp,
+    NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid,
 };
 
 /// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
@@ -50,6 +50,8 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
     let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
     let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
     let mac = metadata.annotations.as_ref().and_then(|all| mac_of(all.get(NETWORK_STATUS)?.as_str()?));
+    let known_as = metadata.annotations.as_ref().and_then(|all| all.get(STATIC_POD_ANNOTATION));
+    let uid = known_as.or(metadata.uid.as_ref()).and_then(Value::as_str).and_then(Uid::of);
     let name = object_name(metadata.name, metadata.namespace, &mut findings.problems);
     let mut ports = container_ports(&spec.containers, "containers", |_| true, findings);
     // Init containers that run on beside the others ("sidecars") serve their ports for the life of the pod.
@@ -64,11 +66,13 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
         mac,
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        uid,
         lifetime: Lifetime {
             terminating: metadata.deletion_timestamp.is_some(),
             running: matches!(status.phase.as_deref(), None | Some("Running")),
             started: timestamp(status.start_time.as_ref()),
             created: timestamp(metadata.creation_timestamp.as_ref()),
+            attached: None,
         },
         ports,
     })

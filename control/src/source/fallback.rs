@@ -146,7 +146,8 @@ pub(super) fn either_pod(one: &Pod, other: &Pod) -> Option<Pod> {
     let ports = one.ports.iter().filter(|port| other.ports.contains(port)).cloned().collect();
     let mac = one.mac.filter(|_| one.mac == other.mac);
     let lifetime = if one.lifetime == other.lifetime { one.lifetime } else { Lifetime::default() };
-    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, lifetime, ..pod.clone() };
+    let uid = one.uid.filter(|_| one.uid == other.uid);
+    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, uid, lifetime, ..pod.clone() };
     let (one, other) = (common(one), common(other));
     (one == other).then_some(one)
 }

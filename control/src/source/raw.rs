@@ -163,6 +163,7 @@ impl<'de> Deserialize<'de> for PortRef {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Metadata {
+    pub(super) uid: Option<Value>,
     pub(super) creation_timestamp: Option<Value>,
     pub(super) deletion_timestamp: Option<IgnoredAny>,
     pub(super) name: Option<String>,

@@ -3,7 +3,7 @@
 use super::tests::{errors, lenient, messages, strict};
 use super::*;
 use crate::object::{
-    ContainerPort, Denied, Lifetime, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Timestamp, Transport,
+    ContainerPort, Denied, Lifetime, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Timestamp, Transport, Uid,
 };
 
 fn only(text: &str) -> Object {
@@ -41,6 +41,7 @@ fn a_pod_keeps_what_policy_needs() {
 metadata:
   name: web-1
   namespace: shop
+  uid: 6f1c
   creationTimestamp: 2026-01-02T00:00:00Z
   deletionTimestamp: 2026-01-02T01:00:00Z
   labels: {app: web, empty: ""}
@@ -65,15 +66,26 @@ status: {phase: Running, startTime: "2026-01-02T00:00:01Z", podIP: 10.0.0.1, pod
         mac: Some([2, 10, 0, 0, 0, 255]),
         host_network: true,
         finished: false,
+        uid: Uid::of("6f1c"),
         lifetime: Lifetime {
             terminating: true,
             running: true,
             started: Timestamp::parse("2026-01-02T00:00:01Z"),
             created: Timestamp::parse("2026-01-02T00:00:00Z"),
+            attached: None,
         },
         ports: vec![port("http", Transport::Tcp, 80), port("dns", Transport::Udp, 53)],
     };
     assert_eq!(pod(text), expected);
+}
+
+#[test]
+fn a_static_pod_is_known_by_the_uid_that_its_node_has_given_it() {
+    let uid = |fields: &str| pod(&format!("metadata: {{name: a, {fields}}}")).uid;
+    let hash = format!("annotations: {{{}: abc}}", crate::object::STATIC_POD_ANNOTATION);
+    assert_eq!(uid(&format!("uid: 0-1, {hash}")), Uid::of("abc"));
+    assert_eq!((uid("uid: 0-1"), uid("uid: ''"), uid("labels: {}")), (Uid::of("0-1"), None, None));
+    assert_ne!(Uid::of("0-1"), Uid::of("0-2"));
 }
 
 #[test]

@@ -57,6 +57,7 @@ impl Rng {
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are events")]
 pub(crate) enum Step {
     /// An event of the source.
     Event(Event),

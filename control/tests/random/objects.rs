@@ -113,6 +113,7 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
         addresses: addresses(rng, name),
         mac: None,
         host_network,
+        uid: None,
         finished: rng.chance(7),
         lifetime: lifetime(rng),
         ports: container_ports(rng),
@@ -131,7 +132,7 @@ fn lifetime(rng: &mut Rng) -> Lifetime {
     let (terminating, running) = (rng.chance(10), rng.chance(80));
     let started = if rng.chance(60) { time(rng) } else { None };
     let created = if rng.chance(60) { time(rng) } else { None };
-    Lifetime { terminating, running, started, created }
+    Lifetime { terminating, running, started, created, attached: None }
 }
 
 fn addresses(rng: &mut Rng, name: &PodName) -> Vec<IpAddr> {

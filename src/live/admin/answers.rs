@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{Shared, sessions};
 use crate::admin::{
-    DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request, SessionTotals,
-    SourceStatus, Status, TableRow, WorkerRow,
+    DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, Request,
+    SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
 };
 use crate::compile::{shown_addresses, shown_services};
 use crate::live::daemon::Notice;
@@ -17,6 +17,7 @@ use crate::live::interfaces::{PortState, PortStatus};
 use crate::live::log;
 use crate::live::observer::Observation;
 use crate::live::origins::SharedOrigins;
+use crate::live::ports::Question;
 use crate::live::summary::dropped;
 
 /// The answer to a request.
@@ -34,6 +35,10 @@ pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, F
             let listed = tokio::task::spawn_blocking(move || sessions::list(&observer, &filter)).await;
             serde_json::to_value(listed.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
         }
+        Request::AddPort(asked) => return shared.ask_ports(Question::Add(asked)).await,
+        Request::RemovePort(key) => return shared.ask_ports(Question::Remove(key)).await,
+        Request::CheckPort(key) => return shared.ask_ports(Question::Check(key)).await,
+        Request::RetainPorts { keep } => return shared.ask_ports(Question::Retain(keep)).await,
         Request::Reload => {
             // An error means that the vswitch is about to end.
             let _ = shared.notices.send(Notice::Look);
@@ -58,6 +63,7 @@ fn status(now: &Observation) -> Status {
     Status {
         program: env!("CARGO_PKG_VERSION").into(),
         node: now.about.node.to_string(),
+        pod_networks: now.pod_networks.to_vec(),
         ready: now.is_ready(),
         denying: enforced.is_denying,
         uptime_seconds: now.uptime.as_secs(),
@@ -81,6 +87,7 @@ fn status(now: &Observation) -> Status {
         }),
         ports: PortTotals {
             configured: statuses.len(),
+            added: statuses.iter().filter(|port| port.added.is_some()).count(),
             open: statuses.iter().filter(|port| port.state == PortState::Open).count(),
         },
         late: late.map(|port| port_row(now, port)).collect(),
@@ -111,13 +118,13 @@ fn status(now: &Observation) -> Status {
     }
 }
 
-/// The configured ports in the order of the configuration.
+/// The ports of the configuration in its order, then the added ones.
 fn ports(now: &Observation) -> Vec<PortRow> {
     now.interfaces.ports.iter().map(|port| port_row(now, port)).collect()
 }
 
 fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
-    let PortStatus { name, kind, interface, state, why } = port;
+    let PortStatus { name, kind, interface, added, state, why } = port;
     let id = now.snapshot.port_named(name);
     let traffic = now.summary().port(id, name);
     let cached = now.interfaces.cached.port(name);
@@ -126,6 +133,7 @@ fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
         name: name.to_string(),
         kind: kind_name(*kind).into(),
         interface: interface.to_string(),
+        container: added.as_ref().map(|added| PortKey::clone(&added.key)),
         state: state.name().into(),
         why: why.clone(),
         addresses: addresses.iter().map(ToString::to_string).collect(),

@@ -18,7 +18,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
 
-use super::{Connections, Shared, metrics};
+use super::{Connections, HTTP_CONNECTIONS, Shared, metrics};
 use crate::live::log;
 
 /// How long a client may take for the head of its request.
@@ -46,7 +46,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         Ok(listener) => listener,
         Err(error) => return log::error(&format!("metrics cannot be served: {error}")),
     };
-    let mut connections = Connections::default();
+    let connections = Connections::new(HTTP_CONNECTIONS);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, for one: no reason to burn a core.
@@ -54,7 +54,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             continue;
         };
         let shared = Arc::clone(&shared);
-        connections.serve(async move {
+        connections.serve(|_| async move {
             let answer = |request| answer(request, Arc::clone(&shared));
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEAD);

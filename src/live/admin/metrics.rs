@@ -193,7 +193,9 @@ impl Metrics {
     fn add_ports(&mut self, now: &Observation, summary: &Summary<'_>) {
         let ports = &now.interfaces.ports;
         let open = ports.iter().filter(|port| port.state == PortState::Open).count();
-        self.gauge("ports_configured", "Ports of the configuration", ports.len() as u64);
+        let added = ports.iter().filter(|port| port.added.is_some()).count();
+        self.gauge("ports_configured", "Ports of the configuration, and added ones", ports.len() as u64);
+        self.gauge("ports_added", "Ports that were added at the admin socket", added as u64);
         self.gauge("ports_open", "Ports that are open", open as u64);
         let changes = now.interfaces.counters;
         self.counter("ports_opened", "Ports that were opened, again included", changes.opened);

@@ -8,15 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use super::{Connections, Shared, answers};
-use crate::admin::{Answer, Failure, read_request};
+use super::connections::{Place, Stage};
+use super::{CONNECTIONS, Connections, Shared, answers};
+use crate::admin::{Answer, Failure, Request, read_request};
 use crate::live::log;
 
-/// Bytes of a request. The longest one names a port.
-const LONGEST: u64 = 1 << 16;
+/// Bytes of a request. The longest one names all containers of a node, which have IDs of 64 letters.
+const LONGEST: u64 = 1 << 18;
 
 /// How long a connection may say nothing.
 const IDLE: Duration = Duration::from_secs(60);
@@ -87,7 +89,7 @@ pub(super) async fn serve(listener: Listener, shared: Arc<Shared>) {
         Ok(accepting) => accepting,
         Err(error) => return log::error(&format!("the admin socket cannot be served: {error}")),
     };
-    let mut connections = Connections::default();
+    let connections = Connections::new(CONNECTIONS);
     loop {
         let Ok((stream, _)) = accepting.accept().await else {
             // Out of descriptors, for one: no reason to burn a core.
@@ -95,14 +97,14 @@ pub(super) async fn serve(listener: Listener, shared: Arc<Shared>) {
             continue;
         };
         let shared = Arc::clone(&shared);
-        connections.serve(async move {
+        connections.serve(|place| async move {
             // What goes wrong with a client is the client's.
-            let _ = converse(stream, &shared).await;
+            let _ = converse(stream, &place, &shared).await;
         });
     }
 }
 
-async fn converse(stream: tokio::net::UnixStream, shared: &Shared) -> io::Result<()> {
+async fn converse(stream: tokio::net::UnixStream, place: &Place, shared: &Shared) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -115,16 +117,26 @@ async fn converse(stream: tokio::net::UnixStream, shared: &Shared) -> io::Result
         let is_whole = line.ends_with(b"\n");
         let answer = match is_whole || line.len() < usize::try_from(LONGEST).unwrap_or(usize::MAX) {
             true => match read_request(&line) {
-                Ok(request) => answers::answer(request, shared).await,
+                Ok(request) => answer(request, place, shared).await,
                 Err(failure) => Err(failure),
             },
             false => Err(Failure::new("too_long", format!("a request has at most {LONGEST} bytes"), "")),
         };
         timeout(WRITTEN, write(&mut writer, &Answer::of(answer))).await??;
+        place.enter(Stage::Answered);
         if !is_whole {
             return Ok(());
         }
     }
+}
+
+async fn answer(request: Request, place: &Place, shared: &Shared) -> Result<Value, Failure> {
+    use Request::{AddPort, CheckPort, RemovePort, RetainPorts};
+    let is_of_ports = matches!(request, AddPort(_) | RemovePort(_) | CheckPort(_) | RetainPorts { .. });
+    if !place.enter(if is_of_ports { Stage::Changing } else { Stage::Asking }) {
+        return Err(Failure::new("not_ready", "too many ports are being added or removed at once", "ask again later"));
+    }
+    answers::answer(request, shared).await
 }
 
 async fn write(writer: &mut (impl AsyncWriteExt + Unpin), answer: &Answer) -> io::Result<()> {

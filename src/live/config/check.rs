@@ -18,6 +18,7 @@ use super::{
     WorkersConfig,
 };
 use crate::admin::DEFAULT_SOCKET;
+pub(in crate::live) use ports::{check_interface, parse_mac};
 
 /// Two receive rings and what is under way; with less no packet goes from one port to another.
 const MIN_FRAMES: u32 = 4_096;
@@ -123,6 +124,16 @@ fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -
             (named.value != "none").then_some(path)
         }
     };
+    let ports_folder = written.ports_folder.as_ref().map(|named| {
+        if named.value.is_empty() {
+            let help = "name a folder on a tmpfs, or leave the field out for that of the socket";
+            faults.add(line(named), "admin.ports_folder", "is empty", help);
+        }
+        folder.join(&named.value)
+    });
+    // Beside the socket: vswitches of one machine have sockets of their own.
+    let beside = || Some(socket.as_ref()?.parent()?.to_path_buf());
+    let ports_folder = ports_folder.or_else(beside).filter(|_| socket.is_some());
     let listen = written.listen.as_ref().and_then(|named| {
         let parsed = named.value.parse().ok();
         if parsed.is_none() {
@@ -131,7 +142,7 @@ fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -
         }
         parsed
     });
-    AdminConfig { socket, listen }
+    AdminConfig { socket, ports_folder, listen }
 }
 
 fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPathConfig {

@@ -123,6 +123,7 @@ pub(super) struct Timeouts {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Admin {
     pub(super) socket: Option<Spanned<String>>,
+    pub(super) ports_folder: Option<Spanned<String>>,
     pub(super) listen: Option<Spanned<String>>,
 }
 

@@ -44,11 +44,17 @@ pub(super) struct Account {
     before: CachedTraffic,
 }
 
+/// Names that are remembered: as many as ports have numbers when they come and go (see `ids`).
+const NAMES: usize = 4_096;
+
+/// What stands for the ports that are long gone. No port is called so.
+const GONE: &str = "gone";
+
 /// What was forwarded by open ports and by those that were closed.
 #[derive(Debug, Default)]
 pub(in crate::live) struct Accounts {
     pub(super) cache: Option<Arc<dyn KernelFlows>>,
-    /// From and to ports that were closed, by name.
+    /// From and to ports that were closed, by name; of those that are long gone together, as [`GONE`].
     ended: BTreeMap<Arc<str>, CachedTraffic>,
 }
 
@@ -65,9 +71,13 @@ impl Accounts {
 
     /// The port is closed: what was forwarded stays counted.
     pub(super) fn end(&mut self, name: &Arc<str>, account: &Account) {
-        if let Some(cache) = &self.cache {
-            add(&mut self.ended, &**cache, name, account);
+        let Some(cache) = &self.cache else { return };
+        if self.ended.len() >= NAMES && !self.ended.contains_key(name) {
+            let all = std::mem::take(&mut self.ended).into_values();
+            let sum = all.fold(CachedTraffic::default(), |sum, traffic| sum.plus(&traffic));
+            self.ended.insert(GONE.into(), sum);
         }
+        add(&mut self.ended, &**cache, name, account);
     }
 
     /// All of it, with these open ports.

@@ -45,6 +45,12 @@ pub(in crate::live) trait Datapath {
     /// Why not. Nothing is attached then.
     fn attach(&mut self, entry: &PortEntry, link: &LinkStatus) -> Result<Self::Attachment, AttachError>;
 
+    /// Sets an interface up that is attached to.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    fn set_up(&mut self, link: &LinkStatus) -> Result<(), String>;
+
     /// The number of the interface now, in whatever namespace it is; none when it was removed.
     fn index(&self, attachment: &Self::Attachment) -> Option<u32>;
 

@@ -25,11 +25,19 @@ pub(super) const BUSY_RETRY: Duration = Duration::from_millis(20);
 /// How long a queue may be busy before it is said.
 pub(super) const BUSY: Duration = Duration::from_secs(2);
 
+/// How long an added port waits for the kernel to act on the carrier of its interface, which takes less than a millisecond when the
+/// machine is idle. Interfaces of some kinds never tell that it has.
+pub(super) const CARRIER: Duration = Duration::from_secs(1);
+
 /// What a closed port waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
+    /// For nothing: it is not to be opened.
+    Never,
     /// For somebody to set its interface up.
     Up,
+    /// For the kernel to act on the carrier that its interface has, until this time at most.
+    Carrier { until: Instant },
     /// For its turn, from this time on.
     Turn {
         at: Instant,
@@ -121,23 +129,23 @@ impl<A> Interface<A> {
             State::Closed { .. } => PortState::Closed,
             State::Open { .. } => PortState::Open,
         };
-        let PortEntry { name, kind, interface, .. } = &self.entry;
+        let PortEntry { name, kind, interface, added, .. } = self.entry.clone();
         let why = self.said.clone().filter(|_| state != PortState::Open);
-        PortStatus { name: name.clone(), kind: *kind, interface: interface.clone(), state, why }
+        PortStatus { name, kind, interface, added, state, why }
     }
 
     /// When something is to be tried next.
     pub(super) const fn next_attempt(&self) -> Option<Instant> {
         match self.state {
             State::Unprotected { again, .. } => Some(again),
-            State::Closed { wait: Wait::Turn { at, .. }, .. } => Some(at),
-            State::Absent | State::Closed { wait: Wait::Up, .. } | State::Open { .. } => None,
+            State::Closed { wait: Wait::Turn { at, .. } | Wait::Carrier { until: at }, .. } => Some(at),
+            State::Absent | State::Closed { wait: Wait::Up | Wait::Never, .. } | State::Open { .. } => None,
         }
     }
 
     /// Whether the port is to be opened now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        matches!(self.state, State::Closed { wait: Wait::Turn { at, .. }, .. } if at <= now)
+        self.next_attempt().is_some_and(|at| at <= now) && matches!(self.state, State::Closed { .. })
     }
 
     /// Follows an interface that is attached: closes what must be closed. Returns what is still attached when it is not
@@ -191,22 +199,38 @@ impl<A> Interface<A> {
             }
             _ => false,
         };
-        self.settle(link.up, now);
+        self.settle(link, now);
         (None, changed)
     }
 
     /// A closed port waits for its turn when the interface is up.
-    fn settle(&mut self, is_up: bool, now: Instant) {
+    fn settle(&mut self, link: &LinkStatus, now: Instant) {
         let State::Closed { wait, .. } = &mut self.state else { return };
-        if is_up {
-            if *wait == Wait::Up {
-                *wait = Wait::until(now);
+        if let Some(kept_closed) = self.entry.kept_closed() {
+            *wait = Wait::Never;
+            let kept_closed = kept_closed.to_string();
+            self.say(kept_closed);
+            return;
+        }
+        if link.up {
+            // Whoever has added it sends when it is told that the port is open: nothing of that is to be lost.
+            let is_settling = link.settling && self.entry.added.is_some();
+            match *wait {
+                Wait::Up if is_settling => *wait = Wait::Carrier { until: now + CARRIER },
+                Wait::Up => *wait = Wait::until(now),
+                Wait::Carrier { .. } if !is_settling => *wait = Wait::until(now),
+                Wait::Carrier { .. } | Wait::Turn { .. } | Wait::Never => {}
             }
             return;
         }
         *wait = Wait::Up;
         let interface = &self.entry.interface;
-        self.say(format!("waits for its interface: {interface} is down\nhelp: ip link set {interface} up"));
+        let what = format!("waits for its interface: {interface} is down\nhelp: ip link set {interface} up");
+        match self.entry.added {
+            // A message of before it was set up may come after that: no news to a person.
+            Some(_) => self.said = Some(what),
+            None => self.say(what),
+        }
     }
 
     /// The interface is not this port's any more. What is attached to it stays: it may only have another name.
@@ -249,6 +273,13 @@ impl<A> Interface<A> {
         ));
     }
 
+    /// Sets the interface of an added port up: whoever has made it has left that to us, so that it is held before it carries a packet.
+    /// None where there is nothing to set up.
+    fn set_up<D: Datapath<Attachment = A>>(&self, link: &LinkStatus, datapath: &mut D) -> Option<Result<(), String>> {
+        let is_wanted = self.entry.added.is_some() && self.entry.kept_closed().is_none() && !link.up;
+        is_wanted.then(|| datapath.set_up(link))
+    }
+
     /// Whether attaching to this interface has failed and is not to be tried again yet.
     pub(super) fn is_postponed(&self, index: u32, changes: &Changes, now: Instant) -> bool {
         matches!(self.state, State::Unprotected { index: known, again, .. }
@@ -256,17 +287,26 @@ impl<A> Interface<A> {
     }
 
     /// Takes what attaching has brought.
-    pub(super) fn take_attached(
+    pub(super) fn take_attached<D: Datapath<Attachment = A>>(
         &mut self,
         attached: Result<A, AttachError>,
         link: &LinkStatus,
+        datapath: &mut D,
         now: Instant,
         counters: &mut InterfaceCounters,
     ) {
         match attached {
             Ok(attachment) => {
-                self.state = State::Closed { index: link.index, attachment, wait: Wait::until(now) };
-                self.settle(link.up, now);
+                self.state = State::Closed { index: link.index, attachment, wait: Wait::Up };
+                match self.set_up(link, datapath) {
+                    // The kernel tells when it is up.
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => {
+                        let interface = &self.entry.interface;
+                        self.say(format!("waits for its interface: {interface} cannot be set up: {error}"));
+                    }
+                    None => self.settle(link, now),
+                }
             }
             Err(AttachError::Gone) => self.state = State::Absent,
             Err(AttachError::Refused(error)) => {
@@ -304,7 +344,7 @@ impl<A> Interface<A> {
         };
         let busy_since = match *wait {
             Wait::Turn { busy_since, .. } => busy_since.unwrap_or(now),
-            Wait::Up => now,
+            Wait::Up | Wait::Carrier { .. } | Wait::Never => now,
         };
         let error = match opened {
             Ok((link, Opening { largest_mtu })) => {
@@ -368,7 +408,9 @@ impl<A> Interface<A> {
         match &mut self.state {
             State::Unprotected { again, .. } => *again = now,
             State::Closed { wait: Wait::Turn { at, .. }, .. } => *at = now,
-            State::Absent | State::Closed { wait: Wait::Up, .. } | State::Open { .. } => {}
+            State::Absent
+            | State::Closed { wait: Wait::Up | Wait::Carrier { .. } | Wait::Never, .. }
+            | State::Open { .. } => {}
         }
     }
 

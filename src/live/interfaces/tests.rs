@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use bulkhead_dataplane::io::{LinkEvent, LinkStatus};
 
-use super::interface::{ATTACH_RETRY, BUSY, BUSY_RETRY, RETRY};
+use super::interface::{ATTACH_RETRY, BUSY, BUSY_RETRY, CARRIER, RETRY};
 use super::*;
+use crate::admin::PortKey;
 use crate::live::config::Config;
 
 /// Interfaces that exist in this test only, and what was done to them.
@@ -50,6 +51,7 @@ struct Fake {
     world: Rc<RefCell<World>>,
     /// Why nothing can be attached to any interface.
     attach: Option<AttachError>,
+    set_up: Option<&'static str>,
     refresh: Option<&'static str>,
     settle: Option<&'static str>,
     open: Option<OpenError>,
@@ -71,6 +73,16 @@ impl Datapath for Fake {
         }
         assert!(world.attached.insert(link.index, name.clone()).is_none(), "an interface takes one program");
         Ok(FakeAttachment { index: link.index, name, is_open: false, is_settled: false, world: Rc::clone(&self.world) })
+    }
+
+    fn set_up(&mut self, link: &LinkStatus) -> Result<(), String> {
+        self.set_up.map_or(Ok(()), |why| Err(why.to_owned()))?;
+        let mut world = self.world.borrow_mut();
+        assert!(world.attached.contains_key(&link.index), "only what is held is set up");
+        world.calls.push(format!("set up {}", link.index));
+        let known = world.links.values_mut().find(|known| known.index == link.index);
+        known.into_iter().for_each(|known| known.up = true);
+        Ok(())
     }
 
     fn index(&self, attachment: &FakeAttachment) -> Option<u32> {
@@ -127,6 +139,13 @@ fn entry((pod, interface): (&str, &str)) -> PortEntry {
     Config::parse("c", &text, std::path::Path::new("")).unwrap().ports.remove(0)
 }
 
+/// A port that was added for this container; closed where something has its place.
+fn added(container: &str, of: (&str, &str), kept_closed: Option<&str>) -> PortEntry {
+    let key = PortKey { container: container.to_owned(), container_interface: "eth0".to_owned() };
+    let added = Added { key: Arc::new(key), number: 1, kept_closed: kept_closed.map(Arc::from) };
+    PortEntry { added: Some(added), ..entry(of) }
+}
+
 /// Pods and their interfaces.
 const A: (&str, &str) = ("x/a", "va");
 const B: (&str, &str) = ("x/b", "vb");
@@ -178,6 +197,7 @@ impl Node {
             mac: [2, 0, 0, 0, 0, 1],
             mtu: 1500,
             up: true,
+            settling: false,
             related: None,
         };
         self.fake.world.borrow_mut().links.insert(name, link);
@@ -767,4 +787,80 @@ fn what_can_wait_is_done_once_for_each_attachment_whether_its_port_is_open_or_no
     assert_eq!(settled(&node), 2);
     assert!(!node.interfaces.is_any_unsettled(&node.fake), "also what was refused is not tried again");
     assert_eq!(node.interfaces.open_of(), (2, 2), "and its port stays as it is");
+}
+
+#[test]
+fn the_interface_of_an_added_port_is_set_up_when_it_is_held_and_not_again() {
+    let mut node = Node::bare(&[]);
+    node.set("va", 1);
+    node.change("va", |link| link.up = false);
+    assert!(node.configure(&[added("one", A, None)]));
+    node.look();
+    assert_eq!((node.calls(), node.attached()), (vec!["set up 1".into()], vec![1]));
+    // The kernel tells that it is up; a message of before comes first.
+    let mut link = node.fake.world.borrow().links["va"].clone();
+    link.up = false;
+    assert!(!node.tell([LinkEvent::Changed(link.clone())]));
+    // Nor is what was sent before the kernel has acted on the carrier to be lost.
+    (link.up, link.settling) = (true, true);
+    assert!(!node.tell([LinkEvent::Changed(link.clone())]) && node.calls().is_empty());
+    link.settling = false;
+    assert!(node.tell([LinkEvent::Changed(link)]) && node.is_open("x/a"));
+    node.calls();
+    // Somebody shuts it down, and means it.
+    node.change("va", |link| link.up = false);
+    node.look();
+    assert!(!node.is_open("x/a") && node.said("x/a").contains("va is down"));
+    assert_eq!(node.calls(), ["close va"]);
+    // One of the configuration is whoever's has made it.
+    let mut node = Node::new(&[B]);
+    node.change("vb", |link| link.up = false);
+    node.look();
+    assert!(node.calls().is_empty() && !node.is_open("x/b"));
+    // Some interfaces never tell.
+    let mut node = Node::bare(&[]);
+    node.set("va", 1);
+    node.change("va", |link| link.settling = true);
+    node.configure(&[added("one", A, None)]);
+    node.look();
+    assert!(!node.is_open("x/a") && node.interfaces.next_attempt() == Some(node.now + CARRIER));
+    node.now += CARRIER;
+    assert!(node.look() && node.is_open("x/a"));
+    // What cannot be set up is told.
+    let mut node = Node::bare(&[]);
+    node.set("va", 1);
+    node.change("va", |link| link.up = false);
+    node.fake.set_up = Some("not permitted");
+    node.configure(&[added("one", A, None)]);
+    node.look();
+    assert!(node.said("x/a").contains("cannot be set up: not permitted"));
+}
+
+#[test]
+fn an_older_container_of_a_pod_is_held_closed_from_when_a_newer_one_has_its_place() {
+    let mut node = Node::bare(&[]);
+    node.set("va", 1);
+    node.configure(&[added("one", A, None)]);
+    assert!(node.look() && node.is_open("x/a"));
+    node.calls();
+    node.set("vb", 2);
+    let older = PortEntry { name: "x/a@one/eth0".into(), ..added("one", A, Some("is closed: a newer one")) };
+    let newer = added("two", ("x/a", "vb"), None);
+    assert!(node.configure(&[older, newer]));
+    node.look();
+    assert_eq!((node.calls(), node.attached()), (vec!["close va".into(), "open vb 2".into()], vec![1, 2]));
+    assert!(node.is_open("x/a") && !node.is_open("x/a@one/eth0"));
+    assert_eq!(node.said("x/a@one/eth0"), "is closed: a newer one");
+    let view: Vec<_> = node.interfaces.view().iter().map(|port| port.name.to_string()).collect();
+    assert_eq!(view, ["x/a"], "the snapshot has no port that is never opened");
+    // Nothing opens it, however often it is tried.
+    node.interfaces.hurry(node.now);
+    node.look();
+    assert!(node.calls().is_empty());
+    // The newer one goes.
+    node.remove("vb");
+    assert!(node.configure(&[added("one", A, None)]));
+    node.look();
+    assert_eq!(node.attached(), [1], "it was held all the time");
+    assert!(node.is_open("x/a"));
 }

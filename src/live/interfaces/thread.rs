@@ -19,6 +19,7 @@ use crate::live::daemon::Notice;
 use crate::live::datapath::{self, Accounts, Cached, LinuxDatapath};
 use crate::live::links::{LinkMessages, Links};
 use crate::live::log;
+use crate::live::ports::Event;
 
 /// Ports are opened for this long before messages are looked at again, one port at least. Those that take long are opened and
 /// published one by one; of those that take microseconds many are published at once.
@@ -36,8 +37,10 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// What the thread is told.
 pub(in crate::live) enum Command {
-    /// These are the ports and routes of the configuration now.
-    Configure(Vec<PortEntry>, Vec<RouteEntry>),
+    /// The configuration has changed: these are all ports and routes as of this change.
+    Configure(Vec<PortEntry>, Vec<RouteEntry>, u64),
+    /// These are all ports as of this change.
+    Ports(Vec<PortEntry>, u64),
     /// Look at everything now.
     Look,
     /// Tell what was counted.
@@ -52,7 +55,7 @@ pub(in crate::live) struct Report {
     pub(in crate::live) counters: InterfaceCounters,
     /// What was forwarded without the workers.
     pub(in crate::live) cached: Cached,
-    /// The configured ports, in the order of the configuration; none when the thread has ended.
+    /// The ports, those of the configuration first; none when the thread has ended.
     pub(in crate::live) ports: Vec<PortStatus>,
 }
 
@@ -99,6 +102,11 @@ impl Handle {
         let _ = self.commands.send(command);
     }
 
+    /// For the thread that says which ports there are.
+    pub(in crate::live) fn commands(&self) -> Sender<Command> {
+        self.commands.clone()
+    }
+
     /// For those who ask what was counted.
     pub(in crate::live) fn asker(&self) -> Asker {
         Asker { commands: self.commands.clone() }
@@ -126,6 +134,7 @@ pub(in crate::live) fn start(
     datapath: LinuxDatapath,
     composer: Arc<Composer>,
     notices: Sender<Notice>,
+    ports: Sender<Event>,
 ) -> std::io::Result<Handle> {
     let (tell, commands) = crossbeam_channel::unbounded();
     let (events, pace) = (datapath.events(), datapath.pace());
@@ -138,6 +147,9 @@ pub(in crate::live) fn start(
         events,
         commands,
         notices,
+        ports,
+        change: 0,
+        told: None,
         routes,
         changed: false,
         is_stopped: false,
@@ -160,6 +172,12 @@ struct Owner {
     events: Receiver<VswitchEvent>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
+    /// To the thread that says which ports there are.
+    ports: Sender<Event>,
+    /// The last change that it has told.
+    change: u64,
+    /// What it was told last.
+    told: Option<(u64, Arc<Vec<PortStatus>>)>,
     routes: Vec<RouteEntry>,
     /// Whether the configuration has changed what the snapshot is to say.
     changed: bool,
@@ -178,6 +196,7 @@ impl Owner {
     fn run(mut self) -> Stopped {
         loop {
             let next = self.step();
+            self.tell_statuses();
             if next.is_none() && !self.is_settled {
                 self.is_settled = true;
                 let (open, all) = self.interfaces.open_of();
@@ -238,6 +257,18 @@ impl Owner {
         more
     }
 
+    /// Tells how the ports are, where that has changed. What is told of an open port is so: the workers have it.
+    fn tell_statuses(&mut self) {
+        let statuses = self.interfaces.statuses();
+        if self.told.as_ref().is_some_and(|(change, told)| *change == self.change && **told == statuses) {
+            return;
+        }
+        let statuses = Arc::new(statuses);
+        // An error means that the thread is dead, which the main thread sees.
+        let _ = self.ports.send(Event::Interfaces(self.change, Arc::clone(&statuses)));
+        self.told = Some((self.change, statuses));
+    }
+
     /// Does a part of what can wait, if it is time.
     fn settle(&mut self) {
         if Instant::now() < self.next_settling || !self.links.is_whole() {
@@ -291,7 +322,12 @@ impl Owner {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Configure(entries, routes) => {
+            Command::Ports(entries, change) => {
+                self.changed |= self.interfaces.configure(&entries, &mut self.datapath);
+                self.change = change;
+            }
+            Command::Configure(entries, routes, change) => {
+                self.change = change;
                 let changed = self.interfaces.configure(&entries, &mut self.datapath) | (self.routes != routes);
                 self.routes = routes;
                 self.changed |= changed;

@@ -117,6 +117,7 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 1],
             mtu: 1500,
             up: true,
+            settling: false,
             related,
         };
         let links = [(1, "va", None), (2, "ul0", None), (3, "host0", None), (4, "cni0", None), (5, "hw", Some(6))];

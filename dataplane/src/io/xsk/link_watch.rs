@@ -46,6 +46,9 @@ pub struct LinkStatus {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// Whether it has a carrier on which the kernel has not acted yet. Until it has, either end of a veth loses what is sent there: both
+    /// get their queueing discipline then (`net/core/link_watch.c`).
+    pub settling: bool,
     /// The number of the interface that it belongs to in this namespace: a veth's other end, or what a VLAN is on.
     pub related: Option<u32>,
 }
@@ -77,15 +80,18 @@ pub fn links() -> io::Result<Vec<LinkStatus>> {
 impl LinkStatus {
     /// None for a message that does not say all of it, such as those of the wireless extensions.
     fn of(message: &[u8]) -> Option<Self> {
-        /// `IFF_UP`.
+        /// `IFF_UP`, `IFF_LOWER_UP`.
         const UP: u32 = 1;
+        const CARRIER: u32 = 1 << 16;
+        /// `IF_OPER_DORMANT`, the least of the states that is not that of before. Source: RFC 2863, `include/uapi/linux/if.h`.
+        const DORMANT: u8 = 5;
         // Bridges tell of their ports by messages of the same kind and of their own family.
         if i32::from(*message.first()?) != libc::AF_UNSPEC {
             return None;
         }
         let (index, flags) = (number(message, 4)?, number(message, 8)?);
         let (mut names, mut mac, mut mtu) = (Vec::new(), [0; 6], None);
-        let (mut related, mut is_here) = (None, true);
+        let (mut related, mut is_here, mut state) = (None, true, None);
         let name = |value: &[u8]| {
             let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
             String::from_utf8_lossy(&value[..end]).into_owned()
@@ -98,6 +104,7 @@ impl LinkStatus {
                 }
                 libc::IFLA_ADDRESS => mac = value.try_into().unwrap_or_default(),
                 libc::IFLA_MTU => mtu = number(value, 0),
+                libc::IFLA_OPERSTATE => state = value.first().copied(),
                 libc::IFLA_LINK => related = number(value, 0),
                 IFLA_LINK_NETNSID => is_here = false,
                 _ => {}
@@ -105,7 +112,8 @@ impl LinkStatus {
         }
         (!names.is_empty()).then_some(())?;
         let related = related.filter(|&related| is_here && related != 0);
-        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0, related })
+        let settling = flags & CARRIER != 0 && state.is_some_and(|state| state < DORMANT);
+        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0, settling, related })
     }
 }
 
@@ -290,7 +298,15 @@ mod tests {
             message(libc::RTM_NEWTFILTER, 0, 9, 0, &[]),
         ];
         let names = vec!["p2".to_owned(), "enp1s0".to_owned()];
-        let status = LinkStatus { index: 7, names, mac: [2, 0, 0, 0, 0, 7], mtu: 1500, up: true, related: Some(8) };
+        let status = LinkStatus {
+            index: 7,
+            names,
+            mac: [2, 0, 0, 0, 0, 7],
+            mtu: 1500,
+            up: true,
+            settling: false,
+            related: Some(8),
+        };
         assert_eq!(
             events(&datagram.concat()),
             [LinkEvent::Changed(status), LinkEvent::Removed(7), LinkEvent::Features(9)],

@@ -126,6 +126,7 @@ pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
 pub(crate) use mapping::map_file;
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};
+pub use netlink_write::set_link_up;
 pub use port::XskPort;
 pub use tc::{SlowPathLimit, TcAttachment, TcConfig, TcDatapath, is_trunk_in_use, remove_tc_datapath};
 pub use umem::{Frame, Umem, UmemError};

@@ -33,7 +33,18 @@ pub(super) fn make_veth([first, second]: [&str; 2], number: u32, queues: u32, mt
 
 /// Sets an interface up. It asks nobody for neighbours.
 pub(super) fn set_up(interface: u32) -> io::Result<()> {
-    let flags = libc::IFF_UP | libc::IFF_NOARP;
+    set_flags(interface, libc::IFF_UP | libc::IFF_NOARP)
+}
+
+/// Sets the interface of this number of the calling thread's network namespace up.
+///
+/// # Errors
+/// When there is none any more, or the kernel refuses.
+pub fn set_link_up(interface: u32) -> io::Result<()> {
+    set_flags(interface, libc::IFF_UP)
+}
+
+fn set_flags(interface: u32, flags: i32) -> io::Result<()> {
     let mut body = link(interface);
     body[8..12].copy_from_slice(&flags.to_ne_bytes());
     // Which of them are meant.

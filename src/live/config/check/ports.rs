@@ -92,6 +92,7 @@ fn port(at: usize, entry: &Spanned<Port>, faults: &mut Faults<'_>) -> Option<Por
         peer_named: port.peer.is_some(),
         fix_offloads: port.fix_offloads,
         line: entry.referenced.line(),
+        added: None,
     })
 }
 
@@ -162,7 +163,7 @@ fn unusable(via: IpAddr) -> bool {
 }
 
 /// The kernel's rule (`dev_valid_name`).
-fn check_interface(name: &str) -> Result<(), String> {
+pub(in crate::live) fn check_interface(name: &str) -> Result<(), String> {
     let bad = name.is_empty() || name.len() > MAX_INTERFACE_LEN || name == "." || name == "..";
     if bad || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control()) {
         return Err(format!("`{name}` cannot be an interface"));
@@ -171,7 +172,7 @@ fn check_interface(name: &str) -> Result<(), String> {
 }
 
 /// `02:00:0a:f4:01:02`; no group address and not all zeros, which no interface sends from.
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
+pub(in crate::live) fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let mut mac = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut mac {

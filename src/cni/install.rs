@@ -1,0 +1,241 @@
+//! The plugin and its network configuration come onto a node, and go again.
+//!
+//! The addresses of a node's pods are written into the configuration, and not looked up by each `ADD`: `host-local` takes them from there, as
+//! the specification has it that an IPAM plugin is given the configuration unchanged, and a `DEL` needs them although the vswitch is away.
+//! A node's podCIDRs do not change while it exists.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use super::NAME;
+use super::version::Version;
+use crate::admin::{Request, exchange};
+use crate::args::{CniInstall, CniPlace, CniVersion};
+
+/// The network's name, under which `host-local` keeps what it has given.
+const NETWORK: &str = "bulkhead";
+
+/// The plugin that gives addresses.
+const IPAM: &str = "host-local";
+
+/// Where it keeps what it has given. Below /run, for after a reboot there are no pods that could have them.
+const LEASES: &str = "/run/bulkhead/ipam";
+
+/// How often a vswitch that does not know its node's podCIDRs yet is asked again.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `bulkhead cni install`.
+///
+/// # Errors
+/// What could not be written, or is not known.
+pub(crate) fn install(args: &CniInstall) -> anyhow::Result<ExitCode> {
+    let place = &args.place;
+    let conflist = conflist_path(place)?;
+    let ranges = if args.ranges.is_empty() { pod_networks(args)? } else { args.ranges.clone() };
+    let version = args.cni_version.map_or_else(
+        || version_of(&place.bin_dir.join(IPAM)),
+        |version| match version {
+            CniVersion::V1_0 => Version::V1_0,
+            CniVersion::V1_1 => Version::V1_1,
+        },
+    );
+    let program = place.bin_dir.join(NAME);
+    copy_program(&program)?;
+    let text = format!("{:#}\n", configuration(&ranges, version, &args.socket, args.mtu));
+    replace(&conflist, 0o644, |file| file.write_all(text.as_bytes()))?;
+    say(&format!("installed {} and {}", program.display(), conflist.display()))
+}
+
+/// `bulkhead cni uninstall`. The configuration first: without it the runtime takes no pods.
+///
+/// # Errors
+/// What could not be removed.
+pub(crate) fn uninstall(place: &CniPlace) -> anyhow::Result<ExitCode> {
+    let conflist = conflist_path(place)?;
+    if let Some(text) = read(&conflist)? {
+        let plugins = serde_json::from_slice::<Value>(&text).ok();
+        let plugins = plugins.as_ref().and_then(|conf| conf["plugins"].as_array());
+        if !plugins.is_some_and(|plugins| plugins.iter().any(|plugin| plugin["type"] == NAME)) {
+            bail!("{}: it is not of this plugin\n  help: say --conflist-name", conflist.display());
+        }
+    }
+    for path in [conflist, place.bin_dir.join(NAME)] {
+        match fs::remove_file(&path) {
+            Ok(()) => say(&format!("removed {}", path.display()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ExitCode::SUCCESS,
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", path.display())),
+        };
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(text: &str) -> anyhow::Result<ExitCode> {
+    writeln!(io::stdout().lock(), "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn conflist_path(place: &CniPlace) -> anyhow::Result<PathBuf> {
+    let name = &place.conflist_name;
+    // Others are not read, or as a single plugin's configuration.
+    if name.contains('/') || !name.ends_with(".conflist") || name.starts_with('.') {
+        bail!("--conflist-name: `{name}` is not a file name that ends in .conflist");
+    }
+    Ok(place.conf_dir.join(name))
+}
+
+/// The configuration that runtimes read.
+fn configuration(ranges: &[IpNet], version: Version, socket: &Path, mtu: Option<u32>) -> Value {
+    // An address of each set: one set for each family.
+    let set = |is_v4: bool| {
+        let of = ranges.iter().filter(|range| range.addr().is_ipv4() == is_v4);
+        of.map(|range| json!({"subnet": range.trunc()})).collect::<Vec<_>>()
+    };
+    let sets: Vec<_> = [set(true), set(false)].into_iter().filter(|set| !set.is_empty()).collect();
+    let mut plugin = json!({
+        "type": NAME,
+        "socket": socket,
+        "ipam": {"type": IPAM, "dataDir": LEASES, "ranges": sets},
+    });
+    if let Some(mtu) = mtu {
+        plugin["mtu"] = mtu.into();
+    }
+    json!({"cniVersion": version.name(), "name": NETWORK, "plugins": [plugin]})
+}
+
+/// The newest version that this IPAM plugin speaks as well: it is given the same configuration. 1.0.0 where it does not say.
+fn version_of(ipam: &Path) -> Version {
+    let ask = || {
+        let mut command = Command::new(ipam);
+        let output = command.env("CNI_COMMAND", "VERSION").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let spoken =
+            answer["supportedVersions"].as_array()?.iter().filter_map(|version| Version::named(version.as_str()?));
+        spoken.max()
+    };
+    ask().unwrap_or(Version::V1_0)
+}
+
+/// The node's podCIDRs, as the vswitch knows them from its Node.
+fn pod_networks(args: &CniInstall) -> anyhow::Result<Vec<IpNet>> {
+    let deadline = Instant::now() + args.timeout;
+    loop {
+        let asked = exchange(&args.socket, &Request::Status, PATIENCE);
+        let known: Vec<IpNet> = match &asked {
+            Ok(status) => serde_json::from_value(status["pod_networks"].clone()).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        };
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        if Instant::now() >= deadline {
+            let why = asked.map_or_else(
+                |error| error.to_string(),
+                |status| {
+                    format!("it does not know a Node {} with podCIDRs", status["node"].as_str().unwrap_or("of its own"))
+                },
+            );
+            bail!("the vswitch does not tell where pods get their addresses from: {why}\n  help: say --range");
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Copies the program that runs.
+fn copy_program(to: &Path) -> anyhow::Result<()> {
+    let own = "/proc/self/exe";
+    let mut from = File::open(own).with_context(|| format!("cannot read {own}"))?;
+    replace(to, 0o755, |file| io::copy(&mut from, file).map(drop))
+}
+
+/// Writes a file beside this one and puts it in its place: whoever reads or runs it has the old or the new one, whole.
+fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> anyhow::Result<()> {
+    let mut hidden = OsString::from(".");
+    hidden.push(path.file_name().unwrap_or_default());
+    hidden.push(format!(".{}", std::process::id()));
+    let hidden = path.with_file_name(hidden);
+    let make = || {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+        let _ = fs::remove_file(&hidden);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&hidden)?;
+        // Whatever the process's mask is: the runtime is another one.
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        write(&mut file)?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(&hidden, path)
+    };
+    make().inspect_err(|_| drop(fs::remove_file(&hidden))).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn read(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_has_a_set_of_ranges_for_each_family() {
+        let ranges = ["10.244.1.0/24", "fd00:244:1::/64", "10.245.1.0/24"].map(|range| range.parse().unwrap());
+        let conf = configuration(&ranges, Version::V1_1, Path::new("/run/bulkhead/admin.sock"), Some(9000));
+        let expected = r#"{
+  "cniVersion": "1.1.0",
+  "name": "bulkhead",
+  "plugins": [
+    {
+      "type": "bulkhead-cni",
+      "socket": "/run/bulkhead/admin.sock",
+      "ipam": {
+        "type": "host-local",
+        "dataDir": "/run/bulkhead/ipam",
+        "ranges": [
+          [
+            {
+              "subnet": "10.244.1.0/24"
+            },
+            {
+              "subnet": "10.245.1.0/24"
+            }
+          ],
+          [
+            {
+              "subnet": "fd00:244:1::/64"
+            }
+          ]
+        ]
+      },
+      "mtu": 9000
+    }
+  ]
+}"#;
+        assert_eq!(format!("{conf:#}"), expected);
+        let one = configuration(&ranges[..1], Version::V1_0, Path::new("/x"), None);
+        assert!(
+            one["plugins"][0].get("mtu").is_none()
+                && one["plugins"][0]["ipam"]["ranges"].as_array().unwrap().len() == 1
+        );
+    }
+
+    #[test]
+    fn a_plugin_that_does_not_say_its_versions_is_taken_for_an_old_one() {
+        assert_eq!(version_of(Path::new("/no/such/plugin")), Version::V1_0);
+        assert_eq!(version_of(Path::new("/bin/true")), Version::V1_0);
+    }
+}

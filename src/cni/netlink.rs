@@ -1,0 +1,138 @@
+//! One question after another to the kernel, and its answers: rtnetlink(7).
+//!
+//! The messages are those of `netlink-packet-route`. `rtnetlink`, which is built on it, needs an asynchronous runtime, which takes longer to
+//! start than everything that a plugin asks.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+
+/// The kernel fills 32 KiB at most for a reader that does not say more.
+const BUFFER: usize = 1 << 16;
+/// Bytes of `struct nlmsghdr`.
+const HEADER: usize = 16;
+
+/// A conversation with the kernel about the network namespace in which it was opened.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netlink {
+    /// In the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When the process has too many descriptors.
+    pub(super) fn open() -> io::Result<Self> {
+        // NETLINK_ROUTE is the protocol of number 0.
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER] })
+    }
+
+    /// Has the kernel change something.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.request(message, NLM_F_ACK | flags).map(drop)
+    }
+
+    /// Asks for one thing.
+    ///
+    /// # Errors
+    /// What the kernel says: that there is none, for one.
+    pub(super) fn get(&mut self, message: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+        // Without the acknowledgement one would not know where the answer ends when there is none.
+        self.request(message, NLM_F_ACK)?.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Asks for everything of a kind.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn list(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.request(message, NLM_F_DUMP)
+    }
+
+    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.sequence += 1;
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        send(&self.socket, &bytes, SendFlags::empty())?;
+        let mut answers = Vec::new();
+        loop {
+            let (length, _) = match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Err(rustix::io::Errno::INTR) => continue,
+                received => received?,
+            };
+            if take(&self.buffer[..length], self.sequence, &mut answers)? {
+                return Ok(answers);
+            }
+        }
+    }
+}
+
+/// The messages of a part of an answer. Whether it was the last part.
+fn take(mut part: &[u8], sequence: u32, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+    while let Some(length) = part.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
+        let message = part.get(..length).filter(|_| length >= HEADER).ok_or(io::ErrorKind::InvalidData)?;
+        part = part.get(length.next_multiple_of(4)..).unwrap_or_default();
+        // What cannot be read, such as an interface of a kind that only a newer kernel has, is none of the plugin's.
+        let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { continue };
+        if message.header.sequence_number != sequence {
+            continue;
+        }
+        match message.payload {
+            NetlinkPayload::Done(_) => return Ok(true),
+            NetlinkPayload::Error(told) if told.code.is_none() => return Ok(true),
+            NetlinkPayload::Error(told) => return Err(told.to_io()),
+            NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+
+    use super::*;
+
+    fn named(name: &str) -> RouteNetlinkMessage {
+        let mut link = LinkMessage::default();
+        link.attributes.push(LinkAttribute::IfName(name.into()));
+        RouteNetlinkMessage::GetLink(link)
+    }
+
+    #[test]
+    fn the_kernel_answers_one_question_after_another() {
+        let mut kernel = Netlink::open().unwrap();
+        for _ in 0..3 {
+            assert!(
+                matches!(kernel.get(named("lo")), Ok(RouteNetlinkMessage::NewLink(link)) if link.header.index == 1)
+            );
+            let error = kernel.get(named("no-such-link")).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NODEV.raw_os_error()));
+            assert!(!kernel.list(RouteNetlinkMessage::GetLink(LinkMessage::default())).unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_cut_off_is_an_error_and_no_answer() {
+        let mut answers = Vec::new();
+        assert!(take(&64u32.to_ne_bytes(), 1, &mut answers).is_err());
+        assert!(take(&[0; 16], 1, &mut answers).is_err());
+        assert!(!take(&[], 1, &mut answers).unwrap() && answers.is_empty());
+    }
+}

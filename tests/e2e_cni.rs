@@ -1,0 +1,421 @@
+//! The CNI plugin in real network namespaces, with `host-local` and `ptp`: what it makes and leaves, whoever answers at the admin socket.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/cni.rs"]
+mod cni;
+#[path = "support/fake_vswitch.rs"]
+mod fake_vswitch;
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use cni::{Runtime, Sandbox};
+use fake_vswitch::{FakeVswitch, content};
+use lab::netns::{Netns, ip};
+use serde_json::{Value, json};
+
+/// A node where somebody answers as the vswitch does: sets the interface up and says that the port is open.
+struct Node {
+    netns: Netns,
+    folder: PathBuf,
+    runtime: Runtime,
+}
+
+impl Node {
+    fn new(name: &str) -> Self {
+        let netns = Netns::new("node");
+        let folder = std::env::temp_dir().join(format!("bulkhead-cni-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let runtime = Runtime::new(&netns, &folder, &folder.join("admin.sock"));
+        Self { netns, folder, runtime }
+    }
+
+    fn vswitch(&self) -> FakeVswitch {
+        let node = self.netns.name().to_owned();
+        self.answering(move |request| {
+            if request["request"] == "add_port" {
+                let interface = request["arguments"]["interface"].as_str().unwrap();
+                let before = ip(&format!("-n {node} link show dev {interface}"));
+                assert!(!before.contains(",UP"), "it is down until it is held: {before}");
+                ip(&format!("-n {node} link set {interface} up"));
+            }
+            json!({"answer": content(request)})
+        })
+    }
+
+    fn answering(&self, answer: impl Fn(&Value) -> Value + Send + Sync + 'static) -> FakeVswitch {
+        FakeVswitch::start(&self.folder.join("admin.sock"), answer)
+    }
+
+    /// The names of the node's interfaces besides `lo`.
+    fn interfaces(&self) -> BTreeSet<String> {
+        interfaces(&self.netns)
+    }
+
+    /// The addresses that host-local has given.
+    fn leases(&self) -> usize {
+        let Ok(entries) = std::fs::read_dir(self.folder.join("leases/pods")) else { return 0 };
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("10.") || name.starts_with("fd00")).count()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn interfaces(netns: &Netns) -> BTreeSet<String> {
+    let links: Value = serde_json::from_str(&netns.ip("-j link show")).unwrap();
+    let names = links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap().to_owned());
+    names.filter(|name| name != "lo").collect()
+}
+
+#[test]
+fn a_pod_gets_addresses_routes_and_a_gateway_that_nobody_has_to_ask_for() {
+    require!();
+    require_plugins!();
+    let node = Node::new("add");
+    let vswitch = node.vswitch();
+    let mut pod = Sandbox::new("db");
+    // As some runtimes leave new namespaces.
+    pod.netns.sysctl("net.ipv6.conf.default.disable_ipv6", "1");
+    println!("ADD took {:?}", node.runtime.add(&mut pod));
+    let (v4, v6, node_end) = (pod.v4(), pod.v6(), pod.node_end());
+    assert!(v4.starts_with("10.244.1.") && v6.starts_with("fd00:244:1::"), "{v4} {v6}");
+
+    let asked = vswitch.asked();
+    assert_eq!(asked.len(), 1);
+    let arguments = &asked[0]["arguments"];
+    assert_eq!((&asked[0]["request"], &arguments["interface"]), (&json!("add_port"), &json!(node_end)));
+    assert_eq!((&arguments["pod"], &arguments["container"]), (&json!("default/db"), &json!(pod.id)));
+    assert_eq!((&arguments["addresses"], &arguments["container_interface"]), (&json!([v4, v6]), &json!("eth0")));
+    assert_eq!((&arguments["netns"], &arguments["timeout_seconds"]), (&json!(pod.path()), &json!(20)));
+
+    let link: Value = serde_json::from_str(&pod.netns.ip("-j link show dev eth0")).unwrap();
+    assert_eq!((&link[0]["mtu"], &link[0]["address"]), (&json!(1500), &arguments["mac"]));
+    let addresses = pod.netns.ip("addr show dev eth0");
+    for expected in [format!("inet {v4}/32 scope global"), format!("inet6 {v6}/128 scope global")] {
+        assert!(addresses.contains(&expected), "{addresses}");
+    }
+    assert!(!addresses.contains("tentative"), "no address waits for anything: {addresses}");
+    let routes = pod.netns.ip("route") + &pod.netns.ip("-6 route");
+    for expected in ["default via 169.254.1.1 dev eth0", "169.254.1.1 dev eth0", "default via fe80::1 dev eth0"] {
+        assert!(routes.contains(expected), "{routes}");
+    }
+    let at: Value = serde_json::from_str(&node.netns.ip(&format!("-j link show dev {node_end}"))).unwrap();
+    let neighbours = pod.netns.ip("neigh");
+    for gateway in ["169.254.1.1", "fe80::1"] {
+        let expected = format!("{gateway} dev eth0 lladdr {} PERMANENT", at[0]["address"].as_str().unwrap());
+        assert!(neighbours.contains(&expected), "{neighbours}");
+    }
+    assert_eq!(at[0]["ifalias"], format!("bulkhead-cni pods {} eth0", pod.id));
+    let own = node.netns.ip(&format!("addr show dev {node_end}"));
+    assert!(!own.contains("inet"), "the node's end has no address: {own}");
+    assert_eq!(pod.netns.exec("cat /proc/sys/net/ipv6/conf/eth0/accept_ra").trim(), "0");
+
+    assert_eq!(node.runtime.check(&pod), Ok(()));
+    let again = node.runtime.run("ADD", &pod, &node.runtime.plugins[0]).unwrap_err();
+    assert_eq!((&again["code"], node.leases()), (&json!(4), 2), "{again}");
+    assert_eq!(node.runtime.check(&pod), Ok(()), "what is there is not touched by an ADD that is refused");
+
+    for _ in 0..2 {
+        node.runtime.del(&pod);
+        assert!(node.interfaces().is_empty() && interfaces(&pod.netns).is_empty());
+        assert_eq!(node.leases(), 0);
+    }
+    let removed = vswitch.asked();
+    assert!(removed.iter().any(|asked| asked["request"] == "remove_port" && asked["arguments"]["container"] == pod.id));
+}
+
+/// What is there of an attachment: interfaces of the node and of the container, and leases.
+fn nothing_is_left(node: &Node, pod: &Sandbox) -> bool {
+    node.interfaces().is_empty() && interfaces(&pod.netns).is_empty() && node.leases() == 0
+}
+
+#[test]
+fn an_add_that_fails_leaves_nothing_behind() {
+    require!();
+    require_plugins!();
+    let node = Node::new("undo");
+    let mut pod = Sandbox::new("db");
+    for (code, expected) in [("timeout", 11), ("not_ready", 11), ("refused", 100)] {
+        let vswitch = node.answering(move |request| match request["request"].as_str() {
+            Some("add_port") => {
+                json!({"failure": {"code": code, "message": "the pod's object is not known yet", "help": ""}})
+            }
+            _ => json!({"answer": content(request)}),
+        });
+        let error = node.runtime.try_add(&mut pod).unwrap_err();
+        assert_eq!(
+            (&error["code"], &error["details"]),
+            (&json!(expected), &json!("the pod's object is not known yet"))
+        );
+        assert!(nothing_is_left(&node, &pod));
+        let asked: Vec<Value> = vswitch.asked().into_iter().map(|mut asked| asked["request"].take()).collect();
+        assert_eq!(asked, ["add_port", "remove_port"], "it may have kept the port");
+    }
+    // One that has no room for the connection, and one that goes while it is asked.
+    let vswitch = node.answering(|request| match request["request"].as_str() {
+        Some("add_port") => Value::Null,
+        _ => json!({"answer": content(request)}),
+    });
+    let error = node.runtime.try_add(&mut pod).unwrap_err();
+    assert_eq!(error["code"], 11, "{error}");
+    assert!(nothing_is_left(&node, &pod));
+    let asked = vswitch.asked();
+    assert_eq!(asked.iter().filter(|asked| asked["request"] == "add_port").count(), 3, "it is tried again");
+    drop(vswitch);
+    // A container whose namespace is none.
+    let _vswitch = node.vswitch();
+    let conf = &node.runtime.plugins[0];
+    let broken = node.runtime.run_with("ADD", &pod, conf, &[("CNI_NETNS", Path::new("/dev/null"))]).unwrap_err();
+    assert_eq!((&broken["code"], node.leases()), (&json!(4), 0), "{broken}");
+}
+
+#[test]
+fn an_ipam_plugin_that_fails_or_talks_nonsense_is_told_to_take_back_what_it_gave() {
+    require!();
+    let mut node = Node::new("ipam");
+    let vswitch = node.vswitch();
+    let pod = Sandbox::new("db");
+    let path = node.folder.join("cni/fake-ipam");
+    node.runtime.plugins[0]["ipam"] = json!({"type": "fake-ipam"});
+    for (script, code, says) in [
+        ("echo '{\"code\": 105, \"msg\": \"none left\", \"details\": \"10.1.0.0/30\"}'; exit 1", 105, "10.1.0.0/30"),
+        ("echo oops; exit 3", 103, "fake-ipam: exit status: 3: oops"),
+        ("echo '{\"ips\": []}'", 103, "it has given no address"),
+        ("echo '{\"ips\": [{\"address\": \"10.1\"}]}'", 103, "ips[0].address"),
+        // What the kernel refuses: the same address twice.
+        (
+            "echo '{\"ips\": [{\"address\": \"10.1.0.7/24\"}, {\"address\": \"10.1.0.7/16\"}]}'",
+            101,
+            "add the address 10.1.0.7",
+        ),
+    ] {
+        let calls = node.folder.join("calls");
+        let _ = std::fs::remove_file(&calls);
+        std::fs::write(&path, format!("#!/bin/sh\necho $CNI_COMMAND >> {}\n{script}\n", calls.display())).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let error = node.runtime.run("ADD", &pod, &node.runtime.plugins[0]).unwrap_err();
+        assert!(error["code"] == code && error["details"].as_str().unwrap().contains(says), "{error}");
+        assert_eq!(std::fs::read_to_string(&calls).unwrap(), "ADD\nDEL\n", "{script}");
+        assert!(nothing_is_left(&node, &pod));
+    }
+    assert!(
+        vswitch.asked().iter().all(|asked| asked["request"] == "remove_port"),
+        "without an address there is no port"
+    );
+}
+
+#[test]
+fn what_an_add_has_left_that_was_cut_short_is_replaced() {
+    require!();
+    require_plugins!();
+    let node = Node::new("again");
+    let _vswitch = node.vswitch();
+    let mut pod = Sandbox::new("db");
+    node.runtime.add(&mut pod);
+    let node_end = pod.node_end();
+    node.runtime.del(&pod);
+    node.netns.ip(&format!("link add {node_end} type veth peer name other"));
+    node.runtime.add(&mut pod);
+    assert_eq!(node.interfaces(), [node_end].into(), "the same name again, and the other end of the old one is gone");
+    assert_eq!(node.runtime.check(&pod), Ok(()));
+}
+
+#[test]
+fn an_attachment_is_removed_by_its_name_alone() {
+    require!();
+    require_plugins!();
+    let node = Node::new("blind");
+    let _vswitch = node.vswitch();
+    let mut pod = Sandbox::new("db");
+    node.runtime.add(&mut pod);
+    let conf = &node.runtime.plugins[0];
+    // No namespace, no result, no arguments.
+    let unsaid = [("CNI_NETNS", Path::new("")), ("CNI_ARGS", Path::new(""))];
+    for _ in 0..2 {
+        assert_eq!(node.runtime.run_with("DEL", &pod, conf, &unsaid), Ok(Value::Null));
+        assert!(nothing_is_left(&node, &pod));
+    }
+}
+
+#[test]
+fn the_mtu_is_that_of_the_way_out_and_mtu_and_mac_may_be_said() {
+    require!();
+    require_plugins!();
+    let mut node = Node::new("mtu");
+    let _vswitch = node.vswitch();
+    node.netns.ip("link add up0 mtu 1420 type veth peer name up1");
+    node.netns.ip("link set up0 up");
+    node.netns.ip("addr add 172.18.0.11/24 dev up0");
+    node.netns.ip("route add default via 172.18.0.1");
+    let link = |pod: &Sandbox| -> Value { serde_json::from_str(&pod.netns.ip("-j link show dev eth0")).unwrap() };
+    let mut pod = Sandbox::new("a");
+    node.runtime.add(&mut pod);
+    assert_eq!(link(&pod)[0]["mtu"], 1420);
+    node.runtime.plugins[0]["mtu"] = 9000.into();
+    node.runtime.plugins[0]["runtimeConfig"] = json!({"mac": "02:00:00:00:00:07"});
+    let mut pod = Sandbox::new("b");
+    node.runtime.add(&mut pod);
+    let link = link(&pod);
+    assert_eq!((&link[0]["mtu"], &link[0]["address"]), (&json!(9000), &json!("02:00:00:00:00:07")));
+}
+
+#[test]
+fn a_pod_of_one_family_has_nothing_of_the_other_one() {
+    require!();
+    require_plugins!();
+    let mut node = Node::new("family");
+    let _vswitch = node.vswitch();
+    for (subnet, gateway, other) in
+        [("10.244.1.0/24", "169.254.1.1", "fe80::1"), ("fd00:244:1::/64", "fe80::1", "169.254.1.1")]
+    {
+        node.runtime.plugins[0]["ipam"]["ranges"] = json!([[{"subnet": subnet}]]);
+        let mut pod = Sandbox::new("a");
+        node.runtime.add(&mut pod);
+        assert_eq!(pod.addresses().len(), 1);
+        let neighbours = pod.netns.ip("neigh");
+        assert!(neighbours.contains(gateway) && !neighbours.contains(other), "{neighbours}");
+        assert_eq!(node.runtime.check(&pod), Ok(()));
+        node.runtime.del(&pod);
+    }
+}
+
+#[test]
+fn a_check_tells_what_is_not_as_it_was_added() {
+    require!();
+    require_plugins!();
+    let node = Node::new("check");
+    let vswitch = node.vswitch();
+    let mut pod = Sandbox::new("db");
+    node.runtime.add(&mut pod);
+    let (v4, node_end) = (pod.v4(), pod.node_end());
+    let inside = |line: &str| drop(pod.netns.ip(line));
+    let outside = |line: &str| drop(node.netns.ip(line));
+    let says = |expected: &str| {
+        let said = node.runtime.check(&pod).unwrap_err();
+        assert!(said.contains(expected), "{said} does not say {expected}");
+    };
+    assert_eq!(node.runtime.check(&pod), Ok(()));
+    inside("route del default");
+    says("missing: the route to 0.0.0.0/0 via 169.254.1.1");
+    inside("route add default via 169.254.1.1 dev eth0");
+    inside(&format!("addr add {v4}0/32 dev eth0"));
+    assert_eq!(node.runtime.check(&pod), Ok(()), "what others add is theirs");
+    inside(&format!("addr del {v4}/32 dev eth0"));
+    says(&format!("missing: the address {v4}"));
+    inside(&format!("addr add {v4}/32 dev eth0"));
+    inside("link set eth0 address 02:00:00:00:00:99");
+    says("its MAC address is 02:00:00:00:00:99");
+    outside(&format!("link set {node_end} down"));
+    let mac = pod.result["interfaces"][1]["mac"].as_str().unwrap().to_owned();
+    inside(&format!("link set eth0 address {mac}"));
+    says("the node's end: it is down");
+    outside(&format!("link set {node_end} up"));
+    assert_eq!(node.runtime.check(&pod), Ok(()));
+    drop(vswitch);
+    says("none runs here");
+    {
+        let _vswitch =
+            node.answering(|_| json!({"answer": {"port": "p", "interface": "i", "addresses": [], "state": "closed", "why": "it has no table"}}));
+        says("its port is closed: it has no table");
+    }
+    {
+        let unknown = json!({"failure": {"code": "unknown_port", "message": "there is no such port"}});
+        let _vswitch = node.answering(move |_| unknown.clone());
+        says("the vswitch has no port for it: there is no such port");
+    }
+    inside("link del eth0");
+    says("eth0: it is not in the container any more");
+}
+
+#[test]
+fn garbage_is_what_the_runtime_does_not_know_on_this_network() {
+    require!();
+    require_plugins!();
+    let mut node = Node::new("gc");
+    let vswitch = node.vswitch();
+    let [mut kept, mut stale, mut other] = ["kept", "stale", "other"].map(Sandbox::new);
+    node.runtime.add(&mut kept);
+    node.runtime.add(&mut stale);
+    node.runtime.network = "others".to_owned();
+    node.runtime.add(&mut other);
+    node.runtime.network = "pods".to_owned();
+    node.netns.ip("link add bhaaaaaaaaaaaaa type veth peer name else");
+    vswitch.asked();
+    // host-local of Debian 12 has no GC.
+    let mut conf = node.runtime.plugins[0].clone();
+    conf.as_object_mut().unwrap().shift_remove("ipam");
+    conf["cniVersion"] = "1.1.0".into();
+    conf["cni.dev/valid-attachments"] = json!([{"containerID": kept.id, "ifname": "eth0"}]);
+    assert_eq!(node.runtime.run("GC", &kept, &conf), Ok(Value::Null));
+    let expected = [kept.node_end(), other.node_end(), "bhaaaaaaaaaaaaa".into(), "else".into()].into();
+    assert_eq!(node.interfaces(), expected);
+    let asked = vswitch.asked();
+    let keep: BTreeSet<&str> = asked[0]["arguments"]["keep"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| key["container"].as_str().unwrap())
+        .collect();
+    assert_eq!((&asked[0]["request"], keep), (&json!("retain_ports"), [&*kept.id, &*other.id].into()));
+}
+
+#[test]
+fn behind_another_plugin_the_interface_and_the_addresses_are_that_plugins() {
+    require!();
+    require_plugins!();
+    let mut node = Node::new("chain");
+    let vswitch = node.vswitch();
+    let mut ours = node.runtime.plugins.remove(0);
+    let ipam = ours.as_object_mut().unwrap().shift_remove("ipam").unwrap();
+    node.runtime.plugins = vec![json!({"type": "ptp", "mtu": 1400, "ipam": ipam}), ours.clone()];
+    let mut pod = Sandbox::new("db");
+    node.runtime.add(&mut pod);
+    let node_end = node.interfaces().pop_first().unwrap();
+    assert!(!node_end.starts_with("bh") && node.interfaces().len() == 1, "ptp has made it: {node_end}");
+    let asked = vswitch.asked();
+    let arguments = &asked[0]["arguments"];
+    assert_eq!((&arguments["interface"], &arguments["addresses"]), (&json!(node_end), &json!([pod.v4(), pod.v6()])));
+    let link: Value = serde_json::from_str(&pod.netns.ip("-j link show dev eth0")).unwrap();
+    assert_eq!((&link[0]["mtu"], &link[0]["address"]), (&json!(1400), &arguments["mac"]));
+    assert!(pod.result["dns"].is_object() && pod.result["cniVersion"] == "1.0.0", "{:#}", pod.result);
+    assert_eq!(node.runtime.check(&pod), Ok(()));
+    drop(vswitch);
+
+    // While its port is closed and its interface still there, the pod is cut off.
+    let (name, expected) = (node.netns.name().to_owned(), node_end);
+    let vswitch = node.answering(move |request| {
+        let link = ip(&format!("-n {name} link show dev {expected}"));
+        assert!(request["request"] == "remove_port" && !link.contains(",UP"), "{link}");
+        json!({"answer": {"removed": true}})
+    });
+    node.runtime.del(&pod);
+    assert_eq!(vswitch.asked().len(), 1);
+    assert!(nothing_is_left(&node, &pod));
+    drop(vswitch);
+
+    // What cannot be: addresses of its own, an interface that the result does not know, one that is no veth.
+    let _vswitch = node.vswitch();
+    node.runtime.plugins[1]["ipam"] = ipam;
+    let error = node.runtime.try_add(&mut pod).unwrap_err();
+    assert!(error["details"].as_str().unwrap().starts_with("ipam: the plugin before this one"), "{error}");
+    let mut conf = ours;
+    let interfaces = json!([{"name": "veth0"}, {"name": "eth0", "sandbox": pod.path()}]);
+    conf["prevResult"] = json!({"interfaces": interfaces, "ips": [{"address": "10.244.1.9/24", "interface": 1}]});
+    let error = node.runtime.run("ADD", &pod, &conf).unwrap_err();
+    let says = error["details"].as_str().unwrap();
+    assert!(
+        says.starts_with("prevResult.interfaces: ") && says.contains("the node's end of eth0, is not among them"),
+        "{says}"
+    );
+    pod.netns.ip("link del eth0");
+    pod.netns.ip("link add eth0 type veth peer name other");
+    let error = node.runtime.run("ADD", &pod, &conf).unwrap_err();
+    assert!(error["details"].as_str().unwrap().contains("eth0 is not a veth"), "{error}");
+}

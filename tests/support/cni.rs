@@ -1,0 +1,203 @@
+//! A container runtime, as far as a CNI plugin sees one: sandboxes, and plugins that are run by the specification's convention.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test file uses a part of this; tests may panic"
+)]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::io::in_namespace;
+use serde_json::{Value, json};
+
+use super::lab::netns::Netns;
+
+/// Where plugins of others are, such as `host-local` and `ptp`: Debian's containernetworking-plugins, or what Kubernetes' packages bring.
+/// `BULKHEAD_CNI_PLUGINS` names another folder.
+pub fn plugins() -> Option<PathBuf> {
+    let named = std::env::var_os("BULKHEAD_CNI_PLUGINS").map(PathBuf::from);
+    let usual = ["/usr/lib/cni", "/opt/cni/bin"].map(PathBuf::from);
+    named.into_iter().chain(usual).find(|folder| folder.join("host-local").is_file())
+}
+
+/// Ends the test where the plugins of others are missing. Where it must run that is a failure.
+#[macro_export]
+macro_rules! require_plugins {
+    () => {
+        if $crate::cni::plugins().is_none() {
+            let must = std::env::var("BULKHEAD_E2E").is_ok_and(|value| value == "require");
+            assert!(
+                !must,
+                "this test must run (BULKHEAD_E2E=require), but there is no host-local; see BULKHEAD_CNI_PLUGINS"
+            );
+            println!("skipped: host-local is not installed (containernetworking-plugins)");
+            return;
+        }
+    };
+}
+
+/// A pod's sandbox: a container ID and a network namespace.
+#[derive(Debug)]
+pub struct Sandbox {
+    pub id: String,
+    pub netns: Netns,
+    /// `namespace/name` is `default/POD`.
+    pub pod: String,
+    /// What the last plugin of the ADD said.
+    pub result: Value,
+}
+
+impl Sandbox {
+    pub fn new(pod: &str) -> Self {
+        let netns = Netns::new(pod);
+        Self { id: format!("sandbox-{}", netns.name()), netns, pod: pod.to_owned(), result: Value::Null }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(self.netns.name())
+    }
+
+    /// Its addresses.
+    pub fn addresses(&self) -> Vec<String> {
+        let ips = self.result["ips"].as_array().unwrap().iter();
+        ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
+    }
+
+    pub fn v4(&self) -> String {
+        self.addresses().into_iter().find(|address| !address.contains(':')).unwrap()
+    }
+
+    pub fn v6(&self) -> String {
+        self.addresses().into_iter().find(|address| address.contains(':')).unwrap()
+    }
+
+    /// The name of the node's end of its veth.
+    pub fn node_end(&self) -> String {
+        let interfaces = self.result["interfaces"].as_array().unwrap();
+        let node = interfaces.iter().find(|interface| interface.get("sandbox").is_none());
+        node.unwrap()["name"].as_str().unwrap().to_owned()
+    }
+
+    pub fn pings(&self, to: &str) -> bool {
+        self.netns.output(&format!("ping -n -c 1 -W 1 {to}")).status.success()
+    }
+}
+
+/// A runtime of a node.
+#[derive(Debug)]
+pub struct Runtime {
+    /// The node's network namespace.
+    node: PathBuf,
+    /// `CNI_PATH`.
+    path: String,
+    /// The network's name.
+    pub network: String,
+    pub version: String,
+    /// The plugins' configurations.
+    pub plugins: Vec<Value>,
+}
+
+impl Runtime {
+    /// With our plugin alone, which asks at this socket, and `host-local` with its files in `folder`.
+    pub fn new(node: &Netns, folder: &Path, socket: &Path) -> Self {
+        let ours = folder.join("cni");
+        std::fs::create_dir_all(&ours).unwrap();
+        let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bulkhead"), ours.join("bulkhead-cni"));
+        let others = plugins().unwrap_or_default();
+        let ranges = json!([[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:244:1::/64"}]]);
+        let ipam = json!({"type": "host-local", "dataDir": folder.join("leases"), "ranges": ranges});
+        Self {
+            node: Path::new("/run/netns").join(node.name()),
+            path: format!("{}:{}", ours.display(), others.display()),
+            network: "pods".to_owned(),
+            version: "1.0.0".to_owned(),
+            plugins: vec![json!({"type": "bulkhead-cni", "socket": socket, "ipam": ipam})],
+        }
+    }
+
+    /// Runs a plugin. Returns what it says, or its error.
+    pub fn run(&self, command: &str, sandbox: &Sandbox, conf: &Value) -> Result<Value, Value> {
+        self.run_with(command, sandbox, conf, &[])
+    }
+
+    /// The same with these variables in place of what is said otherwise.
+    pub fn run_with(
+        &self,
+        command: &str,
+        sandbox: &Sandbox,
+        conf: &Value,
+        variables: &[(&str, &Path)],
+    ) -> Result<Value, Value> {
+        let mut conf = conf.clone();
+        conf["name"] = self.network.clone().into();
+        if conf.get("cniVersion").is_none() {
+            conf["cniVersion"] = self.version.clone().into();
+        }
+        let kind = conf["type"].as_str().unwrap().to_owned();
+        let program = std::env::split_paths(&self.path).map(|folder| folder.join(&kind)).find(|path| path.is_file());
+        let program = program.unwrap_or_else(|| panic!("there is no plugin {kind} in {}", self.path));
+        let mut process = Command::new(program);
+        process.env("CNI_COMMAND", command).env("CNI_PATH", &self.path);
+        if !["GC", "STATUS"].contains(&command) {
+            let (id, pod) = (&sandbox.id, &sandbox.pod);
+            let said = format!(
+                "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_INFRA_CONTAINER_ID={id};K8S_POD_UID=uid-{id}"
+            );
+            process.envs([("CNI_CONTAINERID", id.as_str()), ("CNI_IFNAME", "eth0"), ("CNI_ARGS", &said)]);
+            process.env("CNI_NETNS", sandbox.path());
+        }
+        process.envs(variables.iter().copied());
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        // A process is in the namespace of the thread that starts it.
+        let mut child = in_namespace(&self.node, || process.spawn().unwrap()).unwrap();
+        child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = if output.stdout.is_empty() { Value::Null } else { serde_json::from_slice(&output.stdout).unwrap() };
+        if output.status.success() { Ok(said) } else { Err(said) }
+    }
+
+    /// Adds a sandbox to the network. Returns how long it took, or the error.
+    pub fn try_add(&self, sandbox: &mut Sandbox) -> Result<Duration, Value> {
+        let (start, mut previous) = (Instant::now(), Value::Null);
+        for plugin in &self.plugins {
+            let conf = with_previous(plugin, &previous);
+            previous = self.run("ADD", sandbox, &conf)?;
+        }
+        let took = start.elapsed();
+        sandbox.result = previous;
+        Ok(took)
+    }
+
+    pub fn add(&self, sandbox: &mut Sandbox) -> Duration {
+        self.try_add(sandbox).unwrap_or_else(|error| panic!("ADD of {}: {error:#}", sandbox.pod))
+    }
+
+    /// Removes it, as often as one likes.
+    pub fn del(&self, sandbox: &Sandbox) {
+        for plugin in self.plugins.iter().rev() {
+            let deleted = self.run("DEL", sandbox, &with_previous(plugin, &sandbox.result));
+            deleted.unwrap_or_else(|error| panic!("DEL of {}: {error:#}", sandbox.pod));
+        }
+    }
+
+    /// Whether it is as it was added; the error's details.
+    pub fn check(&self, sandbox: &Sandbox) -> Result<(), String> {
+        for plugin in &self.plugins {
+            let checked = self.run("CHECK", sandbox, &with_previous(plugin, &sandbox.result));
+            checked.map_err(|error| error["details"].as_str().unwrap_or_default().to_owned())?;
+        }
+        Ok(())
+    }
+}
+
+fn with_previous(plugin: &Value, previous: &Value) -> Value {
+    let mut conf = plugin.clone();
+    if !previous.is_null() {
+        conf["prevResult"] = previous.clone();
+    }
+    conf
+}

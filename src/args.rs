@@ -256,7 +256,8 @@ pub struct Compile {
     After it nothing of a vswitch is in the kernel of this network namespace; sessions that it had left end at once. Exit code 0 when\n\
     there is nothing to remove; 2 when a vswitch still runs here.")]
 pub struct Cleanup {
-    /// The configuration that the vswitch had, for its `pins`; without it they are where they are by default
+    /// The configuration that the vswitch had, for its `pins` and the interfaces that it has had made (`create`); without it pins are
+    /// where they are by default, and no interfaces are removed but the trunk
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -289,6 +290,9 @@ pub struct Run {
     /// The configuration; examples/node.yaml shows every field
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    /// The node's name, instead of the configuration's: where one file is for all nodes of a cluster
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
     /// Only check whether it would start, and touch nothing
     #[arg(long)]
     pub check: bool,

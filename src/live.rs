@@ -40,6 +40,7 @@ mod composer;
 mod config;
 mod daemon;
 mod datapath;
+mod host_port;
 mod ids;
 mod interfaces;
 mod kept;
@@ -77,7 +78,7 @@ use preflight::{Facts, Finding, Severity};
 /// Runs the vswitch until a signal ends it, or only checks whether it could.
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     if args.check {
-        let config = Config::read(&args.config)?;
+        let config = Config::read(&args.config, args.node.as_deref())?;
         let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
         return check(&findings, args.output);
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
 
 /// Runs the vswitch until a signal ends it.
 fn start(args: &Run) -> anyhow::Result<ExitCode> {
-    let config = Config::read(&args.config)?;
+    let config = Config::read(&args.config, args.node.as_deref())?;
     let findings = preflight::judge(&config, &Facts::gather(&config), args.force);
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {

@@ -21,6 +21,7 @@ use bulkhead_control::object::Denied;
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::io::KernelFlows;
 use bulkhead_dataplane::{PortId, Publisher, Snapshot};
+use ipnet::IpNet;
 
 use super::config::RouteEntry;
 use super::ids::Ids;
@@ -38,6 +39,8 @@ pub(super) struct Policy {
     pub tables: Arc<NodeTables>,
     /// The pod networks of the other nodes, each with its node's address.
     pub peers: Arc<[Peer]>,
+    /// The pod networks of this node; empty where the state does not tell.
+    pub own_networks: Arc<[IpNet]>,
     /// The origins of rules whose denials are refused where namespaces that do not say drop, and where they refuse.
     pub refusing: [Arc<[OriginId]>; 2],
     /// Whether nothing may pass but the node's own traffic.
@@ -74,7 +77,7 @@ struct Inner {
 
 impl Inner {
     fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
-        let Policy { tables, peers, refusing: [dropping, refusing], denied, is_told: _ } = &self.policy;
+        let Policy { tables, peers, refusing: [dropping, refusing], denied, .. } = &self.policy;
         let refusing = match self.default {
             Denied::Drop => dropping.to_vec(),
             Denied::Refuse => refusing.to_vec(),
@@ -237,6 +240,11 @@ impl Composer {
         Arc::clone(&self.lock().policy.peers)
     }
 
+    /// The pod networks of this node.
+    pub(super) fn own_networks(&self) -> Arc<[IpNet]> {
+        Arc::clone(&self.lock().policy.own_networks)
+    }
+
     /// All ports are open and known to the workers: flows of an earlier process end, and their next packets are judged. Until then
     /// they go on as that process had allowed them, as they would if this one had not started.
     pub(super) fn enter_flows(&self) {
@@ -319,6 +327,7 @@ mod tests {
         Policy {
             tables: pipeline.node_tables("node-1").unwrap(),
             peers: [].into(),
+            own_networks: [].into(),
             refusing: [[].into(), [].into()],
             denied: false,
             is_told: true,

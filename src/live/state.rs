@@ -91,6 +91,8 @@ pub(super) struct LiveState {
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
+    /// The node's own pod networks.
+    own_networks: Arc<[IpNet]>,
     refusing: [Arc<[OriginId]>; 2],
     /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
     without: Arc<NodeTables>,
@@ -128,6 +130,7 @@ impl LiveState {
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
             peers: [].into(),
+            own_networks: [].into(),
             refusing: [[].into(), [].into()],
             without: nothing,
             own: nameless(node),
@@ -286,9 +289,14 @@ impl LiveState {
         self.origins.follow(self.pipeline.origins());
         let peers = peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
-        let is_same = Arc::ptr_eq(&tables, &self.tables) && *peers == *self.peers && refusing == self.refusing;
+        let own_networks: Arc<[IpNet]> = self.own.pod_cidrs.iter().copied().collect();
+        let is_same = Arc::ptr_eq(&tables, &self.tables)
+            && *peers == *self.peers
+            && own_networks == self.own_networks
+            && refusing == self.refusing;
         let has_changed = std::mem::take(&mut self.denied) || !is_same;
         (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
+        self.own_networks = own_networks;
         self.counts.applied.fetch_add(u64::from(has_changed || self.api.is_none()), Ordering::Relaxed);
         self.counts.faulty.store(faulty as u64, Ordering::Relaxed);
         self.counts.contested_addresses.store(contests.len() as u64, Ordering::Relaxed);
@@ -360,10 +368,12 @@ impl LiveState {
         let is_told = self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1;
         if self.denied {
             let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
-            return Policy { tables, peers: [].into(), refusing, denied: true, is_told };
+            let own_networks = [].into();
+            return Policy { tables, peers: [].into(), own_networks, refusing, denied: true, is_told };
         }
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
-        Policy { tables, peers, refusing: self.refusing.clone(), denied: false, is_told }
+        let own_networks = Arc::clone(&self.own_networks);
+        Policy { tables, peers, own_networks, refusing: self.refusing.clone(), denied: false, is_told }
     }
 
     /// Where the node's own pods have their addresses: its blocks, and each pod's own.

@@ -9,7 +9,7 @@ use crate::args::{NamespaceDefault, PolicySemantics};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    pub(super) node: Spanned<String>,
+    pub(super) node: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) attach: Attach,
     #[serde(default)]
@@ -146,6 +146,14 @@ pub(super) struct Port {
     pub(super) peer: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) fix_offloads: bool,
+    pub(super) create: Option<Spanned<Create>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Create {
+    pub(super) mtu: Option<Spanned<u32>>,
+    pub(super) networks: Vec<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

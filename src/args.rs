@@ -52,6 +52,10 @@ pub enum Command {
     Tables(Tables),
     /// Have the running vswitch look at its configuration and its state now
     Reload(Reload),
+    /// Print the script that completes this command line in a shell
+    Completions(Completions),
+    /// Write man pages, of the program and of each subcommand
+    Man(Man),
 }
 
 /// Where the cluster's state comes from.
@@ -308,6 +312,24 @@ pub struct Run {
     /// The form of the summary and of the findings of --check
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
+}
+
+/// `bulkhead completions`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// `bulkhead man`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead man --out /usr/local/share/man/man1")]
+pub struct Man {
+    /// The folder that they are written to; it is made where there is none
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
 }
 
 /// A destination port and its protocol.

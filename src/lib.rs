@@ -28,6 +28,7 @@ mod output;
 mod reach;
 mod replay;
 pub mod run;
+mod shell;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,8 @@ pub fn main() -> ExitCode {
         args::Command::Sessions(sessions) => admin::sessions(sessions),
         args::Command::Tables(tables) => admin::tables(tables),
         args::Command::Reload(reload) => admin::reload(reload),
+        args::Command::Completions(completions) => shell::completions(completions),
+        args::Command::Man(man) => shell::man(man),
     };
     match outcome {
         Ok(answer) => answer,

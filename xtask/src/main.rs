@@ -20,6 +20,7 @@ cargo xtask VERB
   e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds, 10 in check)
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
+  reference      rewrites docs/configuration.md from the examples
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
   growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
   bench          the benchmarks in memory
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         ["e2e", seconds] => e2e(seconds),
         ["golden"] => cargo(&["test", "--test", "golden"]).run(),
         ["golden", "bless"] => bless(),
+        ["reference"] => reference(),
         ["fuzz"] => fuzz("30"),
         ["fuzz", seconds] => fuzz(seconds),
         ["growth"] => growth("10000000"),
@@ -156,6 +158,10 @@ fn e2e_tests_in(folders: &[&str]) -> std::io::Result<Vec<String>> {
 fn bless() -> bool {
     let blessed = cargo(&["test", "--test", "golden"]).env("BULKHEAD_BLESS", "1").run();
     blessed && Step::new("git", &["--no-pager", "diff", "--stat", "--patch", "--", "pcaps"]).run()
+}
+
+fn reference() -> bool {
+    cargo(&["test", "--test", "documentation", "the_reference_is_what"]).env("BULKHEAD_BLESS", "1").run()
 }
 
 /// The fuzz targets are tests that run for this time instead of a moment. In the profile of the other tests: it is built

@@ -151,6 +151,10 @@ fn without_a_state_it_is_alive_and_not_ready() {
     ] {
         assert!(metrics.contains(line), "{line} is not in:\n{metrics}");
     }
+    let count = "bulkhead_policy_event_to_enforced_seconds_count";
+    assert!(metrics.contains(&format!("{count} 0")), "the first state is no change:\n{metrics}");
+    lab.apply(&policy("deny", "{podSelector: {}, policyTypes: [Ingress]}"));
+    eventually("the change is counted", || http(&lab, "/metrics").contains(&format!("{count} 1")));
     lab.stop();
     // Without a state, and told to wait for one.
     std::fs::remove_file(lab.path("state.yaml")).unwrap();

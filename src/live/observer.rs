@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
 use bulkhead_dataplane::{SessionInfo, Snapshot};
+use prometheus_client::metrics::histogram::Histogram;
 
 use super::capture::{CaptureCounters, Reading as CaptureReading};
 use super::composer::{Composer, Enforced};
@@ -60,6 +61,8 @@ pub(super) struct Observation {
     /// How well the API server is heard, where the state is not files.
     pub(super) source: Option<SourceHealth>,
     pub(super) enforced: Enforced,
+    /// See [`Composer::event_to_enforced`].
+    pub(super) event_to_enforced: Histogram,
     pub(super) capture: Option<CaptureCounters>,
     pub(super) uptime: Duration,
 }
@@ -106,6 +109,7 @@ impl Observer {
             state: self.about.state.read(),
             source: self.about.follower.as_ref().map(|follower| follower.health()),
             enforced: self.composer.enforced(),
+            event_to_enforced: self.composer.event_to_enforced().clone(),
             capture,
             uptime: self.about.started.elapsed(),
         }

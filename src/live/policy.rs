@@ -70,8 +70,11 @@ fn follow(mut state: LiveState, composer: &Composer, asked: &Receiver<()>, notic
         }
         let seen = Instant::now();
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
-        if state.refresh() || has_changed {
-            composer.set_policy(state.policy(), seen);
+        let has_refreshed = state.refresh();
+        // Of a change that is none for this node nothing is to be waited for.
+        let heard = state.take_heard().filter(|_| has_refreshed);
+        if has_refreshed || has_changed {
+            composer.set_policy(state.policy(), seen, heard);
             if notices.send(Notice::Policy).is_err() {
                 return;
             }

@@ -14,8 +14,9 @@ mod protocol;
 
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use protocol::{
-    Answer, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request,
-    SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status, TableRow, WorkerRow, read_request,
+    Answer, DropRow, EndedSessions, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals,
+    Request, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status, TableRow, WorkerRow,
+    read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

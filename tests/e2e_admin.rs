@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use lab::lasting::{PATIENCE, answers, connect, echo};
+use lab::lasting::{PATIENCE, answers, connect, echo, settle};
 use lab::netns::eventually;
 use lab::{Lab, policy};
 use serde_json::Value;
@@ -108,6 +108,32 @@ fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
     assert!(!lab.path("admin.sock").exists());
     let (code, text) = lab.ask(&["status"]);
     assert!(code == Some(2) && text.contains("no vswitch runs here"), "{text}");
+}
+
+#[test]
+fn sessions_that_are_killed_are_over_also_in_the_kernel_and_the_others_go_on() {
+    require!();
+    let mut lab = lab();
+    lab.start("");
+    for port in [6379, 6380] {
+        echo(lab.get("b"), port);
+    }
+    let [mut killed, mut other] = [6379, 6380].map(|port| connect(lab.get("a"), lab.get("b"), port, PATIENCE).unwrap());
+    // Until the kernel forwards them.
+    settle(&mut killed);
+    settle(&mut other);
+    let (code, text) = lab.ask(&["sessions", "--kill"]);
+    assert!(code == Some(2) && text.contains("--all"), "{text}");
+    assert_eq!(json(&lab, &["sessions", "--kill", "--service", "6381"])["ended"], 0);
+    assert!(answers(&mut killed) && answers(&mut other), "nothing was ended");
+    assert_eq!(json(&lab, &["sessions", "--kill", "--service", "6379"])["ended"], 1);
+    assert!(!answers(&mut killed), "what is in the middle of no connection is dropped");
+    assert!(answers(&mut other));
+    let mut again = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
+    assert!(answers(&mut again), "policy allows a new one");
+    assert_eq!(json(&lab, &["sessions", "--kill", "--all"])["ended"], 2);
+    assert!(!answers(&mut other) && !answers(&mut again));
+    lab.stop();
 }
 
 #[test]

@@ -279,6 +279,14 @@ impl Composer {
         }
     }
 
+    /// Ends the flows in the kernel of some ports, which stay open: their next packets go to a worker, which finds their sessions or none.
+    pub(super) fn end_flows_of_sessions(&self, ports: impl IntoIterator<Item = PortId>) {
+        let _inner = self.lock();
+        if let Some(cache) = &self.flow_cache {
+            ports.into_iter().for_each(|port| cache.moved(port));
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Whoever panics in here has replaced a part by another whole one, or none.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)

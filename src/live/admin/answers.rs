@@ -34,6 +34,12 @@ pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, F
             let listed = tokio::task::spawn_blocking(move || sessions::list(&observer, &filter)).await;
             serde_json::to_value(listed.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
         }
+        Request::EndSessions(filter) => {
+            let _turn = shared.listing.lock().await;
+            let observer = shared.observer.clone();
+            let ended = tokio::task::spawn_blocking(move || sessions::end(&observer, &filter)).await;
+            serde_json::to_value(ended.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
+        }
         Request::Reload => {
             // An error means that the vswitch is about to end.
             let _ = shared.notices.send(Notice::Look);

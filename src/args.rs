@@ -143,6 +143,17 @@ pub enum Format {
     Json,
 }
 
+/// How events of a running vswitch are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// A line for people, more lines indented.
+    #[default]
+    Text,
+    /// An object in one line.
+    Json,
+}
+
 /// Who turns policies into the rules of a network stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RendererName {
@@ -303,6 +314,9 @@ pub struct Run {
     /// Take an interface even if it carries the node's default route
     #[arg(long)]
     pub force: bool,
+    /// How events are written to standard error, instead of as the configuration says (log.format)
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
     /// Write this file when forwarding has started; systemd is told as well (Type=notify)
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,

@@ -85,7 +85,10 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     }
     // Reported here, where a reader that reads nothing keeps nobody waiting, and where a capture that ends with a broken
     // pipe is a failure.
-    let code = start(args).unwrap_or_else(|error| {
+    let config = Config::read(&args.config, args.node.as_deref());
+    let log = config.as_ref().map(|config| config.log).unwrap_or_default();
+    log::start(log::LogConfig { format: args.log_format.unwrap_or(log.format), ..log });
+    let code = config.map_err(Into::into).and_then(|config| start(config, args)).unwrap_or_else(|error| {
         log::last(&error);
         ExitCode::from(2)
     });
@@ -94,8 +97,7 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs the vswitch until a signal ends it.
-fn start(args: &Run) -> anyhow::Result<ExitCode> {
-    let config = Config::read(&args.config, args.node.as_deref())?;
+fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     let findings = preflight::judge(&config, &Facts::gather(&config), args.force);
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {

@@ -63,6 +63,7 @@ fn the_reference_has_every_field_that_the_program_knows_and_no_others() {
         ("sessions.timeouts.", "sessions: {timeouts: @}"),
         ("sessions.shares.", "sessions: {shares: @}"),
         ("admin.", "admin: @"),
+        ("log.", "log: @"),
         ("ports[].", "ports: [@]"),
         ("ports[].create.", "ports: [{create: @}]"),
         ("routes[].", "routes: [@]"),

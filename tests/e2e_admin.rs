@@ -137,6 +137,24 @@ fn sessions_that_are_killed_are_over_also_in_the_kernel_and_the_others_go_on() {
 }
 
 #[test]
+fn events_have_fields_for_programs() {
+    require!();
+    let mut lab = lab();
+    lab.more_config.push_str("log: {format: json, level: info}\n");
+    lab.start("");
+    lab.write_state(&only_redis());
+    eventually("the new state is in force", || lab.log().contains("the new state is in force"));
+    lab.stop();
+    let log = lab.log();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let find = |text: &str| events.iter().find(|event| event["message"].as_str().unwrap().starts_with(text)).unwrap();
+    let ready = find("ready: ");
+    assert_eq!((&ready["node"], &ready["open"], &ready["denying"]), (&"node-1".into(), &2.into(), &false.into()));
+    assert!(find("the new state")["generation"].as_u64() > Some(1));
+    assert_eq!(find("port default/a")["port"], "default/a");
+}
+
+#[test]
 fn what_is_late_is_told_with_the_reason_until_it_is_there() {
     require!("ping");
     let mut lab = lab();

@@ -15,6 +15,7 @@ use crate::args::Cleanup;
 /// # Errors
 /// When a vswitch runs here, or the system refuses.
 pub(crate) fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
+    log::start(log::LogConfig::default());
     // What is removed does not depend on the node's name, which the file of a whole cluster does not have.
     let config = args.config.as_deref().map(|path| Config::read(path, Some("any"))).transpose()?;
     let pins = config.as_ref().map_or(Pins::Default, |config| config.pins.clone());

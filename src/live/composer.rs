@@ -299,7 +299,7 @@ impl Composer {
         let published = self.try_publish(inner);
         match published {
             Ok(generation) if is_policy && !inner.policy.denied && inner.policy.is_told => {
-                log::info(&format!("the new state is in force, generation {generation}"));
+                tracing::info!(generation, "the new state is in force, generation {generation}");
             }
             Ok(_) => {}
             Err(error) => {

@@ -26,6 +26,8 @@ use bulkhead_control::source::kubernetes::Access;
 use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 
+use super::log::LogConfig;
+
 /// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
@@ -58,6 +60,8 @@ pub(crate) struct Config {
     pub sessions: SessionsConfig,
     /// Where the running vswitch can be asked.
     pub admin: AdminConfig,
+    /// How events are written.
+    pub log: LogConfig,
     /// What is connected, in the order of the file.
     pub ports: Vec<PortEntry>,
     /// Where packets go that are not for a pod of this node, besides what the state says.
@@ -439,6 +443,7 @@ impl Config {
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);
+        differs("log", self.log != new.log);
         differs("ports[].create", self.created_host != new.created_host);
         fields
     }

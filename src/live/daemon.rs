@@ -237,7 +237,14 @@ impl Daemon {
         } else {
             String::new()
         };
-        log::info(&format!("ready: node {}, {open} of {all} ports open{denying}", self.config.node));
+        let node = &*self.config.node;
+        tracing::info!(
+            node,
+            open,
+            all,
+            denying = !denying.is_empty(),
+            "ready: node {node}, {open} of {all} ports open{denying}"
+        );
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use super::{
     WorkersConfig,
 };
 use crate::admin::DEFAULT_SOCKET;
+use crate::live::log::LogConfig;
 
 /// Two receive rings and what is under way; with less no packet goes from one port to another.
 const MIN_FRAMES: u32 = 4_096;
@@ -76,6 +77,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, session_folder(written, node, folder, &mut faults), &mut faults),
         admin: admin(&written.admin, folder, &mut faults),
+        log: LogConfig { format: written.log.format, level: written.log.level },
         created_host: ports::created_host(&written.ports, &mut faults),
         routes: ports::routes(&written.routes, &ports, &mut faults),
         ports,

@@ -4,7 +4,8 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
-use crate::args::{NamespaceDefault, PolicySemantics};
+use crate::args::{LogFormat, NamespaceDefault, PolicySemantics};
+use crate::live::log::Verbosity;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +32,8 @@ pub(super) struct File {
     pub(super) sessions: Sessions,
     #[serde(default)]
     pub(super) admin: Admin,
+    #[serde(default)]
+    pub(super) log: Log,
     pub(super) ports: Vec<Spanned<Port>>,
     #[serde(default)]
     pub(super) routes: Vec<Route>,
@@ -124,6 +127,13 @@ pub(super) struct Timeouts {
 pub(super) struct Admin {
     pub(super) socket: Option<Spanned<String>>,
     pub(super) listen: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Log {
+    pub(super) format: LogFormat,
+    pub(super) level: Verbosity,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

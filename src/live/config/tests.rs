@@ -82,6 +82,14 @@ fn the_command_lines_node_takes_the_place_of_the_files_and_one_of_the_two_must_b
 }
 
 #[test]
+fn events_are_text_of_all_levels_unless_the_file_says_so() {
+    assert_eq!(parse(LEAST).unwrap().log, LogConfig::default());
+    let log = parse(&format!("{LEAST}log: {{format: json, level: warning}}\n")).unwrap().log;
+    assert_eq!((log.format, log.level), (crate::args::LogFormat::Json, crate::live::log::Verbosity::Warning));
+    assert!(parse(&format!("{LEAST}log: {{level: loud}}\n")).unwrap_err().contains("c.yaml:4"));
+}
+
+#[test]
 fn the_host_ports_interfaces_can_be_made_and_no_others() {
     let host = "{kind: host, interface: h, peer: n, create: {mtu: 9000, networks: [10.1.2.3/24]}}";
     let created = with_port(host).unwrap().created_host.unwrap();

@@ -16,9 +16,9 @@ mod protocol;
 pub(crate) use client::{AskError, exchange};
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use protocol::{
-    AddPort, AddedPort, Answer, CheckedPort, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus,
-    PortKey, PortRow, PortTotals, RemovedPort, RemovedPorts, Request, SessionFilter, SessionRow, SessionTotals,
-    Sessions, SourceStatus, Status, TableRow, WorkerRow, read_request,
+    AddPort, AddedPort, Answer, CheckedPort, DropRow, EndedSessions, Failure, FlowCacheRow, LastError, PolicyRow,
+    PolicyStatus, PortKey, PortRow, PortTotals, RemovedPort, RemovedPorts, Request, SessionFilter, SessionRow,
+    SessionTotals, Sessions, SourceStatus, Status, TableRow, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

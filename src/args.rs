@@ -56,6 +56,10 @@ pub enum Command {
     Reload(Reload),
     /// Wire pods for a container runtime: the CNI plugin, and its installation
     Cni(Cni),
+    /// Print the script that completes this command line in a shell
+    Completions(Completions),
+    /// Write man pages, of the program and of each subcommand
+    Man(Man),
 }
 
 /// Where the cluster's state comes from.
@@ -140,6 +144,17 @@ pub enum Format {
     /// For people.
     Text,
     /// For programs.
+    Json,
+}
+
+/// How events of a running vswitch are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// A line for people, more lines indented.
+    #[default]
+    Text,
+    /// An object in one line.
     Json,
 }
 
@@ -260,7 +275,8 @@ pub struct Compile {
     After it nothing of a vswitch is in the kernel of this network namespace; sessions that it had left end at once. Exit code 0 when\n\
     there is nothing to remove; 2 when a vswitch still runs here.")]
 pub struct Cleanup {
-    /// The configuration that the vswitch had, for its `pins`; without it they are where they are by default
+    /// The configuration that the vswitch had, for its `pins` and the interfaces that it has had made (`create`); without it pins are
+    /// where they are by default, and no interfaces are removed but the trunk
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -293,12 +309,18 @@ pub struct Run {
     /// The configuration; examples/node.yaml shows every field
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    /// The node's name, instead of the configuration's: where one file is for all nodes of a cluster
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
     /// Only check whether it would start, and touch nothing
     #[arg(long)]
     pub check: bool,
     /// Take an interface even if it carries the node's default route
     #[arg(long)]
     pub force: bool,
+    /// How events are written to standard error, instead of as the configuration says (log.format)
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
     /// Write this file when forwarding has started; systemd is told as well (Type=notify)
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
@@ -308,6 +330,24 @@ pub struct Run {
     /// The form of the summary and of the findings of --check
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
+}
+
+/// `bulkhead completions`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// `bulkhead man`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead man --out /usr/local/share/man/man1")]
+pub struct Man {
+    /// The folder that they are written to; it is made where there is none
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
 }
 
 /// A destination port and its protocol.

@@ -29,6 +29,7 @@ mod output;
 mod reach;
 mod replay;
 pub mod run;
+mod shell;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -62,6 +63,8 @@ pub fn main() -> ExitCode {
         args::Command::Cni(args::Cni { action: None }) => return cni::run(),
         args::Command::Cni(args::Cni { action: Some(args::CniAction::Install(install)) }) => cni::install(install),
         args::Command::Cni(args::Cni { action: Some(args::CniAction::Uninstall(place)) }) => cni::uninstall(place),
+        args::Command::Completions(completions) => shell::completions(completions),
+        args::Command::Man(man) => shell::man(man),
     };
     match outcome {
         Ok(answer) => answer,

@@ -44,6 +44,7 @@ mod composer;
 mod config;
 mod daemon;
 mod datapath;
+mod host_port;
 mod ids;
 mod interfaces;
 mod kept;
@@ -82,14 +83,17 @@ use preflight::{Facts, Finding, Severity};
 /// Runs the vswitch until a signal ends it, or only checks whether it could.
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     if args.check {
-        let config = Config::read(&args.config)?;
+        let config = Config::read(&args.config, args.node.as_deref())?;
         let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
         return check(&findings, args.output);
     }
     // Reported here, where a reader that reads nothing keeps nobody waiting, and where a capture that ends with a broken
     // pipe is a failure.
-    let code = start(args).unwrap_or_else(|error| {
+    let config = Config::read(&args.config, args.node.as_deref());
+    let log = config.as_ref().map(|config| config.log).unwrap_or_default();
+    log::start(log::LogConfig { format: args.log_format.unwrap_or(log.format), ..log });
+    let code = config.map_err(Into::into).and_then(|config| start(config, args)).unwrap_or_else(|error| {
         log::last(&error);
         ExitCode::from(2)
     });
@@ -98,8 +102,7 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs the vswitch until a signal ends it.
-fn start(args: &Run) -> anyhow::Result<ExitCode> {
-    let config = Config::read(&args.config)?;
+fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     let findings = preflight::judge(&config, &Facts::gather(&config), args.force);
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {

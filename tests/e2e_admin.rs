@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use lab::lasting::{PATIENCE, answers, connect, echo};
+use lab::lasting::{PATIENCE, answers, connect, echo, settle};
 use lab::netns::eventually;
 use lab::{Lab, policy};
 use serde_json::Value;
@@ -111,6 +111,50 @@ fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
 }
 
 #[test]
+fn sessions_that_are_killed_are_over_also_in_the_kernel_and_the_others_go_on() {
+    require!();
+    let mut lab = lab();
+    lab.start("");
+    for port in [6379, 6380] {
+        echo(lab.get("b"), port);
+    }
+    let [mut killed, mut other] = [6379, 6380].map(|port| connect(lab.get("a"), lab.get("b"), port, PATIENCE).unwrap());
+    // Until the kernel forwards them.
+    settle(&mut killed);
+    settle(&mut other);
+    let (code, text) = lab.ask(&["sessions", "--kill"]);
+    assert!(code == Some(2) && text.contains("--all"), "{text}");
+    assert_eq!(json(&lab, &["sessions", "--kill", "--service", "6381"])["ended"], 0);
+    assert!(answers(&mut killed) && answers(&mut other), "nothing was ended");
+    assert_eq!(json(&lab, &["sessions", "--kill", "--service", "6379"])["ended"], 1);
+    assert!(!answers(&mut killed), "what is in the middle of no connection is dropped");
+    assert!(answers(&mut other));
+    let mut again = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
+    assert!(answers(&mut again), "policy allows a new one");
+    assert_eq!(json(&lab, &["sessions", "--kill", "--all"])["ended"], 2);
+    assert!(!answers(&mut other) && !answers(&mut again));
+    lab.stop();
+}
+
+#[test]
+fn events_have_fields_for_programs() {
+    require!();
+    let mut lab = lab();
+    lab.more_config.push_str("log: {format: json, level: info}\n");
+    lab.start("");
+    lab.write_state(&only_redis());
+    eventually("the new state is in force", || lab.log().contains("the new state is in force"));
+    lab.stop();
+    let log = lab.log();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let find = |text: &str| events.iter().find(|event| event["message"].as_str().unwrap().starts_with(text)).unwrap();
+    let ready = find("ready: ");
+    assert_eq!((&ready["node"], &ready["open"], &ready["denying"]), (&"node-1".into(), &2.into(), &false.into()));
+    assert!(find("the new state")["generation"].as_u64() > Some(1));
+    assert_eq!(find("port default/a")["port"], "default/a");
+}
+
+#[test]
 fn what_is_late_is_told_with_the_reason_until_it_is_there() {
     require!("ping");
     let mut lab = lab();
@@ -151,6 +195,10 @@ fn without_a_state_it_is_alive_and_not_ready() {
     ] {
         assert!(metrics.contains(line), "{line} is not in:\n{metrics}");
     }
+    let count = "bulkhead_policy_event_to_enforced_seconds_count";
+    assert!(metrics.contains(&format!("{count} 0")), "the first state is no change:\n{metrics}");
+    lab.apply(&policy("deny", "{podSelector: {}, policyTypes: [Ingress]}"));
+    eventually("the change is counted", || http(&lab, "/metrics").contains(&format!("{count} 1")));
     lab.stop();
     // Without a state, and told to wait for one.
     std::fs::remove_file(lab.path("state.yaml")).unwrap();

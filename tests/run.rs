@@ -48,6 +48,28 @@ fn a_wrong_configuration_is_an_error_with_file_line_and_remedy() {
 }
 
 #[test]
+fn events_are_objects_for_a_program_that_wants_them_also_the_last_one() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join("log-config.yaml");
+    fs::write(&path, "node: n1\nstate: {paths: [absent-state.yaml]}\nports: []\nlog: {format: json}\n").unwrap();
+    let events = |more: &[&str]| -> Vec<Value> {
+        let words = [&["run", "--config", path.to_str().unwrap()], more].concat();
+        let text = String::from_utf8(bulkhead(&words).stderr).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or(Value::Null)).collect()
+    };
+    let objects = events(&[]);
+    assert!(!objects.is_empty());
+    for event in &objects {
+        assert!(event["time"].is_string() && event["level"].is_string() && event["message"].is_string(), "{objects:?}");
+    }
+    assert_eq!(objects.last().unwrap()["level"], "error");
+    assert!(events(&["--log-format", "text"]).iter().any(Value::is_null), "the command line counts more");
+    fs::write(&path, "ports: 7\n").unwrap();
+    let objects = events(&["--log-format", "json"]);
+    assert!(objects[0]["message"].as_str().unwrap().contains("log-config.yaml") && objects[0]["help"].is_string());
+}
+
+#[test]
 fn a_state_that_does_not_load_ends_the_start() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = folder.join("no-state.yaml");

@@ -119,8 +119,7 @@ impl Claims {
 
     fn pod(&mut self, cache: &Cache, name: &PodName, new: Option<Pod>) -> Vec<Event> {
         let said = self.said(cache, name);
-        let touched: Vec<IpAddr> =
-            said.into_iter().chain(&new).flat_map(|pod| pod.addresses.iter().copied()).collect();
+        let touched: Vec<IpAddr> = said.into_iter().chain(&new).flat_map(|pod| pod.addresses.iter().copied()).collect();
         self.forget(name);
         let event = |new: Option<Pod>| match new {
             Some(pod) => Event::Apply(Object::Pod(pod)),

@@ -56,8 +56,8 @@ pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
 pub use session::{
-    Adoption, Percent, RefusedFile, SessionConfig, SessionInfo, SessionMemoryError, SessionPage, SessionStore,
-    SessionStoreError, TcpWindow, Timeouts,
+    Adoption, EndedSessions, Percent, RefusedFile, SessionConfig, SessionInfo, SessionMemoryError, SessionPage,
+    SessionSelector, SessionStore, SessionStoreError, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
 pub use worker::{Affinity, BURST, Worker, WorkerConfig};

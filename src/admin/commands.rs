@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::ask;
-use super::protocol::{PolicyRow, PortKey, PortRow, Request, SessionFilter, SessionRow, Sessions, Status, TableRow};
+use super::protocol::{
+    EndedSessions, PolicyRow, PortKey, PortRow, Request, SessionFilter, SessionRow, Sessions, Status, TableRow,
+};
 use crate::args::{self, Format};
 use crate::output::{Columns, printable};
 
@@ -195,10 +197,13 @@ pub(crate) fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Lists sessions, and the ports that have most of them.
+/// Lists sessions, and the ports that have most of them; or ends those that match.
 pub(crate) fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
     let filter =
         SessionFilter { port: args.port.clone(), address: args.address, service: args.service, limit: args.limit };
+    if args.kill {
+        return kill(args, filter);
+    }
     let told: Sessions = ask(&args.admin.socket, &Request::Sessions(filter))?;
     let mut out = io::stdout().lock();
     if args.admin.output == Format::Json {
@@ -214,6 +219,21 @@ pub(crate) fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
     writeln!(out, "\n{} sessions match, {} are shown", told.matching, told.sessions.len())?;
     for (port, count) in &told.ports {
         writeln!(out, "  {count} of {}", printable(port))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kill(args: &args::Sessions, filter: SessionFilter) -> anyhow::Result<ExitCode> {
+    let is_filtered = filter.port.is_some() || filter.address.is_some() || filter.service.is_some();
+    anyhow::ensure!(
+        is_filtered || args.all,
+        "--kill without a filter would end every session of the node\n  help: name a --port, an --address or a --service, or add --all"
+    );
+    let told: EndedSessions = ask(&args.admin.socket, &Request::EndSessions(filter))?;
+    let mut out = io::stdout().lock();
+    match args.admin.output {
+        Format::Json => print_json(&mut out, &told)?,
+        Format::Text => writeln!(out, "{} sessions ended", told.ended)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -36,6 +36,8 @@ pub(crate) enum Request {
     },
     /// Sessions, some of them.
     Sessions(SessionFilter),
+    /// End the sessions that match; all without a filter. The limit does not count.
+    EndSessions(SessionFilter),
     /// Look at the configuration and the state now.
     Reload,
     /// Serve a container's interface, and answer when it is served.
@@ -77,6 +79,13 @@ pub(crate) struct Sessions {
     pub(crate) sessions: Vec<SessionRow>,
     /// The ports with most of those that match, as `port` and the number of sessions, most first.
     pub(crate) ports: Vec<(String, usize)>,
+}
+
+/// What became of sessions that were to end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct EndedSessions {
+    /// How many have ended.
+    pub(crate) ended: usize,
 }
 
 /// A session.

@@ -37,8 +37,10 @@ pub struct Status {
 /// `bulkhead sessions`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  bulkhead sessions\n  bulkhead sessions --port default/db --service 6379\n  bulkhead sessions --limit 0\n\n\
-    Below the list are the ports that have most of the sessions that match."
+    after_help = "Examples:\n  bulkhead sessions\n  bulkhead sessions --port default/db --service 6379\n  bulkhead sessions --limit 0\n  \
+    bulkhead sessions --kill --address 10.244.1.7\n\n\
+    Below the list are the ports that have most of the sessions that match. A session that is ended is over for the vswitch alone: its\n\
+    next packet is judged as the first one of a new session, and one of the middle of a TCP connection is dropped."
 )]
 pub struct Sessions {
     /// Which vswitch, and how.
@@ -56,6 +58,12 @@ pub struct Sessions {
     /// The most that are listed; 0 for their number alone
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: usize,
+    /// End those that match, however many there are, instead of listing them
+    #[arg(long)]
+    pub kill: bool,
+    /// With --kill, all sessions of the node where nothing else says which
+    #[arg(long, requires = "kill", conflicts_with_all = ["port", "address", "service"])]
+    pub all: bool,
 }
 
 /// `bulkhead tables`.

@@ -22,6 +22,7 @@ use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::io::KernelFlows;
 use bulkhead_dataplane::{PortId, Publisher, Snapshot};
 use ipnet::IpNet;
+use prometheus_client::metrics::histogram::Histogram;
 
 use super::config::RouteEntry;
 use super::ids::Ids;
@@ -120,7 +121,11 @@ pub(super) struct Composer {
     inner: Mutex<Inner>,
     publisher: Publisher,
     flow_cache: Option<Arc<dyn KernelFlows>>,
+    event_to_enforced: Histogram,
 }
+
+/// From what a small change takes without a network to what an operator notices, in seconds.
+const BUCKETS: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
 impl Composer {
     /// Publishes the first snapshot.
@@ -151,7 +156,7 @@ impl Composer {
             cache.enter(&first);
         }
         publisher.publish(first)?;
-        Ok(Self { inner: Mutex::new(inner), publisher, flow_cache })
+        Ok(Self { inner: Mutex::new(inner), publisher, flow_cache, event_to_enforced: Histogram::new(BUCKETS) })
     }
 
     /// Where workers read what is in force.
@@ -164,13 +169,22 @@ impl Composer {
         self.publisher.current()
     }
 
-    /// Has a state enforced. `seen` is when its change was seen.
-    pub(super) fn set_policy(&self, policy: Policy, seen: Instant) {
+    /// Has a state enforced. `seen` is when its change was seen here, `heard` when the first event behind it came, where one did.
+    pub(super) fn set_policy(&self, policy: Policy, seen: Instant, heard: Option<Instant>) {
         let mut inner = self.lock();
         inner.policy = policy;
         self.publish(&mut inner, true, true);
         let now = Instant::now();
         inner.enforced = (now, now.duration_since(seen));
+        // What is refused is not in force.
+        if let Some(heard) = heard.filter(|_| inner.refused.is_none()) {
+            self.event_to_enforced.observe(now.duration_since(heard).as_secs_f64());
+        }
+    }
+
+    /// How long changes of the state took from when they were heard until the workers had them, in seconds.
+    pub(super) const fn event_to_enforced(&self) -> &Histogram {
+        &self.event_to_enforced
     }
 
     /// What is told of the policy in force.
@@ -265,6 +279,14 @@ impl Composer {
         }
     }
 
+    /// Ends the flows in the kernel of some ports, which stay open: their next packets go to a worker, which finds their sessions or none.
+    pub(super) fn end_flows_of_sessions(&self, ports: impl IntoIterator<Item = PortId>) {
+        let _inner = self.lock();
+        if let Some(cache) = &self.flow_cache {
+            ports.into_iter().for_each(|port| cache.moved(port));
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Whoever panics in here has replaced a part by another whole one, or none.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -277,7 +299,7 @@ impl Composer {
         let published = self.try_publish(inner);
         match published {
             Ok(generation) if is_policy && !inner.policy.denied && inner.policy.is_told => {
-                log::info(&format!("the new state is in force, generation {generation}"));
+                tracing::info!(generation, "the new state is in force, generation {generation}");
             }
             Ok(_) => {}
             Err(error) => {
@@ -361,9 +383,9 @@ mod tests {
     fn each_side_publishes_with_what_the_other_one_has_said_last() {
         let composer = composer();
         assert_eq!(in_force(&composer, "x/a"), (1, true));
-        composer.set_policy(policy(&[A, B]), Instant::now());
+        composer.set_policy(policy(&[A, B]), Instant::now(), None);
         assert!(composer.set_ports(vec![port("x/a", 9000), port("x/b", 1500)], None));
-        composer.set_policy(policy(&[A, B]), Instant::now());
+        composer.set_policy(policy(&[A, B]), Instant::now(), None);
         let snapshot = composer.current();
         let mtu = |name: &str| snapshot.port(snapshot.port_named(name).unwrap()).unwrap().link.unwrap().mtu;
         assert_eq!((snapshot.generation(), mtu("x/a"), mtu("x/b")), (4, 9000, 1500));
@@ -374,7 +396,7 @@ mod tests {
     fn a_change_that_cannot_be_enforced_is_tried_again_and_takes_effect_when_it_can() {
         let composer = composer();
         assert!(!composer.set_ports(vec![port("x/a", 1500)], nowhere()));
-        composer.set_policy(policy(&[A, B]), Instant::now());
+        composer.set_policy(policy(&[A, B]), Instant::now(), None);
         {
             let inner = composer.lock();
             let refused = inner.refused.as_ref().unwrap();
@@ -400,7 +422,7 @@ mod tests {
         let composer = composer();
         assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
         composer.lock().routes.clear();
-        composer.set_policy(policy(&[A, B]), Instant::now());
+        composer.set_policy(policy(&[A, B]), Instant::now(), None);
         assert_eq!(in_force(&composer, "x/b"), (2, true));
         let snapshot = composer.current();
         let a = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();

@@ -26,6 +26,7 @@ use bulkhead_control::source::kubernetes::Access;
 use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 
+use super::log::LogConfig;
 use crate::admin::PortKey;
 pub(super) use check::{check_interface, parse_mac};
 
@@ -61,10 +62,34 @@ pub(crate) struct Config {
     pub sessions: SessionsConfig,
     /// Where the running vswitch can be asked.
     pub admin: AdminConfig,
+    /// How events are written.
+    pub log: LogConfig,
     /// What is connected, in the order of the file.
     pub ports: Vec<PortEntry>,
     /// Where packets go that are not for a pod of this node, besides what the state says.
     pub routes: Vec<RouteEntry>,
+    /// The host port's interfaces, where the vswitch makes them.
+    pub created_host: Option<CreatedHost>,
+}
+
+/// The interfaces of the host port, where the vswitch makes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CreatedHost {
+    /// The vswitch's end.
+    pub interface: Arc<str>,
+    /// The end of the node's kernel.
+    pub peer: Arc<str>,
+    /// What a packet may have at most, in bytes, without its Ethernet header.
+    pub mtu: u32,
+    /// What the node reaches over it; empty for the pod networks of its Node.
+    pub networks: Vec<IpNet>,
+}
+
+impl CreatedHost {
+    /// The names of the two ends, the vswitch's first.
+    pub(crate) fn names(&self) -> [&str; 2] {
+        [&self.interface, &self.peer]
+    }
 }
 
 /// Where the packets of interfaces are taken from the kernel.
@@ -376,11 +401,11 @@ impl fmt::Display for ConfigError {
 pub(crate) struct ConfigErrors(pub Vec<ConfigError>);
 
 impl Config {
-    /// Reads the file.
+    /// Reads the file. `node` takes the place of the name in it.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(crate) fn read(path: &Path) -> Result<Self, ConfigErrors> {
+    pub(crate) fn read(path: &Path, node: Option<&str>) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         let unreadable = |problem: String, help: &str| {
             ConfigErrors(vec![ConfigError {
@@ -399,16 +424,21 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(|error| {
             unreadable(format!("cannot be read: {error}"), "see examples/node.yaml for a configuration to start from")
         })?;
-        Self::parse(&file, &text, path.parent().unwrap_or(Path::new("")))
+        Self::parse_for(node, &file, &text, path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Reads a text. Relative paths in it start at `folder`.
+    /// Reads a text that names its node. Relative paths in it start at `folder`.
     ///
     /// # Errors
     /// As for [`Config::read`].
+    #[cfg(test)]
     pub(crate) fn parse(file: &str, text: &str, folder: &Path) -> Result<Self, ConfigErrors> {
+        Self::parse_for(None, file, text, folder)
+    }
+
+    fn parse_for(node: Option<&str>, file: &str, text: &str, folder: &Path) -> Result<Self, ConfigErrors> {
         let written = file::parse(file, text).map_err(|error| ConfigErrors(vec![error]))?;
-        check::check(file, folder, &written)
+        check::check(file, folder, node, &written)
     }
 
     /// How many packet buffers all ports share.
@@ -435,6 +465,8 @@ impl Config {
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);
+        differs("log", self.log != new.log);
+        differs("ports[].create", self.created_host != new.created_host);
         fields
     }
 }

@@ -18,6 +18,7 @@ use super::capture::Capture;
 use super::composer::Composer;
 use super::config::{Config, Poll, PortEntry, buffers};
 use super::datapath::{DatapathConfig, LinuxDatapath};
+use super::host_port::HostPort;
 use super::interfaces::thread::{self as interfaces, Command};
 use super::kept;
 use super::kernel::Kernel;
@@ -54,8 +55,11 @@ pub(super) enum Notice {
 pub(super) struct Daemon {
     config: Config,
     config_path: PathBuf,
+    /// The node's name on the command line.
+    node: Option<String>,
     config_watch: Watch,
     next_hops: NextHops,
+    host_port: Option<HostPort>,
     composer: Arc<Composer>,
     vswitch: Arc<Vswitch>,
     interfaces: interfaces::Handle,
@@ -101,6 +105,8 @@ impl Daemon {
         let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
         let entries = registry.entries();
         let ports = entries.iter().filter(|entry| entry.kept_closed().is_none()).map(closed).collect();
+        // Nobody else has them: the kernel's part is there once in a network namespace.
+        let mut host_port = HostPort::make(&config)?;
         let (flows, takeover) = (kernel.flows(), kernel.takeover());
         let routes = config.routes.clone();
         let composer = Composer::new(state.policy(), ports, routes, config.denied, flows, takeover)?;
@@ -112,6 +118,7 @@ impl Daemon {
         }
         let mut next_hops = NextHops::default();
         next_hops.check(&composer.peers(), &config);
+        host_port.iter_mut().for_each(|port| port.lead(&composer.pod_networks()));
         let flows = kernel.flows().filter(|_| config.flow_cache);
         let store = kept::open(&config)?;
         let workers = vswitch_config(&config, tap, flows, affinity);
@@ -154,8 +161,10 @@ impl Daemon {
         Ok(Self {
             config,
             config_path: args.config.clone(),
+            node: args.node.clone(),
             config_watch,
             next_hops,
+            host_port,
             composer,
             vswitch,
             interfaces,
@@ -200,7 +209,7 @@ impl Daemon {
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
                     Ok(Notice::Look) => self.hurry("the admin socket"),
-                    Ok(Notice::Policy) => self.next_hops.check(&self.composer.peers(), &self.config),
+                    Ok(Notice::Policy) => self.follow_policy(),
                     Err(_) => {}
                 },
                 default(next_look) => {}
@@ -212,6 +221,12 @@ impl Daemon {
         }
         stopped?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// What the policy says beside the tables.
+    fn follow_policy(&mut self) {
+        self.next_hops.check(&self.composer.peers(), &self.config);
+        self.host_port.iter_mut().for_each(|port| port.lead(&self.composer.pod_networks()));
     }
 
     fn dead_threads(&self) -> Option<String> {
@@ -239,7 +254,14 @@ impl Daemon {
         } else {
             String::new()
         };
-        log::info(&format!("ready: node {}, {open} of {all} ports open{denying}", self.config.node));
+        let node = &*self.config.node;
+        tracing::info!(
+            node,
+            open,
+            all,
+            denying = !denying.is_empty(),
+            "ready: node {node}, {open} of {all} ports open{denying}"
+        );
         Ok(())
     }
 
@@ -264,7 +286,7 @@ impl Daemon {
             }
             return;
         }
-        let config = Config::read(&self.config_path);
+        let config = Config::read(&self.config_path, self.node.as_deref());
         if !self.config_watch.was_read() {
             return;
         }

@@ -189,14 +189,16 @@ impl LinuxDatapath {
                 }
                 Handover::Tc(slot) => self.vswitch.attach_port(id, slot),
             }
-            said.push(text);
+            said.push((name, text));
         }
         if !said.is_empty() {
             // What is said is true then: the second answer comes after a round in which the worker has given the port's
             // rings buffers to receive into.
             let _ = (self.vswitch.counters(), self.vswitch.counters());
         }
-        said.iter().for_each(log::info);
+        for (name, text) in said {
+            tracing::info!(port = &*name, "{text}");
+        }
     }
 
     /// What was forwarded without the workers, with these interfaces.

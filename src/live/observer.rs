@@ -5,8 +5,9 @@
 //!   policy thread, composer ----shared values, no waiting-------+--> Observation --> summary | status | metrics
 //! ```
 //!
-//! **Invariant.** To observe changes nothing, and nothing that enforces waits for it.
+//! **Invariant.** To observe changes nothing, and nothing that enforces waits for it. Only [`Observer::end_sessions`] changes something.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
-use bulkhead_dataplane::{SessionInfo, Snapshot};
+use bulkhead_dataplane::{SessionInfo, SessionSelector, Snapshot};
 use ipnet::IpNet;
+use prometheus_client::metrics::histogram::Histogram;
 
 use super::capture::{CaptureCounters, Reading as CaptureReading};
 use super::composer::{Composer, Enforced};
@@ -63,6 +65,8 @@ pub(super) struct Observation {
     /// How well the API server is heard, where the state is not files.
     pub(super) source: Option<SourceHealth>,
     pub(super) enforced: Enforced,
+    /// See [`Composer::event_to_enforced`].
+    pub(super) event_to_enforced: Histogram,
     pub(super) capture: Option<CaptureCounters>,
     pub(super) uptime: Duration,
 }
@@ -110,6 +114,7 @@ impl Observer {
             state: self.about.state.read(),
             source: self.about.follower.as_ref().map(|follower| follower.health()),
             enforced: self.composer.enforced(),
+            event_to_enforced: self.composer.event_to_enforced().clone(),
             capture,
             uptime: self.about.started.elapsed(),
         }
@@ -118,6 +123,20 @@ impl Observer {
     /// Tells all sessions to `each`, until that says to stop. False when a worker does not answer.
     pub(super) fn sessions(&self, each: impl FnMut(SessionInfo) -> ControlFlow<()>) -> bool {
         self.vswitch.upgrade().is_none_or(|vswitch| vswitch.sessions(each))
+    }
+
+    /// Ends the selected sessions, and tells them to `each`. False when a worker does not answer.
+    pub(super) fn end_sessions(&self, selector: &SessionSelector, mut each: impl FnMut(&SessionInfo)) -> bool {
+        let mut ports = BTreeSet::new();
+        let answered = self.vswitch.upgrade().is_none_or(|vswitch| {
+            vswitch.end_sessions(selector, |session| {
+                ports.extend([session.in_port, session.out_port]);
+                each(&session);
+            })
+        });
+        // Afterwards: what a worker adds from now on is of sessions that are there.
+        self.composer.end_flows_of_sessions(ports);
+        answered
     }
 
     /// What is in force now.

@@ -122,11 +122,14 @@ fn follow(
             is_attached = state.attach(pods);
         }
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
-        let has_changed = state.refresh() || has_changed;
+        let has_refreshed = state.refresh();
+        // Of a change that is none for this node nothing is to be waited for.
+        let heard = state.take_heard().filter(|_| has_refreshed);
+        let has_changed = has_refreshed || has_changed;
         if has_changed || is_attached {
             let policy = state.policy();
             // A pod that comes is no news to a person.
-            composer.set_policy(Policy { is_told: policy.is_told && has_changed, ..policy }, seen);
+            composer.set_policy(Policy { is_told: policy.is_told && has_changed, ..policy }, seen, heard);
             if notices.send(Notice::Policy).is_err() {
                 return;
             }

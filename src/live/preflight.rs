@@ -70,6 +70,7 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
         findings.flow_cache(config, facts);
         findings.uplinks(config, facts);
     }
+    findings.forwarding(config, facts);
     findings.memory(config, facts);
     findings.tc_programs(config, facts);
     findings.enforcers(facts);
@@ -275,6 +276,8 @@ impl Findings {
                 "AF_XDP gives and takes Ethernet packets, and a tunnel or the loopback interface has none",
                 "name an Ethernet interface, such as a veth or a network card",
             ),
+            // It is made at start.
+            None if config.created_host.as_ref().is_some_and(|created| *created.interface == **name) => {}
             None => self.add_for_now(
                 format!("port {port}: there is no interface {name}"),
                 "nothing if it comes later: it is opened then; else check the name with `ip link`".to_owned(),

@@ -103,6 +103,8 @@ pub(super) struct LiveState {
     addresses: BTreeSet<IpAddr>,
     /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
     denied: bool,
+    /// When the change that was taken last was heard, until somebody asks.
+    heard: Option<Instant>,
     /// What was told of the last state: of the next one what is new is.
     told: BTreeSet<String>,
     counts: Arc<StateCounts>,
@@ -143,6 +145,7 @@ impl LiveState {
             own: nameless(node),
             addresses,
             denied: true,
+            heard: None,
             told: BTreeSet::new(),
             counts: Arc::default(),
         };
@@ -196,6 +199,7 @@ impl LiveState {
         if !self.watch.has_changed() {
             return false;
         }
+        self.heard = Some(Instant::now());
         let loaded = self.load_files();
         if !self.watch.was_read() {
             // The files went on changing: what was read may be half of it.
@@ -414,6 +418,12 @@ impl LiveState {
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
         let pod_networks = Arc::clone(&self.pod_networks);
         Policy { tables, peers, pod_networks, refusing: self.refusing.clone(), denied: false, is_told }
+    }
+
+    /// When the change that was taken last was heard: the first of its events of the API server, or that files had changed. None where there
+    /// was no such change since this was asked.
+    pub(super) const fn take_heard(&mut self) -> Option<Instant> {
+        self.heard.take()
     }
 
     /// Where the node's own pods have their addresses: its blocks, and each pod's own.

@@ -107,6 +107,8 @@ pub struct Lab {
     pub state: String,
     /// More lines of the configuration.
     pub more_config: String,
+    /// More of its ports, a line each.
+    pub more_ports: String,
     /// Annotations of the namespace `default` as YAML, in braces.
     pub annotations: String,
     /// Objects of the state besides the node, its namespace and its pods.
@@ -134,6 +136,7 @@ impl Lab {
             has_uplink: false,
             state: "{paths: [state.yaml]}".to_owned(),
             more_config: String::new(),
+            more_ports: String::new(),
             annotations: "{}".to_owned(),
             more_state: more,
             folder,
@@ -305,6 +308,7 @@ impl Lab {
             let offloads = if self.is_tc() { "" } else { ", peer: host0, fix_offloads: true" };
             writeln!(text, "  - {{kind: host, interface: hv{offloads}}}").unwrap();
         }
+        text.push_str(&self.more_ports);
         if !more.contains("admin: {") {
             text.push_str("admin: {socket: admin.sock}\n");
         }

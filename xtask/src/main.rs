@@ -23,6 +23,7 @@ cargo xtask VERB
   cluster        a real etcd and kube-apiserver, built from Debian's source package on the first run (needs root)
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
+  reference      rewrites docs/configuration.md from the examples
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
   growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
   bench          the benchmarks in memory
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         ["cluster"] => cluster::run(),
         ["golden"] => cargo(&["test", "--test", "golden"]).run(),
         ["golden", "bless"] => bless(),
+        ["reference"] => reference(),
         ["fuzz"] => fuzz("30"),
         ["fuzz", seconds] => fuzz(seconds),
         ["growth"] => growth("10000000"),
@@ -160,6 +162,10 @@ fn e2e_tests_in(folders: &[&str]) -> std::io::Result<Vec<String>> {
 fn bless() -> bool {
     let blessed = cargo(&["test", "--test", "golden"]).env("BULKHEAD_BLESS", "1").run();
     blessed && Step::new("git", &["--no-pager", "diff", "--stat", "--patch", "--", "pcaps"]).run()
+}
+
+fn reference() -> bool {
+    cargo(&["test", "--test", "documentation", "the_reference_is_what"]).env("BULKHEAD_BLESS", "1").run()
 }
 
 /// The fuzz targets are tests that run for this time instead of a moment. In the profile of the other tests: it is built

@@ -59,4 +59,4 @@ pub use memory::SessionMemoryError;
 pub(crate) use store::TableFile;
 pub use store::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub(crate) use table::{Belief, Evidence, PlainHit, SessionTable};
-pub use table::{SessionInfo, SessionPage};
+pub use table::{EndedSessions, SessionInfo, SessionPage, SessionSelector};

@@ -25,7 +25,7 @@ use super::{Key, SessionConfig, TcpWindow};
 use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
 
-pub use listing::{SessionInfo, SessionPage};
+pub use listing::{EndedSessions, SessionInfo, SessionPage, SessionSelector};
 pub(crate) use tracking::{Belief, Evidence};
 
 /// An entry is moved in its lists at most this many times per timeout, so that most hits write to one cache line and not

@@ -59,7 +59,10 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowSlot, FramePool, Port, Umem, Waker};
-use crate::{Adoption, Affinity, PortId, Publisher, SessionInfo, SessionPage, SessionStore, Worker};
+use crate::{
+    Adoption, Affinity, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector, SessionStore,
+    Worker,
+};
 use bell::Bell;
 use clock::Clock;
 use config::MAX_WORKERS;
@@ -87,6 +90,8 @@ pub(crate) enum Command {
     Report(Sender<WorkerCounters>),
     /// Tell the sessions of a part of the table that begins here.
     Sessions(u32, Sender<SessionPage>),
+    /// End those of such a part that are selected.
+    EndSessions(u32, SessionSelector, Sender<EndedSessions>),
     /// Close all ports and say so.
     Halt(Sender<()>),
     /// End.
@@ -281,6 +286,22 @@ impl Vswitch {
                 if sessions.into_iter().try_for_each(&mut each).is_break() {
                     return true;
                 }
+                from = next;
+            }
+        }
+        true
+    }
+
+    /// Ends the selected sessions of all workers, and tells them to `each`. Flows in the kernel that go on with them are the caller's to
+    /// end. False when a worker has not answered.
+    pub fn end_sessions(&self, selector: &SessionSelector, mut each: impl FnMut(SessionInfo)) -> bool {
+        for worker in 0..self.workers.len() {
+            let mut from = Some(0);
+            while let Some(start) = from {
+                let (answer, page) = crossbeam_channel::bounded(1);
+                self.tell(worker, Command::EndSessions(start, *selector, answer));
+                let Ok(EndedSessions { sessions, next }) = page.recv_timeout(ANSWER) else { return false };
+                sessions.into_iter().for_each(&mut each);
                 from = next;
             }
         }

@@ -27,8 +27,8 @@ use super::{Captured, Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
 use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
 use crate::{
-    Affinity, BURST, BodyKind, DropReason, Judged, LinkType, Outcome, Packet, PortId, Received, SessionPage, Snapshot,
-    Worker,
+    Affinity, BURST, BodyKind, DropReason, EndedSessions, Judged, LinkType, Outcome, Packet, PortId, Received,
+    SessionPage, SessionSelector, Snapshot, Worker,
 };
 pub(super) use departure::Chain;
 use recovery::MAX_FAULTS;
@@ -218,6 +218,11 @@ impl Stage {
     /// The sessions of a part of the table that begins here.
     pub(super) fn session_page(&self, from: u32) -> SessionPage {
         self.engine.session_page(from)
+    }
+
+    /// Ends the selected sessions of such a part.
+    pub(super) fn end_sessions(&mut self, from: u32, selector: &SessionSelector) -> EndedSessions {
+        self.engine.end_sessions(from, selector)
     }
 
     /// Bytes of memory that the sessions take.

@@ -123,6 +123,10 @@ impl WorkerLoop {
                 Ok(Command::Report(answer)) => drop(answer.send(self.stage.counters())),
                 // As above.
                 Ok(Command::Sessions(from, answer)) => drop(answer.send(self.stage.session_page(from))),
+                // As above.
+                Ok(Command::EndSessions(from, selector, answer)) => {
+                    drop(answer.send(self.stage.end_sessions(from, &selector)));
+                }
                 Err(TryRecvError::Empty) => return true,
             }
         }

@@ -48,7 +48,7 @@ mod team;
 
 use crate::fragment::FragmentTable;
 use crate::packet::{Body, Ip, Transport};
-use crate::session::{Moment, NONE, PlainHit, SessionPage, SessionTable};
+use crate::session::{EndedSessions, Moment, NONE, PlainHit, SessionPage, SessionSelector, SessionTable};
 use crate::{
     BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, SessionConfig,
     SessionState, Snapshot, Verdict,
@@ -185,6 +185,11 @@ impl Worker {
     /// The sessions of a part of the table that begins here; 0 is the beginning.
     pub fn session_page(&self, from: u32) -> SessionPage {
         self.sessions.page(from, self.now.time)
+    }
+
+    /// Ends the selected sessions of such a part.
+    pub fn end_sessions(&mut self, from: u32, selector: &SessionSelector) -> EndedSessions {
+        self.sessions.end_selected(from, selector, self.now.time)
     }
 
     /// A port is no more: its sessions end with the next bursts, some with each, and so does what they count for.

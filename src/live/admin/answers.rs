@@ -39,6 +39,12 @@ pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, F
         Request::RemovePort(key) => return shared.ask_ports(Question::Remove(key)).await,
         Request::CheckPort(key) => return shared.ask_ports(Question::Check(key)).await,
         Request::RetainPorts { keep } => return shared.ask_ports(Question::Retain(keep)).await,
+        Request::EndSessions(filter) => {
+            let _turn = shared.listing.lock().await;
+            let observer = shared.observer.clone();
+            let ended = tokio::task::spawn_blocking(move || sessions::end(&observer, &filter)).await;
+            serde_json::to_value(ended.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
+        }
         Request::Reload => {
             // An error means that the vswitch is about to end.
             let _ = shared.notices.send(Notice::Look);

@@ -15,6 +15,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::live::interfaces::PortState;
@@ -81,11 +82,18 @@ impl Kind {
 }
 
 #[derive(Debug, Default)]
-struct Metrics(Vec<Family>);
+struct Metrics {
+    families: Vec<Family>,
+    /// Name, help and times, in seconds.
+    histograms: Vec<(&'static str, &'static str, Histogram)>,
+}
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for family in &self.0 {
+        for (name, help, times) in &self.histograms {
+            times.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?)?;
+        }
+        for family in &self.families {
             let mut written =
                 encoder.encode_descriptor(family.name, family.help, family.unit.as_ref(), family.kind.name())?;
             if let [(labels, value)] = &*family.values
@@ -124,7 +132,7 @@ impl Metrics {
         kind: Kind,
         values: Vec<(Labels, Value)>,
     ) {
-        self.0.push(Family { name, help, unit, kind, values });
+        self.families.push(Family { name, help, unit, kind, values });
     }
 
     fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
@@ -153,6 +161,8 @@ impl Metrics {
         self.seconds("policy_age", "Time since the policy in force was published", enforced.since.elapsed());
         let help = "Time from when the last change of policy was seen until the workers had it";
         self.seconds("policy_enforce", help, enforced.took);
+        let help = "Time from when an event of the API server, or a change of files, was heard until the workers had what it says";
+        self.histograms.push(("policy_event_to_enforced", help, now.event_to_enforced.clone()));
         self.gauge("policy_denying", "1 while nothing may pass for lack of a state", enforced.is_denying.into());
         self.gauge("policy_pending", "1 while a newer state cannot be put into force", enforced.is_refused.into());
         self.counter("policy_states_applied", "States that took effect", state.applied);

@@ -1,13 +1,14 @@
-//! The sessions that somebody asks for.
+//! The sessions that somebody asks for, or wants to end.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 
 use bulkhead_classifier::protocol;
-use bulkhead_dataplane::{PortId, SessionInfo, Snapshot};
+use bulkhead_dataplane::{PortId, SessionInfo, SessionSelector, Snapshot};
 
-use crate::admin::{Failure, SessionFilter, SessionRow, Sessions};
+use crate::admin::{EndedSessions, Failure, SessionFilter, SessionRow, Sessions};
+use crate::live::log;
 use crate::live::observer::Observer;
 
 /// Sessions of one answer at most: more are nobody's to read.
@@ -19,15 +20,11 @@ const TOP: usize = 10;
 /// Goes through all sessions of all workers.
 pub(super) fn list(observer: &Observer, filter: &SessionFilter) -> Result<Sessions, Failure> {
     let snapshot = observer.snapshot();
-    let wanted = filter.port.as_deref().map(|name| {
-        let help = "bulkhead ports lists them";
-        snapshot.port_named(name).ok_or_else(|| Failure::new("unknown_port", format!("there is no port {name}"), help))
-    });
-    let wanted = wanted.transpose()?;
+    let selector = selector(&snapshot, filter)?;
     let mut listed = Sessions { matching: 0, sessions: Vec::new(), ports: Vec::new() };
     let mut counts: HashMap<PortId, usize> = HashMap::new();
     let answered = observer.sessions(|session| {
-        if matches(&session, filter, wanted) {
+        if selector.selects(&session) {
             listed.matching += 1;
             for port in ends(&session) {
                 *counts.entry(port).or_default() += 1;
@@ -39,7 +36,7 @@ pub(super) fn list(observer: &Observer, filter: &SessionFilter) -> Result<Sessio
         ControlFlow::Continue(())
     });
     if !answered {
-        return Err(Failure::new("no_answer", "a worker does not answer", "bulkhead status tells whether it is alive"));
+        return Err(no_answer());
     }
     listed.ports = counts.into_iter().map(|(port, count)| (name_of(&snapshot, port), count)).collect();
     listed.ports.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
@@ -47,17 +44,35 @@ pub(super) fn list(observer: &Observer, filter: &SessionFilter) -> Result<Sessio
     Ok(listed)
 }
 
+/// Ends the sessions that match. The limit does not count.
+pub(super) fn end(observer: &Observer, filter: &SessionFilter) -> Result<EndedSessions, Failure> {
+    let selector = selector(&observer.snapshot(), filter)?;
+    let mut ended = 0;
+    let answered = observer.end_sessions(&selector, |_| ended += 1);
+    if ended > 0 {
+        log::info(&format!("{ended} sessions were ended, as the admin socket asks"));
+    }
+    if answered { Ok(EndedSessions { ended }) } else { Err(no_answer()) }
+}
+
+fn no_answer() -> Failure {
+    Failure::new("no_answer", "a worker does not answer", "bulkhead status tells whether it is alive")
+}
+
+/// Which sessions are meant.
+fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelector, Failure> {
+    let named = |name: &str| {
+        let help = "bulkhead ports lists them";
+        snapshot.port_named(name).ok_or_else(|| Failure::new("unknown_port", format!("there is no port {name}"), help))
+    };
+    let port = filter.port.as_deref().map(named).transpose()?;
+    Ok(SessionSelector { port, address: filter.address, service: filter.service })
+}
+
 /// The ports of a session, each once.
 fn ends(session: &SessionInfo) -> impl Iterator<Item = PortId> {
     let other = Some(session.out_port).filter(|&port| port != session.in_port);
     std::iter::once(session.in_port).chain(other)
-}
-
-fn matches(session: &SessionInfo, filter: &SessionFilter, wanted: Option<PortId>) -> bool {
-    let has = |address: IpAddr| session.initiator.0 == address || session.responder.0 == address;
-    wanted.is_none_or(|port| ends(session).any(|end| end == port))
-        && filter.address.is_none_or(has)
-        && filter.service.is_none_or(|service| session.responder.1 == service)
 }
 
 fn row(session: &SessionInfo, snapshot: &Snapshot, observer: &Observer) -> SessionRow {

@@ -18,6 +18,7 @@ use super::{
     WorkersConfig,
 };
 use crate::admin::DEFAULT_SOCKET;
+use crate::live::log::LogConfig;
 pub(in crate::live) use ports::{check_interface, parse_mac};
 
 /// Two receive rings and what is under way; with less no packet goes from one port to another.
@@ -56,14 +57,12 @@ fn line<T>(value: &Spanned<T>) -> Option<u64> {
 }
 
 /// The meaning of the file, or everything that is wrong with it.
-pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config, ConfigErrors> {
+pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &File) -> Result<Config, ConfigErrors> {
     let mut faults = Faults { file, errors: Vec::new() };
-    if written.node.value.is_empty() {
-        faults.add(line(&written.node), "node", "is empty", "write the node's name as in `kubectl get nodes`");
-    }
+    let node = node_name(node, written.node.as_ref(), &mut faults);
     let ports = ports::ports(&written.ports, &mut faults);
     let config = Config {
-        node: written.node.value.as_str().into(),
+        node: node.into(),
         attach: written.attach,
         slow_path: slow_path(&written.slow_path, &mut faults),
         tcx: written.tcx,
@@ -77,12 +76,27 @@ pub(super) fn check(file: &str, folder: &Path, written: &File) -> Result<Config,
             Denied::Refuse => object::Denied::Refuse,
         },
         workers: workers(&written.workers, &mut faults),
-        sessions: sessions(&written.sessions, session_folder(written, folder, &mut faults), &mut faults),
+        sessions: sessions(&written.sessions, session_folder(written, node, folder, &mut faults), &mut faults),
         admin: admin(&written.admin, folder, &mut faults),
+        log: LogConfig { format: written.log.format, level: written.log.level },
+        created_host: ports::created_host(&written.ports, &mut faults),
         routes: ports::routes(&written.routes, &ports, &mut faults),
         ports,
     };
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
+}
+
+/// The node's name: what the command line says, else what the file says.
+fn node_name<'a>(said: Option<&'a str>, written: Option<&'a Spanned<String>>, faults: &mut Faults<'_>) -> &'a str {
+    let help = "write the node's name as in `kubectl get nodes`, or start with --node";
+    match (said, written) {
+        (Some(""), _) => faults.add(None, "node", "is empty on the command line", help),
+        (Some(name), _) => return name,
+        (None, Some(name)) if name.value.is_empty() => faults.add(line(name), "node", "is empty", help),
+        (None, Some(name)) => return &name.value,
+        (None, None) => faults.add(None, "node", "is missing", help),
+    }
+    ""
 }
 
 fn flow_lease(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Duration {
@@ -180,10 +194,10 @@ fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersCo
 }
 
 /// Where sessions are kept while the process is away. Each node has a folder of its own, as there may be several on a machine.
-fn session_folder(written: &File, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
+fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
     let Some(named) = &written.sessions.folder else {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
-        let node: String = written.node.value.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+        let node: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
         return Some(PathBuf::from(format!("/run/bulkhead/sessions-{node}")));
     };
     if named.value.is_empty() {

@@ -4,12 +4,13 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
-use crate::args::{NamespaceDefault, PolicySemantics};
+use crate::args::{LogFormat, NamespaceDefault, PolicySemantics};
+use crate::live::log::Verbosity;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
-    pub(super) node: Spanned<String>,
+    pub(super) node: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) attach: Attach,
     #[serde(default)]
@@ -31,6 +32,8 @@ pub(super) struct File {
     pub(super) sessions: Sessions,
     #[serde(default)]
     pub(super) admin: Admin,
+    #[serde(default)]
+    pub(super) log: Log,
     pub(super) ports: Vec<Spanned<Port>>,
     #[serde(default)]
     pub(super) routes: Vec<Route>,
@@ -127,6 +130,13 @@ pub(super) struct Admin {
     pub(super) listen: Option<Spanned<String>>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Log {
+    pub(super) format: LogFormat,
+    pub(super) level: Verbosity,
+}
+
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
@@ -147,6 +157,14 @@ pub(super) struct Port {
     pub(super) peer: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) fix_offloads: bool,
+    pub(super) create: Option<Spanned<Create>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Create {
+    pub(super) mtu: Option<Spanned<u32>>,
+    pub(super) networks: Vec<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

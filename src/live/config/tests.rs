@@ -14,7 +14,7 @@ fn with_port(port: &str) -> Result<Config, String> {
 #[test]
 fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
-    let config = Config::read(&example).unwrap();
+    let config = Config::read(&example, None).unwrap();
     assert_eq!((&*config.node, config.mode, config.workers.poll), ("node-1", Mode::Auto, Poll::Adaptive));
     let names: Vec<&str> = config.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["default/db", "default/backend1", "uplink", "host"]);
@@ -51,7 +51,7 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
 #[test]
 fn the_example_of_a_cluster_is_a_configuration_and_shows_what_is_the_default() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/cluster.yaml");
-    let config = Config::read(&example).unwrap();
+    let config = Config::read(&example, None).unwrap();
     let kubernetes = config.state.kubernetes.as_ref().unwrap();
     let path = PathBuf::from("/etc/bulkhead/kubeconfig");
     assert_eq!(kubernetes.access, Access::Kubeconfig { path: path.clone(), context: None });
@@ -64,6 +64,54 @@ fn the_example_of_a_cluster_is_a_configuration_and_shows_what_is_the_default() {
     let same = Config::parse("c", &full, Path::new("")).unwrap().state;
     let access = Access::Kubeconfig { path, context: Some("node@cluster".into()) };
     assert_eq!(same.kubernetes, Some(KubernetesConfig { access, ..kubernetes.clone() }));
+}
+
+#[test]
+fn the_command_lines_node_takes_the_place_of_the_files_and_one_of_the_two_must_be() {
+    let nameless = LEAST.replace("node: n\n", "");
+    let parse = |node, text: &str| Config::parse_for(node, "c.yaml", text, Path::new("")).map_err(|e| e.to_string());
+    for text in [LEAST, &nameless] {
+        let config = parse(Some("other"), text).unwrap();
+        let folder = config.sessions.folder.unwrap();
+        assert_eq!((&*config.node, folder.to_str().unwrap()), ("other", "/run/bulkhead/sessions-other"));
+    }
+    for (node, text) in [(None, &*nameless), (Some(""), LEAST), (None, &LEAST.replace("node: n", "node: ''"))] {
+        let error = parse(node, text).unwrap_err();
+        assert!(error.contains("node: is ") && error.contains("--node"), "{error}");
+    }
+}
+
+#[test]
+fn events_are_text_of_all_levels_unless_the_file_says_so() {
+    assert_eq!(parse(LEAST).unwrap().log, LogConfig::default());
+    let log = parse(&format!("{LEAST}log: {{format: json, level: warning}}\n")).unwrap().log;
+    assert_eq!((log.format, log.level), (crate::args::LogFormat::Json, crate::live::log::Verbosity::Warning));
+    assert!(parse(&format!("{LEAST}log: {{level: loud}}\n")).unwrap_err().contains("c.yaml:4"));
+}
+
+#[test]
+fn the_host_ports_interfaces_can_be_made_and_no_others() {
+    let host = "{kind: host, interface: h, peer: n, create: {mtu: 9000, networks: [10.1.2.3/24]}}";
+    let created = with_port(host).unwrap().created_host.unwrap();
+    assert_eq!((created.names(), created.mtu), (["h", "n"], 9000));
+    assert_eq!(created.networks, ["10.1.2.0/24".parse::<IpNet>().unwrap()]);
+    let created = with_port("{kind: host, interface: h, peer: n, create: {}}").unwrap().created_host.unwrap();
+    assert_eq!((created.mtu, created.networks.len()), (1500, 0));
+    assert_eq!(with_port("{kind: host, interface: h, peer: n}").unwrap().created_host, None);
+    for (port, field) in [
+        ("{kind: host, interface: h, create: {}}", "c.yaml:4: ports[0].create: "),
+        ("{kind: uplink, interface: h, peer: n, create: {}}", "ports[0].create: only"),
+        ("{kind: host, interface: h, peer: n, create: {mtu: 576}}", "ports[0].create.mtu: "),
+        ("{kind: host, interface: h, peer: n, create: {networks: [0.0.0.0/0]}}", "ports[0].create.networks: "),
+        ("{kind: host, interface: h, peer: n, create: {networks: [pods]}}", "ports[0].create.networks: `pods`"),
+        ("{kind: host, interface: h, peer: n, create: {route: []}}", "unknown field `route`"),
+    ] {
+        let error = with_port(port).unwrap_err();
+        assert!(error.contains(field), "{port}: {error}");
+    }
+    let config = |port: &str| with_port(port).unwrap();
+    let changed = config("{kind: host, interface: h, peer: n, create: {mtu: 9000}}");
+    assert_eq!(config(host).needs_restart(&changed), ["ports[].create"]);
 }
 
 #[test]
@@ -111,7 +159,7 @@ fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_bes
 fn the_example_shows_the_sessions_as_they_are_by_default() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/node.yaml");
     let default = SessionConfig::live(SessionConfig::default().capacity);
-    assert_eq!(Config::read(&example).unwrap().sessions.settings(), default);
+    assert_eq!(Config::read(&example, None).unwrap().sessions.settings(), default);
 }
 
 #[test]

@@ -90,6 +90,8 @@ pub(crate) struct Facts {
     pub(crate) features: BTreeMap<Arc<str>, LinkFeatures>,
     /// The names of all interfaces that the node has.
     pub(crate) interfaces: BTreeSet<String>,
+    /// Whether the node's kernel forwards IPv4.
+    pub(crate) forwards: bool,
     /// Whether another vswitch has the trunk.
     pub(crate) has_other: bool,
 }
@@ -128,6 +130,7 @@ impl Facts {
             tc_programs,
             features,
             interfaces: links().unwrap_or_default().into_iter().flat_map(|link| link.names).collect(),
+            forwards: read("/proc/sys/net/ipv4/ip_forward").trim() == "1",
             has_other: config.attach == Attach::Tc && is_trunk_in_use(TRUNK[0]),
         }
     }

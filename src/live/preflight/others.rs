@@ -58,6 +58,19 @@ impl Findings {
         );
     }
 
+    /// A node without an uplink whose pods reach others through its kernel.
+    pub(super) fn forwarding(&mut self, config: &Config, facts: &Facts) {
+        let has_uplink = config.ports.iter().any(|port| port.kind == PortKind::Uplink);
+        if config.created_host.is_some() && !has_uplink && !facts.forwards {
+            self.add(
+                Severity::Warning,
+                "the node's kernel does not forward",
+                "there is no uplink, so pods reach other machines through it",
+                "sysctl -w net.ipv4.ip_forward=1 (and net.ipv6.conf.all.forwarding=1)",
+            );
+        }
+    }
+
     /// A second enforcer of policy.
     pub(super) fn enforcers(&mut self, facts: &Facts) {
         for (prefix, name) in ENFORCERS {

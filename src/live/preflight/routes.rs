@@ -126,6 +126,7 @@ mod tests {
         let route = |&(destination, table, interfaces): &(&str, u32, &[u32])| KernelRoute {
             destination: destination.parse().unwrap(),
             table,
+            protocol: 0,
             interfaces: interfaces.to_vec(),
         };
         judge(&config, &networks, &routes.iter().map(route).collect::<Vec<_>>(), &links)

@@ -58,6 +58,18 @@ fn the_way_to_the_machine_is_not_taken_unless_it_must_be() {
 }
 
 #[test]
+fn a_node_without_an_uplink_whose_kernel_does_not_forward_is_told() {
+    let host = "{kind: host, interface: h, peer: n, create: {}}";
+    let alone = config(&format!("ports: [{host}]"));
+    let facts = Facts { links: [].into(), ..good(&alone) };
+    let findings = judge(&alone, &facts, false);
+    assert!(only(&findings).remedy.contains("net.ipv4.ip_forward=1"), "its interfaces are made at start: {findings:?}");
+    assert_eq!(judge(&alone, &Facts { forwards: true, ..facts }, false), []);
+    let with_uplink = config(&format!("ports: [{host}, {{kind: uplink, interface: u}}]"));
+    assert_eq!(judge(&with_uplink, &good(&with_uplink), false), []);
+}
+
+#[test]
 fn what_is_no_ethernet_interface_is_refused() {
     let config = config(PORTS);
     let mut facts = good(&config);

@@ -80,7 +80,8 @@ impl LiveState {
 
     /// Makes the changes part of the state. Returns whether that changed what is in force.
     fn take_changes(&mut self, changes: Changes) -> anyhow::Result<bool> {
-        let Changes { is_whole, mut events, faulty, warnings } = changes;
+        let Changes { is_whole, heard, mut events, faulty, warnings } = changes;
+        self.heard = heard;
         let warnings = told(&warnings);
         self.tell(&warnings, log::warn);
         if is_whole && !self.inventory.is_empty() {

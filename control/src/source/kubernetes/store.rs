@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::super::cluster_policy::{Unknown, needs_labels};
 use super::super::decode::Outcome;
@@ -29,6 +30,9 @@ const PLACE: &str = "kubernetes";
 pub struct Changes {
     /// Whether it is the first one, and so everything that there is.
     pub is_whole: bool,
+    /// When the first change of the batch was heard; none where that was no change of something that was known, but a part of the first
+    /// lists.
+    pub heard: Option<Instant>,
     /// What has changed, what is gone first.
     pub events: Vec<Event>,
     /// How many objects are not understood, of all that there are.
@@ -72,6 +76,8 @@ pub(super) struct Store {
     texts: Texts,
     counts: [usize; Kind::ALL.len()],
     changed: BTreeSet<Key>,
+    /// Since when there is something to take.
+    changed_since: Option<Instant>,
     known: [Known; Kind::ALL.len()],
     was_taken: bool,
     /// The namespaces whose labels could not be read, when a batch was taken last.
@@ -102,6 +108,7 @@ impl Store {
             texts: Texts::default(),
             counts: [0; Kind::ALL.len()],
             changed: BTreeSet::new(),
+            changed_since: None,
             known,
             was_taken: false,
             excluded: BTreeSet::new(),
@@ -171,8 +178,13 @@ impl Store {
         if self.objects.remove(&key).is_some() {
             self.counts[kind_of(&key).index()] -= 1;
             self.faults.remove(&key);
-            self.changed.insert(key);
+            self.note(key);
         }
+    }
+
+    fn note(&mut self, key: Key) {
+        self.changed.insert(key);
+        self.changed_since.get_or_insert_with(Instant::now);
     }
 
     fn has(&self, key: &Key, object: Option<&Object>, faults: Option<&Faults>) -> bool {
@@ -184,7 +196,7 @@ impl Store {
             Some(faults) => drop(self.faults.insert(key.clone(), faults)),
             None => drop(self.faults.remove(&key)),
         }
-        self.changed.insert(key.clone());
+        self.note(key.clone());
         let kind = kind_of(&key);
         if self.objects.insert(key, object).is_none() {
             self.counts[kind.index()] += 1;
@@ -224,6 +236,7 @@ impl Store {
         }
         let changed = std::mem::take(&mut self.changed);
         let is_whole = !std::mem::replace(&mut self.was_taken, true);
+        let heard = self.changed_since.take().filter(|_| !is_whole);
         let (mut events, mut applied) = (Vec::new(), Vec::new());
         for key in changed {
             match self.objects.get(&key) {
@@ -238,7 +251,7 @@ impl Store {
             faults.tell_warnings(&mut warnings);
         }
         let faulty = self.faults.values().filter(|faults| !faults.problems.is_empty()).count();
-        Some(Ok(Changes { is_whole, events, faulty, warnings }))
+        Some(Ok(Changes { is_whole, heard, events, faulty, warnings }))
     }
 
     /// The object as it counts beside those that are not understood.

@@ -17,6 +17,8 @@ pub struct KernelRoute {
     pub destination: IpNet,
     /// The number of its table.
     pub table: u32,
+    /// Who has added it, as `rtm_protocol` has it.
+    pub protocol: u8,
     /// The interfaces that it leads over, by number: one, or several for several next hops.
     pub interfaces: Vec<u32>,
 }
@@ -42,7 +44,7 @@ impl KernelRoute {
         const CLONED: u32 = 0x200;
         /// `RTA_TABLE`; one byte of the header is not enough for all numbers.
         const RTA_TABLE: u16 = 15;
-        let &[family, length, _, _, table, _, _, kind] = message.first_chunk()?;
+        let &[family, length, _, _, table, protocol, _, kind] = message.first_chunk()?;
         let is_v4 = i32::from(family) == libc::AF_INET;
         if (!is_v4 && i32::from(family) != libc::AF_INET6)
             || kind != libc::RTN_UNICAST
@@ -63,7 +65,7 @@ impl KernelRoute {
         }
         let unspecified: IpAddr = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let destination = IpNet::new(address.unwrap_or(unspecified), length).ok()?;
-        Some(Self { destination, table, interfaces: next_hops(rest) })
+        Some(Self { destination, table, protocol, interfaces: next_hops(rest) })
     }
 }
 
@@ -80,7 +82,7 @@ mod tests {
     }
 
     fn route(family: i32, length: u8, table: u8, kind: u8, attributes: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = vec![u8::try_from(family).unwrap(), length, 0, 0, table, 0, 0, kind, 0, 0, 0, 0];
+        let mut bytes = vec![u8::try_from(family).unwrap(), length, 0, 0, table, 3, 0, kind, 0, 0, 0, 0];
         bytes.extend(attributes.concat());
         bytes
     }
@@ -92,7 +94,8 @@ mod tests {
         let told = |length, table, kind, attributes: &[Vec<u8>]| {
             KernelRoute::of(&route(libc::AF_INET, length, table, kind, attributes))
         };
-        let expected = KernelRoute { destination: "10.1.0.2/32".parse().unwrap(), table: 254, interfaces: vec![7] };
+        let destination = "10.1.0.2/32".parse().unwrap();
+        let expected = KernelRoute { destination, table: 254, protocol: 3, interfaces: vec![7] };
         assert_eq!(told(32, 254, libc::RTN_UNICAST, &[to.clone(), over.clone()]), Some(expected));
         let large = attribute(15, &1000u32.to_ne_bytes());
         let default = told(0, 252, libc::RTN_UNICAST, &[large, over.clone()]).unwrap();

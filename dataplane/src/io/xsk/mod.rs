@@ -90,6 +90,7 @@ mod flow_translation;
 mod generator;
 mod generic;
 mod hooks;
+mod host_pair;
 mod instruction;
 mod interface;
 mod kernel_flows;
@@ -117,6 +118,7 @@ pub use flow_cache::KernelFlowCache;
 #[cfg(feature = "bench")]
 pub use generator::Generator;
 pub use hooks::{TcHook, TcProgram, tc_programs};
+pub use host_pair::HostPair;
 pub use interface::{Interface, QueueConfig, XdpMode};
 pub use kernel_routes::{KernelRoute, kernel_routes};
 pub use link::{

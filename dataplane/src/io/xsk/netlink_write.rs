@@ -1,4 +1,4 @@
-//! What is changed by rtnetlink: making, setting up and removing the trunk, and filters.
+//! What is changed by rtnetlink: making, setting up and removing veth pairs, routes, and filters.
 //! Source: `include/uapi/linux/{rtnetlink,if_link,veth,pkt_sched}.h`.
 
 use std::ffi::CStr;
@@ -49,6 +49,21 @@ fn set_flags(interface: u32, flags: i32) -> io::Result<()> {
     body[8..12].copy_from_slice(&flags.to_ne_bytes());
     // Which of them are meant.
     body[12..16].copy_from_slice(&flags.to_ne_bytes());
+    change(libc::RTM_NEWLINK, 0, &body)
+}
+
+/// Sets an interface up that has neighbours.
+pub(super) fn start(interface: u32) -> io::Result<()> {
+    let mut body = link(interface);
+    body[8..12].copy_from_slice(&libc::IFF_UP.to_ne_bytes());
+    body[12..16].copy_from_slice(&libc::IFF_UP.to_ne_bytes());
+    change(libc::RTM_NEWLINK, 0, &body)
+}
+
+/// Sets how many bytes a packet of an interface has at most.
+pub(super) fn set_mtu(interface: u32, mtu: u32) -> io::Result<()> {
+    let mut body = link(interface).to_vec();
+    attribute(&mut body, libc::IFLA_MTU, &mtu.to_ne_bytes());
     change(libc::RTM_NEWLINK, 0, &body)
 }
 

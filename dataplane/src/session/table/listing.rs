@@ -1,4 +1,4 @@
-//! What others are told of the sessions: page by page, so that no packet waits for long.
+//! What others are told of the sessions, and how they end some: page by page, so that no packet waits for long.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::SessionTable;
 use crate::PortId;
 
 /// Places that one page looks at. Each is a cache line: some ten microseconds, as a burst of new sessions takes.
-const PAGE: usize = 1024;
+const PAGE: Slot = 1024;
 
 /// A session as others are told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,36 @@ pub struct SessionInfo {
     pub idle: u64,
 }
 
+/// Sessions by what is known of them. What is not said does not matter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionSelector {
+    /// Of this port, whichever side it is.
+    pub port: Option<PortId>,
+    /// Of this address, whichever side it is.
+    pub address: Option<IpAddr>,
+    /// To this destination port.
+    pub service: Option<u16>,
+}
+
+impl SessionSelector {
+    /// Whether the session is one of them.
+    pub fn selects(&self, session: &SessionInfo) -> bool {
+        let has = |address: IpAddr| session.initiator.0 == address || session.responder.0 == address;
+        self.port.is_none_or(|port| session.in_port == port || session.out_port == port)
+            && self.address.is_none_or(has)
+            && self.service.is_none_or(|service| session.responder.1 == service)
+    }
+}
+
+/// What became of a part of a table whose sessions were to end.
+#[derive(Clone, Debug, Default)]
+pub struct EndedSessions {
+    /// The sessions that have ended.
+    pub sessions: Vec<SessionInfo>,
+    /// Where the next page begins; none when this was the last one.
+    pub next: Option<u32>,
+}
+
 /// A part of a table.
 #[derive(Clone, Debug, Default)]
 pub struct SessionPage {
@@ -47,29 +77,47 @@ impl SessionTable {
     /// The sessions of a part of the table that begins here; 0 is the beginning. One that comes or goes between two pages may be in
     /// none, and one is never in two.
     pub(crate) fn page(&self, from: Slot, now: u64) -> SessionPage {
-        let used = self.fresh as usize;
-        let start = (from as usize).min(used);
-        let end = (start + PAGE).min(used);
-        let known = self.entries()[start..end].iter().zip((from..).take(PAGE));
-        let sessions = known.filter_map(|(entry, slot)| {
-            let is_session = !entry.key.is_unused() && entry.class() != Class::Refused;
-            if !is_session || self.is_expired(slot, now) {
-                return None;
+        let (slots, next) = self.slots(from);
+        SessionPage { sessions: slots.filter_map(|slot| self.info(slot, now)).collect(), next }
+    }
+
+    /// Ends the sessions of such a part that are selected. Their next packets belong to none.
+    pub(crate) fn end_selected(&mut self, from: Slot, selector: &SessionSelector, now: u64) -> EndedSessions {
+        let (slots, next) = self.slots(from);
+        let mut sessions = Vec::new();
+        for slot in slots {
+            if let Some(session) = self.info(slot, now).filter(|session| selector.selects(session)) {
+                self.remove(slot);
+                sessions.push(session);
             }
-            let [initiator, responder] = entry.endpoints(Direction::Forward);
-            let (in_port, out_port) = entry.ports(Direction::Forward);
-            Some(SessionInfo {
-                initiator,
-                responder,
-                protocol: entry.key.protocol(),
-                state: entry.class().name(),
-                in_port,
-                out_port,
-                origin: Some(OriginId(entry.origin)).filter(|origin| origin.0 != u32::MAX),
-                idle: now.saturating_sub(entry.seen_at),
-            })
-        });
-        let next = (end < used).then(|| Slot::try_from(end).expect("slots are numbers of this type"));
-        SessionPage { sessions: sessions.collect(), next }
+        }
+        EndedSessions { sessions, next }
+    }
+
+    /// The places of a page, and where the next one begins.
+    fn slots(&self, from: Slot) -> (std::ops::Range<Slot>, Option<Slot>) {
+        let end = from.saturating_add(PAGE).min(self.fresh);
+        (from.min(end)..end, (end < self.fresh).then_some(end))
+    }
+
+    /// The session at a place, if there is one.
+    fn info(&self, slot: Slot, now: u64) -> Option<SessionInfo> {
+        let entry = self.entry(slot);
+        let is_session = !entry.key.is_unused() && entry.class() != Class::Refused;
+        if !is_session || self.is_expired(slot, now) {
+            return None;
+        }
+        let [initiator, responder] = entry.endpoints(Direction::Forward);
+        let (in_port, out_port) = entry.ports(Direction::Forward);
+        Some(SessionInfo {
+            initiator,
+            responder,
+            protocol: entry.key.protocol(),
+            state: entry.class().name(),
+            in_port,
+            out_port,
+            origin: Some(OriginId(entry.origin)).filter(|origin| origin.0 != u32::MAX),
+            idle: now.saturating_sub(entry.seen_at),
+        })
     }
 }

@@ -202,3 +202,35 @@ fn pages_list_every_session_once_and_nothing_that_was_refused_or_is_over() {
     assert!(table.page(0, u64::MAX).sessions.is_empty(), "their time is up");
     assert_eq!(table.page(u32::MAX, 1).next, None);
 }
+
+#[test]
+fn the_selected_sessions_end_and_the_others_stay() {
+    let mut table = table_of(SessionConfig { capacity: 3000, ..CONFIG });
+    let now = |number: u64| Moment { time: 0, number };
+    for number in 0..2500u16 {
+        table.create(&session(&table, number, false), now(u64::from(number))).unwrap();
+    }
+    let wanted = table.page(0, 1).sessions[7];
+    let by_address = SessionSelector { address: Some(wanted.initiator.0), ..SessionSelector::default() };
+    let everywhere = |table: &mut SessionTable, selector: SessionSelector| {
+        let (mut ended, mut from) = (Vec::new(), Some(0));
+        while let Some(start) = from {
+            let page = table.end_selected(start, &selector, 1);
+            ended.extend(page.sessions);
+            from = page.next;
+        }
+        ended
+    };
+    let other = SessionSelector { service: Some(wanted.responder.1 ^ 1), ..by_address };
+    assert!(everywhere(&mut table, other).is_empty(), "both must hold");
+    let ended = everywhere(&mut table, by_address);
+    assert!(ended.contains(&wanted) && ended.iter().all(|session| by_address.selects(session)));
+    check(&table);
+    assert_eq!(table.len(), 2500 - ended.len());
+    assert!(everywhere(&mut table, by_address).is_empty(), "they are over");
+    let rest = everywhere(&mut table, SessionSelector { port: Some(wanted.in_port), ..SessionSelector::default() });
+    check(&table);
+    assert_eq!((rest.len(), table.len()), (2500 - ended.len(), 0));
+    table.create(&session(&table, 7, false), now(3000)).unwrap();
+    check(&table);
+}

@@ -9,8 +9,8 @@ use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 use serde_saphyr::Spanned;
 
-use super::super::file::{Kind, Port, Route};
-use super::super::{PortEntry, RouteEntry};
+use super::super::file::{Create, Kind, Port, Route};
+use super::super::{CreatedHost, PortEntry, RouteEntry};
 use super::{Faults, line};
 
 /// What container runtimes call a pod's interface.
@@ -40,6 +40,49 @@ pub(super) fn ports(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Vec<P
         ports.push(port);
     }
     ports
+}
+
+/// What a network card carries that nobody has configured.
+const DEFAULT_MTU: u32 = 1500;
+/// IPv6 needs as much (RFC 8200 §5), and a veth carries no more.
+const MTUS: std::ops::RangeInclusive<u32> = 1280..=65_535;
+
+/// The interfaces of the host port, where they are to be made.
+pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Option<CreatedHost> {
+    let mut created = None;
+    for (at, Spanned { value: port, .. }) in written.iter().enumerate() {
+        let Some(create) = &port.create else { continue };
+        let field = |name: &str| format!("ports[{at}].create{name}");
+        if port.kind != Kind::Host {
+            let help = "remove it: a pod's interface is made by the CNI plugin, and the uplink is the node's";
+            faults.add(line(create), field(""), "only a port of kind host can be made", help);
+        }
+        let Some(peer) = &port.peer else {
+            faults.add(line(create), field(""), "is set without a name for the node's end", "add peer: bh-node");
+            continue;
+        };
+        let (Create { mtu, networks: texts }, mut networks) = (&create.value, Vec::new());
+        if let Some(named) = mtu.as_ref().filter(|mtu| !MTUS.contains(&mtu.value)) {
+            let help = format!("write {} to {}: the MTU of the node's network card", MTUS.start(), MTUS.end());
+            faults.add(line(named), field(".mtu"), format!("an MTU of {}", named.value), help);
+        }
+        for text in texts {
+            match text.value.parse::<IpNet>() {
+                Ok(network) if network.prefix_len() > 0 => networks.push(network.trunc()),
+                _ => {
+                    let help = "write address/length of the node's pods: 10.244.1.0/24";
+                    faults.add(line(text), field(".networks"), format!("`{}` is no network of pods", text.value), help);
+                }
+            }
+        }
+        created = Some(CreatedHost {
+            interface: port.interface.value.as_str().into(),
+            peer: peer.value.as_str().into(),
+            mtu: mtu.as_ref().map_or(DEFAULT_MTU, |mtu| mtu.value),
+            networks,
+        });
+    }
+    created
 }
 
 fn port(at: usize, entry: &Spanned<Port>, faults: &mut Faults<'_>) -> Option<PortEntry> {

@@ -42,7 +42,7 @@ fn what_changes_twice_is_taken_once_and_what_was_taken_is_not_taken_again() {
     store.put(pod("b"));
     store.delete(Key::Pod(crate::object::ObjectName::new("x", "b")));
     let first = store.take().unwrap().unwrap();
-    assert!(first.is_whole && first.events.len() == 2, "{first:?}");
+    assert!(first.is_whole && first.events.len() == 2 && first.heard.is_none(), "{first:?}");
     assert!(store.taken().is_some_and(|objects| objects.count() == 1));
     store.put(pod("a"));
     assert!(store.take().is_none(), "the same is no change");
@@ -54,6 +54,21 @@ fn what_changes_twice_is_taken_once_and_what_was_taken_is_not_taken_again() {
     let events = taken(&mut store);
     assert!(events.len() == 2 && events[0].starts_with("DeletePod") && events[1].contains(r#""c""#), "{events:?}");
     assert_eq!(store.counts()[Kind::Pod as usize], (Kind::Pod, Some(1)));
+}
+
+#[test]
+fn a_batch_tells_when_its_first_change_was_heard() {
+    let mut store = store();
+    store.put(pod("a"));
+    assert_eq!(store.take().unwrap().unwrap().heard, None, "the first lists are no change");
+    let before = Instant::now();
+    store.put(pod("b"));
+    let between = Instant::now();
+    store.put(pod("c"));
+    let heard = store.take().unwrap().unwrap().heard.unwrap();
+    assert!((before..=between).contains(&heard));
+    store.delete(Key::Pod(crate::object::ObjectName::new("x", "c")));
+    assert!(store.take().unwrap().unwrap().heard.unwrap() >= between, "that of the batch before is forgotten");
 }
 
 #[test]

@@ -1,0 +1,157 @@
+//! The veth pair between the vswitch and its node's kernel, where the vswitch makes it: a port of the vswitch at one end, routes of the
+//! kernel over the other.
+//!
+//! ```text
+//!   vswitch --[ first ~~ veth ~~ second ]-- the node's kernel: NETWORK via 169.254.1.1 dev second onlink
+//!                                                              NETWORK via fe80::1    dev second
+//! ```
+//!
+//! The second end has no address: the kernel takes one of the node's other addresses as the source of what it sends to pods, and that
+//! is one by which policy knows the node. The gateway is nobody's address; the vswitch answers for it, as it does for pods.
+//!
+//! The pair outlives the process, as sessions between the node and its pods do. Routes that the vswitch adds are marked by their
+//! protocol, so that those of other programs stay.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::error::XskError;
+use super::kernel_routes::{KernelRoute, kernel_routes};
+use super::link_watch::{LinkStatus, links};
+use super::netlink_write::{attribute, change, delete_link, make_veth, set_mtu, start};
+
+/// `rtm_protocol` of our routes: none of `include/uapi/linux/rtnetlink.h`, nor of iproute2's `rt_protos`.
+const PROTOCOL: u8 = 98;
+/// `RT_TABLE_MAIN`.
+const MAIN: u8 = 254;
+/// What pods have as their router as well; the vswitch answers for it.
+const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
+/// See the module.
+#[derive(Debug)]
+pub struct HostPair {
+    /// The number of the kernel's end.
+    second: u32,
+    name: String,
+}
+
+impl HostPair {
+    /// Takes over the pair of these names, the vswitch's end first, or makes it; in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When there is something else of one of the names, or the kernel refuses.
+    pub fn ensure(names: [&str; 2], mtu: u32) -> Result<Self, XskError> {
+        let [first, second] = names;
+        let failed = |operation| move |source| XskError::system(second, operation, source);
+        if find(names)?.is_none() {
+            make_veth(names, 0, 1, mtu).map_err(failed("make the host port's interfaces"))?;
+            // A node without IPv6 has no such file. In a container it is read-only, and what the kernel says at this end is dropped there.
+            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{first}/disable_ipv6"), "1");
+        }
+        let Some([near, far]) = find(names)? else {
+            return Err(XskError::NoInterface { interface: second.to_owned() });
+        };
+        for end in [&near, &far] {
+            if end.mtu != mtu {
+                set_mtu(end.index, mtu).map_err(failed("set the MTU of the host port's interfaces"))?;
+            }
+            start(end.index).map_err(failed("set the host port's interfaces up"))?;
+        }
+        Ok(Self { second: far.index, name: second.to_owned() })
+    }
+
+    /// Has the kernel reach these networks over the pair, and no others of those that it was told before. Returns what could not be
+    /// done, for people.
+    pub fn lead(&self, networks: &[IpNet]) -> Vec<String> {
+        let known = match kernel_routes() {
+            Ok(known) => known,
+            Err(error) => return vec![format!("the kernel does not tell its routes: {error}")],
+        };
+        let is_ours = |route: &&KernelRoute| route.protocol == PROTOCOL && route.interfaces == [self.second];
+        let known: Vec<IpNet> = known.iter().filter(is_ours).map(|route| route.destination).collect();
+        let wanted: Vec<IpNet> = networks.iter().map(IpNet::trunc).collect();
+        let mut failed = Vec::new();
+        for network in known.iter().filter(|network| !wanted.contains(network)) {
+            if let Err(error) = self.route(libc::RTM_DELROUTE, 0, network) {
+                failed.push(format!("the route to {network} over {} stays: {error}", self.name));
+            }
+        }
+        for network in wanted.iter().filter(|network| !known.contains(network)) {
+            if let Err(error) = self.route(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, network) {
+                let why = match error.raw_os_error() {
+                    Some(libc::EEXIST) => "the kernel has another route there".to_owned(),
+                    _ => error.to_string(),
+                };
+                failed.push(format!("the node does not reach {network} over {}: {why}", self.name));
+            }
+        }
+        failed
+    }
+
+    fn route(&self, kind: u16, flags: i32, network: &IpNet) -> io::Result<()> {
+        change(kind, flags, &route(network, self.second))
+    }
+
+    /// Removes the pair of these names, with its routes. Returns whether there was one.
+    ///
+    /// # Errors
+    /// When there is something else of one of the names, or the kernel refuses.
+    pub fn remove(names: [&str; 2]) -> Result<bool, XskError> {
+        let Some([near, _]) = find(names)? else { return Ok(false) };
+        let removed = delete_link(near.index);
+        removed.map(|()| true).map_err(|source| XskError::system(names[0], "remove the host port's interfaces", source))
+    }
+}
+
+/// The pair, if there is one.
+fn find(names: [&str; 2]) -> Result<Option<[LinkStatus; 2]>, XskError> {
+    let all = links().map_err(|source| XskError::system(names[0], "list the interfaces", source))?;
+    let named = |name: &str| all.iter().find(|link| link.names.iter().any(|known| known == name)).cloned();
+    match names.map(named) {
+        [None, None] => Ok(None),
+        [Some(first), Some(second)] if first.related == Some(second.index) => Ok(Some([first, second])),
+        [first, _] => {
+            let name = if first.is_some() { names[0] } else { names[1] };
+            let other = io::Error::other("there is another interface of this name, which was not made for it");
+            Err(XskError::system(name, "take it for the host port", other))
+        }
+    }
+}
+
+/// `struct rtmsg` with its attributes.
+fn route(network: &IpNet, interface: u32) -> Vec<u8> {
+    /// `RTNH_F_ONLINK`: the gateway is there although no address says so.
+    const ONLINK: u32 = 4;
+    let (family, destination, gateway) = match network.trunc().network() {
+        IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec(), GATEWAY_V4.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec(), GATEWAY_V6.octets().to_vec()),
+    };
+    let family = u8::try_from(family).expect("address families are small");
+    // Family, lengths of destination and source, type of service, table, protocol, scope (everywhere), type.
+    let mut body = vec![family, network.prefix_len(), 0, 0, MAIN, PROTOCOL, 0, libc::RTN_UNICAST];
+    body.extend(ONLINK.to_ne_bytes());
+    attribute(&mut body, libc::RTA_DST, &destination);
+    attribute(&mut body, libc::RTA_GATEWAY, &gateway);
+    attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::netlink::attributes;
+    use super::*;
+
+    #[test]
+    fn a_route_is_written_with_its_gateway_and_interface() {
+        let body = route(&"10.1.2.3/24".parse().unwrap(), 7);
+        assert_eq!(body[..8], [2, 24, 0, 0, 254, 98, 0, 1]);
+        let written: Vec<_> = attributes(&body[12..]).collect();
+        let interface = 7u32.to_ne_bytes();
+        assert_eq!(written, [(1, &[10, 1, 2, 0][..]), (5, &[169, 254, 1, 1]), (4, &interface)]);
+        let body = route(&"fd00::/64".parse().unwrap(), 7);
+        assert_eq!((body[0], body[1]), (10, 64));
+    }
+}

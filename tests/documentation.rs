@@ -1,0 +1,164 @@
+//! What is written for people is made of the program and agrees with it: the configuration's reference, man pages, completions.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/reference.rs"]
+mod reference;
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bulkhead::args::Args;
+use clap::CommandFactory;
+use reference::{paths, reference};
+use support::{bulkhead, root, scratch, stdout};
+
+/// `cargo xtask reference` sets this to have the file written.
+const BLESS: &str = "BULKHEAD_BLESS";
+
+fn examples() -> [String; 2] {
+    ["node", "cluster"].map(|name| fs::read_to_string(root().join(format!("examples/{name}.yaml"))).unwrap())
+}
+
+#[test]
+fn the_reference_is_what_the_examples_say() {
+    let path = root().join("docs/configuration.md");
+    let [node, cluster] = examples();
+    let made = reference(&[&node, &cluster]);
+    if std::env::var_os(BLESS).is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == made,
+        "docs/configuration.md is not what the examples say; `cargo xtask reference` writes it:\n{made}"
+    );
+}
+
+/// The names that a mapping of the configuration may have, as the program itself tells when it meets another one. `place` has `@` where
+/// the mapping is.
+fn fields(place: &str) -> BTreeSet<String> {
+    let path = scratch("unknown-field.yaml", &place.replace('@', "{zzz: 1}"));
+    let output = bulkhead(&["run", "--check", "--config", &path]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("unknown field `zzz`"), "{place}: {error}");
+    let expected = error.split("expected one of ").nth(1).unwrap().lines().next().unwrap();
+    expected.split(", ").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_reference_has_every_field_that_the_program_knows_and_no_others() {
+    let text = fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let written = paths(&text);
+    let mut known = BTreeSet::new();
+    for (prefix, place) in [
+        ("", "@"),
+        ("slow_path.", "slow_path: @"),
+        ("state.", "state: @"),
+        ("state.kubernetes.", "state: {kubernetes: @}"),
+        ("workers.", "workers: @"),
+        ("sessions.", "sessions: @"),
+        ("sessions.timeouts.", "sessions: {timeouts: @}"),
+        ("sessions.shares.", "sessions: {shares: @}"),
+        ("admin.", "admin: @"),
+        ("log.", "log: @"),
+        ("ports[].", "ports: [@]"),
+        ("ports[].create.", "ports: [{create: @}]"),
+        ("routes[].", "routes: [@]"),
+    ] {
+        known.extend(fields(place).into_iter().map(|name| format!("{prefix}{name}")));
+    }
+    let missing: Vec<_> = known.difference(&written).collect();
+    let wrong: Vec<_> = written.difference(&known).collect();
+    assert!(missing.is_empty() && wrong.is_empty(), "missing {missing:?}, wrong {wrong:?}");
+}
+
+/// The fenced blocks of a text in this language.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    // Every second part is inside a fence.
+    let inside = text.split("```").skip(1).step_by(2);
+    inside.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n')).collect()
+}
+
+#[test]
+fn every_command_of_the_readme_works_and_the_sample_is_what_is_printed() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let commands: Vec<&str> = blocks(&readme, "sh").into_iter().flat_map(str::lines).collect();
+    assert!(commands.len() >= 4, "{commands:?}");
+    let mut printed = Vec::new();
+    for command in commands {
+        if let Some(line) = command.strip_prefix("cargo run --release -- ") {
+            let output = bulkhead(&line.split_whitespace().collect::<Vec<_>>());
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{command}: {output:?}");
+            printed.push(String::from_utf8(output.stdout).unwrap());
+        } else if let Some(verb) = command.strip_prefix("cargo xtask ") {
+            let known = fs::read_to_string(root().join("xtask/src/main.rs")).unwrap();
+            assert!(known.contains(&format!("[\"{verb}\"] => ")), "{command}");
+        } else if let Some(folder) = command.strip_prefix("kubectl apply -k ") {
+            // tests/deploy.rs reads what is there.
+            assert!(root().join(folder).join("kustomization.yaml").is_file(), "{command}");
+        } else {
+            panic!("no test runs {command}");
+        }
+    }
+    let samples: Vec<&str> = blocks(&readme, "").into_iter().filter(|block| block.contains("DENY")).collect();
+    assert_eq!(samples.len(), 1);
+    assert!(printed.iter().any(|text| text == samples[0]), "the sample is not what is printed: {printed:#?}");
+}
+
+#[test]
+fn every_link_of_the_documents_leads_somewhere() {
+    let mut checked = 0;
+    for file in ["README.md", "CONTRIBUTING.md", "docs/operating.md", "docs/admin.md", "docs/configuration.md"] {
+        let path = root().join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !link.starts_with("http") {
+                let target = path.parent().unwrap().join(link.split('#').next().unwrap());
+                assert!(target.exists(), "{file}: {link}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 10, "{checked}");
+}
+
+#[test]
+fn every_subcommand_has_a_man_page_that_man_can_read() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man");
+    let _ = fs::remove_dir_all(&folder);
+    stdout(&bulkhead(&["man", "--out", folder.to_str().unwrap()]), 0);
+    let command = Args::command();
+    let subcommands = command.get_subcommands().map(|command| format!("bulkhead-{}", command.get_name()));
+    for name in subcommands.chain(["bulkhead".to_owned()]) {
+        let path = folder.join(format!("{name}.1"));
+        let page = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(page.contains(".SH SYNOPSIS") || page.contains(".SH \"SYNOPSIS\""), "{page}");
+        // groff's warnings, where it is.
+        if let Ok(output) = Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(&path).output() {
+            assert!(output.stderr.is_empty(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    assert_eq!(bulkhead(&["man", "--out", "/dev/null/nowhere"]).status.code(), Some(2));
+}
+
+#[test]
+fn completions_know_every_subcommand_and_the_shell_takes_them() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&bulkhead(&["completions", shell]), 0);
+        for subcommand in Args::command().get_subcommands() {
+            assert!(script.contains(subcommand.get_name()), "{shell}: {}", subcommand.get_name());
+        }
+        if ["elvish", "powershell"].contains(&shell) {
+            // They cannot read a script without running it.
+            continue;
+        }
+        let path = scratch(&format!("completions.{shell}"), &script);
+        match Command::new(shell).args(["-n", &path]).stderr(Stdio::piped()).output() {
+            Ok(output) => assert!(output.status.success(), "{shell}: {}", String::from_utf8_lossy(&output.stderr)),
+            Err(_) => println!("{shell} is not here: its script was not tried"),
+        }
+    }
+}

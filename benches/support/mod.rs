@@ -95,6 +95,7 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
         mac: None,
         host_network: false,
         finished: false,
+        uid: None,
         lifetime: Lifetime::default(),
         ports: vec![ContainerPort { name: "http".into(), transport: Transport::Tcp, port: 8080 }],
     }

@@ -241,7 +241,7 @@ mod tests {
         let given = attachment("", &["10.0.0.1"], 1);
         let mut state = State::new();
         state.apply(Event::Apply(pod("x/a", "", "n", "")));
-        state.attach(&[("x/a", given.clone())]);
+        state.attach(&[("x/a", given)]);
         assert_eq!(state.has("x/a"), ["10.0.0.1"]);
         // A state that is read anew.
         state.0.resync([pod("x/a", "", "n", ""), pod("x/b", "10.0.0.2", "n", "")]).unwrap();

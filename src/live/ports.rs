@@ -5,7 +5,7 @@
 //!   admin socket --Asked------+--> [ thread ] -+--Attach-----> policy thread ------Policy------+--> [ waiting requests ] --> answers
 //!                                  registry    `--file
 //! ```
-//! One thread ([`thread`]) owns the [`registry`] and the file ([`file`]) that keeps it over a restart. It tells the two threads that make
+//! One thread ([`thread`]) owns the [`registry`] and the file ([`mod@file`]) that keeps it over a restart. It tells the two threads that make
 //! a port work what there is, with the number of the change, and they tell it what has become of that. A request to add a port waits in
 //! the thread's list until both have done their part, or its time is up ([`serving`]): so any number of requests wait, and none of them
 //! holds back another one or a thread.

@@ -1,6 +1,8 @@
 //! The CNI plugin as a container runtime runs it, as far as that needs no network namespaces: what it says, and to whom.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
+#[path = "../control/tests/support/api_server.rs"]
+mod api_server;
 #[path = "support/fake_vswitch.rs"]
 mod fake_vswitch;
 mod support;
@@ -11,6 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use api_server::ApiServer;
 use fake_vswitch::FakeVswitch;
 use serde_json::{Value, json};
 use support::{bulkhead, stdout};
@@ -274,6 +277,36 @@ fn garbage_is_collected_by_the_vswitch_and_by_the_ipam_plugin() {
     assert_eq!(asked[0]["request"], "retain_ports");
     let kept = asked[0]["arguments"]["keep"].as_array().unwrap();
     assert!(kept.contains(&json!({"container": "c1", "container_interface": "eth0"})), "{kept:?}");
+}
+
+#[test]
+fn an_init_container_has_the_api_server_tell_the_nodes_blocks() {
+    let place = Place::new("install-node");
+    let server = ApiServer::start(1);
+    for (name, block) in [("node-1", "10.244.1.0/24"), ("node-2", "10.244.2.0/24")] {
+        let spec = json!({"podCIDRs": [block, "fd00:244::/64"]});
+        server.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}));
+    }
+    fs::write(place.path("kubeconfig"), server.kubeconfig()).unwrap();
+    let [bin, conf, kubeconfig] =
+        ["bin", "net.d", "kubeconfig"].map(|name| place.path(name).to_str().unwrap().to_owned());
+    let install = |node: &str| {
+        let words =
+            ["cni", "install", "--bin-dir", &bin, "--conf-dir", &conf, "--node", node, "--kubeconfig", &kubeconfig];
+        bulkhead(&[&words[..], &["--timeout", "300ms"]].concat())
+    };
+    let unknown = install("node-3");
+    let told = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(
+        unknown.status.code() == Some(2) && told.contains("the API server does not tell") && told.contains("--range"),
+        "{told}"
+    );
+    assert!(!place.path("net.d").exists(), "nothing is installed that cannot work");
+    stdout(&install("node-2"), 0);
+    let installed: Value =
+        serde_json::from_slice(&fs::read(place.path("net.d/05-bulkhead.conflist")).unwrap()).unwrap();
+    let expected = json!([[{"subnet": "10.244.2.0/24"}], [{"subnet": "fd00:244::/64"}]]);
+    assert_eq!(installed["plugins"][0]["ipam"]["ranges"], expected);
 }
 
 #[test]

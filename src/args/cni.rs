@@ -56,7 +56,14 @@ pub struct CniInstall {
     /// Where pods of this node get their addresses from; may be repeated. Without it the node's podCIDRs, for which the vswitch is asked
     #[arg(long = "range", value_name = "CIDR")]
     pub ranges: Vec<IpNet>,
-    /// How long to wait for a vswitch that knows the node's podCIDRs
+    /// Ask the API server for the podCIDRs of this node, as a pod of the cluster is told to reach it, and not the vswitch: what an init
+    /// container does, which runs before the vswitch
+    #[arg(long, value_name = "NAME", conflicts_with = "ranges")]
+    pub node: Option<String>,
+    /// How the API server is reached, as kubectl has it
+    #[arg(long, value_name = "FILE", requires = "node")]
+    pub kubeconfig: Option<PathBuf>,
+    /// How long to wait until the node's podCIDRs are known
     #[arg(long, value_name = "TIME", default_value = "60s", conflicts_with = "ranges", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
     /// The vswitch's admin socket

@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use bulkhead_control::source::kubernetes::{Access, node_blocks};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -43,7 +44,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn install(args: &CniInstall) -> anyhow::Result<ExitCode> {
     let place = &args.place;
     let conflist = conflist_path(place)?;
-    let ranges = if args.ranges.is_empty() { pod_networks(args)? } else { args.ranges.clone() };
+    let ranges = match &args.node {
+        _ if !args.ranges.is_empty() => args.ranges.clone(),
+        Some(node) => asked(args.timeout, "the API server", || blocks_by_server(args, node))?,
+        None => asked(args.timeout, "the vswitch", || blocks_by_vswitch(args))?,
+    };
     let version = args.cni_version.map_or_else(
         || version_of(&place.bin_dir.join(IPAM)),
         |version| match version {
@@ -127,29 +132,44 @@ fn version_of(ipam: &Path) -> Version {
     ask().unwrap_or(Version::V1_0)
 }
 
-/// The node's podCIDRs, as the vswitch knows them from its Node.
-fn pod_networks(args: &CniInstall) -> anyhow::Result<Vec<IpNet>> {
-    let deadline = Instant::now() + args.timeout;
+/// The node's podCIDRs, from whoever knows them, once there are any.
+fn asked(
+    patience: Duration,
+    whom: &str,
+    mut ask: impl FnMut() -> Result<Vec<IpNet>, String>,
+) -> anyhow::Result<Vec<IpNet>> {
+    let deadline = Instant::now() + patience;
     loop {
-        let asked = exchange(&args.socket, &Request::Status, PATIENCE);
-        let known: Vec<IpNet> = match &asked {
-            Ok(status) => serde_json::from_value(status["pod_networks"].clone()).unwrap_or_default(),
-            Err(_) => Vec::new(),
+        let why = match ask() {
+            Ok(known) if !known.is_empty() => return Ok(known),
+            Ok(_) => "it does not know a Node of that name with podCIDRs".to_owned(),
+            Err(error) => error,
         };
-        if !known.is_empty() {
-            return Ok(known);
-        }
         if Instant::now() >= deadline {
-            let why = asked.map_or_else(
-                |error| error.to_string(),
-                |status| {
-                    format!("it does not know a Node {} with podCIDRs", status["node"].as_str().unwrap_or("of its own"))
-                },
-            );
-            bail!("the vswitch does not tell where pods get their addresses from: {why}\n  help: say --range");
+            bail!("{whom} does not tell where pods get their addresses from: {why}\n  help: say --range");
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// As the vswitch knows them from its Node.
+fn blocks_by_vswitch(args: &CniInstall) -> Result<Vec<IpNet>, String> {
+    let status = exchange(&args.socket, &Request::Status, PATIENCE).map_err(|error| error.to_string())?;
+    let known: Vec<IpNet> = serde_json::from_value(status["pod_networks"].clone()).unwrap_or_default();
+    if known.is_empty() {
+        let node = status["node"].as_str().unwrap_or("of its own");
+        return Err(format!("it does not know a Node {node} with podCIDRs"));
+    }
+    Ok(known)
+}
+
+/// As the API server has them.
+fn blocks_by_server(args: &CniInstall, node: &str) -> Result<Vec<IpNet>, String> {
+    let access = match &args.kubeconfig {
+        Some(path) => Access::Kubeconfig { path: path.clone(), context: None },
+        None => Access::InCluster,
+    };
+    node_blocks(access, node)
 }
 
 /// Copies the program that runs.

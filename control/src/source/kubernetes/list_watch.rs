@@ -164,7 +164,7 @@ async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>)
 }
 
 /// A byte as it may be in an address.
-fn escaped(byte: u8) -> String {
+pub(super) fn escaped(byte: u8) -> String {
     match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),

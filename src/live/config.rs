@@ -11,24 +11,25 @@
 
 pub(super) mod buffers;
 mod check;
+mod error;
 mod file;
+mod ports;
 mod sessions;
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_control::object::{Denied, PodName};
+use bulkhead_control::object::Denied;
 use bulkhead_control::source::Options;
 use bulkhead_control::source::kubernetes::Access;
-use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 
 use super::log::LogConfig;
-use crate::admin::PortKey;
 pub(super) use check::{check_interface, parse_mac};
+pub(crate) use error::{ConfigError, ConfigErrors};
+pub(crate) use ports::{Added, PortEntry, RouteEntry};
 
 /// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
 const MAX_FILE_LEN: u64 = 1 << 20;
@@ -293,112 +294,6 @@ pub(crate) struct TimeoutsConfig {
     /// Ping.
     pub icmp_echo: Option<Duration>,
 }
-
-/// One interface and what is behind it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PortEntry {
-    /// What it is called in the snapshot, in captures and in output: `namespace/pod`, `uplink`, `host`.
-    pub name: Arc<str>,
-    /// What the file calls it; routes may say this as well.
-    pub label: Option<Arc<str>>,
-    /// What is behind it.
-    pub kind: PortKind,
-    /// The pod, for a pod's port.
-    pub pod: Option<PodName>,
-    /// The interface of this network namespace.
-    pub interface: Arc<str>,
-    /// The MAC address on the other side, where it shall not be learned.
-    pub mac: Option<[u8; 6]>,
-    /// The pod's network namespace: a name below /run/netns, or a path.
-    pub netns: Option<Arc<str>>,
-    /// The pod's interface in that namespace.
-    pub peer: Arc<str>,
-    /// Whether the file names that interface.
-    pub peer_named: bool,
-    /// Whether to turn the peer's checksum offload off, rather than to say how.
-    pub fix_offloads: bool,
-    /// The line on which it starts.
-    pub line: u64,
-    /// Where the file does not have it: who has added it.
-    pub added: Option<Added>,
-}
-
-/// Who has added a port at run time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Added {
-    /// What it is known by.
-    pub key: Arc<PortKey>,
-    /// One that is added again, differently, has another number.
-    pub number: u64,
-    /// Why it is not to be opened, if it is not.
-    pub kept_closed: Option<Arc<str>>,
-}
-
-/// A route.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RouteEntry {
-    /// The destinations.
-    pub prefix: IpNet,
-    /// The gateway; none when the destinations are on the link.
-    pub via: Option<IpAddr>,
-    /// The port, by name.
-    pub port: Arc<str>,
-}
-
-/// One fault of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConfigError {
-    /// The file.
-    pub file: Arc<str>,
-    /// The line, from 1, where there is one.
-    pub line: Option<u64>,
-    /// The field, e.g. `ports[2].pod`; empty when it concerns the file.
-    pub field: String,
-    /// What is wrong.
-    pub problem: String,
-    /// What to do.
-    pub help: String,
-}
-
-impl PortEntry {
-    /// Why it is not to be opened, if it is not.
-    pub(crate) fn kept_closed(&self) -> Option<&Arc<str>> {
-        self.added.as_ref().and_then(|added| added.kept_closed.as_ref())
-    }
-
-    /// Whether a route that names `port` means this one.
-    fn is_called(&self, port: &str) -> bool {
-        *self.name == *port || self.label.as_deref() == Some(port)
-    }
-}
-
-impl fmt::Display for PortEntry {
-    /// `default/db (veth-db)`, `default/db (database, veth-db)`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.label.as_deref().filter(|&label| label != &*self.name) {
-            Some(label) => write!(f, "{} ({label}, {})", self.name, self.interface),
-            None => write!(f, "{} ({})", self.name, self.interface),
-        }
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.file)?;
-        if let Some(line) = self.line {
-            write!(f, ":{line}")?;
-        }
-        if !self.field.is_empty() {
-            write!(f, ": {}", self.field)?;
-        }
-        write!(f, ": {}\n  help: {}", self.problem, self.help)
-    }
-}
-
-/// Everything that is wrong with the file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub(crate) struct ConfigErrors(pub Vec<ConfigError>);
 
 impl Config {
     /// Reads the file. `node` takes the place of the name in it.

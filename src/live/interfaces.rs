@@ -40,6 +40,7 @@
 
 mod datapath;
 mod interface;
+mod state;
 pub(super) mod thread;
 
 use std::collections::{BTreeSet, HashMap};
@@ -53,7 +54,8 @@ use super::links::{Changes, Links};
 use super::log;
 use super::view::PortView;
 pub(super) use datapath::{AttachError, Datapath, OpenError, Opening};
-use interface::{Interface, State};
+use interface::Interface;
+use state::State;
 
 /// How often ports came and went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

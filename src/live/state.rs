@@ -1,5 +1,7 @@
 //! The policy in force: what the state's files or the API server say, or said when they last made sense.
 
+mod counts;
+mod own_node;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +12,8 @@ use std::time::{Duration, Instant};
 
 use bulkhead_classifier::OriginId;
 use bulkhead_control::attachments::{Attachment, Standing};
-use bulkhead_control::cache::Event;
-use bulkhead_control::claims::Holder;
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::{Denied, Labels, Node, Object, PodName};
+use bulkhead_control::object::{Denied, Node, Object, PodName};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{self, NodeTables};
@@ -28,48 +28,8 @@ use super::next_hops::Peer;
 use super::origins::SharedOrigins;
 use super::watch::Watch;
 use crate::{contests, run};
-
-/// How often the files changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(super) struct StateCounters {
-    /// States that took effect, the first one included.
-    pub applied: u64,
-    /// States that did not load.
-    pub refused: u64,
-    /// Objects of the state in force that were not understood.
-    pub faulty: u64,
-    /// Addresses that several pods, or a pod and a node, of the state in force say are theirs.
-    pub contested_addresses: u64,
-    /// Kinds of the state in force that restrict traffic, are not enforced, and are not ignored by the configuration.
-    pub unenforced_kinds: u64,
-    /// Lists and tables of the state in force that do not fit: what was in force before stays, or nothing passes.
-    pub refused_tables: u64,
-}
-
-/// Counts that other threads read.
-#[derive(Debug, Default)]
-pub(super) struct StateCounts {
-    applied: AtomicU64,
-    refused: AtomicU64,
-    faulty: AtomicU64,
-    contested_addresses: AtomicU64,
-    unenforced_kinds: AtomicU64,
-    refused_tables: AtomicU64,
-}
-
-impl StateCounts {
-    pub(super) fn read(&self) -> StateCounters {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        StateCounters {
-            applied: read(&self.applied),
-            refused: read(&self.refused),
-            faulty: read(&self.faulty),
-            contested_addresses: read(&self.contested_addresses),
-            unenforced_kinds: read(&self.unenforced_kinds),
-            refused_tables: read(&self.refused_tables),
-        }
-    }
-}
+pub(super) use counts::{StateCounters, StateCounts};
+use own_node::{check_node, nameless, with_addresses, without_state};
 
 /// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
 /// longer than that is read as it comes, like any later change.
@@ -178,16 +138,6 @@ impl LiveState {
     pub(super) fn hurry(&mut self) {
         self.watch.hurry();
         self.api.iter_mut().for_each(Api::hurry);
-    }
-
-    /// The node with the addresses of its interfaces, beside the pods that are known.
-    fn own_node(&self) -> Node {
-        let cache = self.pipeline.cache();
-        let contests = self.pipeline.contests();
-        with_addresses(&self.own, &self.addresses, |address| {
-            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
-                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
-        })
     }
 
     /// Looks at the files, and reads them when they have changed, or takes what the API server has changed. Returns whether that
@@ -350,49 +300,6 @@ impl LiveState {
         self.pipeline.standings()
     }
 
-    /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
-    pub(super) fn renumber(&mut self, addresses: std::io::Result<BTreeSet<IpAddr>>) -> bool {
-        let addresses = match addresses {
-            Ok(addresses) if addresses == self.addresses => return false,
-            Ok(addresses) => addresses,
-            Err(error) => {
-                log::error(&format!(
-                    "the kernel does not tell the node's addresses; those that are known stay: {error}"
-                ));
-                return false;
-            }
-        };
-        self.addresses = addresses;
-        match without_state(&self.node, &self.addresses) {
-            Ok(without) => self.without = without,
-            Err(error) => log::error(&format!("the node's new addresses are not known without a state\n{error:#}")),
-        }
-        if self.counts.applied.load(Ordering::Relaxed) == 0 {
-            return self.denied;
-        }
-        let node = self.own_node();
-        let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
-        let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
-        match tables {
-            // Without a state it is the node's own addresses that are in force.
-            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => self.denied,
-            Ok(tables) => {
-                self.origins.follow(self.pipeline.origins());
-                self.tables = tables;
-                self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);
-                self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
-                log::info("the node's addresses have changed");
-                true
-            }
-            Err(error) => {
-                log::error(&format!(
-                    "the node's new addresses cannot be enforced; those that were in force stay\n{error:#}"
-                ));
-                false
-            }
-        }
-    }
-
     /// Tells these, but for those that were told of the last state, or of this one.
     fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
         findings.difference(&self.told).for_each(tell);
@@ -459,39 +366,6 @@ fn told(warnings: &SourceErrors) -> BTreeSet<String> {
     let more = warnings.total() - warnings.shown().len();
     let more = (more > 0).then(|| format!("{more} more of such"));
     warnings.shown().iter().map(ToString::to_string).chain(more).collect()
-}
-
-/// The tables of a node of which nothing is known but its own addresses.
-fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> anyhow::Result<Arc<NodeTables>> {
-    let mut pipeline = Pipeline::new(Scope::Node(node.clone()));
-    pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
-    let tables = pipeline.node_tables(node);
-    tables.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))
-}
-
-/// A node of which nothing is known.
-fn nameless(name: &Arc<str>) -> Node {
-    Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new() }
-}
-
-/// The node with the addresses of its interfaces, but for those that a pod has: then it is the pod's policies that count.
-fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: impl Fn(&IpAddr) -> bool) -> Node {
-    let mut node = own.clone();
-    let more = addresses.iter().filter(|address| !own.addresses.contains(address) && !is_pods(address));
-    node.addresses.extend(more.copied());
-    node
-}
-
-/// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:
-/// applied, it would cut all pods off.
-fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
-    let known = objects.iter().any(|object| match object {
-        Object::Node(known) => &*known.name == node,
-        Object::Pod(pod) => pod.node.as_deref() == Some(node),
-        Object::Namespace(_) | Object::Policy(_) | Object::ClusterPolicy(_) => false,
-    });
-    anyhow::ensure!(known, "the state has neither node `{node}` nor a pod on it\n  help: was the file cut off?");
-    Ok(())
 }
 
 fn peers(pipeline: &Pipeline, own: &str) -> Vec<Peer> {

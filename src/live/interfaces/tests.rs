@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use bulkhead_dataplane::io::{LinkEvent, LinkStatus};
 
-use super::interface::{ATTACH_RETRY, BUSY, BUSY_RETRY, CARRIER, RETRY};
+use super::state::{ATTACH_RETRY, BUSY, BUSY_RETRY, CARRIER, RETRY};
 use super::*;
 use crate::admin::PortKey;
 use crate::live::config::Config;

@@ -5,12 +5,15 @@
 mod cluster;
 #[path = "support/lab.rs"]
 mod lab;
+#[path = "support/objects.rs"]
+mod objects;
 
 use std::fs;
 use std::path::PathBuf;
 
 use cluster::{Cluster, Programs, SERVER, within};
 use lab::Lab;
+use objects::{beside_a_server, deny, node, pod};
 use serde_json::{Value, json};
 
 /// Ends the test early without a server: `cargo xtask cluster` says where it is.
@@ -23,24 +26,6 @@ macro_rules! programs {
         require!("ping", "curl", "openssl");
         programs
     }};
-}
-
-fn node(lab: &Lab) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": lab.node_name()}, "spec": {"podCIDRs": ["10.244.1.0/24"], "podCIDR": "10.244.1.0/24"},
-        "status": {"addresses": [{"type": "InternalIP", "address": lab.node_v4()}]}})
-}
-
-fn pod(lab: &Lab, name: &str) -> Value {
-    let lab::Pod { v4, v6, .. } = lab.get(name);
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
-        "spec": {"nodeName": lab.node_name(), "containers": [{"name": "main", "image": "none"}]},
-        "status": {"phase": "Running", "podIP": v4, "podIPs": [{"ip": v4}, {"ip": v6}]}})
-}
-
-/// The pod `server` receives nothing.
-fn deny() -> Value {
-    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny", "namespace": "default"},
-        "spec": {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"]}})
 }
 
 /// Whatever a ClusterNetworkPolicy says is taken, as by a server that knows them.
@@ -62,14 +47,7 @@ fn nobody_reaches_the_server() -> Value {
 
 /// Two pods, and a real server outside that knows them and what the manifest grants.
 fn lab(programs: Programs) -> (Lab, Cluster) {
-    let mut lab = Lab::new();
-    for name in ["client", "server"] {
-        lab.pod(name, &format!("{{app: {name}}}"));
-    }
-    lab.outside();
-    lab.host();
-    let source = lab.node_v4();
-    lab.node.ip(&format!("route add 172.18.0.0/16 via 169.254.1.1 dev host0 src {source}"));
+    let mut lab = beside_a_server();
     let api = Cluster::start(programs, lab.outside.as_ref().unwrap(), &lab.path(""));
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/rbac.yaml");
     api.create_all(&fs::read_to_string(manifest).unwrap());

@@ -5,6 +5,8 @@
 mod api_server;
 #[path = "support/lab.rs"]
 mod lab;
+#[path = "support/objects.rs"]
+mod objects;
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -13,7 +15,8 @@ use std::time::{Duration, Instant};
 use api_server::ApiServer;
 use bulkhead_dataplane::io::in_namespace;
 use lab::Lab;
-use serde_json::{Value, json};
+use objects::{beside_a_server, deny, node, pod};
+use serde_json::json;
 
 /// Where the server is.
 const SERVER: &str = "172.18.0.100";
@@ -30,34 +33,9 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-fn node(lab: &Lab) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": lab.node_name()}, "spec": {"podCIDRs": ["10.244.1.0/24"]},
-        "status": {"addresses": [{"type": "InternalIP", "address": lab.node_v4()}]}})
-}
-
-fn pod(lab: &Lab, name: &str) -> Value {
-    let lab::Pod { v4, v6, .. } = lab.get(name);
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
-        "spec": {"nodeName": lab.node_name(), "containers": []},
-        "status": {"phase": "Running", "podIP": v4, "podIPs": [{"ip": v4}, {"ip": v6}]}})
-}
-
-/// The pod `server` receives nothing.
-fn deny() -> Value {
-    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny", "namespace": "default"},
-        "spec": {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"]}})
-}
-
 /// Two pods, and a server outside that knows them.
 fn lab() -> (Lab, ApiServer) {
-    let mut lab = Lab::new();
-    for name in ["client", "server"] {
-        lab.pod(name, &format!("{{app: {name}}}"));
-    }
-    lab.outside();
-    lab.host();
-    let source = lab.node_v4();
-    lab.node.ip(&format!("route add 172.18.0.0/16 via 169.254.1.1 dev host0 src {source}"));
+    let mut lab = beside_a_server();
     let namespace = Path::new("/run/netns").join(lab.outside.as_ref().unwrap().name());
     let listener = in_namespace(&namespace, || TcpListener::bind((SERVER, 6443)).unwrap()).unwrap();
     let server = ApiServer::at(listener, 1);

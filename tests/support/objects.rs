@@ -1,0 +1,39 @@
+//! A node whose API server is behind its uplink, and its objects as a server has them.
+#![allow(unreachable_pub, reason = "shared by test files")]
+
+use serde_json::{Value, json};
+
+use super::lab::{self, Lab};
+
+/// Two pods, `client` and `server`, on a node that reaches the machine outside through its host port.
+pub fn beside_a_server() -> Lab {
+    let mut lab = Lab::new();
+    for name in ["client", "server"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab.outside();
+    lab.host();
+    let source = lab.node_v4();
+    lab.node.ip(&format!("route add 172.18.0.0/16 via 169.254.1.1 dev host0 src {source}"));
+    lab
+}
+
+/// The lab's node.
+pub fn node(lab: &Lab) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": lab.node_name()}, "spec": {"podCIDRs": ["10.244.1.0/24"], "podCIDR": "10.244.1.0/24"},
+        "status": {"addresses": [{"type": "InternalIP", "address": lab.node_v4()}]}})
+}
+
+/// A pod of the lab.
+pub fn pod(lab: &Lab, name: &str) -> Value {
+    let lab::Pod { v4, v6, .. } = lab.get(name);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
+        "spec": {"nodeName": lab.node_name(), "containers": [{"name": "main", "image": "none"}]},
+        "status": {"phase": "Running", "podIP": v4, "podIPs": [{"ip": v4}, {"ip": v6}]}})
+}
+
+/// A policy: the pod `server` receives nothing.
+pub fn deny() -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"]}})
+}

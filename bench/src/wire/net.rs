@@ -52,6 +52,9 @@ impl Netns {
             // What a namespace has here depends on the machine's own settings.
             netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
             netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
+            // The kernel's own default. A machine may have chosen BBR, which paces by its estimate of the bandwidth, so that
+            // throughput would show the estimate instead of the way through the node.
+            netns.sysctl("net/ipv4/tcp_congestion_control", "cubic")?;
         }
         Ok(made)
     }

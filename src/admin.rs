@@ -1,7 +1,7 @@
 //! The admin socket: what is asked of a running vswitch, and the commands that ask.
 //!
 //! ```text
-//!   bulkhead status | ports | policies | sessions | tables | reload --JSON line--> unix socket --> `live::admin` answers
+//!   bulkhead status | ports | policies | sessions | tables | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
 //!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
 //! ```
 //!
@@ -13,12 +13,13 @@ mod client;
 mod commands;
 mod protocol;
 
-pub(crate) use client::{AskError, exchange};
+pub(crate) use client::{AskError, ask, exchange};
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use protocol::{
-    AddPort, AddedPort, Answer, CheckedPort, DropRow, EndedSessions, Failure, FlowCacheRow, LastError, PolicyRow,
-    PolicyStatus, PortKey, PortRow, PortTotals, RemovedPort, RemovedPorts, Request, SessionFilter, SessionRow,
-    SessionTotals, Sessions, SourceStatus, Status, TableRow, WorkerRow, read_request,
+    AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,
+    LastError, LiveWalk, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RemovedPort, RemovedPorts,
+    Request, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status, TableRow, WorkerRow,
+    read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

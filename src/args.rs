@@ -2,6 +2,7 @@
 
 mod admin;
 mod cni;
+mod explain;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub use admin::{Admin, Reload, Sessions, Status, Tables};
 pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
+pub use explain::Explain;
 use serde::Deserialize;
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
@@ -214,30 +216,6 @@ pub struct Reach {
     /// An address outside the cluster to ask about too; may be repeated
     #[arg(long = "external", value_name = "IP")]
     pub external: Vec<IpAddr>,
-    /// The form of the answer
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub output: Format,
-}
-
-/// `bulkhead explain`.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  bulkhead explain --state pcaps/redis-policy --from default/frontend --to default/db --port 6379\n\n\
-    Exit code 0 when the connection is allowed, 1 when it is denied."
-)]
-pub struct Explain {
-    /// Where the cluster's state comes from.
-    #[command(flatten)]
-    pub state: State,
-    /// Who connects: namespace/pod, or an address outside the cluster
-    #[arg(long, value_name = "NAMESPACE/POD|IP")]
-    pub from: EndName,
-    /// To whom: namespace/pod, or an address outside the cluster
-    #[arg(long, value_name = "NAMESPACE/POD|IP")]
-    pub to: EndName,
-    /// The destination port and protocol, e.g. 80/TCP
-    #[arg(long, value_name = "PORT/PROTOCOL")]
-    pub port: PortProtocol,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,

@@ -1,14 +1,18 @@
 //! `bulkhead explain`: one connection through every table that is consulted, the rule that decides, where the policy
 //! stands, and what would have to change.
+//!
+//! With `--live` a running vswitch is asked instead ([`live`]): it judges by the tables that it enforces at that moment, knows its own
+//! node's part of the way only, and has no files to point at.
 
+mod live;
 mod passes;
 mod remedy;
+pub(crate) mod step;
 
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bulkhead_classifier::OriginId;
@@ -18,29 +22,35 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_control::source;
-use bulkhead_dataplane::{Decision, DropReason, Outcome, Verdict};
+use bulkhead_dataplane::Decision;
 use serde::Serialize;
 
 use crate::args::{EndName, Explain, Format};
-use crate::compile::{shown_addresses, shown_services};
 use crate::contests;
 use crate::fabric::{End, Fabric, Hop};
 use crate::output::{self, printable};
-use crate::run::{self, Attribution};
+use crate::run;
+use step::{Pass, Step};
 
 pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
+    if args.live {
+        return live::run(args);
+    }
     let mut pipeline = run::load(&args.state, Scope::Cluster)?;
     let mirror = pipeline.register(Mirror::default());
     pipeline.render_all()?;
     let mirror = pipeline.renderer(mirror);
     let mut fabric = Fabric::new(&pipeline)?;
     let pairs = pairs(&pipeline, &args.from, &args.to)?;
-    let answers = Answers::new(&pipeline, args.port.transport);
+    let refusing = Refusing {
+        origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
+        transport: args.port.transport,
+    };
     let mut walks = Vec::with_capacity(pairs.len());
     for (from, to) in &pairs {
         let hops = fabric.walk(from, to, args.port)?;
         let passes = passes::find(&pipeline, mirror, from, to, args.port);
-        walks.push(Walk { passes, ..Walk::new(&pipeline, &fabric, &answers, from, to, &hops) });
+        walks.push(Walk { passes, ..Walk::new(&pipeline, &fabric, &refusing, from, to, &hops) });
     }
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
@@ -145,6 +155,14 @@ struct Answer<'a> {
     walks: &'a [Walk],
 }
 
+/// What senders are told of what policy denies.
+struct Refusing {
+    /// The rules whose denials are refused, by their namespaces' annotations.
+    origins: HashSet<OriginId>,
+    /// The packets' protocol.
+    transport: Transport,
+}
+
 /// One connection's way.
 #[derive(Serialize)]
 struct Walk {
@@ -160,53 +178,8 @@ struct Walk {
     denied_by: Option<Origin>,
 }
 
-/// What senders are told of what policy denies.
-struct Answers {
-    /// The rules whose denials are refused, by their namespaces' annotations.
-    refusing: HashSet<OriginId>,
-    /// How.
-    how: &'static str,
-}
-
-impl Answers {
-    fn new(pipeline: &Pipeline, transport: Transport) -> Self {
-        let how = if transport == Transport::Tcp { "tcp_reset" } else { "icmp_prohibited" };
-        Self { refusing: pipeline.refusing_origins(Denied::Drop).into_iter().collect(), how }
-    }
-
-    /// None for what is dropped in silence: without the annotation, and everything that came in from the uplink.
-    fn to(&self, outcome: &Outcome, in_port: Option<&str>) -> Option<&'static str> {
-        let origin = outcome.decision.and_then(|decision| decision.origin)?;
-        let is_denied = outcome.verdict.drop_reason() == Some(DropReason::PolicyDenied);
-        (is_denied && in_port != Some("uplink") && self.refusing.contains(&origin)).then_some(self.how)
-    }
-}
-
-/// One pass through a vswitch.
-#[derive(Serialize)]
-struct Step {
-    node: Arc<str>,
-    packet: &'static str,
-    #[serde(rename = "in")]
-    in_port: Option<Arc<str>>,
-    out: Option<Arc<str>>,
-    verdict: &'static str,
-    reason: Option<&'static str>,
-    /// What the sender is told when it is dropped: `tcp_reset`, `icmp_prohibited`, or nothing.
-    answer: Option<&'static str>,
-    session: Option<&'static str>,
-    table: Option<Arc<str>>,
-    rule: Option<u32>,
-    rules: Option<usize>,
-    match_text: Option<String>,
-    #[serde(flatten)]
-    attribution: Attribution,
-    origin: Option<String>,
-    at: Vec<String>,
-}
-
 impl Walk {
-    fn new(pipeline: &Pipeline, fabric: &Fabric, answers: &Answers, from: &End, to: &End, hops: &[Hop]) -> Self {
+    fn new(pipeline: &Pipeline, fabric: &Fabric, refusing: &Refusing, from: &End, to: &End, hops: &[Hop]) -> Self {
         let allowed = hops.last().is_some_and(|hop| hop.reply && hop.outcome.verdict.drop_reason().is_none());
         let last = hops.last().and_then(|hop| hop.outcome.decision);
         Self {
@@ -215,47 +188,37 @@ impl Walk {
             to: to.to_string(),
             to_address: to.address(),
             verdict: if allowed { "allow" } else { "deny" },
-            steps: hops.iter().map(|hop| Step::new(pipeline, fabric, answers, hop)).collect(),
+            steps: hops.iter().map(|hop| told(pipeline, fabric, refusing, hop)).collect(),
             passes: Vec::new(),
             denied_by: if allowed { None } else { run::origin(pipeline, last) },
         }
     }
 }
 
-impl Step {
-    fn new(pipeline: &Pipeline, fabric: &Fabric, answers: &Answers, hop: &Hop) -> Self {
-        let outcome = &hop.outcome;
-        let origin = run::origin(pipeline, outcome.decision);
-        let tables = fabric.tables(&hop.node);
-        let table =
-            outcome.decision.and_then(|decision| decision.table).and_then(|table| tables?.tables.get(table.index()));
-        let rule = outcome.decision.and_then(|Decision { rule, .. }| rule);
-        let decided = table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize));
-        let port = |port| fabric.port_name(&hop.node, port);
-        Self {
-            node: hop.node.clone(),
-            packet: if hop.reply { "reply" } else { "first" },
-            in_port: port(outcome.in_port),
-            out: outcome.verdict.out_port().and_then(port),
-            verdict: if matches!(outcome.verdict, Verdict::Forward(_)) { "forward" } else { "drop" },
-            reason: outcome.verdict.drop_reason().map(|reason| reason.name()),
-            answer: answers.to(outcome, port(outcome.in_port).as_deref()),
-            session: outcome.session.map(|session| match session {
-                bulkhead_dataplane::SessionState::New => "new",
-                bulkhead_dataplane::SessionState::Hit => "hit",
-            }),
-            table: table.map(|table| table.name.clone()),
-            rule,
-            rules: table.map(|table| table.tables.rules().len()),
-            match_text: decided.map(|rule| {
-                let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
-                format!("{} {src} -> {dst} {}", rule.action, shown_services(&rule.services))
-            }),
-            attribution: run::attribution(origin.as_ref()),
-            at: positions(pipeline, origin.as_ref()),
-            origin: origin.map(|origin| origin.to_string()),
-        }
-    }
+/// A hop as it is told.
+fn told(pipeline: &Pipeline, fabric: &Fabric, refusing: &Refusing, hop: &Hop) -> Step {
+    let outcome = &hop.outcome;
+    let origin = run::origin(pipeline, outcome.decision);
+    let tables = fabric.tables(&hop.node);
+    let table =
+        outcome.decision.and_then(|decision| decision.table).and_then(|table| tables?.tables.get(table.index()));
+    let rule = outcome.decision.and_then(|Decision { rule, .. }| rule);
+    let port = |port| fabric.port_name(&hop.node, port);
+    let in_port = port(outcome.in_port);
+    let refuses =
+        outcome.decision.and_then(|decision| decision.origin).is_some_and(|origin| refusing.origins.contains(&origin));
+    Step::new(Pass {
+        node: hop.node.clone(),
+        is_reply: hop.reply,
+        outcome,
+        out: outcome.verdict.out_port().and_then(port),
+        answer: step::answer_to(outcome, in_port.as_deref(), refusing.transport, refuses),
+        in_port,
+        table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
+        decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
+        at: positions(pipeline, origin.as_ref()),
+        origin,
+    })
 }
 
 /// Where the policies behind an origin stand: `web.yaml:14`.
@@ -289,7 +252,7 @@ fn write_walk(walk: &Walk, service: &str, out: &mut impl Write) -> io::Result<()
     let (from, to) = (end_text(&walk.from, walk.from_address), end_text(&walk.to, walk.to_address));
     writeln!(out, "{from} -> {to} {service}: {verdict}")?;
     for (at, step) in walk.steps.iter().enumerate() {
-        write_step(at + 1, step, out)?;
+        step.write(at + 1, out)?;
     }
     Ok(())
 }
@@ -298,36 +261,4 @@ fn write_walk(walk: &Walk, service: &str, out: &mut impl Write) -> io::Result<()
 fn end_text(name: &str, address: IpAddr) -> String {
     let text = address.to_string();
     if name == text { text } else { format!("{} ({text})", printable(name)) }
-}
-
-fn write_step(number: usize, step: &Step, out: &mut impl Write) -> io::Result<()> {
-    let name = |port: &Option<Arc<str>>| port.as_deref().map_or_else(|| "nowhere".into(), printable);
-    let node = if step.node.is_empty() { "unbound pods".into() } else { format!("node {}", printable(&step.node)) };
-    let what = if step.packet == "reply" { "the reply" } else { "the first packet" };
-    write!(out, "\n{number}. {node}: {what} comes in from {}", name(&step.in_port))?;
-    match step.reason {
-        None => writeln!(out, " and leaves to {}", name(&step.out))?,
-        Some(reason) => writeln!(out, " and is dropped: {reason}")?,
-    }
-    match step.answer {
-        None => {}
-        Some("tcp_reset") => writeln!(out, "   the sender is told by a TCP reset (bulkhead.dev/denied: refuse)")?,
-        Some(_) => writeln!(out, "   the sender is told by an ICMP error (bulkhead.dev/denied: refuse)")?,
-    }
-    if step.session == Some("hit") {
-        return writeln!(out, "   it belongs to the session of the first packet; no table is consulted");
-    }
-    if let (Some(table), Some(rule), Some(rules)) = (&step.table, step.rule, step.rules) {
-        writeln!(out, "   table {}, rule {rule} (counted from 0) of {rules}", printable(table))?;
-    }
-    if let Some(text) = &step.match_text {
-        writeln!(out, "   {text}")?;
-    }
-    if let Some(origin) = &step.origin {
-        writeln!(out, "   because: {}", printable(origin))?;
-    }
-    for place in &step.at {
-        writeln!(out, "     {}", printable(place))?;
-    }
-    Ok(())
 }

@@ -110,11 +110,45 @@ pub struct Hop {
     pub outcome: Outcome,
 }
 
+/// A worker that judges packets that nobody has sent.
+pub(crate) struct Judge(Worker);
+
+impl Judge {
+    pub(crate) fn new() -> Self {
+        let sessions = SessionConfig { capacity: PROBE_SESSIONS, ..SessionConfig::default() };
+        Self(Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() }))
+    }
+
+    /// What becomes of an IP packet that comes in on this port. Replies need the sessions of the first packets that were judged before.
+    pub(crate) fn judge(&mut self, snapshot: &Snapshot, in_port: PortId, packet: &[u8]) -> Outcome {
+        let packet = Packet { frame: packet, wire_len: packet.len(), link: LinkType::Raw, in_port, time: 0 };
+        let mut outcomes = [Outcome::UNJUDGED];
+        self.0.process(snapshot, &[packet], &mut outcomes);
+        let [outcome] = outcomes;
+        outcome
+    }
+
+    /// Forgets all sessions.
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// The conversation that is tried out to learn whether one to this port is allowed.
+pub(crate) const fn probe(src: IpAddr, dst: IpAddr, port: PortProtocol) -> Probe {
+    let kind = match port.transport {
+        Transport::Tcp => ProbeKind::Tcp,
+        Transport::Udp => ProbeKind::Udp,
+        Transport::Sctp => ProbeKind::Sctp,
+    };
+    Probe { src, dst, kind, sport: PROBE_SOURCE_PORT, dport: port.port }
+}
+
 /// The vswitch of one node.
 struct Vswitch {
     tables: Arc<NodeTables>,
     snapshot: Snapshot,
-    worker: Worker,
+    judge: Judge,
 }
 
 /// See the module.
@@ -131,9 +165,7 @@ impl Fabric {
         let mut nodes = BTreeMap::new();
         for tables in pipeline.all_node_tables() {
             let snapshot = run::snapshot(&tables)?;
-            let sessions = SessionConfig { capacity: PROBE_SESSIONS, ..SessionConfig::default() };
-            let worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
-            nodes.insert(tables.node.clone(), Vswitch { tables, snapshot, worker });
+            nodes.insert(tables.node.clone(), Vswitch { tables, snapshot, judge: Judge::new() });
         }
         Ok(Self { nodes })
     }
@@ -161,20 +193,10 @@ impl Fabric {
     /// # Errors
     /// When neither end is a pod, when the ends' families differ, or when a pod's node has no tables.
     pub fn walk(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Vec<Hop>> {
-        let probe = Probe {
-            src: from.address(),
-            dst: to.address(),
-            kind: match port.transport {
-                Transport::Tcp => ProbeKind::Tcp,
-                Transport::Udp => ProbeKind::Udp,
-                Transport::Sctp => ProbeKind::Sctp,
-            },
-            sport: PROBE_SOURCE_PORT,
-            dport: port.port,
-        };
+        let probe = probe(from.address(), to.address(), port);
         for node in from.node().into_iter().chain(to.node()) {
             let vswitch = self.nodes.get_mut(node).with_context(|| format!("no tables for node `{node}`"))?;
-            vswitch.worker.clear();
+            vswitch.judge.clear();
         }
         let mut hops = Vec::with_capacity(4);
         self.pass(from, to, &probe.request()?, false, &mut hops)?;
@@ -221,10 +243,7 @@ impl Fabric {
             PortKind::Uplink => vswitch.snapshot.uplink(),
         };
         let in_port = in_port.with_context(|| format!("node {node} has no port for {from}"))?;
-        let packet = Packet { frame, wire_len: frame.len(), link: LinkType::Raw, in_port, time: 0 };
-        let mut outcomes = [Outcome::UNJUDGED];
-        vswitch.worker.process(&vswitch.snapshot, &[packet], &mut outcomes);
-        let [outcome] = outcomes;
+        let outcome = vswitch.judge.judge(&vswitch.snapshot, in_port, frame);
         let out = outcome.verdict.out_port().and_then(|port| vswitch.snapshot.port(port)).map(|port| port.kind);
         hops.push(Hop { node: node.clone(), reply, outcome });
         Ok(out)

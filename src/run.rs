@@ -1,5 +1,6 @@
 //! The wiring: the only place that sees all three crates.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -246,7 +247,8 @@ pub(crate) fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
 }
 
 /// What a verdict rests on, in the user's terms.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Attribution {
     /// The policy rule that decided.
     pub policy: Option<PolicyRef>,
@@ -258,18 +260,18 @@ pub struct Attribution {
     pub isolated_by: Vec<PolicyRef>,
     /// For traffic that no policy may forbid: `own_node`, `own_pod`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exempt: Option<&'static str>,
+    pub exempt: Option<Cow<'static, str>>,
 }
 
 /// A policy, or one of its rules.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PolicyRef {
     /// The policy's namespace.
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
     /// Which of its lists.
-    pub direction: &'static str,
+    pub direction: Cow<'static, str>,
     /// The rule's position in that list, from 0; none where the whole policy is meant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
@@ -277,21 +279,21 @@ pub struct PolicyRef {
 
 impl PolicyRef {
     fn new(policy: &ObjectName, direction: &'static str, rule: Option<usize>) -> Self {
-        Self { namespace: policy.namespace.clone(), name: policy.name.clone(), direction, rule }
+        Self { namespace: policy.namespace.clone(), name: policy.name.clone(), direction: direction.into(), rule }
     }
 }
 
 /// A rule of a cluster policy.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClusterPolicyRef {
     /// `Admin` or `Baseline`.
-    pub tier: &'static str,
+    pub tier: Cow<'static, str>,
     /// The policy's kind.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// Its name.
     pub name: Arc<str>,
     /// Which of its lists.
-    pub direction: &'static str,
+    pub direction: Cow<'static, str>,
     /// The rule's position in that list, from 0.
     pub rule: usize,
     /// The rule's name where it has one.
@@ -312,17 +314,17 @@ pub fn attribution(origin: Option<&Origin>) -> Attribution {
         },
         Some(Origin::ClusterPolicy { tier, policy, direction, rule, rule_name }) => Attribution {
             cluster_policy: Some(ClusterPolicyRef {
-                tier: tier.name(),
-                kind: policy.kind.name(),
+                tier: tier.name().into(),
+                kind: policy.kind.name().into(),
                 name: policy.name.clone(),
-                direction: direction.name(),
+                direction: direction.name().into(),
                 rule: *rule,
                 rule_name: rule_name.clone(),
             }),
             ..Attribution::default()
         },
-        Some(Origin::OwnNode) => Attribution { exempt: Some("own_node"), ..Attribution::default() },
-        Some(Origin::OwnPod) => Attribution { exempt: Some("own_pod"), ..Attribution::default() },
+        Some(Origin::OwnNode) => Attribution { exempt: Some("own_node".into()), ..Attribution::default() },
+        Some(Origin::OwnPod) => Attribution { exempt: Some("own_pod".into()), ..Attribution::default() },
         Some(Origin::NotIsolated(_)) | None => Attribution::default(),
     }
 }

@@ -71,7 +71,7 @@ fn help(error: &io::Error) -> &'static str {
 ///
 /// # Errors
 /// When none answers, with the remedy; or what it says is wrong.
-pub(super) fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<T> {
+pub(crate) fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<T> {
     let answer = exchange(socket, request, PATIENCE)?;
     serde_json::from_value(answer).with_context(|| format!("the answer of {} is not understood", socket.display()))
 }

@@ -6,6 +6,7 @@
 //! ```
 
 mod added_ports;
+mod explanation;
 
 use std::net::IpAddr;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
+pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 
 /// The version of the protocol.
 pub(crate) const VERSION: u64 = 1;
@@ -34,6 +36,8 @@ pub(crate) enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
+    /// What would become of a connection.
+    Explain(Connection),
     /// Sessions, some of them.
     Sessions(SessionFilter),
     /// End the sessions that match; all without a filter. The limit does not count.

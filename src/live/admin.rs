@@ -18,6 +18,7 @@
 
 mod answers;
 mod connections;
+mod explain;
 mod http;
 mod metrics;
 mod sessions;

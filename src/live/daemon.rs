@@ -156,7 +156,8 @@ impl Daemon {
         };
         let ports = ports::start(registry, port_file, others, (tell_ports.clone(), port_events))?;
         let reading = capture.as_ref().map(Capture::reading);
-        let observer = Observer::new(about, Arc::clone(&composer), &vswitch, interfaces.asker(), reading);
+        let observer =
+            Observer::new(about, Arc::clone(&composer), &vswitch, interfaces.asker(), reading, policy.names());
         let admin = admin::start(&config.admin, observer.clone(), tell, tell_ports)?;
         Ok(Self {
             config,

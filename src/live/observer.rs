@@ -8,14 +8,17 @@
 //! **Invariant.** To observe changes nothing, and nothing that enforces waits for it. Only [`Observer::end_sessions`] changes something.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use bulkhead_control::object::PodName;
 use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
 use bulkhead_dataplane::{SessionInfo, SessionSelector, Snapshot};
+use crossbeam_channel::RecvTimeoutError;
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -23,6 +26,7 @@ use super::capture::{CaptureCounters, Reading as CaptureReading};
 use super::composer::{Composer, Enforced};
 use super::interfaces::thread::{Asker, Report};
 use super::origins::SharedOrigins;
+use super::policy::Names;
 use super::state::{StateCounters, StateCounts};
 use super::summary::Summary;
 
@@ -35,6 +39,7 @@ pub(super) struct Observer {
     vswitch: Weak<Vswitch>,
     interfaces: Asker,
     capture: Option<CaptureReading>,
+    names: Names,
 }
 
 /// What does not change, and what it is read from.
@@ -85,8 +90,9 @@ impl Observer {
         vswitch: &Arc<Vswitch>,
         interfaces: Asker,
         capture: Option<CaptureReading>,
+        names: Names,
     ) -> Self {
-        Self { about: Arc::new(about), composer, vswitch: Arc::downgrade(vswitch), interfaces, capture }
+        Self { about: Arc::new(about), composer, vswitch: Arc::downgrade(vswitch), interfaces, capture, names }
     }
 
     /// Asks everybody. Waits for their answers, some milliseconds when all is well, a few seconds at most.
@@ -137,6 +143,16 @@ impl Observer {
         // Afterwards: what a worker adds from now on is of sessions that are there.
         self.composer.end_flows_of_sessions(ports);
         answered
+    }
+
+    /// The addresses of a pod of the state, none when there is no such pod. An error when the policy thread is busy for longer than
+    /// `patience`.
+    pub(super) fn addresses_of(
+        &self,
+        pod: &PodName,
+        patience: Duration,
+    ) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
+        self.names.addresses(pod, patience)
     }
 
     /// What is in force now.

@@ -5,13 +5,14 @@
 //! else waits for it: interfaces are attached to, held closed and opened with the policy that was in force before.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::object::PodName;
-use crossbeam_channel::{Receiver, Sender, never, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
 
 use super::composer::{Composer, Policy};
 use super::daemon::Notice;
@@ -19,11 +20,39 @@ use super::own_addresses;
 use super::ports::{Attach, Event};
 use super::state::LiveState;
 
+/// Asks the thread which addresses a pod of the state has.
+#[derive(Clone)]
+pub(super) struct Names(Sender<Lookup>);
+
+impl Names {
+    /// The addresses, none when the state has no such pod. An error when the thread is busy for longer than `patience`.
+    pub(super) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        // An error means that it is dead: then nobody answers.
+        let _ = self.0.send(Lookup { pod: pod.clone(), reply });
+        answer.recv_timeout(patience)
+    }
+}
+
+/// See [`Names`].
+struct Lookup {
+    pod: PodName,
+    reply: Sender<Option<Vec<IpAddr>>>,
+}
+
+/// What the thread is told and asked.
+struct Inbox {
+    look: Receiver<()>,
+    attached: Receiver<Attach>,
+    lookups: Receiver<Lookup>,
+}
+
 /// The thread as others see it. It ends when this is dropped, or when it is done with a file that it waits for: nobody waits
 /// for it.
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,
+    names: Names,
     thread: JoinHandle<()>,
 }
 
@@ -37,6 +66,11 @@ impl Handle {
     /// For the thread that says which pods are attached.
     pub(super) fn attach(&self) -> Sender<Attach> {
         self.attach.clone()
+    }
+
+    /// For whoever needs the addresses of pods.
+    pub(super) fn names(&self) -> Names {
+        self.names.clone()
     }
 
     /// Whether it has ended though nobody has stopped it: a fault of the program.
@@ -57,10 +91,12 @@ pub(super) fn start(
 ) -> std::io::Result<Handle> {
     let (look, asked) = crossbeam_channel::bounded(1);
     let (attach, attached) = crossbeam_channel::unbounded();
+    let (names, lookups) = crossbeam_channel::unbounded();
     let known = Known { ports, change: 0, told: None };
-    let follow = move || follow(state, &composer, (&asked, &attached), &notices, known);
+    let inbox = Inbox { look: asked, attached, lookups };
+    let follow = move || follow(state, &composer, &inbox, &notices, known);
     let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
-    Ok(Handle { look, attach, thread })
+    Ok(Handle { look, attach, names: Names(names), thread })
 }
 
 /// What the thread that says which pods are attached is told of them.
@@ -84,13 +120,7 @@ impl Known {
     }
 }
 
-fn follow(
-    mut state: LiveState,
-    composer: &Composer,
-    (asked, attached): (&Receiver<()>, &Receiver<Attach>),
-    notices: &Sender<Notice>,
-    mut known: Known,
-) {
+fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Sender<Notice>, mut known: Known) {
     let (mut addresses, mut server) = (own_addresses::changes(), state.notices());
     // What has changed between the first reading and now.
     let mut renumbered = true;
@@ -98,12 +128,19 @@ fn follow(
         let next_look = state.next_look().saturating_duration_since(Instant::now());
         let mut attach = None;
         select! {
-            recv(asked) -> asked => match asked {
+            recv(inbox.look) -> asked => match asked {
                 Ok(()) => state.hurry(),
                 Err(_) => return,
             },
             // Of many changes the last one says it all. Without the thread that tells them the process ends.
-            recv(attached) -> told => attach = told.ok().map(|told| attached.try_iter().last().unwrap_or(told)),
+            recv(inbox.attached) -> told => attach = told.ok().map(|told| inbox.attached.try_iter().last().unwrap_or(told)),
+            recv(inbox.lookups) -> asked => {
+                if let Ok(Lookup { pod, reply }) = asked {
+                    // Whoever has asked may have given up.
+                    let _ = reply.send(state.addresses_of(&pod));
+                }
+                continue;
+            },
             recv(addresses) -> told => match told {
                 Ok(()) => renumbered = true,
                 Err(_) => addresses = never(),

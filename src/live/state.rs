@@ -300,6 +300,13 @@ impl LiveState {
         self.pipeline.standings()
     }
 
+    /// The addresses of a pod that has not ended, none when there is no such pod.
+    pub(super) fn addresses_of(&self, name: &PodName) -> Option<Vec<IpAddr>> {
+        let cache = self.pipeline.cache();
+        let pod = cache.pod(cache.pod_key(name)?)?;
+        (!pod.finished).then(|| pod.addresses.to_vec())
+    }
+
     /// Tells these, but for those that were told of the last state, or of this one.
     fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
         findings.difference(&self.told).for_each(tell);

@@ -1,15 +1,16 @@
 //! From what is so to what is answered.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bulkhead_classifier::Rule;
 use bulkhead_dataplane::{PortId, PortKind, Snapshot};
 use serde_json::Value;
 
-use super::{Shared, sessions};
+use super::{Shared, explain, sessions};
 use crate::admin::{
-    DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, Request,
-    SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
+    Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals,
+    Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
 };
 use crate::compile::{shown_addresses, shown_services};
 use crate::live::daemon::Notice;
@@ -27,6 +28,7 @@ pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, F
         Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
         Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
+        Request::Explain(asked) => return explained(asked, shared).await,
         Request::Sessions(filter) => {
             // One list at a time: whoever asks how the vswitch is does not wait for more than that.
             let _turn = shared.listing.lock().await;
@@ -52,6 +54,36 @@ pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, F
         }
     };
     value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))
+}
+
+/// How long a name that is not this node's is asked for. The policy thread is busy for some milliseconds, with a large state for seconds.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure> {
+    let now = shared.observe().await;
+    // One at a time, as with lists of sessions: names may have to be waited for.
+    let _turn = shared.listing.lock().await;
+    let observer = shared.observer.clone();
+    let explain = move || {
+        // What is in force may be newer than what was observed.
+        let snapshot = observer.snapshot();
+        let node = explain::Node {
+            name: now.about.node.clone(),
+            snapshot: &snapshot,
+            origins: observer.origins(),
+            ports: &now.interfaces.ports,
+            is_denying: now.enforced.is_denying,
+        };
+        explain::explain(&node, &asked, |pod| {
+            observer.addresses_of(pod, PATIENCE).map_err(|_| {
+                let help = "a new state is being compiled: ask again, or name the pod's address";
+                Failure::new("no_answer", format!("cannot look up the addresses of {pod}"), help)
+            })
+        })
+    };
+    let internal = |error: &dyn std::fmt::Display| Failure::new("internal", error.to_string(), "report it");
+    let explained = tokio::task::spawn_blocking(explain).await.map_err(|error| internal(&error))??;
+    serde_json::to_value(explained).map_err(|error| internal(&error))
 }
 
 fn status(now: &Observation) -> Status {

@@ -1,0 +1,73 @@
+//! The answer of a running vswitch.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::end_text;
+use crate::admin::{Connection, Explanation, LiveWalk, Request, ask};
+use crate::args::{EndName, Explain, Format};
+use crate::output::printable;
+
+pub(super) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
+    let name = |end: &EndName| match end {
+        EndName::Pod(name) => name.to_string(),
+        EndName::Address(address) => address.to_string(),
+    };
+    let service = format!("{}/{}", args.port.port, args.port.transport);
+    let asked = Connection { from: name(&args.from), to: name(&args.to), port: service.clone() };
+    let answer: Value = ask(&args.socket, &Request::Explain(asked))?;
+    let told: Explanation = serde_json::from_value(answer.clone())?;
+    let mut out = io::stdout().lock();
+    match args.output {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &answer)?;
+            writeln!(out)?;
+        }
+        Format::Text => write(&told, &service, &mut out)?,
+    }
+    let is_allowed = told.walks.iter().all(|walk| walk.verdict == "allow");
+    Ok(ExitCode::from(u8::from(!is_allowed)))
+}
+
+fn write(told: &Explanation, service: &str, out: &mut impl Write) -> io::Result<()> {
+    let node = printable(&told.node);
+    for (at, walk) in told.walks.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        let LiveWalk { from, from_address, to, to_address, verdict, judged_elsewhere, steps, not_open } = walk;
+        let (from, to, verdict) =
+            (end_text(from, *from_address), end_text(to, *to_address), printable(verdict).to_uppercase());
+        writeln!(
+            out,
+            "{from} -> {to} {service}: {verdict}, as node {node} enforces now (generation {})",
+            told.generation
+        )?;
+        if told.denying {
+            writeln!(
+                out,
+                "there is no state to judge by, so nothing passes but the node's own traffic; `bulkhead status` says why"
+            )?;
+        }
+        for port in not_open {
+            let why: Cow<'_, str> = match &port.why {
+                Some(why) => format!(": {}", printable(why.lines().next().unwrap_or_default())).into(),
+                None => "".into(),
+            };
+            writeln!(out, "port {} is {}{why}", printable(&port.port), printable(&port.state))?;
+        }
+        for (number, step) in (1..).zip(steps) {
+            step.write(number, out)?;
+        }
+        if *judged_elsewhere && verdict == "ALLOW" {
+            writeln!(
+                out,
+                "\nThe other end is not on this node. If it is a pod, the vswitch of its node judges as well: ask there, too."
+            )?;
+        }
+    }
+    Ok(())
+}

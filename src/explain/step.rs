@@ -1,0 +1,149 @@
+//! A packet's pass through one vswitch, as it is told to programs and to people.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use bulkhead_classifier::Rule;
+use bulkhead_control::object::Transport;
+use bulkhead_control::origin::Origin;
+use bulkhead_dataplane::{DropReason, Outcome, SessionState, Verdict};
+use serde::{Deserialize, Serialize};
+
+use crate::compile::{shown_addresses, shown_services};
+use crate::output::printable;
+use crate::run::{self, Attribution};
+
+/// One pass through a vswitch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Step {
+    /// The vswitch's node.
+    pub(crate) node: Arc<str>,
+    /// `first` or `reply`.
+    packet: Cow<'static, str>,
+    /// The port where it comes in.
+    #[serde(rename = "in")]
+    in_port: Option<Arc<str>>,
+    /// The port where it leaves.
+    out: Option<Arc<str>>,
+    /// `forward` or `drop`.
+    verdict: Cow<'static, str>,
+    /// Why it is dropped.
+    reason: Option<Cow<'static, str>>,
+    /// What the sender is told when it is dropped: `tcp_reset`, `icmp_prohibited`, or nothing.
+    answer: Option<Cow<'static, str>>,
+    /// `new` or `hit`.
+    session: Option<Cow<'static, str>>,
+    /// The table that decided.
+    table: Option<Arc<str>>,
+    /// Its rule that matched, from 0.
+    rule: Option<u32>,
+    /// How many it has.
+    rules: Option<usize>,
+    /// The rule.
+    match_text: Option<String>,
+    #[serde(flatten)]
+    attribution: Attribution,
+    /// Whose rule it is.
+    origin: Option<String>,
+    /// Where the policies stand; of a running vswitch it is not known.
+    #[serde(default)]
+    at: Vec<String>,
+}
+
+/// What a vswitch did with a packet, and the names of what took part in it.
+#[derive(Debug)]
+pub(crate) struct Pass<'a> {
+    /// The vswitch's node.
+    pub(crate) node: Arc<str>,
+    /// Whether the packet is the reply.
+    pub(crate) is_reply: bool,
+    /// What was done.
+    pub(crate) outcome: &'a Outcome,
+    /// The port where it came in.
+    pub(crate) in_port: Option<Arc<str>>,
+    /// The port where it leaves.
+    pub(crate) out: Option<Arc<str>>,
+    /// The table that decided, and the number of its rules.
+    pub(crate) table: Option<(Arc<str>, usize)>,
+    /// The rule that matched.
+    pub(crate) decided: Option<Rule>,
+    /// Whose it is.
+    pub(crate) origin: Option<Origin>,
+    /// What the sender is told.
+    pub(crate) answer: Option<&'static str>,
+    /// Where the policies stand.
+    pub(crate) at: Vec<String>,
+}
+
+impl Step {
+    pub(crate) fn new(pass: Pass<'_>) -> Self {
+        let Pass { node, is_reply, outcome, in_port, out, table, decided, origin, answer, at } = pass;
+        Self {
+            node,
+            packet: if is_reply { "reply" } else { "first" }.into(),
+            in_port,
+            out,
+            verdict: if matches!(outcome.verdict, Verdict::Forward(_)) { "forward" } else { "drop" }.into(),
+            reason: outcome.verdict.drop_reason().map(|reason| reason.name().into()),
+            answer: answer.map(Into::into),
+            session: outcome.session.map(|session| match session {
+                SessionState::New => "new".into(),
+                SessionState::Hit => "hit".into(),
+            }),
+            rule: outcome.decision.and_then(|decision| decision.rule),
+            rules: table.as_ref().map(|(_, rules)| *rules),
+            table: table.map(|(name, _)| name),
+            match_text: decided.map(|rule| {
+                let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
+                format!("{} {src} -> {dst} {}", rule.action, shown_services(&rule.services))
+            }),
+            attribution: run::attribution(origin.as_ref()),
+            at,
+            origin: origin.map(|origin| origin.to_string()),
+        }
+    }
+
+    /// Writes it for people, as the step of this number.
+    pub(crate) fn write(&self, number: usize, out: &mut impl Write) -> io::Result<()> {
+        let name = |port: &Option<Arc<str>>| port.as_deref().map_or_else(|| "nowhere".into(), printable);
+        let node = if self.node.is_empty() { "unbound pods".into() } else { format!("node {}", printable(&self.node)) };
+        let what = if self.packet == "reply" { "the reply" } else { "the first packet" };
+        write!(out, "\n{number}. {node}: {what} comes in from {}", name(&self.in_port))?;
+        match &self.reason {
+            None => writeln!(out, " and leaves to {}", name(&self.out))?,
+            Some(reason) => writeln!(out, " and is dropped: {reason}")?,
+        }
+        match self.answer.as_deref() {
+            None => {}
+            Some("tcp_reset") => writeln!(out, "   the sender is told by a TCP reset (bulkhead.dev/denied: refuse)")?,
+            Some(_) => writeln!(out, "   the sender is told by an ICMP error (bulkhead.dev/denied: refuse)")?,
+        }
+        if self.session.as_deref() == Some("hit") {
+            return writeln!(out, "   it belongs to the session of the first packet; no table is consulted");
+        }
+        if let (Some(table), Some(rule), Some(rules)) = (&self.table, self.rule, self.rules) {
+            writeln!(out, "   table {}, rule {rule} (counted from 0) of {rules}", printable(table))?;
+        }
+        if let Some(text) = &self.match_text {
+            writeln!(out, "   {text}")?;
+        }
+        if let Some(origin) = &self.origin {
+            writeln!(out, "   because: {}", printable(origin))?;
+        }
+        self.at.iter().try_for_each(|place| writeln!(out, "     {}", printable(place)))
+    }
+}
+
+/// What the sender of a packet is told of its end, when its rule `refuses`. None for what is dropped in silence: everything that came
+/// in from the uplink, and what no rule has denied.
+pub(crate) fn answer_to(
+    outcome: &Outcome,
+    in_port: Option<&str>,
+    transport: Transport,
+    refuses: bool,
+) -> Option<&'static str> {
+    let is_denied = outcome.verdict.drop_reason() == Some(DropReason::PolicyDenied);
+    let how = if transport == Transport::Tcp { "tcp_reset" } else { "icmp_prohibited" };
+    (is_denied && in_port != Some("uplink") && refuses).then_some(how)
+}

@@ -1,0 +1,196 @@
+//! What the vswitch would do with a connection: its first packet and the reply, judged by the snapshot in force.
+//!
+//! A worker of its own judges them, which has the workers' code and none of their sessions: the answer is what a new connection gets,
+//! and the workers notice nothing. Ends are found in the snapshot; only pods of other nodes are asked of the policy thread, which is
+//! given some time, as it may be compiling.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::object::PodName;
+use bulkhead_dataplane::{PortId, PortKind, Snapshot, TableId, Verdict};
+
+use crate::admin::{Connection, Explanation, Failure, LiveWalk, NotOpen};
+use crate::args::{EndName, PortProtocol};
+use crate::explain::step::{Pass, Step, answer_to};
+use crate::fabric::{Judge, probe};
+use crate::live::interfaces::{PortState, PortStatus};
+use crate::live::origins::SharedOrigins;
+
+/// What is judged by.
+pub(super) struct Node<'a> {
+    pub(super) name: Arc<str>,
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) origins: &'a SharedOrigins,
+    pub(super) ports: &'a [PortStatus],
+    pub(super) is_denying: bool,
+}
+
+/// One end.
+struct End {
+    /// As it was asked for, or the port that has its address.
+    name: String,
+    address: IpAddr,
+    /// The port behind which it is.
+    port: PortId,
+    is_here: bool,
+}
+
+/// Answers. `addresses_of` are those of a pod of the state, none when there is no such pod.
+///
+/// # Errors
+/// When an end is not known, or neither is on this node.
+pub(super) fn explain(
+    node: &Node<'_>,
+    asked: &Connection,
+    addresses_of: impl Fn(&PodName) -> Result<Option<Vec<IpAddr>>, Failure>,
+) -> Result<Explanation, Failure> {
+    let port: PortProtocol = parsed(&asked.port)?;
+    let ends = |name: &str| ends(node.snapshot, name, &addresses_of);
+    let (sources, destinations) = (ends(&asked.from)?, ends(&asked.to)?);
+    let mut walks = Vec::new();
+    for from in &sources {
+        for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
+            if from.address == to.address {
+                let message = format!("{} is both ends", from.address);
+                return Err(Failure::new("malformed", message, "such traffic never leaves the pod or node"));
+            }
+            walks.push(node.walk(from, to, port)?);
+        }
+    }
+    if walks.is_empty() {
+        let help = "give an address of the other end's family";
+        return Err(Failure::new("malformed", "the two ends have no address family in common", help));
+    }
+    let (name, generation) = (node.name.clone(), node.snapshot.generation());
+    Ok(Explanation { node: name, generation, denying: node.is_denying, walks })
+}
+
+fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|error: String| Failure::new("malformed", error, "docs/admin.md describes the requests"))
+}
+
+/// The ends that a name stands for: one for each address.
+fn ends(
+    snapshot: &Snapshot,
+    name: &str,
+    addresses_of: impl Fn(&PodName) -> Result<Option<Vec<IpAddr>>, Failure>,
+) -> Result<Vec<End>, Failure> {
+    let addresses = match parsed(name)? {
+        EndName::Address(address) => vec![address],
+        EndName::Pod(pod) => {
+            let own = snapshot.port_named(name).and_then(|id| snapshot.port(id)).map(|port| port.addresses.clone());
+            let known = match own {
+                Some(addresses) if !addresses.is_empty() => Some(addresses),
+                _ => addresses_of(&pod)?,
+            };
+            let help = "bulkhead ports lists this node's pods; `bulkhead status` tells whether there is a state";
+            let known =
+                known.ok_or_else(|| Failure::new("unknown_pod", format!("the state has no pod {name}"), help))?;
+            if known.is_empty() {
+                let help =
+                    "it is starting, or another pod has what its object says; `bulkhead status` counts such pods";
+                return Err(Failure::new("unknown_pod", format!("pod {name} has no address"), help));
+            }
+            known
+        }
+    };
+    addresses.into_iter().map(|address| end(snapshot, name, address)).collect()
+}
+
+fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure> {
+    let owner = snapshot.owner(address);
+    let port = owner.or(snapshot.uplink()).ok_or_else(|| {
+        Failure::new(
+            "no_port",
+            format!("nothing leads to {address}: the node has no uplink"),
+            "name a pod of this node",
+        )
+    })?;
+    let named = || owner.and_then(|id| snapshot.port(id)).map_or_else(|| name.to_owned(), |port| port.name.to_string());
+    let name = if name.contains('/') { name.to_owned() } else { named() };
+    Ok(End { name, address, port, is_here: owner.is_some() })
+}
+
+impl Node<'_> {
+    fn walk(&self, from: &End, to: &End, service: PortProtocol) -> Result<LiveWalk, Failure> {
+        if !from.is_here && !to.is_here {
+            let message = format!("neither {} nor {} is on node {}", from.name, to.name, self.name);
+            return Err(Failure::new("not_here", message, "ask the vswitch of a node where one of them is"));
+        }
+        let probe = probe(from.address, to.address, service);
+        let packets = probe.request().and_then(|first| Ok([first, probe.reply()?]));
+        let packets = packets.map_err(|error| Failure::new("malformed", error.to_string(), ""))?;
+        let not_open: Vec<NotOpen> = [from.port, to.port].into_iter().filter_map(|port| self.not_open(port)).collect();
+        let (mut judge, mut steps, mut has_passed) = (Judge::new(), Vec::new(), false);
+        for (is_reply, (end, packet)) in [(false, (from, &packets[0])), (true, (to, &packets[1]))] {
+            let outcome = judge.judge(self.snapshot, end.port, packet);
+            steps.push(self.step(is_reply, &outcome, service));
+            has_passed = matches!(outcome.verdict, Verdict::Forward(_));
+            if !has_passed {
+                break;
+            }
+        }
+        let is_allowed = has_passed && not_open.is_empty();
+        Ok(LiveWalk {
+            from: from.name.clone(),
+            from_address: from.address,
+            to: to.name.clone(),
+            to_address: to.address,
+            verdict: if is_allowed { "allow" } else { "deny" }.to_owned(),
+            judged_elsewhere: !from.is_here || !to.is_here,
+            steps,
+            not_open,
+        })
+    }
+
+    fn step(&self, is_reply: bool, outcome: &bulkhead_dataplane::Outcome, service: PortProtocol) -> Step {
+        let name = |id| self.snapshot.port(id).map(|port| port.name.clone());
+        let (in_port, out) = (name(outcome.in_port), outcome.verdict.out_port().and_then(name));
+        let id = outcome.decision.and_then(|decision| decision.table);
+        let table = id.and_then(|id| self.snapshot.table(id));
+        let rule = outcome.decision.and_then(|decision| decision.rule);
+        let origin = outcome.decision.and_then(|decision| decision.origin);
+        Step::new(Pass {
+            node: self.name.clone(),
+            is_reply,
+            outcome,
+            answer: answer_to(
+                outcome,
+                in_port.as_deref(),
+                service.transport,
+                origin.is_some_and(|origin| self.snapshot.refuses(origin)),
+            ),
+            in_port,
+            out,
+            table: id.zip(table).map(|(id, table)| (self.table_name(id), table.rules().len())),
+            decided: table.zip(rule).and_then(|(table, rule)| table.rules().get(rule as usize)).cloned(),
+            origin: origin.and_then(|origin| self.origins.get(origin)),
+            at: Vec::new(),
+        })
+    }
+
+    /// A table has the name of a port that has it, as `bulkhead tables` lists them.
+    fn table_name(&self, id: TableId) -> Arc<str> {
+        let port = self.snapshot.ports().iter().find(|port| port.egress == Some(id));
+        port.map_or_else(|| "of no port".into(), |port| port.name.clone())
+    }
+
+    /// What keeps a port from forwarding.
+    fn not_open(&self, id: PortId) -> Option<NotOpen> {
+        let port = self.snapshot.port(id)?;
+        let Some(status) = self.ports.iter().find(|status| status.name == port.name) else {
+            let why = match port.kind {
+                PortKind::Pod => "the configuration has no port for it, and nobody has added one",
+                PortKind::Uplink | PortKind::Host => "the configuration has none",
+            };
+            return Some(NotOpen { port: port.name.clone(), state: "none".to_owned(), why: Some(why.to_owned()) });
+        };
+        let is_open = status.state == PortState::Open;
+        (!is_open).then(|| NotOpen {
+            port: port.name.clone(),
+            state: status.state.name().to_owned(),
+            why: status.why.clone(),
+        })
+    }
+}

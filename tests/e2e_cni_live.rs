@@ -107,6 +107,22 @@ impl Cluster {
     }
 }
 
+/// Ends the test where the plugins of others, or these programs, are missing.
+macro_rules! require_cluster {
+    ($($program:expr),*) => {
+        require!($($program),*);
+        require_plugins!();
+    };
+}
+
+/// A running cluster with one pod.
+fn with_client() -> (Cluster, Sandbox) {
+    let mut cluster = Cluster::new();
+    cluster.start();
+    let client = cluster.create("client", "{app: client}");
+    (cluster, client)
+}
+
 /// A server of UDP datagrams in a pod, and a client that sends exactly one.
 fn one_datagram(from: &Sandbox, to: &Sandbox, port: u16) -> bool {
     let address: SocketAddr = format!("{}:{port}", to.v4()).parse().unwrap();
@@ -167,9 +183,7 @@ const ONLY_BACKENDS: &str = "{podSelector: {matchLabels: {role: db}}, policyType
 
 #[test]
 fn redis_and_dns_between_pods_follow_policy_as_it_changes() {
-    require!("redis-server", "redis-cli", "dnsmasq", "dig", "ping");
-    require_plugins!();
-    only_with_tc!();
+    require_cluster!("redis-server", "redis-cli", "dnsmasq", "dig", "ping");
     let mut cluster = Cluster::new();
     cluster.start();
     let db = cluster.create("db", "{role: db}");
@@ -215,12 +229,8 @@ fn redis_and_dns_between_pods_follow_policy_as_it_changes() {
 
 #[test]
 fn the_first_packet_after_an_add_is_forwarded_and_two_hundred_pods_leave_nothing_behind() {
-    require!();
-    require_plugins!();
-    only_with_tc!();
-    let mut cluster = Cluster::new();
-    cluster.start();
-    let client = cluster.create("client", "{app: client}");
+    require_cluster!();
+    let (mut cluster, client) = with_client();
     let mut times = Vec::new();
     for round in 0..200 {
         let name = format!("pod-{round}");
@@ -243,12 +253,8 @@ fn the_first_packet_after_an_add_is_forwarded_and_two_hundred_pods_leave_nothing
 
 #[test]
 fn twenty_pods_are_added_at_once_and_deleted_at_once() {
-    require!();
-    require_plugins!();
-    only_with_tc!();
-    let mut cluster = Cluster::new();
-    cluster.start();
-    let client = cluster.create("client", "{app: client}");
+    require_cluster!();
+    let (mut cluster, client) = with_client();
     for round in 0..3 {
         let names: Vec<String> = (0..20).map(|number| format!("pod-{round}-{number}")).collect();
         for name in &names {
@@ -280,9 +286,7 @@ fn twenty_pods_are_added_at_once_and_deleted_at_once() {
 
 #[test]
 fn a_pod_that_the_api_does_not_know_yet_is_waited_for_and_then_tried_again() {
-    require!();
-    require_plugins!();
-    only_with_tc!();
+    require_cluster!();
     let mut cluster = Cluster::new();
     cluster.start();
     cluster.runtime.plugins[0]["timeout_seconds"] = 1.into();
@@ -311,9 +315,7 @@ fn a_pod_that_the_api_does_not_know_yet_is_waited_for_and_then_tried_again() {
 
 #[test]
 fn pods_outlive_the_vswitch_and_their_end_while_it_is_away_is_made_up_for() {
-    require!("ping");
-    require_plugins!();
-    only_with_tc!();
+    require_cluster!("ping");
     let mut cluster = Cluster::new();
     cluster.start();
     let [a, b, c] = ["a", "b", "c"].map(|name| cluster.create(name, "{app: x}"));
@@ -344,9 +346,7 @@ fn pods_outlive_the_vswitch_and_their_end_while_it_is_away_is_made_up_for() {
 
 #[test]
 fn pods_of_another_plugin_are_judged_as_well() {
-    require!("ping");
-    require_plugins!();
-    only_with_tc!();
+    require_cluster!("ping");
     let mut cluster = Cluster::new();
     let mut ours = cluster.runtime.plugins.remove(0);
     let mut ipam = ours.as_object_mut().unwrap().shift_remove("ipam").unwrap();

@@ -276,7 +276,8 @@ fn garbage_is_collected_by_the_vswitch_and_by_the_ipam_plugin() {
     assert_eq!(asked.len(), 1);
     assert_eq!(asked[0]["request"], "retain_ports");
     let kept = asked[0]["arguments"]["keep"].as_array().unwrap();
-    assert!(kept.contains(&json!({"container": "c1", "container_interface": "eth0"})), "{kept:?}");
+    assert_eq!(kept, &[json!({"container": "c1", "container_interface": "eth0"})]);
+    assert_eq!(asked[0]["arguments"]["network"], "pods");
 }
 
 #[test]

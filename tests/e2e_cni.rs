@@ -91,6 +91,7 @@ fn a_pod_gets_addresses_routes_and_a_gateway_that_nobody_has_to_ask_for() {
     assert_eq!(asked.len(), 1);
     let arguments = &asked[0]["arguments"];
     assert_eq!((&asked[0]["request"], &arguments["interface"]), (&json!("add_port"), &json!(node_end)));
+    assert_eq!(arguments["network"], "pods");
     assert_eq!((&arguments["pod"], &arguments["container"]), (&json!("default/db"), &json!(pod.id)));
     assert_eq!((&arguments["addresses"], &arguments["container_interface"]), (&json!([v4, v6]), &json!("eth0")));
     assert_eq!((&arguments["netns"], &arguments["timeout_seconds"]), (&json!(pod.path()), &json!(20)));
@@ -363,7 +364,8 @@ fn garbage_is_what_the_runtime_does_not_know_on_this_network() {
         .iter()
         .map(|key| key["container"].as_str().unwrap())
         .collect();
-    assert_eq!((&asked[0]["request"], keep), (&json!("retain_ports"), [&*kept.id, &*other.id].into()));
+    assert_eq!((&asked[0]["request"], keep), (&json!("retain_ports"), [&*kept.id].into()));
+    assert_eq!(asked[0]["arguments"]["network"], "pods", "ports of other networks are not meant");
 }
 
 #[test]

@@ -359,6 +359,18 @@ fn pods_of_another_plugin_are_judged_as_well() {
     cluster.apply(&policy("closed", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"));
     assert!(!a.pings(&b.v4()) && b.pings(&a.v4()));
     assert_eq!(cluster.runtime.check(&a), Ok(()));
+    // The garbage of another network is nobody's here, also where the interfaces are another plugin's.
+    let mut conf = cluster.runtime.plugins[1].clone();
+    conf["cniVersion"] = "1.1.0".into();
+    conf["cni.dev/valid-attachments"] = serde_json::json!([]);
+    cluster.runtime.network = "storage".to_owned();
+    assert_eq!(cluster.runtime.run("GC", &a, &conf), Ok(Value::Null));
+    cluster.runtime.network = "pods".to_owned();
+    assert!(cluster.port("default/a").is_some() && cluster.port("default/b").is_some());
+    conf["cni.dev/valid-attachments"] = serde_json::json!([{"containerID": a.id, "ifname": "eth0"}]);
+    assert_eq!(cluster.runtime.run("GC", &a, &conf), Ok(Value::Null));
+    eventually("its port is gone", || cluster.port("default/b").is_none());
+    assert!(cluster.port("default/a").is_some());
     cluster.delete(&a);
     cluster.delete(&b);
     eventually("their ports are gone", || cluster.ports().iter().all(|port| port["kind"] != "pod"));

@@ -50,10 +50,13 @@ pub(crate) enum Request {
     RemovePort(PortKey),
     /// How an added port is.
     CheckPort(PortKey),
-    /// Remove all added ports but these.
+    /// Remove all added ports, or those of one network, but these.
     RetainPorts {
         /// Those that stay.
         keep: Vec<PortKey>,
+        /// The network whose ports are meant; without it, those of all networks and of none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        network: Option<String>,
     },
 }
 
@@ -409,7 +412,8 @@ mod tests {
         assert_eq!((added.timeout_seconds, added.addresses.len(), added.mac), (20, 0, None));
         assert_eq!(code(&least.replace("\"pod\"", "\"pods\"")), "malformed");
         let keep = r#"{"version":1,"request":"retain_ports","arguments":{"keep":[]}}"#;
-        assert_eq!(read_request(keep.as_bytes()).unwrap(), Request::RetainPorts { keep: Vec::new() });
+        let all = Request::RetainPorts { keep: Vec::new(), network: None };
+        assert_eq!(read_request(keep.as_bytes()).unwrap(), all);
         assert_eq!(code(r#"{"version":1,"request":"retain_ports","arguments":{}}"#), "malformed", "not: keep nothing");
     }
 

@@ -140,6 +140,7 @@ impl Port<'_> {
         let port = AddPort {
             container: attachment.container.clone(),
             container_interface: attachment.interface.clone(),
+            network: Some(attachment.network.clone()),
             pod: self.pod.clone(),
             pod_uid: self.uid.clone(),
             interface: interface.to_owned(),

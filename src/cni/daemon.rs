@@ -72,9 +72,10 @@ impl Daemon<'_> {
         self.ask(&Request::CheckPort(key))
     }
 
-    /// Has the vswitch forget all added ports but these.
-    pub(super) fn retain_ports(&self, keep: Vec<PortKey>) -> Result<(), AskError> {
-        exchange(self.socket, &Request::RetainPorts { keep }, PROMPT).map(drop)
+    /// Has the vswitch forget all added ports of a network but these.
+    pub(super) fn retain_ports(&self, network: &str, keep: Vec<PortKey>) -> Result<(), AskError> {
+        let request = Request::RetainPorts { keep, network: Some(network.to_owned()) };
+        exchange(self.socket, &request, PROMPT).map(drop)
     }
 
     /// How the vswitch is.

@@ -51,16 +51,12 @@ pub(super) fn gc(call: &Call) -> Result<(), Error> {
             interface: valid.interface.clone(),
         })
         .collect();
-    let others = remove_stale(&conf.network, &valid);
-    // Ports do not know their network. Where those of other networks are not known, no port is removed.
-    let ports = others.and_then(|others| {
-        let keep = valid.iter().chain(&others).map(PortKey::from).collect();
-        let daemon = call.daemon();
-        let retained = call.missed().make_up(daemon).and_then(|()| daemon.retain_ports(keep));
-        retained.map_err(|error| failure(&error))
-    });
+    let interfaces = remove_stale(&conf.network, &valid);
+    let (daemon, keep) = (call.daemon(), valid.iter().map(PortKey::from).collect());
+    let ports = call.missed().make_up(daemon).and_then(|()| daemon.retain_ports(&conf.network, keep));
+    let ports = ports.map_err(|error| failure(&error));
     let addresses = delegate(call, Command::Gc);
-    ports.and(addresses)
+    interfaces.and(ports).and(addresses)
 }
 
 /// Tells the IPAM plugin, if there is one.
@@ -71,22 +67,20 @@ fn delegate(call: &Call, command: Command) -> Result<(), Error> {
     }
 }
 
-/// Removes the veths of a network that are none of the valid attachments'. Returns the attachments of other networks.
-fn remove_stale(network: &str, valid: &[Attachment]) -> Result<Vec<Attachment>, Error> {
+/// Removes the veths of a network that the plugin has made and that are none of the valid attachments'.
+fn remove_stale(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let refused = |error: std::io::Error| Error::kernel(format!("find stale interfaces: {error}"));
     let valid: HashSet<&Attachment> = valid.iter().collect();
-    let (mut others, mut outcome) = (Vec::new(), Ok(()));
+    let mut outcome = Ok(());
     let mut kernel = Netlink::open().map_err(refused)?;
     for link in kernel.links().map_err(refused)?.into_iter().filter(|link| link.is_veth) {
         let Some(attachment) = link.alias.as_deref().and_then(Attachment::of_alias) else { continue };
-        if attachment.network != network {
-            others.push(attachment);
-        } else if !valid.contains(&attachment) && attachment.node_end() == link.name {
+        if attachment.network == network && !valid.contains(&attachment) && attachment.node_end() == link.name {
             let removed = kernel.delete_link(link.index);
             outcome = outcome.and(removed.map(drop).map_err(refused));
         }
     }
-    outcome.map(|()| others)
+    outcome
 }
 
 /// Removes the node's end of an attachment's veth, and the other end with it, when there is one.

@@ -45,8 +45,8 @@ pub(super) enum Question {
     Remove(PortKey),
     /// How it is.
     Check(PortKey),
-    /// Remove all but these.
-    Retain(Vec<PortKey>),
+    /// Remove all but these, of one network or whatever their network.
+    Retain(Vec<PortKey>, Option<String>),
 }
 
 /// What the thread is told.

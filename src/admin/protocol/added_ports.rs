@@ -22,6 +22,11 @@ pub(crate) struct AddPort {
     pub(crate) container: String,
     /// As for [`PortKey`].
     pub(crate) container_interface: String,
+    /// The network that it belongs to, as the CNI configuration names it: [`Request::RetainPorts`] may mean that one alone.
+    ///
+    /// [`Request::RetainPorts`]: super::Request::RetainPorts
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<String>,
     /// The pod: `namespace/name`.
     pub(crate) pod: String,
     /// The pod's UID; without it any pod of the name is meant.

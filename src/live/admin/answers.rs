@@ -40,7 +40,7 @@ pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, F
         Request::AddPort(asked) => return shared.ask_ports(Question::Add(asked)).await,
         Request::RemovePort(key) => return shared.ask_ports(Question::Remove(key)).await,
         Request::CheckPort(key) => return shared.ask_ports(Question::Check(key)).await,
-        Request::RetainPorts { keep } => return shared.ask_ports(Question::Retain(keep)).await,
+        Request::RetainPorts { keep, network } => return shared.ask_ports(Question::Retain(keep, network)).await,
         Request::EndSessions(filter) => {
             let _turn = shared.listing.lock().await;
             let observer = shared.observer.clone();

@@ -134,6 +134,7 @@ mod tests {
     fn entries() -> Vec<AddedEntry> {
         let plain = asked("one", "x/a", "v1", &["10.0.0.1", "fd00::1"]);
         let full = AddPort {
+            network: Some("pods".into()),
             pod_uid: Some("6f1c".into()),
             netns: Some("/run/netns/a".into()),
             mac: Some("02:00:00:00:00:01".into()),

@@ -18,6 +18,9 @@ use crate::live::config::{Added, PortEntry, check_interface, parse_mac};
 /// Container IDs have 64 letters. What is longer is none, and would only fill logs.
 const MAX_CONTAINER_LEN: usize = 128;
 
+/// IPAM plugins name files by it, which can be no longer.
+const MAX_NETWORK_LEN: usize = 255;
+
 /// Ports that can be added: several times as many as a node has pods. A bound, because a plugin that does not remove any would fill the
 /// memory.
 const MOST: usize = 4_096;
@@ -27,6 +30,8 @@ const MOST: usize = 4_096;
 #[serde(deny_unknown_fields)]
 pub(in crate::live) struct AddedEntry {
     pub(super) key: Arc<PortKey>,
+    #[serde(default)]
+    pub(super) network: Option<Arc<str>>,
     pub(super) pod: PodName,
     pub(super) uid: Option<Uid>,
     pub(super) interface: Arc<str>,
@@ -48,6 +53,13 @@ impl AddedEntry {
         let is_id = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         if key.container.is_empty() || key.container.len() > MAX_CONTAINER_LEN || !key.container.chars().all(is_id) {
             return refused(format!("container: `{}` is not a container's ID", key.container), "as CNI_CONTAINERID");
+        }
+        let is_network = |name: &str| name.len() <= MAX_NETWORK_LEN && name.chars().all(is_id);
+        if let Some(network) = asked.network.as_deref().filter(|name| !is_network(name)) {
+            return refused(
+                format!("network: `{network}` is not a network's name"),
+                "as `name` of the CNI configuration",
+            );
         }
         for (field, name) in [("container_interface", &key.container_interface), ("interface", &asked.interface)] {
             if let Err(problem) = check_interface(name) {
@@ -74,6 +86,7 @@ impl AddedEntry {
         }
         Ok(Self {
             key: Arc::new(key),
+            network: asked.network.as_deref().map(Arc::from),
             pod: PodName::new(namespace, pod),
             uid: asked.pod_uid.as_deref().and_then(Uid::of),
             interface: asked.interface.as_str().into(),
@@ -188,10 +201,12 @@ impl Registry {
         self.added.remove(key)
     }
 
-    /// The added ports that are none of these.
-    pub(super) fn others(&self, keep: &[PortKey]) -> Vec<Arc<PortKey>> {
+    /// The added ports, of a network where one is named, that are none of these.
+    pub(super) fn others(&self, keep: &[PortKey], network: Option<&str>) -> Vec<Arc<PortKey>> {
         let keep: HashSet<&PortKey> = keep.iter().collect();
-        self.added.keys().filter(|key| !keep.contains(&***key)).cloned().collect()
+        let is_meant = |entry: &&AddedEntry| network.is_none() || entry.network.as_deref() == network;
+        let others = self.added.values().filter(is_meant).filter(|entry| !keep.contains(&*entry.key));
+        others.map(|entry| entry.key.clone()).collect()
     }
 
     /// The port that is added last for each pod, by its number.
@@ -265,6 +280,7 @@ pub(super) mod tests {
         AddPort {
             container: container.into(),
             container_interface: "eth0".into(),
+            network: None,
             pod: pod.into(),
             pod_uid: None,
             interface: interface.into(),
@@ -356,6 +372,7 @@ pub(super) mod tests {
             ("container:", AddPort { container: "a b".into(), ..good.clone() }),
             ("container:", AddPort { container: String::new(), ..good.clone() }),
             ("container_interface:", AddPort { container_interface: "a/b".into(), ..good.clone() }),
+            ("network:", AddPort { network: Some("a b".into()), ..good.clone() }),
             ("interface:", AddPort { interface: "much-too-long-for-one".into(), ..good.clone() }),
             ("pod:", AddPort { pod: "a".into(), ..good.clone() }),
             ("pod:", AddPort { pod: "a/b/c".into(), ..good.clone() }),
@@ -375,7 +392,19 @@ pub(super) mod tests {
             add(&mut registry, &asked(container, pod, interface, &[])).unwrap();
         }
         let keep = [asked("two", "x/b", "", &[]).key(), asked("nobody", "x/d", "", &[]).key()];
-        let others: Vec<_> = registry.others(&keep).iter().map(|key| key.container.clone()).collect();
-        assert_eq!(others, ["one", "three"]);
+        let others = |registry: &Registry, network| -> Vec<String> {
+            registry.others(&keep, network).iter().map(|key| key.container.clone()).collect()
+        };
+        assert_eq!(others(&registry, None), ["one", "three"]);
+        assert!(others(&registry, Some("pods")).is_empty(), "nobody has said that they are of this network");
+        for (container, network) in [("four", "pods"), ("five", "storage")] {
+            let of = AddPort {
+                network: Some(network.into()),
+                ..asked(container, &format!("x/{container}"), container, &[])
+            };
+            add(&mut registry, &of).unwrap();
+        }
+        assert_eq!(others(&registry, Some("pods")), ["four"]);
+        assert_eq!(others(&registry, None).len(), 4);
     }
 }

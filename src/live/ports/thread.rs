@@ -164,8 +164,8 @@ impl Owner {
                 let removed = self.remove(&[Arc::new(key)]);
                 self.answer_removal(&RemovedPort { removed: !removed.is_empty() }, reply);
             }
-            Event::Asked(Question::Retain(keep), reply) => {
-                let removed = self.remove(&self.registry.others(&keep));
+            Event::Asked(Question::Retain(keep, network), reply) => {
+                let removed = self.remove(&self.registry.others(&keep, network.as_deref()));
                 self.answer_removal(&RemovedPorts { removed }, reply);
             }
             Event::Asked(Question::Check(key), reply) => {

@@ -11,10 +11,12 @@
 
 mod client;
 mod commands;
+mod missed;
 mod protocol;
 
 pub(crate) use client::{AskError, ask, exchange};
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
+pub(crate) use missed::Missed;
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,
     LastError, LiveWalk, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RemovedPort, RemovedPorts,

@@ -23,6 +23,7 @@ use super::error::Error;
 use super::ipam::{Given, Ipam};
 use super::link::{Link, Veth};
 use super::mac::Mac;
+use super::missed;
 use super::netlink::Netlink;
 use super::result::{Interface, Ip, Outcome, Route};
 use super::sandbox::Sandbox;
@@ -41,7 +42,7 @@ pub(super) fn add(call: &Call) -> Result<String, Error> {
     let pod = environment.pod()?;
     let sandbox = Sandbox::open(environment)?;
     let daemon = call.daemon();
-    daemon.is_there().and_then(|()| call.missed().make_up(daemon)).map_err(|error| failure(&error))?;
+    daemon.is_there().and_then(|()| missed::make_up(&call.missed(), daemon)).map_err(|error| failure(&error))?;
     let port = Port { call, pod: format!("{}/{}", pod.namespace, pod.name), uid: pod.uid, sandbox: &sandbox };
     match conf.previous()? {
         Some((previous, raw)) => chain::add(&port, &previous, raw),

@@ -45,11 +45,10 @@ use daemon::Daemon;
 use environment::{Command, Environment};
 use error::{Code, Error};
 pub(crate) use install::{install, uninstall};
-use missed::Missed;
 use netconf::NetConf;
 use version::Version;
 
-use crate::admin::PortKey;
+use crate::admin::{Missed, PortKey};
 
 /// The name by which runtimes run the plugin.
 pub(crate) const NAME: &str = "bulkhead-cni";
@@ -142,10 +141,10 @@ impl Call {
         match daemon.remove_port(PortKey::from(&self.attachment)) {
             Ok(()) => {
                 // Others can wait for the next one.
-                let _ = missed.make_up(daemon);
+                let _ = missed::make_up(&missed, daemon);
                 Ok(())
             }
-            Err(away) => missed.keep(&self.attachment).map_err(|error| {
+            Err(away) => missed.keep(&self.attachment.node_end(), PortKey::from(&self.attachment)).map_err(|error| {
                 let details = format!(
                     "the port cannot be removed: {}; nor can that be kept for later: {error}",
                     daemon::away(&away)

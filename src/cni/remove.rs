@@ -12,6 +12,7 @@ use super::daemon::failure;
 use super::environment::Command;
 use super::error::Error;
 use super::ipam::Ipam;
+use super::missed;
 use super::netlink::Netlink;
 use super::sandbox::Sandbox;
 use crate::admin::PortKey;
@@ -53,7 +54,7 @@ pub(super) fn gc(call: &Call) -> Result<(), Error> {
         .collect();
     let interfaces = remove_stale(&conf.network, &valid);
     let (daemon, keep) = (call.daemon(), valid.iter().map(PortKey::from).collect());
-    let ports = call.missed().make_up(daemon).and_then(|()| daemon.retain_ports(&conf.network, keep));
+    let ports = missed::make_up(&call.missed(), daemon).and_then(|()| daemon.retain_ports(&conf.network, keep));
     let ports = ports.map_err(|error| failure(&error));
     let addresses = delegate(call, Command::Gc);
     interfaces.and(ports).and(addresses)

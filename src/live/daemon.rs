@@ -34,6 +34,7 @@ use super::signals::{self, Request};
 use super::state::{DENYING, LiveState};
 use super::view::PortView;
 use super::watch::Watch;
+use crate::admin::Missed;
 use crate::args::{Format, Run};
 
 /// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files; whoever cannot wait
@@ -96,7 +97,10 @@ impl Daemon {
         });
         let port_file = config.admin.ports_folder.as_deref().map(|folder| PortFile::new(folder, &config.node));
         let added = port_file.as_ref().map(PortFile::read).unwrap_or_default();
-        let registry = Registry::new(config.ports.clone(), added);
+        let mut registry = Registry::new(config.ports.clone(), added);
+        if let (Some(socket), Some(file)) = (&config.admin.socket, &port_file) {
+            registry.make_up(&Missed::of(socket), file);
+        }
         let state = LiveState::load(&config.state, &config.node, addresses, registry.attachments())?;
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);

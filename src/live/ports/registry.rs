@@ -12,8 +12,10 @@ use bulkhead_control::object::{PodName, Uid};
 use bulkhead_dataplane::PortKind;
 use serde::{Deserialize, Serialize};
 
-use crate::admin::{AddPort, Failure, PortKey};
+use super::file::PortFile;
+use crate::admin::{AddPort, Failure, Missed, PortKey};
 use crate::live::config::{Added, PortEntry, check_interface, parse_mac};
+use crate::live::log;
 
 /// Container IDs have 64 letters. What is longer is none, and would only fill logs.
 const MAX_CONTAINER_LEN: usize = 128;
@@ -199,6 +201,21 @@ impl Registry {
     /// Removes a port.
     pub(super) fn remove(&mut self, key: &PortKey) -> Option<AddedEntry> {
         self.added.remove(key)
+    }
+
+    /// Removes the ports whose containers have ended while no vswitch was there to be told, also from their file.
+    pub(in crate::live) fn make_up(&mut self, missed: &Missed, file: &PortFile) {
+        let remove = |key| {
+            let Some(entry) = self.remove(&key) else { return Ok(()) };
+            file.write(self.added())?;
+            log::info(&format!("port {} was removed: its container has ended while no vswitch ran", entry.pod));
+            anyhow::Ok(())
+        };
+        if let Err(error) = missed.make_up(remove, log::warn) {
+            log::error(&format!(
+                "ports of containers that have ended are still kept; the CNI plugin's next run removes them: {error:#}"
+            ));
+        }
     }
 
     /// The added ports, of a network where one is named, that are none of these.

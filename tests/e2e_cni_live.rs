@@ -355,6 +355,7 @@ fn pods_of_another_plugin_are_judged_as_well() {
     ipam["routes"] = serde_json::json!([{"dst": "0.0.0.0/0"}]);
     cluster.runtime.plugins = vec![serde_json::json!({"type": "ptp", "ipam": ipam}), ours];
     cluster.start();
+    let before = complaints(&cluster);
     let [a, b] = ["a", "b"].map(|name| cluster.create(name, &format!("{{app: {name}}}")));
     assert!(one_datagram(&a, &b, 7) && one_datagram(&b, &a, 7));
     cluster.apply(&policy("closed", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"));
@@ -375,5 +376,41 @@ fn pods_of_another_plugin_are_judged_as_well() {
     cluster.delete(&a);
     cluster.delete(&b);
     eventually("their ports are gone", || cluster.ports().iter().all(|port| port["kind"] != "pod"));
+    assert_eq!(complaints(&cluster), before, "pods that end are nothing to look at");
+    cluster.lab.stop();
+}
+
+/// The warnings and errors of the log.
+fn complaints(cluster: &Cluster) -> Vec<String> {
+    let log = cluster.lab.log();
+    let told = log.lines().filter(|line| line.contains(" warning: ") || line.contains(" error: "));
+    told.map(str::to_owned).collect()
+}
+
+#[test]
+fn pods_that_end_in_whatever_order_are_no_warning() {
+    require_cluster!();
+    let (mut cluster, client) = with_client();
+    let before = complaints(&cluster);
+    let [told, gone_before, gone_after] =
+        ["told", "gone-before", "gone-after"].map(|name| cluster.create(name, "{app: server}"));
+    for pod in [&told, &gone_before, &gone_after] {
+        assert!(one_datagram(&client, pod, 7), "{}", pod.pod);
+    }
+    cluster.delete(&told);
+    // A namespace that goes takes the veth with it.
+    let vanish = |pod: &Sandbox| drop(lab::netns::ip(&format!("netns del {}", pod.netns.name())));
+    vanish(&gone_before);
+    eventually("its port is closed", || cluster.port("default/gone-before").unwrap()["state"] == "absent");
+    cluster.delete(&gone_before);
+    cluster.delete(&gone_after);
+    vanish(&gone_after);
+    // A pod that could not be added, because nobody told of it, ends as well.
+    cluster.runtime.plugins[0]["timeout_seconds"] = 1.into();
+    assert_eq!(cluster.runtime.try_add(&mut Sandbox::new("unknown")).unwrap_err()["code"], 11);
+    eventually("only the client's port is left", || {
+        cluster.ports().iter().filter(|port| port["kind"] == "pod").count() == 1
+    });
+    assert_eq!(complaints(&cluster), before, "{}", cluster.lab.log());
     cluster.lab.stop();
 }

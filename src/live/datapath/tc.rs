@@ -54,6 +54,8 @@ impl TcOpenable {
                 ));
                 Ok(())
             }
+            // The kernel's message that the interface has gone is on its way.
+            Err(_) if self.index().is_none() => Ok(()),
             Err(error) => Err(format!("its programs were removed from tc and cannot be attached again: {error}")),
         }
     }

@@ -133,7 +133,7 @@ impl XdpDatapath {
                 ));
             }
         }
-        self.reach(&entry.name, link.index, attachment);
+        self.reach(entry, link.index, attachment);
         let Some(open) = &attachment.open else { return Ok(None) };
         Ok(((open.receive, open.transmit) != (queues, transmit_queues)).then(|| {
             format!(
@@ -178,7 +178,7 @@ impl XdpDatapath {
         self.lent = self.lent.saturating_add(lent);
         let account = self.accounts.begin(attachment.interface.slot());
         attachment.open = Some(OpenQueues { receive, transmit, lent, is_reached: None, account });
-        self.reach(&entry.name, link.index, attachment);
+        self.reach(entry, link.index, attachment);
         let said = format!(
             "port {entry} is open: interface {}, {}, MTU {}",
             link.index,
@@ -206,7 +206,7 @@ impl XdpDatapath {
     }
 
     /// Lets the cache send to a pod's open port whose interface takes what it sends, and to no other.
-    fn reach(&self, name: &str, index: u32, attachment: &mut XdpAttachment) {
+    fn reach(&self, entry: &PortEntry, index: u32, attachment: &mut XdpAttachment) {
         let slot = attachment.interface.slot();
         let (Some(cache), Some(slot), Some(open)) = (&self.cache, slot, &mut attachment.open) else { return };
         // Behind the driver the kernel sends packets of its own, which every interface takes.
@@ -222,15 +222,13 @@ impl XdpDatapath {
         }
         if open.is_reached.replace(is_reached) != Some(is_reached) && !is_reached {
             let why = match told {
-                Ok(_) => "its other end has generic receive offload off\n\
-                    help: ethtool -K eth0 gro on in the pod, or netns and fix_offloads: true on the port"
-                    .to_owned(),
+                Ok(_) => not_taken(entry).to_owned(),
                 Err(error) => format!(
                     "the kernel does not tell whether its interface takes them from the flow cache: {error}\n\
                      help: Linux 6.3 or newer, or mode: skb"
                 ),
             };
-            log::info(&format!("port {name}: packets to it all go through the workers: {why}"));
+            log::info(&format!("port {entry}: packets to it all go through the workers: {why}"));
         }
     }
 }
@@ -260,6 +258,21 @@ fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
         "it needs {wanted} packet buffers to receive into, and {left} of {all} are left\n\
          help: raise workers.frames to {needed} at least, which needs a restart"
     ))
+}
+
+/// Why an interface takes nothing from the flow cache.
+fn not_taken(entry: &PortEntry) -> &'static str {
+    match entry.fix_offloads {
+        // It was turned on when the port was opened, and counts while the other end is up.
+        true => {
+            "its other end is down, or somebody has turned its generic receive offload off\n\
+             help: ethtool -K eth0 gro on in the pod, or open the port anew: ip link set its interface down and up"
+        }
+        false => {
+            "its other end has generic receive offload off\n\
+             help: ethtool -K eth0 gro on in the pod, or netns and fix_offloads: true on the port"
+        }
+    }
 }
 
 /// Turns the other end's transmit checksum offload off where that is wanted. Returns how it is now.
@@ -299,6 +312,7 @@ fn at_peer(entry: &PortEntry, act: impl FnOnce() -> Result<(), XskError> + Send)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::config::Config;
 
     #[test]
     fn a_port_without_buffers_to_receive_into_is_refused_with_the_number_that_is_enough() {
@@ -306,5 +320,15 @@ mod tests {
         let error = check_buffers(4_096, 1_024, 1_025).unwrap_err();
         assert!(error.contains("1024 of 4096 are left") && error.contains("workers.frames to 4097"), "{error}");
         assert!(check_buffers(4_096, u32::MAX, u32::MAX).is_err());
+    }
+
+    #[test]
+    fn nobody_is_told_to_set_what_is_set_already() {
+        let text = "node: n\nstate: {paths: [s]}\nports: [{kind: pod, pod: x/a, interface: va, netns: a}]\n";
+        let mut port = Config::parse("c", text, std::path::Path::new("")).unwrap().ports.remove(0);
+        assert!(not_taken(&port).contains("fix_offloads: true"));
+        port.fix_offloads = true;
+        let told = not_taken(&port);
+        assert!(!told.contains("fix_offloads") && told.contains("is down") && told.contains("help: "), "{told}");
     }
 }

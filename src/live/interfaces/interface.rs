@@ -12,6 +12,14 @@ use crate::live::config::PortEntry;
 use crate::live::links::Changes;
 use crate::live::log;
 
+/// Why an open port is closed.
+enum Cause<'a> {
+    /// Its interface has gone or was shut down. That is how a pod ends whose port was added.
+    Interface(&'a str),
+    /// Anything else.
+    Fault(&'a str),
+}
+
 /// One configured port and its interface.
 #[derive(Debug)]
 pub(super) struct Interface<A> {
@@ -83,22 +91,30 @@ impl<A> Interface<A> {
                 || (changes.is_all() && datapath.index(attachment) != Some(index))
         };
         let link = match link {
-            None => return self.lose("there is no interface of its name any more", datapath, counters),
+            None => {
+                let why = "there is no interface of its name any more";
+                return self.lose(&Cause::Interface(why), datapath, counters);
+            }
             Some(link) if is_other(link) => {
-                return self.lose("its interface was replaced by another one of the same name", datapath, counters);
+                let why = "its interface was replaced by another one of the same name";
+                return self.lose(&Cause::Fault(why), datapath, counters);
             }
             Some(link) => link,
         };
-        let mut why = (!link.up).then(|| "its interface was shut down".to_owned());
+        let mut fault = None;
         if changes.touch(index) {
             match datapath.refresh(&self.entry, link, attachment) {
                 Ok(reason) => {
                     self.is_unanswered = false;
-                    why = why.or(reason);
+                    fault = reason;
                 }
                 Err(error) => self.say_unanswered(&error),
             }
         }
+        let why = match &fault {
+            _ if !link.up => Some(Cause::Interface("its interface was shut down")),
+            fault => fault.as_deref().map(Cause::Fault),
+        };
         let changed = match (&mut self.state, why) {
             (State::Open { .. }, Some(why)) => {
                 self.close(&why, datapath, counters);
@@ -151,7 +167,7 @@ impl<A> Interface<A> {
     /// The interface is not this port's any more. What is attached to it stays: it may only have another name.
     fn lose<D: Datapath<Attachment = A>>(
         &mut self,
-        why: &str,
+        why: &Cause<'_>,
         datapath: &mut D,
         counters: &mut InterfaceCounters,
     ) -> (Option<Kept<A>>, bool) {
@@ -175,7 +191,12 @@ impl<A> Interface<A> {
     /// There is no interface of its name.
     pub(super) fn wait_for_interface(&mut self) {
         self.state = State::Absent;
-        self.say(format!("waits for its interface: there is no {}", self.entry.interface));
+        let what = format!("waits for its interface: there is no {}", self.entry.interface);
+        match self.entry.added {
+            // Whoever has added it is told, and removes it.
+            Some(_) => self.said = Some(what),
+            None => self.say(what),
+        }
     }
 
     /// Its interface is another port's, which has it by another name.
@@ -297,23 +318,36 @@ impl<A> Interface<A> {
         now: Instant,
         counters: &mut InterfaceCounters,
     ) {
-        self.close(why, datapath, counters);
-        if let State::Closed { attachment, wait, .. } = &mut self.state {
+        let attachment = self.state.attachment();
+        let has_gone = attachment.is_some_and(|attachment| datapath.index(attachment).is_none());
+        let cause = if has_gone { Cause::Interface(why) } else { Cause::Fault(why) };
+        self.close(&cause, datapath, counters);
+        if let State::Closed { wait, .. } = &mut self.state {
             *wait = Wait::until(now);
-            if datapath.index(attachment).is_none() {
-                // It failed because its interface was removed.
+            if has_gone {
                 self.state = State::Absent;
             }
         }
     }
 
     /// Closes an open port, which stays attached.
-    fn close<D: Datapath<Attachment = A>>(&mut self, why: &str, datapath: &mut D, counters: &mut InterfaceCounters) {
+    fn close<D: Datapath<Attachment = A>>(
+        &mut self,
+        cause: &Cause<'_>,
+        datapath: &mut D,
+        counters: &mut InterfaceCounters,
+    ) {
         let Some(Kept { index, mut attachment, .. }) = self.take() else { return };
         datapath.close(&self.entry, &mut attachment);
         self.state = State::Closed { index, attachment, wait: Wait::Up };
         counters.removed += 1;
-        log::warn(&format!("port {} was removed: {why}; the other ports go on", self.entry));
+        let entry = &self.entry;
+        match cause {
+            Cause::Interface(why) if entry.added.is_some() => log::info(&format!("port {entry} was removed: {why}")),
+            Cause::Interface(why) | Cause::Fault(why) => {
+                log::warn(&format!("port {entry} was removed: {why}; the other ports go on"));
+            }
+        }
         // What comes next, that there is no interface, is what was just said.
         self.said = Some(format!("waits for its interface: there is no {}", self.entry.interface));
     }

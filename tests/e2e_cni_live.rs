@@ -380,6 +380,30 @@ fn pods_of_another_plugin_are_judged_as_well() {
     cluster.lab.stop();
 }
 
+#[test]
+fn a_pod_for_which_there_are_no_buffers_is_refused_with_the_number_that_is_enough() {
+    require_cluster!();
+    only_with_xdp!();
+    let mut cluster = Cluster::new();
+    // Two rings of 1,024, the host's and one pod's, and what is under way.
+    cluster.lab.more_config = "workers: {frames: 4096}\n".to_owned();
+    cluster.start();
+    let first = cluster.create("first", "{app: x}");
+    cluster.declare("second", "{app: x}");
+    cluster.runtime.plugins[0]["timeout_seconds"] = 1.into();
+    let mut second = Sandbox::new("second");
+    let error = cluster.runtime.try_add(&mut second).unwrap_err();
+    let details = error["details"].as_str().unwrap();
+    for says in ["it needs 1024 packet buffers", "raise workers.frames to 5120 at least, and by 1024 for each"] {
+        assert!(error["code"] == 11 && details.contains(says), "{error}");
+    }
+    // What was given back is enough for it.
+    cluster.delete(&first);
+    cluster.runtime.plugins[0]["timeout_seconds"] = 20.into();
+    cluster.runtime.add(&mut second);
+    cluster.lab.stop();
+}
+
 /// The warnings and errors of the log.
 fn complaints(cluster: &Cluster) -> Vec<String> {
     let log = cluster.lab.log();

@@ -256,7 +256,7 @@ fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
     let left = all.saturating_sub(lent).saturating_sub(buffers::UNDER_WAY);
     Err(format!(
         "it needs {wanted} packet buffers to receive into, and {left} of {all} are left\n\
-         help: raise workers.frames to {needed} at least, which needs a restart"
+         help: raise workers.frames to {needed} at least, and by {wanted} for each port more that may come; it needs a restart"
     ))
 }
 
@@ -318,7 +318,11 @@ mod tests {
     fn a_port_without_buffers_to_receive_into_is_refused_with_the_number_that_is_enough() {
         assert_eq!(check_buffers(4_096, 1_024, 1_024), Ok(()));
         let error = check_buffers(4_096, 1_024, 1_025).unwrap_err();
-        assert!(error.contains("1024 of 4096 are left") && error.contains("workers.frames to 4097"), "{error}");
+        assert!(
+            error.contains("1024 of 4096 are left")
+                && error.contains("workers.frames to 4097 at least, and by 1025 for each"),
+            "{error}"
+        );
         assert!(check_buffers(4_096, u32::MAX, u32::MAX).is_err());
     }
 

@@ -48,7 +48,8 @@ impl Facts<'_> {
         let Some(PortStatus { interface, state, why, .. }) = self.status else {
             return Some("not in force: its interface is being taken over".to_owned());
         };
-        let why = why.as_deref().and_then(|why| why.lines().next());
+        let why = why.as_deref().map(in_one_line);
+        let why = why.as_deref();
         match state {
             PortState::Open => None,
             PortState::Absent => Some(format!("no interface: there is no {interface}")),
@@ -56,6 +57,15 @@ impl Facts<'_> {
                 Some(format!("not in force: the port {}", why.unwrap_or("is being opened")))
             }
         }
+    }
+}
+
+/// Why a port is closed, with what to do about it.
+fn in_one_line(why: &str) -> String {
+    let first = why.lines().next().unwrap_or_default();
+    match why.lines().find_map(|line| line.trim_start().strip_prefix("help: ")) {
+        Some(help) => format!("{first} ({help})"),
+        None => first.to_owned(),
     }
 }
 
@@ -151,7 +161,7 @@ mod tests {
         let facts = Facts { status: Some(&closed), standing: Some(&Standing::OtherPod), ..facts };
         let told = waits(&facts);
         assert!(
-            told.starts_with("not in force: the port cannot be opened: x; the pod's object is not known yet: "),
+            told.starts_with("not in force: the port cannot be opened: x (y); the pod's object is not known yet: "),
             "{told}"
         );
         let nothing = Facts { status: None, standing: None, port: None, is_refused: false };

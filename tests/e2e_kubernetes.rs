@@ -9,12 +9,13 @@ mod lab;
 mod objects;
 
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use api_server::ApiServer;
 use bulkhead_dataplane::io::in_namespace;
 use lab::Lab;
+use lab::netns::run;
 use objects::{beside_a_server, deny, node, pod};
 use serde_json::json;
 
@@ -127,5 +128,85 @@ fn a_start_without_the_server_goes_on_with_the_last_good_state_where_that_is_wan
     lab.start("");
     assert_eq!(lab.count("the last good state is not used"), 1, "{}", lab.log());
     assert!(!lab.pings("server", &client));
+    lab.stop();
+}
+
+/// A pod's view of its cluster: variables, and a folder with the files of a service account, at the place where a kubelet mounts it.
+struct ServiceAccount {
+    folder: PathBuf,
+}
+
+impl ServiceAccount {
+    /// Makes the folder, with the certificate of the authority that vouches for a server at this address. Returns where the server's
+    /// certificate with its key is.
+    fn new(folder: PathBuf, address: &str) -> (Self, PathBuf) {
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = |name: &str| folder.parent().unwrap().join(name).to_str().unwrap().to_owned();
+        let [ca_key, ca, key, certificate, both] =
+            ["ca.key", "ca.crt", "server.key", "server.crt", "server.pem"].map(path);
+        let make = |subject: &str, key: &str, certificate: &str, more: &[&str]| {
+            let words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", subject];
+            run("openssl", &[&words[..], &["-keyout", key, "-out", certificate], more].concat());
+        };
+        make("/CN=authority", &ca_key, &ca, &[]);
+        let name = format!("subjectAltName=IP:{address}");
+        let more = ["-CA", &ca, "-CAkey", &ca_key, "-addext", &name, "-addext", "basicConstraints=critical,CA:FALSE"];
+        make("/CN=server", &key, &certificate, &more);
+        let text = |path: &str| std::fs::read_to_string(path).unwrap();
+        std::fs::write(&both, text(&key) + &text(&certificate)).unwrap();
+        std::fs::write(folder.join("ca.crt"), text(&ca)).unwrap();
+        std::fs::write(folder.join("namespace"), "kube-system").unwrap();
+        (Self { folder }, both.into())
+    }
+
+    /// Puts a token into place as a kubelet does: the name leads to another file all at once.
+    fn renew(&self, token: &str) {
+        let (file, link) = (format!("..{token}"), self.folder.join("..new"));
+        std::fs::write(self.folder.join(&file), token).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        std::fs::rename(link, self.folder.join("token")).unwrap();
+    }
+
+    /// A program that runs the vswitch as a container of the pod.
+    fn container(&self, host: &str, port: u16) -> PathBuf {
+        let program = self.folder.parent().unwrap().join("container");
+        let (folder, bulkhead) = (self.folder.display(), env!("CARGO_BIN_EXE_bulkhead"));
+        // Mounts of its own, which end with it. In them /var is empty but for the account.
+        let script = format!(
+            "#!/bin/sh\nexec unshare --mount sh -ec '\n  mount -t tmpfs tmpfs /var\n  \
+             at=/var/run/secrets/kubernetes.io/serviceaccount\n  mkdir -p $at\n  mount --bind {folder} $at\n  \
+             export KUBERNETES_SERVICE_HOST={host} KUBERNETES_SERVICE_PORT={port}\n  exec {bulkhead} \"$@\"' sh \"$@\"\n"
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        program
+    }
+}
+
+#[test]
+fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_is_used() {
+    require!("ping", "openssl", "socat", "unshare", "mount");
+    let (mut lab, api) = lab();
+    let (account, server) = ServiceAccount::new(lab.path("account"), SERVER);
+    account.renew("first");
+    api.admit("first");
+    let outside = lab.outside.as_ref().unwrap();
+    let listen = format!("OPENSSL-LISTEN:443,bind={SERVER},fork,reuseaddr,verify=0,cert={}", server.display());
+    let _tls = outside.serve(&format!("socat {listen} TCP:{SERVER}:6443"), 443);
+    lab.state = "{kubernetes: {}}".to_owned();
+    lab.launch(&account.container(SERVER, 443), "", &[]);
+    lab.wait_until_ready();
+    let server = lab.get("server").v4.clone();
+    within("the first state", || lab.pings("client", &server));
+    assert_eq!(lab.summary()["source"]["connected"], true);
+
+    // The server does not take the old token any more, and a moment later the kubelet puts the new one into place.
+    api.admit("second");
+    api.put(deny());
+    within("it is told", || lab.count("the server does not know who asks (401)") > 0);
+    assert!(lab.pings("client", &server), "what was known last stays in force");
+    account.renew("second");
+    println!("with the new token after {:?}", within("the policy", || !lab.pings("client", &server)));
+    assert_eq!(lab.summary()["source"]["connected"], true);
     lab.stop();
 }

@@ -97,6 +97,8 @@ struct World {
     /// The resources that are there besides those that every server has.
     served: BTreeSet<&'static str>,
     forbidden: BTreeSet<&'static str>,
+    /// The only token that is let in, where not everybody is.
+    token: Option<String>,
     /// Faults, and in how many of a hundred cases one of them happens.
     faults: Vec<Fault>,
     percent: u64,
@@ -242,6 +244,12 @@ impl ApiServer {
         };
     }
 
+    /// Whoever has another token than this one is not let in any more.
+    pub fn admit(&self, token: &str) {
+        self.world().token = Some(token.to_owned());
+        self.break_connections();
+    }
+
     /// What goes wrong from now on, in so many of a hundred cases.
     pub fn set_faults(&self, faults: &[Fault], percent: u64) {
         let mut world = self.world();
@@ -364,7 +372,15 @@ fn serve(inner: &Inner, stream: &TcpStream) -> std::io::Result<()> {
         }
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
         assert!(head.starts_with("GET "), "a follower only reads: {head}");
-        inner.world.lock().unwrap().requests.push(path.clone());
+        let is_admitted = {
+            let mut world = inner.world.lock().unwrap();
+            world.requests.push(path.clone());
+            world.token.as_ref().is_none_or(|token| head.contains(&format!(": Bearer {token}\r\n")))
+        };
+        if !is_admitted {
+            send(stream, 401, &status(401, "Unauthorized"))?;
+            continue;
+        }
         if !answer(inner, stream, &path, epoch)? {
             return stream.shutdown(Shutdown::Both);
         }

@@ -86,6 +86,8 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
         let config = Config::read(&args.config, args.node.as_deref())?;
         let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
+        // A start tells it as often as it tries.
+        findings.extend(preflight::server::check(&config));
         return check(&findings, args.output);
     }
     // Reported here, where a reader that reads nothing keeps nobody waiting, and where a capture that ends with a broken

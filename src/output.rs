@@ -16,7 +16,17 @@ pub(crate) fn note(remark: &str) {
 
 /// Prints an error and what led to it to standard error.
 pub(crate) fn report(error: &anyhow::Error) {
-    let _ = writeln!(io::stderr().lock(), "error: {error:#}");
+    let _ = writeln!(io::stderr().lock(), "error: {}", told(error));
+}
+
+/// An error and what led to it, without causes that are told already: many errors have the words of their cause in their own.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |mut told, cause| {
+        if !told.contains(&cause) {
+            told = if told.is_empty() { cause } else { format!("{told}: {cause}") };
+        }
+        told
+    })
 }
 
 /// Whether the error is that the reader of our output went away (`bulkhead ... | head`), which is no failure.
@@ -96,6 +106,14 @@ mod tests {
         table.write(&mut out).unwrap();
         let expected = "NAME    PACKETS  WHY\na             5  x\nlonger     1234  long reason\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = io::Error::other("no room");
+        let with_its_cause = anyhow::anyhow!(cause).context("cannot write: no room\n  help: make some");
+        assert_eq!(told(&with_its_cause), "cannot write: no room\n  help: make some");
+        assert_eq!(told(&anyhow::anyhow!("no room").context("cannot write")), "cannot write: no room");
     }
 
     #[test]

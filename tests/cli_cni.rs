@@ -259,6 +259,7 @@ fn another_plugin_is_run_with_the_same_environment_and_configuration() {
     assert_eq!(error(&place.plugin("DEL", &conf, &[])), (103, "fake-ipam: exit status: 3: oops".to_owned()));
     let (code, details) = error(&place.plugin("DEL", &place.conf(json!({"ipam": {"type": "none"}})), &[]));
     assert!(code == 4 && details.starts_with("CNI_PATH: the IPAM plugin `none` is not in it: /"), "{details}");
+    assert!(details.ends_with("; install it there, or name another one in ipam.type"), "{details}");
 }
 
 #[test]
@@ -342,6 +343,43 @@ fn it_is_installed_and_removed_without_a_trace() {
     let output = bulkhead(&other);
     assert!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("not of this plugin"));
     assert_eq!(names("net.d"), ["10-other.conflist"]);
+}
+
+#[test]
+fn what_cannot_be_installed_is_told_with_its_place_and_the_remedy() {
+    let place = Place::new("install-refused");
+    fs::write(place.path("file"), "").unwrap();
+    let (good, bad) = (place.text("folder"), place.text("file/folder"));
+    for (bin, conf, more, says) in [
+        // Where a file is in the way nobody can write, root included.
+        (&bad, &good, [""; 2], ["file/folder/bulkhead-cni: Not a directory", "of the node with --bin-dir that"]),
+        (
+            &good,
+            &bad,
+            [""; 2],
+            ["file/folder/05-bulkhead.conflist: Not a directory", "of the node with --conf-dir that"],
+        ),
+        (
+            &good,
+            &good,
+            ["--socket", "admin.sock"],
+            ["--socket: admin.sock is not an absolute path", "help: such as /run"],
+        ),
+        (&good, &good, ["--conflist-name", "a.conf"], ["--conflist-name: `a.conf` is not", "ends in .conflist"]),
+    ] {
+        let words = ["cni", "install", "--range", "10.244.1.0/24", "--bin-dir", bin, "--conf-dir", conf];
+        let more = more.iter().filter(|word| !word.is_empty());
+        let output = bulkhead(&words.iter().chain(more).copied().collect::<Vec<_>>());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(says.iter().all(|part| told.contains(part)), "{told} does not say {says:?}");
+        assert!(!place.path("folder/05-bulkhead.conflist").exists(), "no runtime takes pods");
+    }
+    let words = ["cni", "install", "--range", "10.244.1.0/24", "--bin-dir", &good, "--conf-dir", &good];
+    let output = bulkhead(&words);
+    stdout(&output, 0);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("folder/host-local is missing") && told.contains("help: "), "{told}");
 }
 
 #[test]

@@ -12,15 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bulkhead_control::source::kubernetes::{Access, node_blocks};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::NAME;
 use super::version::Version;
-use crate::admin::{Request, exchange};
+use crate::admin::{DEFAULT_SOCKET, Request, exchange};
 use crate::args::{CniInstall, CniPlace, CniVersion};
+use crate::output;
 
 /// The network's name, under which `host-local` keeps what it has given.
 const NETWORK: &str = "bulkhead";
@@ -44,22 +45,34 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn install(args: &CniInstall) -> anyhow::Result<ExitCode> {
     let place = &args.place;
     let conflist = conflist_path(place)?;
+    if !args.socket.is_absolute() {
+        // The plugin runs in any folder.
+        bail!("--socket: {} is not an absolute path\n  help: such as {DEFAULT_SOCKET}", args.socket.display());
+    }
     let ranges = match &args.node {
         _ if !args.ranges.is_empty() => args.ranges.clone(),
         Some(node) => asked(args.timeout, "the API server", || blocks_by_server(args, node))?,
         None => asked(args.timeout, "the vswitch", || blocks_by_vswitch(args))?,
     };
+    let ipam = place.bin_dir.join(IPAM);
+    if !ipam.is_file() {
+        output::warn(&format!(
+            "{} is missing, and no pod can be added without it\n  help: it is one of the containernetworking plugins, \
+             which distributions and Kubernetes' packages bring",
+            ipam.display()
+        ));
+    }
     let version = args.cni_version.map_or_else(
-        || version_of(&place.bin_dir.join(IPAM)),
+        || version_of(&ipam),
         |version| match version {
             CniVersion::V1_0 => Version::V1_0,
             CniVersion::V1_1 => Version::V1_1,
         },
     );
     let program = place.bin_dir.join(NAME);
-    copy_program(&program)?;
+    copy_program(&program, "--bin-dir")?;
     let text = format!("{:#}\n", configuration(&ranges, version, &args.socket, args.mtu));
-    replace(&conflist, 0o644, |file| file.write_all(text.as_bytes()))?;
+    replace(&conflist, "--conf-dir", 0o644, |file| file.write_all(text.as_bytes()))?;
     say(&format!("installed {} and {}", program.display(), conflist.display()))
 }
 
@@ -80,7 +93,10 @@ pub(crate) fn uninstall(place: &CniPlace) -> anyhow::Result<ExitCode> {
         match fs::remove_file(&path) {
             Ok(()) => say(&format!("removed {}", path.display()))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => ExitCode::SUCCESS,
-            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", path.display())),
+            Err(error) => bail!(
+                "cannot remove {}: {error}\n  help: it takes root, and a folder that is mounted so that it can be written",
+                path.display()
+            ),
         };
     }
     Ok(ExitCode::SUCCESS)
@@ -172,15 +188,21 @@ fn blocks_by_server(args: &CniInstall, node: &str) -> Result<Vec<IpNet>, String>
     node_blocks(access, node)
 }
 
-/// Copies the program that runs.
-fn copy_program(to: &Path) -> anyhow::Result<()> {
+/// Copies the program that runs. `option` names the folder.
+fn copy_program(to: &Path, option: &str) -> anyhow::Result<()> {
     let own = "/proc/self/exe";
     let mut from = File::open(own).with_context(|| format!("cannot read {own}"))?;
-    replace(to, 0o755, |file| io::copy(&mut from, file).map(drop))
+    replace(to, option, 0o755, |file| io::copy(&mut from, file).map(drop))
 }
 
 /// Writes a file beside this one and puts it in its place: whoever reads or runs it has the old or the new one, whole.
-fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> anyhow::Result<()> {
+/// `option` names its folder.
+fn replace(
+    path: &Path,
+    option: &str,
+    mode: u32,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> anyhow::Result<()> {
     let mut hidden = OsString::from(".");
     hidden.push(path.file_name().unwrap_or_default());
     hidden.push(format!(".{}", std::process::id()));
@@ -196,14 +218,19 @@ fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<(
         drop(file);
         fs::rename(&hidden, path)
     };
-    make().inspect_err(|_| drop(fs::remove_file(&hidden))).with_context(|| format!("cannot write {}", path.display()))
+    make().inspect_err(|_| drop(fs::remove_file(&hidden))).map_err(|error| {
+        anyhow!(
+            "cannot write {}: {error}\n  help: as root name a folder of the node with {option} that is mounted so that it can be written",
+            path.display()
+        )
+    })
 }
 
 fn read(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) => bail!("cannot read {}: {error}\n  help: --conf-dir names the folder", path.display()),
     }
 }
 

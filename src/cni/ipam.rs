@@ -98,7 +98,8 @@ pub(super) fn find(kind: &str, path: &[PathBuf]) -> Result<PathBuf, Error> {
     programs.find(|program| program.is_file()).ok_or_else(|| {
         let folders: Vec<_> = path.iter().map(|folder| folder.display().to_string()).collect();
         let searched = if folders.is_empty() { "which is empty".to_owned() } else { folders.join(", ") };
-        Error::environment(format!("CNI_PATH: the IPAM plugin `{kind}` is not in it: {searched}"))
+        let remedy = "install it there, or name another one in ipam.type";
+        Error::environment(format!("CNI_PATH: the IPAM plugin `{kind}` is not in it: {searched}; {remedy}"))
     })
 }
 

@@ -10,6 +10,7 @@ use bulkhead_dataplane::io::{KernelFlowCache, KernelFlows, SlowPathLimit, TcConf
 use super::composer::Takeover;
 use super::config::{Attach, Config, DEFAULT_PINS, Pins, SlowPathConfig};
 use super::log;
+use crate::output;
 
 /// The names of the trunk's ends, as the network's people know them: short, and told apart from pods' interfaces.
 pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
@@ -46,7 +47,7 @@ impl Kernel {
             Pins::Path(path) => tc(Some(path.clone())),
             Pins::Default => tc(Some(DEFAULT_PINS.into())).or_else(|error| match error.downcast_ref() {
                 Some(XskError::NoBpfFileSystem { .. }) => {
-                    log::warn(&format!("{error:#}"));
+                    log::warn(&output::told(&error));
                     tc(None)
                 }
                 _ => Err(error),

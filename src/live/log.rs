@@ -99,9 +99,10 @@ fn last_told() -> MutexGuard<'static, Option<(String, String)>> {
 
 /// The error that ends the process: as text in the form that every subcommand has.
 pub(crate) fn last(error: &anyhow::Error) {
+    let text = crate::output::told(error);
     match config().format {
-        LogFormat::Text => errors().put(format!("error: {error:#}\n")),
-        LogFormat::Json => errors().put(stamped(Verbosity::Error, &format!("{error:#}"), Map::new())),
+        LogFormat::Text => errors().put(format!("error: {text}\n")),
+        LogFormat::Json => errors().put(stamped(Verbosity::Error, &text, Map::new())),
     }
 }
 

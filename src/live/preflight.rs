@@ -6,6 +6,7 @@
 mod facts;
 mod others;
 pub(super) mod routes;
+pub(super) mod server;
 
 use std::fmt;
 

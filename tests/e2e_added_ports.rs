@@ -525,7 +525,7 @@ fn has_status(lab: &Lab, text: &str) {
 }
 
 #[test]
-fn a_hundred_and_ten_are_added_at_once() {
+fn a_hundred_and_ten_are_added_at_once_and_all_are_open_again_after_a_kill() {
     require!();
     only_with_tc!();
     const PODS: usize = 110;
@@ -552,5 +552,10 @@ fn a_hundred_and_ten_are_added_at_once() {
     let (each, all) = at_once(&lab.socket(), "add_port", &ports);
     println!("{PODS} at once: {all:?}, median {:?}", each[PODS / 2]);
     has_status(&lab, "ports: 111 of 111 open; 110 of them were added");
+    lab.kill();
+    let started = Instant::now();
+    lab.start(&only_b());
+    println!("{PODS} are open again after {:?}", started.elapsed());
+    assert!(lab.log().contains("ready: node node-1, 111 of 111 ports open"), "it is ready when all are");
     lab.stop();
 }

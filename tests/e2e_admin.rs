@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use lab::lasting::{PATIENCE, answers, connect, echo, settle};
-use lab::netns::eventually;
-use lab::{Lab, policy};
+use lab::netns::{Dialogue, eventually};
+use lab::{Lab, UNANSWERED, policy};
 use serde_json::Value;
 
 /// Two pods, of which `b` takes nothing but port 6379 from `a`.
@@ -213,6 +213,25 @@ fn without_a_state_it_is_alive_and_not_ready() {
     assert!(http(&lab, "/readyz").ends_with("503"));
     let (code, told) = lab.ask(&["status", "--wait", "--timeout", "1s"]);
     assert!(code == Some(1) && told.contains("denying everything"), "{told}");
+}
+
+#[test]
+fn the_probes_and_the_status_do_not_wait_for_the_policy() {
+    require!("curl", "python3");
+    let mut lab = lab();
+    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
+    lab.start("");
+    // The thread that reads and compiles the policy is kept busy for as long as this test likes.
+    let mut file = Dialogue::start(&lab.node, UNANSWERED, lab.path("state.yaml").to_str().unwrap());
+    assert_eq!(file.hear(), "ready");
+    assert_eq!(file.hear(), "waits", "the policy thread opens the state");
+    for _ in 0..3 {
+        assert_eq!((http(&lab, "/livez"), http(&lab, "/readyz")), ("ok\n200".into(), "ok\n200".into()));
+        assert!(http(&lab, "/metrics").contains("bulkhead_process_ready 1"));
+        assert_eq!(lab.ask(&["status"]).0, Some(0));
+    }
+    assert_eq!(lab.count("in force"), 0, "the state is still being read");
+    lab.stop();
 }
 
 #[test]

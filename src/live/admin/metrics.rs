@@ -287,6 +287,11 @@ fn by_policy(now: &Observation, summary: &Summary<'_>) -> Vec<(Labels, OriginCou
         let sum = sums.entry(labels_of(now.about.origins.get(id))).or_default();
         *sum = plus(*sum, counters);
     }
+    bounded(sums)
+}
+
+/// Those that have decided most, and the rest as one.
+fn bounded(sums: BTreeMap<Labels, OriginCounters>) -> Vec<(Labels, OriginCounters)> {
     let mut rows: Vec<_> = sums.into_iter().collect();
     rows.sort_by_key(|(_, counters)| std::cmp::Reverse(counters.allowed.saturating_add(counters.denied)));
     if rows.len() > MAX_POLICIES {
@@ -326,5 +331,28 @@ fn labels_of(origin: Option<Origin>) -> Labels {
         Some(Origin::OwnNode) => labels("own_node", "", "", None),
         Some(Origin::OwnPod) => labels("own_pod", "", "", None),
         None => labels("unknown", "", "", None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_policies_there_are_the_series_are_bounded_and_nothing_is_lost() {
+        let counters = |at: usize| OriginCounters { allowed: at as u64, denied: 1 };
+        let policies = |count: usize| -> BTreeMap<Labels, OriginCounters> {
+            let of = |at: usize| policy_labels("networkpolicy", "n", &format!("p{at}"), "ingress");
+            (0..count).map(|at| (of(at), counters(at))).collect()
+        };
+        assert_eq!(bounded(policies(MAX_POLICIES)).len(), MAX_POLICIES);
+        let many = 3 * MAX_POLICIES;
+        let rows = bounded(policies(many));
+        assert_eq!(rows.len(), MAX_POLICIES + 1);
+        let total = rows.iter().map(|(_, counters)| *counters).fold(OriginCounters::default(), plus);
+        assert_eq!(total, (0..many).map(counters).fold(OriginCounters::default(), plus));
+        let (first, last) = (&rows[0], &rows[MAX_POLICIES]);
+        assert_eq!(first.1, counters(many - 1), "the busiest one has its own");
+        assert_eq!(last.0, policy_labels("others", "", "", ""));
     }
 }

@@ -320,7 +320,7 @@ fn pods_outlive_the_vswitch_and_their_end_while_it_is_away_is_made_up_for() {
     cluster.start();
     let [a, b, c] = ["a", "b", "c"].map(|name| cluster.create(name, "{app: x}"));
     assert!(a.pings(&b.v4()) && a.pings(&c.v4()));
-    let mut connections: Vec<_> = (0..20).map(|at| connection(&a, &b, 7000 + at)).collect();
+    let mut connections: Vec<_> = (0..200).map(|at| connection(&a, &b, 7000 + at)).collect();
     connections.iter_mut().for_each(assert_carries);
     cluster.lab.kill();
     // Killed: a pod cannot be added, and one that ends ends.

@@ -8,16 +8,18 @@ mod lab;
 #[path = "support/objects.rs"]
 mod objects;
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use api_server::ApiServer;
 use bulkhead_dataplane::io::in_namespace;
 use lab::Lab;
+use lab::lasting::inside;
 use lab::netns::run;
 use objects::{beside_a_server, deny, node, pod};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Where the server is.
 const SERVER: &str = "172.18.0.100";
@@ -208,5 +210,80 @@ fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_i
     account.renew("second");
     println!("with the new token after {:?}", within("the policy", || !lab.pings("client", &server)));
     assert_eq!(lab.summary()["source"]["connected"], true);
+    lab.stop();
+}
+
+/// What a large cluster brings when it is rolled out anew.
+const EVENTS_PER_SECOND: u32 = 10_000;
+
+/// Pods of another node, which policy lets in by their labels.
+const STRANGERS: u32 = 1_000;
+
+/// A pod of another node: its label says whether policy lets it in.
+fn stranger(at: u32, is_let_in: bool) -> Value {
+    let address = format!("10.244.{}.{}", 2 + at / 250, at % 250 + 1);
+    let labels = json!({"tier": if is_let_in { "front" } else { "back" }});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("stranger-{at}"), "namespace": "default", "labels": labels},
+        "spec": {"nodeName": "node-2", "containers": [{"name": "main", "image": "none"}]},
+        "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}})
+}
+
+#[test]
+fn ten_thousand_pod_events_a_second_cost_no_packet() {
+    require!("ping");
+    let (mut lab, api) = lab();
+    // Every packet is a worker's.
+    lab.more_config = "flow_cache: false\n".to_owned();
+    let from = json!([{"podSelector": {"matchLabels": {"tier": "front"}}}, {"podSelector": {"matchLabels": {"app": "client"}}}]);
+    api.put(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "front", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"], "ingress": [{"from": from}]}}));
+    api.put(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "marked", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"marked": "yes"}}, "policyTypes": ["Ingress"]}}));
+    (0..STRANGERS).for_each(|at| api.put(stranger(at, true)));
+    lab.start("");
+    let (client, server) = (lab.get("client"), lab.get("server"));
+    within("the first state", || lab.pings("client", &server.v4) && lab.pings("server", &client.v4));
+    let receiver = inside(server, || UdpSocket::bind((server.v4.as_str(), 0)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let sender = inside(client, || UdpSocket::bind((client.v4.as_str(), 0)).unwrap());
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let is_over = AtomicBool::new(false);
+    let (sent, (received, longest)) = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let mut sent = 0;
+            let start = Instant::now();
+            while !is_over.load(Ordering::Relaxed) && start.elapsed() < 2 * LONG {
+                sender.send(b"x").unwrap();
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sent
+        });
+        let receiving = scope.spawn(|| {
+            let (mut received, mut longest, mut last) = (0, Duration::ZERO, Instant::now());
+            while receiver.recv(&mut [0; 8]).is_ok() {
+                received += 1;
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+            }
+            (received, longest)
+        });
+        let (start, events) = (Instant::now(), 3 * EVENTS_PER_SECOND);
+        for event in 0..events {
+            api.put(stranger(event % STRANGERS, event / STRANGERS % 2 == 1));
+            let due = start + Duration::from_secs(1) / EVENTS_PER_SECOND * event;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        println!("{events} events in {:?}", start.elapsed());
+        // One event comes after the other: with the last one all were heard.
+        let mut last = pod(&lab, "client");
+        last["metadata"]["labels"]["marked"] = "yes".into();
+        api.put(last);
+        println!("the last one after {:?}", within("the last one", || !lab.pings("server", &client.v4)));
+        is_over.store(true, Ordering::Relaxed);
+        (sending.join().unwrap(), receiving.join().unwrap())
+    });
+    println!("{received} of {sent} packets, the longest time without one {longest:?}");
+    assert!(sent > 500 && received == sent, "{received} of {sent}");
     lab.stop();
 }

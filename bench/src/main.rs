@@ -17,6 +17,8 @@ mod args;
 mod frames;
 mod pipeline;
 mod policy;
+mod table;
+mod testbed;
 mod wire;
 
 use std::io::Write;

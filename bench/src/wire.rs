@@ -5,21 +5,15 @@
 //! the ratio is the median of the rounds' ratios. Every turn has a node of its own, made and removed, so that nothing is left of the
 //! one before: no sessions, no connection tracking, no ports in TIME_WAIT.
 //!
-//! What ends early, in whatever way, takes its namespaces, programs and files with it ([`net`]).
+//! What ends early, in whatever way, takes its namespaces, programs and files with it ([`crate::testbed`]).
 
 mod before;
 mod flood;
-mod folder;
 mod latency;
-mod net;
 mod node;
-mod programs;
-mod remains;
 mod restart;
 mod scale;
-mod table;
 mod throughput;
-mod traffic;
 mod vswitch;
 
 use std::io::Write;
@@ -31,9 +25,10 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 
 use crate::args::{Format, Row, Wire};
+use crate::table::{self, Line};
+use crate::testbed::{self, remains};
 pub(crate) use node::Attach;
 use node::{Node, Plan, Program, Way};
-use table::Line;
 
 /// How long the program may take to say that it forwards, with a few ports.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -113,7 +108,7 @@ pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
         if !args.only.is_empty() && !args.only.contains(&row) {
             continue;
         }
-        progress(&format!("measuring {name}"));
+        testbed::progress(&format!("measuring {name}"));
         match measure(&bench) {
             Ok(measured) => lines.extend(measured),
             Err(error) => lines.push(Line::skipped(name, "not measured".to_owned(), format!("{error:#}"))),
@@ -135,37 +130,21 @@ pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says on standard error what is going on: some rows take minutes.
-fn progress(text: &str) {
-    // When standard error is gone there is nobody to tell.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
-}
-
 fn bench(args: &Wire) -> anyhow::Result<Bench> {
     let cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
     ensure!(cores.len() >= 2, "this needs two cores, one for clients and one for servers");
     let workers = if args.worker_cores.is_empty() { cores[..2].to_vec() } else { args.worker_cores.clone() };
     let program = |path: PathBuf, attach| -> anyhow::Result<Program> {
-        let path = path.canonicalize().with_context(|| {
-            let path = path.display();
-            format!("no program at {path}; help: `cargo build --release --bin bulkhead`, or --bulkhead PATH")
-        })?;
         let known = vswitch::known(&path, attach)?;
         Ok(Program { path, attach, known, cores: workers.clone(), more: args.config.clone() })
     };
-    let path = args.bulkhead.clone().map_or_else(beside, Ok)?;
     Ok(Bench {
-        program: program(path, args.attach)?,
-        before: args.before.clone().map(|path| program(path, Attach::Xdp)).transpose()?,
+        program: program(testbed::program(args.bulkhead.clone())?, args.attach)?,
+        before: args.before.clone().map(|path| program(testbed::program(Some(path))?, Attach::Xdp)).transpose()?,
         rounds: args.rounds.max(1),
         time: Duration::from_secs_f64(args.seconds),
         cores: [cores[0], cores[1]],
         pods: args.pods.into(),
         connections: args.connections.into(),
     })
-}
-
-/// The program that lies beside this one, as cargo builds them.
-fn beside() -> anyhow::Result<PathBuf> {
-    Ok(std::env::current_exe()?.with_file_name("bulkhead"))
 }

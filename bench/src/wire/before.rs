@@ -7,14 +7,14 @@ use anyhow::{Context, bail};
 use bulkhead_dataplane::io::{Generator, LinkInfo};
 
 use super::latency::connect;
-use super::net::Netns;
 use super::node::{Attach, CLIENT, Node, Plan, Program, SINK, Way};
-use super::table::{Goal, Line};
 use super::throughput::{WARM_UP, datagrams, iperf};
-use super::traffic::{UdpServer, pin, reach};
 use super::{Bench, PATIENCE};
 use crate::frames::packets::{self, GROUP, PAUSE};
 use crate::policy::UDP_PORT;
+use crate::table::{Goal, Line};
+use crate::testbed::net::Netns;
+use crate::testbed::traffic::{UdpServer, pin, reach};
 
 /// What is measured, in this order.
 const WORK: [(&str, &str); 5] = [

@@ -14,12 +14,12 @@ use rustix::net::{
 };
 
 use super::Bench;
-use super::latency::{PORT, milliseconds};
-use super::net::Netns;
+use super::latency::PORT;
 use super::node::{CLIENT, Node, Plan, SINK, Way};
-use super::table::{Goal, Line, digits, median, percentile};
-use super::traffic::{TcpServer, UdpServer, exchange, pin, prepare_client, reach, server};
 use crate::policy::UDP_PORT;
+use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
+use crate::testbed::net::Netns;
+use crate::testbed::traffic::{TcpServer, UdpServer, exchange, pin, prepare_client, reach, server};
 
 /// The pods that flood.
 const FLOODERS: [&str; 2] = ["flood1", "flood2"];

@@ -1,16 +1,16 @@
 //! Requests and new connections: how long they take, and how many there are in a second.
 
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 
 use super::Bench;
-use super::folder::Folder;
-use super::net::Netns;
 use super::node::{CLIENT, Node, Plan, SINK, Way};
-use super::table::{Goal, Line, digits, median, percentile};
-use super::traffic::{TcpServer, exchange, prepare_client, reach, server};
+use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
+use crate::testbed::folder::Folder;
+use crate::testbed::net::Netns;
+use crate::testbed::traffic::{TcpServer, exchange, prepare_client, reach, server};
 
 /// Clients of redis-benchmark, and requests that they make in a second or so: enough for a 99th percentile.
 const CLIENTS: [(u32, u64); 2] = [(1, 15_000), (32, 50_000)];
@@ -117,9 +117,4 @@ pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
     let (rate, repeated) = (times.len() as f64 / took.as_secs_f64() / 1e3, (repeated()? - before) as f64);
     Ok(vec![rate, percentile(&times, 99.0), failed, repeated])
-}
-
-/// A time in milliseconds.
-pub(super) fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::folder::Folder;
-use super::net::{Netns, batch};
-use super::programs::run;
-use super::vswitch::{Known, Port, Vswitch};
+use super::vswitch::{Known, Port, configure};
 use crate::policy;
+use crate::testbed::folder::Folder;
+use crate::testbed::net::{Netns, batch};
+use crate::testbed::programs::run;
+use crate::testbed::vswitch::Vswitch;
 
 /// The pod that is isolated by the policy.
 pub(super) const SINK: &str = "sink";
@@ -302,7 +303,7 @@ impl Node {
             ports.push(Port::Host);
         }
         let pods: Vec<(String, String)> = self.pods.iter().map(|pod| (pod.name.clone(), pod.address.clone())).collect();
-        Vswitch::new(program, &ports, &pods)
+        configure(program, &ports, &pods)
     }
 
     /// The node's kernel as the router.

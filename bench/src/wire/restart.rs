@@ -10,10 +10,10 @@ use anyhow::Context;
 
 use super::latency::PORT;
 use super::node::{CLIENT, Plan, SINK, Way};
-use super::programs::until;
-use super::table::{Goal, Line, digits};
-use super::traffic::{TcpServer, reach, server};
 use super::{Bench, PATIENCE};
+use crate::table::{Goal, Line, digits};
+use crate::testbed::programs::until;
+use crate::testbed::traffic::{TcpServer, reach, server};
 
 /// Of all connections these send without a pause but for [`BULK_PAUSE`]; the others ask and are answered.
 const BULK: usize = 4;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::json;
 
-use super::latency::milliseconds;
 use super::node::{Node, Plan, Pod, SINK, Way, addresses};
-use super::table::{Goal, Line, digits, median};
-use super::traffic::{ASKS, UdpServer, server};
 use super::{Bench, PATIENCE};
 use crate::policy::UDP_PORT;
+use crate::table::{Goal, Line, digits, median, milliseconds};
+use crate::testbed::proc::{field, resident, running_time};
+use crate::testbed::traffic::{ASKS, UdpServer, server};
 
 /// How long all pods may take until they are forwarded: programs that open ports one after another take a minute for many.
 const ALL_PATIENCE: Duration = Duration::from_secs(240);
@@ -193,20 +193,6 @@ fn memory(name: &str) -> anyhow::Result<u64> {
     field("/proc/meminfo", name)
 }
 
-/// A process's memory in KiB, packet buffers included.
-fn resident(id: u32) -> anyhow::Result<i64> {
-    Ok(field(&format!("/proc/{id}/status"), "VmRSS")?.cast_signed())
-}
-
-/// The number in a line `name: number kB`.
-fn field(file: &str, name: &str) -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let number =
-        line.and_then(|rest| rest.split_whitespace().next()).with_context(|| format!("{file} has no {name}"))?;
-    Ok(number.parse()?)
-}
-
 /// Percent of a core that a process takes in this time, by all of its threads.
 fn idle_percent(id: u32, time: Duration) -> anyhow::Result<f64> {
     let (before, started) = (running_time(id)?, Instant::now());
@@ -215,24 +201,13 @@ fn idle_percent(id: u32, time: Duration) -> anyhow::Result<f64> {
     Ok(took.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0)
 }
 
-fn running_time(id: u32) -> anyhow::Result<Duration> {
-    let mut sum = 0;
-    for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
-        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        sum += text.split_whitespace().next().context("an empty schedstat")?.parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(sum))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_and_a_process_tell_what_they_have() {
+    fn the_kernel_tells_what_it_has() {
         assert!(Memory::now().unwrap().counted > 0 && memory("MemAvailable").unwrap() > 0);
-        assert!(resident(std::process::id()).unwrap() > 0);
-        assert!(running_time(std::process::id()).unwrap() > Duration::ZERO);
         assert!(memory("NoSuchThing").is_err());
     }
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::net::Netns;
 use super::node::{CLIENT, Node, Plan, SECOND, SINK, Way};
-use super::table::{Goal, Line, digits, median};
-use super::traffic::{UdpServer, open_flow, pin, reach, send_many, server};
 use super::{Bench, Rounds};
 use crate::policy::UDP_PORT;
+use crate::table::{Goal, Line, digits, median};
+use crate::testbed::net::Netns;
+use crate::testbed::traffic::{UdpServer, open_flow, pin, reach, send_many, server};
 
 /// Flows of the second measurement of TCP.
 const FLOWS: u32 = 8;

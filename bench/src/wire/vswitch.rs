@@ -1,18 +1,15 @@
-//! The real program: its configuration, its start and its end.
+//! The program's configuration, and what it knows of it.
 
 use std::fmt::Write as _;
-use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::folder::Folder;
-use super::net::Netns;
 use super::node::{Attach, NODE, Program, SINK};
-use super::programs::Running;
 use crate::policy;
+use crate::testbed::folder::Folder;
+use crate::testbed::vswitch::Vswitch;
 
 /// A port of the configuration.
 #[derive(Clone, Debug)]
@@ -22,115 +19,23 @@ pub(super) enum Port {
     Host,
 }
 
-/// See the module.
-#[derive(Debug)]
-pub(super) struct Vswitch {
-    running: Option<Running>,
-    path: PathBuf,
-    folder: Folder,
-}
-
-impl Vswitch {
-    /// Writes the configuration and the state. `pods` are names and addresses.
-    ///
-    /// # Errors
-    /// When they cannot be written.
-    pub(super) fn new(program: &Program, ports: &[Port], pods: &[(String, String)]) -> anyhow::Result<Self> {
-        let folder = Folder::new()?;
-        folder.write("state.yaml", &state(pods))?;
-        // Sessions and pins of its own for each node, or the next one would go on with what this one leaves.
-        let mut own = String::new();
-        if program.known.pins && program.attach == Attach::Tc {
-            let _ = writeln!(own, "pins: {}", folder.mount("bpf")?.join("pins").display());
-        }
-        if program.known.session_folder {
-            let _ = writeln!(own, "sessions: {{folder: {}}}", folder.mount("tmpfs")?.join("sessions").display());
-        }
-        folder.write("config.yaml", &configuration(program, &own, ports))?;
-        Ok(Self { running: None, path: program.path.clone(), folder })
+/// Writes the configuration and the state of the program. `pods` are names and addresses.
+///
+/// # Errors
+/// When they cannot be written.
+pub(super) fn configure(program: &Program, ports: &[Port], pods: &[(String, String)]) -> anyhow::Result<Vswitch> {
+    let folder = Folder::new()?;
+    folder.write("state.yaml", &state(pods))?;
+    // Sessions and pins of its own for each node, or the next one would go on with what this one leaves.
+    let mut own = String::new();
+    if program.known.pins && program.attach == Attach::Tc {
+        let _ = writeln!(own, "pins: {}", folder.mount("bpf")?.join("pins").display());
     }
-
-    /// Starts it in the node and waits until it says that it forwards. Returns how long that took.
-    ///
-    /// # Errors
-    /// When it ends or does not say so in time, with what it logged.
-    pub(super) fn start(&mut self, node: &Netns, patience: Duration) -> anyhow::Result<Duration> {
-        let started = Instant::now();
-        self.launch(node)?;
-        self.wait_until_ready(patience)?;
-        Ok(started.elapsed())
+    if program.known.session_folder {
+        let _ = writeln!(own, "sessions: {{folder: {}}}", folder.mount("tmpfs")?.join("sessions").display());
     }
-
-    /// Starts it without waiting.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub(super) fn launch(&mut self, node: &Netns) -> anyhow::Result<()> {
-        let ready = self.folder.path("ready");
-        let _ = std::fs::remove_file(&ready);
-        let file = |name| OpenOptions::new().create(true).append(true).open(self.folder.path(name));
-        let mut command = Command::new(&self.path);
-        command.args(["run", "-o", "json", "--config"]).arg(self.folder.path("config.yaml"));
-        command.arg("--ready-file").arg(&ready);
-        command.stdin(Stdio::null()).stdout(file("summary")?).stderr(file("log")?);
-        // Not by `ip netns exec`, which hides the machine's own /sys with the pinned programs and maps from the next process.
-        self.running = Some(node.inside(|| Running::start(&mut command))?);
-        Ok(())
-    }
-
-    /// # Errors
-    /// As for [`Vswitch::start`].
-    pub(super) fn wait_until_ready(&mut self, patience: Duration) -> anyhow::Result<()> {
-        let deadline = Instant::now() + patience;
-        while !self.folder.path("ready").exists() {
-            let ended = self.running.as_mut().is_none_or(Running::has_ended);
-            if ended || Instant::now() > deadline {
-                let why = if ended { "ended" } else { "does not forward" };
-                bail!("the vswitch {why}; the end of its log:\n{}", self.log_tail());
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
-    }
-
-    /// Waits, no longer than `patience`, until it has said that links have taken the place of filters: it does that in the background.
-    pub(super) fn wait_for_links(&self, patience: Duration) {
-        let (log, started) = (self.folder.path("log"), Instant::now());
-        let has_links = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("taken the place of filters"));
-        while !has_links() && started.elapsed() < patience {
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    /// The last lines that it logged.
-    pub(super) fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.folder.path("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(8)..].join("\n")
-    }
-
-    /// Its process.
-    ///
-    /// # Errors
-    /// When it is not running.
-    pub(super) fn running(&mut self) -> anyhow::Result<&mut Running> {
-        self.running.as_mut().context("the vswitch is not running")
-    }
-
-    /// Asks it to end, and waits.
-    ///
-    /// # Errors
-    /// When it does not end in time.
-    pub(super) fn stop(&mut self, patience: Duration) -> anyhow::Result<()> {
-        self.running()?.terminate(patience)?;
-        self.running = None;
-        Ok(())
-    }
-
-    /// `kill -9`.
-    pub(super) fn kill(&mut self) {
-        self.running = None;
-    }
+    folder.write("config.yaml", &configuration(program, &own, ports))?;
+    Ok(Vswitch::new(program.path.clone(), folder))
 }
 
 /// The cluster: the node, its pods and the policy of the sink.

@@ -13,13 +13,13 @@ use super::remains::{prefix, remains};
 
 /// A folder for files, gone with this.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 /// File systems that a folder may have.
 const FILE_SYSTEMS: [&str; 2] = ["bpf", "tmpfs"];
 
 /// Removes a folder with what is mounted in it.
-pub(super) fn remove_folder(folder: &Path) {
+pub(crate) fn remove_folder(folder: &Path) {
     // Before anything is removed: what is pinned goes with its file system.
     for mounted in FILE_SYSTEMS.map(|kind| folder.join(kind)).iter().filter(|mounted| mounted.exists()) {
         let _ = Command::new("umount").arg(mounted).stderr(Stdio::null()).status();
@@ -30,7 +30,7 @@ pub(super) fn remove_folder(folder: &Path) {
 impl Folder {
     /// # Errors
     /// When it cannot be made.
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let path = std::env::temp_dir().join(format!("{}{}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed)));
         remains().folders.insert(path.clone());
@@ -38,7 +38,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -46,7 +46,7 @@ impl Folder {
     ///
     /// # Errors
     /// When it cannot be mounted.
-    pub(super) fn mount(&self, kind: &str) -> anyhow::Result<PathBuf> {
+    pub(crate) fn mount(&self, kind: &str) -> anyhow::Result<PathBuf> {
         let path = self.path(kind);
         std::fs::create_dir(&path)?;
         run("mount", &format!("-t {kind} -o mode=0700 {kind} {}", path.display()))?;
@@ -57,7 +57,7 @@ impl Folder {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    pub(crate) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let (new, path) = (self.path(&format!("{name}.new")), self.path(name));
         File::create(&new).and_then(|mut file| file.write_all(text.as_bytes()))?;
         std::fs::rename(new, &path)?;

@@ -1,12 +1,13 @@
 //! What was measured, beside what was promised.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 /// What was promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Goal {
+pub(crate) enum Goal {
     AtLeast(f64),
     AtMost(f64),
 }
@@ -30,37 +31,37 @@ impl Goal {
 
 /// One line of the table.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// The row of the command line (`--only`).
-    pub(super) row: &'static str,
+    pub(crate) row: &'static str,
     /// What was done, and against whom.
-    pub(super) what: String,
+    pub(crate) what: String,
     /// The value, or why there is none.
-    pub(super) measured: Result<Measured, String>,
+    pub(crate) measured: Result<Measured, String>,
 }
 
 /// A value and where it comes from.
 #[derive(Clone, Debug)]
-pub(super) struct Measured {
-    pub(super) value: f64,
+pub(crate) struct Measured {
+    pub(crate) value: f64,
     /// `x` for a ratio.
-    pub(super) unit: &'static str,
-    pub(super) goal: Goal,
+    pub(crate) unit: &'static str,
+    pub(crate) goal: Goal,
     /// What it was made of, for programs.
-    pub(super) detail: Map<String, Value>,
+    pub(crate) detail: Map<String, Value>,
     /// The same for people.
-    pub(super) note: String,
+    pub(crate) note: String,
 }
 
 impl Line {
     /// A line that has a value of its own and is no ratio.
-    pub(super) fn value(row: &'static str, what: &str, value: f64, unit: &'static str, goal: Goal) -> Self {
+    pub(crate) fn value(row: &'static str, what: &str, value: f64, unit: &'static str, goal: Goal) -> Self {
         let measured = Measured { value, unit, goal, detail: Map::new(), note: String::new() };
         Self { row, what: what.to_owned(), measured: Ok(measured) }
     }
 
     /// A line with the median of the rounds' ratios. `ours` and `other` have a value for each round.
-    pub(super) fn ratio(row: &'static str, what: String, ours: &[f64], other: &[f64], unit: &str, goal: Goal) -> Self {
+    pub(crate) fn ratio(row: &'static str, what: String, ours: &[f64], other: &[f64], unit: &str, goal: Goal) -> Self {
         let ratios: Vec<f64> =
             ours.iter().zip(other).filter(|(_, other)| **other > 0.0).map(|(ours, other)| ours / other).collect();
         if ratios.is_empty() {
@@ -79,12 +80,12 @@ impl Line {
     }
 
     /// A line that could not be measured.
-    pub(super) const fn skipped(row: &'static str, what: String, why: String) -> Self {
+    pub(crate) const fn skipped(row: &'static str, what: String, why: String) -> Self {
         Self { row, what, measured: Err(why) }
     }
 
     /// The line with a remark.
-    pub(super) fn noted(mut self, note: &str) -> Self {
+    pub(crate) fn noted(mut self, note: &str) -> Self {
         if let Ok(measured) = &mut self.measured {
             if !measured.note.is_empty() {
                 measured.note.push_str("; ");
@@ -95,7 +96,7 @@ impl Line {
     }
 
     /// The line with more detail for programs.
-    pub(super) fn with(mut self, key: &str, value: Value) -> Self {
+    pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
         if let Ok(measured) = &mut self.measured {
             measured.detail.insert(key.to_owned(), value);
         }
@@ -114,12 +115,12 @@ impl Line {
 }
 
 /// All lines as an array.
-pub(super) fn json(lines: &[Line]) -> Value {
+pub(crate) fn json(lines: &[Line]) -> Value {
     lines.iter().map(Line::json).collect()
 }
 
 /// Writes the table for people.
-pub(super) fn write(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
     let mut cells = vec![["ROW", "WHAT", "VALUE", "GOAL", "MET", "NOTE"].map(str::to_owned)];
     for Line { row, what, measured } in lines {
         cells.push(match measured {
@@ -146,7 +147,7 @@ pub(super) fn write(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// A value with as many digits as are worth showing: three.
-pub(super) fn digits(value: f64) -> f64 {
+pub(crate) fn digits(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
     }
@@ -154,14 +155,19 @@ pub(super) fn digits(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
+/// A time in milliseconds.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 /// The middle value, 0 of none.
-pub(super) fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
 /// The smallest value that so many percent of the values do not exceed; between two of them where 50 percent are asked for and
 /// their number is even. 0 of none.
-pub(super) fn percentile(values: &[f64], percent: f64) -> f64 {
+pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     let count = values.len();

@@ -13,17 +13,17 @@ use super::folder::remove_folder;
 use super::net::remove_namespaces;
 
 /// What an interrupted benchmark must take away.
-pub(super) struct Remains {
-    pub(super) namespaces: BTreeSet<String>,
-    pub(super) processes: BTreeSet<u32>,
-    pub(super) folders: BTreeSet<PathBuf>,
+pub(crate) struct Remains {
+    pub(crate) namespaces: BTreeSet<String>,
+    pub(crate) processes: BTreeSet<u32>,
+    pub(crate) folders: BTreeSet<PathBuf>,
 }
 
 static REMAINS: Mutex<Remains> =
     Mutex::new(Remains { namespaces: BTreeSet::new(), processes: BTreeSet::new(), folders: BTreeSet::new() });
 
 /// What there is now. Whoever makes more holds it meanwhile, so that an interruption misses nothing.
-pub(super) fn remains() -> MutexGuard<'static, Remains> {
+pub(crate) fn remains() -> MutexGuard<'static, Remains> {
     REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -34,7 +34,7 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 ///
 /// # Errors
 /// When the signals cannot be caught.
-pub(super) fn clean_up_on_signals() -> anyhow::Result<()> {
+pub(crate) fn clean_up_on_signals() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
@@ -54,7 +54,7 @@ pub(super) fn clean_up_on_signals() -> anyhow::Result<()> {
 }
 
 /// Sends a process a signal, if it is still there.
-pub(super) fn kill(id: u32, signal: Signal) {
+pub(crate) fn kill(id: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
         // It may have ended.
         let _ = kill_process(pid, signal);
@@ -62,6 +62,6 @@ pub(super) fn kill(id: u32, signal: Signal) {
 }
 
 /// What makes the names of one run its own: several may run side by side.
-pub(super) fn prefix() -> String {
+pub(crate) fn prefix() -> String {
     format!("bhb{}-", std::process::id())
 }

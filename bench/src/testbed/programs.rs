@@ -11,12 +11,12 @@ use super::remains::{kill, remains};
 
 /// A program that runs until this is dropped.
 #[derive(Debug)]
-pub(super) struct Running(pub(super) Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
     /// # Errors
     /// When it cannot be started.
-    pub(super) fn start(command: &mut Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         // Held while it starts, so that an interruption does not miss it.
         let mut remains = remains();
         let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
@@ -24,7 +24,7 @@ impl Running {
         Ok(Self(child))
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
 
@@ -32,7 +32,7 @@ impl Running {
     ///
     /// # Errors
     /// When its output cannot be read.
-    pub(super) fn wait(mut self) -> anyhow::Result<Output> {
+    pub(crate) fn wait(mut self) -> anyhow::Result<Output> {
         let (mut text, mut errors) = (Vec::new(), Vec::new());
         if let Some(mut pipe) = self.0.stdout.take() {
             pipe.read_to_end(&mut text)?;
@@ -45,7 +45,7 @@ impl Running {
     }
 
     /// Whether it has ended by itself.
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }
 
@@ -53,7 +53,7 @@ impl Running {
     ///
     /// # Errors
     /// When it does not.
-    pub(super) fn terminate(&mut self, most: Duration) -> anyhow::Result<()> {
+    pub(crate) fn terminate(&mut self, most: Duration) -> anyhow::Result<()> {
         kill(self.id(), Signal::TERM);
         until("a program does not end after SIGTERM", most, || Ok(self.has_ended()))
     }
@@ -71,7 +71,7 @@ impl Drop for Running {
 ///
 /// # Errors
 /// The message when it does not hold in time, and those of the question.
-pub(super) fn until(
+pub(crate) fn until(
     otherwise: &str,
     most: Duration,
     mut holds: impl FnMut() -> anyhow::Result<bool>,
@@ -90,7 +90,7 @@ pub(super) fn until(
 ///
 /// # Errors
 /// When it fails, with what it said.
-pub(super) fn run(program: &str, line: &str) -> anyhow::Result<String> {
+pub(crate) fn run(program: &str, line: &str) -> anyhow::Result<String> {
     output(Command::new(program).args(line.split_whitespace()), &format!("{program} {line}"))
 }
 
@@ -98,7 +98,7 @@ pub(super) fn run(program: &str, line: &str) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// When it fails, with what it said.
-pub(super) fn output(command: &mut Command, line: &str) -> anyhow::Result<String> {
+pub(crate) fn output(command: &mut Command, line: &str) -> anyhow::Result<String> {
     let output = Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait()?;
     if !output.status.success() {
         bail!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());

@@ -20,7 +20,7 @@ const UNUSED: u16 = 5_999;
 const TICK: Duration = Duration::from_millis(50);
 
 /// The address of a server.
-pub(super) fn server(address: &str, port: u16) -> anyhow::Result<SocketAddr> {
+pub(crate) fn server(address: &str, port: u16) -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(address.parse()?, port))
 }
 
@@ -28,7 +28,7 @@ pub(super) fn server(address: &str, port: u16) -> anyhow::Result<SocketAddr> {
 ///
 /// # Errors
 /// When it does not within twenty seconds, which is for a busy machine.
-pub(super) fn reach(from: &Netns, address: &str) -> anyhow::Result<()> {
+pub(crate) fn reach(from: &Netns, address: &str) -> anyhow::Result<()> {
     let target = server(address, UNUSED)?;
     from.inside(|| {
         until(&format!("{address} is not reached"), Duration::from_secs(20), || {
@@ -41,7 +41,7 @@ pub(super) fn reach(from: &Netns, address: &str) -> anyhow::Result<()> {
 }
 
 /// Binds the calling thread to a core.
-pub(super) fn pin(core: usize) {
+pub(crate) fn pin(core: usize) {
     core_affinity::set_for_current(CoreId { id: core });
 }
 
@@ -49,7 +49,7 @@ pub(super) fn pin(core: usize) {
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn send_many(socket: &UdpSocket, bytes: &[u8], count: usize) -> io::Result<usize> {
+pub(crate) fn send_many(socket: &UdpSocket, bytes: &[u8], count: usize) -> io::Result<usize> {
     let parts = [IoSlice::new(bytes)];
     let mut controls: Vec<SendAncillaryBuffer<'_, '_, '_>> =
         (0..count).map(|_| SendAncillaryBuffer::default()).collect();
@@ -58,11 +58,11 @@ pub(super) fn send_many(socket: &UdpSocket, bytes: &[u8], count: usize) -> io::R
 }
 
 /// What a datagram that wants an answer begins with. Others are only counted.
-pub(super) const ASKS: u8 = 1;
+pub(crate) const ASKS: u8 = 1;
 
 /// Receives datagrams, counts them, and answers those that ask. Ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct UdpServer {
+pub(crate) struct UdpServer {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
@@ -71,7 +71,7 @@ pub(super) struct UdpServer {
 impl UdpServer {
     /// # Errors
     /// When the port cannot be had.
-    pub(super) fn start(netns: &Netns, port: u16, core: Option<usize>) -> anyhow::Result<Self> {
+    pub(crate) fn start(netns: &Netns, port: u16, core: Option<usize>) -> anyhow::Result<Self> {
         let socket = netns.inside(|| UdpSocket::bind(("0.0.0.0", port)).context("cannot open a UDP socket"))?;
         socket.set_read_timeout(Some(TICK))?;
         let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -92,7 +92,7 @@ impl UdpServer {
     }
 
     /// How many have come so far.
-    pub(super) fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 }
@@ -108,7 +108,7 @@ impl Drop for UdpServer {
 ///
 /// # Errors
 /// When nothing answers within five seconds.
-pub(super) fn open_flow(from: &Netns, target: SocketAddr) -> anyhow::Result<UdpSocket> {
+pub(crate) fn open_flow(from: &Netns, target: SocketAddr) -> anyhow::Result<UdpSocket> {
     let socket = from.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
     socket.connect(target)?;
     socket.set_read_timeout(Some(TICK))?;
@@ -124,7 +124,7 @@ pub(super) fn open_flow(from: &Netns, target: SocketAddr) -> anyhow::Result<UdpS
 
 /// Returns each byte with a byte, on several TCP ports, until it is dropped.
 #[derive(Debug)]
-pub(super) struct TcpServer {
+pub(crate) struct TcpServer {
     listeners: Vec<Arc<TcpListener>>,
     threads: Vec<JoinHandle<()>>,
     first_port: u16,
@@ -142,7 +142,7 @@ impl TcpServer {
     ///
     /// # Errors
     /// When a port cannot be had.
-    pub(super) fn start(netns: &Netns, first_port: u16, stay_open: bool) -> anyhow::Result<Self> {
+    pub(crate) fn start(netns: &Netns, first_port: u16, stay_open: bool) -> anyhow::Result<Self> {
         let mut server = Self { listeners: Vec::new(), threads: Vec::new(), first_port };
         for port in first_port..first_port + PORTS {
             let listener = Arc::new(netns.inside(|| Ok(TcpListener::bind(("0.0.0.0", port))?))?);
@@ -156,7 +156,7 @@ impl TcpServer {
     }
 
     /// The port for the n-th connection.
-    pub(super) fn port(&self, number: usize) -> u16 {
+    pub(crate) fn port(&self, number: usize) -> u16 {
         self.first_port + u16::try_from(number % usize::from(PORTS)).unwrap_or_default()
     }
 }
@@ -202,7 +202,7 @@ fn answer(mut stream: TcpStream, silence: Duration) {
 ///
 /// # Errors
 /// When it fails.
-pub(super) fn exchange(target: SocketAddr) -> anyhow::Result<Duration> {
+pub(crate) fn exchange(target: SocketAddr) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let mut stream = TcpStream::connect(target)?;
     let took = begun.elapsed();
@@ -218,7 +218,7 @@ pub(super) fn exchange(target: SocketAddr) -> anyhow::Result<Duration> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(super) fn prepare_client(netns: &Netns) -> anyhow::Result<()> {
+pub(crate) fn prepare_client(netns: &Netns) -> anyhow::Result<()> {
     netns.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
     netns.sysctl("net/ipv4/tcp_syn_retries", "1")
 }

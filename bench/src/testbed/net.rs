@@ -14,7 +14,7 @@ use super::remains::{prefix, remains};
 
 /// A network namespace.
 #[derive(Debug)]
-pub(super) struct Netns {
+pub(crate) struct Netns {
     name: String,
 }
 
@@ -23,7 +23,7 @@ impl Netns {
     ///
     /// # Errors
     /// When the system refuses: this needs root and `ip`.
-    pub(super) fn new(what: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(what: &str) -> anyhow::Result<Self> {
         Ok(Self::many(&[what])?.remove(0))
     }
 
@@ -31,7 +31,7 @@ impl Netns {
     ///
     /// # Errors
     /// As for [`Netns::new`].
-    pub(super) fn many(what: &[&str]) -> anyhow::Result<Vec<Self>> {
+    pub(crate) fn many(what: &[&str]) -> anyhow::Result<Vec<Self>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mut made = Vec::with_capacity(what.len());
         let mut lines = Vec::with_capacity(what.len());
@@ -59,7 +59,7 @@ impl Netns {
         Ok(made)
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -67,7 +67,7 @@ impl Netns {
     ///
     /// # Errors
     /// When it cannot be entered, and those of `inside`.
-    pub(super) fn inside<T: Send>(&self, inside: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    pub(crate) fn inside<T: Send>(&self, inside: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
         in_namespace(&Path::new("/run/netns").join(&self.name), inside)?
     }
 
@@ -75,7 +75,7 @@ impl Netns {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn sysctl(&self, path: &str, value: &str) -> anyhow::Result<()> {
+    pub(crate) fn sysctl(&self, path: &str, value: &str) -> anyhow::Result<()> {
         let file = Path::new("/proc/sys").join(path);
         self.inside(|| std::fs::write(&file, value).with_context(|| format!("cannot write {}", file.display())))
     }
@@ -84,7 +84,7 @@ impl Netns {
     ///
     /// # Errors
     /// When there is no such interface.
-    pub(super) fn received(&self, interface: &str) -> anyhow::Result<u64> {
+    pub(crate) fn received(&self, interface: &str) -> anyhow::Result<u64> {
         // `/proc/net` is that of the process, not of the thread.
         let table = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
         let line = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
@@ -96,7 +96,7 @@ impl Netns {
     ///
     /// # Errors
     /// When there is no such counter.
-    pub(super) fn counter(&self, protocol: &str, name: &str) -> anyhow::Result<u64> {
+    pub(crate) fn counter(&self, protocol: &str, name: &str) -> anyhow::Result<u64> {
         let text = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp")?))?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(": "));
         let (names, values) = lines.next().zip(lines.next()).with_context(|| format!("no counters of {protocol}"))?;
@@ -109,7 +109,7 @@ impl Netns {
     ///
     /// # Errors
     /// When it fails.
-    pub(super) fn ip(&self, line: &str) -> anyhow::Result<()> {
+    pub(crate) fn ip(&self, line: &str) -> anyhow::Result<()> {
         run("ip", &format!("-n {} {line}", self.name)).map(drop)
     }
 
@@ -117,7 +117,7 @@ impl Netns {
     ///
     /// # Errors
     /// When one of them fails.
-    pub(super) fn ip_lines(&self, lines: &[String]) -> anyhow::Result<()> {
+    pub(crate) fn ip_lines(&self, lines: &[String]) -> anyhow::Result<()> {
         feed(Command::new("ip").args(["-n", &self.name, "-batch", "-"]), &lines.join("\n"))
     }
 
@@ -125,7 +125,7 @@ impl Netns {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(super) fn prepared_ip(&self) -> anyhow::Result<PreparedIp> {
+    pub(crate) fn prepared_ip(&self) -> anyhow::Result<PreparedIp> {
         let mut command = Command::new("ip");
         command
             .args(["-n", &self.name, "-batch", "-"])
@@ -139,12 +139,12 @@ impl Netns {
     ///
     /// # Errors
     /// When it fails, with what it said.
-    pub(super) fn run(&self, line: &str) -> anyhow::Result<String> {
+    pub(crate) fn run(&self, line: &str) -> anyhow::Result<String> {
         output(&mut self.command(line), line)
     }
 
     /// The command of a program inside.
-    pub(super) fn command(&self, line: &str) -> Command {
+    pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).args(line.split_whitespace()).stdin(Stdio::null());
         command
@@ -154,7 +154,7 @@ impl Netns {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub(super) fn spawn(&self, line: &str) -> anyhow::Result<Running> {
+    pub(crate) fn spawn(&self, line: &str) -> anyhow::Result<Running> {
         Running::start(self.command(line).stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
@@ -162,7 +162,7 @@ impl Netns {
     ///
     /// # Errors
     /// When it cannot be started or does not listen.
-    pub(super) fn serve(&self, line: &str, port: u16) -> anyhow::Result<Running> {
+    pub(crate) fn serve(&self, line: &str, port: u16) -> anyhow::Result<Running> {
         let server = self.spawn(line)?;
         let pattern = format!(":{port} ");
         until(&format!("`{line}` does not listen"), Duration::from_secs(10), || {
@@ -181,21 +181,21 @@ impl Drop for Netns {
 }
 
 /// Removes namespaces; those that are gone already do not matter.
-pub(super) fn remove_namespaces<'a>(names: impl Iterator<Item = &'a String>) {
+pub(crate) fn remove_namespaces<'a>(names: impl Iterator<Item = &'a String>) {
     let lines: Vec<String> = names.map(|name| format!("netns del {name}")).collect();
     let _ = feed(Command::new("ip").args(["-force", "-batch", "-"]), &lines.join("\n"));
 }
 
 /// An `ip` that is loaded and waits for its lines, so that its start is not measured.
 #[derive(Debug)]
-pub(super) struct PreparedIp(Running);
+pub(crate) struct PreparedIp(Running);
 
 impl PreparedIp {
     /// Gives it the lines and waits until it has done them.
     ///
     /// # Errors
     /// When one of them fails.
-    pub(super) fn run(mut self, lines: &[String]) -> anyhow::Result<()> {
+    pub(crate) fn run(mut self, lines: &[String]) -> anyhow::Result<()> {
         // Closed at the end of the statement, upon which it ends.
         self.0.0.stdin.take().context("no input")?.write_all(lines.join("\n").as_bytes())?;
         let output = self.0.wait()?;
@@ -210,7 +210,7 @@ impl PreparedIp {
 ///
 /// # Errors
 /// When one of them fails.
-pub(super) fn batch(lines: &[String]) -> anyhow::Result<()> {
+pub(crate) fn batch(lines: &[String]) -> anyhow::Result<()> {
     feed(Command::new("ip").args(["-batch", "-"]), &lines.join("\n"))
 }
 

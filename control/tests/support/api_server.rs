@@ -9,7 +9,7 @@
     dead_code,
     unreachable_pub,
     clippy::unwrap_used,
-    reason = "each test file uses a part of this; tests may panic"
+    reason = "each test file, and the benchmark of clusters, uses a part of this; they may panic"
 )]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -197,10 +197,17 @@ impl ApiServer {
 
     /// Creates or replaces an object, given as JSON.
     pub fn put(&self, object: Value) {
-        let name = name_of(&object);
+        self.put_all(vec![object]);
+    }
+
+    /// Creates or replaces many at once.
+    pub fn put_all(&self, objects: Vec<Value>) {
         let mut world = self.world();
-        let what = if world.objects.contains_key(&name) { "MODIFIED" } else { "ADDED" };
-        world.set(name, object, what);
+        for object in objects {
+            let name = name_of(&object);
+            let what = if world.objects.contains_key(&name) { "MODIFIED" } else { "ADDED" };
+            world.set(name, object, what);
+        }
         self.inner.changed.notify_all();
     }
 
@@ -274,6 +281,19 @@ impl ApiServer {
         world.forgotten = world.version;
         world.log.clear();
         world.rests.clear();
+    }
+
+    /// Forgets all events but so many: only who is further behind has to list anew.
+    pub fn compact(&self, keep: usize) {
+        let mut world = self.world();
+        let old = world.log.len().saturating_sub(keep);
+        let last = world.log.drain(..old).next_back();
+        world.forgotten = last.map_or(world.forgotten, |last| last.version);
+    }
+
+    /// The version of the last change.
+    pub fn version(&self) -> u64 {
+        self.world().version
     }
 
     /// So many pods besides the others, which are made when they are asked for.
@@ -565,10 +585,11 @@ fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch
                     json!({"type": "ERROR", "object": serde_json::from_str::<Value>(&status(410, "gone")).unwrap()});
                 return chunk(stream, &format!("{gone}\n"), false).map(|()| false);
             }
-            let new: Vec<String> = world
-                .log
+            // The log is in the order of versions, and may be long.
+            let known = world.log.partition_point(|logged| logged.version <= at);
+            let new: Vec<String> = world.log[known..]
                 .iter()
-                .filter(|logged| logged.version > at && logged.resource == kind.1)
+                .filter(|logged| logged.resource == kind.1)
                 .map(|logged| format!("{}\n", json!({"type": logged.what, "object": logged.object})))
                 .collect();
             at = world.version;

@@ -25,6 +25,8 @@ pub(crate) enum Work {
     Frames(Frames),
     /// The program as nodes run it, beside the kernel, with iperf3, redis and sockets (needs root)
     Wire(Wire),
+    /// The program as a cluster's daemon: policy events, CNI ADD, memory, status (needs root)
+    Cluster(Cluster),
 }
 
 /// The form of the answer.
@@ -129,6 +131,65 @@ pub(crate) struct Wire {
     /// More lines of the vswitch's configuration, e.g. "flow_cache: false"
     #[arg(long, value_name = "YAML", default_value = "")]
     pub(crate) config: String,
+    /// The form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Format,
+}
+
+/// The rows of `bulkhead-bench cluster`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClusterRow {
+    /// From a policy event to all workers enforcing
+    Policy,
+    /// CNI ADD, alone and many at once, and the first packets after it
+    Add,
+    /// Memory while a large cluster is followed
+    Memory,
+    /// `bulkhead status`, the whole process
+    Status,
+    /// Requests between two pods while pods of other nodes change by the thousand
+    Events,
+}
+
+/// `bulkhead-bench cluster`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead-bench cluster --only policy --changes 400 -o json\n\n\
+    Needs root, iproute2, the CNI plugin host-local (containernetworking-plugins) and two cores. It makes namespaces of its own and\n\
+    removes them. Exit code 0 whatever was measured: the table says what keeps its promise.")]
+pub(crate) struct Cluster {
+    /// The program to measure; by default the one beside this
+    #[arg(long, value_name = "PATH")]
+    pub(crate) bulkhead: Option<PathBuf>,
+    /// Only this row; may be repeated
+    #[arg(long, value_enum, value_name = "ROW")]
+    pub(crate) only: Vec<ClusterRow>,
+    /// Pods of other nodes
+    #[arg(long, value_name = "N", default_value_t = 5_000)]
+    pub(crate) pods: u16,
+    /// Policies
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub(crate) policies: u16,
+    /// Changes of a policy, in the row `policy`
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(2..))]
+    pub(crate) changes: u16,
+    /// Pods of the node, in the rows `add` (at once) and `status`
+    #[arg(long, value_name = "N", default_value_t = 110, value_parser = clap::value_parser!(u16).range(1..=200))]
+    pub(crate) ports: u16,
+    /// Pods of the row `memory`
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) many_pods: u32,
+    /// Pod events a second, in the row `events`
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) events: u16,
+    /// How long each measurement of the row `events` takes
+    #[arg(long, value_name = "N", default_value_t = 3.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// How often each way has its turn
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) rounds: u32,
+    /// The cores of the vswitch's workers; by default the first two
+    #[arg(long, value_name = "CORE", value_delimiter = ',')]
+    pub(crate) worker_cores: Vec<usize>,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,

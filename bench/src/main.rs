@@ -11,9 +11,11 @@
 //! | [`pipeline`] | a worker between ports in memory |
 //! | [`frames`] | raw frames through workers on veths, beside a bare AF_XDP loop |
 //! | [`wire`] | the program as nodes run it, beside the kernel |
+//! | [`cluster`] | the program as a node's daemon of a cluster, with an API server and a CNI plugin |
 #![forbid(unsafe_code)]
 
 mod args;
+mod cluster;
 mod frames;
 mod pipeline;
 mod policy;
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         args::Work::Pipeline(pipeline) => pipeline::run(pipeline),
         args::Work::Frames(frames) => frames::run(frames),
         args::Work::Wire(wire) => wire::run(wire),
+        args::Work::Cluster(cluster) => cluster::run(cluster),
     };
     outcome.unwrap_or_else(|error| {
         // When standard error is gone there is nobody to tell.

@@ -131,6 +131,37 @@ fn every_row_of_the_table_is_measured_and_nothing_is_left_behind() {
 }
 
 #[test]
+fn every_row_of_a_cluster_is_measured_and_nothing_is_left_behind() {
+    require!();
+    if !two_cores() {
+        return;
+    }
+    if !["/usr/lib/cni", "/opt/cni/bin"].iter().any(|folder| Path::new(folder).join("host-local").is_file()) {
+        let must = std::env::var("BULKHEAD_E2E").is_ok_and(|value| value == "require");
+        assert!(!must, "this test must run (BULKHEAD_E2E=require), but there is no host-local");
+        println!("skipped: host-local is not installed (containernetworking-plugins)");
+        return;
+    }
+    let program = bulkhead();
+    let args =
+        ["cluster", "--bulkhead", program.to_str().unwrap(), "--pods", "20", "--policies", "5", "--changes", "4"];
+    let small =
+        ["--ports", "3", "--many-pods", "600", "--events", "200", "--seconds", "0.2", "--rounds", "1", "-o", "json"];
+    let report = finished(bench(&[&args[..], &small].concat())).unwrap();
+    println!("{report:#}");
+    let lines = report["lines"].as_array().unwrap();
+    for (row, count) in [("policy", 4), ("add", 3), ("memory", 1), ("status", 1), ("events", 2)] {
+        let of: Vec<&Value> = lines.iter().filter(|line| line["row"] == row).collect();
+        assert_eq!(of.len(), count, "{row}: {of:#?}");
+        assert!(of.iter().all(|line| line["value"].is_number() && line["met"].is_boolean()), "{report:#}");
+    }
+    let timed = lines.iter().filter(|line| line["unit"] != "packets");
+    assert!(timed.into_iter().all(|line| line["value"].as_f64() > Some(0.0)), "{report:#}");
+    let lost: Vec<&Value> = lines.iter().filter(|line| line["unit"] == "packets").collect();
+    assert!(lost.len() == 2 && lost.iter().all(|line| line["value"] == 0.0), "{lost:#?}");
+}
+
+#[test]
 fn an_interrupted_benchmark_leaves_nothing_behind() {
     require!("iperf3", "nft", "ss", "taskset", "timeout");
     if !two_cores() {

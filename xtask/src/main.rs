@@ -27,7 +27,8 @@ cargo xtask VERB
   fuzz [SECONDS] captures and packets that nobody would send (default 30)
   growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
   bench          the benchmarks in memory
-  bench-wire [ARGUMENTS]  the vswitch beside the kernel, in network namespaces (needs root)";
+  bench-wire [ARGUMENTS]  the vswitch beside the kernel, in network namespaces (needs root)
+  bench-cluster [ARGUMENTS]  the vswitch with an API server and a CNI plugin, in network namespaces (needs root)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -50,7 +51,8 @@ fn main() -> ExitCode {
         ["growth"] => growth("10000000"),
         ["growth", events] => growth(events),
         ["bench"] => cargo(&["bench", "--workspace"]).run(),
-        ["bench-wire", arguments @ ..] => bench_wire(arguments),
+        ["bench-wire", arguments @ ..] => bench_program("wire", arguments),
+        ["bench-cluster", arguments @ ..] => bench_program("cluster", arguments),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -136,8 +138,8 @@ fn growth(events: &str) -> bool {
 }
 
 /// In two steps: the benchmark starts the program that lies beside it.
-fn bench_wire(arguments: &[&str]) -> bool {
-    let run = [&["run", "--release", "-p", "bulkhead-bench", "--", "wire"], arguments].concat();
+fn bench_program(subcommand: &str, arguments: &[&str]) -> bool {
+    let run = [&["run", "--release", "-p", "bulkhead-bench", "--", subcommand], arguments].concat();
     cargo(&["build", "--release", "--bin", "bulkhead"]).run() && cargo(&run).run()
 }
 

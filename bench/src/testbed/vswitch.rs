@@ -25,6 +25,11 @@ impl Vswitch {
         Self { running: None, path, folder }
     }
 
+    /// Where its files are.
+    pub(crate) const fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
     /// Starts it in the node and waits until it says that it forwards. Returns how long that took.
     ///
     /// # Errors

@@ -1,0 +1,103 @@
+//! A container runtime, as far as a CNI plugin sees one: sandboxes, and the plugin run by the specification's convention.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+
+use super::objects::{POD_NETWORK, PodName};
+use crate::testbed::net::Netns;
+use crate::testbed::programs::Running;
+
+/// Where the plugin `host-local` may be: Debian's containernetworking-plugins, or what Kubernetes' packages bring.
+const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+
+/// A pod's sandbox.
+#[derive(Debug)]
+pub(super) struct Sandbox {
+    pub(super) netns: Netns,
+    pub(super) pod: PodName,
+    /// Empty until it is added.
+    pub(super) address: String,
+}
+
+impl Sandbox {
+    /// Sandboxes that no network has been added to.
+    ///
+    /// # Errors
+    /// When their namespaces cannot be made.
+    pub(super) fn many(pods: &[PodName]) -> anyhow::Result<Vec<Self>> {
+        let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
+        let all = Netns::many(&names)?.into_iter().zip(pods);
+        Ok(all.map(|(netns, pod)| Self { netns, pod: pod.clone(), address: String::new() }).collect())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Runtime {
+    plugin: PathBuf,
+    /// `CNI_PATH`.
+    path: String,
+    conf: String,
+}
+
+impl Runtime {
+    /// Our plugin, which is this program by another name, asks at this socket; `host-local` gives addresses and keeps its files in `folder`.
+    ///
+    /// # Errors
+    /// When there is no `host-local`, and when the folder refuses.
+    pub(super) fn new(program: &Path, folder: &Path, socket: &Path) -> anyhow::Result<Self> {
+        let others = FOLDERS.iter().map(Path::new).find(|folder| folder.join("host-local").is_file());
+        let others = others.context("no plugin host-local; help: install containernetworking-plugins")?;
+        let plugin = folder.join("bulkhead-cni");
+        std::os::unix::fs::symlink(program, &plugin)?;
+        let ipam =
+            json!({"type": "host-local", "dataDir": folder.join("leases"), "ranges": [[{"subnet": POD_NETWORK}]]});
+        let conf =
+            json!({"cniVersion": "1.0.0", "name": "pods", "type": "bulkhead-cni", "socket": socket, "ipam": ipam});
+        let path = format!("{}:{}", folder.display(), others.display());
+        Ok(Self { plugin, path, conf: conf.to_string() })
+    }
+
+    /// `ADD`. Returns how long the plugin took, from before its process was started until it had ended.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub(super) fn add(&self, node: &Netns, sandbox: &mut Sandbox) -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        let result = self.run("ADD", node, sandbox)?;
+        let took = started.elapsed();
+        let address = result["ips"][0]["address"].as_str().and_then(|address| address.split('/').next());
+        address.context("the plugin gives no address")?.clone_into(&mut sandbox.address);
+        Ok(took)
+    }
+
+    /// `DEL`.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub(super) fn del(&self, node: &Netns, sandbox: &Sandbox) -> anyhow::Result<()> {
+        self.run("DEL", node, sandbox).map(drop)
+    }
+
+    fn run(&self, command: &str, node: &Netns, sandbox: &Sandbox) -> anyhow::Result<Value> {
+        let (id, PodName { namespace, name, .. }) = (sandbox.netns.name(), &sandbox.pod);
+        let mut process = Command::new(&self.plugin);
+        process.env("CNI_COMMAND", command).env("CNI_PATH", &self.path).env("CNI_CONTAINERID", id);
+        process.env("CNI_IFNAME", "eth0").env("CNI_NETNS", format!("/run/netns/{id}"));
+        process.env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"));
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A process is in the namespace of the thread that starts it.
+        let mut running = node.inside(|| Running::start(&mut process))?;
+        // Closed at the end of the statement.
+        running.0.stdin.take().context("no input")?.write_all(self.conf.as_bytes())?;
+        let output = running.wait()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{command} of {name}: {said}");
+        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
+    }
+}

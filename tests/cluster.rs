@@ -3,15 +3,20 @@
 
 #[path = "support/cluster.rs"]
 mod cluster;
+#[path = "support/cni.rs"]
+mod cni;
 #[path = "support/lab.rs"]
 mod lab;
 #[path = "support/objects.rs"]
 mod objects;
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use cluster::{Cluster, Programs, SERVER, within};
+use cni::{Runtime, Sandbox, one_datagram};
+use ipnet::Ipv4Net;
 use lab::Lab;
 use objects::{beside_a_server, deny, node, pod};
 use serde_json::{Value, json};
@@ -47,14 +52,20 @@ fn nobody_reaches_the_server() -> Value {
 
 /// Two pods, and a real server outside that knows them and what the manifest grants.
 fn lab(programs: Programs) -> (Lab, Cluster) {
-    let mut lab = beside_a_server();
-    let api = Cluster::start(programs, lab.outside.as_ref().unwrap(), &lab.path(""));
-    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/rbac.yaml");
-    api.create_all(&fs::read_to_string(manifest).unwrap());
+    let (lab, api) = lab_with(&["client", "server"], programs);
     api.create_with_status(&node(&lab));
     for name in ["client", "server"] {
         api.create_with_status(&pod(&lab, name));
     }
+    (lab, api)
+}
+
+/// These pods, and a real server outside that knows what the manifest grants, and no objects of theirs.
+fn lab_with(pods: &[&str], programs: Programs) -> (Lab, Cluster) {
+    let mut lab = beside_a_server(pods);
+    let api = Cluster::start(programs, lab.outside.as_ref().unwrap(), &lab.path(""));
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/rbac.yaml");
+    api.create_all(&fs::read_to_string(manifest).unwrap());
     renew_token(&lab, &api);
     fs::write(lab.path("kubeconfig"), api.kubeconfig(&lab.path("token"))).unwrap();
     lab.state = "{kubernetes: {kubeconfig: kubeconfig}}".to_owned();
@@ -124,4 +135,178 @@ fn a_server_that_is_killed_and_a_token_that_is_worth_nothing_any_more_change_not
     renew_token(&lab, &api);
     println!("a new token is used after {:?}", within("the change", || lab.pings("client", &server)));
     lab.stop();
+}
+
+/// The addresses that the server says the node's pods have. Neither the whole of the network that the lab's own pods are in, nor the
+/// default of the runtime.
+const POD_CIDR: &str = "10.244.1.64/26";
+
+/// A port of the tests' server. What is asked there is UDP: the first packet is judged, and none is sent again.
+const PORT: u16 = 6379;
+
+/// A node whose pods a runtime wires by the plugin, with objects of a real server, in a namespace of its own.
+struct Wired {
+    lab: Lab,
+    api: Cluster,
+    runtime: Runtime,
+}
+
+impl Wired {
+    /// With the plugin as `bulkhead cni install` installs it, which has asked the server for the node's addresses.
+    fn new(programs: Programs) -> Self {
+        let (mut lab, api) = lab_with(&[], programs);
+        let mut node = node(&lab);
+        node["spec"] = json!({"podCIDR": POD_CIDR, "podCIDRs": [POD_CIDR]});
+        api.create_with_status(&node);
+        api.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+        lab.start("");
+        let mut runtime = Runtime::new(&lab.node, &lab.path(""), &lab.path("admin.sock"));
+        let [bin, conf, socket, config] = ["cni", "net.d", "admin.sock", "kubeconfig"]
+            .map(|name| lab.path(name).into_os_string().into_string().unwrap());
+        let place = format!("--bin-dir {bin} --conf-dir {conf} --socket {socket}");
+        let program = env!("CARGO_BIN_EXE_bulkhead");
+        lab.node.exec(&format!("{program} cni install --node {} --kubeconfig {config} {place}", lab.node_name()));
+        runtime.take(&lab.path("net.d/05-bulkhead.conflist"), &lab.path("leases"));
+        Self { lab, api, runtime }
+    }
+
+    /// A pod as whoever creates it has it, with the node that a scheduler has chosen.
+    fn pod(&self, name: &str, role: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "shop", "labels": {"role": role}},
+            "spec": {"nodeName": self.lab.node_name(), "containers": [{"name": "main", "image": "none"}]}})
+    }
+
+    /// Creates a pod and wires it. Its addresses are not in its status yet.
+    fn add(&self, name: &str, role: &str) -> Sandbox {
+        let mut sandbox = Sandbox::of(&self.api.create(&self.pod(name, role)));
+        println!("ADD of {name} took {:?}", self.runtime.add(&mut sandbox));
+        let (range, address): (Ipv4Net, Ipv4Addr) = (POD_CIDR.parse().unwrap(), sandbox.v4().parse().unwrap());
+        assert!(range.contains(&address), "{address} is not of the node's");
+        sandbox
+    }
+
+    /// Writes a pod's addresses into its status, as a kubelet does when its sandbox is there.
+    fn report(&self, sandbox: &Sandbox) {
+        let mut pod = self.pod(&sandbox.pod, "");
+        assert_eq!(self.api.get(&pod)["status"].get("podIP"), None, "nobody has told the server before");
+        pod["status"] = json!({"phase": "Running", "podIP": sandbox.v4(), "podIPs": [{"ip": sandbox.v4()}]});
+        self.api.report(&pod);
+    }
+
+    fn delete(&self, sandbox: &Sandbox) {
+        self.runtime.del(sandbox);
+        self.api.delete(&self.pod(&sandbox.pod, ""));
+    }
+
+    /// How many pods the vswitch knows from the server.
+    fn known_pods(&mut self) -> u64 {
+        self.lab.summary()["source"]["objects"]["Pod"].as_u64().unwrap_or(0)
+    }
+
+    /// The ports that were added by the plugin.
+    fn ports(&self) -> Vec<String> {
+        let (code, text) = self.lab.ask(&["ports", "-o", "json"]);
+        assert_eq!(code, Some(0), "{text}");
+        let ports: Value = serde_json::from_str(&text).unwrap();
+        let pods = ports.as_array().unwrap().iter().filter(|port| port["kind"] == "pod");
+        pods.map(|port| port["name"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// The database is open to pods of this role at its port, and to nobody else.
+fn only_from(role: &str) -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "database", "namespace": "shop"},
+        "spec": {"podSelector": {"matchLabels": {"role": "db"}}, "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": role}}}], "ports": [{"port": PORT, "protocol": "UDP"}]}]}})
+}
+
+#[test]
+fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_first_packet_on() {
+    let programs = programs!();
+    require_plugins!();
+    let mut node = Wired::new(programs);
+    node.api.create(&only_from("backend"));
+    let db = node.add("db", "db");
+    let [backend, frontend] = ["backend", "frontend"].map(|role| node.add(role, role));
+    assert!(one_datagram(&backend, &db, PORT), "the first packet that both have to do with");
+    assert!(!one_datagram(&frontend, &db, PORT) && !one_datagram(&backend, &db, PORT + 1));
+    assert!(one_datagram(&db, &frontend, PORT), "no policy selects it");
+    for sandbox in [&db, &backend, &frontend] {
+        node.report(sandbox);
+        assert_eq!(node.runtime.check(sandbox), Ok(()));
+    }
+
+    // Kinds that it is not shown, with the same labels and addresses.
+    let metadata = json!({"name": "db", "namespace": "shop"});
+    let service = node.api.create(&json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
+        "spec": {"selector": {"role": "db"}, "ports": [{"port": PORT, "protocol": "UDP"}]}}));
+    assert!(service["spec"]["clusterIP"].is_string(), "{service:#}");
+    node.api.create(&json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata,
+        "subsets": [{"addresses": [{"ip": db.v4()}], "ports": [{"port": PORT, "protocol": "UDP"}]}]}));
+    assert!(one_datagram(&backend, &db, PORT) && !one_datagram(&frontend, &db, PORT));
+
+    // A policy that changes, a label that changes, and the policy's end.
+    node.api.change(&only_from("backend"), &only_from("frontend"));
+    within("the changed policy", || one_datagram(&frontend, &db, PORT));
+    assert!(!one_datagram(&backend, &db, PORT));
+    node.api.change(&node.pod("backend", ""), &json!({"metadata": {"labels": {"role": "frontend"}}}));
+    within("the changed label", || one_datagram(&backend, &db, PORT));
+    node.api.change(&node.pod("backend", ""), &json!({"metadata": {"labels": {"role": "backend"}}}));
+    within("the label of before", || !one_datagram(&backend, &db, PORT));
+    node.api.delete(&only_from(""));
+    within("the policy's end", || one_datagram(&backend, &db, PORT));
+
+    // Another pod of the same name, as of a StatefulSet: its own labels count at once.
+    node.api.create(&only_from("backend"));
+    within("the policy of before", || !one_datagram(&frontend, &db, PORT));
+    node.delete(&frontend);
+    let frontend = node.add("frontend", "backend");
+    assert!(one_datagram(&frontend, &db, PORT));
+    for sandbox in [&db, &backend, &frontend] {
+        node.delete(sandbox);
+    }
+    within("their ports are gone", || node.ports().is_empty());
+    within("their objects are forgotten", || node.known_pods() == 0);
+    node.lab.stop();
+}
+
+#[test]
+fn while_a_real_server_is_away_the_plugin_wires_the_pods_that_it_has_told_of_and_no_others() {
+    let programs = programs!();
+    require_plugins!();
+    let mut node = Wired::new(programs);
+    node.api.create(&only_from("backend"));
+    let db = node.add("db", "db");
+    node.report(&db);
+    let before = node.add("before", "frontend");
+    node.report(&before);
+    // Created and scheduled; the server ends before the node's runtime gets to them.
+    let [mut open, mut closed] = [("open", "backend"), ("closed", "frontend")]
+        .map(|(name, role)| Sandbox::of(&node.api.create(&node.pod(name, role))));
+    within("it has been told of all", || node.known_pods() == 4);
+    node.api.kill();
+    within("it knows that the server is away", || node.lab.count("the last good state, of ") > 0);
+
+    node.runtime.add(&mut open);
+    node.runtime.add(&mut closed);
+    assert!(one_datagram(&open, &db, PORT) && !one_datagram(&closed, &db, PORT));
+    // What it has not been told of cannot be judged, so it is not wired: to be tried again.
+    node.runtime.plugins[0]["timeout_seconds"] = 1.into();
+    let error = node.runtime.try_add(&mut Sandbox::new("unknown")).unwrap_err();
+    assert_eq!(error["code"], 11, "{error:#}");
+    node.runtime.del(&before);
+    within("only these ports are left", || node.ports() == ["shop/db", "shop/open", "shop/closed"]);
+
+    node.api.come_up(node.lab.outside.as_ref().unwrap());
+    node.runtime.plugins[0]["timeout_seconds"] = 60.into();
+    node.api.delete(&node.pod("before", ""));
+    node.report(&open);
+    let (after, other) = (node.add("after", "backend"), node.add("other", "frontend"));
+    assert!(one_datagram(&after, &db, PORT) && !one_datagram(&other, &db, PORT));
+    assert!(one_datagram(&open, &db, PORT) && !one_datagram(&closed, &db, PORT));
+    for sandbox in [&db, &open, &closed, &after, &other] {
+        node.delete(sandbox);
+    }
+    within("their ports are gone", || node.ports().is_empty());
+    node.lab.stop();
 }

@@ -10,12 +10,12 @@ mod lab;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::in_namespace;
-use cni::{Runtime, Sandbox};
+use cni::{Runtime, Sandbox, one_datagram};
 use lab::netns::{Running, eventually};
 use lab::{Lab, policy};
 use serde_json::Value;
@@ -121,16 +121,6 @@ fn with_client() -> (Cluster, Sandbox) {
     cluster.start();
     let client = cluster.create("client", "{app: client}");
     (cluster, client)
-}
-
-/// A server of UDP datagrams in a pod, and a client that sends exactly one.
-fn one_datagram(from: &Sandbox, to: &Sandbox, port: u16) -> bool {
-    let address: SocketAddr = format!("{}:{port}", to.v4()).parse().unwrap();
-    let server = in_namespace(&to.path(), || UdpSocket::bind(address).unwrap()).unwrap();
-    server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    let client = in_namespace(&from.path(), || UdpSocket::bind(("0.0.0.0", 0)).unwrap()).unwrap();
-    client.send_to(b"first", address).unwrap();
-    server.recv(&mut [0; 16]).is_ok()
 }
 
 /// A TCP connection from one pod to the other, both ends of it.

@@ -38,7 +38,7 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
 
 /// Two pods, and a server outside that knows them.
 fn lab() -> (Lab, ApiServer) {
-    let mut lab = beside_a_server();
+    let mut lab = beside_a_server(&["client", "server"]);
     let namespace = Path::new("/run/netns").join(lab.outside.as_ref().unwrap().name());
     let listener = in_namespace(&namespace, || TcpListener::bind((SERVER, 6443)).unwrap()).unwrap();
     let server = ApiServer::at(listener, 1);

@@ -168,17 +168,35 @@ impl Cluster {
     /// Makes an object that has a status, as its creator and its controller would.
     pub fn create_with_status(&self, object: &Value) {
         self.create(object);
-        let path = format!("{}/{}/status", collection(object), object["metadata"]["name"].as_str().unwrap());
-        let status = json!({"status": object["status"]}).to_string();
-        let (code, answer) = self.ask_with("PATCH", &path, "application/merge-patch+json", Some(&status));
+        self.report(object);
+    }
+
+    /// Writes an object's status, as its controller would.
+    pub fn report(&self, object: &Value) {
+        self.merge(&format!("{}/status", one(object)), &json!({"status": object["status"]}));
+    }
+
+    /// Changes an object by a merge patch.
+    pub fn change(&self, object: &Value, change: &Value) {
+        self.merge(&one(object), change);
+    }
+
+    fn merge(&self, path: &str, change: &Value) {
+        let kind = "application/merge-patch+json";
+        let (code, answer) = self.ask_with("PATCH", path, kind, Some(&change.to_string()));
         assert_eq!(code, 200, "{answer:#}");
+    }
+
+    /// The object as the server has it.
+    pub fn get(&self, object: &Value) -> Value {
+        let (code, answer) = self.ask("GET", &one(object), None);
+        assert_eq!(code, 200, "{answer:#}");
+        answer
     }
 
     /// Ends an object at once.
     pub fn delete(&self, object: &Value) {
-        let path =
-            format!("{}/{}?gracePeriodSeconds=0", collection(object), object["metadata"]["name"].as_str().unwrap());
-        let (code, answer) = self.ask("DELETE", &path, None);
+        let (code, answer) = self.ask("DELETE", &format!("{}?gracePeriodSeconds=0", one(object)), None);
         assert_eq!(code, 200, "{answer:#}");
     }
 
@@ -208,11 +226,20 @@ impl Cluster {
     }
 }
 
+/// Where an object is.
+fn one(object: &Value) -> String {
+    format!("{}/{}", collection(object), object["metadata"]["name"].as_str().unwrap())
+}
+
 /// Where objects of this kind and namespace are.
 fn collection(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap();
     let kind = object["kind"].as_str().unwrap().to_lowercase();
-    let plural = if let Some(stem) = kind.strip_suffix('y') { format!("{stem}ies") } else { format!("{kind}s") };
+    let plural = match (kind.as_str(), kind.strip_suffix('y')) {
+        ("endpoints", _) => kind,
+        (_, Some(stem)) => format!("{stem}ies"),
+        (_, None) => format!("{kind}s"),
+    };
     let root = if version.contains('/') { "apis" } else { "api" };
     match object["metadata"]["namespace"].as_str() {
         Some(namespace) => format!("/{root}/{version}/namespaces/{namespace}/{plural}"),

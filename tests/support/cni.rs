@@ -7,6 +7,7 @@
 )]
 
 use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -45,16 +46,29 @@ macro_rules! require_plugins {
 pub struct Sandbox {
     pub id: String,
     pub netns: Netns,
-    /// `namespace/name` is `default/POD`.
+    /// The pod's name.
     pub pod: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's UID.
+    pub uid: String,
     /// What the last plugin of the ADD said.
     pub result: Value,
 }
 
 impl Sandbox {
+    /// Of a pod of the namespace `default`.
     pub fn new(pod: &str) -> Self {
         let netns = Netns::new(pod);
-        Self { id: format!("sandbox-{}", netns.name()), netns, pod: pod.to_owned(), result: Value::Null }
+        let id = format!("sandbox-{}", netns.name());
+        let (uid, namespace) = (format!("uid-{id}"), "default".to_owned());
+        Self { id, netns, pod: pod.to_owned(), namespace, uid, result: Value::Null }
+    }
+
+    /// Of the pod that this object is, as an API server has it.
+    pub fn of(object: &Value) -> Self {
+        let field = |name: &str| object["metadata"][name].as_str().unwrap().to_owned();
+        Self { namespace: field("namespace"), uid: field("uid"), ..Self::new(&field("name")) }
     }
 
     pub fn path(&self) -> PathBuf {
@@ -119,6 +133,17 @@ impl Runtime {
         }
     }
 
+    /// Takes the network of this configuration file, except that `host-local` has its files in this folder.
+    pub fn take(&mut self, conflist: &Path, leases: &Path) {
+        let conf: Value = serde_json::from_slice(&std::fs::read(conflist).unwrap()).unwrap();
+        let text = |name: &str| conf[name].as_str().unwrap().to_owned();
+        (self.network, self.version) = (text("name"), text("cniVersion"));
+        self.plugins.clone_from(conf["plugins"].as_array().unwrap());
+        for plugin in self.plugins.iter_mut().filter(|plugin| plugin.get("ipam").is_some()) {
+            plugin["ipam"]["dataDir"] = leases.to_str().unwrap().into();
+        }
+    }
+
     /// Runs a plugin. Returns what it says, or its error.
     pub fn run(&self, command: &str, sandbox: &Sandbox, conf: &Value) -> Result<Value, Value> {
         self.run_with(command, sandbox, conf, &[])
@@ -143,9 +168,9 @@ impl Runtime {
         let mut process = Command::new(program);
         process.env("CNI_COMMAND", command).env("CNI_PATH", &self.path);
         if !["GC", "STATUS"].contains(&command) {
-            let (id, pod) = (&sandbox.id, &sandbox.pod);
+            let Sandbox { id, pod, namespace, uid, .. } = sandbox;
             let said = format!(
-                "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_INFRA_CONTAINER_ID={id};K8S_POD_UID=uid-{id}"
+                "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod};K8S_POD_INFRA_CONTAINER_ID={id};K8S_POD_UID={uid}"
             );
             process.envs([("CNI_CONTAINERID", id.as_str()), ("CNI_IFNAME", "eth0"), ("CNI_ARGS", &said)]);
             process.env("CNI_NETNS", sandbox.path());
@@ -200,4 +225,14 @@ fn with_previous(plugin: &Value, previous: &Value) -> Value {
         conf["prevResult"] = previous.clone();
     }
     conf
+}
+
+/// Whether a server in one pod gets the one datagram that a client in another pod sends to this port.
+pub fn one_datagram(from: &Sandbox, to: &Sandbox, port: u16) -> bool {
+    let address: SocketAddr = format!("{}:{port}", to.v4()).parse().unwrap();
+    let server = in_namespace(&to.path(), || UdpSocket::bind(address).unwrap()).unwrap();
+    server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let client = in_namespace(&from.path(), || UdpSocket::bind(("0.0.0.0", 0)).unwrap()).unwrap();
+    client.send_to(b"first", address).unwrap();
+    server.recv(&mut [0; 16]).is_ok()
 }

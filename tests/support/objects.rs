@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::lab::{self, Lab};
 
-/// Two pods, `client` and `server`, on a node that reaches the machine outside through its host port.
-pub fn beside_a_server() -> Lab {
+/// A node with these pods, which reaches the machine outside through its host port. A pod's label `app` is its name.
+pub fn beside_a_server(pods: &[&str]) -> Lab {
     let mut lab = Lab::new();
-    for name in ["client", "server"] {
+    for name in pods {
         lab.pod(name, &format!("{{app: {name}}}"));
     }
     lab.outside();

@@ -7,6 +7,9 @@ mod cluster;
 mod cni;
 #[path = "support/lab.rs"]
 mod lab;
+#[path = "support/manifests.rs"]
+#[allow(dead_code, reason = "the chart is read by tests/deploy.rs")]
+mod manifests;
 #[path = "support/objects.rs"]
 mod objects;
 
@@ -18,6 +21,7 @@ use cluster::{Cluster, Programs, SERVER, within};
 use cni::{Runtime, Sandbox, one_datagram};
 use ipnet::Ipv4Net;
 use lab::Lab;
+use manifests::kustomized;
 use objects::{beside_a_server, deny, node, pod};
 use serde_json::{Value, json};
 
@@ -309,4 +313,135 @@ fn while_a_real_server_is_away_the_plugin_wires_the_pods_that_it_has_told_of_and
     }
     within("their ports are gone", || node.ports().is_empty());
     node.lab.stop();
+}
+
+fn deploy() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+/// A real server alone, with nothing of ours.
+fn server_alone(programs: Programs) -> (Lab, Cluster) {
+    let lab = beside_a_server(&[]);
+    let api = Cluster::start(programs, lab.outside.as_ref().unwrap(), &lab.path(""));
+    (lab, api)
+}
+
+/// The fields of one value that the other one does not have, or has otherwise.
+fn lost(sent: &Value, kept: &Value, path: &str) -> Vec<String> {
+    match (sent, kept) {
+        (Value::Object(sent), Value::Object(kept)) => {
+            let of = |(name, value): (&String, &Value)| {
+                lost(value, kept.get(name).unwrap_or(&Value::Null), &format!("{path}.{name}"))
+            };
+            sent.iter().flat_map(of).collect()
+        }
+        (Value::Array(sent), Value::Array(kept)) if sent.len() == kept.len() => {
+            let pairs = sent.iter().zip(kept).enumerate();
+            pairs.flat_map(|(at, (sent, kept))| lost(sent, kept, &format!("{path}[{at}]"))).collect()
+        }
+        // A server leaves out what is empty.
+        (Value::Object(fields), Value::Null) if fields.is_empty() => Vec::new(),
+        (Value::Array(items), Value::Null) if items.is_empty() => Vec::new(),
+        _ if sent == kept => Vec::new(),
+        _ => vec![path.to_owned()],
+    }
+}
+
+#[test]
+fn a_real_server_takes_every_manifest_and_keeps_every_field() {
+    let (_lab, api) = server_alone(programs!());
+    let mut sent = [kustomized(&deploy()), kustomized(&deploy().join("uninstall"))].concat();
+    // What the DaemonSet's controller makes of it for each node.
+    let daemonsets: Vec<Value> = sent.iter().filter(|object| object["kind"] == "DaemonSet").cloned().collect();
+    for (at, daemonset) in daemonsets.iter().enumerate() {
+        let template = &daemonset["spec"]["template"];
+        let mut pod =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+        pod["metadata"]["name"] = format!("pod-{at}").into();
+        pod["metadata"]["namespace"] = daemonset["metadata"]["namespace"].clone();
+        sent.push(pod);
+    }
+    assert_eq!((sent.len(), daemonsets.len()), (9, 2));
+    let is_old = api.minor_version() < 30;
+    for object in &sent {
+        let kept = api.create(object);
+        let lost = lost(object, &kept, object["kind"].as_str().unwrap());
+        // A field since 1.30. Older servers leave out what they do not know; there an annotation would say it.
+        let (new, lost): (Vec<_>, Vec<_>) = lost.into_iter().partition(|path| path.ends_with(".appArmorProfile"));
+        assert_eq!(lost, Vec::<String>::new(), "{kept:#}");
+        assert_eq!(!new.is_empty(), is_old && object.to_string().contains("appArmorProfile"), "{new:?}");
+    }
+}
+
+#[test]
+fn the_service_account_may_list_and_watch_what_policy_depends_on_and_nothing_else() {
+    let (_lab, api) = server_alone(programs!());
+    api.create_all(&fs::read_to_string(deploy().join("rbac.yaml")).unwrap());
+    let token = api.token("kube-system", "bulkhead");
+    let ask = |path: &str, spec: Value| {
+        let kind = if path.contains("rules") { "SelfSubjectRulesReview" } else { "SelfSubjectAccessReview" };
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
+        let path = format!("/apis/authorization.k8s.io/v1/{path}");
+        let (code, mut answer) = api.ask_as(&token, "POST", &path, Some(&review));
+        assert_eq!(code, 201, "{answer:#}");
+        answer["status"].take()
+    };
+    // A binding takes effect a moment after it is made.
+    let may = |verb: &str, group: &str, resource: &str| {
+        let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
+        let spec = json!({"verb": verb, "group": group, "resource": resource, "subresource": sub});
+        ask("selfsubjectaccessreviews", json!({"resourceAttributes": spec}))["allowed"] == true
+    };
+    within("the rights are granted", || may("list", "", "pods"));
+
+    // All of it, but for what every user may do: to ask about itself.
+    let status = ask("selfsubjectrulesreviews", json!({"namespace": "kube-system"}));
+    assert_eq!(status["incomplete"], false, "{status:#}");
+    let mut rights = Vec::new();
+    for rule in status["resourceRules"].as_array().unwrap() {
+        let each = |field: &str| rule[field].as_array().into_iter().flatten().map(|text| text.as_str().unwrap());
+        for resource in each("resources").filter(|resource| !resource.starts_with("selfsubject")) {
+            for group in each("apiGroups") {
+                rights.extend(each("verbs").map(|verb| format!("{verb} {resource}.{group}")));
+            }
+        }
+    }
+    rights.sort();
+    let of_policy = "policy.networking.k8s.io";
+    let mut expected = Vec::new();
+    for (resource, group) in [
+        ("namespaces", ""),
+        ("nodes", ""),
+        ("pods", ""),
+        ("networkpolicies", "networking.k8s.io"),
+        ("clusternetworkpolicies", of_policy),
+        ("adminnetworkpolicies", of_policy),
+        ("baselineadminnetworkpolicies", of_policy),
+    ] {
+        for verb in ["list", "watch"] {
+            assert!(may(verb, group, resource), "{verb} {resource}");
+            expected.push(format!("{verb} {resource}.{group}"));
+        }
+    }
+    expected.sort();
+    assert_eq!(rights, expected);
+
+    for (verb, group, resource) in [
+        ("list", "", "secrets"),
+        ("list", "", "configmaps"),
+        ("get", "", "pods"),
+        ("create", "", "pods"),
+        ("create", "", "pods/exec"),
+        ("update", "", "pods/status"),
+        ("delete", "", "nodes"),
+        ("patch", "", "nodes/status"),
+        ("update", "networking.k8s.io", "networkpolicies"),
+        ("create", "", "serviceaccounts/token"),
+        ("impersonate", "", "users"),
+        ("*", "*", "*"),
+    ] {
+        assert!(!may(verb, group, resource), "{verb} {resource}");
+    }
+    assert_eq!(api.ask_as(&token, "GET", "/api/v1/pods", None).0, 200);
+    assert_eq!(api.ask_as(&token, "GET", "/api/v1/secrets", None).0, 403);
 }

@@ -125,11 +125,16 @@ impl Cluster {
 
     /// A request as the administrator: the HTTP status, 0 without an answer, and the answer.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
-        self.ask_with(method, path, "application/json", body.map(ToString::to_string).as_deref())
+        self.ask_as(ADMIN, method, path, body)
     }
 
-    fn ask_with(&self, method: &str, path: &str, kind: &str, body: Option<&str>) -> (u16, Value) {
-        let (url, header) = (format!("https://{SERVER}:6443{path}"), format!("Authorization: Bearer {ADMIN}"));
+    /// A request as whoever has this token.
+    pub fn ask_as(&self, token: &str, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        self.ask_with(token, method, path, "application/json", body.map(ToString::to_string).as_deref())
+    }
+
+    fn ask_with(&self, token: &str, method: &str, path: &str, kind: &str, body: Option<&str>) -> (u16, Value) {
+        let (url, header) = (format!("https://{SERVER}:6443{path}"), format!("Authorization: Bearer {token}"));
         let mut command = std::process::Command::new("ip");
         command.args(["netns", "exec", &self.netns, "curl", "-sS", "-k", "-m", "20", "-X", method, "-H", &header]);
         command.args(["-w", "\n%{http_code}", &url]);
@@ -160,7 +165,8 @@ impl Cluster {
             let namespace = document.lines().find_map(|line| line.strip_prefix("  namespace: "));
             let about =
                 json!({"apiVersion": field("apiVersion"), "kind": field("kind"), "metadata": {"namespace": namespace}});
-            let (status, answer) = self.ask_with("POST", &collection(&about), "application/yaml", Some(document));
+            let (status, answer) =
+                self.ask_with(ADMIN, "POST", &collection(&about), "application/yaml", Some(document));
             assert_eq!(status, 201, "{document}: {answer:#}\n{}", self.log());
         }
     }
@@ -183,8 +189,15 @@ impl Cluster {
 
     fn merge(&self, path: &str, change: &Value) {
         let kind = "application/merge-patch+json";
-        let (code, answer) = self.ask_with("PATCH", path, kind, Some(&change.to_string()));
+        let (code, answer) = self.ask_with(ADMIN, "PATCH", path, kind, Some(&change.to_string()));
         assert_eq!(code, 200, "{answer:#}");
+    }
+
+    /// The minor number of the server's version: 20 of 1.20.
+    pub fn minor_version(&self) -> u32 {
+        let (_, version) = self.ask("GET", "/version", None);
+        // Some builds have a `+` behind it.
+        version["minor"].as_str().unwrap().trim_end_matches('+').parse().unwrap()
     }
 
     /// The object as the server has it.

@@ -26,7 +26,8 @@ pub(super) fn run() -> bool {
             return false;
         }
     }
-    cargo(&["test", "--test", "cluster", "--", "--test-threads", "1", "--nocapture"])
+    // With the features of `test`, so that nothing is built twice.
+    cargo(&["test", "--workspace", "--test", "cluster", "--", "--test-threads", "1", "--nocapture"])
         .env("BULKHEAD_ETCD", text(&etcd))
         .env("BULKHEAD_KUBE_APISERVER", text(&server))
         .run()

@@ -228,6 +228,7 @@ fn only_from(role: &str) -> Value {
 fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_first_packet_on() {
     let programs = programs!();
     require_plugins!();
+    only_with_tc!();
     let mut node = Wired::new(programs);
     node.api.create(&only_from("backend"));
     let db = node.add("db", "db");
@@ -278,6 +279,7 @@ fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_f
 fn while_a_real_server_is_away_the_plugin_wires_the_pods_that_it_has_told_of_and_no_others() {
     let programs = programs!();
     require_plugins!();
+    only_with_tc!();
     let mut node = Wired::new(programs);
     node.api.create(&only_from("backend"));
     let db = node.add("db", "db");

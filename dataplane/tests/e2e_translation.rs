@@ -246,10 +246,25 @@ impl Lab {
         assert!(forwarded > REQUEST as u64 * 9 / 10, "{case:?}: the kernel forwards it: {forwarded} bytes");
     }
 
+    /// The packets that each end has sent and the kernel has forwarded, once there are no more: the last ones of a TCP connection come
+    /// after both programs are done with it.
+    fn settled(&self) -> [u64; 2] {
+        const QUIET: Duration = Duration::from_millis(30);
+        let read = || [0, 1].map(|from| self.forwarded(from).0);
+        let mut last = read();
+        loop {
+            std::thread::sleep(QUIET);
+            match read() {
+                now if now == last => return now,
+                now => last = now,
+            }
+        }
+    }
+
     /// Datagrams go there and back, and each end sees the other where it should be.
     fn talk_udp(&self, case: &Case) {
         const DATAGRAMS: usize = 100;
-        let before = [0, 1].map(|from| self.forwarded(from).0);
+        let before = self.settled();
         let [client, server] = [("a", case.client), ("b", case.server)].map(|(pod, address)| {
             let socket = self.net.inside(pod, || UdpSocket::bind(address).unwrap());
             socket.set_read_timeout(Some(PATIENCE)).unwrap();

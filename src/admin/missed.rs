@@ -12,10 +12,11 @@
 //! old one's, and nobody takes a port away that was added again in the meantime: whoever makes up for something holds the folder's lock,
 //! and `ADD` waits for it. A vswitch that starts has not opened its socket yet.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,12 @@ use super::PortKey;
 
 /// The folder's name.
 const FOLDER: &str = "missed-deletions";
+
+/// How long the lock is waited for. Who holds it has some requests answered, each in milliseconds; who was stopped in the middle must not
+/// keep a vswitch from starting.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// See the module.
 #[derive(Debug)]
@@ -75,7 +82,7 @@ impl Missed {
             return Ok(());
         }
         // Without a lock it would be made up for twice, which is as good but for the invariant.
-        let _lock = self.lock().inspect_err(|error| warn(&format!("{}: {error}", self.folder.display())));
+        let _lock = self.lock(PATIENCE).inspect_err(|error| warn(&format!("{}: {error}", self.folder.display())));
         for path in self.files() {
             match fs::read(&path).map(|text| serde_json::from_slice::<Entry>(&text)) {
                 Ok(Ok(Entry { container, container_interface, .. })) => {
@@ -96,10 +103,16 @@ impl Missed {
         files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
     }
 
-    fn lock(&self) -> io::Result<File> {
+    fn lock(&self, patience: Duration) -> io::Result<File> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.folder.join("lock"))?;
-        file.lock()?;
-        Ok(file)
+        let deadline = Instant::now() + patience;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 
@@ -135,6 +148,18 @@ mod tests {
         told.sort();
         assert_eq!(told, [key("c1"), key("c2")]);
         assert!(missed.files().is_empty());
+    }
+
+    #[test]
+    fn whoever_holds_the_lock_holds_the_others_back_for_a_while_only() {
+        let scratch = crate::live::scratch::Scratch::new("missed-lock");
+        let missed = Missed::of(&scratch.path().join("admin.sock"));
+        missed.keep("bhc1", key("c1")).unwrap();
+        let held = missed.lock(Duration::ZERO).unwrap();
+        let error = missed.lock(2 * PAUSE).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+        drop(held);
+        assert!(missed.lock(Duration::ZERO).is_ok());
     }
 
     #[test]

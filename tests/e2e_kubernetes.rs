@@ -100,6 +100,8 @@ fn a_node_reaches_its_server_through_the_vswitch_and_the_servers_policies_take_e
 
 #[test]
 fn a_start_without_the_server_goes_on_with_the_last_good_state_where_that_is_wanted() {
+    // What is followed does not depend on how interfaces are attached to.
+    only_with_tc!();
     require!("ping");
     let (mut lab, api) = lab();
     lab.state = "{kubernetes: {kubeconfig: kubeconfig, when_unreachable: last_good, folder: kept}}".to_owned();
@@ -187,6 +189,8 @@ impl ServiceAccount {
 
 #[test]
 fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_is_used() {
+    // What is followed does not depend on how interfaces are attached to.
+    only_with_tc!();
     require!("ping", "openssl", "socat", "unshare", "mount");
     let (mut lab, api) = lab();
     let (account, server) = ServiceAccount::new(lab.path("account"), SERVER);
@@ -230,6 +234,8 @@ fn stranger(at: u32, is_let_in: bool) -> Value {
 
 #[test]
 fn ten_thousand_pod_events_a_second_cost_no_packet() {
+    // What is followed does not depend on how interfaces are attached to.
+    only_with_tc!();
     require!("ping");
     let (mut lab, api) = lab();
     // Every packet is a worker's.

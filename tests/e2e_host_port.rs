@@ -72,8 +72,17 @@ fn pods_the_node_and_other_machines_reach_each_other_through_the_kernel_as_polic
     let connects = |from: &Netns| from.output(&format!("nc -n -z -w 1 {} {PORT}", a.v4)).status.success();
     assert!(connects(&outside) && connects(&lab.node) && lab.connects("c", &a.v4, PORT));
     assert!(!lab.connects("b", &a.v4, PORT) && !pings(&outside, &a.v4) && pings(&lab.node, &a.v4));
+    // What the vswitch says of them: there is no uplink, and the way to and from other machines is the host port's.
+    let explain =
+        |from: &str, to: &str| lab.ask(&["explain", "--live", "--from", from, "--to", to, "--port", &PORT.to_string()]);
+    for (from, to) in [("172.18.0.100", "default/a"), ("default/b", "172.18.0.100")] {
+        let (code, text) = explain(from, to);
+        assert!(code == Some(0) && text.contains("to host") | text.contains("from host"), "{from} {to}: {text}");
+    }
     lab.apply(&rules().replace("172.18.0.100/32", "172.18.0.99/32"));
     assert!(!connects(&outside), "the machine outside is not allowed any more");
+    let (code, text) = explain("172.18.0.100", "default/a");
+    assert!(code == Some(1) && text.contains("ingress isolated by default/a"), "{text}");
     lab.stop();
 }
 

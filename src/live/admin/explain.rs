@@ -98,14 +98,11 @@ fn ends(
     addresses.into_iter().map(|address| end(snapshot, name, address)).collect()
 }
 
+/// An address that is not here is where the node's routes lead: behind the uplink, or behind the host port of a node with one card.
 fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure> {
     let owner = snapshot.owner(address);
-    let port = owner.or(snapshot.uplink()).ok_or_else(|| {
-        Failure::new(
-            "no_port",
-            format!("nothing leads to {address}: the node has no uplink"),
-            "name a pod of this node",
-        )
+    let port = owner.or_else(|| snapshot.routes().lookup(address)).ok_or_else(|| {
+        Failure::new("no_port", format!("no route of the node leads to {address}"), "name a pod of this node")
     })?;
     let named = || owner.and_then(|id| snapshot.port(id)).map_or_else(|| name.to_owned(), |port| port.name.to_string());
     let name = if name.contains('/') { name.to_owned() } else { named() };

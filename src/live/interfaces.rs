@@ -38,6 +38,7 @@
 //! that is lost or told twice would then be a state that is wrong for ever. [`Interfaces::reconcile`] compares states with
 //! the whole table, and messages only say where it is worth asking the kernel for more.
 
+mod cause;
 mod datapath;
 mod interface;
 mod state;

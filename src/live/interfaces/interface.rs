@@ -5,20 +5,13 @@ use std::time::Instant;
 use bulkhead_dataplane::Link;
 use bulkhead_dataplane::io::LinkStatus;
 
+use super::cause::Cause;
 use super::datapath::{AttachError, Datapath, OpenError, Opening};
 use super::state::{ATTACH_RETRY, BUSY, BUSY_RETRY, CARRIER, RETRY, State, Wait};
 use super::{InterfaceCounters, Kept, PortState, PortStatus};
 use crate::live::config::PortEntry;
 use crate::live::links::Changes;
 use crate::live::log;
-
-/// Why an open port is closed.
-enum Cause<'a> {
-    /// Its interface has gone or was shut down. That is how a pod ends whose port was added.
-    Interface(&'a str),
-    /// Anything else.
-    Fault(&'a str),
-}
 
 /// One configured port and its interface.
 #[derive(Debug)]
@@ -341,13 +334,7 @@ impl<A> Interface<A> {
         datapath.close(&self.entry, &mut attachment);
         self.state = State::Closed { index, attachment, wait: Wait::Up };
         counters.removed += 1;
-        let entry = &self.entry;
-        match cause {
-            Cause::Interface(why) if entry.added.is_some() => log::info(&format!("port {entry} was removed: {why}")),
-            Cause::Interface(why) | Cause::Fault(why) => {
-                log::warn(&format!("port {entry} was removed: {why}; the other ports go on"));
-            }
-        }
+        cause.tell(&self.entry);
         // What comes next, that there is no interface, is what was just said.
         self.said = Some(format!("waits for its interface: there is no {}", self.entry.interface));
     }

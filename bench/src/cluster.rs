@@ -26,7 +26,6 @@ mod status;
 #[path = "../../control/tests/support/api_server.rs"]
 mod api_server;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,9 +33,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::json;
 
-use crate::args::{Cluster, ClusterRow, Format};
-use crate::table::{self, Line};
-use crate::testbed::{self, remains};
+use crate::args::{Cluster, ClusterRow};
+use crate::rows::{self, Row};
+use crate::testbed;
 
 /// What all measurements have in common.
 #[derive(Clone, Debug)]
@@ -60,10 +59,7 @@ struct Bench {
     time: Duration,
 }
 
-/// A row of the command line, and what measures it.
-type Measure = fn(&Bench) -> anyhow::Result<Vec<Line>>;
-
-const ROWS: [(ClusterRow, &str, Measure); 5] = [
+const ROWS: [Row<ClusterRow, Bench>; 5] = [
     (ClusterRow::Policy, "policy", policy::policy),
     (ClusterRow::Add, "add", add::add),
     (ClusterRow::Memory, "memory", memory::memory),
@@ -73,31 +69,11 @@ const ROWS: [(ClusterRow, &str, Measure); 5] = [
 
 pub(crate) fn run(args: &Cluster) -> anyhow::Result<ExitCode> {
     let bench = bench(args)?;
-    remains::clean_up_on_signals()?;
-    let mut lines = Vec::new();
-    for (row, name, measure) in ROWS {
-        if !args.only.is_empty() && !args.only.contains(&row) {
-            continue;
-        }
-        testbed::progress(&format!("measuring {name}"));
-        match measure(&bench) {
-            Ok(measured) => lines.extend(measured),
-            Err(error) => lines.push(Line::skipped(name, "not measured".to_owned(), format!("{error:#}"))),
-        }
-    }
-    let mut out = std::io::stdout().lock();
-    match args.output {
-        Format::Text => table::write(&lines, &mut out)?,
-        Format::Json => {
-            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-            let report = json!({
-                "pods": bench.pods, "policies": bench.policies, "rounds": bench.rounds, "seconds": args.seconds,
-                "kernel": release.trim(), "worker_cores": bench.cores, "lines": table::json(&lines),
-            });
-            writeln!(out, "{report:#}")?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    let about = json!({
+        "pods": bench.pods, "policies": bench.policies, "rounds": bench.rounds, "seconds": args.seconds,
+        "worker_cores": bench.cores,
+    });
+    rows::run(&ROWS, &args.only, &bench, args.output, about)
 }
 
 fn bench(args: &Cluster) -> anyhow::Result<Bench> {

@@ -19,6 +19,7 @@ mod cluster;
 mod frames;
 mod pipeline;
 mod policy;
+mod rows;
 mod table;
 mod testbed;
 mod wire;

@@ -16,7 +16,6 @@ mod scale;
 mod throughput;
 mod vswitch;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,9 +23,9 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::json;
 
-use crate::args::{Format, Row, Wire};
-use crate::table::{self, Line};
-use crate::testbed::{self, remains};
+use crate::args::{Row, Wire};
+use crate::rows;
+use crate::testbed;
 pub(crate) use node::Attach;
 use node::{Node, Plan, Program, Way};
 
@@ -84,10 +83,7 @@ impl Bench {
     }
 }
 
-/// A row of the command line, and what measures it.
-type Measure = fn(&Bench) -> anyhow::Result<Vec<Line>>;
-
-const ROWS: [(Row, &str, Measure); 10] = [
+const ROWS: [rows::Row<Row, Bench>; 10] = [
     (Row::Tcp, "tcp", throughput::pods),
     (Row::Node2, "node2", throughput::second_node),
     (Row::Host, "host", throughput::host),
@@ -102,32 +98,11 @@ const ROWS: [(Row, &str, Measure); 10] = [
 
 pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
     let bench = bench(args)?;
-    remains::clean_up_on_signals()?;
-    let mut lines = Vec::new();
-    for (row, name, measure) in ROWS {
-        if !args.only.is_empty() && !args.only.contains(&row) {
-            continue;
-        }
-        testbed::progress(&format!("measuring {name}"));
-        match measure(&bench) {
-            Ok(measured) => lines.extend(measured),
-            Err(error) => lines.push(Line::skipped(name, "not measured".to_owned(), format!("{error:#}"))),
-        }
-    }
-    let mut out = std::io::stdout().lock();
-    match args.output {
-        Format::Text => table::write(&lines, &mut out)?,
-        Format::Json => {
-            let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-            let report = json!({
-                "attach": bench.program.attach.name(), "rounds": bench.rounds, "seconds": args.seconds,
-                "rules": crate::policy::RULES, "kernel": release.trim(), "worker_cores": bench.program.cores,
-                "lines": table::json(&lines),
-            });
-            writeln!(out, "{report:#}")?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    let about = json!({
+        "attach": bench.program.attach.name(), "rounds": bench.rounds, "seconds": args.seconds,
+        "rules": crate::policy::RULES, "worker_cores": bench.program.cores,
+    });
+    rows::run(&ROWS, &args.only, &bench, args.output, about)
 }
 
 fn bench(args: &Wire) -> anyhow::Result<Bench> {

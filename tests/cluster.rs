@@ -225,6 +225,19 @@ impl Wired {
     }
 }
 
+/// A node with the database, open to the role `backend`. Ends the test early where something for it is missing.
+macro_rules! wired {
+    () => {{
+        let programs = programs!();
+        require_plugins!();
+        only_with_tc!();
+        let node = Wired::new(programs);
+        node.api.create(&only_from("backend"));
+        let db = node.add("db", "db");
+        (node, db)
+    }};
+}
+
 /// The database is open to pods of this role at its port, and to nobody else.
 fn only_from(role: &str) -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "database", "namespace": "shop"},
@@ -234,12 +247,7 @@ fn only_from(role: &str) -> Value {
 
 #[test]
 fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_first_packet_on() {
-    let programs = programs!();
-    require_plugins!();
-    only_with_tc!();
-    let mut node = Wired::new(programs);
-    node.api.create(&only_from("backend"));
-    let db = node.add("db", "db");
+    let (mut node, db) = wired!();
     let [backend, frontend] = ["backend", "frontend"].map(|role| node.add(role, role));
     assert!(one_datagram(&backend, &db, PORT), "the first packet that both have to do with");
     assert!(!one_datagram(&frontend, &db, PORT) && !one_datagram(&backend, &db, PORT + 1));
@@ -285,12 +293,7 @@ fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_f
 
 #[test]
 fn while_a_real_server_is_away_the_plugin_wires_the_pods_that_it_has_told_of_and_no_others() {
-    let programs = programs!();
-    require_plugins!();
-    only_with_tc!();
-    let mut node = Wired::new(programs);
-    node.api.create(&only_from("backend"));
-    let db = node.add("db", "db");
+    let (mut node, db) = wired!();
     node.report(&db);
     let before = node.add("before", "frontend");
     node.report(&before);

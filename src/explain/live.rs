@@ -1,9 +1,9 @@
 //! The answer of a running vswitch.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::end_text;
@@ -19,7 +19,7 @@ pub(super) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     let service = format!("{}/{}", args.port.port, args.port.transport);
     let asked = Connection { from: name(&args.from), to: name(&args.to), port: service.clone() };
     let answer: Value = ask(&args.socket, &Request::Explain(asked))?;
-    let told: Explanation = serde_json::from_value(answer.clone())?;
+    let told = Explanation::deserialize(&answer)?;
     let mut out = io::stdout().lock();
     match args.output {
         Format::Json => {
@@ -53,10 +53,8 @@ fn write(told: &Explanation, service: &str, out: &mut impl Write) -> io::Result<
             )?;
         }
         for port in not_open {
-            let why: Cow<'_, str> = match &port.why {
-                Some(why) => format!(": {}", printable(why.lines().next().unwrap_or_default())).into(),
-                None => "".into(),
-            };
+            let why = port.why.as_deref().and_then(|why| why.lines().next());
+            let why = why.map(|why| format!(": {}", printable(why))).unwrap_or_default();
             writeln!(out, "port {} is {}{why}", printable(&port.port), printable(&port.state))?;
         }
         for (number, step) in (1..).zip(steps) {

@@ -151,25 +151,21 @@ pub fn node_tables(pipeline: &Pipeline, node: &str) -> anyhow::Result<Arc<NodeTa
 /// # Errors
 /// When it does not; the message names the nodes that it has.
 pub fn check_node(pipeline: &Pipeline, node: &str) -> anyhow::Result<()> {
-    let known = known_nodes(pipeline);
-    if known.contains(node) {
+    let cache = pipeline.cache();
+    let hosting = || cache.pods().filter_map(|(_, pod)| pod.node.as_ref());
+    // With each batch of changes: the names of all nodes are for the message alone.
+    if cache.nodes().contains_key(node) || hosting().any(|name| **name == *node) {
         return Ok(());
     }
+    let known: BTreeSet<&str> = cache.nodes().keys().chain(hosting()).map(|name| &**name).collect();
     if known.is_empty() {
         bail!(
             "no node `{node}`: the state has no Node and no pod with spec.nodeName\n  \
              help: add the output of `kubectl get nodes,pods -A -o yaml` to --state"
         );
     }
-    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    let names: Vec<&str> = known.into_iter().collect();
     bail!("no node `{node}` in the state\n  help: it has {}", output::some_of(&names, 10))
-}
-
-fn known_nodes(pipeline: &Pipeline) -> BTreeSet<String> {
-    let cache = pipeline.cache();
-    let objects = cache.nodes().keys().map(ToString::to_string);
-    let hosting = cache.pods().filter_map(|(_, pod)| pod.node.as_ref()).map(ToString::to_string);
-    objects.chain(hosting).collect()
 }
 
 /// What a port is called everywhere: `namespace/pod`, `uplink`, `host`.

@@ -71,7 +71,8 @@ pub(super) fn events(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         }
         rounds.push(round);
     }
-    let followed = bucket(&before, &node.histogram(HISTOGRAM)?, 99.0);
+    let after = node.histogram(HISTOGRAM)?;
+    let [median_followed, followed] = [50.0, 99.0].map(|percent| bucket(&before, &after, percent));
     let of = |at: usize, value: fn(&Measured) -> f64| rounds.iter().map(|round| value(&round[at])).collect::<Vec<_>>();
     let all = |value: fn(&Measured) -> f64| [0, 1, 2].map(|at| digits(median(&of(at, value))));
     let ([p50, p99, cpu], lost) = (
@@ -86,7 +87,7 @@ pub(super) fn events(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         p99[0], p99[1], p99[2], p50[0], p50[1], p50[2]
     );
     let follows = format!(
-        "{rate} events/s; the vswitch takes {} % of a core (idle {} %); in force within {followed} s (p99)",
+        "{rate} events/s; the vswitch takes {} % of a core (idle {} %); in force within {median_followed} s (p50), {followed} s (p99)",
         cpu[2], cpu[0]
     );
     let line = Line::ratio("events", what, &of(2, |one| one.p99), &of(1, |one| one.p99), "ms", Goal::AtMost(1.5));

@@ -31,6 +31,7 @@ mod kinds;
 mod list_watch;
 mod node_blocks;
 mod page;
+mod pruned;
 mod settings;
 mod store;
 mod texts;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::super::decode::{Decoded, Inherited, Outcome, decode};
 use super::super::error::{Findings, printable};
 use super::kinds::Kind;
+use super::pruned::Pruned;
 use crate::inventory::Key;
 use crate::object::{ClusterPolicyKind, ClusterPolicyName, ObjectName};
 
@@ -77,7 +78,10 @@ pub(super) fn page(kind: Kind, text: &str) -> Result<Page, String> {
 pub(super) fn line(kind: Kind, text: &[u8]) -> Result<(Line, String), String> {
     let unreadable =
         |error: &dyn fmt::Display| format!("a change of {} cannot be read: {}", kind.resource(), shown(error));
-    let Event { what, object } = serde_json::from_slice(text).map_err(|error| unreadable(&error))?;
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let event = EventSeed(kind).deserialize(&mut deserializer);
+    let event = event.and_then(|event| deserializer.end().map(|()| event));
+    let Event { what, object } = event.map_err(|error| unreadable(&error))?;
     if what == "ERROR" {
         let code = object.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
         let message = object.get("message").and_then(Value::as_str).unwrap_or_default();
@@ -97,9 +101,7 @@ pub(super) fn line(kind: Kind, text: &[u8]) -> Result<(Line, String), String> {
     Ok((line, text))
 }
 
-#[derive(Deserialize)]
 struct Event {
-    #[serde(rename = "type")]
     what: String,
     object: Value,
 }
@@ -158,6 +160,39 @@ fn key_of(kind: Kind, value: &Value) -> Option<Key> {
         Kind::ClusterNetworkPolicy => cluster(ClusterPolicyKind::ClusterNetworkPolicy),
         Kind::AdminNetworkPolicy => cluster(ClusterPolicyKind::AdminNetworkPolicy),
         Kind::BaselineAdminNetworkPolicy => cluster(ClusterPolicyKind::BaselineAdminNetworkPolicy),
+    }
+}
+
+struct EventSeed(Kind);
+
+impl<'de> DeserializeSeed<'de> for EventSeed {
+    type Value = Event;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Event, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for EventSeed {
+    type Value = Event;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event of a watch")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Event, A::Error> {
+        let (mut what, mut object) = (None, None);
+        while let Some(key) = access.next_key::<String>()? {
+            match &*key {
+                "type" => what = Some(access.next_value::<String>()?),
+                "object" => object = Some(access.next_value_seed(Pruned(self.0))?),
+                _ => drop(access.next_value::<IgnoredAny>()?),
+            }
+        }
+        let (Some(what), Some(object)) = (what, object) else {
+            return Err(A::Error::custom("it has no type or no object"));
+        };
+        Ok(Event { what, object })
     }
 }
 
@@ -239,7 +274,7 @@ impl<'de> Visitor<'de> for ItemsSeed {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Vec<Item>, A::Error> {
         let mut items = Vec::new();
-        while let Some(value) = access.next_element::<Value>()? {
+        while let Some(value) = access.next_element_seed(Pruned(self.0))? {
             items.push(item(self.0, value).map_err(A::Error::custom)?);
         }
         Ok(items)

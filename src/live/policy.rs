@@ -44,7 +44,7 @@ struct Lookup {
 /// at most a third of a core. Most of the work of a batch does not grow with its changes: thousands of changes a second cost less in
 /// fewer batches, and leave more of the cores to the workers.
 const REST: u32 = 2;
-/// The longest rest. With it, the time in which changes gather, and compiling, a change is in force within 50 ms.
+/// The longest rest: a change that comes right after a batch is in force so much later.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
 /// What the thread is told and asked.

@@ -80,6 +80,29 @@ fn a_connection_survives_a_kill_and_a_restart_and_nothing_new_passes_between_the
 }
 
 #[test]
+fn cleanup_removes_the_folder_of_the_pins_unless_another_network_namespace_has_some_there() {
+    require!("mount");
+    only_with_tc!();
+    let mut lasting = Lasting::new();
+    let (pins, lab) = (lasting.mount.join("bulkhead"), &mut lasting.lab);
+    let config = lab.path("config.yaml");
+    let other = pins.join("v2-1");
+    for has_other in [true, false] {
+        lab.start("");
+        lab.stop();
+        if has_other {
+            std::fs::create_dir(&other).unwrap();
+        }
+        lab.node.exec(&format!("{} cleanup --config {}", env!("CARGO_BIN_EXE_bulkhead"), config.display()));
+        assert_eq!(pins.exists(), has_other);
+        if has_other {
+            assert_eq!(std::fs::read_dir(&pins).unwrap().count(), 1, "nothing of its own");
+            std::fs::remove_dir(&other).unwrap();
+        }
+    }
+}
+
+#[test]
 fn while_a_vswitch_runs_there_is_no_second_one_and_no_cleanup() {
     require!("ping");
     only_with_tc!();

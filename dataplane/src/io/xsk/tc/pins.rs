@@ -50,9 +50,12 @@ impl Pins {
     }
 
     /// Detaches all links that are pinned below `path` for the calling thread's network namespace, and removes the pins, of all
-    /// layouts. Returns how many links there were.
+    /// layouts, and `path` when nothing is left in it. Returns how many links there were.
     pub(super) fn remove_all(path: &Path) -> io::Result<usize> {
-        folders(path)?.iter().map(|folder| remove(folder)).sum()
+        let detached = folders(path)?.iter().map(|folder| remove(folder)).sum::<io::Result<usize>>()?;
+        // Fails when a vswitch of another network namespace has pins there, and on the file system's own root.
+        let _ = fs::remove_dir(path);
+        Ok(detached)
     }
 
     /// As [`remove_all`](Self::remove_all), but keeps what has this layout.

@@ -7,6 +7,8 @@ mod cluster;
 mod cni;
 #[path = "support/lab.rs"]
 mod lab;
+#[path = "support/machine.rs"]
+mod machine;
 #[path = "support/manifests.rs"]
 #[allow(dead_code, reason = "the chart is read by tests/deploy.rs")]
 mod manifests;
@@ -37,6 +39,9 @@ macro_rules! programs {
         programs
     }};
 }
+
+#[path = "cluster/node.rs"]
+mod node;
 
 /// Whatever a ClusterNetworkPolicy says is taken, as by a server that knows them.
 fn cluster_policies() -> Value {
@@ -332,6 +337,16 @@ fn deploy() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
+/// A pod as the controller of a DaemonSet makes it for a node.
+fn pod_of(daemonset: &Value, name: &str) -> Value {
+    let template = &daemonset["spec"]["template"];
+    let mut pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+    pod["metadata"]["name"] = name.into();
+    pod["metadata"]["namespace"] = daemonset["metadata"]["namespace"].clone();
+    pod
+}
+
 /// A real server alone, with nothing of ours.
 fn server_alone(programs: Programs) -> (Lab, Cluster) {
     let lab = beside_a_server(&[]);
@@ -364,16 +379,8 @@ fn lost(sent: &Value, kept: &Value, path: &str) -> Vec<String> {
 fn a_real_server_takes_every_manifest_and_keeps_every_field() {
     let (_lab, api) = server_alone(programs!());
     let mut sent = [kustomized(&deploy()), kustomized(&deploy().join("uninstall"))].concat();
-    // What the DaemonSet's controller makes of it for each node.
     let daemonsets: Vec<Value> = sent.iter().filter(|object| object["kind"] == "DaemonSet").cloned().collect();
-    for (at, daemonset) in daemonsets.iter().enumerate() {
-        let template = &daemonset["spec"]["template"];
-        let mut pod =
-            json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
-        pod["metadata"]["name"] = format!("pod-{at}").into();
-        pod["metadata"]["namespace"] = daemonset["metadata"]["namespace"].clone();
-        sent.push(pod);
-    }
+    sent.extend(daemonsets.iter().enumerate().map(|(at, daemonset)| pod_of(daemonset, &format!("pod-{at}"))));
     assert_eq!((sent.len(), daemonsets.len()), (9, 2));
     let is_old = api.minor_version() < 30;
     for object in &sent {

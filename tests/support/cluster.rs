@@ -5,7 +5,7 @@
 //!                                      ^-- curl, as the cluster's administrator
 //! ```
 //!
-//! There is no kubelet and no controller: what they would write, the test writes.
+//! There is no controller, and a kubelet where a test has started one: what others would write, the test writes.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -28,6 +28,9 @@ pub const SERVER: &str = "172.18.0.100";
 
 /// The administrator's token: a server that lives for seconds in a namespace of its own needs no better one.
 const ADMIN: &str = "administrator";
+
+/// The token of the kubelet on the node of a lab, which has a node's rights.
+pub const KUBELET: &str = "kubelet";
 
 /// How long a server may take to start, and what is followed to take effect. A machine that is busy takes tens of seconds.
 const LONG: Duration = Duration::from_secs(120);
@@ -72,7 +75,8 @@ impl Cluster {
         fs::create_dir_all(&folder).unwrap();
         let text = |name: &str| folder.join(name).to_str().unwrap().to_owned();
         run("openssl", &["genrsa", "-out", &text("accounts.pem"), "2048"]);
-        fs::write(folder.join("tokens.csv"), format!("{ADMIN},administrator,1,system:masters\n")).unwrap();
+        let tokens = format!("{ADMIN},administrator,1,system:masters\n{KUBELET},system:node:node-1,2,system:nodes\n");
+        fs::write(folder.join("tokens.csv"), tokens).unwrap();
         let listens = "http://127.0.0.1:2379";
         let data = text("etcd");
         let words = ["--data-dir", &data, "--listen-client-urls", listens, "--advertise-client-urls", listens];
@@ -93,7 +97,7 @@ impl Cluster {
             "--secure-port=6443".to_owned(),
             format!("--cert-dir={}", text("certificates")),
             format!("--token-auth-file={}", text("tokens.csv")),
-            "--authorization-mode=RBAC".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
             "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", text("accounts.pem")),
@@ -213,6 +217,21 @@ impl Cluster {
         assert_eq!(code, 200, "{answer:#}");
     }
 
+    /// Asks for an object's end, which whoever runs it makes in order.
+    pub fn delete_in_order(&self, object: &Value) {
+        let (code, answer) = self.ask("DELETE", &one(object), None);
+        assert_eq!(code, 200, "{answer:#}");
+    }
+
+    /// Whether the server has the object.
+    pub fn has(&self, object: &Value) -> bool {
+        match self.ask("GET", &one(object), None) {
+            (200, _) => true,
+            (404, _) => false,
+            (code, answer) => panic!("{code}: {answer:#}"),
+        }
+    }
+
     /// A new token of a service account, which the server takes for ten minutes.
     pub fn token(&self, namespace: &str, account: &str) -> String {
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}});
@@ -220,6 +239,11 @@ impl Cluster {
         let (status, answer) = self.ask("POST", &path, Some(&request));
         assert_eq!(status, 201, "{answer:#}");
         answer["status"]["token"].as_str().unwrap().to_owned()
+    }
+
+    /// The certificate of whoever has signed the server's.
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.join("certificates/apiserver.crt")
     }
 
     /// How somebody reaches the server whose token is in this file.
@@ -231,7 +255,7 @@ impl Cluster {
             "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": "node"}}],
             "clusters": [{"name": "cluster", "cluster": {
                 "server": format!("https://{SERVER}:6443"),
-                "certificate-authority": self.folder.join("certificates/apiserver.crt"),
+                "certificate-authority": self.certificate(),
             }}],
             "users": [{"name": "node", "user": {"tokenFile": token_file}}],
         });

@@ -25,6 +25,11 @@ impl Lasting {
         for name in ["a", "b", "c"] {
             lab.pod(name, &format!("{{app: {name}}}"));
         }
+        Self::of(lab)
+    }
+
+    /// The same with a lab that has not started yet.
+    pub fn of(mut lab: Lab) -> Self {
         let mount = lab.path("bpf");
         std::fs::create_dir(&mount).unwrap();
         run("mount", &["-t", "bpf", "bpf", mount.to_str().unwrap()]);

@@ -1,36 +1,67 @@
-//! The tests with a real etcd and kube-apiserver.
+//! The tests with a real etcd and kube-apiserver, and with a real kubelet where containerd is installed.
 //!
-//! The programs are those that the environment names, or else Debian's `etcd` and a kube-apiserver that is built once from
-//! Debian's own source package, because Debian has no binary package of it.
+//! The programs are those that the environment names, or else Debian's `etcd` and `containerd`, and a kube-apiserver and a kubelet that
+//! are built once from Debian's own source package, because Debian has no binary packages of them.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use super::{Step, cargo, root};
 
+/// Where a program is when the environment does not name another one, or why not.
+struct Program {
+    variable: &'static str,
+    path: PathBuf,
+    /// Its name where it is one of Kubernetes' own, which are built.
+    built: Option<&'static str>,
+}
+
+impl Program {
+    /// One of a package of Debian.
+    fn packaged(variable: &'static str, usual: &str) -> Self {
+        Self { variable, path: env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from), built: None }
+    }
+
+    fn of_kubernetes(variable: &'static str, name: &'static str) -> Self {
+        match env::var_os(variable) {
+            Some(path) => Self { variable, path: path.into(), built: None },
+            None => Self { variable, path: root().join("target/cluster").join(name), built: Some(name) },
+        }
+    }
+}
+
 /// Runs them. Without the programs and without Debian it says what is missing.
 pub(super) fn run() -> bool {
-    let named = |name: &str, or: fn() -> PathBuf| env::var_os(name).map_or_else(or, PathBuf::from);
-    let etcd = named("BULKHEAD_ETCD", || PathBuf::from("/usr/bin/etcd"));
-    let server = named("BULKHEAD_KUBE_APISERVER", || root().join("target/cluster/kube-apiserver"));
-    if !server.is_file() && env::var_os("BULKHEAD_KUBE_APISERVER").is_none() {
-        let script = root().join("tests/cluster/build-apiserver");
+    let mut programs = vec![
+        Program::packaged("BULKHEAD_ETCD", "/usr/bin/etcd"),
+        Program::of_kubernetes("BULKHEAD_KUBE_APISERVER", "kube-apiserver"),
+    ];
+    let containerd = Program::packaged("BULKHEAD_CONTAINERD", "/usr/bin/containerd");
+    if containerd.path.is_file() {
+        programs.extend([containerd, Program::of_kubernetes("BULKHEAD_KUBELET", "kubelet")]);
+    } else {
+        println!(
+            "cluster: no test with a kubelet, {} is not there; install it with runc and busybox-static, or name another one in {}",
+            containerd.path.display(),
+            containerd.variable
+        );
+    }
+    let missing = programs.iter().filter(|program| !program.path.is_file()).filter_map(|program| program.built);
+    let missing: Vec<_> = missing.collect();
+    if !missing.is_empty() {
+        let script = root().join("tests/cluster/build-kubernetes");
         let folder = root().join("target/cluster");
-        if !Step::new(text(&script), &[text(&folder)]).run() {
+        if !Step::new(text(&script), &[&[text(&folder)][..], &missing].concat()).run() {
             return false;
         }
     }
-    for (program, name) in [(&etcd, "BULKHEAD_ETCD"), (&server, "BULKHEAD_KUBE_APISERVER")] {
-        if !program.is_file() {
-            eprintln!("cluster: {} is not there; install it, or name another one in {name}", program.display());
-            return false;
-        }
+    if let Some(Program { variable, path, .. }) = programs.iter().find(|program| !program.path.is_file()) {
+        eprintln!("cluster: {} is not there; install it, or name another one in {variable}", path.display());
+        return false;
     }
     // With the features of `test`, so that nothing is built twice.
-    cargo(&["test", "--workspace", "--test", "cluster", "--", "--test-threads", "1", "--nocapture"])
-        .env("BULKHEAD_ETCD", text(&etcd))
-        .env("BULKHEAD_KUBE_APISERVER", text(&server))
-        .run()
+    let step = cargo(&["test", "--workspace", "--test", "cluster", "--", "--test-threads", "1", "--nocapture"]);
+    programs.iter().fold(step, |step, program| step.env(program.variable, text(&program.path))).run()
 }
 
 fn text(path: &Path) -> &str {

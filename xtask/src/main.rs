@@ -20,7 +20,7 @@ cargo xtask VERB
   deny           licences, sources and banned crates (needs cargo-deny)
   test           unit, property, golden, conformance and command-line tests
   e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds, 5 in check)
-  cluster        a real etcd and kube-apiserver, built from Debian's source package on the first run (needs root)
+  cluster        a real etcd, kube-apiserver and kubelet, built from Debian's source package on the first run (needs root)
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   reference      rewrites docs/configuration.md from the examples

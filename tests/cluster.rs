@@ -40,6 +40,8 @@ macro_rules! programs {
     }};
 }
 
+#[path = "cluster/deployment.rs"]
+mod deployment;
 #[path = "cluster/node.rs"]
 mod node;
 

@@ -1,0 +1,131 @@
+//! `deploy/` on a whole node: the kubelet runs the pods that the DaemonSets' controller would make.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, Programs, SERVER, within};
+use super::lab::Lab;
+use super::lab::lasting::{Lasting, answers, settle};
+use super::lab::netns::Running;
+use super::machine::NodePrograms;
+use super::manifests::kustomized;
+use super::node::{Node, Pod, only_from};
+use super::{deploy, pod_of};
+use crate::{node_programs, require};
+
+/// The image as containerd calls the one of `deploy/kustomization.yaml`.
+const IMAGE: &str = "docker.io/library/bulkhead:0.1.0";
+
+/// Where pods ask for the API server: the first address of the range of Services.
+const SERVICE: &str = "10.96.0.1";
+
+/// A node with one network card, which is its kernel's, without a vswitch. Objects of `deploy/` are in the cluster, but for the DaemonSet.
+/// Returns as well what stands in for kube-proxy on the way to the API server.
+fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> (Node, Running) {
+    let mut lab = Lab::new();
+    lab.outside();
+    let outside = lab.outside.as_ref().unwrap();
+    outside.ip(&format!("addr add {SERVICE}/32 dev lo"));
+    lab.node.ip(&format!("addr add {}/16 dev ul0", lab.node_v4()));
+    lab.node.ip(&format!("route add default via {SERVER}"));
+    lab.node.sysctl("net.ipv4.ip_forward", "1");
+    // Before a kubelet of 1.20 does anything else, it waits for the credentials of a cloud.
+    lab.node.ip("route add unreachable 169.254.169.254");
+    let proxy = format!("socat TCP-LISTEN:443,bind={SERVICE},reuseaddr,fork TCP:{SERVER}:6443");
+    let proxy = outside.spawn(&proxy);
+    let api = Cluster::start(programs, outside, &lab.path(""));
+    for object in kustomized(&deploy()).iter().filter(|object| object["kind"] != "DaemonSet") {
+        api.create(object);
+    }
+    // As the controller does that puts it into each namespace.
+    let certificate = fs::read_to_string(api.certificate()).unwrap();
+    api.create(&json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": certificate},
+        "metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}}));
+    let node = Node::without_network(Lasting::of(lab), api, node_programs);
+    node.give_addresses();
+    node.machine.import_bulkhead(IMAGE);
+    (node, proxy)
+}
+
+/// What the controller of a folder's DaemonSet makes for the node, with the volume of a service account that an admission controller adds.
+fn daemon(node: &Node, folder: &str, name: &str) -> Value {
+    let objects = kustomized(&deploy().join(folder));
+    let mut pod = pod_of(objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap(), name);
+    let spec = &mut pod["spec"];
+    spec["nodeName"] = node.lab().node_name().into();
+    if spec.get("serviceAccountName").is_none() {
+        return pod;
+    }
+    let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}});
+    let certificate =
+        json!({"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}});
+    let field = json!({"fieldPath": "metadata.namespace"});
+    let namespace = json!({"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}});
+    let volume = json!({"name": "account", "projected": {"sources": [token, certificate, namespace]}});
+    spec["volumes"].as_array_mut().unwrap().push(volume);
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array_mut().unwrap() {
+            let mount = json!({"name": "account", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true});
+            match container["volumeMounts"].as_array_mut() {
+                Some(mounts) => mounts.push(mount),
+                None => container["volumeMounts"] = json!([mount]),
+            }
+        }
+    }
+    pod
+}
+
+/// Asks for a pod's end, and waits until its container has ended.
+fn end(node: &Node, pod: &Pod) {
+    node.api.delete_in_order(&pod.object);
+    within("the container's end", || node.machine.process(&pod.object).is_none());
+}
+
+#[test]
+fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_they_are_removed() {
+    let (programs, node_programs) = (programs!(), node_programs!());
+    require!("socat");
+    let (node, _proxy) = node_with_one_card(programs, node_programs);
+    let vswitch = node.ready(&node.api.create(&daemon(&node, "", "bulkhead-1")));
+    let status = node.machine.output_in(&vswitch.object, &["bulkhead", "status"]);
+    assert!(status.status.success(), "{status:?}");
+
+    node.api.create(&only_from("backend"));
+    let [db, backend, frontend] = node.run([("db", "db"), ("backend", "backend"), ("frontend", "frontend")]);
+    assert!(node.gets(&backend, &db) && !node.gets(&frontend, &db));
+    assert!(node.gets(&db, &frontend), "no policy selects it");
+    let mut stream = backend.connect(&db);
+    settle(&mut stream);
+
+    // As a DaemonSet's update replaces it, except that nobody waits for the kubelet, which says after 6 to 60 seconds that the pod has gone.
+    end(&node, &vswitch);
+    assert!(answers(&mut stream), "the kernel goes on with it");
+    node.api.delete(&vswitch.object);
+    let vswitch = node.ready(&node.api.create(&daemon(&node, "", "bulkhead-2")));
+    within("the connection goes on", || answers(&mut stream));
+    assert!(node.gets(&backend, &db) && !node.gets(&frontend, &db));
+
+    for pod in [&db, &backend, &frontend] {
+        node.api.delete(&pod.object);
+    }
+    let of_the_vswitch = ["bh-host", "bh-node", "bh0", "bh1", "lo", "ul0"];
+    within("their interfaces are gone", || node.machine.exec("ls", &["/sys/class/net"]).lines().eq(of_the_vswitch));
+    end(&node, &vswitch);
+    for object in kustomized(&deploy().join("uninstall")).iter().filter(|object| object["kind"] != "DaemonSet") {
+        node.api.create(object);
+    }
+    node.ready(&node.api.create(&daemon(&node, "uninstall", "uninstall-1")));
+    // The kernel's own files are there in each BPF file system.
+    for (folder, others) in [
+        ("/etc/cni/net.d", ""),
+        ("/opt/cni/bin", "host-local\nloopback\n"),
+        ("/sys/fs/bpf", "maps.debug\nprogs.debug\n"),
+        ("/sys/class/net", "lo\nul0\n"),
+    ] {
+        assert_eq!(node.machine.exec("ls", &[folder]), others, "{folder}");
+    }
+    for folder in ["/run/bulkhead", "/var/lib/bulkhead"] {
+        assert!(!node.machine.output("ls", &[folder]).status.success(), "{folder} is still there");
+    }
+}

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use bulkhead_control::object::{IngressIsolation, PodName, Transport};
-use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
+use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use admin::{Admin, Reload, Sessions, Status, Tables};
@@ -100,7 +100,7 @@ impl State {
         })?;
         let strictness = if self.lenient { Strictness::Lenient } else { Strictness::Strict };
         let ignored = self.ignore.iter().cloned().collect();
-        Ok(Options { strictness, semantics, ignored, unenforced: Unenforced::Refuse })
+        Ok(Options { strictness, semantics, ignored, ..Options::default() })
     }
 }
 

@@ -54,6 +54,7 @@ pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
             labels: Labels::new(),
             addresses: vec![address],
             pod_cidrs: vec![],
+            terminating: false,
         }));
     }
     objects.extend((0..shape.pods).map(|at| Object::Pod(pod(shape, at))));

@@ -107,6 +107,10 @@ impl Cache {
             Event::DeleteNode(name) => self.set_node(&name, None),
             Event::DeletePolicy(name) => self.set_policy(name, None),
             Event::DeleteClusterPolicy(name) => self.set_cluster_policy(name, None),
+            // No policy depends on them.
+            Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
+            | Event::DeleteService(_)
+            | Event::DeleteEndpointSlice(_) => None,
         }
     }
 

@@ -56,6 +56,7 @@ pub(crate) fn node(name: &str, address: &str) -> Object {
         labels: Labels::new(),
         addresses: vec![address.parse().unwrap()],
         pod_cidrs: vec![],
+        terminating: false,
     })
 }
 

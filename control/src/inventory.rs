@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cache::Event;
-use crate::object::{ClusterPolicyName, Object, PodName, PolicyName};
+use crate::object::{ClusterPolicyName, Object, ObjectName, PodName, PolicyName, ServiceName};
 
 /// What an object is known by: there is one of each name at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +20,8 @@ pub(crate) enum Key {
     Policy(PolicyName),
     ClusterPolicy(ClusterPolicyName),
     Pod(PodName),
+    Service(ServiceName),
+    EndpointSlice(ObjectName),
 }
 
 impl Key {
@@ -30,6 +32,8 @@ impl Key {
             Object::Policy(policy) => Self::Policy(policy.name.clone()),
             Object::ClusterPolicy(policy) => Self::ClusterPolicy(policy.rank.name.clone()),
             Object::Pod(pod) => Self::Pod(pod.name.clone()),
+            Object::Service(service) => Self::Service(service.name.clone()),
+            Object::EndpointSlice(slice) => Self::EndpointSlice(slice.name.clone()),
         }
     }
 
@@ -41,6 +45,8 @@ impl Key {
             Self::Policy(name) => Event::DeletePolicy(name),
             Self::ClusterPolicy(name) => Event::DeleteClusterPolicy(name),
             Self::Pod(name) => Event::DeletePod(name),
+            Self::Service(name) => Event::DeleteService(name),
+            Self::EndpointSlice(name) => Event::DeleteEndpointSlice(name),
         }
     }
 }

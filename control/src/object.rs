@@ -4,6 +4,7 @@
 
 mod cluster_policy;
 mod pod;
+mod service;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +19,9 @@ pub use self::cluster_policy::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Rank, RuleAction, Tier,
 };
 pub use self::pod::{ContainerPort, Lifetime, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid};
+pub use self::service::{
+    ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
+};
 use crate::selector::Selector;
 
 /// Label keys and values.
@@ -190,10 +194,13 @@ pub struct Node {
     pub name: Arc<str>,
     /// Its labels.
     pub labels: Labels,
-    /// Its own addresses (`status.addresses` that are IP addresses).
+    /// Its own addresses (`status.addresses` that are IP addresses): internal ones first, then external ones, then the rest.
     pub addresses: Vec<IpAddr>,
     /// The blocks that its pods get addresses from (`spec.podCIDRs`).
     pub pod_cidrs: Vec<IpNet>,
+    /// Whether it is being deleted, or is about to be by the cluster's autoscaler: load balancers are to leave it.
+    #[serde(default)]
+    pub terminating: bool,
 }
 
 /// What selecting a pod does to it.
@@ -310,6 +317,10 @@ pub enum Object {
     Policy(Policy),
     /// A policy of the tiers around NetworkPolicy.
     ClusterPolicy(ClusterPolicy),
+    /// A Service.
+    Service(ClusterService),
+    /// Endpoints of a Service.
+    EndpointSlice(EndpointSlice),
 }
 
 #[cfg(test)]

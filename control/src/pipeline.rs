@@ -239,7 +239,13 @@ impl Pipeline {
         let object = self.cache.nodes().get(name);
         let mut node = match object {
             Some(node) => Node::clone(node),
-            None => Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new() },
+            None => Node {
+                name: name.clone(),
+                labels: Labels::new(),
+                addresses: Vec::new(),
+                pod_cidrs: Vec::new(),
+                terminating: false,
+            },
         };
         let host_pods = self.cache.host_network_pods(name);
         node.addresses.extend(host_pods.flat_map(|pod| pod.addresses.iter().copied()));

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::PodKey;
-use crate::object::{ClusterPolicy, ClusterPolicyName, Namespace, Object, Pod, PodName, Policy, PolicyName};
+use crate::object::{
+    ClusterPolicy, ClusterPolicyName, Namespace, Object, ObjectName, Pod, PodName, Policy, PolicyName, ServiceName,
+};
 
 /// One event from a source.
 #[derive(Clone, Debug)]
@@ -20,6 +22,10 @@ pub enum Event {
     DeletePolicy(PolicyName),
     /// The cluster policy is gone.
     DeleteClusterPolicy(ClusterPolicyName),
+    /// The Service is gone.
+    DeleteService(ServiceName),
+    /// The endpoint slice is gone.
+    DeleteEndpointSlice(ObjectName),
 }
 
 /// What an event changed: the object before and after, none where it was or is absent.

@@ -18,7 +18,7 @@ use super::fallback;
 use super::metadata::{object_name, plain_name};
 use super::path::FieldPath;
 use super::policy::{block_of, port_number, transport};
-use super::raw::{self, List, Mapping, RawContainer, RawPodStatus};
+use super::raw::{self, List, Mapping, RawContainer, RawNodeStatus, RawPodStatus};
 use crate::object::{
     ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime,
     NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid,
@@ -27,6 +27,10 @@ use crate::object::{
 /// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
 /// Network Custom Resource Definition De-facto Standard".
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+
+/// The taint of a node that the cluster's autoscaler is about to delete. Source: Kubernetes "Cluster Autoscaler", and the health check of
+/// kube-proxy, which fails then.
+const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// The kinds of nodes and pods.
 pub(super) const NODE_KIND: &str = "Node";
@@ -161,16 +165,7 @@ fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
     let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
     let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
     let name = plain_name(metadata.name, &mut findings.problems);
-    let mut addresses = Vec::new();
-    for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
-        let path = FieldPath::of("status").key("addresses").index(at).key("address");
-        if matches!(entry.kind.as_str(), "InternalIP" | "ExternalIP") {
-            addresses.extend(address_of(&entry.address, &path, findings));
-        } else if let Ok(address) = parse_address(&entry.address) {
-            // The host name of a node without one.
-            addresses.extend((!addresses.contains(&address)).then_some(address));
-        }
-    }
+    let addresses = node_addresses(&status, findings);
     let base = FieldPath::of("spec");
     let many = spec.pod_cidrs.iter().flatten().enumerate().map(|(at, text)| (base.key("podCIDRs").index(at), text));
     let mut blocks: Vec<_> = many.collect();
@@ -178,11 +173,34 @@ fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
         blocks.extend(spec.pod_cidr.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podCIDR"), text)));
     }
     let pod_cidrs = blocks.into_iter().filter_map(|(path, text)| block_of(text, &path, findings)).collect();
-    Some(Node { name: name?.into(), labels: labels_of(metadata.labels), addresses, pod_cidrs })
+    let terminating = metadata.deletion_timestamp.is_some()
+        || spec.taints.iter().flatten().any(|Mapping(taint)| taint.key.as_deref() == Some(TO_BE_DELETED_TAINT));
+    Some(Node { name: name?.into(), labels: labels_of(metadata.labels), addresses, pod_cidrs, terminating })
+}
+
+/// The addresses of a node: the first one of a family is its primary one.
+fn node_addresses(status: &RawNodeStatus, findings: &mut Findings) -> Vec<IpAddr> {
+    let (mut internal, mut external, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
+        let path = FieldPath::of("status").key("addresses").index(at).key("address");
+        match entry.kind.as_str() {
+            "InternalIP" => internal.extend(address_of(&entry.address, &path, findings)),
+            "ExternalIP" => external.extend(address_of(&entry.address, &path, findings)),
+            // The host name of a node without one.
+            _ => rest.extend(parse_address(&entry.address)),
+        }
+    }
+    let mut addresses: Vec<IpAddr> = internal.into_iter().chain(external).collect();
+    for address in rest {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 /// Reads an object of one kind: its shape, then what `build` makes of it, or `fallback` where there is a fault.
-fn read<T: DeserializeOwned>(
+pub(super) fn read<T: DeserializeOwned>(
     kind: &'static str,
     namespaced: bool,
     value: &Value,
@@ -215,7 +233,7 @@ fn identify(kind: &'static str, namespaced: bool, value: &Value) -> (String, Opt
 }
 
 /// What is no time says nothing: it is asked for only where two pods have one address.
-fn timestamp(value: Option<&Value>) -> Option<Timestamp> {
+pub(super) fn timestamp(value: Option<&Value>) -> Option<Timestamp> {
     Timestamp::parse(value?.as_str()?)
 }
 
@@ -223,7 +241,7 @@ fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {
     labels.into_iter().flatten().map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-fn address_of(text: &str, path: &FieldPath, findings: &mut Findings) -> Option<IpAddr> {
+pub(super) fn address_of(text: &str, path: &FieldPath, findings: &mut Findings) -> Option<IpAddr> {
     match parse_address(text) {
         Ok(address) => Some(address),
         Err(AddressFault { text, help }) => {

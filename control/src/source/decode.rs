@@ -11,6 +11,7 @@ use super::fallback;
 use super::names;
 use super::path::FieldPath;
 use super::policy;
+use super::service;
 use crate::object::{ISOLATION_ANNOTATION, Object, PolicyVersion};
 
 /// The apiVersion of the NetworkPolicy that is read.
@@ -159,6 +160,8 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
         ("v1", "Pod") => cluster::pod(value),
         ("v1", "Namespace") => cluster::namespace(value, model),
         ("v1", "Node") => cluster::node(value),
+        ("v1", service::SERVICE_KIND) => service::service(value),
+        (service::SLICE_API, service::SLICE_KIND) => service::slice(value),
         _ => match meant_as_policy(api_version, kind) {
             Some(problem) => policy::read(value, PolicyVersion::V1, Some(problem)),
             None => return Decoded::Skipped { api_version: api_version.to_owned(), kind: kind.to_owned() },

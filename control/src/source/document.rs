@@ -14,7 +14,8 @@ use super::path::FieldPath;
 
 /// The lists whose items are read, whatever their apiVersion. They must have items and nothing unknown: one with `item:`
 /// would else be empty without a word.
-const MUST_BE_LISTS: [&str; 5] = ["List", "NamespaceList", "PodList", "NodeList", "NetworkPolicyList"];
+const MUST_BE_LISTS: [&str; 7] =
+    ["List", "NamespaceList", "PodList", "NodeList", "NetworkPolicyList", "ServiceList", "EndpointSliceList"];
 
 /// A document of which the elements of `items` are decoded already where they tell their own kind.
 pub(super) struct Document<L> {

@@ -11,7 +11,7 @@ use super::fallback::{either_namespace, either_pod, exclude_namespaces};
 use super::locate::{Wanted, lines};
 use super::parse::{Entry, parse};
 use super::path::FieldPath;
-use super::{Loaded, Options, Semantics, Strictness, Unenforced, foreign};
+use super::{Loaded, Options, Semantics, Services, Strictness, Unenforced, foreign, service};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
@@ -156,6 +156,13 @@ impl Loader {
                 Semantics::V1beta1 { .. } => *v1beta1,
             },
         };
+        if self.options.services == Services::Skip {
+            match read.label.split(' ').next() {
+                Some(service::SERVICE_KIND) => return self.skip("v1", service::SERVICE_KIND, context),
+                Some(service::SLICE_KIND) => return self.skip(service::SLICE_API, service::SLICE_KIND, context),
+                _ => {}
+            }
+        }
         let survives = self.options.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);
         if !matches!(read.outcome, Outcome::Object(_)) {
             match read.label.split(' ').next() {

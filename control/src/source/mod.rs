@@ -10,6 +10,7 @@
 //!                   |                                                 |-- NetworkPolicy --policy--.
 //!                   |                                                 |-- ClusterNetworkPolicy, ... --cluster_policy--+
 //!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
+//!                   |                                                 |-- Service, EndpointSlice --service, where they are asked for
 //!                   |                                                 |-- other policies: an error |
 //!                   |                                                 `-- any other: counted       |
 //!                   `------------------------locate: lines of -----------------------> errors, warnings
@@ -27,6 +28,7 @@
 //! * A pod keeps everything but its faulty ports. With any other fault it is nobody: its interface has no table, so nothing
 //!   passes there, and no rule allows it anything by its labels. So are two pods of one name that differ.
 //! * A node keeps its name and the addresses and blocks that can be read.
+//! * A Service is left out, and an endpoint slice keeps the endpoints that can be read.
 //! * An object that does not say its kind is a policy if it looks like one, and is left out otherwise.
 //!
 //! Only what hides which objects there are is refused in both modes: a file that cannot be read, that is neither YAML nor JSON, or
@@ -67,6 +69,7 @@ mod path;
 mod policy;
 mod raw;
 mod read;
+mod service;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -81,12 +84,14 @@ mod tests_files;
 mod tests_places;
 #[cfg(test)]
 mod tests_properties;
+#[cfg(test)]
+mod tests_services;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
-pub use options::{KindName, Options, Semantics, Strictness, Unenforced};
+pub use options::{KindName, Options, Semantics, Services, Strictness, Unenforced};
 
 use crate::object::{Object, Position};
 

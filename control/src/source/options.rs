@@ -52,6 +52,16 @@ pub enum Unenforced {
     Report,
 }
 
+/// Whether Services and endpoint slices are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Services {
+    /// They are passed over: no policy depends on them, so that no fault of one refuses an input that is about policy.
+    #[default]
+    Skip,
+    /// They are among the objects.
+    Read,
+}
+
 /// How objects are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -63,6 +73,8 @@ pub struct Options {
     pub ignored: BTreeSet<KindName>,
     /// What other such kinds do.
     pub unenforced: Unenforced,
+    /// Whether Services are read.
+    pub services: Services,
 }
 
 impl From<Strictness> for Options {

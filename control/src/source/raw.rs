@@ -267,6 +267,13 @@ pub(super) struct RawNodeSpec {
     pub(super) pod_cidr: Option<String>,
     #[serde(rename = "podCIDRs")]
     pub(super) pod_cidrs: Option<Vec<String>>,
+    pub(super) taints: List<RawTaint>,
+}
+
+/// What matters of a `Taint`.
+#[derive(Deserialize)]
+pub(super) struct RawTaint {
+    pub(super) key: Option<String>,
 }
 
 /// What matters of a `NodeStatus`.

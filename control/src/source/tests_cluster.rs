@@ -237,6 +237,7 @@ fn a_node_keeps_its_addresses_and_blocks() {
         labels: [("os".into(), "linux".into())].into(),
         addresses: vec!["192.168.0.1".parse().unwrap(), "fd01::1".parse().unwrap(), "192.168.0.2".parse().unwrap()],
         pod_cidrs: vec!["10.1.0.0/24".parse().unwrap(), "fd00:1::/64".parse().unwrap()],
+        terminating: false,
     };
     assert_eq!(only(text), Object::Node(expected));
     let Object::Node(old) = only("{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}}")
@@ -281,6 +282,7 @@ fn a_faulty_node_keeps_the_addresses_and_blocks_that_can_be_read() {
         labels: [].into(),
         addresses: vec!["192.0.2.1".parse().unwrap()],
         pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()],
+        terminating: false,
     };
     assert_eq!(lenient(text).objects, [Object::Node(expected)]);
 }

@@ -41,6 +41,8 @@ fn names(loaded: &Loaded) -> Vec<String> {
         Object::Namespace(namespace) => namespace.name.to_string(),
         Object::Node(node) => node.name.to_string(),
         Object::ClusterPolicy(policy) => policy.rank.name.to_string(),
+        Object::Service(service) => service.name.to_string(),
+        Object::EndpointSlice(slice) => slice.name.to_string(),
         Object::Policy(Policy { name, .. }) => name.to_string(),
     };
     loaded.objects.iter().map(name).collect()

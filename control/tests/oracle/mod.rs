@@ -184,6 +184,10 @@ impl State {
             Event::DeletePod(name) => drop(self.pods.remove(&name)),
             Event::DeleteNode(name) => drop(self.nodes.remove(&name)),
             Event::DeletePolicy(name) => drop(self.policies.remove(&name)),
+            // No policy depends on them.
+            Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
+            | Event::DeleteService(_)
+            | Event::DeleteEndpointSlice(_) => {}
         }
     }
 

@@ -96,7 +96,8 @@ pub(crate) fn node(rng: &mut Rng, at: usize) -> Object {
     if rng.chance(20) {
         addresses.push(node_address(false, at + 21));
     }
-    Object::Node(Node { name: text(NODES[at]), labels: labels(rng, NODE_LABELS), addresses, pod_cidrs: vec![] })
+    let labels = labels(rng, NODE_LABELS);
+    Object::Node(Node { name: text(NODES[at]), labels, addresses, pod_cidrs: vec![], terminating: false })
 }
 
 pub(crate) fn pod_name(rng: &mut Rng) -> PodName {

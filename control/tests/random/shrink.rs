@@ -176,6 +176,8 @@ fn show_object(object: &Object) -> String {
         Object::Namespace(namespace) => format!("{namespace:?}"),
         Object::Node(node) => format!("node {} {:?} {:?}", node.name, node.labels, node.addresses),
         Object::ClusterPolicy(policy) => format!("{policy:?}"),
+        Object::Service(service) => format!("{service:?}"),
+        Object::EndpointSlice(slice) => format!("{slice:?}"),
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> an
 
 /// A node of which nothing is known.
 pub(super) fn nameless(name: &Arc<str>) -> Node {
-    Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new() }
+    Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new(), terminating: false }
 }
 
 /// The node with the addresses of its interfaces, but for those that a pod has: then it is the pod's policies that count.
@@ -98,7 +98,11 @@ pub(super) fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
     let known = objects.iter().any(|object| match object {
         Object::Node(known) => &*known.name == node,
         Object::Pod(pod) => pod.node.as_deref() == Some(node),
-        Object::Namespace(_) | Object::Policy(_) | Object::ClusterPolicy(_) => false,
+        Object::Namespace(_)
+        | Object::Policy(_)
+        | Object::ClusterPolicy(_)
+        | Object::Service(_)
+        | Object::EndpointSlice(_) => false,
     });
     anyhow::ensure!(known, "the state has neither node `{node}` nor a pod on it\n  help: was the file cut off?");
     Ok(())

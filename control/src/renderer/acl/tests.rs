@@ -114,7 +114,13 @@ fn transaction(random: &mut Random) -> Transaction {
         (pod, Some(Arc::new(endpoint)))
     };
     let endpoints = PODS.iter().enumerate().map(&mut endpoint).collect();
-    let node = Node { name: "n".into(), labels: Default::default(), addresses: vec![address(NODE)], pod_cidrs: vec![] };
+    let node = Node {
+        name: "n".into(),
+        labels: Default::default(),
+        addresses: vec![address(NODE)],
+        pod_cidrs: vec![],
+        terminating: false,
+    };
     Transaction {
         resync: true,
         sets: (0..6).map(|at| set(at, random)).collect(),

@@ -150,7 +150,7 @@ impl Store {
     /// The list is whole: it is what there is of the kind.
     pub(super) fn settle(&mut self, listing: Listing) {
         let Listing { kind, names, different } = listing;
-        let is_gone = |key: &&Key| kind_of(key) == kind && !names.contains(key);
+        let is_gone = |key: &&Key| kind_of(key) == Some(kind) && !names.contains(key);
         let gone: Vec<_> = self.objects.keys().filter(is_gone).cloned().collect();
         gone.into_iter().for_each(|key| self.delete(key));
         for (key, (object, faults)) in different {
@@ -176,7 +176,7 @@ impl Store {
     /// The object is not there any more.
     pub(super) fn delete(&mut self, key: Key) {
         if self.objects.remove(&key).is_some() {
-            self.counts[kind_of(&key).index()] -= 1;
+            kind_of(&key).into_iter().for_each(|kind| self.counts[kind.index()] -= 1);
             self.faults.remove(&key);
             self.note(key);
         }
@@ -199,7 +199,7 @@ impl Store {
         self.note(key.clone());
         let kind = kind_of(&key);
         if self.objects.insert(key, object).is_none() {
-            self.counts[kind.index()] += 1;
+            kind.into_iter().for_each(|kind| self.counts[kind.index()] += 1);
         }
     }
 
@@ -270,7 +270,7 @@ impl Store {
                 Key::Namespace(name) => drop(unknown.namespaces.insert(name.clone())),
                 Key::Pod(_) => unknown.is_pod = true,
                 Key::Node(_) => unknown.is_node = true,
-                Key::Policy(_) | Key::ClusterPolicy(_) => {}
+                Key::Policy(_) | Key::ClusterPolicy(_) | Key::Service(_) | Key::EndpointSlice(_) => {}
             }
         }
         unknown
@@ -320,9 +320,11 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Object>, Option<Faults>)
     (Key::of(read), object, faults)
 }
 
-fn kind_of(key: &Key) -> Kind {
+/// The kind of a followed object; none of a kind that is not followed.
+fn kind_of(key: &Key) -> Option<Kind> {
     use crate::object::ClusterPolicyKind;
-    match key {
+    Some(match key {
+        Key::Service(_) | Key::EndpointSlice(_) => return None,
         Key::Namespace(_) => Kind::Namespace,
         Key::Node(_) => Kind::Node,
         Key::Pod(_) => Kind::Pod,
@@ -332,7 +334,7 @@ fn kind_of(key: &Key) -> Kind {
             ClusterPolicyKind::AdminNetworkPolicy => Kind::AdminNetworkPolicy,
             ClusterPolicyKind::BaselineAdminNetworkPolicy => Kind::BaselineAdminNetworkPolicy,
         },
-    }
+    })
 }
 
 /// Whether what the object means depends on which namespaces' labels are known.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_control::source::kubernetes::Access;
-use bulkhead_control::source::{KindName, Options, Semantics, Strictness, Unenforced};
+use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
 use serde_saphyr::Spanned;
 
 use super::super::file::{Kubernetes, State};
@@ -143,5 +143,5 @@ fn options(written: &State, faults: &mut Faults<'_>) -> Options {
     }
     let is_lenient = written.lenient.as_ref().is_none_or(|lenient| lenient.value);
     let strictness = if is_lenient { Strictness::Lenient } else { Strictness::Strict };
-    Options { strictness, semantics, ignored, unenforced: Unenforced::Refuse }
+    Options { strictness, semantics, ignored, ..Options::default() }
 }

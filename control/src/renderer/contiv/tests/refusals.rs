@@ -74,6 +74,7 @@ fn a_list_that_is_too_long_is_expanded_once_until_it_or_the_room_for_it_changes(
         labels: Default::default(),
         addresses: vec!["192.168.0.1".parse().unwrap()],
         pod_cidrs: vec![],
+        terminating: false,
     };
     own.nodes.push(("n1".into(), Some(Arc::new(node))));
     let (outcome, work) = cost(&mut renderer, &own);

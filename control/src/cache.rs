@@ -107,7 +107,7 @@ impl Cache {
             Event::DeleteNode(name) => self.set_node(&name, None),
             Event::DeletePolicy(name) => self.set_policy(name, None),
             Event::DeleteClusterPolicy(name) => self.set_cluster_policy(name, None),
-            // No policy depends on them.
+            // No policy depends on them: `crate::service` resolves them.
             Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
             | Event::DeleteService(_)
             | Event::DeleteEndpointSlice(_) => None,

@@ -13,6 +13,8 @@
 //!                                                                                          |
 //!                                                       classifier::Tables <--ACL renderer-+- other renderers
 //! ```
+//! Services stand beside the pipeline: [`service`] resolves them to backends, and no policy depends on them.
+//!
 //! Between objects and cache [`attachments`] adds the addresses that the node's container runtime has given to pods, and [`claims`]
 //! decides whose an address is that several say is theirs.
 //!
@@ -40,6 +42,7 @@ pub mod pipeline;
 pub mod processor;
 pub mod renderer;
 pub mod selector;
+pub mod service;
 pub mod source;
 pub mod ties;
 pub mod work;

@@ -157,3 +157,18 @@ fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
     let wanted = locate::Wanted { document: position.document, path };
     locate::lines(text, parse::syntax_of(text), &[wanted]).pop().flatten()
 }
+
+/// A block of addresses, or what is wrong with it and the remedy.
+pub(crate) fn block(text: &str) -> Result<ipnet::IpNet, (String, String)> {
+    address::parse_block(text).map(|(block, _)| block).map_err(|fault| (fault.text, fault.help))
+}
+
+/// The known word that the one given is a typo of.
+pub(crate) fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    names::nearest(word, known)
+}
+
+/// The text with everything escaped that a terminal would obey.
+pub(crate) fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
+    error::printable(text)
+}

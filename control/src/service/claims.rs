@@ -1,0 +1,86 @@
+//! Who has what several claim.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use super::VipKind;
+use crate::object::{ServiceName, Timestamp};
+
+/// What decides among claims: the least one wins. See the module's parent for why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    kind: VipKind,
+    /// A Service that does not say when it was made counts as newer than all that do.
+    is_ageless: bool,
+    created: Option<Timestamp>,
+    service: ServiceName,
+    port: Arc<str>,
+}
+
+impl Rank {
+    pub(super) fn new(kind: VipKind, created: Option<Timestamp>, service: ServiceName, port: Arc<str>) -> Self {
+        Self { kind, is_ageless: created.is_none(), created, service, port }
+    }
+
+    pub(super) const fn kind(&self) -> VipKind {
+        self.kind
+    }
+
+    pub(super) const fn service(&self) -> &ServiceName {
+        &self.service
+    }
+}
+
+/// All claims to things of one kind, the winner of each first.
+#[derive(Debug)]
+pub(super) struct Claims<K, T>(AHashMap<K, Vec<(Rank, T)>>);
+
+impl<K, T> Default for Claims<K, T> {
+    fn default() -> Self {
+        Self(AHashMap::new())
+    }
+}
+
+impl<K: Hash + Eq, T: Copy + PartialEq> Claims<K, T> {
+    /// Adds a claim. Returns whether it wins.
+    pub(super) fn add(&mut self, key: K, rank: Rank, claimant: T) -> bool {
+        let claims = self.0.entry(key).or_default();
+        let at = claims.partition_point(|(other, _)| *other < rank);
+        claims.insert(at, (rank, claimant));
+        at == 0
+    }
+
+    /// Removes the claim of this claimant. Returns whether it had won.
+    pub(super) fn remove_of(&mut self, key: &K, claimant: T) -> bool {
+        let own = self.all(key).iter().find(|(_, other)| *other == claimant).map(|(rank, _)| rank.clone());
+        own.is_some_and(|rank| self.remove(key, &rank))
+    }
+
+    /// Removes a claim. Returns whether it had won.
+    pub(super) fn remove(&mut self, key: &K, rank: &Rank) -> bool {
+        let Some(claims) = self.0.get_mut(key) else { return false };
+        let Some(at) = claims.iter().position(|(other, _)| other == rank) else { return false };
+        claims.remove(at);
+        if claims.is_empty() {
+            self.0.remove(key);
+        }
+        at == 0
+    }
+
+    /// The claim that wins.
+    pub(super) fn winner(&self, key: &K) -> Option<&(Rank, T)> {
+        self.all(key).first()
+    }
+
+    /// All claims, the winner first.
+    pub(super) fn all(&self, key: &K) -> &[(Rank, T)] {
+        self.0.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// All that is claimed, in no particular order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.0.keys()
+    }
+}

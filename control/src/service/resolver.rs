@@ -1,0 +1,274 @@
+//! The resolver: objects in, what changed out.
+//!
+//! ```text
+//!  events --take in--> Services and slices by Service --refresh the Services that were named--> ports, backends, claims
+//!                                                                                                    `--> Changes
+//! ```
+//! A Service that an event names is resolved again as a whole, and only what differs is told: that costs as much as the Service has
+//! endpoints, whatever else there is. A change of the node's own zone or addresses resolves all Services again.
+
+mod refresh;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use super::backends::{Backend, Backends};
+use super::claims::Claims;
+use super::health::HealthCheck;
+use super::select::Location;
+use super::{BackendId, Changes, NodePortAddresses, ResolvedPort, ServicePortId, Settings, Vip};
+use crate::cache::Event;
+use crate::object::{ClusterService, EndpointSlice, Node, Object, ObjectName, ServiceName, ZONE_LABEL};
+
+/// What is known of one Service.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) object: Option<Arc<ClusterService>>,
+    /// By name.
+    pub(super) slices: BTreeMap<Arc<str>, Arc<EndpointSlice>>,
+    /// Its service ports.
+    pub(super) ports: Vec<ServicePortId>,
+    /// Its cluster addresses that are registered, and whether it is ours.
+    cluster_ips: Vec<(IpAddr, bool)>,
+    /// Its health check, with its rank among several of one port.
+    pub(super) health_check: Option<(super::claims::Rank, HealthCheck)>,
+}
+
+/// What is known of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OwnNode {
+    location: Location,
+    /// As its object tells them, the primary one of a family first.
+    addresses: Vec<IpAddr>,
+    terminating: bool,
+}
+
+/// Services as one node sees them. See the module [`crate::service`].
+#[derive(Debug)]
+pub struct Resolver {
+    pub(super) settings: Settings,
+    own: OwnNode,
+    /// Addresses of the node that its object does not tell.
+    more_addresses: BTreeSet<IpAddr>,
+    pub(super) services: AHashMap<ServiceName, Known>,
+    /// The Service that a slice was counted to.
+    service_of: AHashMap<ObjectName, ServiceName>,
+    pub(super) ports: Vec<Option<ResolvedPort>>,
+    free_ports: Vec<ServicePortId>,
+    pub(super) backends: Backends,
+    pub(super) vips: Claims<Vip, ServicePortId>,
+    pub(super) cluster_ips: AHashMap<IpAddr, BTreeMap<ServiceName, bool>>,
+    pub(super) health_checks: Claims<u16, ()>,
+    is_listed: bool,
+    epoch: u64,
+}
+
+impl Resolver {
+    /// A resolver that knows nothing yet.
+    pub fn new(node: Arc<str>, settings: Settings) -> Self {
+        Self {
+            settings,
+            own: OwnNode { location: Location { node, zone: None }, ..OwnNode::default() },
+            more_addresses: BTreeSet::new(),
+            services: AHashMap::new(),
+            service_of: AHashMap::new(),
+            ports: Vec::new(),
+            free_ports: Vec::new(),
+            backends: Backends::default(),
+            vips: Claims::default(),
+            cluster_ips: AHashMap::new(),
+            health_checks: Claims::default(),
+            is_listed: false,
+            epoch: 0,
+        }
+    }
+
+    /// Says that all Services, slices and nodes that there were at the start have been told. Before that nothing changes and nothing is
+    /// answered: with half of the slices half of the connections would be refused.
+    pub fn listed(&mut self) -> Changes {
+        if self.is_listed {
+            return Changes::default();
+        }
+        self.is_listed = true;
+        let all = self.services.keys().cloned().collect();
+        self.refresh_all(all)
+    }
+
+    /// Whether [`Self::listed`] was said.
+    pub fn is_listed(&self) -> bool {
+        self.is_listed
+    }
+
+    /// Takes in one event.
+    pub fn apply(&mut self, event: Event) -> Changes {
+        self.apply_batch([event])
+    }
+
+    /// Takes in events as one change. Objects of other kinds are passed over.
+    pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Changes {
+        let (mut touched, before) = (BTreeSet::new(), self.own.clone());
+        for event in events {
+            self.take(event, &mut touched);
+        }
+        self.settle(touched, &before)
+    }
+
+    /// Says which addresses the node has besides those that its object tells. They count where node ports answer at blocks of addresses.
+    pub fn set_more_addresses(&mut self, addresses: BTreeSet<IpAddr>) -> Changes {
+        if self.more_addresses == addresses {
+            return Changes::default();
+        }
+        self.more_addresses = addresses;
+        let all = self.services.keys().cloned().collect();
+        self.refresh_all(all)
+    }
+
+    fn settle(&mut self, mut touched: BTreeSet<ServiceName>, before: &OwnNode) -> Changes {
+        if (&before.location, &before.addresses) != (&self.own.location, &self.own.addresses) {
+            touched.extend(self.services.keys().cloned());
+        }
+        self.refresh_all(touched)
+    }
+
+    fn refresh_all(&mut self, names: BTreeSet<ServiceName>) -> Changes {
+        let mut changes = Changes::default();
+        if !self.is_listed {
+            return changes;
+        }
+        let node_ports = self.node_port_addresses();
+        for name in names {
+            self.refresh(&name, &node_ports, &mut changes);
+        }
+        self.epoch += u64::from(!changes.is_empty());
+        changes
+    }
+
+    fn take(&mut self, event: Event, touched: &mut BTreeSet<ServiceName>) {
+        match event {
+            Event::Apply(Object::Service(service)) => {
+                let name = service.name.clone();
+                self.services.entry(name.clone()).or_default().object = Some(Arc::new(service));
+                touched.insert(name);
+            }
+            Event::DeleteService(name) => {
+                if let Some(known) = self.services.get_mut(&name) {
+                    known.object = None;
+                    touched.insert(name);
+                }
+            }
+            Event::Apply(Object::EndpointSlice(slice)) => {
+                let service = slice.service_name();
+                self.leave(&slice.name, service.as_ref(), touched);
+                if let Some(service) = service {
+                    self.service_of.insert(slice.name.clone(), service.clone());
+                    let known = self.services.entry(service.clone()).or_default();
+                    known.slices.insert(slice.name.name.clone(), Arc::new(slice));
+                    touched.insert(service);
+                }
+            }
+            Event::DeleteEndpointSlice(name) => self.leave(&name, None, touched),
+            Event::Apply(Object::Node(node)) if node.name == self.own.location.node => self.own = OwnNode::of(node),
+            Event::DeleteNode(name) if name == self.own.location.node => {
+                self.own = OwnNode { location: Location { node: name, zone: None }, ..OwnNode::default() };
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a slice away from the Service that it was counted to, unless it stays there.
+    fn leave(&mut self, slice: &ObjectName, new: Option<&ServiceName>, touched: &mut BTreeSet<ServiceName>) {
+        let Some(old) = self.service_of.get(slice).filter(|old| new != Some(old)).cloned() else { return };
+        self.service_of.remove(slice);
+        if let Some(known) = self.services.get_mut(&old) {
+            known.slices.remove(&slice.name);
+        }
+        touched.insert(old);
+    }
+
+    /// How often anything has changed. Nothing but Services moves it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The node's name.
+    pub fn node(&self) -> &Arc<str> {
+        &self.own.location.node
+    }
+
+    pub(super) fn location(&self) -> &Location {
+        &self.own.location
+    }
+
+    /// The node's addresses as they are known: those of its object first.
+    pub fn node_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let more = self.more_addresses.iter().filter(|address| !self.own.addresses.contains(address));
+        self.own.addresses.iter().chain(more).copied()
+    }
+
+    /// Whether load balancers are to leave the node: it is being deleted.
+    pub fn is_node_terminating(&self) -> bool {
+        self.own.terminating
+    }
+
+    /// The addresses at which node ports answer.
+    fn node_port_addresses(&self) -> Vec<IpAddr> {
+        match &self.settings.node_port_addresses {
+            NodePortAddresses::Primary => {
+                let first = |ipv4: bool| self.own.addresses.iter().copied().find(|address| address.is_ipv4() == ipv4);
+                [first(true), first(false)].into_iter().flatten().collect()
+            }
+            NodePortAddresses::In(blocks) => {
+                // On the loopback address they never answer: nothing of it comes to a vswitch.
+                let is_in =
+                    |address: &IpAddr| !address.is_loopback() && blocks.iter().any(|block| block.contains(address));
+                self.node_addresses().filter(is_in).collect()
+            }
+        }
+    }
+
+    /// The service port; none when it is gone.
+    pub fn port(&self, id: ServicePortId) -> Option<&ResolvedPort> {
+        self.ports.get(id.index())?.as_ref()
+    }
+
+    /// All service ports, in no particular order.
+    pub fn ports(&self) -> impl Iterator<Item = (ServicePortId, &ResolvedPort)> {
+        (0u32..).zip(&self.ports).filter_map(|(at, port)| Some((ServicePortId(at), port.as_ref()?)))
+    }
+
+    /// The backend of this id, which a service port has; else the last one that had it.
+    pub fn backend(&self, id: BackendId) -> &Backend {
+        self.backends.get(id)
+    }
+
+    /// How many backends there are.
+    pub fn backend_count(&self) -> usize {
+        self.backends.len()
+    }
+
+    /// The service port that a VIP leads to, and what kind of address it is there.
+    pub fn vip(&self, vip: &Vip) -> Option<(ServicePortId, super::VipKind)> {
+        self.vips.winner(vip).map(|(rank, port)| (*port, rank.kind()))
+    }
+
+    /// The Services that claim the VIP, the one that has it first.
+    pub fn claimants(&self, vip: &Vip) -> impl Iterator<Item = &ServiceName> {
+        self.vips.all(vip).iter().map(|(rank, _)| rank.service())
+    }
+
+    /// All VIPs, in no particular order.
+    pub fn vips(&self) -> impl Iterator<Item = &Vip> {
+        self.vips.keys()
+    }
+}
+
+impl OwnNode {
+    fn of(node: Node) -> Self {
+        let zone = node.labels.get(ZONE_LABEL).filter(|zone| !zone.is_empty()).cloned();
+        let location = Location { node: node.name, zone };
+        Self { location, addresses: node.addresses, terminating: node.terminating }
+    }
+}

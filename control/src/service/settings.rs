@@ -1,0 +1,140 @@
+//! What the resolver has to be told of the cluster: the value of `services` in a configuration, or a file of its own.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use crate::source::{self, nearest_word};
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where pods have their addresses, besides the podCIDRs of nodes and the addresses of pods that are known.
+    #[serde(deserialize_with = "blocks")]
+    pub cluster_cidrs: Vec<IpNet>,
+    /// Where Services have their cluster addresses. What is none of theirs in there is dropped; elsewhere it passes.
+    #[serde(deserialize_with = "blocks")]
+    pub service_cidrs: Vec<IpNet>,
+    /// The node's addresses at which node ports answer.
+    pub node_port_addresses: NodePortAddresses,
+    /// Whether the source is rewritten wherever Kubernetes permits, not only where the answer would else miss this node.
+    pub masquerade_all: bool,
+    /// The Services that are ours: those with the label `service.kubernetes.io/service-proxy-name` of this value; empty for those
+    /// without the label.
+    pub service_proxy_name: String,
+    /// Where external addresses of Services may lie; none for anywhere. Whoever may write a Service can claim any address that is
+    /// permitted here (CVE-2020-8554).
+    #[serde(deserialize_with = "some_blocks")]
+    pub external_ips: Option<Vec<IpNet>>,
+}
+
+/// The node's addresses at which node ports answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// The primary one of each family: the first one of its object.
+    #[default]
+    Primary,
+    /// Those that lie in one of these blocks.
+    In(Vec<IpNet>),
+}
+
+impl<'de> Deserialize<'de> for NodePortAddresses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        match &texts[..] {
+            [] => Err(D::Error::custom("node_port_addresses is empty: write [primary], or blocks of addresses")),
+            [only] if only == "primary" => Ok(Self::Primary),
+            all if all.iter().any(|text| text == "primary") => {
+                Err(D::Error::custom("`primary` stands alone: write [primary], or blocks of addresses"))
+            }
+            all => all.iter().map(|text| block(text)).collect::<Result<_, _>>().map(Self::In).map_err(D::Error::custom),
+        }
+    }
+}
+
+fn block(text: &str) -> Result<IpNet, String> {
+    source::block(text).map_err(|(problem, help)| format!("{problem}: {help}"))
+}
+
+fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| block(text)).collect::<Result<_, _>>().map_err(D::Error::custom)
+}
+
+fn some_blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<IpNet>>, D::Error> {
+    blocks(deserializer).map(Some)
+}
+
+/// Why a text is no settings, with file, line and remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct SettingsError {
+    /// The file as the user named it.
+    pub file: String,
+    /// The line, from 1, where it is known.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub problem: String,
+    /// What to do about it.
+    pub help: String,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}\n  help: {}", source::escaped(&self.problem), source::escaped(&self.help))
+    }
+}
+
+/// The keys, for remedies.
+const KEYS: [&str; 6] =
+    ["cluster_cidrs", "service_cidrs", "node_port_addresses", "masquerade_all", "service_proxy_name", "external_ips"];
+
+impl Settings {
+    /// Reads a text that is JSON or YAML.
+    ///
+    /// # Errors
+    /// What is wrong with it, the first fault.
+    pub fn parse(file: &str, text: &str) -> Result<Self, SettingsError> {
+        let options = serde_saphyr::options! {
+            // A tag asks for a meaning that is not known here.
+            reject_unsupported_tags: true,
+            with_snippet: false,
+            emit_comments: false,
+        };
+        let wrong = |line, problem: String, help: String| SettingsError { file: file.to_owned(), line, problem, help };
+        let keys = KEYS.join(", ");
+        if text.trim().is_empty() {
+            return Err(wrong(
+                None,
+                "the file is empty".into(),
+                format!("write {{}} for the defaults; keys are {keys}"),
+            ));
+        }
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            let line = error.location().map(|place| place.line());
+            let message = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
+            let problem = message.split(" at line ").next().unwrap_or_default().lines().next().unwrap_or_default();
+            let written = problem.split('`').nth(1).filter(|_| problem.starts_with("unknown field"));
+            let help = match written.map(|written| nearest_word(written, KEYS)) {
+                Some(Some(nearest)) => format!("did you mean `{nearest}`?"),
+                Some(None) => format!("remove it; keys are {keys}"),
+                None => format!("correct it; keys are {keys}"),
+            };
+            wrong(line, problem.to_owned(), help)
+        })
+    }
+
+    /// Whether the Service with this label, none without one, is ours.
+    pub(super) fn is_ours(&self, proxy: Option<&str>) -> bool {
+        match proxy {
+            None => self.service_proxy_name.is_empty(),
+            Some(name) => !self.service_proxy_name.is_empty() && *name == *self.service_proxy_name,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Why endpoints of a service port are not used, for people. Worked out again from the objects by the rules that made the lists.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::select::{Candidate, Exclusion, Selection, candidates};
+use super::{List, PortName, Reached, Resolver, ServicePortId};
+use crate::object::{EndpointSlice, TrafficPolicy};
+
+/// An endpoint, or a slice, that a new connection is not given, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unused {
+    /// The endpoint's address and port, or the slice's name.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+impl Resolver {
+    /// The endpoints that a connection which reached a service port so is not given, sorted by address, and then slices of the Service
+    /// that have none for this port.
+    pub fn unused(&self, reached: Reached) -> Vec<Unused> {
+        let Some(port) = self.port(reached.port) else { return Vec::new() };
+        let Some(known) = self.services.get(&port.name.service) else { return Vec::new() };
+        let name = &port.name;
+        let slices = || known.slices.values().map(|slice| &**slice);
+        let candidates = candidates(slices(), (&name.port, name.transport), name.ipv4);
+        let selection = Selection::of(&candidates, self.location());
+        let excluded = candidates.iter().filter_map(|candidate| {
+            let why = selection.check(reached.list, candidate).err()?;
+            let what = SocketAddr::new(candidate.address, candidate.port).to_string();
+            Some(Unused { what, why: self.told(reached, candidate, why, &selection) })
+        });
+        excluded.chain(slices().filter_map(|slice| other_slice(slice, name))).collect()
+    }
+
+    fn told(&self, reached: Reached, candidate: &Candidate<'_>, why: Exclusion, selection: &Selection<'_>) -> String {
+        let endpoint = candidate.endpoint;
+        let list = |names: &[Arc<str>]| names.join(", ");
+        match why {
+            Exclusion::NotReady => "not ready".into(),
+            Exclusion::Terminating => "terminating, and others are ready".into(),
+            Exclusion::NotServing => "terminating, and does not answer any more".into(),
+            Exclusion::OtherNode => {
+                let place = endpoint.node.as_ref().map_or("of no node".into(), |node| format!("on node {node}"));
+                let policy = if reached.kind == super::VipKind::ClusterIp { "internal" } else { "external" };
+                format!("{place}, and {policy}TrafficPolicy is {}", TrafficPolicy::Local.name())
+            }
+            Exclusion::HintedElsewhere(_) => {
+                let hints = endpoint.hints.as_deref();
+                let zone = self.location().zone.as_deref().unwrap_or_default();
+                match (hints, selection.is_by_node()) {
+                    (Some(hints), true) => {
+                        format!("meant for node {}, and others are meant for this one", list(&hints.nodes))
+                    }
+                    (Some(hints), false) => {
+                        format!("meant for zone {}, and this node is in {zone}", list(&hints.zones))
+                    }
+                    (None, _) => "meant for no zone or node".into(),
+                }
+            }
+        }
+    }
+
+    /// The endpoints of a list with their nodes, as the slices tell them; sorted by address.
+    pub fn places(&self, id: ServicePortId, list: List) -> Vec<(SocketAddr, Option<Arc<str>>)> {
+        let port = self.port(id);
+        let known = port.and_then(|port| self.services.get(&port.name.service));
+        port.zip(known).map_or(Vec::new(), |(port, known)| {
+            let slices = known.slices.values().map(|slice| &**slice);
+            let candidates = candidates(slices, (&port.name.port, port.name.transport), port.name.ipv4);
+            let selection = Selection::of(&candidates, self.location());
+            let used = candidates.iter().filter(|candidate| selection.check(list, candidate).is_ok());
+            let place = |candidate: &Candidate<'_>| {
+                (SocketAddr::new(candidate.address, candidate.port), candidate.endpoint.node.clone())
+            };
+            used.map(place).collect()
+        })
+    }
+}
+
+/// Why a slice has no endpoints for a service port; none where it has, or could have.
+fn other_slice(slice: &EndpointSlice, name: &PortName) -> Option<Unused> {
+    let port = |name: &str, transport| {
+        if name.is_empty() { format!("without a name ({transport})") } else { format!("{name} ({transport})") }
+    };
+    let serves = slice.ports.iter().any(|port| port.name == name.port && port.transport == name.transport);
+    let is_family = slice.endpoints.iter().any(|endpoint| endpoint.address.is_ipv4() == name.ipv4);
+    let why = if slice.headless {
+        "labelled as that of a headless Service".to_owned()
+    } else if !slice.endpoints.is_empty() && !is_family {
+        let (other, own) = if name.ipv4 { ("IPv6", "IPv4") } else { ("IPv4", "IPv6") };
+        format!("its endpoints are {other}, and the address asked for is {own}")
+    } else if !serves {
+        let has: Vec<String> = slice.ports.iter().map(|other| port(&other.name, other.transport)).collect();
+        let has = if has.is_empty() { "none".to_owned() } else { has.join(", ") };
+        format!("has no port {}; it has {has}", port(&name.port, name.transport))
+    } else {
+        return None;
+    };
+    Some(Unused { what: format!("slice {}", slice.name), why })
+}

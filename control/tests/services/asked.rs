@@ -1,0 +1,224 @@
+//! A resolver that runs, and what it says in words that do not depend on ids.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use bulkhead_control::inventory::Inventory;
+use bulkhead_control::object::{Object, Transport};
+use bulkhead_control::service::{
+    Action, Answer, Backend, BackendId, Changes, Clients, Decision, List, PortName, ResolvedPort, Resolver,
+    ServicePortId, Settings, Vip, VipKind,
+};
+use serde_json::Value;
+
+/// What becomes of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) action: &'static str,
+    pub(crate) service: Option<String>,
+    /// The backends, and whether the source is rewritten for each.
+    pub(crate) backends: BTreeMap<SocketAddr, bool>,
+}
+
+pub(crate) fn told(resolver: &Resolver, decision: &Decision) -> Told {
+    let action = match decision.answer.action() {
+        Action::Translate => "dnat",
+        Action::Reject => "reject",
+        Action::Drop => "drop",
+        Action::Pass => "pass",
+    };
+    let backends = match &decision.answer {
+        Answer::Backends(all) => {
+            all.iter().map(|one| (resolver.backend(one.backend).socket(), one.rewrites_source)).collect()
+        }
+        _ => BTreeMap::new(),
+    };
+    Told { action, service: decision.service.as_ref().map(ToString::to_string), backends }
+}
+
+/// A node's resolver in a cluster that may become another one.
+pub(crate) struct Running {
+    pub(crate) resolver: Resolver,
+    inventory: Inventory,
+    objects: Vec<Object>,
+    settings: Settings,
+}
+
+impl Running {
+    pub(crate) fn new(node: &str, settings: &Settings, objects: Vec<Object>) -> Self {
+        let mut resolver = Resolver::new(node.into(), settings.clone());
+        resolver.listed();
+        let mut running =
+            Self { resolver, inventory: Inventory::default(), objects: Vec::new(), settings: settings.clone() };
+        running.become_cluster(objects);
+        running
+    }
+
+    pub(crate) fn become_cluster(&mut self, objects: Vec<Object>) {
+        self.resolver.apply_batch(self.inventory.replace(objects.clone()));
+        self.resolver.set_more_addresses(BTreeSet::new());
+        self.objects = objects;
+    }
+
+    /// Changes the objects by what a sequence says.
+    pub(crate) fn change(&mut self, change: &Value, first: Option<&str>) {
+        let objects = super::cases::changed(&self.objects, change, first);
+        self.become_cluster(objects);
+    }
+
+    /// The first packet of a connection, as the command line asks.
+    pub(crate) fn ask(&mut self, from: IpAddr, to: IpAddr, port: Option<(Transport, u16)>) -> Told {
+        let clients = Clients::new(&self.resolver.node().clone(), &self.settings, &self.objects);
+        let more = clients.may_be_nodes(to).then_some(to);
+        self.resolver.set_more_addresses(more.into_iter().collect());
+        let decision = self.resolver.decide(clients.at(from, to), to, port).unwrap();
+        let told = told(&self.resolver, &decision);
+        self.resolver.set_more_addresses(BTreeSet::new());
+        told
+    }
+
+    fn ask_packet(&self, packet: &Value) -> Told {
+        let socket = |key: &str| packet[key].as_str().unwrap().replace('*', "9").parse::<SocketAddr>().unwrap();
+        let transport = Transport::from_name(packet["protocol"].as_str().unwrap()).unwrap();
+        let (from, to) = (socket("src").ip(), socket("dst"));
+        let clients = Clients::new(self.resolver.node(), &self.settings, &self.objects);
+        let client = clients.at(from, to.ip());
+        told(&self.resolver, &self.resolver.decide(client, to.ip(), Some((transport, to.port()))).unwrap())
+    }
+
+    /// The backends that a packet of a sequence may be given.
+    pub(crate) fn eligible(&self, packet: &Value) -> BTreeSet<String> {
+        self.ask_packet(packet).backends.keys().map(ToString::to_string).collect()
+    }
+
+    pub(crate) fn action(&self, packet: &Value) -> &'static str {
+        self.ask_packet(packet).action
+    }
+
+    /// The service port behind an address and port of TCP.
+    pub(crate) fn port_of(&self, text: &str) -> Option<(ServicePortId, &ResolvedPort)> {
+        self.port_at(text, Transport::Tcp)
+    }
+
+    pub(crate) fn udp_affinity(&self, text: &str) -> Option<u32> {
+        self.port_at(text, Transport::Udp)?.1.affinity
+    }
+
+    pub(crate) fn port_at(&self, text: &str, transport: Transport) -> Option<(ServicePortId, &ResolvedPort)> {
+        let socket: SocketAddr = text.parse().unwrap();
+        let (id, _) = self.resolver.vip(&Vip { address: socket.ip(), transport, port: socket.port() })?;
+        Some((id, self.resolver.port(id)?))
+    }
+
+    /// Whether a session outlives a change: one of UDP does as long as its backend serves for the service port of its VIP.
+    pub(crate) fn keeps_session(&self, session: &Value) -> bool {
+        let text = |key: &str| session[key].as_str().unwrap();
+        if text("protocol") != "UDP" {
+            return true;
+        }
+        let Some((_, port)) = self.port_at(text("vip"), Transport::Udp) else { return false };
+        let mut backends = port.backends().iter().map(|&id| self.resolver.backend(id));
+        backends.any(|backend| backend.serving && backend.socket().to_string() == text("backend"))
+    }
+
+    pub(crate) fn tables(&self) -> Tables {
+        Tables::of(&self.resolver)
+    }
+
+    /// As a packet of a case.
+    pub(crate) fn ask_case(&self, case: &Value) -> Told {
+        let address = |value: &Value| value["ip"].as_str().unwrap().parse::<IpAddr>().unwrap();
+        let (from, to) = (address(&case["client"]), address(&case["dst"]));
+        let transport = Transport::from_name(case["dst"]["protocol"].as_str().unwrap());
+        let port = u16::try_from(case["dst"]["port"].as_u64().unwrap()).unwrap();
+        let port = transport.map(|transport| (transport, port));
+        // A copy, since asking may add an address of the node.
+        let mut copy = Self::new(&self.resolver.node().clone(), &self.settings, Vec::new());
+        copy.become_cluster(self.objects.clone());
+        let clients = Clients::new(self.resolver.node(), &self.settings, &self.objects);
+        if clients.may_be_nodes(to) {
+            return copy.ask(from, to, port);
+        }
+        let client = clients.at(from, to);
+        told(&self.resolver, &self.resolver.decide(client, to, port).unwrap())
+    }
+}
+
+/// What is known, without ids.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Tables {
+    ports: BTreeMap<PortName, String>,
+    vips: BTreeMap<Vip, (PortName, VipKind)>,
+    health: BTreeMap<u16, String>,
+}
+
+impl Tables {
+    pub(crate) fn of(resolver: &Resolver) -> Self {
+        let sockets =
+            |ids: &[BackendId]| -> Vec<SocketAddr> { ids.iter().map(|&id| resolver.backend(id).socket()).collect() };
+        let shown = |port: &ResolvedPort| {
+            let all: Vec<_> = port.backends().iter().map(|&id| resolver.backend(id)).collect();
+            let all: Vec<_> = all.iter().map(|backend| (backend.socket(), backend.serving, backend.local)).collect();
+            let lists = [List::Cluster, List::Local].map(|list| sockets(port.list(list)));
+            let policies = (port.internal_policy, port.external_policy, port.affinity, &port.source_ranges);
+            format!("{lists:?} of {all:?}, {policies:?}, {:?}", port.vips())
+        };
+        let ports = resolver.ports().map(|(_, port)| (port.name.clone(), shown(port))).collect();
+        let winner = |vip: &Vip| {
+            let (id, kind) = resolver.vip(vip).unwrap();
+            (*vip, (resolver.port(id).unwrap().name.clone(), kind))
+        };
+        let vips = resolver.vips().map(winner).collect();
+        let health = |port| (port, format!("{:?}", resolver.health_check(port)));
+        Self { ports, vips, health: resolver.health_check_ports().map(health).collect() }
+    }
+}
+
+/// What is known by id, for what an event says that it changed.
+pub(crate) struct Identities {
+    ports: BTreeMap<ServicePortId, ResolvedPort>,
+    backends: BTreeMap<BackendId, Backend>,
+    vips: BTreeMap<Vip, ServicePortId>,
+    epoch: u64,
+}
+
+impl Identities {
+    pub(crate) fn of(resolver: &Resolver) -> Self {
+        let ports: BTreeMap<_, _> = resolver.ports().map(|(id, port)| (id, port.clone())).collect();
+        let all = ports.values().flat_map(|port| port.backends());
+        let backends = all.map(|&id| (id, *resolver.backend(id))).collect();
+        let vips = resolver.vips().map(|vip| (*vip, resolver.vip(vip).unwrap().0)).collect();
+        Self { ports, backends, vips, epoch: resolver.epoch() }
+    }
+
+    /// Fails unless the changes name what differs, and of service ports and backends nothing else.
+    pub(crate) fn check(&self, resolver: &Resolver, changes: &Changes, context: &str) {
+        let after = Self::of(resolver);
+        let shown = |port: &ResolvedPort| {
+            let lists = (port.cluster.clone(), port.local.clone(), port.source_ranges.clone());
+            let rest = (port.internal_policy, port.external_policy, port.affinity, port.vips().to_vec());
+            (port.name.clone(), lists, rest)
+        };
+        let ids: BTreeSet<_> = self.ports.keys().chain(after.ports.keys()).copied().collect();
+        let differs = |id: &ServicePortId| self.ports.get(id).map(shown) != after.ports.get(id).map(shown);
+        let expected: BTreeSet<_> = ids.into_iter().filter(differs).collect();
+        let beyond = changes.ports.difference(&expected).filter(|id| self.ports.contains_key(id));
+        assert!(expected.is_subset(&changes.ports), "ports {expected:?} {:?}\n{context}", changes.ports);
+        // One that came and went, or gave its id to another one just like it, may be told of.
+        assert!(beyond.count() <= changes.vips.len(), "ports {expected:?} {:?}\n{context}", changes.ports);
+        let ids: BTreeSet<_> = self.backends.keys().chain(after.backends.keys()).copied().collect();
+        let expected: BTreeSet<_> =
+            ids.into_iter().filter(|id| self.backends.get(id) != after.backends.get(id)).collect();
+        assert!(expected.is_subset(&changes.backends), "backends\n{context}");
+        let vips: BTreeSet<_> = self.vips.keys().chain(after.vips.keys()).copied().collect();
+        let expected: BTreeSet<_> = vips.into_iter().filter(|vip| self.vips.get(vip) != after.vips.get(vip)).collect();
+        assert!(expected.is_subset(&changes.vips), "VIPs {expected:?} {:?}\n{context}", changes.vips);
+        assert_eq!(after.epoch, self.epoch + u64::from(!changes.is_empty()), "{context}");
+        // Two backends never share an id, nor two service ports a backend.
+        let all: usize = after.ports.values().map(|port| port.backends().len()).sum();
+        assert_eq!((all, after.backends.len()), (resolver.backend_count(), all), "{context}");
+        for (id, port) in &after.ports {
+            assert!(port.backends().iter().all(|&backend| resolver.backend(backend).service_port == *id), "{context}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod admin;
 mod cni;
 mod explain;
+mod resolve;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub use admin::{Admin, Reload, Sessions, Status, Tables};
 pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
 pub use explain::Explain;
+pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
@@ -36,6 +38,8 @@ pub enum Command {
     Reach(Reach),
     /// Walk one connection through every table and name the rule that decides
     Explain(Explain),
+    /// Name the backends that a new connection to a Service may be given
+    Resolve(Resolve),
     /// Print what a renderer makes of a node's policies: its compiled tables
     Compile(Compile),
     /// Check and time the classifier on a ClassBench rule set and trace

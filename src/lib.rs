@@ -10,6 +10,7 @@
 //!  files --control--> tables --run--> snapshot --dataplane--> outcome of every packet
 //!                                                   ^
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
+//!  resolve: asks `control` alone
 //!  run: packets of interfaces (`live`)
 //! ```
 //!
@@ -28,6 +29,7 @@ mod live;
 mod output;
 mod reach;
 mod replay;
+mod resolve;
 pub mod run;
 mod shell;
 
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
         args::Command::Replay(replay) => replay::run(replay),
         args::Command::Reach(reach) => reach::run(reach),
         args::Command::Explain(explain) => explain::run(explain),
+        args::Command::Resolve(resolve) => resolve::run(resolve),
         args::Command::Compile(compile) => compile::run(compile),
         args::Command::Classify(classify) => classify::run(classify),
         args::Command::Run(run) => live::run(run),

@@ -111,7 +111,14 @@ fn every_command_of_the_readme_works_and_the_sample_is_what_is_printed() {
 #[test]
 fn every_link_of_the_documents_leads_somewhere() {
     let mut checked = 0;
-    for file in ["README.md", "CONTRIBUTING.md", "docs/operating.md", "docs/admin.md", "docs/configuration.md"] {
+    for file in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/operating.md",
+        "docs/admin.md",
+        "docs/configuration.md",
+        "docs/services.md",
+    ] {
         let path = root().join(file);
         let text = fs::read_to_string(&path).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {

@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use bulkhead_classifier::{Key, protocol};
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{Object, Pod};
+use bulkhead_control::object::{Object, Pod, Transport};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface};
+use bulkhead_control::service::{Resolver, Settings, Vip};
 use support::{
     HTTP, METRICS, Random, Shape, cluster, local_shape, namespace, naming_all, naming_team, node_name, pod,
-    pod_address, policy, stress,
+    pod_address, policy, services, stress,
 };
 
 const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250, broad: 0 };
@@ -51,6 +52,7 @@ const LINES: &[Line] = &[
     ("a namespace of 1,000 pods relabelled, 100 policies", "<= 20 ms", large_namespace_relabelled),
     ("one remote pod, 100 policies name all pods", "<= 1 ms", || all_pods_named(100)),
     ("one local pod goes or comes among 250", "<= 2 ms", local_pod),
+    ("readiness of an endpoint, 10,000 Services of 10", "<= 1 ms, <= 64 MiB", endpoint_flips),
 ];
 
 fn main() {
@@ -255,4 +257,30 @@ fn namespace_relabelled() -> Vec<Duration> {
     let mut pipeline = compiled(cluster(LARGE));
     let events = (0..EVENTS / 10).map(|at| Event::Apply(Object::Namespace(namespace(500, at % 10))));
     timed(events, &mut pipeline)
+}
+
+/// One endpoint of 100,000 turns unready and ready again; the peak is that of the resolver and all objects.
+fn endpoint_flips() -> Vec<Duration> {
+    const SERVICES: u32 = 10_000;
+    let mut resolver = Resolver::new(node_name(0), Settings::default());
+    resolver.apply(Event::Apply(Object::Node(services::own_node())));
+    for at in 0..SERVICES {
+        resolver.apply(Event::Apply(Object::Service(services::service(at))));
+        resolver.apply(Event::Apply(Object::EndpointSlice(services::slice(at, None))));
+    }
+    assert_eq!(resolver.listed().ports.len(), SERVICES as usize);
+    assert_eq!(resolver.backend_count(), (SERVICES * services::ENDPOINTS) as usize);
+    let mut times = Vec::new();
+    for at in 0..EVENTS {
+        let service = at / 2 * 17 % SERVICES;
+        let unready = at.is_multiple_of(2).then_some(0);
+        let slice = Event::Apply(Object::EndpointSlice(services::slice(service, unready)));
+        let watch = Watch::start();
+        let changes = resolver.apply(slice);
+        times.push(watch.stop());
+        let vip = Vip { address: services::cluster_ip(service), transport: Transport::Tcp, port: 80 };
+        let (port, _) = resolver.vip(&vip).unwrap();
+        assert_eq!((changes.ports, changes.backends.len(), changes.vips.len()), ([port].into(), 1, 0));
+    }
+    times
 }

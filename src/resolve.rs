@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::Object;
 use bulkhead_control::service::{Action, Clients, Resolver, Settings};
-use bulkhead_control::source::{self, Options, Services, Strictness, Unenforced};
+use bulkhead_control::source::{self, Options, ServiceKinds, Strictness, Unenforced};
 
 use crate::args::{Format, Resolve};
 use crate::output;
@@ -76,7 +76,7 @@ fn read_settings(path: &Path) -> anyhow::Result<Settings> {
 fn load(args: &Resolve) -> anyhow::Result<Vec<Object>> {
     let strictness = if args.lenient { Strictness::Lenient } else { Strictness::Strict };
     let options =
-        Options { strictness, unenforced: Unenforced::Report, services: Services::Read, ..Options::default() };
+        Options { strictness, unenforced: Unenforced::Report, services: ServiceKinds::Read, ..Options::default() };
     let loaded = source::load(&args.paths, options)?;
     loaded.warnings.shown().iter().for_each(output::warn);
     match loaded.warnings.total() - loaded.warnings.shown().len() {

@@ -17,9 +17,11 @@ use bulkhead_classifier::{
     Action, Addresses, BuildError, BuildOptions, Change, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services,
     Tables, Verdict,
 };
+use bulkhead_control::inventory::Inventory;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::source::{Strictness, load_text};
+use bulkhead_control::service::{Client, Place, Resolver, Settings};
+use bulkhead_control::source::{Options, ServiceKinds, Strictness, load_text};
 use bulkhead_dataplane::io::{CaptureError, CaptureReader};
 use bulkhead_dataplane::{LinkType, Outcome, Packet, SessionConfig, Snapshot, Worker, WorkerConfig};
 use ipnet::IpNet;
@@ -160,6 +162,40 @@ fn mangled_objects_end_in_an_error_and_both_modes_agree_on_what_is_understood() 
         for loaded in strict.into_iter().chain(lenient) {
             let mut pipeline = Pipeline::new(Scope::Cluster);
             pipeline.resync(loaded.objects).unwrap();
+        }
+    });
+}
+
+#[test]
+fn mangled_services_end_in_an_error_or_in_the_same_answer_whatever_came_before() {
+    let seed = fs::read(root().join("examples/services.yaml")).unwrap();
+    let read = |text: &str, strictness| {
+        let options = Options { strictness, services: ServiceKinds::Read, ..Options::default() };
+        load_text("fuzz", text, options).map(|loaded| loaded.objects).unwrap_or_default()
+    };
+    let whole = read(&String::from_utf8_lossy(&seed), Strictness::Strict);
+    bolero::check!().with_type::<Vec<Edit>>().with_test_time(duration()).for_each(|edits| {
+        let text = edited(&seed, edits);
+        let objects = read(&String::from_utf8_lossy(&text), Strictness::Lenient);
+        let [mut fresh, mut changed] = [(); 2].map(|()| Resolver::new("node-1".into(), Settings::default()));
+        let mut inventory = Inventory::default();
+        for (resolver, states) in [(&mut fresh, vec![&objects]), (&mut changed, vec![&whole, &objects])] {
+            resolver.listed();
+            inventory = Inventory::default();
+            for state in states {
+                resolver.apply_batch(inventory.replace(state.clone()));
+            }
+        }
+        assert_eq!(fresh.vips().count(), changed.vips().count(), "{inventory:?}");
+        let client = Client { address: "203.0.113.7".parse().unwrap(), place: Place::Outside };
+        for vip in fresh.vips() {
+            let [one, other] = [&fresh, &changed].map(|resolver| {
+                let decision = resolver.decide(client, vip.address, Some((vip.transport, vip.port))).unwrap();
+                let port = resolver.port(decision.reached.unwrap().port).unwrap();
+                let backends: Vec<_> = port.cluster.iter().map(|&id| resolver.backend(id).socket()).collect();
+                (decision.service, decision.answer.action(), backends)
+            });
+            assert_eq!(one, other, "{vip}");
         }
     });
 }

@@ -11,7 +11,7 @@ use super::fallback::{either_namespace, either_pod, exclude_namespaces};
 use super::locate::{Wanted, lines};
 use super::parse::{Entry, parse};
 use super::path::FieldPath;
-use super::{Loaded, Options, Semantics, Services, Strictness, Unenforced, foreign, service};
+use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Unenforced, foreign, service};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
@@ -156,7 +156,7 @@ impl Loader {
                 Semantics::V1beta1 { .. } => *v1beta1,
             },
         };
-        if self.options.services == Services::Skip {
+        if self.options.services == ServiceKinds::Skip {
             match read.label.split(' ').next() {
                 Some(service::SERVICE_KIND) => return self.skip("v1", service::SERVICE_KIND, context),
                 Some(service::SLICE_KIND) => return self.skip(service::SLICE_API, service::SLICE_KIND, context),

@@ -91,7 +91,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
-pub use options::{KindName, Options, Semantics, Services, Strictness, Unenforced};
+pub use options::{KindName, Options, Semantics, ServiceKinds, Strictness, Unenforced};
 
 use crate::object::{Object, Position};
 

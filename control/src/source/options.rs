@@ -54,7 +54,7 @@ pub enum Unenforced {
 
 /// Whether Services and endpoint slices are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Services {
+pub enum ServiceKinds {
     /// They are passed over: no policy depends on them, so that no fault of one refuses an input that is about policy.
     #[default]
     Skip,
@@ -74,7 +74,7 @@ pub struct Options {
     /// What other such kinds do.
     pub unenforced: Unenforced,
     /// Whether Services are read.
-    pub services: Services,
+    pub services: ServiceKinds,
 }
 
 impl From<Strictness> for Options {

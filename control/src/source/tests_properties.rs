@@ -38,6 +38,10 @@ fn value() -> impl Strategy<Value = Value> {
         "labels",
         "status",
         "podIPs",
+        "endpoints",
+        "addresses",
+        "hints",
+        "loadBalancer",
         "ip",
         "x",
     ]);
@@ -197,15 +201,20 @@ proptest! {
     }
 
     #[test]
-    fn no_object_makes_it_panic(value in value(), kind in prop::sample::select(vec!["Pod", "Namespace", "Node", "List", "PodList", "NetworkPolicy"])) {
+    fn no_object_makes_it_panic(value in value(), kind in prop::sample::select(vec!["Pod", "Namespace", "Node", "List", "PodList", "NetworkPolicy", "Service", "EndpointSlice"])) {
         let mut value = value;
         if let Some(fields) = value.as_object_mut() {
-            let api_version = if kind == "NetworkPolicy" { "networking.k8s.io/v1" } else { "v1" };
+            let api_version = match kind {
+                "NetworkPolicy" => "networking.k8s.io/v1",
+                "EndpointSlice" => "discovery.k8s.io/v1",
+                _ => "v1",
+            };
             fields.insert("apiVersion".to_owned(), api_version.into());
             fields.insert("kind".to_owned(), kind.into());
         }
         for strictness in [Strictness::Strict, Strictness::Lenient] {
-            if let Err(errors) = load_text("t", &value.to_string(), strictness) {
+            let options = Options { strictness, services: ServiceKinds::Read, ..Options::default() };
+            if let Err(errors) = load_text("t", &value.to_string(), options) {
                 prop_assert!(errors.shown().iter().all(|error| !error.problem.is_empty() && !error.help.is_empty()));
             }
         }

@@ -5,7 +5,7 @@ use super::*;
 use crate::object::{ClusterService, Endpoint, EndpointSlice, Hints, ServicePort, TrafficPolicy, Transport};
 
 fn read(text: &str, strictness: Strictness) -> Result<Loaded, SourceErrors> {
-    load_text("t.yaml", text, Options { strictness, services: Services::Read, ..Options::default() })
+    load_text("t.yaml", text, Options { strictness, services: ServiceKinds::Read, ..Options::default() })
 }
 
 fn service(text: &str) -> ClusterService {

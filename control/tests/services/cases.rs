@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_control::object::{Endpoint, EndpointSlice, Object, Transport};
 use bulkhead_control::service::Settings;
-use bulkhead_control::source::{Options, Services, load_text};
+use bulkhead_control::source::{Options, ServiceKinds, load_text};
 use serde_json::{Value, json};
 
 use crate::asked::{Running, Told};
@@ -51,7 +51,7 @@ impl Cases {
         let cluster = self.0["objects"][case["objects"].as_str().unwrap()].as_object().unwrap();
         let items: Vec<&Value> = cluster.values().flat_map(|list| list.as_array().unwrap()).collect();
         let text = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
-        let options = Options { services: Services::Read, ..Options::default() };
+        let options = Options { services: ServiceKinds::Read, ..Options::default() };
         load_text("case.json", &text, options).unwrap_or_else(|errors| panic!("{errors}")).objects
     }
 }

@@ -30,8 +30,12 @@ pub struct Resolve {
     /// Who connects
     #[arg(long, value_name = "ADDRESS")]
     pub from: IpAddr,
-    /// To what, e.g. 10.96.0.20:80/TCP or [fd00::20]:53/UDP; 10.96.0.20/ICMP for a ping
-    #[arg(long, value_name = "IP:PORT/PROTOCOL")]
+    /// To what.
+    #[arg(
+        long,
+        value_name = "IP:PORT/PROTOCOL",
+        help = "To what, e.g. 10.96.0.20:80/TCP or [fd00::20]:53/UDP; 10.96.0.20/ICMP for a ping"
+    )]
     pub to: Destination,
     /// A JSON or YAML object with service_cidrs, cluster_cidrs, node_port_addresses and what else docs/services.md lists
     #[arg(long, value_name = "FILE")]

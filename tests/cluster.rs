@@ -179,6 +179,9 @@ impl Wired {
         api.create_with_status(&node);
         api.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
         lab.start("");
+        // What a container runtime runs again until it succeeds is run once here.
+        let (code, text) = lab.ask(&["status", "--wait"]);
+        assert_eq!(code, Some(0), "{text}");
         let mut runtime = Runtime::new(&lab.node, &lab.path(""), &lab.path("admin.sock"));
         let [bin, conf, socket, config] = ["cni", "net.d", "admin.sock", "kubeconfig"]
             .map(|name| lab.path(name).into_os_string().into_string().unwrap());

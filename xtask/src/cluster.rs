@@ -59,8 +59,9 @@ pub(super) fn run() -> bool {
         eprintln!("cluster: {} is not there; install it, or name another one in {variable}", path.display());
         return false;
     }
-    // With the features of `test`, so that nothing is built twice.
-    let step = cargo(&["test", "--workspace", "--test", "cluster", "--", "--test-threads", "1", "--nocapture"]);
+    // With the features of `test`, so that nothing is built twice. Two at a time, because each mostly waits: for servers that start, for
+    // probes, for a minute without a server.
+    let step = cargo(&["test", "--workspace", "--test", "cluster", "--", "--test-threads", "2", "--show-output"]);
     programs.iter().fold(step, |step, program| step.env(program.variable, text(&program.path))).run()
 }
 

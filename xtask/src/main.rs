@@ -24,7 +24,7 @@ cargo xtask VERB
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   reference      rewrites docs/configuration.md from the examples
-  fuzz [SECONDS] captures and packets that nobody would send (default 30, 10 in check)
+  fuzz [SECONDS] captures and packets that nobody would send (default 30, 5 in check)
   growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
   bench          the benchmarks in memory
   bench-wire [ARGUMENTS]  the vswitch beside the kernel, in network namespaces (needs root)
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 
 fn check() -> bool {
     let started = Instant::now();
-    let done = fmt() && clippy() && doc() && deny() && test() && e2e("3") && fuzz("10");
+    let done = fmt() && clippy() && doc() && deny() && test() && e2e("3") && fuzz("5");
     println!("check: {} in {} s", if done { "passed" } else { "FAILED" }, started.elapsed().as_secs());
     done
 }

@@ -46,8 +46,8 @@ const CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "cpuset", "memory"];
 const GONE: Duration = Duration::from_secs(10);
 
 /// Makes the machine's file system out of the one of whoever runs this; `$1` is its folder. Control groups are kept where they are,
-/// and what the kernel tells of interfaces in /sys is that of the machine's network. What is mounted later is seen in containers that
-/// want to, and not outside the machine. The process that remains is the machine's first.
+/// and what the kernel tells of interfaces in /sys is that of the machine's network. CNI plugins and networks are not taken over. What is
+/// mounted later is seen in containers that want to, and not outside the machine. The process that remains is the machine's first.
 const SETUP: &str = "
 set -e
 mkdir \"$1/cgroup\" \"$1/lib\"
@@ -63,6 +63,7 @@ for name in etc opt; do
     mkdir \"$1/$name\" \"$1/$name.work\"
     mount -t overlay overlay -o \"lowerdir=/$name,upperdir=$1/$name,workdir=$1/$name.work\" \"/$name\"
 done
+rm -rf /opt/cni /etc/cni
 mkdir -p /opt/cni/bin /etc/cni/net.d /run/netns
 mount --make-rshared /
 echo ready

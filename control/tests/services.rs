@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use asked::Running;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, Transport};
-use bulkhead_control::service::{Clients, Resolver, Settings, Vip};
+use bulkhead_control::service::{Resolver, Vip};
 use cases::{Cases, check, endpoints_of};
 use serde_json::Value;
 
@@ -243,5 +243,4 @@ fn events_of_other_kinds_and_of_other_nodes_change_nothing() {
     assert_eq!(running.resolver.epoch(), epoch);
     let vip = Vip { address: "10.96.0.41".parse().unwrap(), transport: Transport::Tcp, port: 80 };
     assert!(running.resolver.vip(&vip).is_some());
-    let _ = (Settings::default(), Clients::default());
 }

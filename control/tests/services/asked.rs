@@ -56,7 +56,6 @@ impl Running {
 
     pub(crate) fn become_cluster(&mut self, objects: Vec<Object>) {
         self.resolver.apply_batch(self.inventory.replace(objects.clone()));
-        self.resolver.set_more_addresses(BTreeSet::new());
         self.objects = objects;
     }
 
@@ -67,23 +66,22 @@ impl Running {
     }
 
     /// The first packet of a connection, as the command line asks.
-    pub(crate) fn ask(&mut self, from: IpAddr, to: IpAddr, port: Option<(Transport, u16)>) -> Told {
-        let clients = Clients::new(&self.resolver.node().clone(), &self.settings, &self.objects);
-        let more = clients.may_be_nodes(to).then_some(to);
-        self.resolver.set_more_addresses(more.into_iter().collect());
-        let decision = self.resolver.decide(clients.at(from, to), to, port).unwrap();
-        let told = told(&self.resolver, &decision);
-        self.resolver.set_more_addresses(BTreeSet::new());
-        told
+    pub(crate) fn ask(&self, from: IpAddr, to: IpAddr, port: Option<(Transport, u16)>) -> Told {
+        let clients = Clients::new(self.resolver.node(), &self.settings, &self.objects);
+        let decide = |resolver: &Resolver| told(resolver, &resolver.decide(clients.at(from, to), to, port).unwrap());
+        if !clients.may_be_nodes(to) {
+            return decide(&self.resolver);
+        }
+        let mut with_address = Self::new(self.resolver.node(), &self.settings, self.objects.clone()).resolver;
+        with_address.set_more_addresses([to].into());
+        decide(&with_address)
     }
 
     fn ask_packet(&self, packet: &Value) -> Told {
         let socket = |key: &str| packet[key].as_str().unwrap().replace('*', "9").parse::<SocketAddr>().unwrap();
         let transport = Transport::from_name(packet["protocol"].as_str().unwrap()).unwrap();
-        let (from, to) = (socket("src").ip(), socket("dst"));
-        let clients = Clients::new(self.resolver.node(), &self.settings, &self.objects);
-        let client = clients.at(from, to.ip());
-        told(&self.resolver, &self.resolver.decide(client, to.ip(), Some((transport, to.port()))).unwrap())
+        let to = socket("dst");
+        self.ask(socket("src").ip(), to.ip(), Some((transport, to.port())))
     }
 
     /// The backends that a packet of a sequence may be given.
@@ -132,15 +130,7 @@ impl Running {
         let transport = Transport::from_name(case["dst"]["protocol"].as_str().unwrap());
         let port = u16::try_from(case["dst"]["port"].as_u64().unwrap()).unwrap();
         let port = transport.map(|transport| (transport, port));
-        // A copy, since asking may add an address of the node.
-        let mut copy = Self::new(&self.resolver.node().clone(), &self.settings, Vec::new());
-        copy.become_cluster(self.objects.clone());
-        let clients = Clients::new(self.resolver.node(), &self.settings, &self.objects);
-        if clients.may_be_nodes(to) {
-            return copy.ask(from, to, port);
-        }
-        let client = clients.at(from, to);
-        told(&self.resolver, &self.resolver.decide(client, to, port).unwrap())
+        self.ask(from, to, port)
     }
 }
 

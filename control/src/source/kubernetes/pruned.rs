@@ -219,10 +219,9 @@ mod tests {
         }
     }
 
-    /// Each field that is read decides something: without it the pod is another one. So a field that is kept for nothing, or passed over
-    /// by mistake, is found by the test above once the pod has it.
+    /// Without any of these fields the pod is another one. So the test above would notice if one of them were passed over.
     #[test]
-    fn every_field_that_is_kept_of_a_pod_matters() {
+    fn the_fields_of_the_pod_that_is_compared_matter() {
         let whole = object(Kind::Pod, pod());
         for path in [
             "/metadata/name",

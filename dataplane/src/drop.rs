@@ -113,6 +113,18 @@ drop_reasons! {
     TcpWithoutSession "tcp_without_session" "The TCP segment belongs to no session and may not start one.";
     /// An echo reply, or an SCTP packet that is not the first of an association, in the middle of nowhere.
     ReplyWithoutSession "reply_without_session" "The echo reply or SCTP packet belongs to no session and may not start one.";
+    /// A Service without endpoints: its sender is told.
+    NoEndpoint "no_endpoint" "The Service has no usable endpoint on any node.";
+    /// `externalTrafficPolicy` or `internalTrafficPolicy` is Local, and all usable endpoints are on other nodes.
+    NoLocalEndpoint "no_local_endpoint" "The Service has usable endpoints, but none on this node, and its traffic policy is Local.";
+    /// `spec.loadBalancerSourceRanges`.
+    ServiceSourceRange "service_source_range" "The client is in none of the loadBalancerSourceRanges of the Service.";
+    /// The cluster address of a Service, with a port that it has not: its sender is told.
+    UnknownServicePort "unknown_service_port" "The Service has no such port.";
+    /// An address of the service CIDR that no Service has. It would come back over the default route.
+    UnknownServiceAddress "unknown_service_address" "No Service has this address of the service CIDR.";
+    /// Every source port towards the backend is in use, or the node has no address to give.
+    SourcePortsExhausted "source_ports_exhausted" "The source of the connection has to change, and no source port towards the backend is free.";
     /// All sessions are in use and none may be recycled.
     SessionTableFull "session_table_full" "All sessions are in use.";
     /// The port has used up its share of the sessions and none of its own may be recycled.

@@ -11,7 +11,7 @@ use ahash::RandomState;
 use bulkhead_classifier::{OriginId, Tables};
 
 use crate::address_map::AddressMap;
-use crate::{PortConfig, PortId, PortKind, Routes, TableId, swap};
+use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId, swap};
 
 /// Ports, tables and routes of one generation. Immutable, so that what was checked stays true.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Snapshot {
     uplink: Option<PortId>,
     /// Origins of rules whose denials the senders are told of.
     refusing: HashSet<OriginId, RandomState>,
+    /// None where Services are left to somebody else.
+    services: Option<Arc<Services>>,
 }
 
 /// Why a snapshot was refused. The one in use stays.
@@ -111,6 +113,7 @@ impl Snapshot {
             host: None,
             uplink: None,
             refusing: HashSet::default(),
+            services: None,
         };
         snapshot.check_references()?;
         snapshot.find_owners()?;
@@ -125,6 +128,19 @@ impl Snapshot {
     pub fn refusing(mut self, origins: impl IntoIterator<Item = OriginId>) -> Self {
         self.refusing.extend(origins);
         self
+    }
+
+    /// The same with these Services. It may have the generation of the one that is in force, if the Services have a higher
+    /// [epoch](Services::epoch) and nothing else differs: then no session is judged again.
+    #[must_use]
+    pub fn with_services(mut self, services: Option<Arc<Services>>) -> Self {
+        self.services = services;
+        self
+    }
+
+    /// The Services; none where they are left to somebody else.
+    pub fn services(&self) -> Option<&Services> {
+        self.services.as_deref()
     }
 
     /// Whether denials by rules of this origin are refused.
@@ -229,6 +245,10 @@ impl Snapshot {
         self
     }
 
+    fn services_epoch(&self) -> u64 {
+        self.services.as_ref().map_or(0, |services| services.epoch())
+    }
+
     /// All port ids in order.
     pub fn ids(&self) -> impl Iterator<Item = PortId> + use<> {
         (0..self.ports.len()).map(|at| PortId(u16::try_from(at).expect("checked in Snapshot::new")))
@@ -310,12 +330,14 @@ impl Publisher {
     /// a later one. Frees old snapshots as [`Publisher::collect`] does.
     ///
     /// # Errors
-    /// [`PublishError`] when its generation is not higher than the current one.
+    /// [`PublishError`] when its generation is not higher than the current one, nor the same with a higher epoch of Services.
     pub fn publish(&self, next: Snapshot) -> Result<(), PublishError> {
         let mut swap = self.swap();
-        let current = swap.current().generation;
-        if next.generation <= current {
-            return Err(PublishError { current, offered: next.generation });
+        let now = swap.current();
+        let is_later =
+            |next: &Snapshot| (next.generation, next.services_epoch()) > (now.generation, now.services_epoch());
+        if !is_later(&next) {
+            return Err(PublishError { current: now.generation, offered: next.generation });
         }
         swap.publish(next);
         Ok(())

@@ -1,0 +1,72 @@
+//! Where a client is: what decides which backends count for it, and whether its address can stay.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{Backend, Services};
+use crate::{PortKind, Snapshot};
+
+/// Where a client is, seen from the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// Behind a pod's port.
+    Pod,
+    /// A pod of another node: its Services are those of a pod, but answers of other nodes' backends do not come back through here.
+    OtherPod,
+    /// The node itself.
+    Host,
+    /// Anything else, other nodes among them.
+    Outside,
+}
+
+/// Who opens a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client<'a> {
+    pub(crate) address: IpAddr,
+    pub(crate) place: Place,
+    snapshot: &'a Snapshot,
+}
+
+impl<'a> Client<'a> {
+    /// The client behind a port of this kind.
+    pub(crate) fn new(snapshot: &'a Snapshot, services: &Services, kind: PortKind, address: IpAddr) -> Self {
+        let is_hosts = || snapshot.owner(address).is_some_and(|owner| Some(owner) == snapshot.host());
+        let place = match kind {
+            PortKind::Pod => Place::Pod,
+            PortKind::Host if is_hosts() => Place::Host,
+            // The host's port may also be the way to the rest of the world.
+            _ if services.pod_networks.contains(address) => Place::OtherPod,
+            _ => Place::Outside,
+        };
+        Self { address, place, snapshot }
+    }
+
+    /// Whether an address is the node's.
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.snapshot.host().is_some_and(|host| self.snapshot.owner(address) == Some(host))
+    }
+
+    /// Whether the client may use an address with these ranges. Where they hold an address of the node, its own packets may also come
+    /// with the virtual address as their source.
+    pub(super) fn is_in(&self, ranges: Option<&[IpNet]>, vip: IpAddr) -> bool {
+        let Some(ranges) = ranges else { return true };
+        let holds = |address: IpAddr| ranges.iter().any(|range| range.contains(&address));
+        let host = || self.snapshot.host().and_then(|host| self.snapshot.port(host));
+        holds(self.address)
+            || self.address == vip && host().is_some_and(|host| host.addresses.iter().any(|&own| holds(own)))
+    }
+
+    /// Whether answers of the backend would not come back to this node, or not to the client, with the client's own address.
+    pub(crate) fn needs_rewrite(&self, vip: IpAddr, backend: &Backend) -> bool {
+        let address = backend.socket.ip();
+        match self.place {
+            // It would talk to itself.
+            _ if address == self.address => true,
+            Place::Pod => false,
+            Place::OtherPod | Place::Outside => !backend.is_local,
+            // The node takes no packet from an address of its own, and answers at once to a virtual address that it has.
+            Place::Host => self.is_own(address) || !backend.is_local || self.address == vip && !self.is_own(vip),
+        }
+    }
+}

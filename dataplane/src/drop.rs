@@ -125,6 +125,9 @@ drop_reasons! {
     UnknownServiceAddress "unknown_service_address" "No Service has this address of the service CIDR.";
     /// Every source port towards the backend is in use, or the node has no address to give.
     SourcePortsExhausted "source_ports_exhausted" "The source of the connection has to change, and no source port towards the backend is free.";
+    /// A direct connection with the addresses and ports that a translated one has at its backend: their answers could not be told
+    /// apart.
+    SessionClash "session_clash" "A connection to a Service has the same addresses and ports at its backend.";
     /// All sessions are in use and none may be recycled.
     SessionTableFull "session_table_full" "All sessions are in use.";
     /// The port has used up its share of the sessions and none of its own may be recycled.

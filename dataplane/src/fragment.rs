@@ -16,6 +16,7 @@ use std::net::IpAddr;
 
 use ahash::RandomState;
 
+use crate::outcome::Translated;
 use crate::packet::{Fragment, Ip};
 use crate::{Decision, DropReason, Outcome, Percent, PortId, PortKind, Verdict};
 
@@ -82,6 +83,10 @@ pub(crate) struct FirstFragment {
     pub(crate) generation: u64,
     /// Source and destination port of the transport header, for display.
     pub(crate) transport_ports: (u16, u16),
+    /// Other addresses, for a datagram of a connection to a Service.
+    pub(crate) translated: Option<Translated>,
+    /// The worker, from 0, that judges the datagram, where this one does not.
+    pub(crate) elsewhere: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -214,6 +219,8 @@ impl FragmentTable {
             decision: None,
             generation: 0,
             transport_ports: (0, 0),
+            translated: None,
+            elsewhere: None,
         };
         let end = (!part.more).then_some(part.end);
         let number = self.next_number;

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::num::{NonZeroU8, NonZeroU32};
 
 use bulkhead_classifier::OriginId;
 
+use crate::io::Translation;
 use crate::packet::LinkType;
+use crate::session::Rewritten;
 use crate::{DropReason, PortId, TableId};
 
 /// One frame on its way in.
@@ -56,12 +59,31 @@ pub struct Judged {
     pub body: BodyKind,
     /// What it had to do with the session table.
     pub session: Option<SessionState>,
+    /// The place of its other addresses and ports among [`Worker::translations`](crate::Worker), for a packet of a connection to a
+    /// Service.
+    pub(crate) translation: Option<NonZeroU32>,
+    /// Another worker that is to judge it, from 1: it has the session, or is to have it. Then all else means nothing.
+    pub(crate) elsewhere: Option<NonZeroU8>,
 }
 
 impl Judged {
     /// What every packet starts with: dropped until a stage says otherwise.
-    pub const UNJUDGED: Self =
-        Self { verdict: Verdict::Drop(DropReason::Unjudged), body: BodyKind::Unknown, session: None };
+    pub const UNJUDGED: Self = Self {
+        verdict: Verdict::Drop(DropReason::Unjudged),
+        body: BodyKind::Unknown,
+        session: None,
+        translation: None,
+        elsewhere: None,
+    };
+}
+
+/// What is written into a packet of a connection to a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Translated {
+    /// Other addresses and ports.
+    Packet(Rewritten),
+    /// An ICMP error: other addresses, as received and as sent, source first; and others in the packet that it quotes.
+    Error { received: (IpAddr, IpAddr), sent: (IpAddr, IpAddr), quoted: Rewritten },
 }
 
 /// Where a packet goes.
@@ -162,6 +184,13 @@ pub struct Outcome {
     pub session: Option<SessionState>,
     /// Who talks to whom, as far as the packet could be parsed.
     pub flow: Option<Flow>,
+    /// The addresses and ports that it leaves with, for a packet of a connection to a Service. Of an ICMP error about one: those of
+    /// the packet that it quotes.
+    pub translation: Option<Translation>,
+    /// As in [`Judged::translation`].
+    pub(crate) place: Option<NonZeroU32>,
+    /// As in [`Judged::elsewhere`].
+    pub(crate) elsewhere: Option<NonZeroU8>,
 }
 
 impl Outcome {
@@ -172,6 +201,9 @@ impl Outcome {
         decision: None,
         session: None,
         flow: None,
+        translation: None,
+        place: None,
+        elsewhere: None,
     };
 }
 

@@ -21,8 +21,14 @@ fn queued(table: &FragmentTable) -> usize {
     queues.map(|queues| queues.begun.len().max(queues.dropped.len())).max().unwrap()
 }
 
-const PASSED: FirstFragment =
-    FirstFragment { verdict: Verdict::Forward(PortId(1)), decision: None, generation: 1, transport_ports: (0, 0) };
+const PASSED: FirstFragment = FirstFragment {
+    verdict: Verdict::Forward(PortId(1)),
+    decision: None,
+    generation: 1,
+    transport_ports: (0, 0),
+    translated: None,
+    elsewhere: None,
+};
 
 fn begun() -> FragmentTable {
     let mut table = table(4);

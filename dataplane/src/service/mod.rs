@@ -19,8 +19,11 @@
 //! **Invariant.** A change of one service port copies one service port; the rest is shared with the value before. The choice
 //! depends on the seed, the packet and the list alone, so that nodes with one seed agree and a restart changes nothing.
 
+mod affinity;
 mod choice;
 mod clients;
+mod lines;
+mod steering;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,8 +32,10 @@ use ahash::AHashMap;
 use bulkhead_classifier::AddressSet;
 use ipnet::IpNet;
 
+pub(crate) use affinity::ClientAffinity;
 pub use choice::Backends;
 pub(crate) use clients::{Client, Place};
+pub(crate) use steering::Steering;
 
 use crate::{DropReason, Flow};
 

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use bulkhead_classifier::{OriginId, protocol};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::Key;
 use super::class::Class;
 use super::tcp::SeenFlags;
+use super::{Key, Rewrite, Rewritten};
 use crate::packet::{SeqSpan, TcpFlags};
 use crate::{Decision, DropReason, PortId, PortKind};
 
@@ -74,7 +74,11 @@ mod state {
     pub(super) const FORWARD_PLAIN: u8 = 1 << PLAIN_SHIFT;
     pub(super) const REPLY_PLAIN: u8 = 2 << PLAIN_SHIFT;
     pub(super) const PLAIN_SHIFT: u32 = 3;
-    pub(super) const ALL: u8 = FROM_LOW | IN_KIND | FORWARD_PLAIN | REPLY_PLAIN;
+    /// It is a session to a Service's address and has a [`Rewrite`](super::super::Rewrite).
+    pub(super) const TRANSLATED: u8 = 1 << 5;
+    /// For those the bits of plain directions lie here, so that what does not know of rewrites never takes one for plain.
+    pub(super) const TRANSLATED_PLAIN_SHIFT: u32 = 6;
+    pub(super) const ALL_PLAIN: u8 = FORWARD_PLAIN | REPLY_PLAIN | 0b11 << TRANSLATED_PLAIN_SHIFT;
 }
 
 /// What the worker knows of a session that it wants to create.
@@ -82,6 +86,8 @@ mod state {
 pub(crate) struct NewSession {
     pub(crate) key: Key,
     pub(crate) hash: u64,
+    /// The hash of the packet's own key: another one for a connection to a Service's address.
+    pub(crate) wire_hash: u64,
     /// Whether the forward direction goes from the key's lower endpoint to the higher.
     pub(crate) from_low: bool,
     pub(crate) flags: Option<TcpFlags>,
@@ -94,6 +100,16 @@ pub(crate) struct NewSession {
     pub(crate) direction: Direction,
     /// Where that packet lies, for TCP.
     pub(crate) span: Option<SeqSpan>,
+    /// For a connection to a Service's address.
+    pub(crate) rewrite: Option<Rewrite>,
+}
+
+impl NewSession {
+    /// What becomes of the addresses of the packet that asks for it, for a connection to a Service's address.
+    pub(crate) fn rewritten(&self) -> Option<Rewritten> {
+        let rewrite = self.rewrite?;
+        Some(rewrite.translations(&Entry::new(self, Class::New, None, 0), self.direction))
+    }
 }
 
 impl Entry {
@@ -124,7 +140,7 @@ impl Entry {
             ports: [new.in_port.0, new.out_port.0],
             seen: SeenFlags::NONE,
             class: class as u8,
-            state: from_low | kind << state::IN_KIND_SHIFT,
+            state: from_low | kind << state::IN_KIND_SHIFT | if new.rewrite.is_some() { state::TRANSLATED } else { 0 },
             refused: 0,
         };
         if let Some(flags) = new.flags {
@@ -149,7 +165,6 @@ impl Entry {
         let is_known = class < Class::COUNT
             && cut <= Class::COUNT
             && usize::from(self.refused) <= DropReason::COUNT
-            && self.state & !state::ALL == 0
             && self.state & state::IN_KIND != state::IN_KIND;
         let protocol = self.key.protocol();
         if !is_known || !self.key.is_sound() {
@@ -222,6 +237,17 @@ impl Entry {
         self.refused == 0 && self.epoch == epoch
     }
 
+    /// Its key.
+    pub(crate) const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Whether it has a [`Rewrite`].
+    #[inline]
+    pub(crate) const fn is_translated(&self) -> bool {
+        self.state & state::TRANSLATED != 0
+    }
+
     /// Which way a packet goes whose key has this orientation.
     #[inline]
     pub(crate) const fn direction(&self, from_low: bool) -> Direction {
@@ -280,22 +306,23 @@ impl Entry {
     /// told what there is to tell of the direction.
     #[inline]
     pub(crate) const fn is_plain(&self, direction: Direction) -> bool {
-        self.state & plain(direction) != 0
+        self.state & self.plain(direction) != 0
     }
 
     pub(super) const fn set_plain(&mut self, direction: Direction) {
-        self.state |= plain(direction);
+        self.state |= self.plain(direction);
     }
 
     pub(super) const fn forget_plain(&mut self) {
-        self.state &= !(state::FORWARD_PLAIN | state::REPLY_PLAIN);
+        self.state &= !state::ALL_PLAIN;
     }
-}
 
-const fn plain(direction: Direction) -> u8 {
-    match direction {
-        Direction::Forward => state::FORWARD_PLAIN,
-        Direction::Reply => state::REPLY_PLAIN,
+    const fn plain(&self, direction: Direction) -> u8 {
+        let bit = match direction {
+            Direction::Forward => state::FORWARD_PLAIN,
+            Direction::Reply => state::REPLY_PLAIN,
+        };
+        if self.is_translated() { bit << (state::TRANSLATED_PLAIN_SHIFT - state::PLAIN_SHIFT) } else { bit }
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   folder/ lock                    held by the process that has the folder
-//!           current/0, 1, ...       one file per worker: header | entries | links
+//!           current/0, 1, ...       one file per worker: header | entries | links | rewrites
 //!           next/                   those of a process that has not adopted everything yet; then next becomes current
 //!           previous/               what current was, for the moment in which next takes its place
 //! ```
@@ -31,12 +31,12 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use super::entry::{Entry, Slot};
 use super::links::Links;
 use super::memory::Column;
-use super::{Key, SessionMemoryError};
+use super::{Key, Rewrite, SessionMemoryError};
 use crate::DropReason;
 use crate::wire::checksum::crc32c;
 
 /// Changes with the meaning of any byte behind it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"bulksess";
 
 /// Where the entries begin: a page, so that they can be mapped.
@@ -46,7 +46,8 @@ const START: u64 = 4096;
 const STEP: usize = 4096;
 
 /// A longer file is none of ours: the largest table that there may be.
-const MAX_LEN: u64 = START + (size_of::<Entry>() + size_of::<Links>()) as u64 * (super::table::MAX_CAPACITY as u64 * 2);
+const MAX_LEN: u64 = START
+    + (size_of::<Entry>() + size_of::<Links>() + size_of::<Rewrite>()) as u64 * (super::table::MAX_CAPACITY as u64 * 2);
 
 /// The first bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -91,8 +92,14 @@ impl Header {
         (START + self.slots.saturating_mul(size_of::<Entry>() as u64)).next_multiple_of(START)
     }
 
+    /// Where the rewrites begin.
+    fn rewrites_start(&self) -> u64 {
+        let end = self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64));
+        end.saturating_add(START - 1) / START * START
+    }
+
     fn len(&self) -> u64 {
-        self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64))
+        self.rewrites_start().saturating_add(self.slots.saturating_mul(size_of::<Rewrite>() as u64))
     }
 
     /// Why a file with this header is not adopted.
@@ -168,9 +175,14 @@ pub struct Adoption {
 pub(crate) struct Stored {
     pub(super) entry: Entry,
     pub(super) next: [u32; 2],
+    pub(super) rewrite: Option<Rewrite>,
 }
 
 impl Stored {
+    pub(super) fn new(entry: Entry, next: [u32; 2], rewrite: &Rewrite) -> Self {
+        Self { entry, next, rewrite: entry.is_translated().then_some(*rewrite) }
+    }
+
     pub(crate) const fn key(&self) -> &Key {
         &self.entry.key
     }
@@ -246,7 +258,8 @@ impl SessionStore {
         let file = file.map_err(|source| SessionStoreError::System { what: "write", path, source })?;
         let entries = Column::in_file(&file, START, slots, slots)?;
         let links = Column::in_file(&file, header.links_start(), slots, slots)?;
-        Ok(TableFile { entries, links, growth: Growth { file, header, ready: 0 } })
+        let rewrites = Column::in_file(&file, header.rewrites_start(), slots, slots)?;
+        Ok(TableFile { entries, links, rewrites, growth: Growth { file, header, ready: 0, rewrites: Vec::new() } })
     }
 
     /// All sessions are in the new files: they take the place of the old ones.
@@ -313,6 +326,7 @@ impl SessionStore {
         // In steps, so that a large file is not in memory twice; the rest of it was never used.
         let mut entries = vec![Entry::FREE; STEP];
         let mut links = vec![[0u8; size_of::<Links>()]; STEP];
+        let mut rewrites = vec![Rewrite::NONE; STEP];
         for first in (0..header.slots).step_by(STEP) {
             let count = usize::try_from(header.slots - first).unwrap_or(STEP).min(STEP);
             let (entries, links) = (&mut entries[..count], &mut links[..count]);
@@ -323,10 +337,16 @@ impl SessionStore {
             }
             let at = header.links_start() + first * size_of::<Links>() as u64;
             file.read_exact_at(links.as_mut_bytes(), at).map_err(unreadable)?;
-            for (entry, links) in entries.iter().zip(links.iter()).filter(|(entry, _)| !entry.is_free()) {
+            let rewrites = &mut rewrites[..count];
+            if entries.iter().any(Entry::is_translated) {
+                let at = header.rewrites_start() + first * size_of::<Rewrite>() as u64;
+                file.read_exact_at(rewrites.as_mut_bytes(), at).map_err(unreadable)?;
+            }
+            let all = entries.iter().zip(links.iter()).zip(rewrites.iter());
+            for ((entry, links), rewrite) in all.filter(|((entry, _), _)| !entry.is_free()) {
                 let links = Links::read_from_bytes(links).map_err(|_| "it is damaged".to_owned())?;
                 match entry.adoptable()? {
-                    Some(entry) => found.push(Stored { entry, next: links.next }),
+                    Some(entry) => found.push(Stored::new(entry, links.next, rewrite)),
                     None => left_out += 1,
                 }
             }
@@ -340,6 +360,7 @@ impl SessionStore {
 pub(crate) struct TableFile {
     pub(super) entries: Column<Entry>,
     pub(super) links: Column<Links>,
+    pub(super) rewrites: Column<Rewrite>,
     pub(super) growth: Growth,
 }
 
@@ -350,12 +371,35 @@ pub(super) struct Growth {
     header: Header,
     /// Entries that can be written.
     ready: usize,
+    /// By step: whether its rewrites can be written. Those of most nodes' steps never are.
+    rewrites: Vec<bool>,
 }
 
 impl Growth {
     /// Makes sure that an entry can be written. False when there is no memory for it.
     pub(super) fn reach(&mut self, slot: Slot) -> bool {
         (slot as usize) < self.ready || self.grow()
+    }
+
+    /// The same for an entry's rewrite.
+    pub(super) fn reach_rewrite(&mut self, slot: Slot) -> bool {
+        let step = slot as usize / STEP;
+        self.rewrites.get(step).copied().unwrap_or(false) || self.grow_rewrites(step)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow_rewrites(&mut self, step: usize) -> bool {
+        let slots = usize::try_from(self.header.slots).unwrap_or(usize::MAX);
+        let count = STEP.min(slots.saturating_sub(step * STEP));
+        let zeros = vec![0; count * size_of::<Rewrite>()];
+        let at = self.header.rewrites_start() + (step * STEP * size_of::<Rewrite>()) as u64;
+        let is_done = self.file.write_all_at(&zeros, at).is_ok();
+        if self.rewrites.len() <= step {
+            self.rewrites.resize(step + 1, false);
+        }
+        self.rewrites[step] = is_done;
+        is_done
     }
 
     #[cold]

@@ -5,6 +5,7 @@ mod changes;
 mod listing;
 mod room;
 mod tracking;
+mod translated;
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -21,12 +22,14 @@ use super::links::Links;
 use super::lists::Lists;
 use super::memory::{Column, SessionMemoryError};
 use super::store::{Growth, TableFile};
-use super::{Key, SessionConfig, TcpWindow};
+use super::{Key, Rewrite, SessionConfig, TcpWindow};
 use crate::packet::TcpFlags;
+use crate::service::Steering;
 use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
 
 pub use listing::{EndedSessions, SessionInfo, SessionPage, SessionSelector};
 pub(crate) use tracking::{Belief, Evidence};
+pub(crate) use translated::Match;
 
 /// An entry is moved in its lists at most this many times per timeout, so that most hits write to one cache line and not
 /// to its neighbours' links as well. The price: an expired entry is swept up to a sixteenth of its timeout late.
@@ -51,6 +54,12 @@ pub(crate) struct SessionTable {
     /// What packets read, and what they do not.
     entries: Column<Entry>,
     links: Column<Links>,
+    /// For entries that are [translated](Entry::is_translated).
+    rewrites: Column<Rewrite>,
+    /// How many places in the index are aliases of entries.
+    aliases: usize,
+    /// Where other workers find whose aliases these are, and the worker that this table is of; none for one alone.
+    steering: Option<(Arc<Steering>, usize)>,
     /// How far both are there, when they lie in a file.
     growth: Option<Growth>,
     /// Slots from here on were never used.
@@ -88,9 +97,14 @@ impl SessionTable {
         file: Option<TableFile>,
     ) -> Result<Self, SessionMemoryError> {
         let capacity = budget.slots();
-        let (entries, links, growth) = match file {
-            Some(TableFile { entries, links, growth }) => (entries, links, Some(growth)),
-            None => (Column::new(capacity, capacity)?, Column::new(capacity, capacity)?, None),
+        let (entries, links, rewrites, growth) = match file {
+            Some(TableFile { entries, links, rewrites, growth }) => (entries, links, rewrites, Some(growth)),
+            None => (
+                Column::new(capacity, capacity)?,
+                Column::new(capacity, capacity)?,
+                Column::new(capacity, capacity)?,
+                None,
+            ),
         };
         let (mut timeouts, mut periods) = ([0; 16], [0; 16]);
         for class in Class::ALL {
@@ -105,6 +119,9 @@ impl SessionTable {
             index: Index::new(capacity)?,
             entries,
             links,
+            rewrites,
+            aliases: 0,
+            steering: None,
             growth,
             fresh: 0,
             free: NONE,
@@ -119,6 +136,17 @@ impl SessionTable {
             looks,
             counts: SessionCounters::default(),
         })
+    }
+
+    /// Tells other workers of this one's sessions to Services' addresses. To be called while it has none.
+    pub(crate) fn tell(&mut self, steering: Arc<Steering>, worker: usize) {
+        self.steering = Some((steering, worker));
+    }
+
+    /// Another worker that has the session which a packet with this key belongs to.
+    pub(crate) fn elsewhere(&self, key: &Key) -> Option<usize> {
+        let (steering, own) = self.steering.as_ref()?;
+        steering.find(key).filter(|worker| worker != own)
     }
 
     /// Learns the ports of a snapshot. No session is about a port that was not made known.
@@ -136,12 +164,13 @@ impl SessionTable {
 
     /// How many sessions there are, expired ones included that were not swept yet.
     pub(crate) const fn len(&self) -> usize {
-        self.index.len() - self.lists.len(Class::Refused)
+        self.index.len() - self.aliases - self.lists.len(Class::Refused)
     }
 
-    /// Bytes of memory: of the entries those that were ever used, of the index all.
+    /// Bytes of memory: of the entries those that were ever used, of the rewrites those that are in use, of the index all.
     pub(crate) fn bytes(&self) -> usize {
-        self.fresh as usize * (size_of::<Entry>() + size_of::<Links>()) + self.index.bytes()
+        let entries = self.fresh as usize * (size_of::<Entry>() + size_of::<Links>());
+        entries + self.aliases * size_of::<Rewrite>() + self.index.bytes()
     }
 
     /// Ends all sessions. Costs what was in use, not the capacity; counters stay.
@@ -185,7 +214,7 @@ impl SessionTable {
 
     fn lookup(&self, hash: u64, key: &Key) -> Option<Slot> {
         let entries = self.entries();
-        self.index.find(hash, |slot| entries[slot as usize].key == *key)
+        self.index.find(hash, |slot| entries[slot as usize].key == *key || self.has_alias(slot, key))
     }
 
     /// The session with this key, if its packets need not be looked at, and the shortest time that it may live without
@@ -313,16 +342,30 @@ impl SessionTable {
     }
 
     fn insert(&mut self, new: &NewSession, class: Class, refused: Option<DropReason>, now: Moment) -> Option<Slot> {
-        let slot = self.place(new.hash, &Entry::new(new, class, refused, now.time), Links::new(&new.decision), now)?;
+        let (entry, links) = (Entry::new(new, class, refused, now.time), Links::new(&new.decision));
+        let slot = self.place(new.hash, &entry, links, new.rewrite.as_ref(), now)?;
         self.begin_tracking(slot, new);
         Some(slot)
     }
 
     /// Puts an entry into a free slot, the index and the lists.
-    fn place(&mut self, hash: u64, entry: &Entry, links: Links, now: Moment) -> Option<Slot> {
+    fn place(
+        &mut self,
+        hash: u64,
+        entry: &Entry,
+        links: Links,
+        rewrite: Option<&Rewrite>,
+        now: Moment,
+    ) -> Option<Slot> {
         let slot = if self.free == NONE { self.fresh } else { self.free };
         let is_ready = self.growth.as_mut().is_none_or(|growth| growth.reach(slot));
         if !is_ready || !self.index.insert(hash, slot) {
+            return None;
+        }
+        if let Some(rewrite) = rewrite
+            && !self.add_alias(slot, entry, rewrite)
+        {
+            self.index.remove(hash, slot);
             return None;
         }
         let all = self.links.records_mut();
@@ -346,6 +389,9 @@ impl SessionTable {
 
     fn remove(&mut self, slot: Slot) {
         let entry = *self.entry(slot);
+        if entry.is_translated() {
+            self.remove_alias(slot);
+        }
         self.index.remove(self.hasher.hash(&entry.key), slot);
         let links = self.links.records_mut();
         let ports = entry.ports(Direction::Forward);

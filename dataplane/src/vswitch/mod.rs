@@ -161,7 +161,7 @@ impl Vswitch {
         }
         let (bells, affinity) = (bells(count)?, config.affinity.clone());
         let engines = match &mut store {
-            None => Worker::team(config.engine, count)?,
+            None => Worker::team(config.engine, count, &affinity)?,
             Some(store) => Worker::team_in(store, config.engine, count, &affinity, Clock::new().now())?,
         };
         let mut vswitch =

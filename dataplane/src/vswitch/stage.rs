@@ -310,8 +310,14 @@ impl Stage {
         self.engine.process(snapshot, &packets, &mut outcomes);
         self.judged.clear();
         for (packet, outcome) in packets.iter().zip(&outcomes) {
-            let (verdict, session) = (outcome.verdict, outcome.session);
-            self.judged.push(Judged { verdict, body: BodyKind::Unknown, session });
+            let (verdict, session, translation) = (outcome.verdict, outcome.session, outcome.place);
+            self.judged.push(Judged {
+                verdict,
+                body: BodyKind::Unknown,
+                session,
+                translation,
+                elsewhere: outcome.elsewhere,
+            });
             let Some(tap) = self.tap.as_ref().filter(|tap| tap.has_room()) else {
                 self.counters.tap_missed += 1;
                 continue;

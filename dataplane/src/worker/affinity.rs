@@ -107,6 +107,11 @@ impl Affinity {
         share(self.of_session(key), workers)
     }
 
+    /// Which of so many workers packets between two addresses belong to.
+    pub(crate) fn worker_of_pair(&self, one: IpAddr, other: IpAddr, workers: usize) -> usize {
+        share(self.pair(halves(one), halves(other)), workers)
+    }
+
     /// Addresses as two halves of eight bytes in the order of memory; an IPv4 address is in the first half of the first.
     #[inline]
     fn pair(&self, one: [u64; 2], other: [u64; 2]) -> u32 {

@@ -1,5 +1,8 @@
 //! A burst as columns: what is known of each packet, and what became of it.
 
+use std::num::{NonZeroU8, NonZeroU32};
+
+use crate::outcome::Translated;
 use crate::packet::{self, Inner, Ip, Parsed, Payload, Plain, TcpFlags, Transport};
 use crate::session::{Key, NONE, Slot};
 use crate::{
@@ -99,9 +102,17 @@ pub(super) struct Columns {
     pub(super) parsed: Vec<Parsed>,
     pub(super) judged: Vec<Judged>,
     pub(super) decisions: Decisions,
+    /// What is written into packets, in no particular order; a [`Judged`] names its place, from 1. Of all bursts since the last
+    /// [`Columns::forget_translations`].
+    pub(super) translations: Vec<Translated>,
 }
 
 impl Columns {
+    /// Nothing is to be written into any packet.
+    pub(super) fn forget_translations(&mut self) {
+        self.translations.clear();
+    }
+
     /// Nothing.
     pub(super) fn clear(&mut self) {
         self.metas.clear();
@@ -176,6 +187,11 @@ impl Columns {
         });
     }
 
+    /// What is written into a packet.
+    pub(super) fn translated(&self, place: Option<NonZeroU32>) -> Option<&Translated> {
+        self.translations.get(place?.get() as usize - 1)
+    }
+
     /// Who talks to whom, as far as the packet could be parsed.
     pub(super) fn flow(&self, at: usize) -> Option<Flow> {
         let meta = &self.metas[at];
@@ -186,12 +202,13 @@ impl Columns {
     }
 
     /// The burst on its way through the stages: every packet begins as a drop.
-    pub(super) fn burst<'a>(&'a mut self, snapshot: &'a Snapshot, epoch: u32, frames: Frames<'a>) -> Burst<'a> {
+    pub(super) fn burst<'a>(&'a mut self, snapshot: &'a Snapshot, epochs: (u32, u32), frames: Frames<'a>) -> Burst<'a> {
         self.judged.clear();
         self.judged.resize(self.metas.len(), Judged::UNJUDGED);
         self.decisions.clear(self.metas.len());
-        let Self { metas, parsed, judged, decisions } = self;
-        Burst { snapshot, epoch, frames, metas, parsed, judged, decisions }
+        let Self { metas, parsed, judged, decisions, translations } = self;
+        let (epoch, services) = epochs;
+        Burst { snapshot, epoch, services, frames, metas, parsed, judged, decisions, translations }
     }
 }
 
@@ -208,11 +225,14 @@ pub(super) struct Burst<'a> {
     pub(super) snapshot: &'a Snapshot,
     /// Stands for the snapshot's generation: see [`super::Worker`].
     pub(super) epoch: u32,
+    /// The lower half of the epoch of the snapshot's Services.
+    pub(super) services: u32,
     frames: Frames<'a>,
     pub(super) metas: &'a mut [Meta],
     pub(super) parsed: &'a mut [Parsed],
     pub(super) judged: &'a mut [Judged],
     pub(super) decisions: &'a mut Decisions,
+    translations: &'a mut Vec<Translated>,
 }
 
 impl Burst<'_> {
@@ -248,6 +268,27 @@ impl Burst<'_> {
         self.judged[at].verdict = verdict;
         self.judged[at].session = Some(session);
         self.decisions.set(at, Some(decision));
+    }
+
+    /// Keeps what is to be written into a packet, for when it is allowed.
+    pub(super) fn add_translation(&mut self, translated: Translated) -> Option<NonZeroU32> {
+        self.translations.push(translated);
+        u32::try_from(self.translations.len()).ok().and_then(NonZeroU32::new)
+    }
+
+    /// Says what is written into the packet.
+    pub(super) fn translate(&mut self, at: usize, translation: Option<NonZeroU32>) {
+        self.judged[at].translation = translation;
+    }
+
+    /// Another worker is to judge the packet.
+    pub(super) fn hand_over(&mut self, at: usize, worker: usize) {
+        self.judged[at].elsewhere = u8::try_from(worker + 1).ok().and_then(NonZeroU8::new);
+    }
+
+    /// What is written into the packet.
+    pub(super) fn translated(&self, at: usize) -> Option<Translated> {
+        self.judged[at].translation.and_then(|place| self.translations.get(place.get() as usize - 1)).copied()
     }
 
     /// Changes who talks to whom, for display.

@@ -1,13 +1,17 @@
 //! Sessions and what comes of them: hit, renewal, start, refusal, and ICMP errors about a session's packets.
 
+use std::num::NonZeroU32;
+
 use bulkhead_classifier::Key as PolicyKey;
 
 use super::column::Burst;
 use super::exit::{self, Check, Exit};
 use super::pending::{IfAllowed, Renewal};
+use super::services::Opening;
 use super::{Worker, admission};
+use crate::outcome::Translated;
 use crate::packet::{Embedded, Ip, Ports, TcpFlags, Transport};
-use crate::session::{Direction, Key, NewSession, Slot};
+use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
 
 /// Of entries that no table has decided about.
@@ -18,14 +22,16 @@ pub(super) struct Claim {
     pub(super) slot: Slot,
     key: Key,
     hash: u64,
+    /// The hash of the packet's own key, or of the quoted packet's.
+    wire_hash: u64,
     /// Which way the packet goes.
     pub(super) direction: Direction,
     /// Who talks to whom in the session's forward direction.
     forward: Flow,
     hop_limit: u8,
     pub(super) flags: Option<TcpFlags>,
-    /// The packet is an ICMP error about the session.
-    is_error: bool,
+    /// For an ICMP error about the session: what is written into it.
+    error: Option<Option<Translated>>,
 }
 
 impl Worker {
@@ -45,6 +51,7 @@ impl Worker {
         let new = NewSession {
             key,
             hash,
+            wire_hash: hash,
             from_low,
             flags,
             epoch: burst.epoch,
@@ -54,21 +61,26 @@ impl Worker {
             out_port: in_port,
             direction: Direction::Forward,
             span: None,
+            rewrite: None,
         };
-        if let Some(slot) = self.sessions.find(hash, &key, self.now.time) {
+        if let Some(slot) = self.find_current(burst, hash, &key) {
+            let matched = self.sessions.matched(slot, &key, from_low);
+            let Some(direction) = self.direction_of(slot, matched, &ip.transport)? else {
+                return self.start(burst, at, ip, flow, new);
+            };
             let entry = self.sessions.entry(slot);
-            let direction = entry.direction(from_low);
             let refused = entry.refused();
             let opens_back = direction == Direction::Reply && ip.transport.opens();
             // A SYN against the direction of an open connection is a connection of its own, or one half of a
             // simultaneous open (RFC 9293 §3.5), which both tables must allow then.
             let starts_anew = flags.is_some_and(TcpFlags::opens) && (entry.is_closed() || opens_back);
             let was_session = entry.was_session();
-            let forward = match direction {
-                Direction::Forward => *flow,
-                Direction::Reply => turned(flow),
-            };
-            let claim = Claim { slot, key, hash, direction, forward, hop_limit: ip.hop_limit, flags, is_error: false };
+            if starts_anew && matched == Match::Alias(Direction::Forward) {
+                // The client's port is used again. What is over goes, so that the new connection may be given another backend.
+                self.sessions.replace(slot);
+                return self.start_any(burst, at, ip, new);
+            }
+            let claim = self.claim(slot, direction, ip, hash);
             match refused {
                 Some(_) if was_session && !ip.transport.opens() && self.resume(burst, at, &claim)? => return Ok(()),
                 Some(reason) if !opens_back => return self.judge_refused(burst, at, ip, &claim, reason, new),
@@ -77,7 +89,36 @@ impl Worker {
                 None => {}
             }
         }
-        self.start(burst, at, ip, flow, new)
+        self.start_any(burst, at, ip, new)
+    }
+
+    /// The packet belongs to no session: it may start one, to a Service's address or to any other.
+    fn start_any(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip, new: NewSession) -> Result<(), DropReason> {
+        if let Some(worker) = self.sessions.elsewhere(&new.key) {
+            burst.hand_over(at, worker);
+            return Ok(());
+        }
+        match self.open_service(burst, ip, new)? {
+            Opening::Direct => self.start(burst, at, ip, &ip.flow, new),
+            Opening::Service(forward, new) => self.start(burst, at, ip, &forward, new),
+            Opening::Elsewhere(worker) => {
+                burst.hand_over(at, worker);
+                Ok(())
+            }
+        }
+    }
+
+    /// A packet that may belong to a session.
+    fn claim(&self, slot: Slot, direction: Direction, ip: &Ip, wire_hash: u64) -> Claim {
+        let entry = self.sessions.entry(slot);
+        let forward = match (self.sessions.true_ends(slot), direction) {
+            (Some([(src, sport), (dst, dport)]), _) => Flow { src, dst, sport, dport, ..ip.flow },
+            (None, Direction::Forward) => ip.flow,
+            (None, Direction::Reply) => turned(&ip.flow),
+        };
+        let (key, flags) = (*entry.key(), ip.transport.flags());
+        let hash = if entry.is_translated() { self.sessions.hash(&key) } else { wire_hash };
+        Claim { slot, key, hash, wire_hash, direction, forward, hop_limit: ip.hop_limit, flags, error: None }
     }
 
     /// A packet of a conversation that was refused, in either direction. Where it came in does not matter: what was
@@ -98,7 +139,11 @@ impl Worker {
         let is_forward = claim.direction == Direction::Forward;
         if epoch != burst.epoch {
             if is_forward {
-                return self.start(burst, at, ip, &ip.flow, new);
+                let is_translated = self.sessions.entry(claim.slot).is_translated();
+                if is_translated {
+                    self.sessions.replace(claim.slot);
+                }
+                return self.start_any(burst, at, ip, new);
             }
             // The new tables are asked about the direction that was refused; the packet passes as its reply or not at all.
             if let Some((in_port, port)) = self.forward_in_port(burst.snapshot, claim) {
@@ -133,8 +178,12 @@ impl Worker {
         self.settle_pending(burst);
         let embedded = embedded.filter(|e| e.src == ip.flow.dst).ok_or(DropReason::IcmpErrorWithoutSession)?;
         let (key, from_low) = Key::of(embedded.src, embedded.dst, embedded.protocol, embedded.ports);
-        let hash = self.sessions.hash(&key);
-        let slot = self.sessions.find(hash, &key, self.now.time).ok_or(DropReason::IcmpErrorWithoutSession)?;
+        let wire_hash = self.sessions.hash(&key);
+        let Some(slot) = self.find_current(burst, wire_hash, &key) else {
+            let worker = self.sessions.elsewhere(&key).ok_or(DropReason::IcmpErrorWithoutSession)?;
+            burst.hand_over(at, worker);
+            return Ok(());
+        };
         let (sport, dport) = match embedded.ports {
             Ports::Pair(sport, dport) => (sport, dport),
             _ => (0, 0),
@@ -145,11 +194,21 @@ impl Worker {
             return Err(DropReason::IcmpErrorWithoutSession);
         }
         // The error goes the other way than the packet that it is about.
-        let (direction, forward) = match self.sessions.entry(slot).direction(from_low) {
+        let matched = self.sessions.matched(slot, &key, from_low);
+        let (Match::Key(of) | Match::Alias(of)) = matched;
+        let (direction, forward) = match of {
             Direction::Forward => (Direction::Reply, of_embedded),
             Direction::Reply => (Direction::Forward, turned(&of_embedded)),
         };
-        let claim = Claim { slot, key, hash, direction, forward, hop_limit: ip.hop_limit, flags: None, is_error: true };
+        let hop_limit = ip.hop_limit;
+        let mut claim =
+            Claim { slot, key, hash: wire_hash, wire_hash, direction, forward, hop_limit, flags: None, error: None };
+        if let Some([(src, sport), (dst, dport)]) = self.sessions.true_ends(slot) {
+            claim.key = *self.sessions.entry(slot).key();
+            claim.hash = self.sessions.hash(&claim.key);
+            claim.forward = Flow { src, dst, sport, dport, ..claim.forward };
+        }
+        claim.error = Some(self.sessions.translated_error(slot, matched, &ip.flow));
         let follows = self.follow(burst, at, &claim)?;
         if follows { Ok(()) } else { Err(DropReason::IcmpErrorWithoutSession) }
     }
@@ -167,7 +226,7 @@ impl Worker {
         }
         exit::check_hop_limit(burst.snapshot, claim.hop_limit, burst.in_port(at), leaves)?;
         let decision = self.sessions.decision(claim.slot);
-        if !claim.is_error {
+        if claim.error.is_none() {
             if let Some(flags) = self.believe(burst, at, claim)? {
                 // What waits found room for itself before this one needed some too.
                 let closes = self.sessions.would_close(claim.slot, claim.direction, flags);
@@ -178,8 +237,19 @@ impl Worker {
             }
             self.sessions.set_checked(claim.slot, claim.direction);
         }
+        let translation = self.translation_of(burst, claim);
         burst.allow(at, Verdict::Forward(leaves), decision, SessionState::Hit);
+        burst.translate(at, translation);
         Ok(true)
+    }
+
+    /// What is written into a packet of a session, or into an error about one.
+    fn translation_of(&self, burst: &mut Burst<'_>, claim: &Claim) -> Option<NonZeroU32> {
+        let translated = match claim.error {
+            None => self.sessions.rewritten(claim.slot, claim.direction).map(Translated::Packet),
+            Some(translated) => translated,
+        };
+        burst.add_translation(translated?)
     }
 
     /// The session is of another generation: its forward direction is routed and classified anew.
@@ -188,7 +258,8 @@ impl Worker {
         let arrived = burst.in_port(at);
         let Some((in_port, _)) = self.forward_in_port(snapshot, claim) else { return Ok(false) };
         let forward = &claim.forward;
-        let exit = match exit::find(snapshot, in_port, forward.src, forward.dst) {
+        let is_translated = self.sessions.entry(claim.slot).is_translated();
+        let exit = match exit::find(snapshot, in_port, (forward.src, forward.dst), is_translated) {
             Ok(exit) => exit,
             Err(reason) => {
                 self.sessions.revoke(claim.slot, burst.epoch, &NO_DECISION, reason, self.now);
@@ -203,25 +274,28 @@ impl Worker {
             return Ok(false);
         }
         let allowed = exit::verdict(snapshot, claim.hop_limit, arrived, leaves);
-        let news = if claim.is_error { None } else { self.believe(burst, at, claim)? };
+        let news = if claim.error.is_some() { None } else { self.believe(burst, at, claim)? };
+        let translation = self.translation_of(burst, claim);
         let renewal = Renewal {
             key: claim.key,
             hash: claim.hash,
+            wire_hash: claim.wire_hash,
             epoch: burst.epoch,
             ports: (in_port, exit.port),
             direction: claim.direction,
             news,
-            is_error: claim.is_error,
+            is_error: claim.error.is_some(),
         };
         match exit.check {
             Check::Hairpin(origin) => {
                 let decision = hairpin(origin);
                 renewal.apply(&mut self.sessions, claim.slot, decision, self.now);
                 burst.allow(at, allowed, decision, SessionState::Hit);
+                burst.translate(at, translation);
             }
             Check::Table(table) => {
                 let key = policy_key(forward);
-                self.pending.push(at, (table, key), allowed, self.now, IfAllowed::Keep(renewal));
+                self.pending.push(at, (table, key), allowed, self.now, translation, IfAllowed::Keep(renewal));
             }
         }
         Ok(true)
@@ -251,7 +325,7 @@ impl Worker {
     ) -> Result<(), DropReason> {
         self.check_start(&ip.transport)?;
         let mut new = self.check_opening(burst, at, new)?;
-        let exit = exit::find(burst.snapshot, new.in_port, forward.src, forward.dst);
+        let exit = exit::find(burst.snapshot, new.in_port, (forward.src, forward.dst), new.rewrite.is_some());
         if let Ok(exit) = &exit {
             new.out_port = exit.port;
         }
@@ -281,15 +355,18 @@ impl Worker {
             }
         };
         let allowed = exit::verdict(burst.snapshot, ip.hop_limit, burst.in_port(at), leaves);
+        let translation = new.rewritten().and_then(|rewritten| burst.add_translation(Translated::Packet(rewritten)));
         match check {
             Check::Hairpin(origin) => {
                 let decision = hairpin(origin);
                 burst.decisions.set(at, Some(decision));
                 self.sessions.create(&NewSession { decision, ..new }, self.now)?;
                 burst.allow(at, allowed, decision, SessionState::New);
+                burst.translate(at, translation);
             }
             Check::Table(table) => {
-                self.pending.push(at, (table, policy_key(forward)), allowed, self.now, IfAllowed::Start(new));
+                let key = policy_key(forward);
+                self.pending.push(at, (table, key), allowed, self.now, translation, IfAllowed::Start(new));
                 if is_tight {
                     self.settle_pending(burst);
                 }
@@ -299,7 +376,7 @@ impl Worker {
     }
 
     /// Packets that are seen to be answers start nothing: their request was refused, or nobody knows of it.
-    fn check_start(&self, transport: &Transport) -> Result<(), DropReason> {
+    pub(super) fn check_start(&self, transport: &Transport) -> Result<(), DropReason> {
         match *transport {
             Transport::Tcp(flags) if flags.opens() || (self.tcp_pickup && flags.continues()) => Ok(()),
             Transport::Tcp(_) => Err(DropReason::TcpWithoutSession),
@@ -313,7 +390,7 @@ impl Claim {
     /// Whether a packet of the session that goes this way may come in on `arrived`. Errors may also come from the
     /// node itself, which is a router on the way.
     fn fits(&self, snapshot: &Snapshot, arrived: PortId, expected: PortId) -> bool {
-        arrived == expected || (self.is_error && snapshot.host() == Some(arrived))
+        arrived == expected || (self.error.is_some() && snapshot.host() == Some(arrived))
     }
 }
 

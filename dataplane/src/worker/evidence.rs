@@ -7,7 +7,7 @@ use super::column::Burst;
 use super::conversation::Claim;
 use crate::DropReason;
 use crate::packet::{Checksum, Payload, TcpFlags};
-use crate::session::{Belief, Direction, Evidence, NewSession, Slot};
+use crate::session::{Belief, Direction, Evidence, Match, NewSession, Slot};
 
 impl Worker {
     /// What the session is to learn from a packet of it; none for nothing, not even that it is in use.
@@ -48,7 +48,10 @@ impl Worker {
         let payload = burst.payload(at);
         let checksum = payload.as_ref().filter(|_| is_news).map_or(Checksum::Unknown, Payload::checksum);
         let span = payload.and_then(|payload| payload.segment());
-        let [(source, _), _] = self.sessions.entry(slot).endpoints(direction);
+        let source = match self.sessions.rewritten(slot, direction) {
+            Some(rewritten) => rewritten.received.src,
+            None => self.sessions.entry(slot).endpoints(direction)[0].0,
+        };
         let is_bound = burst.snapshot.owner(source) == Some(burst.in_port(at));
         Evidence { checksum, span, is_bound }
     }
@@ -60,7 +63,8 @@ impl Worker {
         let meta = &burst.metas[at];
         let (slot, flags) = (meta.guess, meta.flags);
         if meta.key.protocol() == protocol::TCP {
-            let direction = self.sessions.entry(slot).direction(meta.from_low);
+            let (Match::Key(direction) | Match::Alias(direction)) =
+                self.sessions.matched(slot, &meta.key, meta.from_low);
             let evidence = self.evidence(burst, at, slot, direction, Some(flags));
             self.sessions.track(slot, direction, flags, &evidence);
         }

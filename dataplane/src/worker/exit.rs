@@ -23,11 +23,18 @@ pub(super) enum Check {
 }
 
 /// Finds the way out for a packet that came in on `in_port`.
-pub(super) fn find(snapshot: &Snapshot, in_port: PortId, src: IpAddr, dst: IpAddr) -> Result<Exit, DropReason> {
+///
+/// What is translated on its way may go back to where it came from: the client's address is not the one that the backend sees.
+pub(super) fn find(
+    snapshot: &Snapshot,
+    in_port: PortId,
+    (src, dst): (IpAddr, IpAddr),
+    is_translated: bool,
+) -> Result<Exit, DropReason> {
     let out = route(snapshot, in_port, dst).ok_or(DropReason::NoRoute)?;
     let port = snapshot.port(out).ok_or(DropReason::NoRoute)?;
     if out == in_port {
-        if port.kind != PortKind::Pod {
+        if port.kind != PortKind::Pod && !is_translated {
             return Err(DropReason::BackToSender);
         }
         let own = |address| snapshot.owner(address) == Some(out);

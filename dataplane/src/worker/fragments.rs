@@ -23,11 +23,19 @@ impl Worker {
             if first.generation != generation {
                 return Err(DropReason::FragmentWithoutFirst);
             }
+            if let Some(worker) = first.elsewhere {
+                burst.hand_over(at, worker);
+                return Ok(());
+            }
             if let Verdict::Forward(out) = first.verdict {
                 exit::check_hop_limit(burst.snapshot, ip.hop_limit, burst.in_port(at), out)?;
                 burst.judged[at].session = Some(SessionState::Hit);
             }
             burst.judged[at].verdict = first.verdict;
+            if let Some(translated) = first.translated {
+                let translation = burst.add_translation(translated);
+                burst.translate(at, translation);
+            }
             burst.decisions.set(at, first.decision);
             burst.set_transport_ports(at, first.transport_ports);
             return Ok(());
@@ -41,7 +49,10 @@ impl Worker {
         }
         let transport_ports = (ip.flow.sport, ip.flow.dport);
         let (verdict, decision) = (burst.judged[at].verdict, burst.decisions.get(at));
-        self.fragments.settle(&key, FirstFragment { verdict, decision, generation, transport_ports });
+        let translated = burst.translated(at);
+        let elsewhere = burst.judged[at].elsewhere.map(|worker| usize::from(worker.get()) - 1);
+        let first = FirstFragment { verdict, decision, generation, transport_ports, translated, elsewhere };
+        self.fragments.settle(&key, first);
         Ok(())
     }
 }

@@ -44,14 +44,19 @@ mod exit;
 mod fragments;
 mod neighbours;
 mod pending;
+mod services;
 mod team;
 
+use std::sync::Arc;
+
 use crate::fragment::FragmentTable;
+use crate::outcome::Translated;
 use crate::packet::{Body, Ip, Transport};
-use crate::session::{EndedSessions, Moment, NONE, PlainHit, SessionPage, SessionSelector, SessionTable};
+use crate::service::ClientAffinity;
+use crate::session::{EndedSessions, Moment, NONE, PlainHit, SessionPage, SessionSelector, SessionTable, Slot};
 use crate::{
-    BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, SessionConfig,
-    SessionState, Snapshot, Verdict,
+    BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services,
+    SessionConfig, SessionState, Snapshot, Verdict,
 };
 
 pub use affinity::Affinity;
@@ -78,6 +83,14 @@ pub struct WorkerConfig {
     pub fragments: FragmentConfig,
 }
 
+/// Which of several workers one is.
+#[derive(Clone, Debug)]
+struct Team {
+    affinity: Affinity,
+    id: usize,
+    workers: usize,
+}
+
 /// One engine with its own sessions and counters.
 #[derive(Debug)]
 pub struct Worker {
@@ -94,6 +107,13 @@ pub struct Worker {
     epoch: u32,
     ports: Vec<PortFacts>,
     columns: Columns,
+    /// The epoch of the Services, and where the review of the sessions goes on that a change of it asks for.
+    services: u64,
+    review_from: Option<Slot>,
+    /// The last backends of clients, of all workers.
+    clients: Arc<ClientAffinity>,
+    /// None for a worker that is alone.
+    team: Option<Team>,
     /// Room for a burst's frames; empty between bursts.
     frames: Vec<&'static [u8]>,
     pending: Pending,
@@ -121,6 +141,7 @@ impl Worker {
         judged.clear();
         self.enter(snapshot);
         let mut columns = std::mem::take(&mut self.columns);
+        columns.forget_translations();
         let mut frames: Vec<&[u8]> = std::mem::take(&mut self.frames);
         let mut packets = packets.into_iter();
         loop {
@@ -151,6 +172,7 @@ impl Worker {
         assert_eq!(packets.len(), outcomes.len(), "one outcome slot per packet");
         self.enter(snapshot);
         let mut columns = std::mem::take(&mut self.columns);
+        columns.forget_translations();
         for (packets, outcomes) in packets.chunks(BURST).zip(outcomes.chunks_mut(BURST)) {
             columns.clear();
             for packet in packets {
@@ -159,9 +181,13 @@ impl Worker {
             }
             self.run::<true>(snapshot, &mut columns, Frames::Any(packets), Times::Each(packets));
             for (at, outcome) in outcomes.iter_mut().enumerate() {
-                let Judged { verdict, session, .. } = columns.judged[at];
+                let Judged { verdict, session, translation: place, elsewhere, .. } = columns.judged[at];
                 let (decision, flow) = (columns.decisions.get(at), columns.flow(at));
-                *outcome = Outcome { in_port: packets[at].in_port, verdict, decision, session, flow };
+                let translation = columns.translated(place).map(|translated| match translated {
+                    Translated::Packet(rewritten) | Translated::Error { quoted: rewritten, .. } => rewritten.sent,
+                });
+                let in_port = packets[at].in_port;
+                *outcome = Outcome { in_port, verdict, decision, session, flow, translation, place, elsewhere };
             }
         }
         self.columns = columns;
@@ -215,6 +241,15 @@ impl Worker {
         if self.generation != Some(snapshot.generation()) {
             self.change_generation(snapshot);
         }
+        let services = snapshot.services().map_or(0, Services::epoch);
+        if self.services != services {
+            (self.services, self.review_from) = (services, Some(0));
+        }
+    }
+
+    /// What is written into a packet of the last call of [`Worker::judge`].
+    pub(crate) fn translated(&self, judged: &Judged) -> Option<&Translated> {
+        self.columns.translated(judged.translation)
     }
 
     #[cold]
@@ -240,7 +275,12 @@ impl Worker {
             self.now.time = self.now.time.max(time);
         }
         self.sessions.sweep(self.now.time, SWEEP);
-        let mut burst = columns.burst(snapshot, self.epoch, frames);
+        if self.review_from.is_some() {
+            self.review_sessions(snapshot);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "sessions keep the lower half")]
+        let epochs = (self.epoch, self.services as u32);
+        let mut burst = columns.burst(snapshot, epochs, frames);
         self.read_ahead(burst.metas);
         for at in 0..burst.metas.len() {
             if let Times::Each(packets) = times {
@@ -283,7 +323,9 @@ impl Worker {
         }
         let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
         let packet = PlainHit { key, from_low, flags, in_port, epoch: burst.epoch };
-        let Some(hit) = self.sessions.hit(meta.guess, &packet, self.now) else { return false };
+        let Some(hit) = self.sessions.hit(meta.guess, &packet, self.now) else {
+            return self.sessions.has_rewrites() && self.is_translated_hit::<EXPLAIN>(burst, at);
+        };
         if hit.is_due {
             self.sample(burst, at);
         }
@@ -292,13 +334,49 @@ impl Worker {
         } else {
             self.counters.allow(hit.origin);
         }
-        burst.judged[at] =
-            Judged { verdict: Verdict::Forward(hit.leaves), body: BodyKind::Ip, session: Some(SessionState::Hit) };
+        burst.judged[at] = Judged {
+            verdict: Verdict::Forward(hit.leaves),
+            body: BodyKind::Ip,
+            session: Some(SessionState::Hit),
+            translation: None,
+            elsewhere: None,
+        };
+        true
+    }
+
+    /// The same for a session to a Service's address.
+    #[inline(never)]
+    fn is_translated_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
+        let meta = &burst.metas[at];
+        let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
+        let packet = PlainHit { key, from_low, flags, in_port, epoch: burst.epoch };
+        let Some((hit, rewritten)) = self.sessions.hit_translated(meta.guess, &packet, burst.services, self.now) else {
+            return false;
+        };
+        if hit.is_due {
+            self.sample(burst, at);
+        }
+        if EXPLAIN {
+            burst.decisions.set(at, Some(self.sessions.decision(burst.metas[at].guess)));
+        } else {
+            self.counters.allow(hit.origin);
+        }
+        burst.judged[at] = Judged {
+            verdict: Verdict::Forward(hit.leaves),
+            body: BodyKind::Ip,
+            session: Some(SessionState::Hit),
+            translation: burst.add_translation(Translated::Packet(rewritten)),
+            elsewhere: None,
+        };
         true
     }
 
     fn count(&mut self, burst: &Burst<'_>) {
         for (at, (meta, judged)) in burst.metas.iter().zip(burst.judged.iter()).enumerate() {
+            // Whoever judges it counts it.
+            if judged.elsewhere.is_some() {
+                continue;
+            }
             self.counters.count(meta.in_port, judged.verdict);
             if let Some(decision) = burst.decisions.get(at) {
                 self.counters.decide(decision.origin, judged.verdict);

@@ -4,6 +4,8 @@
 //! on and are classified together, one batch per table. What makes that safe: [`Pending::may_hold`] tells when a
 //! packet comes whose session may be among them; then they are settled first.
 
+use std::num::NonZeroU32;
+
 use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 
 use super::BURST;
@@ -29,6 +31,8 @@ pub(super) enum IfAllowed {
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) hash: u64,
+    /// The hash of the packet's own key.
+    pub(super) wire_hash: u64,
     /// The new generation's.
     pub(super) epoch: u32,
     /// The session's ports in the new generation, in its forward direction.
@@ -63,6 +67,8 @@ struct Miss {
     allowed: Verdict,
     /// When the packet came.
     now: Moment,
+    /// What is written into the packet then.
+    translation: Option<NonZeroU32>,
     if_allowed: IfAllowed,
 }
 
@@ -113,15 +119,19 @@ impl Pending {
         (table, key): (TableId, PolicyKey),
         allowed: Verdict,
         now: Moment,
+        translation: Option<NonZeroU32>,
         if_allowed: IfAllowed,
     ) {
-        let hash = match &if_allowed {
-            IfAllowed::Start(new) => new.hash,
-            IfAllowed::Keep(renewal) => renewal.hash,
+        // A session to a Service is found by two keys.
+        let hashes = match &if_allowed {
+            IfAllowed::Start(new) => [new.hash, new.wire_hash],
+            IfAllowed::Keep(renewal) => [renewal.hash, renewal.wire_hash],
         };
-        let (word, bit) = filter_bit(hash);
-        self.filter[word] |= bit;
-        self.misses.push(Miss { at, table, allowed, now, if_allowed });
+        for hash in hashes {
+            let (word, bit) = filter_bit(hash);
+            self.filter[word] |= bit;
+        }
+        self.misses.push(Miss { at, table, allowed, now, translation, if_allowed });
         self.keys.push(key);
     }
 
@@ -135,7 +145,10 @@ impl Pending {
             let decision = decision(burst.snapshot, miss.table, *verdict);
             burst.decisions.set(miss.at, Some(decision));
             match miss.act(sessions, decision, verdict.is_allow()) {
-                Ok(state) => burst.allow(miss.at, miss.allowed, decision, state),
+                Ok(state) => {
+                    burst.allow(miss.at, miss.allowed, decision, state);
+                    burst.translate(miss.at, miss.translation);
+                }
                 Err(reason) => burst.drop(miss.at, reason),
             }
         }

@@ -6,8 +6,9 @@ use ahash::RandomState;
 
 use super::column::Columns;
 use super::pending::Pending;
-use super::{Affinity, Worker, WorkerConfig};
+use super::{Affinity, Team, Worker, WorkerConfig};
 use crate::fragment::FragmentTable;
+use crate::service::{ClientAffinity, Steering};
 use crate::session::{Budget, Moment, SessionMemoryError, SessionTable, TableFile};
 use crate::{BURST, Counters, SessionStore, SessionStoreError};
 
@@ -25,16 +26,20 @@ impl Worker {
     /// # Errors
     /// When there is no address space for so many sessions.
     pub fn try_new(config: WorkerConfig) -> Result<Self, SessionMemoryError> {
-        Ok(Self::team(config, 1)?.remove(0))
+        let shared = (&Arc::new(Budget::new(&config.sessions, 1)), &Arc::new(ClientAffinity::new()));
+        Self::with_hasher(config, shared, &RandomState::new(), None)
     }
 
-    /// Workers that have the capacity of the sessions, and its shares, together. Their hashes are keyed at random.
+    /// Workers that have the capacity of the sessions, and its shares, together. Their hashes are keyed at random. A packet is to be given
+    /// to the worker that the affinity names.
     ///
     /// # Errors
     /// When there is no address space for so many sessions.
-    pub fn team(config: WorkerConfig, workers: usize) -> Result<Vec<Self>, SessionMemoryError> {
-        let budget = Arc::new(Budget::new(&config.sessions, workers));
-        (0..workers).map(|_| Self::with_hasher(config, Arc::clone(&budget), &RandomState::new(), None)).collect()
+    pub fn team(config: WorkerConfig, workers: usize, affinity: &Affinity) -> Result<Vec<Self>, SessionMemoryError> {
+        let (budget, clients) = (Arc::new(Budget::new(&config.sessions, workers)), Arc::new(ClientAffinity::new()));
+        let make = |_| Self::with_hasher(config, (&budget, &clients), &RandomState::new(), None);
+        let team = (0..workers).map(make).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::acquainted(team, &budget, affinity))
     }
 
     /// The same with sessions in files, which go on with those that an earlier process has left there; `now` is the time in nanoseconds
@@ -49,12 +54,13 @@ impl Worker {
         affinity: &Affinity,
         now: u64,
     ) -> Result<Vec<Self>, SessionStoreError> {
-        let budget = Arc::new(Budget::new(&config.sessions, workers));
+        let (budget, clients) = (Arc::new(Budget::new(&config.sessions, workers)), Arc::new(ClientAffinity::new()));
         let make = |worker| {
             let file = store.create(worker, budget.slots())?;
-            Ok(Self::with_hasher(config, Arc::clone(&budget), &RandomState::new(), Some(file))?)
+            Ok(Self::with_hasher(config, (&budget, &clients), &RandomState::new(), Some(file))?)
         };
-        let mut team = (0..workers).map(make).collect::<Result<Vec<_>, SessionStoreError>>()?;
+        let team = (0..workers).map(make).collect::<Result<Vec<_>, SessionStoreError>>()?;
+        let mut team = Self::acquainted(team, &budget, affinity);
         let mut stored = store.take();
         let found = stored.len();
         stored.retain(|stored| team.first().is_some_and(|worker| !worker.sessions.is_over(stored, now)));
@@ -69,6 +75,19 @@ impl Worker {
         store.adoption_mut().left_out += (found - adopted) as u64;
         store.commit()?;
         Ok(team)
+    }
+
+    /// Workers that know of each other's sessions to Services' addresses, if they are several.
+    fn acquainted(mut team: Vec<Self>, budget: &Budget, affinity: &Affinity) -> Vec<Self> {
+        let workers = team.len();
+        if workers > 1 {
+            let steering = Arc::new(Steering::new(budget.slots()));
+            for (id, worker) in team.iter_mut().enumerate() {
+                worker.sessions.tell(Arc::clone(&steering), id);
+                worker.team = Some(Team { affinity: affinity.clone(), id, workers });
+            }
+        }
+        team
     }
 
     /// Goes on after a fault in the middle of a burst, with the same sessions: the tables in force are asked about each anew.
@@ -86,19 +105,19 @@ impl Worker {
     /// A worker whose hashes are the same in every run.
     #[cfg(test)]
     pub(crate) fn with_fixed_seed(config: WorkerConfig) -> Self {
-        let budget = Arc::new(Budget::new(&config.sessions, 1));
-        Self::with_hasher(config, budget, &RandomState::with_seeds(1, 2, 3, 4), None).expect("tests have room")
+        let shared = (&Arc::new(Budget::new(&config.sessions, 1)), &Arc::new(ClientAffinity::new()));
+        Self::with_hasher(config, shared, &RandomState::with_seeds(1, 2, 3, 4), None).expect("tests have room")
     }
 
     fn with_hasher(
         config: WorkerConfig,
-        budget: Arc<Budget>,
+        (budget, clients): (&Arc<Budget>, &Arc<ClientAffinity>),
         hasher: &RandomState,
         file: Option<TableFile>,
     ) -> Result<Self, SessionMemoryError> {
         Ok(Self {
             tcp_pickup: config.sessions.tcp_pickup,
-            sessions: SessionTable::new(config.sessions, budget, hasher, file)?,
+            sessions: SessionTable::new(config.sessions, Arc::clone(budget), hasher, file)?,
             fragments: FragmentTable::new(config.fragments, hasher.clone()),
             counters: Counters::default(),
             now: Moment::default(),
@@ -106,6 +125,10 @@ impl Worker {
             epoch: 0,
             ports: Vec::new(),
             columns: Columns::default(),
+            services: 0,
+            review_from: None,
+            clients: Arc::clone(clients),
+            team: None,
             frames: Vec::with_capacity(BURST),
             pending: Pending::new(),
         })

@@ -25,7 +25,8 @@ impl SessionTable {
         let nobody = Decision { table: None, rule: None, origin: None };
         let mut links = Links::new(&nobody);
         links.next = stored.next;
-        let is_adopted = self.place(hash, &entry, links, Moment { time: now, number: 0 }).is_some();
+        let moment = Moment { time: now, number: 0 };
+        let is_adopted = self.place(hash, &entry, links, stored.rewrite.as_ref(), moment).is_some();
         self.counts.adopted += u64::from(is_adopted && entry.refused().is_none());
         is_adopted
     }
@@ -44,17 +45,23 @@ impl SessionTable {
         let used = self.fresh as usize;
         let index = Index::new(self.budget.slots())?;
         let mut stored = Vec::new();
-        for (entry, links) in self.entries.records_mut()[..used].iter_mut().zip(self.links.records()) {
+        let besides = self.links.records().iter().zip(self.rewrites.records());
+        for (entry, (links, rewrite)) in self.entries.records_mut()[..used].iter_mut().zip(besides) {
             if !entry.is_free() {
+                if let Some((steering, own)) = self.steering.as_ref().filter(|_| entry.is_translated()) {
+                    let [(like, _), _] = entry.endpoints(Direction::Forward);
+                    steering.remove(&rewrite.alias(like, entry.key.protocol()).0, *own);
+                }
                 self.budget.leave(entry.ports(Direction::Forward), entry.class());
                 let entry = entry.adoptable().ok().flatten();
-                stored.extend(entry.map(|entry| Stored { entry, next: links.next }));
+                stored.extend(entry.map(|entry| Stored::new(entry, links.next, rewrite)));
             }
             *entry = Entry::FREE;
         }
         stored.sort_by_key(|stored| stored.entry.seen_at);
         let ports = self.lists.ports();
         (self.index, self.lists, self.fresh, self.free) = (index, Lists::new(), 0, NONE);
+        self.aliases = 0;
         self.lists.know_ports(ports);
         self.leaving.clear();
         let counts = self.counts;

@@ -39,6 +39,7 @@ fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
     NewSession {
         key,
         hash: table.hash(&key),
+        wire_hash: table.hash(&key),
         from_low,
         flags,
         epoch: 1,
@@ -48,6 +49,7 @@ fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
         out_port,
         direction: Direction::Forward,
         span: None,
+        rewrite: None,
     }
 }
 

@@ -392,7 +392,9 @@ fn the_uplink_keeps_its_connections_while_its_interface_is_away() {
 #[test]
 fn a_pods_share_does_not_shrink_with_the_number_of_workers() {
     for count in [1, 2, 16] {
-        let mut workers = Worker::team(WorkerConfig { sessions: live(), ..WorkerConfig::default() }, count).unwrap();
+        let mut workers =
+            Worker::team(WorkerConfig { sessions: live(), ..WorkerConfig::default() }, count, &Affinity::new())
+                .unwrap();
         let snapshot = snapshot();
         let mut send = |worker: usize, in_port, frame: &[u8]| {
             let packet = Packet { frame, wire_len: frame.len(), link: LinkType::Raw, in_port, time: SECOND };
@@ -416,7 +418,7 @@ fn a_pods_share_does_not_shrink_with_the_number_of_workers() {
 #[test]
 fn a_flood_that_lies_with_one_worker_does_not_shut_out_those_of_another() {
     let config = WorkerConfig { sessions: live(), ..WorkerConfig::default() };
-    let mut workers = Worker::team(config, 2).unwrap();
+    let mut workers = Worker::team(config, 2, &Affinity::new()).unwrap();
     let snapshot = snapshot();
     let mut send = |worker: usize, in_port, frame: &[u8]| {
         let packet = Packet { frame, wire_len: frame.len(), link: LinkType::Raw, in_port, time: SECOND };

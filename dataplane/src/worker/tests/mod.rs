@@ -10,6 +10,7 @@ mod neighbours;
 mod properties;
 mod refusals;
 mod sctp;
+mod services;
 mod sessions;
 mod shares;
 mod speed;

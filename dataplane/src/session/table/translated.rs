@@ -1,0 +1,211 @@
+//! Sessions to Services' addresses: entries with a rewrite, which are found by two keys.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::protocol;
+
+use super::super::entry::{Direction, Entry, Moment, Slot};
+use super::super::rewrite::{Rewrite, Rewritten};
+use super::{Hit, Key, PlainHit, SessionTable};
+use crate::Flow;
+use crate::outcome::Translated;
+use crate::service::Steering;
+use crate::session::class::Class;
+
+/// How a packet belongs to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Match {
+    /// By the entry's own key.
+    Key(Direction),
+    /// By the alias: the packet is between the client and the virtual address.
+    Alias(Direction),
+}
+
+impl SessionTable {
+    /// Whether any entry has a rewrite.
+    #[inline]
+    pub(crate) const fn has_rewrites(&self) -> bool {
+        self.aliases != 0
+    }
+
+    /// The rewrite of an entry; none for one that has none.
+    pub(crate) fn rewrite(&self, slot: Slot) -> Option<&Rewrite> {
+        self.entry(slot).is_translated().then(|| &self.rewrites.records()[slot as usize])
+    }
+
+    /// How a packet with this key belongs to the entry, which [`SessionTable::find`] gave for it.
+    pub(crate) fn matched(&self, slot: Slot, key: &Key, from_low: bool) -> Match {
+        let entry = self.entry(slot);
+        match self.rewrite(slot) {
+            Some(rewrite) if entry.key != *key => {
+                let (_, client_is_low) = self.alias(entry, rewrite);
+                Match::Alias(if from_low == client_is_low { Direction::Forward } else { Direction::Reply })
+            }
+            _ => Match::Key(entry.direction(from_low)),
+        }
+    }
+
+    /// What becomes of the addresses of a packet of an entry with a rewrite.
+    pub(crate) fn rewritten(&self, slot: Slot, direction: Direction) -> Option<Rewritten> {
+        let rewrite = self.rewrite(slot)?;
+        Some(rewrite.translations(self.entry(slot), direction))
+    }
+
+    /// Who talks to whom in truth, client and backend; none for an entry without a rewrite.
+    pub(crate) fn true_ends(&self, slot: Slot) -> Option<[(IpAddr, u16); 2]> {
+        let rewrite = self.rewrite(slot)?;
+        let [(source, _), backend] = self.entry(slot).endpoints(Direction::Forward);
+        Some([rewrite.client(source), backend])
+    }
+
+    /// What is written into an ICMP error about a packet of the entry; `matched` is how the quoted packet belongs to it, and `error` who
+    /// sends the error to whom. None for an entry without a rewrite, and where the quoted packet has just the addresses that its
+    /// sender knows.
+    pub(crate) fn translated_error(&self, slot: Slot, matched: Match, error: &Flow) -> Option<Translated> {
+        let rewritten = |direction| self.rewritten(slot, direction);
+        let (quoted, sender) = match matched {
+            // To the client, about a packet that had gone on to the backend. The backend itself speaks in the VIP's name.
+            Match::Key(Direction::Forward) => {
+                let Rewritten { received, sent } = rewritten(Direction::Forward)?;
+                let sender = if error.src == sent.dst { received.dst } else { error.src };
+                (Rewritten { received: sent, sent: received }, sender)
+            }
+            // To the backend, about an answer that had gone on to the client, who speaks in the name of his source.
+            Match::Alias(Direction::Reply) => {
+                let Rewritten { received, sent } = rewritten(Direction::Reply)?;
+                let sender = if error.src == sent.dst { received.dst } else { error.src };
+                (Rewritten { received: sent, sent: received }, sender)
+            }
+            Match::Key(Direction::Reply) | Match::Alias(Direction::Forward) => return None,
+        };
+        Some(Translated::Error { received: (error.src, error.dst), sent: (sender, quoted.sent.src), quoted })
+    }
+
+    /// An entry that is over, or was refused, gives way to a new connection of the same client.
+    pub(crate) fn replace(&mut self, slot: Slot) {
+        self.counts.replaced += u64::from(self.entry(slot).refused().is_none());
+        self.remove(slot);
+    }
+
+    /// The backend of the session was found to answer by Services of this epoch.
+    pub(crate) fn set_serving(&mut self, slot: Slot, epoch: u32) {
+        self.rewrites.records_mut()[slot as usize].checked = epoch;
+    }
+
+    /// Whether Services of this epoch have still to say whether the backend answers. TCP and SCTP end by themselves.
+    pub(crate) fn may_be_stale(&self, slot: Slot, epoch: u32) -> bool {
+        let protocol = self.entry(slot).key.protocol();
+        protocol == protocol::UDP && self.rewrite(slot).is_some_and(|rewrite| rewrite.checked != epoch)
+    }
+
+    /// [`SessionTable::hit`] for an entry with a rewrite.
+    pub(crate) fn hit_translated(
+        &mut self,
+        guess: Slot,
+        packet: &PlainHit<'_>,
+        services: u32,
+        now: Moment,
+    ) -> Option<(Hit, Rewritten)> {
+        let entry = *self.entries().get(guess as usize)?;
+        if !entry.is_translated() {
+            return None;
+        }
+        let rewrite = self.rewrites.records()[guess as usize];
+        let direction = if entry.key == *packet.key {
+            Some(entry.direction(packet.from_low)).filter(|direction| *direction == Direction::Reply)?
+        } else {
+            let is_current = packet.key.protocol() != protocol::UDP || rewrite.checked == services;
+            let is_forward = self.alias(&entry, &rewrite) == (*packet.key, packet.from_low);
+            Some(Direction::Forward).filter(|_| is_forward && is_current)?
+        };
+        let class = entry.class_index();
+        let (comes_in, leaves) = entry.ports(direction);
+        let is_good = entry.is_session_of(packet.epoch)
+            && entry.is_plain(direction)
+            && comes_in == packet.in_port
+            && now.time < entry.seen_at.saturating_add(self.timeouts[class])
+            && !packet.flags.is_control();
+        if !is_good {
+            return None;
+        }
+        let past = entry.seen_at ^ now.time;
+        let hit = Hit { leaves, origin: entry.origin, is_due: past >> self.looks[class] != 0 };
+        self.entry_mut(guess).seen_at = now.time;
+        if hit.is_due {
+            self.requeue_if(past, guess, now);
+        }
+        Some((hit, rewrite.translations(&entry, direction)))
+    }
+
+    /// Whether the key is the entry's alias.
+    #[inline]
+    pub(super) fn has_alias(&self, slot: Slot, key: &Key) -> bool {
+        let entry = self.entry(slot);
+        entry.is_translated() && self.alias(entry, &self.rewrites.records()[slot as usize]).0 == *key
+    }
+
+    fn alias(&self, entry: &Entry, rewrite: &Rewrite) -> (Key, bool) {
+        let [(like, _), _] = entry.key.endpoints(true);
+        rewrite.alias(like, entry.key.protocol())
+    }
+
+    /// Writes an entry's rewrite and puts its alias into the index. False when that has no place for it.
+    pub(super) fn add_alias(&mut self, slot: Slot, entry: &Entry, rewrite: &Rewrite) -> bool {
+        let (alias, _) = self.alias(entry, rewrite);
+        let is_ready = self.growth.as_mut().is_none_or(|growth| growth.reach_rewrite(slot));
+        let is_told = |(steering, own): &(Arc<Steering>, usize)| steering.insert(&alias, *own);
+        let is_known = is_ready && self.steering.as_ref().is_none_or(is_told);
+        let is_in = is_known && self.index.insert(self.hasher.hash(&alias), slot);
+        if is_known && !is_in {
+            self.forget_alias(&alias);
+        }
+        if is_in {
+            self.rewrites.records_mut()[slot as usize] = *rewrite;
+            self.aliases += 1;
+        }
+        is_in
+    }
+
+    pub(super) fn remove_alias(&mut self, slot: Slot) {
+        let (alias, _) = self.alias(self.entry(slot), &self.rewrites.records()[slot as usize]);
+        self.index.remove(self.hasher.hash(&alias), slot);
+        self.forget_alias(&alias);
+        self.aliases -= 1;
+    }
+
+    /// Other workers do not look for it here any more.
+    fn forget_alias(&self, alias: &Key) {
+        if let Some((steering, own)) = &self.steering {
+            steering.remove(alias, *own);
+        }
+    }
+
+    /// Whether a new connection may have this key: there is no session with it, or one that is over. What was refused is
+    /// no session.
+    pub(crate) fn is_available(&self, hash: u64, key: &Key, now: u64) -> bool {
+        self.lookup(hash, key).is_none_or(|slot| {
+            let entry = self.entry(slot);
+            entry.class() == Class::Refused || entry.is_closed() || self.is_expired(slot, now)
+        })
+    }
+
+    /// Ends, of so many places from this one on, the sessions that `is_over` says are, and says where to go on. Sessions that a policy
+    /// has cut are looked at too.
+    pub(crate) fn review(
+        &mut self,
+        from: Slot,
+        count: Slot,
+        is_over: impl Fn(&Entry, Option<&Rewrite>) -> bool,
+    ) -> Option<Slot> {
+        let end = from.saturating_add(count).min(self.fresh);
+        for slot in from..end {
+            let entry = self.entry(slot);
+            if !entry.is_free() && is_over(entry, self.rewrite(slot)) {
+                self.counts.removed += u64::from(entry.refused().is_none());
+                self.remove(slot);
+            }
+        }
+        (end < self.fresh).then_some(end)
+    }
+}

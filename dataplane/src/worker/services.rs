@@ -1,0 +1,187 @@
+//! Connections to Services' addresses: the backend that one is given, and the source that the backend sees.
+//!
+//! The order is: the packet's sender is who he says he is; the Service's own limits; a backend; policy on the true client and the
+//! backend; then the rewrite. So no rule knows a virtual address, and the tables are the same as without Services. What a Service
+//! refuses is not remembered: the next packet may find an endpoint.
+
+use bulkhead_classifier::protocol;
+
+use super::column::Burst;
+use super::{Team, Worker};
+use crate::packet::{Ip, Ports, Transport};
+use crate::service::{Answer, Backend, Client, Eligible, Vip};
+use crate::session::{Direction, Key, Match, NewSession, Rewrite, Slot};
+use crate::{DropReason, Flow, Services, Snapshot};
+
+/// How many source ports are tried before a connection is refused for want of one: with 98 of 100 in use one of them is free seven
+/// times in eight, and a hundred lookups take some microseconds.
+const TRIES: u16 = 100;
+
+/// Ports that a source is given where the client's own is taken: none that a service listens at (RFC 6335 §6).
+const FIRST_SOURCE_PORT: u16 = 1024;
+
+/// Places of the session table that are looked at with each burst after Services have changed: some ten microseconds.
+const REVIEWED: Slot = 512;
+
+/// What a new connection is.
+pub(super) enum Opening {
+    /// None to a Service's address.
+    Direct,
+    /// One to a Service's address: who talks to whom in truth, and the session that it asks for.
+    Service(Flow, NewSession),
+    /// One whose session belongs to this worker, from 0.
+    Elsewhere(usize),
+}
+
+impl Worker {
+    /// The session or refusal with this key. A UDP session whose backend does not answer any more ends here.
+    pub(super) fn find_current(&mut self, burst: &Burst<'_>, hash: u64, key: &Key) -> Option<Slot> {
+        let slot = self.sessions.find(hash, key, self.now.time)?;
+        if let Some(services) = burst.snapshot.services()
+            && self.sessions.may_be_stale(slot, burst.services)
+        {
+            let ends = self.sessions.true_ends(slot).zip(self.sessions.rewrite(slot));
+            let is_over = ends.is_some_and(|([(like, _), backend], rewrite)| {
+                !is_serving(services, rewrite.vip(like), key.protocol(), backend)
+            });
+            if is_over {
+                self.sessions.replace(slot);
+                return None;
+            }
+            self.sessions.set_serving(slot, burst.services);
+        }
+        Some(slot)
+    }
+
+    /// Which way a packet goes that has a session's key or alias. None for one that is no packet of it and may start its own.
+    ///
+    /// # Errors
+    /// When it is no packet of it and cannot have its own.
+    pub(super) fn direction_of(
+        &self,
+        slot: Slot,
+        matched: Match,
+        transport: &Transport,
+    ) -> Result<Option<Direction>, DropReason> {
+        let entry = self.sessions.entry(slot);
+        match matched {
+            Match::Key(Direction::Forward) if entry.is_translated() => {
+                let is_free = entry.refused().is_some() || (entry.is_closed() && transport.opens());
+                if is_free { Ok(None) } else { Err(DropReason::SessionClash) }
+            }
+            // Nobody answers in the name of a virtual address but the vswitch.
+            Match::Alias(Direction::Reply) => Err(DropReason::ReplyWithoutSession),
+            Match::Key(direction) | Match::Alias(direction) => Ok(Some(direction)),
+        }
+    }
+
+    /// What becomes of a new connection, which may be one to a Service's address.
+    pub(super) fn open_service(
+        &mut self,
+        burst: &mut Burst<'_>,
+        ip: &Ip,
+        new: NewSession,
+    ) -> Result<Opening, DropReason> {
+        let snapshot = burst.snapshot;
+        let Some(services) = snapshot.services().filter(|services| !services.is_empty()) else {
+            return Ok(Opening::Direct);
+        };
+        let flow = &ip.flow;
+        let client = Client::new(snapshot, services, new.in_kind, flow.src);
+        let eligible = match services.answer(&client, flow, has_ports(ip)) {
+            Answer::NotOurs => return Ok(Opening::Direct),
+            Answer::Drop(reason) => return Err(reason),
+            Answer::Choose(eligible) => eligible,
+        };
+        self.check_start(&ip.transport)?;
+        let backend = self.choose(services, &eligible, flow);
+        let forward = Flow { dst: backend.socket.ip(), dport: backend.socket.port(), ..*flow };
+        let rewrites_source = eligible.rewrites_all || client.needs_rewrite(flow.dst, &backend);
+        let source = match rewrites_source {
+            true => services.source_for(flow.src).ok_or(DropReason::SourcePortsExhausted)?,
+            false => flow.src,
+        };
+        if let Some(Team { affinity, id, workers }) = &self.team {
+            // The backend's answers come to this one.
+            let owner = affinity.worker_of_pair(source, forward.dst, *workers);
+            if owner != *id {
+                return Ok(Opening::Elsewhere(owner));
+            }
+        }
+        let rewrite = Rewrite::new((flow.src, flow.sport), (flow.dst, flow.dport), burst.services);
+        for tried in 0..TRIES {
+            let sport = source_port(flow.sport, new.wire_hash, tried);
+            let ports = Ports::Pair(sport, forward.dport);
+            let (key, from_low) = Key::of(source, forward.dst, flow.protocol, ports);
+            let hash = self.sessions.hash(&key);
+            if self.pending.may_hold(hash) {
+                self.settle_pending(burst);
+            }
+            if self.sessions.is_available(hash, &key, self.now.time) {
+                let new = NewSession { key, hash, from_low, rewrite: Some(rewrite), ..new };
+                return Ok(Opening::Service(forward, new));
+            }
+        }
+        Err(DropReason::SourcePortsExhausted)
+    }
+
+    /// The backend for a new connection: the client's last one where the Service wants that and it is still eligible.
+    fn choose(&self, services: &Services, eligible: &Eligible<'_>, flow: &Flow) -> Backend {
+        let Some(timeout) = eligible.port.affinity else { return eligible.choose(services, flow) };
+        let seconds = self.now.time / 1_000_000_000;
+        let last = self.clients.last(flow.src, eligible.number, seconds, timeout);
+        let kept = last.and_then(|last| eligible.find(|backend| last.is(&backend.socket)));
+        let backend = kept.unwrap_or_else(|| eligible.choose(services, flow));
+        self.clients.remember(flow.src, eligible.number, &backend.socket, seconds);
+        backend
+    }
+
+    /// After a change of Services: UDP sessions whose backend does not answer any more end, and so does, but for connections, what was
+    /// begun or refused before its destination was a Service's. Some places with each burst.
+    pub(super) fn review_sessions(&mut self, snapshot: &Snapshot) {
+        let (Some(from), Some(services)) = (self.review_from, snapshot.services()) else { return };
+        let is_over = |entry: &crate::session::Entry, rewrite: Option<&Rewrite>| {
+            let protocol = entry.key().protocol();
+            let [(source, _), backend] = entry.endpoints(Direction::Forward);
+            match rewrite {
+                Some(rewrite) => {
+                    protocol == protocol::UDP && !is_serving(services, rewrite.vip(source), protocol, backend)
+                }
+                None => {
+                    let vip = Vip { address: backend.0, protocol, port: backend.1 };
+                    let may_end = protocol == protocol::UDP || entry.refused().is_some();
+                    may_end && services.vip(&vip).is_some()
+                }
+            }
+        };
+        self.review_from = self.sessions.review(from, REVIEWED, is_over);
+    }
+}
+
+/// Whether the backend of a virtual address still answers. Where that is none any more, no backend of it does.
+fn is_serving(
+    services: &Services,
+    vip: (std::net::IpAddr, u16),
+    protocol: u8,
+    backend: (std::net::IpAddr, u16),
+) -> bool {
+    let vip = Vip { address: vip.0, protocol, port: vip.1 };
+    services.vip(&vip).is_some_and(|(_, port)| port.is_serving(&backend.into()))
+}
+
+/// Whether the packet's protocol is one that Services know.
+fn has_ports(ip: &Ip) -> bool {
+    matches!(ip.flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
+        && matches!(ip.transport.ports(&ip.flow), Ports::Pair(..))
+}
+
+/// The client's own port first, then others, in an order that nobody outside can know.
+fn source_port(own: u16, secret: u64, tried: u16) -> u16 {
+    let Some(turn) = tried.checked_sub(1) else { return own };
+    let range = u32::from(u16::MAX - FIRST_SOURCE_PORT) + 1;
+    // The range is a multiple of powers of two, three and seven only: an odd step visits a hundred different ports at least.
+    #[expect(clippy::cast_possible_truncation, reason = "some bits of the hash are wanted")]
+    let (start, step) = (secret as u32 % range, (secret >> 32) as u32 % (range / 128) * 2 + 1);
+    let offset = (start + u32::from(turn) * step) % range;
+    FIRST_SOURCE_PORT + u16::try_from(offset).expect("less than the range of ports")
+}

@@ -46,6 +46,7 @@ mod report;
 mod resolve;
 pub mod rewrite;
 mod side;
+mod translate;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,6 +54,7 @@ use std::sync::Arc;
 pub use icmp::ERROR_MAX;
 pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
+pub use translate::translate;
 
 use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::{DropReason, PortId, PortKind, Snapshot, Verdict};

@@ -1,7 +1,10 @@
-//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built here and for those that
-//! would change a session.
+//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built here, for those that would
+//! change a session, and for those whose addresses and ports are translated.
 
 use std::net::IpAddr;
+
+/// Castagnoli's polynomial 0x1EDC6F41, reflected: the highest bit is the coefficient of x^0.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// The ones' complement sum of 16-bit words over all parts, complemented. Each part but the last has an even length.
 pub(crate) fn internet(parts: &[&[u8]]) -> u16 {
@@ -10,6 +13,7 @@ pub(crate) fn internet(parts: &[&[u8]]) -> u16 {
 
 /// The sum of 16-bit words, not folded yet; a last odd byte is the upper half of a word. Four bytes at a time: their upper
 /// halves fold down in the end (RFC 1071 §2).
+#[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (quads, rest) = bytes.as_chunks::<4>();
     let quads: u64 = quads.iter().map(|&quad| u64::from(u32::from_be_bytes(quad))).sum();
@@ -25,6 +29,22 @@ pub(crate) const fn fold(mut sum: u64) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
+}
+
+/// By how much the sum over some bytes changes when `old` among them becomes `new`: ~m + m' of RFC 1624, not folded yet. Both
+/// have the same length and begin at an even place. Changes of several places add up.
+#[inline]
+pub(crate) fn change(old: &[u8], new: &[u8]) -> u64 {
+    // 0xffff_ffff is a multiple of 0xffff, so it does not count; with one for each four bytes, nothing is below zero.
+    let ones = old.len().div_ceil(4) as u64 * u64::from(u32::MAX);
+    sum(new) + ones - sum(old)
+}
+
+/// The checksum when what it is over has [changed](change): equation 3 of RFC 1624, HC' = ~(~HC + ~m + m'). A wrong one
+/// stays wrong.
+#[inline]
+pub(crate) fn updated(checksum: u16, change: u64) -> u16 {
+    !fold(u64::from(!checksum) + change)
 }
 
 /// The checksum over pseudo-header and segment (RFC 9293 §3.1, RFC 8200 §8.1). 0 for a segment that has its right checksum
@@ -48,14 +68,12 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
     /// What a byte does to the sum.
     const TABLE: [u32; 256] = {
-        /// Castagnoli's polynomial 0x1EDC6F41, reflected.
-        const POLYNOMIAL: u32 = 0x82f6_3b78;
         let mut table = [0; 256];
         let mut byte = 0u32;
         while byte < 256 {
             let (mut crc, mut bit) = (byte, 0);
             while bit < 8 {
-                crc = if crc & 1 == 1 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
+                crc = times_x(crc);
                 bit += 1;
             }
             table[byte as usize] = crc;
@@ -67,8 +85,43 @@ pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
     !bytes.fold(u32::MAX, |crc, &byte| crc >> 8 ^ TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)])
 }
 
+/// By which bits the CRC-32C of some bytes changes when four of them do. `difference` is the old four exclusive-or the new
+/// ones, `len` how many bytes there are from the first of the four on. None of the bytes is needed: the CRC is linear.
+pub(crate) fn crc32c_change(difference: [u8; 4], len: usize) -> u32 {
+    // The difference times x^(8 len), by squaring.
+    let (mut change, mut power, mut left) = (u32::from_le_bytes(difference), 1 << (31 - 8), len);
+    while left > 0 {
+        if left % 2 == 1 {
+            change = multiply(change, power);
+        }
+        power = multiply(power, power);
+        left /= 2;
+    }
+    change
+}
+
+/// The product of two polynomials modulo [`POLYNOMIAL`].
+const fn multiply(mut one: u32, mut other: u32) -> u32 {
+    let mut product = 0;
+    while one != 0 {
+        // From x^0 on, which is the highest bit.
+        if one >> 31 == 1 {
+            product ^= other;
+        }
+        one <<= 1;
+        other = times_x(other);
+    }
+    product
+}
+
+const fn times_x(polynomial: u32) -> u32 {
+    if polynomial & 1 == 1 { polynomial >> 1 ^ POLYNOMIAL } else { polynomial >> 1 }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -82,5 +135,37 @@ mod tests {
     #[test]
     fn crc32c_of_the_check_string() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    proptest! {
+        #[test]
+        fn rfc_1624_a_changed_checksum_is_as_far_from_the_right_one_as_it_was(
+            bytes in proptest::collection::vec(any::<u8>(), 8..60), at in 0usize..4, new in any::<[u8; 8]>(), len in 0usize..=4,
+            found in any::<u16>(),
+        ) {
+            let mut bytes = bytes;
+            let part = at * 2..(at + len).min(4) * 2;
+            let new = &new[part.clone()];
+            let change = change(&bytes[part.clone()], new);
+            let right = internet(&[&bytes]);
+            bytes[part].copy_from_slice(new);
+            // As ones' complement sums, in which 0xffff is 0.
+            let distance = |one: u16, other: u16| (u32::from(one) + u32::from(!other)) % 0xffff;
+            prop_assert_eq!(distance(updated(found, change), internet(&[&bytes])), distance(found, right));
+            prop_assert_eq!(distance(updated(right, change), internet(&[&bytes])), 0);
+        }
+
+        #[test]
+        fn a_changed_crc_is_the_one_that_is_computed_anew(
+            bytes in proptest::collection::vec(any::<u8>(), 4..2000), at in 0usize..2000, new in any::<[u8; 4]>(),
+        ) {
+            let mut bytes = bytes;
+            let at = at % (bytes.len() - 3);
+            let before = crc32c(&bytes);
+            let old = u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+            bytes[at..at + 4].copy_from_slice(&new);
+            let difference = (old ^ u32::from_be_bytes(new)).to_be_bytes();
+            prop_assert_eq!(before ^ crc32c_change(difference, bytes.len() - at), crc32c(&bytes));
+        }
     }
 }

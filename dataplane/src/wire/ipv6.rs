@@ -1,4 +1,4 @@
-//! IPv6 (RFC 8200), without extension headers, and the addresses that are made of others.
+//! IPv6 (RFC 8200), the way past its extension headers, and the addresses that are made of others.
 
 use std::net::Ipv6Addr;
 
@@ -23,6 +23,28 @@ pub(crate) mod field {
     pub(crate) const HOP_LIMIT: usize = 7;
     pub(crate) const SOURCE: Range<usize> = 8..24;
     pub(crate) const DESTINATION: Range<usize> = 24..40;
+}
+
+/// Next header values of extension headers. Source: IANA "IPv6 Extension Header Types".
+pub mod extension {
+    /// Options that every router reads.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// Nodes on the way.
+    pub const ROUTING: u8 = 43;
+    /// The packet is a fragment.
+    pub const FRAGMENT: u8 = 44;
+    /// A signature (RFC 4302).
+    pub const AUTHENTICATION: u8 = 51;
+    /// Options that the destination reads.
+    pub const DESTINATION: u8 = 60;
+}
+
+/// Bits of the word in a fragment header that has the fragment's place.
+pub mod fragment {
+    /// It is not the last fragment.
+    pub const MORE_FRAGMENTS: u16 = 1;
+    /// Its place in the datagram, in bytes.
+    pub const OFFSET: u16 = 0xfff8;
 }
 
 /// The link-local address that goes with a MAC address (RFC 4291 appendix A).
@@ -106,6 +128,55 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 }
 
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// What is behind the extension headers. None when these are not all there, when there are two fragment headers, and when
+    /// a routing header has nodes left: then the packet's destination is not where it ends.
+    pub fn upper_layer(&self) -> Option<UpperLayer> {
+        let bytes = self.0.as_ref();
+        let mut found = UpperLayer { protocol: self.next_header(), at: HEADER_LEN, fragment_word: None };
+        loop {
+            let len = match (found.protocol, bytes.get(found.at..)?) {
+                // In units of eight bytes, the first not counted.
+                (extension::HOP_BY_HOP | extension::DESTINATION, &[_, len, ..]) => (usize::from(len) + 1) * 8,
+                (extension::ROUTING, &[_, len, _, 0, ..]) => (usize::from(len) + 1) * 8,
+                // In units of four bytes, the first two not counted.
+                (extension::AUTHENTICATION, &[_, len, ..]) => (usize::from(len) + 2) * 4,
+                (extension::FRAGMENT, &[_, _, high, low, ..]) if found.fragment_word.is_none() => {
+                    found.fragment_word = Some(u16::from_be_bytes([high, low]));
+                    8
+                }
+                (
+                    extension::HOP_BY_HOP
+                    | extension::DESTINATION
+                    | extension::ROUTING
+                    | extension::AUTHENTICATION
+                    | extension::FRAGMENT,
+                    _,
+                ) => return None,
+                _ => return Some(found),
+            };
+            found.protocol = bytes[found.at];
+            found.at += len;
+            if found.fragment_word.is_some_and(|word| word & fragment::OFFSET != 0) {
+                // What follows is the middle of something, not a header.
+                return (found.at <= bytes.len()).then_some(found);
+            }
+        }
+    }
+}
+
+/// What the extension headers of a packet lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpperLayer {
+    /// The first header that is no extension header, see [`super::protocol`].
+    pub protocol: u8,
+    /// Where it begins, in bytes from the start of the packet; of a fragment but the first, where its part of the datagram
+    /// does.
+    pub at: usize,
+    /// Which part of a datagram the packet is, see [`fragment`]; none without a fragment header.
+    pub fragment_word: Option<u16>,
+}
+
 /// A header; traffic class and flow label are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
@@ -174,5 +245,66 @@ mod tests {
         let group = solicited_node("fd00::12:3456".parse().unwrap());
         assert_eq!(group.to_string(), "ff02::1:ff12:3456");
         assert_eq!(group_mac(group), [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]);
+    }
+
+    /// Extension headers of 8 bytes, of these types, and eight bytes of what follows them.
+    fn behind(types: &[u8], next_header: u8) -> Vec<u8> {
+        let mut payload = vec![];
+        for following in types.iter().skip(1).chain([&next_header]) {
+            payload.extend([*following, 0, 0, 0, 0, 0, 0, 9]);
+        }
+        payload.extend([7; 8]);
+        let first = types.first().copied().unwrap_or(next_header);
+        let (source, destination) = (ALL_NODES, ALL_NODES);
+        let repr = Repr { source, destination, next_header: first, hop_limit: 1, payload_len: payload.len() };
+        let mut bytes = vec![0; HEADER_LEN + payload.len()];
+        repr.emit(&mut bytes).copy_from_slice(&payload);
+        bytes
+    }
+
+    fn upper_layer(bytes: &[u8]) -> Option<UpperLayer> {
+        Packet::new_checked(bytes).unwrap().upper_layer()
+    }
+
+    #[test]
+    fn what_extension_headers_lead_to_is_found_unless_they_are_cut_short() {
+        for types in [&[][..], &[0], &[60, 43, 60], &[0, 43, 44, 60]] {
+            let bytes = behind(types, 17);
+            let at = HEADER_LEN + types.len() * 8;
+            let fragment_word = types.contains(&44).then_some(0);
+            assert_eq!(upper_layer(&bytes), Some(UpperLayer { protocol: 17, at, fragment_word }), "{types:?}");
+            for len in HEADER_LEN..at {
+                assert_eq!(upper_layer(&bytes[..len]), None, "{len}");
+            }
+            assert_eq!(
+                upper_layer(&bytes[..at]).map(|found| found.at),
+                Some(at),
+                "of the header itself nothing is read"
+            );
+        }
+        // Sixteen bytes, by two ways to count.
+        for (kind, len) in [(extension::AUTHENTICATION, 2), (extension::DESTINATION, 1)] {
+            let mut bytes = behind(&[kind, 59], 59);
+            (bytes[HEADER_LEN], bytes[HEADER_LEN + 1]) = (6, len);
+            let found = UpperLayer { protocol: 6, at: HEADER_LEN + 16, fragment_word: None };
+            assert_eq!(upper_layer(&bytes), Some(found), "{kind}");
+        }
+    }
+
+    #[test]
+    fn behind_a_later_fragments_header_nothing_is_read() {
+        let mut bytes = behind(&[44], extension::DESTINATION);
+        (bytes[HEADER_LEN + 2], bytes[HEADER_LEN + 3]) = (0x12, 0x39);
+        let found = UpperLayer { protocol: extension::DESTINATION, at: HEADER_LEN + 8, fragment_word: Some(0x1239) };
+        assert_eq!(upper_layer(&bytes), Some(found));
+        assert_eq!(upper_layer(&bytes[..HEADER_LEN + 7]), None);
+    }
+
+    #[test]
+    fn two_fragment_headers_and_a_route_with_nodes_left_lead_nowhere() {
+        assert_eq!(upper_layer(&behind(&[44, 44], 17)), None);
+        let mut bytes = behind(&[43], 17);
+        bytes[HEADER_LEN + 3] = 1;
+        assert_eq!(upper_layer(&bytes), None);
     }
 }

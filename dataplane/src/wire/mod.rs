@@ -54,7 +54,7 @@ pub enum WireError {
 }
 
 /// Two bytes of a header. The caller has checked that they are there.
-fn word(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
@@ -64,7 +64,7 @@ fn double_word(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Writes two bytes of a header. The caller has checked that they are there.
-fn set_word(bytes: &mut [u8], at: usize, value: u16) {
+pub(crate) fn set_word(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 

@@ -1,0 +1,345 @@
+//! Translation: other addresses and ports for a packet on its way to a Service, and back.
+//!
+//! Plain functions on bytes, as in [`rewrite`](super::rewrite). Which addresses and ports is the engine's to say.
+//!
+//! ```text
+//!               address   checksum of the header   ports   checksum of the transport
+//!   TCP, UDP       x          x (IPv4)               x     x: pseudo-header and ports
+//!   SCTP           x          x (IPv4)               x     x: ports
+//!   ICMPv6         x                                       x: pseudo-header
+//!   others         x          x (IPv4)
+//! ```
+//!
+//! Of a datagram in fragments the first has the transport header; the others get new addresses only.
+//!
+//! **Invariant.** A checksum is as wrong afterwards as it was before: it is updated by what changes (RFC 1624) and never
+//! computed anew, because only its receiver may find that a packet was damaged. A function that answers false has changed
+//! nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bulkhead_classifier::protocol;
+
+use super::fields;
+use crate::io::Translation;
+use crate::wire::ethernet::{self, ethertype};
+use crate::wire::{checksum, icmpv6, ipv4, ipv6, set_word, tcp, udp, word};
+
+/// Where the IP header begins.
+const IP: usize = ethernet::HEADER_LEN;
+/// Both ports, the source first, as TCP, UDP and SCTP begin with them.
+const PORTS_LEN: usize = 4;
+
+/// SCTP (RFC 9260 §3.1).
+mod sctp {
+    /// Ports, verification tag, checksum.
+    pub(super) const HEADER_LEN: usize = 12;
+    pub(super) const CHECKSUM: usize = 8;
+}
+
+/// Writes other addresses and ports into a packet and updates its checksums. Protocols without ports get other addresses,
+/// echoes of ICMP too. False, and nothing changed, when the addresses are not of the packet's family, when the headers are
+/// not all there or contradict each other, and for other ports of SCTP in a fragment: what its checksum changes by depends on
+/// the length of the whole, which no fragment tells.
+///
+/// `frame` is the packet's first part, beginning with the Ethernet header. `wire_len` is the length of the whole in bytes,
+/// Ethernet header included.
+#[inline]
+pub fn translate(frame: &mut [u8], wire_len: usize, to: &Translation) -> bool {
+    let ports = ports_of(to);
+    let is_done = match (to.src, to.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => translate_plain_v4(frame, wire_len, &join_v4(src, dst), ports),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => translate_plain_v6(frame, wire_len, &join_v6(src, dst), ports),
+        _ => return false,
+    };
+    is_done || translate_any(frame, wire_len, to)
+}
+
+/// The common case over IPv4: no options, TCP or UDP. False, and nothing changed, for all others.
+#[inline]
+fn translate_plain_v4(frame: &mut [u8], wire_len: usize, addresses: &[u8; 8], ports: [u8; PORTS_LEN]) -> bool {
+    let wire_len = wire_len.max(frame.len());
+    let Some((head, payload)) = frame.split_first_chunk_mut::<{ IP + ipv4::MIN_HEADER_LEN }>() else { return false };
+    let total_len = usize::from(word(head, IP + ipv4::field::TOTAL_LEN));
+    let is_plain = word(head, ethernet::field::ETHERTYPE) == ethertype::IPV4
+        && head[IP + ipv4::field::VERSION_LEN] == 0x45
+        && word(head, IP + ipv4::field::FRAGMENT) & ipv4::fragment::OFFSET == 0
+        && IP + total_len <= wire_len;
+    let Some(payload_len) = total_len.checked_sub(ipv4::MIN_HEADER_LEN).filter(|_| is_plain) else { return false };
+    let Some(transport) = Ported::new(head[IP + ipv4::field::PROTOCOL], payload, payload_len) else { return false };
+    let change = replace(head, IP + ipv4::field::SOURCE.start, addresses);
+    let sum = checksum::updated(word(head, IP + ipv4::field::CHECKSUM), change);
+    set_word(head, IP + ipv4::field::CHECKSUM, sum);
+    transport.translate(ports, change);
+    true
+}
+
+/// The common case over IPv6: no extension headers, TCP or UDP. False, and nothing changed, for all others.
+#[inline]
+fn translate_plain_v6(frame: &mut [u8], wire_len: usize, addresses: &[u8; 32], ports: [u8; PORTS_LEN]) -> bool {
+    let wire_len = wire_len.max(frame.len());
+    let Some((head, payload)) = frame.split_first_chunk_mut::<{ IP + ipv6::HEADER_LEN }>() else { return false };
+    let payload_len = usize::from(word(head, IP + ipv6::field::PAYLOAD_LEN));
+    let is_plain = word(head, ethernet::field::ETHERTYPE) == ethertype::IPV6
+        && head[IP + ipv6::field::VERSION] >> 4 == 6
+        && IP + ipv6::HEADER_LEN + payload_len <= wire_len;
+    if !is_plain {
+        return false;
+    }
+    let Some(transport) = Ported::new(head[IP + ipv6::field::NEXT_HEADER], payload, payload_len) else { return false };
+    let change = replace(head, IP + ipv6::field::SOURCE.start, addresses);
+    transport.translate(ports, change);
+    true
+}
+
+/// What a translation changes of a TCP or UDP header.
+struct Ported<'a> {
+    ports: &'a mut [u8; PORTS_LEN],
+    checksum: &'a mut [u8; 2],
+    protocol: u8,
+}
+
+impl<'a> Ported<'a> {
+    /// None for other protocols, and when the header is not all there. `len` is the payload's length as the IP header says
+    /// it.
+    #[inline]
+    fn new(protocol: u8, payload: &'a mut [u8], len: usize) -> Option<Self> {
+        let (header_len, checksum) = match protocol {
+            protocol::TCP => (tcp::MIN_HEADER_LEN, tcp::field::CHECKSUM),
+            protocol::UDP => (udp::HEADER_LEN, udp::field::CHECKSUM),
+            _ => return None,
+        };
+        let header = payload.get_mut(..header_len).filter(|_| header_len <= len)?;
+        let (ports, rest) = header.split_first_chunk_mut()?;
+        let checksum = rest.get_mut(checksum - PORTS_LEN..)?.first_chunk_mut()?;
+        Some(Self { ports, checksum, protocol })
+    }
+
+    /// `change` is what the addresses change a checksum by.
+    #[inline]
+    fn translate(self, ports: [u8; PORTS_LEN], change: u64) {
+        let change = change + checksum::change(self.ports, &ports);
+        *self.ports = ports;
+        *self.checksum = updated(self.protocol, u16::from_be_bytes(*self.checksum), change).to_be_bytes();
+    }
+}
+
+/// The checksum of a transport header when what it is over has changed. UDP's 0 says that there is none, over IPv6 too (RFC
+/// 6935), so it stays, and one that becomes 0 is written as 0xffff (RFC 768).
+#[inline]
+fn updated(protocol: u8, checksum: u16, change: u64) -> u16 {
+    match checksum::updated(checksum, change) {
+        _ if protocol == protocol::UDP && checksum == 0 => 0,
+        0 if protocol == protocol::UDP => u16::MAX,
+        updated => updated,
+    }
+}
+
+/// [`translate`] for everything but the common cases.
+#[cold]
+#[inline(never)]
+fn translate_any(frame: &mut [u8], wire_len: usize, to: &Translation) -> bool {
+    let (Some(addresses), Some(packet)) = (Addresses::new(to.src, to.dst), packet_of(frame, wire_len, to.src)) else {
+        return false;
+    };
+    let ports = ports_of(to);
+    let Some(layout) = Layout::of(packet, to.src).filter(|layout| layout.is_complete(packet, ports)) else {
+        return false;
+    };
+    layout.translate(packet, &addresses, ports);
+    true
+}
+
+/// The IP packet in a frame, as far as it is there and without padding, if it is of the address's family and no longer than
+/// the frame.
+fn packet_of(frame: &mut [u8], wire_len: usize, family: IpAddr) -> Option<&mut [u8]> {
+    let room = wire_len.max(frame.len()).checked_sub(IP)?;
+    let ethertype = fields::ethertype_of(frame)?;
+    let packet = frame.get_mut(IP..)?;
+    let total_len = match family {
+        IpAddr::V4(_) if ethertype == ethertype::IPV4 => ipv4::Packet::new_checked(&*packet).ok()?.total_len(),
+        IpAddr::V6(_) if ethertype == ethertype::IPV6 => ipv6::Packet::new_checked(&*packet).ok()?.total_len(),
+        _ => return None,
+    };
+    let seen = packet.len().min(total_len);
+    packet.get_mut(..seen).filter(|_| total_len <= room)
+}
+
+/// What a translation changes of a transport header.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Bytes that have to be there.
+    len: usize,
+    /// Whether it begins with ports.
+    has_ports: bool,
+    /// Where it has a checksum that changes.
+    checksum: Option<usize>,
+}
+
+impl Shape {
+    const TCP: Self = Self { len: tcp::MIN_HEADER_LEN, has_ports: true, checksum: Some(tcp::field::CHECKSUM) };
+    const UDP: Self = Self { len: udp::HEADER_LEN, has_ports: true, checksum: Some(udp::field::CHECKSUM) };
+    const SCTP: Self = Self { len: sctp::HEADER_LEN, has_ports: true, checksum: Some(sctp::CHECKSUM) };
+    /// Type, code and checksum: not all messages have more.
+    const ICMPV6: Self = Self { len: 4, has_ports: false, checksum: Some(icmpv6::field::CHECKSUM) };
+    /// Nothing.
+    const OPAQUE: Self = Self { len: 0, has_ports: false, checksum: None };
+
+    const fn of(protocol: u8, is_v4: bool) -> Self {
+        match protocol {
+            protocol::TCP => Self::TCP,
+            protocol::UDP => Self::UDP,
+            protocol::SCTP => Self::SCTP,
+            protocol::ICMPV6 if !is_v4 => Self::ICMPV6,
+            _ => Self::OPAQUE,
+        }
+    }
+}
+
+/// Where a packet has what a translation changes.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    is_v4: bool,
+    protocol: u8,
+    /// Where the transport header begins, in bytes from the start of the packet.
+    transport: usize,
+    /// Bytes from there on, as the packet says itself. None in a fragment, which does not tell how long the whole is.
+    transport_len: Option<usize>,
+    shape: Shape,
+}
+
+impl Layout {
+    /// The layout of a packet of the address's family. None when the headers before the transport's are not all there or
+    /// contradict each other.
+    fn of(packet: &[u8], family: IpAddr) -> Option<Self> {
+        let (is_v4, protocol, transport, total_len, is_later, has_more) = match family {
+            IpAddr::V4(_) => {
+                use ipv4::fragment::{MORE_FRAGMENTS, OFFSET};
+                let header = ipv4::Packet::new_checked(packet).ok()?;
+                let word = header.fragment_word();
+                let (is_later, has_more) = (word & OFFSET != 0, word & MORE_FRAGMENTS != 0);
+                (true, header.protocol(), header.header_len(), header.total_len(), is_later, has_more)
+            }
+            IpAddr::V6(_) => {
+                use ipv6::fragment::{MORE_FRAGMENTS, OFFSET};
+                let header = ipv6::Packet::new_checked(packet).ok()?;
+                let upper = header.upper_layer()?;
+                let word = upper.fragment_word.unwrap_or_default();
+                let (is_later, has_more) = (word & OFFSET != 0, word & MORE_FRAGMENTS != 0);
+                (false, upper.protocol, upper.at, header.total_len(), is_later, has_more)
+            }
+        };
+        let transport_len = total_len.checked_sub(transport)?;
+        Some(Self {
+            is_v4,
+            protocol,
+            transport,
+            transport_len: Some(transport_len).filter(|_| !is_later && !has_more),
+            shape: if is_later { Shape::OPAQUE } else { Shape::of(protocol, is_v4) },
+        })
+    }
+
+    /// Whether all that changes is there, and is known.
+    fn is_complete(&self, packet: &[u8], ports: [u8; PORTS_LEN]) -> bool {
+        let header = packet.get(self.transport..).and_then(|rest| rest.get(..self.shape.len));
+        let needs_len =
+            |header: &[u8]| self.protocol == protocol::SCTP && self.shape.has_ports && !header.starts_with(&ports);
+        header.is_some_and(|header| self.transport_len.is_some() || !needs_len(header))
+    }
+
+    /// Writes addresses, ports and checksums, as far as there is room for them in `packet`. Returns what that
+    /// [changes](checksum::change) a checksum over the packet by.
+    fn translate(&self, packet: &mut [u8], addresses: &Addresses, ports: [u8; PORTS_LEN]) -> u64 {
+        let (at, octets) = addresses.in_header();
+        let mut covered = replace(packet, at, octets);
+        let mut change = covered;
+        if self.is_v4 {
+            let sum = checksum::updated(word(packet, ipv4::field::CHECKSUM), covered);
+            change += replace(packet, ipv4::field::CHECKSUM, &sum.to_be_bytes());
+        }
+        let header = packet.get_mut(self.transport..).unwrap_or_default();
+        let mut difference = [0; PORTS_LEN];
+        if let Some(&old) = header.first_chunk::<PORTS_LEN>().filter(|_| self.shape.has_ports) {
+            difference = (u32::from_be_bytes(old) ^ u32::from_be_bytes(ports)).to_be_bytes();
+            let ports_change = replace(header, 0, &ports);
+            (covered, change) = (covered + ports_change, change + ports_change);
+        }
+        let checksum = self.shape.checksum.and_then(|at| header.get_mut(at..)).unwrap_or_default();
+        change
+            + if self.protocol == protocol::SCTP {
+                self.update_crc(checksum, difference)
+            } else {
+                self.update_sum(checksum, covered)
+            }
+    }
+
+    /// Updates the checksum that `bytes` begins with, if it is all there. Returns what that changes others by.
+    fn update_sum(&self, bytes: &mut [u8], covered: u64) -> u64 {
+        let Some(&found) = bytes.first_chunk() else { return 0 };
+        let sum = updated(self.protocol, u16::from_be_bytes(found), covered);
+        replace(bytes, 0, &sum.to_be_bytes())
+    }
+
+    /// As [`Layout::update_sum`], for a CRC. `difference` is the old ports exclusive-or the new ones.
+    fn update_crc(&self, bytes: &mut [u8], difference: [u8; PORTS_LEN]) -> u64 {
+        let (Some(&found), Some(len)) = (bytes.first_chunk(), self.transport_len) else { return 0 };
+        let crc = u32::from_le_bytes(found) ^ checksum::crc32c_change(difference, len);
+        replace(bytes, 0, &crc.to_le_bytes())
+    }
+}
+
+/// Two addresses as they stand in a header, the source first.
+enum Addresses {
+    V4([u8; 8]),
+    V6([u8; 32]),
+}
+
+impl Addresses {
+    /// None when they are of two families.
+    fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4(join_v4(src, dst))),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Self::V6(join_v6(src, dst))),
+            _ => None,
+        }
+    }
+
+    /// Where they stand, and their bytes.
+    const fn in_header(&self) -> (usize, &[u8]) {
+        match self {
+            Self::V4(octets) => (ipv4::field::SOURCE.start, octets),
+            Self::V6(octets) => (ipv6::field::SOURCE.start, octets),
+        }
+    }
+}
+
+#[inline]
+fn join_v4(src: Ipv4Addr, dst: Ipv4Addr) -> [u8; 8] {
+    (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits())).to_be_bytes()
+}
+
+#[inline]
+fn join_v6(src: Ipv6Addr, dst: Ipv6Addr) -> [u8; 32] {
+    let mut octets = [0; 32];
+    octets[..16].copy_from_slice(&src.octets());
+    octets[16..].copy_from_slice(&dst.octets());
+    octets
+}
+
+/// The ports as a transport header begins with them.
+#[inline]
+fn ports_of(to: &Translation) -> [u8; PORTS_LEN] {
+    (u32::from(to.sport) << 16 | u32::from(to.dport)).to_be_bytes()
+}
+
+/// Writes `new` into `bytes` from `at` on. Returns what that [changes](checksum::change) a checksum over them by.
+#[inline]
+fn replace(bytes: &mut [u8], at: usize, new: &[u8]) -> u64 {
+    let old = &mut bytes[at..at + new.len()];
+    let change = checksum::change(old, new);
+    old.copy_from_slice(new);
+    change
+}
+
+#[cfg(test)]
+mod tests;

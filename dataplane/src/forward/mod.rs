@@ -54,7 +54,7 @@ use std::sync::Arc;
 pub use icmp::ERROR_MAX;
 pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
-pub use translate::translate;
+pub use translate::{translate, translate_error};
 
 use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::{DropReason, PortId, PortKind, Snapshot, Verdict};

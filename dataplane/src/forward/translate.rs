@@ -1,6 +1,7 @@
 //! Translation: other addresses and ports for a packet on its way to a Service, and back.
 //!
-//! Plain functions on bytes, as in [`rewrite`](super::rewrite). Which addresses and ports is the engine's to say.
+//! Plain functions on bytes, as in [`rewrite`](super::rewrite). Which addresses and ports is the engine's to say. An ICMP error
+//! quotes a packet as it was when it could not go on, which is [translated](error) too.
 //!
 //! ```text
 //!               address   checksum of the header   ports   checksum of the transport
@@ -16,26 +17,25 @@
 //! computed anew, because only its receiver may find that a packet was damaged. A function that answers false has changed
 //! nothing.
 
+mod error;
+mod layout;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bulkhead_classifier::protocol;
 
+pub use error::translate_error;
+
 use super::fields;
 use crate::io::Translation;
 use crate::wire::ethernet::{self, ethertype};
-use crate::wire::{checksum, icmpv6, ipv4, ipv6, set_word, tcp, udp, word};
+use crate::wire::{checksum, ipv4, ipv6, set_word, tcp, udp, word};
+use layout::{Addresses, Layout};
 
 /// Where the IP header begins.
 const IP: usize = ethernet::HEADER_LEN;
 /// Both ports, the source first, as TCP, UDP and SCTP begin with them.
 const PORTS_LEN: usize = 4;
-
-/// SCTP (RFC 9260 §3.1).
-mod sctp {
-    /// Ports, verification tag, checksum.
-    pub(super) const HEADER_LEN: usize = 12;
-    pub(super) const CHECKSUM: usize = 8;
-}
 
 /// Writes other addresses and ports into a packet and updates its checksums. Protocols without ports get other addresses,
 /// echoes of ICMP too. False, and nothing changed, when the addresses are not of the packet's family, when the headers are
@@ -163,154 +163,6 @@ fn packet_of(frame: &mut [u8], wire_len: usize, family: IpAddr) -> Option<&mut [
     };
     let seen = packet.len().min(total_len);
     packet.get_mut(..seen).filter(|_| total_len <= room)
-}
-
-/// What a translation changes of a transport header.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    /// Bytes that have to be there.
-    len: usize,
-    /// Whether it begins with ports.
-    has_ports: bool,
-    /// Where it has a checksum that changes.
-    checksum: Option<usize>,
-}
-
-impl Shape {
-    const TCP: Self = Self { len: tcp::MIN_HEADER_LEN, has_ports: true, checksum: Some(tcp::field::CHECKSUM) };
-    const UDP: Self = Self { len: udp::HEADER_LEN, has_ports: true, checksum: Some(udp::field::CHECKSUM) };
-    const SCTP: Self = Self { len: sctp::HEADER_LEN, has_ports: true, checksum: Some(sctp::CHECKSUM) };
-    /// Type, code and checksum: not all messages have more.
-    const ICMPV6: Self = Self { len: 4, has_ports: false, checksum: Some(icmpv6::field::CHECKSUM) };
-    /// Nothing.
-    const OPAQUE: Self = Self { len: 0, has_ports: false, checksum: None };
-
-    const fn of(protocol: u8, is_v4: bool) -> Self {
-        match protocol {
-            protocol::TCP => Self::TCP,
-            protocol::UDP => Self::UDP,
-            protocol::SCTP => Self::SCTP,
-            protocol::ICMPV6 if !is_v4 => Self::ICMPV6,
-            _ => Self::OPAQUE,
-        }
-    }
-}
-
-/// Where a packet has what a translation changes.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    is_v4: bool,
-    protocol: u8,
-    /// Where the transport header begins, in bytes from the start of the packet.
-    transport: usize,
-    /// Bytes from there on, as the packet says itself. None in a fragment, which does not tell how long the whole is.
-    transport_len: Option<usize>,
-    shape: Shape,
-}
-
-impl Layout {
-    /// The layout of a packet of the address's family. None when the headers before the transport's are not all there or
-    /// contradict each other.
-    fn of(packet: &[u8], family: IpAddr) -> Option<Self> {
-        let (is_v4, protocol, transport, total_len, is_later, has_more) = match family {
-            IpAddr::V4(_) => {
-                use ipv4::fragment::{MORE_FRAGMENTS, OFFSET};
-                let header = ipv4::Packet::new_checked(packet).ok()?;
-                let word = header.fragment_word();
-                let (is_later, has_more) = (word & OFFSET != 0, word & MORE_FRAGMENTS != 0);
-                (true, header.protocol(), header.header_len(), header.total_len(), is_later, has_more)
-            }
-            IpAddr::V6(_) => {
-                use ipv6::fragment::{MORE_FRAGMENTS, OFFSET};
-                let header = ipv6::Packet::new_checked(packet).ok()?;
-                let upper = header.upper_layer()?;
-                let word = upper.fragment_word.unwrap_or_default();
-                let (is_later, has_more) = (word & OFFSET != 0, word & MORE_FRAGMENTS != 0);
-                (false, upper.protocol, upper.at, header.total_len(), is_later, has_more)
-            }
-        };
-        let transport_len = total_len.checked_sub(transport)?;
-        Some(Self {
-            is_v4,
-            protocol,
-            transport,
-            transport_len: Some(transport_len).filter(|_| !is_later && !has_more),
-            shape: if is_later { Shape::OPAQUE } else { Shape::of(protocol, is_v4) },
-        })
-    }
-
-    /// Whether all that changes is there, and is known.
-    fn is_complete(&self, packet: &[u8], ports: [u8; PORTS_LEN]) -> bool {
-        let header = packet.get(self.transport..).and_then(|rest| rest.get(..self.shape.len));
-        let needs_len =
-            |header: &[u8]| self.protocol == protocol::SCTP && self.shape.has_ports && !header.starts_with(&ports);
-        header.is_some_and(|header| self.transport_len.is_some() || !needs_len(header))
-    }
-
-    /// Writes addresses, ports and checksums, as far as there is room for them in `packet`. Returns what that
-    /// [changes](checksum::change) a checksum over the packet by.
-    fn translate(&self, packet: &mut [u8], addresses: &Addresses, ports: [u8; PORTS_LEN]) -> u64 {
-        let (at, octets) = addresses.in_header();
-        let mut covered = replace(packet, at, octets);
-        let mut change = covered;
-        if self.is_v4 {
-            let sum = checksum::updated(word(packet, ipv4::field::CHECKSUM), covered);
-            change += replace(packet, ipv4::field::CHECKSUM, &sum.to_be_bytes());
-        }
-        let header = packet.get_mut(self.transport..).unwrap_or_default();
-        let mut difference = [0; PORTS_LEN];
-        if let Some(&old) = header.first_chunk::<PORTS_LEN>().filter(|_| self.shape.has_ports) {
-            difference = (u32::from_be_bytes(old) ^ u32::from_be_bytes(ports)).to_be_bytes();
-            let ports_change = replace(header, 0, &ports);
-            (covered, change) = (covered + ports_change, change + ports_change);
-        }
-        let checksum = self.shape.checksum.and_then(|at| header.get_mut(at..)).unwrap_or_default();
-        change
-            + if self.protocol == protocol::SCTP {
-                self.update_crc(checksum, difference)
-            } else {
-                self.update_sum(checksum, covered)
-            }
-    }
-
-    /// Updates the checksum that `bytes` begins with, if it is all there. Returns what that changes others by.
-    fn update_sum(&self, bytes: &mut [u8], covered: u64) -> u64 {
-        let Some(&found) = bytes.first_chunk() else { return 0 };
-        let sum = updated(self.protocol, u16::from_be_bytes(found), covered);
-        replace(bytes, 0, &sum.to_be_bytes())
-    }
-
-    /// As [`Layout::update_sum`], for a CRC. `difference` is the old ports exclusive-or the new ones.
-    fn update_crc(&self, bytes: &mut [u8], difference: [u8; PORTS_LEN]) -> u64 {
-        let (Some(&found), Some(len)) = (bytes.first_chunk(), self.transport_len) else { return 0 };
-        let crc = u32::from_le_bytes(found) ^ checksum::crc32c_change(difference, len);
-        replace(bytes, 0, &crc.to_le_bytes())
-    }
-}
-
-/// Two addresses as they stand in a header, the source first.
-enum Addresses {
-    V4([u8; 8]),
-    V6([u8; 32]),
-}
-
-impl Addresses {
-    /// None when they are of two families.
-    fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
-        match (src, dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4(join_v4(src, dst))),
-            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Self::V6(join_v6(src, dst))),
-            _ => None,
-        }
-    }
-
-    /// Where they stand, and their bytes.
-    const fn in_header(&self) -> (usize, &[u8]) {
-        match self {
-            Self::V4(octets) => (ipv4::field::SOURCE.start, octets),
-            Self::V6(octets) => (ipv6::field::SOURCE.start, octets),
-        }
-    }
 }
 
 #[inline]

@@ -30,6 +30,8 @@ pub mod kind {
     pub const PACKET_TOO_BIG: u8 = 2;
     /// The hop limit or the time for reassembly are used up.
     pub const TIME_EXCEEDED: u8 = 3;
+    /// Types below this one are errors, known or not (RFC 4443 §2.1).
+    pub const FIRST_INFORMATIONAL: u8 = 128;
     /// Asks for an echo.
     pub const ECHO_REQUEST: u8 = 128;
     /// Returns an echo request.

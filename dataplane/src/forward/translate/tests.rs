@@ -1,5 +1,7 @@
 //! Packets that are built anew with the other addresses and ports are the truth.
 
+mod errors;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -11,7 +13,8 @@ use crate::Flow;
 use crate::packet::{self, Body, LinkType, Transport};
 use crate::probe::{Probe, ProbeKind};
 use crate::testbed::{ethernet, ip};
-use crate::wire::{icmpv4, ipv6::extension};
+use crate::wire::ipv6::extension;
+use crate::wire::{icmpv4, icmpv6};
 
 /// What a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq)]

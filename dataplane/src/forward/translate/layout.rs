@@ -1,0 +1,175 @@
+//! Where packets have what a translation changes, found by reading all their headers.
+
+use std::net::IpAddr;
+
+use bulkhead_classifier::protocol;
+
+use super::{PORTS_LEN, join_v4, join_v6, replace, updated};
+use crate::wire::{checksum, icmpv6, ipv4, ipv6, tcp, udp, word};
+
+/// SCTP (RFC 9260 §3.1).
+mod sctp {
+    /// Ports, verification tag, checksum.
+    pub(super) const HEADER_LEN: usize = 12;
+    pub(super) const CHECKSUM: usize = 8;
+}
+
+/// What a translation changes of a transport header.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Bytes that have to be there.
+    len: usize,
+    /// Whether it begins with ports.
+    has_ports: bool,
+    checksum: Checksum,
+}
+
+/// The checksum of a transport header, and where it is.
+#[derive(Clone, Copy, Debug)]
+enum Checksum {
+    /// None, or one over nothing that changes.
+    None,
+    /// That of RFC 1071, over pseudo-header and transport packet.
+    Sum(usize),
+    /// CRC-32C, over the transport packet.
+    Crc(usize),
+}
+
+impl Shape {
+    const TCP: Self = Self { len: tcp::MIN_HEADER_LEN, has_ports: true, checksum: Checksum::Sum(tcp::field::CHECKSUM) };
+    const UDP: Self = Self { len: udp::HEADER_LEN, has_ports: true, checksum: Checksum::Sum(udp::field::CHECKSUM) };
+    const SCTP: Self = Self { len: sctp::HEADER_LEN, has_ports: true, checksum: Checksum::Crc(sctp::CHECKSUM) };
+    /// Type, code and checksum: not all messages have more.
+    const ICMPV6: Self = Self { len: 4, has_ports: false, checksum: Checksum::Sum(icmpv6::field::CHECKSUM) };
+    const OPAQUE: Self = Self { len: 0, has_ports: false, checksum: Checksum::None };
+
+    const fn of(protocol: u8, is_v4: bool) -> Self {
+        match protocol {
+            protocol::TCP => Self::TCP,
+            protocol::UDP => Self::UDP,
+            protocol::SCTP => Self::SCTP,
+            protocol::ICMPV6 if !is_v4 => Self::ICMPV6,
+            _ => Self::OPAQUE,
+        }
+    }
+}
+
+/// Where a packet has what a translation changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) is_v4: bool,
+    pub(super) protocol: u8,
+    /// Whether it is a fragment but the first, without a transport header.
+    pub(super) is_later: bool,
+    /// Where the transport header begins, in bytes from the start of the packet.
+    pub(super) transport: usize,
+    /// Bytes from there on, as the packet says itself. None in a fragment, which does not tell how long the whole is.
+    transport_len: Option<usize>,
+    shape: Shape,
+}
+
+impl Layout {
+    /// The layout of a packet of the address's family. None when the headers before the transport's are not all there or
+    /// contradict each other. The packet itself may be cut short, as one that an ICMP error quotes.
+    pub(super) fn of(packet: &[u8], family: IpAddr) -> Option<Self> {
+        let (protocol, transport, total_len, is_later, has_more) = match family {
+            IpAddr::V4(_) => {
+                use ipv4::fragment::{MORE_FRAGMENTS, OFFSET};
+                let header = ipv4::Packet::new_checked(packet).ok()?;
+                let word = header.fragment_word();
+                let (is_later, has_more) = (word & OFFSET != 0, word & MORE_FRAGMENTS != 0);
+                (header.protocol(), header.header_len(), header.total_len(), is_later, has_more)
+            }
+            IpAddr::V6(_) => {
+                use ipv6::fragment::{MORE_FRAGMENTS, OFFSET};
+                let header = ipv6::Packet::new_checked(packet).ok()?;
+                let upper = header.upper_layer()?;
+                let word = upper.fragment_word.unwrap_or_default();
+                let (is_later, has_more) = (word & OFFSET != 0, word & MORE_FRAGMENTS != 0);
+                (upper.protocol, upper.at, header.total_len(), is_later, has_more)
+            }
+        };
+        let is_v4 = family.is_ipv4();
+        let transport_len = total_len.checked_sub(transport).filter(|_| !is_later && !has_more);
+        let shape = if is_later { Shape::OPAQUE } else { Shape::of(protocol, is_v4) };
+        Some(Self { is_v4, protocol, is_later, transport, transport_len, shape })
+    }
+
+    /// Whether all that changes is in `packet`, and is known.
+    pub(super) fn is_complete(&self, packet: &[u8], ports: [u8; PORTS_LEN]) -> bool {
+        let header = packet.get(self.transport..).and_then(|rest| rest.get(..self.shape.len));
+        header.is_some_and(|header| match self.shape.checksum {
+            Checksum::Crc(_) => self.transport_len.is_some() || header.starts_with(&ports),
+            _ => true,
+        })
+    }
+
+    /// Whether the ports are in `packet`, if it has any.
+    pub(super) fn has_its_ports(&self, packet: &[u8]) -> bool {
+        !self.shape.has_ports || self.transport + PORTS_LEN <= packet.len()
+    }
+
+    /// Writes addresses, ports and checksums, as far as there is room for them in `packet`, which has its addresses at least.
+    /// Returns what that [changes](checksum::change) a checksum over the packet by.
+    pub(super) fn translate(&self, packet: &mut [u8], addresses: &Addresses, ports: [u8; PORTS_LEN]) -> u64 {
+        let (at, octets) = addresses.in_header();
+        let mut covered = replace(packet, at, octets);
+        let mut change = covered;
+        if self.is_v4 {
+            let sum = checksum::updated(word(packet, ipv4::field::CHECKSUM), covered);
+            change += replace(packet, ipv4::field::CHECKSUM, &sum.to_be_bytes());
+        }
+        let header = packet.get_mut(self.transport..).unwrap_or_default();
+        let mut difference = [0; PORTS_LEN];
+        if let Some(&old) = header.first_chunk::<PORTS_LEN>().filter(|_| self.shape.has_ports) {
+            difference = (u32::from_be_bytes(old) ^ u32::from_be_bytes(ports)).to_be_bytes();
+            let ports_change = replace(header, 0, &ports);
+            (covered, change) = (covered + ports_change, change + ports_change);
+        }
+        match self.shape.checksum {
+            Checksum::None => change,
+            Checksum::Sum(at) => change + self.update_sum(header.get_mut(at..).unwrap_or_default(), covered),
+            Checksum::Crc(at) => change + self.update_crc(header.get_mut(at..).unwrap_or_default(), difference),
+        }
+    }
+
+    /// Updates the checksum that `bytes` begins with, if it is all there. Returns what that changes others by.
+    fn update_sum(&self, bytes: &mut [u8], covered: u64) -> u64 {
+        let Some(&found) = bytes.first_chunk() else { return 0 };
+        let sum = updated(self.protocol, u16::from_be_bytes(found), covered);
+        replace(bytes, 0, &sum.to_be_bytes())
+    }
+
+    /// As [`Layout::update_sum`], for a CRC, if it is known what that becomes. `difference` is the old ports exclusive-or the
+    /// new ones.
+    fn update_crc(&self, bytes: &mut [u8], difference: [u8; PORTS_LEN]) -> u64 {
+        let (Some(&found), Some(len)) = (bytes.first_chunk(), self.transport_len) else { return 0 };
+        let crc = u32::from_le_bytes(found) ^ checksum::crc32c_change(difference, len);
+        replace(bytes, 0, &crc.to_le_bytes())
+    }
+}
+
+/// Two addresses as they stand in a header, the source first.
+pub(super) enum Addresses {
+    V4([u8; 8]),
+    V6([u8; 32]),
+}
+
+impl Addresses {
+    /// None when they are of two families.
+    pub(super) fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4(join_v4(src, dst))),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Self::V6(join_v6(src, dst))),
+            _ => None,
+        }
+    }
+
+    /// Where they stand, and their bytes.
+    pub(super) const fn in_header(&self) -> (usize, &[u8]) {
+        match self {
+            Self::V4(octets) => (ipv4::field::SOURCE.start, octets),
+            Self::V6(octets) => (ipv6::field::SOURCE.start, octets),
+        }
+    }
+}

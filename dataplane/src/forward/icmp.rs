@@ -1,6 +1,7 @@
 //! ICMP errors about packets that cannot go on: to their senders, in the node's name.
 //!
-//! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for.
+//! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for; and, as
+//! [refusals](super::refusal), a Service that nobody serves.
 //! What policy denies is dropped silently by default, as users of NetworkPolicy expect it (a client runs into its time-out,
 //! and a scanner learns nothing); see [refusals](super::refusal) for the exception. Too big is what may not be cut into
 //! [fragments](super::fragmentation): IPv6, and IPv4 with "don't fragment".
@@ -44,10 +45,12 @@ pub(super) enum Cause {
     Size,
     /// Policy does not allow it, and the sender is to know: communication administratively prohibited.
     Denied,
+    /// Nobody serves the port of a Service: port unreachable, in the name of the Service's address.
+    Port,
 }
 
 impl Cause {
-    /// What is said about a drop; none for those that are silent. What policy denies is not said in general, but
+    /// What is said about a drop; none for those that are silent. What policy denies is said only
     /// [where it is wanted](super::refusal).
     pub(super) const fn of(reason: DropReason) -> Option<Self> {
         Some(match reason {
@@ -55,6 +58,8 @@ impl Cause {
             DropReason::NoNeighbour | DropReason::PortDown => Self::Host,
             DropReason::TtlExpired => Self::Time,
             DropReason::PacketTooBig => Self::Size,
+            DropReason::PolicyDenied => Self::Denied,
+            DropReason::NoEndpoint | DropReason::UnknownServicePort => Self::Port,
             _ => return None,
         })
     }
@@ -68,6 +73,7 @@ impl Cause {
             Self::Time => (kind::TIME_EXCEEDED, 0),
             Self::Size => (kind::UNREACHABLE, unreachable::FRAGMENTATION_NEEDED),
             Self::Denied => (kind::UNREACHABLE, unreachable::ADMINISTRATIVELY_PROHIBITED),
+            Self::Port => (kind::UNREACHABLE, unreachable::PORT),
         }
     }
 
@@ -80,6 +86,7 @@ impl Cause {
             Self::Time => (kind::TIME_EXCEEDED, 0),
             Self::Size => (kind::PACKET_TOO_BIG, 0),
             Self::Denied => (kind::UNREACHABLE, unreachable::ADMINISTRATIVELY_PROHIBITED),
+            Self::Port => (kind::UNREACHABLE, unreachable::PORT),
         }
     }
 }
@@ -133,7 +140,7 @@ impl<'a> Subject<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report<'a> {
     cause: Cause,
-    /// The node's address, and whom the error is for.
+    /// Who speaks, the node or who was called, and whom the error is for.
     addresses: Addresses,
     /// The packet that it is about, as far as it is there.
     quoted: &'a [u8],
@@ -147,18 +154,20 @@ enum Addresses {
 }
 
 impl<'a> Report<'a> {
-    /// The error about a packet; none when the node has no address to send it from.
+    /// The error about a packet; none when there is no address to send it from.
     pub(super) fn new(snapshot: &Snapshot, subject: &Subject<'a>, cause: Cause) -> Option<Self> {
         let flow = &subject.ip.flow;
-        let node = match node_address(snapshot, flow.src) {
-            Some(node) => node,
+        let speaker = match (cause, node_address(snapshot, flow.src)) {
+            // The sender knows the Service, not the node behind it.
+            (Cause::Port, _) => flow.dst,
+            (_, Some(node)) => node,
             // As bridges refuse: in the name of the one who was called.
-            None if cause == Cause::Denied => flow.dst,
-            None => return None,
+            (Cause::Denied, None) => flow.dst,
+            (_, None) => return None,
         };
-        let addresses = match (node, flow.src) {
-            (IpAddr::V4(node), IpAddr::V4(sender)) => Addresses::V4(node, sender),
-            (IpAddr::V6(node), IpAddr::V6(sender)) => Addresses::V6(node, sender),
+        let addresses = match (speaker, flow.src) {
+            (IpAddr::V4(speaker), IpAddr::V4(sender)) => Addresses::V4(speaker, sender),
+            (IpAddr::V6(speaker), IpAddr::V6(sender)) => Addresses::V6(speaker, sender),
             _ => return None,
         };
         Some(Self { cause, addresses, quoted: subject.bytes, link: subject.link })

@@ -25,7 +25,7 @@ const OTHERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 100 };
 /// Other errors to one destination. Linux sends one a second with a burst of 6 (`icmp_ratelimit`), to which parallel
 /// traceroutes lose hops.
 const OTHERS_PER_DESTINATION: Rate = Rate { per_second: 10, burst: 10 };
-/// Refusals of what policy denies through one port: enough for a pod that tries a hundred denied services at once. Each
+/// Refusals through one port: enough for a pod that tries a hundred denied services at once. For what policy denies, each
 /// costs a lookup in a policy table, which this bounds as well.
 const REFUSALS_PER_PORT: Rate = Rate { per_second: 200, burst: 100 };
 /// How many questions of a port are answered. Linux repeats a question after a second, and asks for each address alone: a
@@ -41,7 +41,7 @@ const DESTINATIONS: usize = 1024;
 pub(super) enum ErrorClass {
     /// Packet too big, fragmentation needed.
     TooBig,
-    /// Everything else that is not about policy.
+    /// Everything else that is no refusal.
     Other,
 }
 
@@ -104,7 +104,7 @@ impl Limits {
         (self.hasher.hash_one((port, destination)) >> 32) as usize % DESTINATIONS
     }
 
-    /// Whether a packet that policy denies may be refused on the port.
+    /// Whether a packet may be refused on the port.
     pub(super) fn allow_refusal(&mut self, port: PortId, now: u64) -> bool {
         self.ports.get_mut(port.index()).is_some_and(|port| port.refusals.take(REFUSALS_PER_PORT, now))
     }

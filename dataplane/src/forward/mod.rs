@@ -114,9 +114,9 @@ pub struct ForwardCounters {
     pub errors_sent: u64,
     /// ICMP errors that were not sent because there were too many of them.
     pub errors_suppressed: u64,
-    /// Packets whose senders were told that policy denies them.
+    /// Packets whose senders were told that policy denies them or that nobody serves the Service that they were for.
     pub refused: u64,
-    /// Denied packets about which nothing was said because there were too many of them.
+    /// Packets about which the same was not said because there were too many of them.
     pub refusals_suppressed: u64,
 }
 

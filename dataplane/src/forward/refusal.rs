@@ -1,14 +1,23 @@
-//! Refusals: telling a sender at once that policy denies what it sent.
+//! Refusals: telling a sender at once that policy denies what it sent, or that nobody serves the Service that it called.
 //!
-//! Policy drops in silence by default. Where the control plane wants it ([`Snapshot::refusing`]) a TCP SYN is answered by a
-//! reset, and everything else by an ICMP error "administratively prohibited". A client then fails at once instead of after
-//! its time-out (130 s for TCP on Linux).
+//! ```text
+//!                               TCP SYN   everything else           in the name of   told to
+//!   policy, where it is wanted  reset     ICMP, "administratively   the node         pods, the node itself
+//!                                         prohibited"
+//!   Service without endpoints   reset     ICMP, "port unreachable"  the Service      everybody
+//!   or such a port
+//! ```
 //!
-//! Whether a denial is refused depends on the origin of the rule that denies: the control plane knows whose policy it is.
+//! A client then fails at once instead of after its time-out (130 s for TCP on Linux). A reset always comes from the address
+//! that was called, or else nobody would take it for an answer.
 //!
-//! **Invariant.** A refusal goes back to where the packet came from, if that is a pod of this node or the node itself, and
-//! never out of the uplink: strangers learn nothing. There is none about resets and other segments without SYN, fragments,
-//! ICMP errors, groups, and senders that do not own their address. A port gets no more than [its limit](super::limits).
+//! Policy drops in silence by default. Whether a denial is refused depends on the origin of the rule that denies
+//! ([`Snapshot::refusing`]): the control plane knows whose policy it is. A Service has asked everybody to call, so its clients
+//! on other machines are told as well.
+//!
+//! **Invariant.** A refusal goes back to where the packet came from. What policy denies is never told out of the uplink:
+//! strangers learn nothing. There is none about resets and other segments without SYN, fragments, ICMP errors, groups, and
+//! senders that do not own their address. A port gets no more than [its limit](super::limits).
 
 use std::net::IpAddr;
 
@@ -22,11 +31,18 @@ use crate::worker::denied_by;
 use crate::{Packet, PortKind, Snapshot};
 
 impl<T> Forwarder<T> {
-    /// Writes the refusal of a packet that policy denied, a whole frame for the port that the packet came in on. Returns
-    /// its length; none when there is to be none, or when `into` is shorter than [`ERROR_MAX`].
-    pub(super) fn refuse(&mut self, snapshot: &Snapshot, packet: &Packet<'_>, into: &mut [u8]) -> Option<usize> {
+    /// Writes the refusal of a packet, a whole frame for the port that the packet came in on. `cause` is [`Cause::Denied`] or
+    /// [`Cause::Port`]. Returns its length; none when there is to be none, or when `into` is shorter than [`ERROR_MAX`].
+    pub(super) fn refuse(
+        &mut self,
+        snapshot: &Snapshot,
+        packet: &Packet<'_>,
+        cause: Cause,
+        into: &mut [u8],
+    ) -> Option<usize> {
         let side = self.sides.get(packet.in_port.index())?;
-        if side.kind == PortKind::Uplink || into.len() < ERROR_MAX {
+        let is_denied = cause == Cause::Denied;
+        if (is_denied && side.kind == PortKind::Uplink) || into.len() < ERROR_MAX {
             return None;
         }
         let subject = Subject::new(snapshot, side, packet).filter(is_refusable)?;
@@ -35,23 +51,24 @@ impl<T> Forwarder<T> {
             self.counters.refusals_suppressed += 1;
             return None;
         }
-        if !snapshot.refuses(denied_by(snapshot, packet.in_port, &subject.ip.flow)?) {
+        if is_denied && !snapshot.refuses(denied_by(snapshot, packet.in_port, &subject.ip.flow)?) {
             return None;
         }
         let len = match subject.ip.transport {
             Transport::Tcp(_) => Reset::about(&subject)?.write(into)?,
-            _ => Report::new(snapshot, &subject, Cause::Denied)?.write(0, into)?,
+            _ => Report::new(snapshot, &subject, cause)?.write(0, into)?,
         };
         self.counters.refused += 1;
         Some(len)
     }
 }
 
-/// Whether a packet is one that is refused when policy denies it. ICMP errors are no subjects at all.
+/// Whether a packet is one that is refused at all. ICMP errors are no subjects in the first place.
 fn is_refusable(subject: &Subject<'_>) -> bool {
     subject.ip.fragment.is_none()
         && match subject.ip.transport {
-            // Segments of a connection that a new policy cuts: it goes on if the policy is taken back in time.
+            // Segments of a connection that a new policy cuts: it goes on if the policy is taken back in time. Or of one whose
+            // Service has lost its endpoints, and which may have been translated elsewhere.
             Transport::Tcp(flags) => flags.opens(),
             _ => true,
         }

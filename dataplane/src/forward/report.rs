@@ -7,7 +7,7 @@ use crate::{DropReason, Packet, PortId, Snapshot};
 
 impl<T> Forwarder<T> {
     /// Whether senders are told of such drops at all. Policy's drops are silent unless the snapshot
-    /// [refuses](Snapshot::refusing) some, and nearly all others are.
+    /// [refuses](Snapshot::refusing) some, and nearly all others are. Those of Services that nobody serves never are.
     pub fn reports(snapshot: &Snapshot, reason: DropReason) -> bool {
         match reason {
             DropReason::PolicyDenied => snapshot.refuses_any(),
@@ -16,9 +16,9 @@ impl<T> Forwarder<T> {
     }
 
     /// Writes what the sender of a dropped packet is told, a whole frame to be sent on the port that the packet came in
-    /// on: an ICMP error, or a TCP reset for a SYN that policy denies. Returns its length; none when nothing is to be said
+    /// on: an ICMP error, or a TCP reset for a SYN that is refused. Returns its length; none when nothing is to be said
     /// (see [`Forwarder::reports`]; errors about errors, fragments, groups and strangers; too many errors; no address of
-    /// the node), or when `into` is shorter than [`ERROR_MAX`](super::ERROR_MAX).
+    /// the node), or when `into` is shorter than [`ERROR_MAX`](super::ERROR_MAX). The packet is as it came in: untranslated.
     ///
     /// `out` is the port that the engine gave the packet: it says what is too big.
     pub fn report(
@@ -29,10 +29,10 @@ impl<T> Forwarder<T> {
         reason: DropReason,
         into: &mut [u8],
     ) -> Option<usize> {
-        if reason == DropReason::PolicyDenied {
-            return self.refuse(snapshot, packet, into);
-        }
         let cause = Cause::of(reason)?;
+        if matches!(cause, Cause::Denied | Cause::Port) {
+            return self.refuse(snapshot, packet, cause, into);
+        }
         let side = self.sides.get(packet.in_port.index())?;
         let report = Report::new(snapshot, &Subject::new(snapshot, side, packet)?, cause)?;
         if !self.limits.allow_error(report.class(), packet.in_port, report.destination(), self.now) {

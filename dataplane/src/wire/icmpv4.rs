@@ -37,6 +37,8 @@ pub mod unreachable {
     pub const NET: u8 = 0;
     /// Nobody answers for the address.
     pub const HOST: u8 = 1;
+    /// Nobody listens at the port.
+    pub const PORT: u8 = 3;
     /// The packet is too big and may not be fragmented (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// A filter forbids it (RFC 1812 §5.2.7.1).

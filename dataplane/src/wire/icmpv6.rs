@@ -56,6 +56,8 @@ pub mod unreachable {
     pub const ADMINISTRATIVELY_PROHIBITED: u8 = 1;
     /// Nobody answers for the address.
     pub const ADDRESS: u8 = 3;
+    /// Nobody listens at the port.
+    pub const PORT: u8 = 4;
 }
 
 /// A header.

@@ -86,6 +86,8 @@ fn all_other_drops_are_silent_and_policys_first_of_all() {
         DropReason::PortDown,
         DropReason::TtlExpired,
         DropReason::PacketTooBig,
+        DropReason::NoEndpoint,
+        DropReason::UnknownServicePort,
     ];
     let mut node = begun();
     for &reason in DropReason::ALL.iter().filter(|reason| !told.contains(reason)) {

@@ -6,6 +6,7 @@ mod errors;
 mod packets;
 mod refusals;
 mod resolution;
+mod services;
 mod speed;
 
 use std::sync::Arc;

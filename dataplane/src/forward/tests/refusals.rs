@@ -37,7 +37,7 @@ impl Node {
 }
 
 /// A SYN from A with options and data.
-fn syn(src: &str, dst: &str, dport: u16, sequence: u32, data: &[u8]) -> Vec<u8> {
+pub(super) fn syn(src: &str, dst: &str, dport: u16, sequence: u32, data: &[u8]) -> Vec<u8> {
     let mut segment = [&40_000u16.to_be_bytes()[..], &dport.to_be_bytes(), &sequence.to_be_bytes(), &[0; 4]].concat();
     segment.extend([6 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5, 0xb4]);
     segment.extend(data);
@@ -48,7 +48,7 @@ fn syn(src: &str, dst: &str, dport: u16, sequence: u32, data: &[u8]) -> Vec<u8> 
 }
 
 /// A reset's addresses, ports and acknowledged sequence number. Everything else in it is as RFC 9293 wants it.
-fn reset(frame: &[u8]) -> (IpAddr, IpAddr, (u16, u16), u32) {
+pub(super) fn reset(frame: &[u8]) -> (IpAddr, IpAddr, (u16, u16), u32) {
     assert!(frame.len() >= 60 && hop_limit(frame) == 64);
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { panic!("TCP expected: {frame:x?}") };

@@ -67,6 +67,9 @@ pub(crate) struct Pipeline {
     /// Only the engine and the rewrite, without ports and the vswitch around them
     #[arg(long)]
     pub(crate) engine: bool,
+    /// Packets are for a Service's address, and the vswitch gives each one the pod's address and port
+    #[arg(long)]
+    pub(crate) translated: bool,
     /// Every packet starts a session; as many sessions end because their time is up
     #[arg(long)]
     pub(crate) new_sessions: bool,
@@ -170,7 +173,8 @@ pub(crate) fn run(args: &Pipeline) -> anyhow::Result<ExitCode> {
         "--spread {} is about workers of the vswitch that have sessions: without --engine and --new-sessions",
         args.spread.name()
     );
-    let (setup, node) = (Setup::new(args), &Node::new(args.rules)?);
+    ensure!(!(args.translated && args.engine), "--translated is about the vswitch: without --engine");
+    let (setup, node) = (Setup::new(args), &Node::new(args.rules, args.translated)?);
     let duration = Duration::from_millis(args.duration.into());
     let measured = if args.engine {
         let shares = (0..args.workers).map(|number| Share { number, of: args.workers });
@@ -242,6 +246,7 @@ fn report(args: &Pipeline, measured: &[Measured]) -> Value {
         "new_sessions": sum(|worker| worker.created),
         "packets": sum(|worker| worker.packets),
         "size": args.size,
+        "translated": args.translated,
         "path": if args.engine { "engine" } else { "vswitch" },
         "spread": args.spread.name(),
         "dropped": sum(|worker| worker.dropped),

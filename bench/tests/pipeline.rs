@@ -39,6 +39,15 @@ fn every_packet_starts_a_session_when_that_is_asked_for() {
 }
 
 #[test]
+fn packets_may_be_for_a_services_address() {
+    for more in [&["--translated"][..], &["--translated", "--new-sessions"], &["--translated", "--workers", "2"]] {
+        let answer = measured(more);
+        assert_eq!((&answer["translated"], &answer["dropped"]), (&Value::from(true), &Value::from(0)), "{answer:#}");
+        assert!(answer["packets"].as_u64() > Some(0), "{answer:#}");
+    }
+}
+
+#[test]
 fn workers_have_flows_of_their_own() {
     let answer = measured(&["--workers", "2"]);
     assert_eq!(answer["workers"], 2);

@@ -1,6 +1,6 @@
 //! A small node for tests: two pods, the uplink, the host, and packets between them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bulkhead_classifier::{
@@ -295,4 +295,51 @@ pub(crate) fn v4(src: &str, dst: &str, protocol: u8, ttl: u8, payload: &[u8]) ->
     }
     packet.extend(payload);
     packet
+}
+
+/// Where the tests' Services are.
+pub(crate) const VIP: &str = "10.96.0.1";
+pub(crate) const VIP6: &str = "fd96::1";
+/// The address that the node gives to connections whose source has to change.
+pub(crate) const SOURCE: &str = "10.0.0.254";
+
+pub(crate) fn backend(address: &str, port: u16) -> Backend {
+    let is_local = address.starts_with("10.0.0.") || address.starts_with("fd00::");
+    Backend { socket: SocketAddr::new(ip(address), port), is_local }
+}
+
+pub(crate) fn service(backends: &[Backend]) -> ServicePort {
+    let mut serving: Vec<_> = backends.iter().map(|backend| backend.socket).collect();
+    serving.sort_unstable();
+    ServicePort {
+        cluster: Backends::new(backends.iter().copied()),
+        local: Backends::new(backends.iter().copied().filter(|backend| backend.is_local)),
+        serving: serving.into(),
+        ..ServicePort::default()
+    }
+}
+
+pub(crate) const ENTRY: VipEntry = VipEntry {
+    port: 0,
+    inside: BackendList::Cluster,
+    outside: BackendList::Cluster,
+    is_ranged: false,
+    rewrites_all: false,
+};
+
+/// Every protocol's port 8080 of an address leads to a service port of its own number.
+pub(crate) fn services(epoch: u64, ports: &[(&str, ServicePort)]) -> crate::Services {
+    let mut services = crate::Services::new(1);
+    services.set_epoch(epoch);
+    services.set_sources([ip(SOURCE), ip("fd00::fe")]);
+    services.set_service_cidrs(["10.96.0.0/12".parse().unwrap()]);
+    for (number, (address, port)) in (0u32..).zip(ports) {
+        services.set_port(number, Some(port.clone()));
+        services.set_cluster_address(ip(address), Some(true));
+        for protocol in [6, 17, 132] {
+            let vip = Vip { address: ip(address), protocol, port: 8080 };
+            services.set_vip(vip, Some(VipEntry { port: number, ..ENTRY }));
+        }
+    }
+    services
 }

@@ -39,7 +39,7 @@ impl<'a> Engine<'a> {
         Self {
             node,
             worker: Worker::new(setup.engine),
-            traffic: Traffic::new(setup.size, setup.flows, share.number),
+            traffic: Traffic::new(setup.size, setup.flows, share.number, false),
             share,
             buffers: vec![0; BUFFERS * STRIDE],
             at: 0,
@@ -104,12 +104,14 @@ impl Subject for Engine<'_> {
         let before: Vec<Vec<u8>> = self.frames().map(<[u8]>::to_vec).collect();
         self.work();
         ensure!(self.sent.len() == count, "{} packets of {count} were forwarded", self.sent.len());
-        let right = Judged { verdict: Verdict::Forward(Node::POD), body: BodyKind::Ip, session: Some(session) };
-        let wrong = self.judged.iter().find(|judged| **judged != right);
+        let right = (Verdict::Forward(Node::POD), BodyKind::Ip, Some(session));
+        let wrong = self.judged.iter().find(|judged| (judged.verdict, judged.body, judged.session) != right);
         ensure!(wrong.is_none(), "a packet got the wrong answer: {wrong:?}");
         let addresses = &self.node.addresses[Node::POD.index()];
-        let wrong =
-            before.iter().zip(self.frames()).find(|(before, after)| !traffic::is_one_hop(before, after, addresses));
+        let wrong = before
+            .iter()
+            .zip(self.frames())
+            .find(|(before, after)| !traffic::is_one_hop(before, after, addresses, false));
         ensure!(wrong.is_none(), "a packet was rewritten wrongly: {wrong:?}");
         Ok(())
     }

@@ -1,21 +1,26 @@
 //! The node of the benchmark: an uplink, a host, and a pod with a table.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bulkhead_classifier::{
     Action, Addresses, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, protocol,
 };
 use bulkhead_dataplane::forward::rewrite;
-use bulkhead_dataplane::{Link, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
+use bulkhead_dataplane::{
+    Backend, BackendList, Backends, Link, PortConfig, PortId, PortKind, Routes, ServicePort, Snapshot, TableId, Vip,
+    VipEntry,
+};
 use ipnet::{IpNet, Ipv4Net};
 
-use super::traffic::{DPORT, POD_ADDRESS};
+use super::traffic::{BACKEND, DESTINATION, DPORT};
 
 /// The snapshot, and for each port the MAC addresses that its packets get.
 pub(super) struct Node {
     pub(super) snapshot: Snapshot,
     pub(super) addresses: Vec<[u8; 12]>,
+    /// Whether packets are for a Service's address.
+    pub(super) is_translated: bool,
 }
 
 impl Node {
@@ -23,9 +28,10 @@ impl Node {
     pub(super) const POD: PortId = PortId(2);
 
     /// A node whose pod has this many rules, of which only the last one matches the packets of the benchmark.
-    pub(super) fn new(rules: u32) -> anyhow::Result<Self> {
+    pub(super) fn new(rules: u32, is_translated: bool) -> anyhow::Result<Self> {
         let open = Tables::build(vec![Rule::any(Action::Allow, OriginId(0))])?;
-        let policy = Tables::build(mixed_rules(rules))?;
+        let server = if is_translated { BACKEND } else { (DESTINATION, DPORT) };
+        let policy = Tables::build(mixed_rules(rules, server.1))?;
         let port = |name: &str, kind, address: Option<Ipv4Addr>, number: u8, table| PortConfig {
             name: name.into(),
             kind,
@@ -40,17 +46,32 @@ impl Node {
         let ports = vec![
             port("uplink", PortKind::Uplink, None, 0, 0),
             port("host", PortKind::Host, Some(host), 1, 0),
-            port("bench/server", PortKind::Pod, Some(POD_ADDRESS), 2, 1),
+            port("bench/server", PortKind::Pod, Some(server.0), 2, 1),
         ];
         let routes = [
             (IpNet::from(Ipv4Net::default()), Self::UPLINK),
             (IpNet::from(IpAddr::from(host)), PortId(1)),
-            (IpNet::from(IpAddr::from(POD_ADDRESS)), Self::POD),
+            (IpNet::from(IpAddr::from(server.0)), Self::POD),
         ];
         let addresses = (0..3u8).map(|number| rewrite::addresses(peer_mac(number), own_mac(number))).collect();
         let snapshot = Snapshot::new(1, ports, vec![Arc::new(open), Arc::new(policy)], Routes::new(routes)?)?;
-        Ok(Self { snapshot, addresses })
+        let snapshot = snapshot.with_services(is_translated.then(|| Arc::new(services_of(server))));
+        Ok(Self { snapshot, addresses, is_translated })
     }
+}
+
+/// A Service at the packets' destination, whose only backend is this one.
+fn services_of((address, port): (Ipv4Addr, u16)) -> bulkhead_dataplane::Services {
+    let backend = Backend { socket: SocketAddr::from((address, port)), is_local: true };
+    let list = Backends::new([backend]);
+    let serving = [backend.socket].into();
+    let mut services = bulkhead_dataplane::Services::new(1);
+    services.set_epoch(1);
+    services.set_port(0, Some(ServicePort { cluster: list.clone(), local: list, serving, ..ServicePort::default() }));
+    let (inside, outside) = (BackendList::Cluster, BackendList::Cluster);
+    let entry = VipEntry { port: 0, inside, outside, is_ranged: false, rewrites_all: false };
+    services.set_vip(Vip { address: DESTINATION.into(), protocol: protocol::UDP, port: DPORT }, Some(entry));
+    services
 }
 
 /// The vswitch's side of a port.
@@ -65,14 +86,14 @@ const fn peer_mac(port: u8) -> [u8; 6] {
 
 /// Rules of about thirty shapes that match nothing of the traffic: sources in 172.16/12 of any length from 16 on,
 /// destinations of 8 to 32 bits, TCP or UDP, one port or a range or all, allow or deny; and then the one that matches.
-fn mixed_rules(count: u32) -> Vec<Rule> {
+fn mixed_rules(count: u32, server_port: u16) -> Vec<Rule> {
     let mut random = Random(7);
     let mut rules: Vec<Rule> = (1..count).map(|_| random_rule(&mut random)).collect();
     let prefix = |text: &str| Addresses::prefix(text.parse().expect("a literal prefix"));
     rules.push(Rule {
         src: prefix("100.64.0.0/10"),
         dst: prefix("10.0.0.0/8"),
-        services: services(protocol::UDP, PortRange::one(DPORT)),
+        services: services(protocol::UDP, PortRange::one(server_port)),
         ..Rule::any(Action::Allow, OriginId(1))
     });
     rules

@@ -103,7 +103,7 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
             pool,
             burst: Vec::with_capacity(BURST),
             received: Vec::with_capacity(limit),
-            traffic: Traffic::new(setup.size, setup.flows, number),
+            traffic: Traffic::new(setup.size, setup.flows, number, node.is_translated),
             strangers: setup.spread == Spread::Any,
             has_begun: false,
             under_way: Arc::clone(&under_way),
@@ -228,7 +228,9 @@ impl Subject for Through<'_> {
         self.collect();
         ensure!(after.len() == before.len(), "{} packets of {} were sent", after.len(), before.len());
         let addresses = &self.node.addresses[Node::POD.index()];
-        let wrong = before.iter().zip(&after).find(|(before, after)| !traffic::is_one_hop(before, after, addresses));
+        let is_right =
+            |before: &[u8], after: &[u8]| traffic::is_one_hop(before, after, addresses, self.node.is_translated);
+        let wrong = before.iter().zip(&after).find(|(before, after)| !is_right(before, after));
         ensure!(wrong.is_none(), "a packet was rewritten wrongly: {wrong:?}");
         let created = self.counts().created - counts.created;
         let expected = if session == SessionState::New { before.len() as u64 } else { 0 };

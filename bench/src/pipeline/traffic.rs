@@ -4,10 +4,14 @@ use std::net::Ipv4Addr;
 
 use super::node::Random;
 
-/// Where all packets go.
-pub(super) const POD_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+/// Where all packets go: the pod, or a Service's address.
+pub(super) const DESTINATION: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 /// And to which port.
 pub(super) const DPORT: u16 = 53;
+/// The pod behind a Service's address.
+pub(super) const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 1, 0, 3), 5353);
+/// A UDP checksum. The worker takes it to be right or wrong as it is, but has to change it with the addresses.
+const CHECKSUM: [u8; 2] = [0x5a, 0x5a];
 
 /// 100.64.0.0/10, the clients.
 const CLIENTS: u32 = 0x6440_0000;
@@ -39,8 +43,11 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// Packets of `size` bytes and so many flows. Each worker has a generator with numbers of its own.
-    pub(super) fn new(size: usize, flows: u32, worker: u16) -> Self {
-        let template = template(size);
+    pub(super) fn new(size: usize, flows: u32, worker: u16, has_checksum: bool) -> Self {
+        let mut template = template(size);
+        if has_checksum {
+            template[40..42].copy_from_slice(&CHECKSUM);
+        }
         let sum = header_sum(&template);
         let random = Random(0x9e37_79b9_7f4a_7c15 ^ (u64::from(worker) << 32));
         Self { template, sum, flows, random, next: 0 }
@@ -86,7 +93,7 @@ fn template(size: usize) -> Vec<u8> {
     let udp = u16::try_from(size - 34).expect("a frame is at most 1514 bytes").to_be_bytes();
     let mut frame = vec![2, 0, 0, 0, 1, 0, 2, 0, 0, 0, 9, 9, 8, 0];
     frame.extend([0x45, 0, total[0], total[1], 0, 0, 0x40, 0, TTL, 17, 0, 0, 0, 0, 0, 0]);
-    frame.extend(POD_ADDRESS.octets());
+    frame.extend(DESTINATION.octets());
     frame.extend([0, 0]);
     frame.extend(DPORT.to_be_bytes());
     frame.extend([udp[0], udp[1], 0, 0]);
@@ -100,16 +107,29 @@ fn header_sum(frame: &[u8]) -> u32 {
 }
 
 /// Whether a frame is another one a hop later: the checksum is right again, the TTL is one less, the MAC addresses are
-/// new, and all else is as before.
-pub(super) fn is_one_hop(before: &[u8], after: &[u8], addresses: &[u8; 12]) -> bool {
+/// new, and all else is as before, but for the backend's address and port in place of a Service's.
+pub(super) fn is_one_hop(before: &[u8], after: &[u8], addresses: &[u8; 12], is_translated: bool) -> bool {
     let folded = |frame: &[u8]| {
         let sum = header_sum(frame);
         (sum & 0xffff) + (sum >> 16)
     };
+    let mut expected = before.to_vec();
+    if is_translated {
+        expected[30..34].copy_from_slice(&BACKEND.0.octets());
+        expected[36..38].copy_from_slice(&BACKEND.1.to_be_bytes());
+        // Equation 3 of RFC 1624, word by word.
+        let words = |frame: &[u8]| [30, 32, 36].map(|at| u32::from(u16::from_be_bytes([frame[at], frame[at + 1]])));
+        let checksum = u32::from(u16::from_be_bytes(CHECKSUM));
+        let removed: u32 = words(before).into_iter().map(|word| !word & 0xffff).sum();
+        let sum = (!checksum & 0xffff) + removed + words(&expected).into_iter().sum::<u32>();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
+        expected[40..42].copy_from_slice(&u16::try_from(!folded & 0xffff).expect("16 bits").to_be_bytes());
+    }
     let rest = |frame: &[u8]| [&frame[12..22], &frame[23..24], &frame[26..]].concat();
     folded(before) == 0xffff
         && folded(after) == 0xffff
         && after[22] == before[22] - 1
         && after[..12] == *addresses
-        && rest(before) == rest(after)
+        && rest(&expected) == rest(after)
 }

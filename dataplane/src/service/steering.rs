@@ -34,8 +34,8 @@ pub(crate) struct Steering {
 impl Steering {
     /// For so many sessions. Memory is touched as it is used.
     pub(crate) fn new(capacity: usize) -> Self {
-        // Half full at capacity, so that two lines of eight words without a free one are rare: once in some thousand sessions then.
-        Self { hasher: KeyHasher::new(&RandomState::new()), lines: Lines::new((2 * capacity).div_ceil(WORDS).max(2)) }
+        // A quarter full at capacity: two neighbouring lines without a free word are then as rare as one in 500,000.
+        Self { hasher: KeyHasher::new(&RandomState::new()), lines: Lines::new((4 * capacity).div_ceil(WORDS).max(2)) }
     }
 
     /// The worker, from 0, that has the session.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_full_table_says_so() {
-        let steering = Steering::new(8);
+        let steering = Steering::new(4);
         let taken: Vec<u16> = (0..100).filter(|&number| steering.insert(&key(number), 1)).collect();
         assert_eq!(taken.len(), 16);
         assert!(taken.iter().all(|&number| steering.find(&key(number)) == Some(1)));

@@ -219,15 +219,15 @@ impl SessionTable {
 
     /// The session with this key, if its packets need not be looked at, and the shortest time that it may live without
     /// packets, whatever becomes of it. Ends nothing.
-    pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(&Entry, u64)> {
-        let entry = self.entry(self.lookup(hash, key)?);
-        let class = entry.class();
+    pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
+        let slot = self.lookup(hash, key)?;
+        let class = self.entry(slot).class();
         let timeout = |class: Class| self.timeouts[class as usize];
         match class {
             Class::Established if self.config.tcp_window == TcpWindow::Strict => None,
             // One side may finish, and the other go on to send.
-            Class::Established => Some((entry, timeout(class).min(timeout(Class::HalfClosed)))),
-            Class::Unreplied | Class::Stream | Class::Idle => Some((entry, timeout(class))),
+            Class::Established => Some((slot, timeout(class).min(timeout(Class::HalfClosed)))),
+            Class::Unreplied | Class::Stream | Class::Idle => Some((slot, timeout(class))),
             Class::Refused | Class::New | Class::Closed | Class::Echo | Class::Doubtful | Class::HalfClosed => None,
         }
     }

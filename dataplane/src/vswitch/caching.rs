@@ -15,6 +15,8 @@ use std::time::Duration;
 use super::stage::Chain;
 use crate::forward::Forwarder;
 use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot};
+use crate::outcome::Translated;
+use crate::session::Rewritten;
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
 /// Hits of a burst that are sampled, and so the system calls (1.3 to 1.7 us each) that a burst can cost: a twentieth
@@ -194,7 +196,17 @@ impl Caching {
         let mut samples = SAMPLES;
         for (packet, judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
             let Some((from, to, out)) = self.way(&packet, judged) else { continue };
-            if let Some(flow) = self.flow(about, &packet, (from, to), out) {
+            // What goes back to where it came from is left to the worker: a program has not been seen to send it there.
+            if from == to {
+                continue;
+            }
+            let translated = about.engine.translated(judged);
+            let rewritten = match translated {
+                Some(Translated::Error { .. }) => continue,
+                Some(Translated::Packet(rewritten)) => Some(*rewritten),
+                None => None,
+            };
+            if let Some(flow) = self.flow(about, &packet, rewritten, (from, to), out) {
                 self.cache.add(&flow);
                 self.watch(flow.latch, about.now);
             }
@@ -224,11 +236,16 @@ impl Caching {
         &mut self,
         about: &About<'_>,
         packet: &Received<'_>,
+        rewritten: Option<Rewritten>,
         (from, to): (FlowSlot, FlowSlot),
         out: PortId,
     ) -> Option<CachedFlow> {
         let way = about.forwarder.way(about.snapshot, packet.in_port, out, packet.frame)?;
-        let found = about.engine.cacheable(packet.frame, packet.in_port)?;
+        let found = about.engine.cacheable(
+            packet.frame,
+            packet.in_port,
+            rewritten.as_ref().map(|rewritten| &rewritten.received),
+        )?;
         let lease = found.lease.min(way.good_for).min(self.lease);
         if lease == 0 {
             return None;
@@ -250,7 +267,7 @@ impl Caching {
             received: *packet.frame.first_chunk()?,
             sent: way.addresses,
             is_hop: way.is_hop,
-            translation: None,
+            translation: rewritten.map(|rewritten| rewritten.sent),
             longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
             origin: found.origin,
             ports: [packet.in_port, out],

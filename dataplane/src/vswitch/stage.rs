@@ -10,6 +10,7 @@
 mod departure;
 mod intake;
 mod recovery;
+mod translation;
 
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -272,6 +273,9 @@ impl Stage {
             self.judge_for_tap(snapshot, &arrivals);
         } else {
             self.ask_engine_safely(snapshot, &arrivals);
+        }
+        if self.engine.translates() {
+            self.translate(&mut arrivals);
         }
         if let Some(caching) = &mut self.caching {
             let about = About { engine: &self.engine, forwarder: &self.forwarder, snapshot, now: self.now };

@@ -2,6 +2,7 @@
 
 mod caching;
 mod fragments;
+mod services;
 mod torture;
 
 use std::time::{Duration, Instant};

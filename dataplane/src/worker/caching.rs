@@ -1,8 +1,9 @@
 //! What a flow cache may be told of a session.
 
 use super::Worker;
-use crate::packet::{self, Inner, Plain, TcpFlags};
-use crate::session::Key;
+use crate::io::Translation;
+use crate::packet::{self, Inner, Plain, Ports, TcpFlags};
+use crate::session::{Key, Match};
 use crate::{Flow, LinkType, PortId};
 
 use bulkhead_classifier::{OriginId, protocol};
@@ -24,12 +25,19 @@ pub(crate) struct Cacheable {
 impl Worker {
     /// The flow of a packet that was judged to be a hit, when the next ones of it will be hits too, whatever they carry: UDP,
     /// and TCP between its handshake and its end. The snapshot must be the one that the packet was judged by.
-    pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId) -> Option<Cacheable> {
+    ///
+    /// `received` is what the packet came with, where other addresses have been written into it.
+    pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId, received: Option<&Translation>) -> Option<Cacheable> {
         let (key, from_low, flags) = plain_key(frame)?;
         let protocol = key.protocol();
+        let (key, from_low) = match received {
+            Some(&Translation { src, dst, sport, dport }) => Key::of(src, dst, protocol, Ports::Pair(sport, dport)),
+            None => (key, from_low),
+        };
         let hash = self.sessions.hash(&key);
-        let (entry, timeout) = self.sessions.established(hash, &key)?;
-        let direction = entry.direction(from_low);
+        let (slot, timeout) = self.sessions.established(hash, &key)?;
+        let entry = self.sessions.entry(slot);
+        let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
         let is_plain = protocol != protocol::TCP || !flags.is_control();
         let is_hit = entry.is_session_of(self.epoch) && entry.is_plain(direction);
         if !is_plain || !is_hit || entry.ports(direction).0 != in_port {

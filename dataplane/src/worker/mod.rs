@@ -247,6 +247,11 @@ impl Worker {
         }
     }
 
+    /// Whether anything is written into packets of the last call of [`Worker::judge`].
+    pub(crate) const fn translates(&self) -> bool {
+        !self.columns.translations.is_empty()
+    }
+
     /// What is written into a packet of the last call of [`Worker::judge`].
     pub(crate) fn translated(&self, judged: &Judged) -> Option<&Translated> {
         self.columns.translated(judged.translation)

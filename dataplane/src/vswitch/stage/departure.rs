@@ -68,8 +68,21 @@ impl Stage {
             }
         }
         for (arrival, judged) in packets {
-            self.act(snapshot, arrival, judged.verdict, &mut frames);
+            match judged.elsewhere {
+                None => self.act(snapshot, arrival, judged, &mut frames),
+                Some(worker) => {
+                    let packet = frames.by_ref().take(1 + arrival.rest());
+                    self.hand_over(usize::from(worker.get()) - 1, arrival, packet);
+                }
+            }
         }
+    }
+
+    /// Gives a packet to another worker that is to judge it.
+    #[inline(never)]
+    fn hand_over(&mut self, worker: usize, arrival: Arrival, packet: impl Iterator<Item = Frame>) {
+        let handed = self.ports.hand_over(worker, 1 + arrival.rest(), packet, arrival.port, &mut self.pool);
+        handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
     }
 
     /// What comes of one packet's verdict. Its frames are the next ones of `frames`.
@@ -78,18 +91,18 @@ impl Stage {
         &mut self,
         snapshot: &Snapshot,
         arrival: Arrival,
-        verdict: Verdict,
+        judged: &Judged,
         frames: &mut impl Iterator<Item = Frame>,
     ) {
         let Some(mut first) = frames.next() else { return };
         let (port, bytes) = (arrival.port, self.umem.bytes_mut(&mut first));
-        match self.forwarder.forward(snapshot, bytes, arrival.len(), port, verdict) {
+        match self.forwarder.forward(snapshot, bytes, arrival.len(), port, judged.verdict) {
             Step::Send(out) if arrival.rest() == 0 => {
                 if let Err(reason) = self.ports.put_one(out, first, &mut self.pool) {
                     self.counters.drop_packet(reason);
                 }
             }
-            step => self.act_on(snapshot, arrival, verdict, step, first, &mut frames.take(arrival.rest())),
+            step => self.act_on(snapshot, arrival, judged, step, first, &mut frames.take(arrival.rest())),
         }
     }
 
@@ -99,11 +112,12 @@ impl Stage {
         &mut self,
         snapshot: &Snapshot,
         arrival: Arrival,
-        verdict: Verdict,
+        judged: &Judged,
         step: Step,
-        first: Frame,
+        mut first: Frame,
         rest: &mut dyn Iterator<Item = Frame>,
     ) {
+        let verdict = judged.verdict;
         match step {
             Step::Send(out) => self.put(out, 1 + arrival.rest(), std::iter::once(first).chain(rest)),
             Step::Fragment(out) => self.put_fragments(out, Chain { first, rest: rest.collect() }),
@@ -117,6 +131,9 @@ impl Stage {
                 self.pool.give_all(std::iter::once(first).chain(rest));
             }
             Step::Drop(reason) => {
+                if verdict.out_port().is_some() && judged.translation.is_some() {
+                    self.restore(self.umem.bytes_mut(&mut first), arrival.len(), judged);
+                }
                 self.report(snapshot, &first, arrival, verdict, reason);
                 if verdict.out_port().is_some() {
                     self.counters.drop_packet(reason);

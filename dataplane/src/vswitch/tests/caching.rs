@@ -11,7 +11,7 @@ use bulkhead_classifier::OriginId;
 
 /// A cache that keeps what it gets and forwards nothing.
 #[derive(Debug, Default)]
-struct Recorded {
+pub(super) struct Recorded {
     flows: Mutex<Vec<CachedFlow>>,
     /// How many packets have passed a latch, and whether it is open.
     latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
@@ -47,7 +47,7 @@ impl FlowCache for Recorded {
     }
 }
 
-const fn slot(id: PortId) -> FlowSlot {
+pub(super) const fn slot(id: PortId) -> FlowSlot {
     FlowSlot(id.0 + 10)
 }
 
@@ -66,7 +66,7 @@ fn from_b(packet: &[u8]) -> Vec<u8> {
 }
 
 impl Recorded {
-    fn flows(&self) -> Vec<CachedFlow> {
+    pub(super) fn flows(&self) -> Vec<CachedFlow> {
         self.flows.lock().unwrap().clone()
     }
 }

@@ -6,54 +6,8 @@ use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::*;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
-
-const VIP: &str = "10.96.0.1";
-const VIP6: &str = "fd96::1";
-/// The address that the node gives to connections whose source has to change.
-const SOURCE: &str = "10.0.0.254";
-
-fn backend(address: &str, port: u16) -> Backend {
-    let is_local = address.starts_with("10.0.0.") || address.starts_with("fd00::");
-    Backend { socket: SocketAddr::new(ip(address), port), is_local }
-}
-
-fn service(backends: &[Backend]) -> ServicePort {
-    let mut serving: Vec<_> = backends.iter().map(|backend| backend.socket).collect();
-    serving.sort_unstable();
-    ServicePort {
-        cluster: Backends::new(backends.iter().copied()),
-        local: Backends::new(backends.iter().copied().filter(|backend| backend.is_local)),
-        serving: serving.into(),
-        ..ServicePort::default()
-    }
-}
-
-const ENTRY: VipEntry = VipEntry {
-    port: 0,
-    inside: BackendList::Cluster,
-    outside: BackendList::Cluster,
-    is_ranged: false,
-    rewrites_all: false,
-};
-
-/// Every protocol's port 8080 of an address leads to a service port of its own number.
-fn services(epoch: u64, ports: &[(&str, ServicePort)]) -> Services {
-    let mut services = Services::new(1);
-    services.set_epoch(epoch);
-    services.set_sources([ip(SOURCE), ip("fd00::fe")]);
-    services.set_service_cidrs(["10.96.0.0/12".parse().unwrap()]);
-    for (number, (address, port)) in (0u32..).zip(ports) {
-        services.set_port(number, Some(port.clone()));
-        services.set_cluster_address(ip(address), Some(true));
-        for protocol in [6, 17, 132] {
-            let vip = Vip { address: ip(address), protocol, port: 8080 };
-            services.set_vip(vip, Some(VipEntry { port: number, ..ENTRY }));
-        }
-    }
-    services
-}
 
 /// Pods A and B, and a Service at [`VIP`] with these backends.
 fn bed(backends: &[Backend]) -> Bed {

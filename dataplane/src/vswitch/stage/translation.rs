@@ -1,0 +1,57 @@
+//! Packets of connections to Services: other addresses and ports, and other workers.
+
+use super::super::arrivals::Arrivals;
+use super::Stage;
+use crate::forward::{translate, translate_error};
+use crate::outcome::Translated;
+use crate::{DropReason, Judged, Verdict};
+
+impl Stage {
+    /// Writes into the packets what the engine has said. A function of its own, and called only where there is something to write.
+    #[inline(never)]
+    pub(super) fn translate(&mut self, arrivals: &mut Arrivals) {
+        let Self { engine, umem, judged, counters, .. } = self;
+        let (packets, frames) = arrivals.parts_mut();
+        let mut first = 0;
+        for (packet, judged) in packets.iter().zip(judged) {
+            let frame = &mut frames[first];
+            first += packet.rest() + 1;
+            if judged.verdict.out_port().is_none() {
+                continue;
+            }
+            let Some(translated) = engine.translated(judged) else { continue };
+            if !write(umem.bytes_mut(frame), packet.len(), translated, Side::Sent) {
+                // SCTP in several frames, whose checksum covers all of them.
+                let reason = DropReason::L4Truncated;
+                *judged = Judged { verdict: Verdict::Drop(reason), translation: None, ..*judged };
+                counters.drop_packet(reason);
+            }
+        }
+    }
+
+    /// Gives a packet that goes nowhere the addresses back that its sender knows, for an error that quotes it.
+    pub(super) fn restore(&self, frame: &mut [u8], len: usize, judged: &Judged) {
+        if let Some(translated) = self.engine.translated(judged) {
+            write(frame, len, translated, Side::Received);
+        }
+    }
+}
+
+/// Which addresses a packet is given.
+#[derive(Clone, Copy)]
+enum Side {
+    Received,
+    Sent,
+}
+
+/// Writes addresses into a frame. False, and nothing changed, when that cannot be.
+fn write(frame: &mut [u8], wire_len: usize, translated: &Translated, side: Side) -> bool {
+    match (translated, side) {
+        (Translated::Packet(packet), Side::Sent) => translate(frame, wire_len, &packet.sent),
+        (Translated::Packet(packet), Side::Received) => translate(frame, wire_len, &packet.received),
+        (Translated::Error { sent, quoted, .. }, Side::Sent) => translate_error(frame, wire_len, *sent, &quoted.sent),
+        (Translated::Error { received, quoted, .. }, Side::Received) => {
+            translate_error(frame, wire_len, *received, &quoted.received)
+        }
+    }
+}

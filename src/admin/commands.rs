@@ -212,7 +212,10 @@ pub(crate) fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
     }
     let mut table = Columns::new(&["PROTOCOL", "FROM", "TO", "IN", "OUT", "STATE", "IDLE", "ALLOWED BY"]);
     for row in &told.sessions {
-        let SessionRow { protocol, from, to, in_port, out_port, state, idle_seconds, origin } = row.clone();
+        let SessionRow { protocol, from, to, service, source, in_port, out_port, state, idle_seconds, origin } =
+            row.clone();
+        let from = source.map_or(from.clone(), |source| format!("{from} as {source}"));
+        let to = service.map_or(to.clone(), |service| format!("{to} for {service}"));
         table.row([protocol, from, to, in_port, out_port, state, format!("{idle_seconds:.0}s"), origin]);
     }
     table.write(&mut out)?;

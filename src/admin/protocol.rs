@@ -102,8 +102,14 @@ pub(crate) struct SessionRow {
     pub(crate) protocol: String,
     /// Who began it.
     pub(crate) from: String,
-    /// With whom.
+    /// With whom: for a connection to a Service, the endpoint that it was given.
     pub(crate) to: String,
+    /// The Service's address and port that the connection was made to; absent for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) service: Option<String>,
+    /// The source that the endpoint sees, where that is not `from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) source: Option<String>,
     /// The port where its packets come in.
     pub(crate) in_port: String,
     /// The port where they leave.

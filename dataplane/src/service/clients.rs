@@ -65,8 +65,12 @@ impl<'a> Client<'a> {
             _ if address == self.address => true,
             Place::Pod => false,
             Place::OtherPod | Place::Outside => !backend.is_local,
-            // The node takes no packet from an address of its own, and answers at once to a virtual address that it has.
-            Place::Host => self.is_own(address) || !backend.is_local || self.address == vip && !self.is_own(vip),
+            // What leaves for the node's own address with one of its own is none that the node takes, and what leaves through the node's
+            // own routes is answered past the vswitch. A virtual address may be another node's too.
+            Place::Host => {
+                let leaves_to_host = self.snapshot.routes().lookup(address) == self.snapshot.host();
+                leaves_to_host || self.address == vip && !self.is_own(vip)
+            }
         }
     }
 }

@@ -143,10 +143,16 @@ impl SessionTable {
         self.steering = Some((steering, worker));
     }
 
-    /// Another worker that has the session which a packet with this key belongs to.
+    /// Another worker that has the session which a packet with this key belongs to. To be asked when this one has none.
     pub(crate) fn elsewhere(&self, key: &Key) -> Option<usize> {
         let (steering, own) = self.steering.as_ref()?;
-        steering.find(key).filter(|worker| worker != own)
+        let worker = steering.find(key)?;
+        if worker == *own {
+            // What a fault has left behind: two workers would give each other the packet for ever.
+            steering.remove(key, *own);
+            return None;
+        }
+        Some(worker)
     }
 
     /// Learns the ports of a snapshot. No session is about a port that was not made known.

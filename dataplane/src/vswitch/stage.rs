@@ -322,6 +322,10 @@ impl Stage {
                 translation,
                 elsewhere: outcome.elsewhere,
             });
+            if outcome.elsewhere.is_some() {
+                // Whoever judges it shows it.
+                continue;
+            }
             let Some(tap) = self.tap.as_ref().filter(|tap| tap.has_room()) else {
                 self.counters.tap_missed += 1;
                 continue;

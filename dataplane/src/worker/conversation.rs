@@ -148,7 +148,8 @@ impl Worker {
             // The new tables are asked about the direction that was refused; the packet passes as its reply or not at all.
             if let Some((in_port, port)) = self.forward_in_port(burst.snapshot, claim) {
                 let (from_low, direction) = (!new.from_low, Direction::Reply);
-                let turned = NewSession { from_low, direction, in_port, in_kind: port, decision, ..new };
+                let rewrite = self.sessions.rewrite(claim.slot).copied();
+                let turned = NewSession { from_low, direction, in_port, in_kind: port, decision, rewrite, ..new };
                 return self.start(burst, at, ip, &claim.forward, turned);
             }
         } else if is_forward || (was_session && claim.flags.is_some()) {

@@ -88,6 +88,8 @@ fn row(session: &SessionInfo, snapshot: &Snapshot, observer: &Observer) -> Sessi
         protocol: protocol_name(session.protocol),
         from: end(session.initiator),
         to: end(session.responder),
+        service: session.service.map(end),
+        source: session.source.map(end),
         in_port: name_of(snapshot, session.in_port),
         out_port: name_of(snapshot, session.out_port),
         state: session.state.to_owned(),

@@ -17,8 +17,12 @@ const PAGE: Slot = 1024;
 pub struct SessionInfo {
     /// Who began it: address, and port (or the identifier of a ping).
     pub initiator: (IpAddr, u16),
-    /// With whom.
+    /// With whom. For a connection to a Service the endpoint that it was given.
     pub responder: (IpAddr, u16),
+    /// The Service's address and port that the initiator has used; none for a connection to no Service.
+    pub service: Option<(IpAddr, u16)>,
+    /// The source that the endpoint sees, where that is not the initiator.
+    pub source: Option<(IpAddr, u16)>,
     /// The IANA protocol number.
     pub protocol: u8,
     /// Its state in words: `new`, `established`, ...
@@ -39,19 +43,21 @@ pub struct SessionInfo {
 pub struct SessionSelector {
     /// Of this port, whichever side it is.
     pub port: Option<PortId>,
-    /// Of this address, whichever side it is.
+    /// Of this address, whichever side it is, the Service's included.
     pub address: Option<IpAddr>,
-    /// To this destination port.
+    /// To this destination port, as the initiator or as the responder has it.
     pub service: Option<u16>,
 }
 
 impl SessionSelector {
     /// Whether the session is one of them.
     pub fn selects(&self, session: &SessionInfo) -> bool {
-        let has = |address: IpAddr| session.initiator.0 == address || session.responder.0 == address;
+        let ends = [Some(session.initiator), Some(session.responder), session.service, session.source];
+        let has = |address: IpAddr| ends.iter().flatten().any(|end| end.0 == address);
+        let is_to = |port: u16| [Some(session.responder), session.service].iter().flatten().any(|end| end.1 == port);
         self.port.is_none_or(|port| session.in_port == port || session.out_port == port)
             && self.address.is_none_or(has)
-            && self.service.is_none_or(|service| session.responder.1 == service)
+            && self.service.is_none_or(is_to)
     }
 }
 
@@ -107,11 +113,15 @@ impl SessionTable {
         if !is_session || self.is_expired(slot, now) {
             return None;
         }
-        let [initiator, responder] = entry.endpoints(Direction::Forward);
+        let [source, responder] = entry.endpoints(Direction::Forward);
+        let rewrite = self.rewrite(slot);
+        let initiator = rewrite.map_or(source, |rewrite| rewrite.client(source.0));
         let (in_port, out_port) = entry.ports(Direction::Forward);
         Some(SessionInfo {
             initiator,
             responder,
+            service: rewrite.map(|rewrite| rewrite.vip(source.0)),
+            source: Some(source).filter(|source| *source != initiator),
             protocol: entry.key.protocol(),
             state: entry.class().name(),
             in_port,

@@ -111,6 +111,35 @@ fn a_newer_policy_cuts_a_translated_connection_and_a_still_newer_one_lets_it_go_
 }
 
 #[test]
+fn an_answer_that_comes_first_when_a_newer_policy_allows_what_was_refused_is_translated_too() {
+    let mut bed = bed(&[backend("10.0.0.2", 81)]);
+    assert_eq!(bed.verdict(A, &udp("10.0.0.1", VIP, 8080)), dropped(DropReason::PolicyDenied));
+    let services = bed.snapshot.services().cloned().map(Arc::new);
+    bed.snapshot = snapshot_with(2, B, Some(OPEN)).with_services(services);
+    let answer = Probe { sport: 81, ..probe(ProbeKind::Udp, "10.0.0.2", "10.0.0.1", 40_000) }.request().unwrap();
+    assert_eq!(bed.send(B, &answer).translation, seen_by_a());
+    let again = bed.send(A, &udp("10.0.0.1", VIP, 8080));
+    assert_eq!(
+        (again.session, again.translation),
+        (Some(SessionState::Hit), translation(("10.0.0.1", 40_000), ("10.0.0.2", 81)))
+    );
+}
+
+#[test]
+fn sessions_are_told_with_the_services_address() {
+    let mut bed = bed(&[backend("10.9.0.1", 80)]);
+    bed.send(UPLINK, &tcp("8.8.8.8", VIP, 40_000, 8080, SYN));
+    let told = bed.worker.session_page(0).sessions;
+    let [session] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((session.initiator, session.responder), ((ip("8.8.8.8"), 40_000), (ip("10.9.0.1"), 80)));
+    assert_eq!((session.service, session.source), (Some((ip(VIP), 8080)), Some((ip(SOURCE), 40_000))));
+    let by = |selector: SessionSelector| selector.selects(session);
+    assert!(by(SessionSelector { address: Some(ip(VIP)), ..SessionSelector::default() }));
+    assert!(by(SessionSelector { service: Some(8080), ..SessionSelector::default() }));
+    assert!(!by(SessionSelector { service: Some(40_000), ..SessionSelector::default() }));
+}
+
+#[test]
 fn all_protocols_and_both_families_are_translated_both_ways() {
     let all = [("10.0.0.1", VIP, "10.0.0.2"), ("fd00::1", VIP6, "fd00::2")];
     for (client, vip, server) in all {

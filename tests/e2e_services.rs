@@ -1,0 +1,379 @@
+//! Services in a node's vswitch, with real programs: who is reached behind an address, whom a server sees, what ends and what goes on.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
+use lab::netns::{Netns, Running, eventually};
+use lab::{Lab, Pod, policy};
+use serde_json::Value;
+
+const VIP: &str = "10.96.0.20";
+const VIP6: &str = "fd96::20";
+const DNS: &str = "10.96.0.10";
+
+/// A Service of both families with more of its `spec`, and a slice of each family with these endpoints: name, IPv4, IPv6, conditions.
+fn service(name: &str, addresses: [&str; 2], spec: &str, port: &str, endpoints: &[Endpoint]) -> String {
+    let [v4, v6] = addresses;
+    let mut text = format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec: {{clusterIP: {v4}, clusterIPs: [{v4}, '{v6}'], ipFamilies: [IPv4, IPv6], {spec} ports: [{port}]}}\n"
+    );
+    for (family, of) in [("IPv4", 0), ("IPv6", 1)] {
+        let all: Vec<String> = endpoints
+            .iter()
+            .map(|endpoint| {
+                let (address, node) = (&endpoint.addresses[of], &endpoint.node);
+                format!("{{addresses: ['{address}'], nodeName: {node}, conditions: {{{}}}}}", endpoint.conditions)
+            })
+            .collect();
+        let (target, protocol) = (endpoints.first().map_or(8080, |endpoint| endpoint.port), protocol_of(port));
+        write!(
+            text,
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-{of}, \
+             namespace: default, labels: {{kubernetes.io/service-name: {name}}}}}\naddressType: {family}\n\
+             ports: [{{name: '', port: {target}, protocol: {protocol}}}]\nendpoints: [{}]\n",
+            all.join(", ")
+        )
+        .unwrap();
+    }
+    text
+}
+
+fn protocol_of(port: &str) -> &'static str {
+    if port.contains("UDP") { "UDP" } else { "TCP" }
+}
+
+/// An endpoint of a slice.
+struct Endpoint {
+    addresses: [String; 2],
+    node: String,
+    port: u16,
+    conditions: &'static str,
+}
+
+impl Endpoint {
+    fn of(pod: &Pod, port: u16) -> Self {
+        let addresses = [pod.v4.clone(), pod.v6.clone()];
+        Self { addresses, node: "node-1".to_owned(), port, conditions: "ready: true" }
+    }
+}
+
+const CONFIG: &str = "services: {service_cidrs: [10.96.0.0/12, 'fd96::/64']}\n";
+
+/// A node with a client and two servers.
+fn lab() -> Lab {
+    let mut lab = Lab::new();
+    lab.more_config = CONFIG.to_owned();
+    for name in ["client", "web1", "web2"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab
+}
+
+/// Servers that say their name and whom they see, of both families.
+fn serve(lab: &Lab, names: &[&str]) -> Vec<Running> {
+    let one = |name: &&str| {
+        let line = format!("socat TCP6-LISTEN:8080,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo {name} $SOCAT_PEERADDR'");
+        let netns = &lab.get(name).netns;
+        let server = Running::start(&mut netns.command("sh", &["-c", &format!("exec {line}")]));
+        eventually("the server listens", || netns.output("ss -Hltn sport = :8080").stdout.len() > 10);
+        server
+    };
+    names.iter().map(one).collect()
+}
+
+/// Who answers at an address, and whom he sees; none when nobody does.
+fn ask(netns: &Netns, address: &str, port: u16) -> Option<(String, String)> {
+    let target =
+        if address.contains(':') { format!("TCP6:[{address}]:{port}") } else { format!("TCP4:{address}:{port}") };
+    let output = netns.output(&format!("socat -u -T 2 {target},connect-timeout=2 -"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (name, peer) = text.trim().split_once(' ')?;
+    let peer = peer.trim_matches(['[', ']']);
+    let peer = peer.strip_prefix("0000:0000:0000:0000:0000:ffff:").map_or(peer.to_owned(), mapped);
+    Some((name.to_owned(), peer))
+}
+
+/// `0af4:0102` as an IPv4 address.
+fn mapped(hex: &str) -> String {
+    let number = u32::from_str_radix(&hex.replace(':', ""), 16).unwrap();
+    std::net::Ipv4Addr::from(number).to_string()
+}
+
+/// The names and peers of so many answers.
+fn ask_often(netns: &Netns, address: &str, port: u16) -> (BTreeSet<String>, BTreeSet<String>) {
+    let all =
+        (0..24).map(|_| ask(netns, address, port).unwrap_or_else(|| panic!("nobody answers at {address}:{port}")));
+    all.unzip()
+}
+
+fn names<const N: usize>(all: [&str; N]) -> BTreeSet<String> {
+    all.into_iter().map(str::to_owned).collect()
+}
+
+fn count(summary: &Value, path: &str) -> u64 {
+    summary.pointer(path).and_then(Value::as_u64).unwrap_or_default()
+}
+
+#[test]
+fn a_client_reaches_every_endpoint_and_is_seen_with_its_own_address_unless_it_is_the_endpoint() {
+    require!("socat", "ss", "nc");
+    let mut lab = lab();
+    let all = [Endpoint::of(lab.get("web1"), 8080), Endpoint::of(lab.get("web2"), 8080)];
+    let web = |endpoints: &[Endpoint]| service("web", [VIP, VIP6], "", "{port: 80, targetPort: 8080}", endpoints);
+    lab.start(&web(&all));
+    let _servers = serve(&lab, &["web1", "web2"]);
+    let client = lab.get("client");
+    for (vip, own) in [(VIP, &client.v4), (VIP6, &client.v6)] {
+        let (found, peers) = ask_often(&client.netns, vip, 80);
+        assert_eq!((found, peers.len()), (names(["web1", "web2"]), 1), "{vip}: {peers:?}\n{}", lab.log());
+        let peer: std::net::IpAddr = peers.first().unwrap().parse().unwrap();
+        assert_eq!(peer, own.parse::<std::net::IpAddr>().unwrap());
+        // An endpoint that asks its own Service is given itself now and then.
+        let (found, peers) = ask_often(&lab.get("web1").netns, vip, 80);
+        assert_eq!((found, peers.len()), (names(["web1", "web2"]), 2), "{peers:?}");
+    }
+    // Policy is about the pod and its port.
+    let closed = policy("web1", "{podSelector: {matchLabels: {app: web1}}, policyTypes: [Ingress]}");
+    let only = policy(
+        "client",
+        "{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress: [{ports: [{port: 8080}]}]}",
+    );
+    lab.apply(&format!("{}{closed}{only}", web(&all)));
+    let client = &lab.get("client").netns;
+    let found: BTreeSet<_> = (0..12).filter_map(|_| ask(client, VIP, 80)).map(|(name, _)| name).collect();
+    assert_eq!(found, names(["web2"]));
+    // Nobody is there: the client is told at once, and finds the next endpoint with its next packet.
+    lab.apply(&web(&[]));
+    let client = &lab.get("client").netns;
+    for vip in [VIP, VIP6] {
+        let began = std::time::Instant::now();
+        let output = client.output(&format!("nc -n -v -z -w 5 {vip} 80"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("refused") && began.elapsed() < Duration::from_secs(4), "{said}");
+    }
+    lab.apply(&web(&all[1..]));
+    assert_eq!(ask_often(&lab.get("client").netns, VIP, 80).0, names(["web2"]));
+    let summary = lab.stop();
+    assert!(count(&summary, "/dropped/no_endpoint") >= 2, "{summary:#}");
+}
+
+#[test]
+fn bulk_goes_on_in_the_kernel_with_its_segments_whole() {
+    require!("iperf3", "tcpdump", "ss");
+    only_with_tc!();
+    let mut lab = lab();
+    let server = [Endpoint::of(lab.get("web1"), 5201)];
+    lab.start(&service("bulk", [VIP, VIP6], "", "{port: 5000, targetPort: 5201}", &server));
+    let _server = lab.get("web1").netns.serve("iperf3 -s", 5201);
+    let dump = lab::Dump::start(&lab, "web1", "tcp dst port 5201 and greater 20000");
+    for vip in [VIP, VIP6] {
+        let said = lab.get("client").netns.exec(&format!("iperf3 -c {vip} -p 5000 -t 1 -J"));
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert!(said.pointer("/end/sum_received/bytes").and_then(Value::as_u64) > Some(100_000_000), "{said:#}");
+    }
+    assert!(dump.so_far("-c 5").lines().count() >= 5, "segments arrive whole");
+    for pod in ["client", "web1"] {
+        assert_eq!(lab.counter(pod, "Tcp:", "InCsumErrors"), 0);
+    }
+    let summary = lab.stop();
+    let slow = count(&summary, "/received");
+    assert!(slow < 100_000, "few packets came to a worker: {summary:#}");
+}
+
+#[test]
+fn the_clusters_dns_answers_a_pod_that_may_ask_nobody_else() {
+    require!("dnsmasq", "dig", "ss");
+    let mut lab = lab();
+    let server = [Endpoint::of(lab.get("web1"), 53)];
+    let only = policy(
+        "dns-only",
+        "{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: \
+         {app: web1}}}], ports: [{port: 53, protocol: UDP}]}]}",
+    );
+    lab.start(&format!("{}{only}", service("dns", [DNS, "fd96::10"], "", "{port: 53, protocol: UDP}", &server)));
+    let line = "dnsmasq --keep-in-foreground --no-resolv --no-hosts --conf-file=/dev/null --pid-file --user=root \
+        --address=/db.default.svc.test/192.0.2.7";
+    let _server = lab.get("web1").netns.serve(line, 53);
+    let client = &lab.get("client").netns;
+    for vip in [DNS, "fd96::10"] {
+        for _ in 0..5 {
+            let said = client.exec(&format!("dig +short +time=2 +tries=1 @{vip} db.default.svc.test A"));
+            assert_eq!(said.trim(), "192.0.2.7");
+        }
+    }
+    assert!(!client.output(&format!("dig +time=1 +tries=1 @{} x.test", lab.get("web2").v4)).status.success());
+    lab.stop();
+}
+
+#[test]
+fn redis_goes_on_behind_its_address_while_its_endpoint_is_replaced() {
+    require!("redis-server", "redis-cli", "ss");
+    let mut lab = lab();
+    let redis = |pod: &Pod, conditions| {
+        let endpoint = Endpoint { conditions, ..Endpoint::of(pod, 6379) };
+        service("db", [VIP, VIP6], "", "{port: 6379}", &[endpoint])
+    };
+    let line = "redis-server --port 6379 --bind 0.0.0.0 :: --protected-mode no --save  --appendonly no";
+    let _servers = ["web1", "web2"].map(|name| lab.get(name).netns.serve(line, 6379));
+    lab.start(&redis(lab.get("web1"), "ready: true"));
+    let cli = |lab: &Lab, words: &str| {
+        let output = lab.get("client").netns.output(&format!("timeout 3 redis-cli -h {VIP} {words}"));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    assert_eq!(cli(&lab, "set where one"), "OK");
+    // A connection that stays open while its endpoint drains.
+    let address: std::net::SocketAddr = format!("{VIP}:6379").parse().unwrap();
+    let connect = || std::net::TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+    let mut open = inside(lab.get("client"), connect);
+    let mut get = || {
+        use std::io::{Read, Write};
+        open.set_read_timeout(Some(PATIENCE)).unwrap();
+        open.write_all(b"GET where\r\n").unwrap();
+        let mut bytes = [0; 64];
+        let length = open.read(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    };
+    assert!(get().contains("one"));
+    let draining = redis(lab.get("web1"), "ready: false, serving: true, terminating: true");
+    let both = draining
+        .replace("endpoints: [", &format!("endpoints: [{{addresses: ['{}'], nodeName: node-1}}, ", lab.get("web2").v4));
+    // The IPv6 slice has no second endpoint of its own family.
+    let both = both.replacen(
+        &format!("endpoints: [{{addresses: ['{}'], nodeName: node-1}}, {{addresses: ['fd", lab.get("web2").v4),
+        "endpoints: [{addresses: ['fd",
+        1,
+    );
+    lab.apply(&both);
+    assert_eq!(cli(&lab, "set where two"), "OK");
+    assert!(get().contains("one"), "the open connection drains where it is");
+    lab.apply(&redis(lab.get("web2"), "ready: true"));
+    assert_eq!(cli(&lab, "get where"), "two");
+    assert!(get().contains("one"), "and ends by itself");
+    lab.stop();
+}
+
+#[test]
+fn a_udp_sender_moves_on_with_its_next_packet_when_its_endpoint_is_gone() {
+    require!("socat");
+    let mut lab = lab();
+    let udp = |pod: &Pod| service("log", [VIP, VIP6], "", "{port: 514, protocol: UDP}", &[Endpoint::of(pod, 5140)]);
+    lab.start(&udp(lab.get("web1")));
+    let sockets = ["web1", "web2"].map(|name| {
+        let socket = inside(lab.get(name), || UdpSocket::bind("0.0.0.0:5140").unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+        socket
+    });
+    let client = inside(lab.get("client"), || UdpSocket::bind("0.0.0.0:5000").unwrap());
+    client.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    let mut bytes = [0; 64];
+    let mut reaches = |to: &UdpSocket, word: &str| {
+        client.send_to(word.as_bytes(), format!("{VIP}:514")).unwrap();
+        let (length, from) = to.recv_from(&mut bytes).unwrap_or_else(|error| panic!("{word}: {error}"));
+        assert_eq!(&bytes[..length], word.as_bytes());
+        to.send_to(b"heard", from).unwrap();
+        let (_, from) = client.recv_from(&mut bytes).unwrap();
+        assert_eq!(from.to_string(), format!("{VIP}:514"), "he answers in the name of the Service");
+    };
+    // Long enough to be in the flow cache.
+    (0..200).for_each(|number| reaches(&sockets[0], &format!("one {number}")));
+    lab.apply(&udp(lab.get("web2")));
+    (0..50).for_each(|number| reaches(&sockets[1], &format!("two {number}")));
+    lab.stop();
+}
+
+#[test]
+fn node_ports_are_served_from_outside_with_the_clients_address_where_the_policy_keeps_it() {
+    require!("socat", "ss", "nc");
+    let mut lab = lab();
+    lab.outside();
+    lab.host();
+    let local = Endpoint::of(lab.get("web1"), 8080);
+    // On a node that is the machine outside.
+    let far = Endpoint {
+        addresses: ["172.18.0.100".to_owned(), "fd00:18::100".to_owned()],
+        node: "node-2".to_owned(),
+        ..Endpoint::of(lab.get("web1"), 8080)
+    };
+    let node_port = |policy: &str, number: u16, vips, endpoints: &[Endpoint]| {
+        let spec = format!("type: NodePort, externalTrafficPolicy: {policy},");
+        let port = format!("{{port: 80, targetPort: 8080, nodePort: {number}}}");
+        service(&format!("np{number}"), vips, &spec, &port, endpoints)
+    };
+    let all = [
+        node_port("Local", 30001, ["10.96.1.1", "fd96::1:1"], &[local]),
+        node_port("Cluster", 30002, ["10.96.1.2", "fd96::1:2"], &[far]),
+    ];
+    lab.start(&all.concat());
+    let _web = serve(&lab, &["web1"]);
+    let outside = lab.outside.as_ref().unwrap();
+    let line = "exec socat TCP6-LISTEN:8080,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo far $SOCAT_PEERADDR'";
+    let _far = Running::start(&mut outside.command("sh", &["-c", line]));
+    eventually("the server listens", || outside.output("ss -Hltn sport = :8080").stdout.len() > 10);
+    let parse = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    for (node, client) in [(lab.node_v4(), "172.18.0.100"), (lab.node_v6(), "fd00:18::100")] {
+        let (name, peer) = ask(outside, &node, 30001).unwrap_or_else(|| panic!("{}", lab.log()));
+        assert_eq!((name.as_str(), parse(&peer)), ("web1", parse(client)), "the client's address is kept");
+        // Its endpoint is elsewhere: it is seen with an address of this node's pod network.
+        let (name, peer) = ask(outside, &node, 30002).unwrap_or_else(|| panic!("{}", lab.log()));
+        let source = if client.contains(':') { "fd00:244:1::1" } else { "10.244.1.1" };
+        assert_eq!((name.as_str(), parse(&peer)), ("far", parse(source)));
+    }
+    lab.stop();
+}
+
+#[test]
+fn translated_connections_outlive_the_process() {
+    require!("mount", "socat", "ss");
+    only_with_tc!();
+    let mut lab = Lab::new();
+    for name in ["client", "web1", "web2"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    let mut lasting = Lasting::of(lab);
+    let lab = &mut lasting.lab;
+    lab.more_config.push_str(CONFIG);
+    let to = |pod: &Pod| service("echo", [VIP, VIP6], "", "{port: 7}", &[Endpoint::of(pod, 7000)]);
+    let state = to(lab.get("web1"));
+    lab.start(&state);
+    lab::lasting::echo(lab.get("web1"), 7000);
+    let address: std::net::SocketAddr = format!("{VIP}:7").parse().unwrap();
+    let connect = |lab: &Lab| {
+        let stream = inside(lab.get("client"), || std::net::TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let mut old = connect(lab);
+    settle(&mut old);
+    lab.kill();
+    assert!((0..50).all(|_| answers(&mut old)), "what is established goes on");
+    // While it is away, the Service is given another endpoint.
+    let state = to(lab.get("web2"));
+    lab.start(&state);
+    assert!((0..50).all(|_| answers(&mut old)), "and after the restart: {}", lab.log());
+    lab.stop();
+}
+
+#[test]
+fn two_workers_serve_one_service() {
+    require!("socat", "ss", "nc");
+    let Some(cores) = lab::netns::two_cores() else { return };
+    let mut lab = lab();
+    lab.more_config.push_str(&format!("workers: {{cores: {cores:?}}}\n"));
+    let all = [Endpoint::of(lab.get("web1"), 8080), Endpoint::of(lab.get("web2"), 8080)];
+    lab.start(&service("web", [VIP, VIP6], "", "{port: 80, targetPort: 8080}", &all));
+    let _servers = serve(&lab, &["web1", "web2"]);
+    for vip in [VIP, VIP6] {
+        assert_eq!(ask_often(&lab.get("client").netns, vip, 80).0, names(["web1", "web2"]));
+        assert_eq!(ask_often(&lab.get("web2").netns, vip, 80).0, names(["web1", "web2"]));
+    }
+    lab.stop();
+}

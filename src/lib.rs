@@ -7,8 +7,8 @@
 //! shows the answer.
 //!
 //! ```text
-//!  files --control--> tables --run--> snapshot --dataplane--> outcome of every packet
-//!                                                   ^
+//!  files --control--> tables, Services --run, services--> snapshot --dataplane--> outcome of every packet
+//!                                                            ^
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
 //!  resolve: asks `control` alone
 //!  run: packets of interfaces (`live`)
@@ -31,6 +31,7 @@ mod reach;
 mod replay;
 mod resolve;
 pub mod run;
+pub mod services;
 mod shell;
 
 use std::ffi::OsString;

@@ -56,7 +56,7 @@ pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
-pub use service::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
+pub use service::{Backend, BackendList, Backends, Explained, ServicePort, Services, Vip, VipEntry};
 pub use session::{
     Adoption, EndedSessions, Percent, RefusedFile, SessionConfig, SessionInfo, SessionMemoryError, SessionPage,
     SessionSelector, SessionStore, SessionStoreError, TcpWindow, Timeouts,

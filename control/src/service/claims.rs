@@ -79,6 +79,11 @@ impl<K: Hash + Eq, T: Copy + PartialEq> Claims<K, T> {
         self.0.get(key).map_or(&[], Vec::as_slice)
     }
 
+    /// How many are claimed.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// All that is claimed, in no particular order.
     pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
         self.0.keys()

@@ -198,6 +198,8 @@ pub struct Changes {
     pub ports: BTreeSet<ServicePortId>,
     /// Backends.
     pub backends: BTreeSet<BackendId>,
+    /// The service ports whose backends these are or were: also those of which nothing else differs.
+    pub backend_ports: BTreeSet<ServicePortId>,
     /// VIPs that lead to another service port, or to none.
     pub vips: BTreeSet<Vip>,
     /// Addresses of which it differs whether they are cluster addresses of Services, or whose.
@@ -210,5 +212,10 @@ impl Changes {
     /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    fn add_backend(&mut self, id: BackendId, of: ServicePortId) {
+        self.backends.insert(id);
+        self.backend_ports.insert(of);
     }
 }

@@ -54,6 +54,8 @@ pub struct Resolver {
     /// Addresses of the node that its object does not tell.
     more_addresses: BTreeSet<IpAddr>,
     pub(super) services: AHashMap<ServiceName, Known>,
+    /// How many of them have an object.
+    service_count: usize,
     /// The Service that a slice was counted to.
     service_of: AHashMap<ObjectName, ServiceName>,
     pub(super) ports: Vec<Option<ResolvedPort>>,
@@ -74,6 +76,7 @@ impl Resolver {
             own: OwnNode { location: Location { node, zone: None }, ..OwnNode::default() },
             more_addresses: BTreeSet::new(),
             services: AHashMap::new(),
+            service_count: 0,
             service_of: AHashMap::new(),
             ports: Vec::new(),
             free_ports: Vec::new(),
@@ -150,12 +153,14 @@ impl Resolver {
         match event {
             Event::Apply(Object::Service(service)) => {
                 let name = service.name.clone();
-                self.services.entry(name.clone()).or_default().object = Some(Arc::new(service));
+                let known = self.services.entry(name.clone()).or_default();
+                let is_new = known.object.replace(Arc::new(service)).is_none();
+                self.service_count += usize::from(is_new);
                 touched.insert(name);
             }
             Event::DeleteService(name) => {
                 if let Some(known) = self.services.get_mut(&name) {
-                    known.object = None;
+                    self.service_count -= usize::from(known.object.take().is_some());
                     touched.insert(name);
                 }
             }
@@ -191,6 +196,11 @@ impl Resolver {
     /// How often anything has changed. Nothing but Services moves it.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// What it was told of the cluster.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The node's name.
@@ -244,6 +254,16 @@ impl Resolver {
         self.backends.get(id)
     }
 
+    /// How many Services there are, those that are not translated included.
+    pub fn service_count(&self) -> usize {
+        self.service_count
+    }
+
+    /// How many VIPs there are.
+    pub fn vip_count(&self) -> usize {
+        self.vips.len()
+    }
+
     /// How many backends there are.
     pub fn backend_count(&self) -> usize {
         self.backends.len()
@@ -252,6 +272,12 @@ impl Resolver {
     /// The service port that a VIP leads to, and what kind of address it is there.
     pub fn vip(&self, vip: &Vip) -> Option<(ServicePortId, super::VipKind)> {
         self.vips.winner(vip).map(|(rank, port)| (*port, rank.kind()))
+    }
+
+    /// Whether an address is a cluster address of a Service that is ours (`Some(true)`), or only of Services that are left to another
+    /// proxy (`Some(false)`).
+    pub fn cluster_address(&self, address: &IpAddr) -> Option<bool> {
+        Some(self.cluster_ips.get(address)?.values().any(|is_ours| *is_ours))
     }
 
     /// The Services that claim the VIP, the one that has it first.

@@ -1,6 +1,7 @@
 //! What the resolver has to be told of the cluster: the value of `services` in a configuration, or a file of its own.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::de::Error as _;
@@ -29,6 +30,12 @@ pub struct Settings {
     /// permitted here (CVE-2020-8554).
     #[serde(deserialize_with = "some_blocks")]
     pub external_ips: Option<Vec<IpNet>>,
+    /// The addresses, one per family at most, that connections have as their source where theirs has to change. Empty for the first
+    /// ones of the node's own podCIDRs.
+    #[serde(deserialize_with = "source_addresses")]
+    pub source_addresses: Vec<IpAddr>,
+    /// What the choice of backends is hashed with: the same on all nodes, so that they agree on it.
+    pub hash_seed: String,
 }
 
 /// The node's addresses at which node ports answer.
@@ -64,6 +71,24 @@ fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::E
     texts.iter().map(|text| block(text)).collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
+/// Addresses that a packet can have as its source, one per family at most.
+fn source_addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in Vec::<String>::deserialize(deserializer)? {
+        let address =
+            source::address(&text).map_err(|(problem, help)| D::Error::custom(format!("{problem}: {help}")))?;
+        if address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+            return Err(D::Error::custom(format!("source_addresses: no host can answer to {address}")));
+        }
+        if let Some(other) = addresses.iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
+            let why = format!("source_addresses: {other} and {address} are of one family: keep one of them");
+            return Err(D::Error::custom(why));
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
+}
+
 fn some_blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<IpNet>>, D::Error> {
     blocks(deserializer).map(Some)
 }
@@ -92,8 +117,16 @@ impl fmt::Display for SettingsError {
 }
 
 /// The keys, for remedies.
-const KEYS: [&str; 6] =
-    ["cluster_cidrs", "service_cidrs", "node_port_addresses", "masquerade_all", "service_proxy_name", "external_ips"];
+const KEYS: [&str; 8] = [
+    "cluster_cidrs",
+    "service_cidrs",
+    "node_port_addresses",
+    "masquerade_all",
+    "service_proxy_name",
+    "external_ips",
+    "source_addresses",
+    "hash_seed",
+];
 
 impl Settings {
     /// Reads a text that is JSON or YAML.

@@ -80,7 +80,8 @@ fn a_flip_of_one_endpoint_tells_its_service_port_and_itself_and_nothing_else() {
     let before = resolver.port(a).unwrap().clone();
     let changes = resolver.apply(slice("x/a-1", "a", both(false)));
     let second = before.cluster[1];
-    let expected = Changes { ports: [a].into(), backends: [second].into(), ..Changes::default() };
+    let expected =
+        Changes { ports: [a].into(), backends: [second].into(), backend_ports: [a].into(), ..Changes::default() };
     assert_eq!(changes, expected);
     assert_eq!(*resolver.port(a).unwrap().cluster, before.cluster[..1]);
     assert!(!resolver.backend(second).serving);
@@ -211,6 +212,8 @@ fn settings_are_read_from_json_and_yaml_and_faults_name_place_and_remedy() {
     .unwrap();
     assert_eq!((full.cluster_cidrs.len(), full.service_cidrs.len(), full.masquerade_all), (1, 2, true));
     assert!(full.is_ours(Some("other")) && !full.is_ours(None) && !full.is_ours(Some("")));
+    let both = read("source_addresses: [10.244.1.1, 'fd00::1']\nhash_seed: some text\n").unwrap();
+    assert_eq!((both.source_addresses.len(), &*both.hash_seed), (2, "some text"));
     let blocks = read("node_port_addresses: [192.0.2.0/24]\nexternal_ips: []\n").unwrap();
     assert_eq!(blocks.node_port_addresses, NodePortAddresses::In(vec!["192.0.2.0/24".parse().unwrap()]));
     assert_eq!((&blocks.external_ips, read("{}").unwrap()), (&Some(vec![]), Settings::default()));
@@ -224,6 +227,10 @@ fn settings_are_read_from_json_and_yaml_and_faults_name_place_and_remedy() {
         ("node_port_addresses: [primary, 192.0.2.0/24]\n", vec!["`primary` stands alone"]),
         ("node_port_addresses: []\n", vec!["node_port_addresses is empty"]),
         ("masquerade_all: 7\n", vec!["s.yaml:1"]),
+        ("source_addresses: [10.244.1.01]\n", vec!["s.yaml:1", "invalid address", "remove the leading zeros"]),
+        ("source_addresses: [10.244.1.1, 10.244.2.1]\n", vec!["10.244.1.1 and 10.244.2.1 are of one family"]),
+        ("source_addresses: ['::']\n", vec!["no host can answer to ::"]),
+        ("source_adresses: []\n", vec!["did you mean `source_addresses`?"]),
         ("", vec!["s.yaml: the file is empty"]),
         ("[]", vec!["s.yaml"]),
     ] {

@@ -163,6 +163,11 @@ pub(crate) fn block(text: &str) -> Result<ipnet::IpNet, (String, String)> {
     address::parse_block(text).map(|(block, _)| block).map_err(|fault| (fault.text, fault.help))
 }
 
+/// An address, or what is wrong with it and the remedy.
+pub(crate) fn address(text: &str) -> Result<std::net::IpAddr, (String, String)> {
+    address::parse_address(text).map_err(|fault| (fault.text, fault.help))
+}
+
 /// The known word that the one given is a typo of.
 pub(crate) fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     names::nearest(word, known)

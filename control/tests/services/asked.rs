@@ -200,6 +200,11 @@ impl Identities {
         let expected: BTreeSet<_> =
             ids.into_iter().filter(|id| self.backends.get(id) != after.backends.get(id)).collect();
         assert!(expected.is_subset(&changes.backends), "backends\n{context}");
+        let owners = |known: &BTreeMap<BackendId, Backend>| -> BTreeSet<ServicePortId> {
+            expected.iter().filter_map(|id| Some(known.get(id)?.service_port)).collect()
+        };
+        let owners = &owners(&self.backends) | &owners(&after.backends);
+        assert!(owners.is_subset(&changes.backend_ports), "ports of backends\n{context}");
         let vips: BTreeSet<_> = self.vips.keys().chain(after.vips.keys()).copied().collect();
         let expected: BTreeSet<_> = vips.into_iter().filter(|vip| self.vips.get(vip) != after.vips.get(vip)).collect();
         assert!(expected.is_subset(&changes.vips), "VIPs {expected:?} {:?}\n{context}", changes.vips);

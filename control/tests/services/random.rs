@@ -53,6 +53,7 @@ pub(crate) fn settings(rng: &mut Rng) -> Settings {
         masquerade_all: rng.chance(15),
         service_proxy_name: if rng.chance(15) { "mine".into() } else { String::new() },
         external_ips: rng.chance(20).then(|| blocks(&["198.51.100.0/31"])),
+        ..Settings::default()
     }
 }
 

@@ -29,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::AddressSet;
+use bulkhead_classifier::{AddressSet, protocol};
 use ipnet::IpNet;
 
 pub(crate) use affinity::ClientAffinity;
@@ -37,7 +37,7 @@ pub use choice::Backends;
 pub(crate) use clients::{Client, Place};
 pub(crate) use steering::Steering;
 
-use crate::{DropReason, Flow};
+use crate::{DropReason, Flow, PortKind, Snapshot};
 
 /// A virtual address, protocol and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -160,8 +160,17 @@ impl Services {
         self.ports[at] = port.map(Arc::new);
     }
 
+    /// The service port with this number.
+    pub fn port(&self, number: u32) -> Option<&ServicePort> {
+        self.ports.get(number as usize)?.as_deref()
+    }
+
     /// Sets where a VIP leads, or removes it.
     pub fn set_vip(&mut self, vip: Vip, entry: Option<VipEntry>) {
+        if self.vips.get(&vip) == entry.as_ref() {
+            // Whoever has the map as well goes on sharing it.
+            return;
+        }
         let vips = Arc::make_mut(&mut self.vips);
         match entry {
             Some(entry) => drop(vips.insert(vip, entry)),
@@ -172,6 +181,9 @@ impl Services {
     /// Says that an address is a cluster address of Services: of which other ports are refused (`Some(true)`), of another proxy
     /// (`Some(false)`), or not any more.
     pub fn set_cluster_address(&mut self, address: IpAddr, ours: Option<bool>) {
+        if self.cluster_addresses.get(&address).copied() == ours {
+            return;
+        }
         let addresses = Arc::make_mut(&mut self.cluster_addresses);
         match ours {
             Some(ours) => drop(addresses.insert(address, ours)),
@@ -208,7 +220,7 @@ impl Services {
     /// Where a VIP leads.
     pub fn vip(&self, vip: &Vip) -> Option<(&VipEntry, &ServicePort)> {
         let entry = self.vips.get(vip)?;
-        Some((entry, self.ports.get(entry.port as usize)?.as_deref()?))
+        Some((entry, self.port(entry.port)?))
     }
 
     /// Whether there is nothing to ask.
@@ -252,6 +264,35 @@ impl Services {
             None => Answer::NotOurs,
         }
     }
+}
+
+impl Services {
+    /// What becomes of a new connection that comes in on a port of this kind, with the source and destination of the flow: for people
+    /// and tests, as packets are.
+    pub fn explain(&self, snapshot: &Snapshot, kind: PortKind, flow: &Flow) -> Explained {
+        let client = Client::new(snapshot, self, kind, flow.src);
+        let has_ports = matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+        match self.answer(&client, flow, has_ports) {
+            Answer::NotOurs => Explained::NotOurs,
+            Answer::Drop(reason) => Explained::Drop(reason),
+            Answer::Choose(eligible) => {
+                let rewrites = |backend: &Backend| eligible.rewrites_all || client.needs_rewrite(flow.dst, backend);
+                let backends = eligible.list.as_slice().iter();
+                Explained::Backends(backends.map(|backend| (backend.socket, rewrites(backend))).collect())
+            }
+        }
+    }
+}
+
+/// What becomes of a new connection; see [`Services::explain`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Explained {
+    /// It is no Service's.
+    NotOurs,
+    /// It goes nowhere.
+    Drop(DropReason),
+    /// It goes to one of these; its source is rewritten where that is said.
+    Backends(Vec<(SocketAddr, bool)>),
 }
 
 impl Eligible<'_> {

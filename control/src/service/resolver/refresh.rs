@@ -157,7 +157,7 @@ impl Resolver {
         let Some(old) = self.ports[id.index()].take() else { return };
         for &backend in &old.backends {
             self.backends.remove(backend);
-            changes.backends.insert(backend);
+            changes.add_backend(backend, id);
         }
         self.claim(id, Some(&old), None, changes);
         self.free_ports.push(id);
@@ -190,7 +190,7 @@ impl Resolver {
             };
             while let Some(gone) = known.next_if(|&id| key_of(self, id) < key) {
                 self.backends.remove(gone);
-                changes.backends.insert(gone);
+                changes.add_backend(gone, service_port);
             }
             let id = match known.next_if(|&id| key_of(self, id) == key) {
                 Some(id) => {
@@ -198,13 +198,13 @@ impl Resolver {
                     let new = Backend { incarnation: backend.incarnation, ..new };
                     if *backend != new {
                         *backend = new;
-                        changes.backends.insert(id);
+                        changes.add_backend(id, service_port);
                     }
                     id
                 }
                 None => {
                     let id = self.backends.add(new);
-                    changes.backends.insert(id);
+                    changes.add_backend(id, service_port);
                     id
                 }
             };
@@ -212,7 +212,7 @@ impl Resolver {
         }
         for gone in known {
             self.backends.remove(gone);
-            changes.backends.insert(gone);
+            changes.add_backend(gone, service_port);
         }
         ids
     }

@@ -1,0 +1,293 @@
+//! Services from `control` to the dataplane: the resolver's changes applied to the value that workers read.
+//!
+//! **Purpose.** [`Adapter`] owns a [`Resolver`] and a working copy of the dataplane's [`Services`]. It takes in events, writes what
+//! they change into the copy, and hands out a value to publish.
+//!
+//! **Not its purpose.** It decides nothing: which endpoints are usable is the resolver's, which one a connection is given the
+//! dataplane's. It publishes nothing.
+//!
+//! ```text
+//!   events --> Resolver --Changes--> the named service ports, VIPs, addresses of the copy --take--> Update { Services, stale }
+//!   Nodes ---> pod networks, source addresses ------------------------------'
+//! ```
+//!
+//! **Invariant.** The copy is a function of what the resolver knows, whatever events led there: it answers as
+//! [`Resolver::decide`] does. Before all is [listed](Adapter::listed) there is nothing to publish, as half of the endpoint slices
+//! would refuse half of the connections.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{Object, TrafficPolicy, Transport};
+use bulkhead_control::service::{self as control, Changes, ResolvedPort, Resolver, ServicePortId, Settings, VipKind};
+use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
+use ipnet::IpNet;
+use ring::digest::{SHA256, digest};
+
+/// What is to be published.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// The Services, with a higher epoch than all before.
+    pub services: Arc<Services>,
+    /// Where UDP packets must not go on to as they did before: the addresses of backends that serve no more, and of VIPs that were
+    /// none. Whoever forwards established flows without asking ends those to and from the ports that lead there. (TCP and SCTP
+    /// connections end by themselves.)
+    pub stale: BTreeSet<IpAddr>,
+}
+
+/// How much is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Services, those that are not translated included.
+    pub services: usize,
+    /// Virtual addresses with protocol and port.
+    pub vips: usize,
+    /// Backends of service ports: an endpoint counts once for each.
+    pub backends: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Adapter {
+    resolver: Resolver,
+    services: Services,
+    /// The podCIDRs of all nodes that have some.
+    pod_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
+    stale: BTreeSet<IpAddr>,
+    epoch: u64,
+    has_changed: bool,
+}
+
+impl Adapter {
+    /// An adapter that knows nothing yet.
+    pub fn new(node: Arc<str>, settings: Settings) -> Self {
+        let mut services = Services::new(seed(&settings.hash_seed));
+        services.set_service_cidrs(settings.service_cidrs.iter().copied());
+        let mut adapter = Self {
+            resolver: Resolver::new(node, settings),
+            services,
+            pod_cidrs: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            epoch: 0,
+            has_changed: false,
+        };
+        adapter.set_networks();
+        adapter
+    }
+
+    /// An adapter that was told these objects, all that there are.
+    pub fn of<'a>(node: Arc<str>, settings: Settings, objects: impl IntoIterator<Item = &'a Object>) -> Self {
+        let mut adapter = Self::new(node, settings);
+        let is_ours =
+            |object: &&Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_) | Object::Node(_));
+        adapter.apply(objects.into_iter().filter(is_ours).cloned().map(Event::Apply));
+        adapter.listed();
+        adapter
+    }
+
+    /// Takes in events as one change. Those of other kinds than Service, EndpointSlice and Node are passed over.
+    pub fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
+        let Self { resolver, pod_cidrs, .. } = self;
+        let mut has_other_networks = false;
+        let noted = events.into_iter().inspect(|event| has_other_networks |= note_networks(pod_cidrs, event));
+        let changes = resolver.apply_batch(noted);
+        if has_other_networks {
+            self.set_networks();
+        }
+        self.follow(&changes);
+    }
+
+    /// Says that all objects that there were at the start have been told.
+    pub fn listed(&mut self) {
+        if !self.resolver.is_listed() {
+            self.has_changed = true;
+            let changes = self.resolver.listed();
+            self.follow(&changes);
+        }
+    }
+
+    /// Says which addresses the node has besides those that its object tells.
+    pub fn set_more_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        let changes = self.resolver.set_more_addresses(addresses);
+        self.follow(&changes);
+    }
+
+    /// What is to be published; none before all is listed, and where nothing has changed since this was asked.
+    pub fn take(&mut self) -> Option<Update> {
+        if !self.resolver.is_listed() || !std::mem::take(&mut self.has_changed) {
+            return None;
+        }
+        self.epoch += 1;
+        self.services.set_epoch(self.epoch);
+        Some(Update { services: Arc::new(self.services.clone()), stale: std::mem::take(&mut self.stale) })
+    }
+
+    /// What knows why.
+    pub const fn resolver(&self) -> &Resolver {
+        &self.resolver
+    }
+
+    /// How much is known.
+    pub fn counts(&self) -> Counts {
+        let resolver = &self.resolver;
+        Counts { services: resolver.service_count(), vips: resolver.vip_count(), backends: resolver.backend_count() }
+    }
+
+    /// Where pods have their addresses, and with which ones their connections leave where theirs has to change.
+    fn set_networks(&mut self) {
+        let settings = self.resolver.settings();
+        let blocks = self.pod_cidrs.values().flatten();
+        self.services.set_pod_networks(blocks.chain(&settings.cluster_cidrs).copied());
+        let own = self.pod_cidrs.get(self.resolver.node()).map_or(&[][..], Vec::as_slice);
+        let of_family = |ipv4: bool| {
+            let said = settings.source_addresses.iter().copied().find(|address| address.is_ipv4() == ipv4);
+            let own = || own.iter().filter(|block| block.addr().is_ipv4() == ipv4).find_map(first_address);
+            said.or_else(own)
+        };
+        self.services.set_sources([true, false].into_iter().filter_map(of_family));
+        self.has_changed = true;
+    }
+
+    /// Writes what has changed into the copy.
+    fn follow(&mut self, changes: &Changes) {
+        let Changes { ports, backends: _, backend_ports, vips, cluster_ips, health_checks: _ } = changes;
+        if ports.is_empty() && backend_ports.is_empty() && vips.is_empty() && cluster_ips.is_empty() {
+            return;
+        }
+        self.has_changed = true;
+        // Before the ports: a number may be another port's afterwards.
+        let led: Vec<(Vip, Option<Arc<[SocketAddr]>>)> =
+            vips.iter().map(dataplane_vip).filter(is_udp).map(|vip| (vip, self.serving(&vip))).collect();
+        for &id in ports.union(backend_ports) {
+            self.follow_port(id);
+        }
+        // A policy of a port decides where each of its VIPs leads.
+        let of_ports = ports.iter().filter_map(|id| self.resolver.port(*id)).flat_map(ResolvedPort::vips);
+        let moved: BTreeSet<control::Vip> = of_ports.map(|(vip, _)| vip).chain(vips).copied().collect();
+        for vip in moved {
+            self.services.set_vip(dataplane_vip(&vip), self.entry(&vip));
+        }
+        for address in cluster_ips {
+            self.services.set_cluster_address(*address, self.resolver.cluster_address(address));
+        }
+        for (vip, before) in led {
+            match (before, self.serving(&vip)) {
+                (Some(before), after) => self.note_gone(&before, after.as_deref().unwrap_or_default()),
+                (None, Some(_)) => drop(self.stale.insert(vip.address)),
+                (None, None) => {}
+            }
+        }
+    }
+
+    fn follow_port(&mut self, id: ServicePortId) {
+        let number = number(id);
+        let before = self.services.port(number).cloned();
+        let port = self.resolver.port(id);
+        let after = port.map(|port| self.service_port(port, before.as_ref()));
+        let is_udp = port.is_some_and(|port| port.name.transport == Transport::Udp);
+        if let (true, Some(before), Some(after)) = (is_udp, &before, &after) {
+            let (before, after) = (Arc::clone(&before.serving), Arc::clone(&after.serving));
+            self.note_gone(&before, &after);
+        }
+        if before != after {
+            self.services.set_port(number, after);
+        }
+    }
+
+    /// A service port as workers see it. What is as it was `before` is shared.
+    fn service_port(&self, port: &ResolvedPort, before: Option<&ServicePort>) -> ServicePort {
+        let known = |id: &control::BackendId| self.resolver.backend(*id);
+        let list = |ids: &[control::BackendId], before: Option<&Backends>| {
+            let backend = |backend: &control::Backend| Backend { socket: backend.socket(), is_local: backend.local };
+            let mut all: Vec<Backend> = ids.iter().map(known).map(backend).collect();
+            all.sort_unstable();
+            before.filter(|before| *before.as_slice() == *all).cloned().unwrap_or_else(|| Backends::new(all))
+        };
+        let cluster = list(&port.cluster, before.map(|before| &before.cluster));
+        let is_same = port.local == port.cluster;
+        let local = if is_same { cluster.clone() } else { list(&port.local, before.map(|before| &before.local)) };
+        let serving = port.backends().iter().map(known).filter(|backend| backend.serving);
+        let mut serving: Vec<SocketAddr> = serving.map(control::Backend::socket).collect();
+        serving.sort_unstable();
+        let unchanged = before.map(|before| &before.serving).filter(|before| ***before == *serving);
+        let serving = unchanged.cloned().unwrap_or_else(|| serving.into());
+        let (affinity, source_ranges) = (port.affinity, port.source_ranges.clone());
+        ServicePort { cluster, local, serving, affinity, source_ranges }
+    }
+
+    /// Where a VIP leads, none where nobody has it.
+    fn entry(&self, vip: &control::Vip) -> Option<VipEntry> {
+        let (id, kind) = self.resolver.vip(vip)?;
+        let port = self.resolver.port(id)?;
+        let is_cluster_ip = kind == VipKind::ClusterIp;
+        let policy = if is_cluster_ip { port.internal_policy } else { port.external_policy };
+        let (inside, outside) = match policy {
+            TrafficPolicy::Cluster => (BackendList::Cluster, BackendList::Cluster),
+            TrafficPolicy::Local if is_cluster_ip => (BackendList::Local, BackendList::Local),
+            // From inside it is as if the connection had gone to the load balancer and come back at a node with endpoints.
+            TrafficPolicy::Local => (BackendList::Cluster, BackendList::Local),
+        };
+        Some(VipEntry {
+            port: number(id),
+            inside,
+            outside,
+            is_ranged: kind == VipKind::LoadBalancer,
+            // Where clients' addresses are promised to be kept, the option does not change that.
+            rewrites_all: self.resolver.settings().masquerade_all
+                && (is_cluster_ip || policy == TrafficPolicy::Cluster),
+        })
+    }
+
+    /// The backends that serve behind a VIP; none where that leads nowhere.
+    fn serving(&self, vip: &Vip) -> Option<Arc<[SocketAddr]>> {
+        self.services.vip(vip).map(|(_, port)| Arc::clone(&port.serving))
+    }
+
+    /// Notes the backends that serve no more. `after` is in ascending order.
+    fn note_gone(&mut self, before: &[SocketAddr], after: &[SocketAddr]) {
+        let gone = before.iter().filter(|socket| after.binary_search(socket).is_err());
+        self.stale.extend(gone.map(SocketAddr::ip));
+    }
+}
+
+/// Notes where a node's pods have their addresses. Returns whether that has changed.
+fn note_networks(pod_cidrs: &mut BTreeMap<Arc<str>, Vec<IpNet>>, event: &Event) -> bool {
+    match event {
+        Event::Apply(Object::Node(node)) if node.pod_cidrs.is_empty() => pod_cidrs.remove(&node.name).is_some(),
+        Event::Apply(Object::Node(node)) => {
+            let before = pod_cidrs.insert(node.name.clone(), node.pod_cidrs.clone());
+            before.is_none_or(|before| before != node.pod_cidrs)
+        }
+        Event::DeleteNode(name) => pod_cidrs.remove(name).is_some(),
+        _ => false,
+    }
+}
+
+/// The first address of a block after the block's own: IPAM plugins keep it for a gateway. None where the block has no further one.
+fn first_address(block: &IpNet) -> Option<IpAddr> {
+    let next = match block.network() {
+        IpAddr::V4(network) => IpAddr::V4(Ipv4Addr::from(u32::from(network).checked_add(1)?)),
+        IpAddr::V6(network) => IpAddr::V6(Ipv6Addr::from(u128::from(network).checked_add(1)?)),
+    };
+    block.contains(&next).then_some(next)
+}
+
+/// What the choice of backends is hashed with. Not one of this process' own: nodes that are asked the same must answer the same.
+fn seed(text: &str) -> u64 {
+    let hash = digest(&SHA256, text.as_bytes());
+    hash.as_ref().iter().take(size_of::<u64>()).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+}
+
+fn number(id: ServicePortId) -> u32 {
+    u32::try_from(id.index()).expect("the resolver counts them in 32 bits")
+}
+
+fn dataplane_vip(vip: &control::Vip) -> Vip {
+    Vip { address: vip.address, protocol: vip.transport.number(), port: vip.port }
+}
+
+fn is_udp(vip: &Vip) -> bool {
+    vip.protocol == Transport::Udp.number()
+}

@@ -192,6 +192,9 @@ pub struct Replay {
     /// Write the packets with their verdicts as comments, for Wireshark
     #[arg(long, value_name = "OUT.pcapng")]
     pub write: Option<PathBuf>,
+    /// A JSON or YAML object with the settings of Services: service_cidrs, cluster_cidrs and what else docs/services.md lists
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
     /// Judge a TCP connection that began before the capture by its first packet in it, as if its sender were the client;
     /// without this only a SYN starts one
     #[arg(long)]

@@ -25,15 +25,16 @@ use serde_json::{Map, Value, json};
 
 use self::flows::Flows;
 use crate::args::{Format, Replay};
-use crate::output;
 use crate::run::{self, Attribution};
+use crate::{output, resolve};
 
 /// The size of the file buffer: large enough that reading is a few system calls per megabyte.
 const FILE_BUFFER: usize = 1 << 18;
 
 pub(crate) fn run(args: &Replay) -> anyhow::Result<ExitCode> {
-    let pipeline = run::load(&args.state, Scope::Node(args.node.as_str().into()))?;
-    let snapshot = run::snapshot(&*run::node_tables(&pipeline, &args.node)?)?;
+    let settings = resolve::settings(args.settings.as_deref())?;
+    let (pipeline, services) = run::load_with_services(&args.state, Scope::Node(args.node.as_str().into()), true)?;
+    let snapshot = run::node_snapshot(&pipeline, &services, &settings, &args.node)?;
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };
     let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
     refuse_to_overwrite_input(args)?;

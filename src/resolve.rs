@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
             args.to.address
         );
     }
-    let settings = args.settings.as_deref().map_or_else(|| Ok(Settings::default()), read_settings)?;
+    let settings = settings(args.settings.as_deref())?;
     let objects = load(args)?;
     check_node(&objects, &args.node)?;
     let node: Arc<str> = args.node.as_str().into();
@@ -57,6 +57,14 @@ pub(crate) fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
         Action::Translate | Action::Pass => ExitCode::SUCCESS,
         Action::Reject | Action::Drop => ExitCode::from(1),
     })
+}
+
+/// The settings of a file, the defaults without one.
+///
+/// # Errors
+/// When it cannot be read, or holds something else.
+pub(crate) fn settings(path: Option<&Path>) -> anyhow::Result<Settings> {
+    path.map_or_else(|| Ok(Settings::default()), read_settings)
 }
 
 fn read_settings(path: &Path) -> anyhow::Result<Settings> {

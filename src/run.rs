@@ -6,19 +6,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ObjectName, PodName, Position};
+use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, Object, ObjectName, PodName, Position};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
-use bulkhead_control::source;
+use bulkhead_control::service::Settings;
+use bulkhead_control::source::{self, Loaded, Options, ServiceKinds};
 use bulkhead_control::ties::{self, Tie};
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::args::State;
-use crate::{contests, output};
+use crate::{contests, output, services};
 
 /// Reads the state and compiles it for the scope. Warnings go to standard error.
 ///
@@ -26,8 +27,38 @@ use crate::{contests, output};
 /// Everything that is wrong with the files, and rules that do not fit, unless the user is lenient.
 pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     let options = state.options()?;
+    let loaded = source::load(&state.paths, options.clone())?;
+    Ok(compiled(state, &options, scope, loaded)?.0)
+}
+
+/// As [`load`], with the Services and endpoint slices of the state. Where the question is not about Services, a fault of one is a warning
+/// and there are none.
+///
+/// # Errors
+/// As for [`load`].
+pub(crate) fn load_with_services(
+    state: &State,
+    scope: Scope,
+    is_about_services: bool,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let options = state.options()?;
+    let with = Options { services: ServiceKinds::Read, ..options.clone() };
+    let loaded = match source::load(&state.paths, with) {
+        // Standard input cannot be read again.
+        Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
+            let without = source::load(&state.paths, options.clone())?;
+            let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
+            output::warn(&format!("Services are left out, because not all can be read: {fault}"));
+            without
+        }
+        loaded => loaded?,
+    };
+    compiled(state, &options, scope, loaded)
+}
+
+/// Compiles what was read. Services and slices are left over.
+fn compiled(state: &State, options: &Options, scope: Scope, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
     let isolation = options.semantics.default_isolation();
-    let loaded = source::load(&state.paths, options)?;
     for warning in loaded.warnings.shown() {
         output::warn(warning);
     }
@@ -44,8 +75,10 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
         let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
         output::note(&format!("{what}: {}", output::some_of(&kinds, 8)));
     }
+    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
     let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
-    pipeline.resync(loaded.objects).context("the state does not compile")?;
+    pipeline.resync(objects).context("the state does not compile")?;
     contests::check(&pipeline, state.lenient)?;
     check_refusals(&pipeline, state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
@@ -53,7 +86,7 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     for warning in left_open(&pipeline) {
         output::warn(&warning);
     }
-    Ok(pipeline)
+    Ok((pipeline, services))
 }
 
 /// Tells of rules that do not fit.
@@ -196,6 +229,21 @@ pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
     }
     let compiled = tables.tables.iter().map(|table| table.tables.clone()).collect();
     Ok(Snapshot::new(tables.generation, ports, compiled, Routes::new(routes)?)?)
+}
+
+/// What a node's vswitch has in force: [`snapshot`] of its tables, with the Services of the state, none where that has none.
+///
+/// # Errors
+/// As for [`node_tables`] and [`snapshot`].
+pub fn node_snapshot(
+    pipeline: &Pipeline,
+    services: &[Object],
+    settings: &Settings,
+    node: &str,
+) -> anyhow::Result<Snapshot> {
+    let tables = node_tables(pipeline, node)?;
+    let services = services::of_node(pipeline, services, settings, &tables.node);
+    Ok(snapshot(&tables)?.with_services(services))
 }
 
 /// An interface of a node as the dataplane's port, without a link.

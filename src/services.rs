@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, TrafficPolicy, Transport};
+use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::{self as control, Changes, ResolvedPort, Resolver, ServicePortId, Settings, VipKind};
 use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 use ipnet::IpNet;
@@ -250,6 +251,15 @@ impl Adapter {
         let gone = before.iter().filter(|socket| after.binary_search(socket).is_err());
         self.stale.extend(gone.map(SocketAddr::ip));
     }
+}
+
+/// The Services of a state as a node's workers are told of them, none where there are none. `objects` are those of Services and endpoint
+/// slices; the Nodes are those that the pipeline knows.
+pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Arc<Services>> {
+    objects.iter().find(|object| matches!(object, Object::Service(_)))?;
+    let nodes: Vec<Object> = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone())).collect();
+    let mut adapter = Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&nodes));
+    adapter.take().map(|update| update.services)
 }
 
 /// Notes where a node's pods have their addresses. Returns whether that has changed.

@@ -17,11 +17,12 @@ use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Object, Transport};
 use bulkhead_control::service::{self as control, Answer, Choice, Client, Clients, Place, Resolver, Settings};
 use bulkhead_control::source::{Options, ServiceKinds, load_text};
+use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{
     DropReason, Explained, Flow, PortConfig, PortKind, Routes, ServicePort, Services, Snapshot, Vip,
 };
 use serde_json::{Value, json};
-use support::cases;
+use support::{bulkhead, cases, scratch, stdout};
 
 /// A vswitch whose node has these addresses.
 fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
@@ -418,4 +419,59 @@ fn pods_of_all_nodes_are_inside_and_a_change_of_them_is_published() {
     adapter.apply([Event::DeleteNode("n3".into()), Event::DeletePod(bulkhead_control::object::PodName::new("x", "a"))]);
     assert!(adapter.take().is_none());
     assert_eq!(adapter.counts(), Counts { services: 3, vips: 4, backends: 1 });
+}
+
+/// A capture of these IP packets.
+fn capture(packets: &[Vec<u8>]) -> Vec<u8> {
+    // pcap's header: magic, version 2.4, time zone, accuracy, snap length, LINKTYPE_RAW.
+    let number = |value: usize| u32::try_from(value).unwrap().to_le_bytes();
+    let mut file =
+        [&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &number(65_535), &number(101)].concat();
+    for (at, packet) in packets.iter().enumerate() {
+        file.extend([number(at), number(0), number(packet.len()), number(packet.len())].concat());
+        file.extend(packet);
+    }
+    file
+}
+
+#[test]
+fn a_replay_translates_by_the_services_of_the_state() {
+    let pod = |name: &str, address: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop}}, spec: {{nodeName: node-1}}, \
+             status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}}}\n"
+        )
+    };
+    let pods = scratch("replay-pods.yaml", &format!("{}{}", pod("client", "10.244.1.2"), pod("web", "10.244.1.20")));
+    let settings = scratch("replay-settings.yaml", "service_cidrs: [10.96.0.0/16]\n");
+    let packet = |sport: u16, to: &str| {
+        let to: SocketAddr = to.parse().unwrap();
+        let src = "10.244.1.2".parse().unwrap();
+        Probe { src, dst: to.ip(), kind: ProbeKind::Tcp, sport, dport: to.port() }.request().unwrap()
+    };
+    let to_service = (0..20).map(|at| packet(40_000 + at, "10.96.0.20:80"));
+    let packets: Vec<_> = to_service.chain([packet(1, "10.96.0.20:81"), packet(2, "10.96.9.9:80")]).collect();
+    let capture = scratch("replay-services.pcap", &capture(&packets));
+    let replay = |states: &[&str], more: &[&str]| -> Vec<(String, String)> {
+        let args =
+            [&["replay", "-o", "json", "--node", "node-1"], more, &["--state"], states, &["--", &capture]].concat();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let lines = stdout(&bulkhead(&args), 0);
+        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["packet"].is_u64()).map(|line| (text(&line["out"]), text(&line["reason"]))).collect()
+    };
+    let state = ["examples/services.yaml", &pods];
+    let outs = |answers: &[(String, String)]| -> BTreeSet<String> {
+        answers[..20].iter().map(|(out, _)| out.clone()).collect()
+    };
+    let answers = replay(&state, &[]);
+    assert_eq!(outs(&answers), ["shop/web".to_owned(), "uplink".to_owned()].into(), "to the backends of both nodes");
+    assert_eq!((&*answers[20].1, &*answers[21].0), ("unknown_service_port", "uplink"));
+    assert_eq!(replay(&state, &["--settings", &settings])[21].1, "unknown_service_address");
+    // Without a Service an address is one as any other.
+    let nodes = "{apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDRs: [10.244.1.0/24]}, \
+                 status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}";
+    let nodes = scratch("replay-nodes.yaml", nodes);
+    let answers = replay(&[&nodes, &pods], &["--settings", &settings]);
+    assert!(answers.len() == 22 && answers.iter().all(|(out, _)| out == "uplink"), "{answers:?}");
 }

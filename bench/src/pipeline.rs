@@ -148,8 +148,10 @@ impl Setup {
         let parts = if args.spread.divides() { args.workers.into() } else { 1 };
         let flows = args.flows.div_ceil(parts);
         let order = if args.new_sessions { Order::Fresh } else { Order::Random };
-        // A twentieth more than the flows, so that the table is nearly full and nothing is refused.
-        let capacity = flows as usize + flows as usize / 20 + BURST;
+        // A twentieth more than the flows, so that the table is nearly full and nothing is refused. Sessions to a Service's address take
+        // two places of its index.
+        let spare = if args.translated { 3 } else { 20 };
+        let capacity = flows as usize + flows as usize / spare + BURST;
         let sessions = SessionConfig {
             // All packets come in on the uplink and go to one pod, which may have all of it.
             outside_share: Percent::ALL,

@@ -16,8 +16,8 @@ use std::net::IpAddr;
 
 use ahash::RandomState;
 
-use crate::outcome::Translated;
 use crate::packet::{Fragment, Ip};
+use crate::session::Rewritten;
 use crate::{Decision, DropReason, Outcome, Percent, PortId, PortKind, Verdict};
 
 /// How many fragments of one datagram are remembered. 64 fragments of an Ethernet frame each hold a whole 64 KiB
@@ -84,7 +84,7 @@ pub(crate) struct FirstFragment {
     /// Source and destination port of the transport header, for display.
     pub(crate) transport_ports: (u16, u16),
     /// Other addresses, for a datagram of a connection to a Service.
-    pub(crate) translated: Option<Translated>,
+    pub(crate) translated: Option<Rewritten>,
     /// The worker, from 0, that judges the datagram, where this one does not.
     pub(crate) elsewhere: Option<usize>,
 }

@@ -78,12 +78,33 @@ impl Judged {
 }
 
 /// What is written into a packet of a connection to a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Translated {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Translated<'a> {
     /// Other addresses and ports.
-    Packet(Rewritten),
-    /// An ICMP error: other addresses, as received and as sent, source first; and others in the packet that it quotes.
-    Error { received: (IpAddr, IpAddr), sent: (IpAddr, IpAddr), quoted: Rewritten },
+    Packet(&'a Rewritten),
+    /// An ICMP error about one.
+    Error(&'a TranslatedError),
+}
+
+/// What is written into an ICMP error about a packet of a connection to a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TranslatedError {
+    /// Its addresses as it came, source first.
+    pub(crate) received: (IpAddr, IpAddr),
+    /// Those that it leaves with.
+    pub(crate) sent: (IpAddr, IpAddr),
+    /// Those of the packet that it quotes.
+    pub(crate) quoted: Rewritten,
+}
+
+impl Translated<'_> {
+    /// The addresses and ports that the packet leaves with, or the one that it quotes.
+    pub(crate) fn sent(&self) -> Translation {
+        match self {
+            Self::Packet(packet) => packet.sent.translation(),
+            Self::Error(error) => error.quoted.sent.translation(),
+        }
+    }
 }
 
 /// Where a packet goes.

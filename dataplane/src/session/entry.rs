@@ -108,7 +108,7 @@ impl NewSession {
     /// What becomes of the addresses of the packet that asks for it, for a connection to a Service's address.
     pub(crate) fn rewritten(&self) -> Option<Rewritten> {
         let rewrite = self.rewrite?;
-        Some(rewrite.translations(&Entry::new(self, Class::New, None, 0), self.direction))
+        Some(rewrite.rewritten(&Entry::new(self, Class::New, None, 0), self.direction))
     }
 }
 
@@ -246,6 +246,12 @@ impl Entry {
     #[inline]
     pub(crate) const fn is_translated(&self) -> bool {
         self.state & state::TRANSLATED != 0
+    }
+
+    /// Whether the forward direction goes from the key's lower endpoint to the higher.
+    #[inline]
+    pub(super) const fn is_from_low(&self) -> bool {
+        self.state & state::FROM_LOW != 0
     }
 
     /// Which way a packet goes whose key has this orientation.

@@ -109,7 +109,7 @@ impl Index {
     /// # Errors
     /// When there is not so much address space.
     pub(super) fn new(capacity: usize) -> Result<Self, SessionMemoryError> {
-        // Half full at capacity.
+        // Half full at capacity. Sessions to Services' addresses have two places: a table of nothing else is full at some nine tenths.
         let homes = (2 * capacity).div_ceil(WAYS).max(1);
         Ok(Self { buckets: Column::new(homes + PROBES - 1, capacity)?, homes, len: 0 })
     }

@@ -113,6 +113,12 @@ impl Key {
         is_ordered && has_known_bits
     }
 
+    /// Whether both are of one address family and protocol.
+    pub(super) const fn is_like(&self, other: &Self) -> bool {
+        const COMMON: u64 = 0xff << shift::PROTOCOL | kind::V6;
+        self.rest & COMMON == other.rest & COMMON
+    }
+
     /// Whether no packet has it.
     pub(super) const fn is_unused(&self) -> bool {
         self.rest & kind::USED == 0

@@ -23,75 +23,77 @@ use crate::packet::Ports;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Rewrite {
-    vip: [u8; 16],
-    client: [u8; 16],
-    vip_port: u16,
-    client_port: u16,
+    /// The key of the client's packets.
+    pub(super) alias: Key,
     /// The epoch of the Services by which the backend was last found to answer; its upper bits do not matter.
     pub(super) checked: u32,
+    /// Whether the client is the alias's lower endpoint: 1 or 0.
+    client_is_low: u32,
 }
 
 impl Rewrite {
-    pub(super) const NONE: Self = Self { vip: [0; 16], client: [0; 16], vip_port: 0, client_port: 0, checked: 0 };
+    pub(super) const NONE: Self = Self { alias: Key::UNUSED, checked: 0, client_is_low: 0 };
 
     /// Of a connection from a client to a virtual address of its family.
-    pub(crate) fn new(client: (IpAddr, u16), vip: (IpAddr, u16), checked: u32) -> Self {
-        let [vip_bytes, client_bytes] = [vip.0, client.0].map(bytes);
-        Self { vip: vip_bytes, client: client_bytes, vip_port: vip.1, client_port: client.1, checked }
+    pub(crate) fn new(client: (IpAddr, u16), vip: (IpAddr, u16), protocol: u8, checked: u32) -> Self {
+        let (alias, is_low) = Key::of(client.0, vip.0, protocol, Ports::Pair(client.1, vip.1));
+        Self { alias, checked, client_is_low: u32::from(is_low) }
     }
 
-    /// Who has opened the connection. `like` is an address of the family.
-    pub(crate) fn client(&self, like: IpAddr) -> (IpAddr, u16) {
-        (address(self.client, like), self.client_port)
+    /// Whether a session with this key may have it.
+    pub(super) const fn is_sound(&self, key: &Key) -> bool {
+        self.alias.is_sound() && self.alias.is_like(key) && self.client_is_low <= 1
+    }
+
+    /// Who has opened the connection.
+    pub(crate) fn client(&self) -> (IpAddr, u16) {
+        self.alias.endpoints(self.client_is_low())[0]
     }
 
     /// What he has opened it to.
-    pub(crate) fn vip(&self, like: IpAddr) -> (IpAddr, u16) {
-        (address(self.vip, like), self.vip_port)
+    pub(crate) fn vip(&self) -> (IpAddr, u16) {
+        self.alias.endpoints(self.client_is_low())[1]
     }
 
-    /// The key of the client's packets, and whether they go from the lower endpoint to the higher one.
-    pub(super) fn alias(&self, like: IpAddr, protocol: u8) -> (Key, bool) {
-        let ((client, sport), (vip, dport)) = (self.client(like), self.vip(like));
-        Key::of(client, vip, protocol, Ports::Pair(sport, dport))
+    #[inline]
+    pub(super) const fn client_is_low(&self) -> bool {
+        self.client_is_low != 0
     }
 
     /// What packets of this direction have on the wire, and what they leave with. The entry is the record's.
-    pub(crate) fn translations(&self, entry: &Entry, direction: Direction) -> Rewritten {
-        let [source, backend] = entry.endpoints(Direction::Forward);
-        let (client, vip) = (self.client(source.0), self.vip(source.0));
-        let pair =
-            |from: (IpAddr, u16), to: (IpAddr, u16)| Translation { src: from.0, dst: to.0, sport: from.1, dport: to.1 };
+    #[inline]
+    pub(super) fn rewritten(&self, entry: &Entry, direction: Direction) -> Rewritten {
+        let is_forward = direction == Direction::Forward;
+        let at_client = Ends { key: self.alias, from_low: self.client_is_low() == is_forward };
+        let at_backend = Ends { key: entry.key, from_low: entry.is_from_low() == is_forward };
         match direction {
-            Direction::Forward => Rewritten { received: pair(client, vip), sent: pair(source, backend) },
-            Direction::Reply => Rewritten { received: pair(backend, source), sent: pair(vip, client) },
+            Direction::Forward => Rewritten { received: at_client, sent: at_backend },
+            Direction::Reply => Rewritten { received: at_backend, sent: at_client },
         }
+    }
+}
+
+/// Who a packet is from and to. As a key, which is copied in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    key: Key,
+    from_low: bool,
+}
+
+impl Ends {
+    /// The same as addresses and ports.
+    #[inline]
+    pub(crate) fn translation(&self) -> Translation {
+        let [(src, sport), (dst, dport)] = self.key.endpoints(self.from_low);
+        Translation { src, dst, sport, dport }
     }
 }
 
 /// A packet's addresses and ports, as it came and as it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rewritten {
-    pub(crate) received: Translation,
-    pub(crate) sent: Translation,
-}
-
-fn bytes(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => {
-            let mut bytes = [0; 16];
-            bytes[..4].copy_from_slice(&address.octets());
-            bytes
-        }
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
-fn address(bytes: [u8; 16], like: IpAddr) -> IpAddr {
-    match like {
-        IpAddr::V4(_) => <[u8; 4]>::try_from(&bytes[..4]).expect("four of sixteen bytes").into(),
-        IpAddr::V6(_) => bytes.into(),
-    }
+    pub(crate) received: Ends,
+    pub(crate) sent: Ends,
 }
 
 #[cfg(test)]
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_40_bytes_so_that_a_translated_session_is_184() {
-        assert_eq!(size_of::<Rewrite>(), 40);
+    fn a_record_is_48_bytes_so_that_a_translated_session_is_200() {
+        assert_eq!(size_of::<Rewrite>(), 48);
     }
 }

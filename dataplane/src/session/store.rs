@@ -346,6 +346,9 @@ impl SessionStore {
             for ((entry, links), rewrite) in all.filter(|((entry, _), _)| !entry.is_free()) {
                 let links = Links::read_from_bytes(links).map_err(|_| "it is damaged".to_owned())?;
                 match entry.adoptable()? {
+                    Some(entry) if entry.is_translated() && !rewrite.is_sound(&entry.key) => {
+                        return Err("it has a rewrite that cannot be".to_owned());
+                    }
                     Some(entry) => found.push(Stored::new(entry, links.next, rewrite)),
                     None => left_out += 1,
                 }

@@ -369,7 +369,7 @@ impl SessionTable {
             return None;
         }
         if let Some(rewrite) = rewrite
-            && !self.add_alias(slot, entry, rewrite)
+            && !self.add_alias(slot, rewrite)
         {
             self.index.remove(hash, slot);
             return None;

@@ -9,7 +9,7 @@ use super::exit::{self, Check, Exit};
 use super::pending::{IfAllowed, Renewal};
 use super::services::Opening;
 use super::{Worker, admission};
-use crate::outcome::Translated;
+use crate::outcome::TranslatedError;
 use crate::packet::{Embedded, Ip, Ports, TcpFlags, Transport};
 use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
@@ -31,7 +31,7 @@ pub(super) struct Claim {
     hop_limit: u8,
     pub(super) flags: Option<TcpFlags>,
     /// For an ICMP error about the session: what is written into it.
-    error: Option<Option<Translated>>,
+    error: Option<Option<TranslatedError>>,
 }
 
 impl Worker {
@@ -246,11 +246,10 @@ impl Worker {
 
     /// What is written into a packet of a session, or into an error about one.
     fn translation_of(&self, burst: &mut Burst<'_>, claim: &Claim) -> Option<NonZeroU32> {
-        let translated = match claim.error {
-            None => self.sessions.rewritten(claim.slot, claim.direction).map(Translated::Packet),
-            Some(translated) => translated,
-        };
-        burst.add_translation(translated?)
+        match claim.error {
+            None => burst.add_translation(self.sessions.rewritten(claim.slot, claim.direction)?),
+            Some(translated) => burst.add_translated_error(translated?),
+        }
     }
 
     /// The session is of another generation: its forward direction is routed and classified anew.
@@ -356,7 +355,7 @@ impl Worker {
             }
         };
         let allowed = exit::verdict(burst.snapshot, ip.hop_limit, burst.in_port(at), leaves);
-        let translation = new.rewritten().and_then(|rewritten| burst.add_translation(Translated::Packet(rewritten)));
+        let translation = new.rewritten().and_then(|rewritten| burst.add_translation(rewritten));
         match check {
             Check::Hairpin(origin) => {
                 let decision = hairpin(origin);

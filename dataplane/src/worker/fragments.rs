@@ -32,8 +32,8 @@ impl Worker {
                 burst.judged[at].session = Some(SessionState::Hit);
             }
             burst.judged[at].verdict = first.verdict;
-            if let Some(translated) = first.translated {
-                let translation = burst.add_translation(translated);
+            if let Some(rewritten) = first.translated {
+                let translation = burst.add_translation(rewritten);
                 burst.translate(at, translation);
             }
             burst.decisions.set(at, first.decision);
@@ -49,7 +49,7 @@ impl Worker {
         }
         let transport_ports = (ip.flow.sport, ip.flow.dport);
         let (verdict, decision) = (burst.judged[at].verdict, burst.decisions.get(at));
-        let translated = burst.translated(at);
+        let translated = burst.rewritten(at);
         let elsewhere = burst.judged[at].elsewhere.map(|worker| usize::from(worker.get()) - 1);
         let first = FirstFragment { verdict, decision, generation, transport_ports, translated, elsewhere };
         self.fragments.settle(&key, first);

@@ -183,9 +183,7 @@ impl Worker {
             for (at, outcome) in outcomes.iter_mut().enumerate() {
                 let Judged { verdict, session, translation: place, elsewhere, .. } = columns.judged[at];
                 let (decision, flow) = (columns.decisions.get(at), columns.flow(at));
-                let translation = columns.translated(place).map(|translated| match translated {
-                    Translated::Packet(rewritten) | Translated::Error { quoted: rewritten, .. } => rewritten.sent,
-                });
+                let translation = columns.translated(place).map(|translated| translated.sent());
                 let in_port = packets[at].in_port;
                 *outcome = Outcome { in_port, verdict, decision, session, flow, translation, place, elsewhere };
             }
@@ -249,11 +247,11 @@ impl Worker {
 
     /// Whether anything is written into packets of the last call of [`Worker::judge`].
     pub(crate) const fn translates(&self) -> bool {
-        !self.columns.translations.is_empty()
+        self.columns.translates()
     }
 
     /// What is written into a packet of the last call of [`Worker::judge`].
-    pub(crate) fn translated(&self, judged: &Judged) -> Option<&Translated> {
+    pub(crate) fn translated(&self, judged: &Judged) -> Option<Translated<'_>> {
         self.columns.translated(judged.translation)
     }
 
@@ -316,6 +314,10 @@ impl Worker {
         let touched =
             metas.iter().fold(0, |all, meta| all ^ entries.get(meta.guess as usize).map_or(0, |entry| entry.epoch));
         std::hint::black_box(touched);
+        if self.sessions.has_rewrites() {
+            let touched = metas.iter().fold(0, |all, meta| all ^ self.sessions.touch_rewrite(meta.guess));
+            std::hint::black_box(touched);
+        }
     }
 
     /// The common case: a plain packet of an open session about which there is nothing to ask.
@@ -355,7 +357,8 @@ impl Worker {
         let meta = &burst.metas[at];
         let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
         let packet = PlainHit { key, from_low, flags, in_port, epoch: burst.epoch };
-        let Some((hit, rewritten)) = self.sessions.hit_translated(meta.guess, &packet, burst.services, self.now) else {
+        let (sessions, now) = (&mut self.sessions, self.now);
+        let Some(hit) = sessions.hit_translated(meta.guess, &packet, burst.services, burst.translations, now) else {
             return false;
         };
         if hit.is_due {
@@ -370,7 +373,7 @@ impl Worker {
             verdict: Verdict::Forward(hit.leaves),
             body: BodyKind::Ip,
             session: Some(SessionState::Hit),
-            translation: burst.add_translation(Translated::Packet(rewritten)),
+            translation: burst.last_translation(),
             elsewhere: None,
         };
         true

@@ -41,9 +41,8 @@ impl Worker {
             && self.sessions.may_be_stale(slot, burst.services)
         {
             let ends = self.sessions.true_ends(slot).zip(self.sessions.rewrite(slot));
-            let is_over = ends.is_some_and(|([(like, _), backend], rewrite)| {
-                !is_serving(services, rewrite.vip(like), key.protocol(), backend)
-            });
+            let is_over = ends
+                .is_some_and(|([_, backend], rewrite)| !is_serving(services, rewrite.vip(), key.protocol(), backend));
             if is_over {
                 self.sessions.replace(slot);
                 return None;
@@ -108,7 +107,7 @@ impl Worker {
                 return Ok(Opening::Elsewhere(owner));
             }
         }
-        let rewrite = Rewrite::new((flow.src, flow.sport), (flow.dst, flow.dport), burst.services);
+        let rewrite = Rewrite::new((flow.src, flow.sport), (flow.dst, flow.dport), flow.protocol, burst.services);
         for tried in 0..TRIES {
             let sport = source_port(flow.sport, new.wire_hash, tried);
             let ports = Ports::Pair(sport, forward.dport);
@@ -142,11 +141,9 @@ impl Worker {
         let (Some(from), Some(services)) = (self.review_from, snapshot.services()) else { return };
         let is_over = |entry: &crate::session::Entry, rewrite: Option<&Rewrite>| {
             let protocol = entry.key().protocol();
-            let [(source, _), backend] = entry.endpoints(Direction::Forward);
+            let [_, backend] = entry.endpoints(Direction::Forward);
             match rewrite {
-                Some(rewrite) => {
-                    protocol == protocol::UDP && !is_serving(services, rewrite.vip(source), protocol, backend)
-                }
+                Some(rewrite) => protocol == protocol::UDP && !is_serving(services, rewrite.vip(), protocol, backend),
                 None => {
                     let vip = Vip { address: backend.0, protocol, port: backend.1 };
                     let may_end = protocol == protocol::UDP || entry.refused().is_some();

@@ -49,8 +49,7 @@ impl SessionTable {
         for (entry, (links, rewrite)) in self.entries.records_mut()[..used].iter_mut().zip(besides) {
             if !entry.is_free() {
                 if let Some((steering, own)) = self.steering.as_ref().filter(|_| entry.is_translated()) {
-                    let [(like, _), _] = entry.endpoints(Direction::Forward);
-                    steering.remove(&rewrite.alias(like, entry.key.protocol()).0, *own);
+                    steering.remove(&rewrite.alias, *own);
                 }
                 self.budget.leave(entry.ports(Direction::Forward), entry.class());
                 let entry = entry.adoptable().ok().flatten();

@@ -115,12 +115,12 @@ impl SessionTable {
         }
         let [source, responder] = entry.endpoints(Direction::Forward);
         let rewrite = self.rewrite(slot);
-        let initiator = rewrite.map_or(source, |rewrite| rewrite.client(source.0));
+        let initiator = rewrite.map_or(source, |rewrite| rewrite.client());
         let (in_port, out_port) = entry.ports(Direction::Forward);
         Some(SessionInfo {
             initiator,
             responder,
-            service: rewrite.map(|rewrite| rewrite.vip(source.0)),
+            service: rewrite.map(|rewrite| rewrite.vip()),
             source: Some(source).filter(|source| *source != initiator),
             protocol: entry.key.protocol(),
             state: entry.class().name(),

@@ -9,7 +9,7 @@ use super::super::entry::{Direction, Entry, Moment, Slot};
 use super::super::rewrite::{Rewrite, Rewritten};
 use super::{Hit, Key, PlainHit, SessionTable};
 use crate::Flow;
-use crate::outcome::Translated;
+use crate::outcome::TranslatedError;
 use crate::service::Steering;
 use crate::session::class::Class;
 
@@ -29,6 +29,13 @@ impl SessionTable {
         self.aliases != 0
     }
 
+    /// Reads a rewrite ahead, if the entry has one.
+    #[inline]
+    pub(crate) fn touch_rewrite(&self, guess: Slot) -> u32 {
+        let is_translated = self.entries().get(guess as usize).is_some_and(Entry::is_translated);
+        if is_translated { self.rewrites.records()[guess as usize].checked } else { 0 }
+    }
+
     /// The rewrite of an entry; none for one that has none.
     pub(crate) fn rewrite(&self, slot: Slot) -> Option<&Rewrite> {
         self.entry(slot).is_translated().then(|| &self.rewrites.records()[slot as usize])
@@ -39,8 +46,8 @@ impl SessionTable {
         let entry = self.entry(slot);
         match self.rewrite(slot) {
             Some(rewrite) if entry.key != *key => {
-                let (_, client_is_low) = self.alias(entry, rewrite);
-                Match::Alias(if from_low == client_is_low { Direction::Forward } else { Direction::Reply })
+                let is_forward = from_low == rewrite.client_is_low();
+                Match::Alias(if is_forward { Direction::Forward } else { Direction::Reply })
             }
             _ => Match::Key(entry.direction(from_low)),
         }
@@ -49,37 +56,32 @@ impl SessionTable {
     /// What becomes of the addresses of a packet of an entry with a rewrite.
     pub(crate) fn rewritten(&self, slot: Slot, direction: Direction) -> Option<Rewritten> {
         let rewrite = self.rewrite(slot)?;
-        Some(rewrite.translations(self.entry(slot), direction))
+        Some(rewrite.rewritten(self.entry(slot), direction))
     }
 
     /// Who talks to whom in truth, client and backend; none for an entry without a rewrite.
     pub(crate) fn true_ends(&self, slot: Slot) -> Option<[(IpAddr, u16); 2]> {
         let rewrite = self.rewrite(slot)?;
-        let [(source, _), backend] = self.entry(slot).endpoints(Direction::Forward);
-        Some([rewrite.client(source), backend])
+        Some([rewrite.client(), self.entry(slot).endpoints(Direction::Forward)[1]])
     }
 
     /// What is written into an ICMP error about a packet of the entry; `matched` is how the quoted packet belongs to it, and `error` who
     /// sends the error to whom. None for an entry without a rewrite, and where the quoted packet has just the addresses that its
     /// sender knows.
-    pub(crate) fn translated_error(&self, slot: Slot, matched: Match, error: &Flow) -> Option<Translated> {
-        let rewritten = |direction| self.rewritten(slot, direction);
-        let (quoted, sender) = match matched {
+    pub(crate) fn translated_error(&self, slot: Slot, matched: Match, error: &Flow) -> Option<TranslatedError> {
+        let direction = match matched {
             // To the client, about a packet that had gone on to the backend. The backend itself speaks in the VIP's name.
-            Match::Key(Direction::Forward) => {
-                let Rewritten { received, sent } = rewritten(Direction::Forward)?;
-                let sender = if error.src == sent.dst { received.dst } else { error.src };
-                (Rewritten { received: sent, sent: received }, sender)
-            }
+            Match::Key(Direction::Forward) => Direction::Forward,
             // To the backend, about an answer that had gone on to the client, who speaks in the name of his source.
-            Match::Alias(Direction::Reply) => {
-                let Rewritten { received, sent } = rewritten(Direction::Reply)?;
-                let sender = if error.src == sent.dst { received.dst } else { error.src };
-                (Rewritten { received: sent, sent: received }, sender)
-            }
+            Match::Alias(Direction::Reply) => Direction::Reply,
             Match::Key(Direction::Reply) | Match::Alias(Direction::Forward) => return None,
         };
-        Some(Translated::Error { received: (error.src, error.dst), sent: (sender, quoted.sent.src), quoted })
+        let Rewritten { received, sent } = self.rewritten(slot, direction)?;
+        // The quoted packet is one that was rewritten, and becomes what it was.
+        let quoted = Rewritten { received: sent, sent: received };
+        let (before, after) = (received.translation(), sent.translation());
+        let sender = if error.src == after.dst { before.dst } else { error.src };
+        Some(TranslatedError { received: (error.src, error.dst), sent: (sender, before.src), quoted })
     }
 
     /// An entry that is over, or was refused, gives way to a new connection of the same client.
@@ -99,25 +101,32 @@ impl SessionTable {
         protocol == protocol::UDP && self.rewrite(slot).is_some_and(|rewrite| rewrite.checked != epoch)
     }
 
-    /// [`SessionTable::hit`] for an entry with a rewrite.
+    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`.
+    #[inline]
     pub(crate) fn hit_translated(
         &mut self,
         guess: Slot,
         packet: &PlainHit<'_>,
         services: u32,
+        translations: &mut Vec<Rewritten>,
         now: Moment,
-    ) -> Option<(Hit, Rewritten)> {
-        let entry = *self.entries().get(guess as usize)?;
+    ) -> Option<Hit> {
+        let entry = self.entries.records_mut().get_mut(guess as usize)?;
         if !entry.is_translated() {
             return None;
         }
-        let rewrite = self.rewrites.records()[guess as usize];
-        let direction = if entry.key == *packet.key {
-            Some(entry.direction(packet.from_low)).filter(|direction| *direction == Direction::Reply)?
-        } else {
+        let rewrite = &self.rewrites.records()[guess as usize];
+        let direction = if rewrite.alias == *packet.key {
             let is_current = packet.key.protocol() != protocol::UDP || rewrite.checked == services;
-            let is_forward = self.alias(&entry, &rewrite) == (*packet.key, packet.from_low);
-            Some(Direction::Forward).filter(|_| is_forward && is_current)?
+            if rewrite.client_is_low() != packet.from_low || !is_current {
+                return None;
+            }
+            Direction::Forward
+        } else {
+            if entry.key != *packet.key || entry.is_from_low() == packet.from_low {
+                return None;
+            }
+            Direction::Reply
         };
         let class = entry.class_index();
         let (comes_in, leaves) = entry.ports(direction);
@@ -129,36 +138,31 @@ impl SessionTable {
         if !is_good {
             return None;
         }
+        translations.push(rewrite.rewritten(entry, direction));
         let past = entry.seen_at ^ now.time;
         let hit = Hit { leaves, origin: entry.origin, is_due: past >> self.looks[class] != 0 };
-        self.entry_mut(guess).seen_at = now.time;
+        entry.seen_at = now.time;
         if hit.is_due {
             self.requeue_if(past, guess, now);
         }
-        Some((hit, rewrite.translations(&entry, direction)))
+        Some(hit)
     }
 
     /// Whether the key is the entry's alias.
     #[inline]
     pub(super) fn has_alias(&self, slot: Slot, key: &Key) -> bool {
-        let entry = self.entry(slot);
-        entry.is_translated() && self.alias(entry, &self.rewrites.records()[slot as usize]).0 == *key
-    }
-
-    fn alias(&self, entry: &Entry, rewrite: &Rewrite) -> (Key, bool) {
-        let [(like, _), _] = entry.key.endpoints(true);
-        rewrite.alias(like, entry.key.protocol())
+        self.rewrite(slot).is_some_and(|rewrite| rewrite.alias == *key)
     }
 
     /// Writes an entry's rewrite and puts its alias into the index. False when that has no place for it.
-    pub(super) fn add_alias(&mut self, slot: Slot, entry: &Entry, rewrite: &Rewrite) -> bool {
-        let (alias, _) = self.alias(entry, rewrite);
+    pub(super) fn add_alias(&mut self, slot: Slot, rewrite: &Rewrite) -> bool {
+        let alias = &rewrite.alias;
         let is_ready = self.growth.as_mut().is_none_or(|growth| growth.reach_rewrite(slot));
-        let is_told = |(steering, own): &(Arc<Steering>, usize)| steering.insert(&alias, *own);
+        let is_told = |(steering, own): &(Arc<Steering>, usize)| steering.insert(alias, *own);
         let is_known = is_ready && self.steering.as_ref().is_none_or(is_told);
-        let is_in = is_known && self.index.insert(self.hasher.hash(&alias), slot);
+        let is_in = is_known && self.index.insert(self.hasher.hash(alias), slot);
         if is_known && !is_in {
-            self.forget_alias(&alias);
+            self.forget_alias(alias);
         }
         if is_in {
             self.rewrites.records_mut()[slot as usize] = *rewrite;
@@ -168,7 +172,7 @@ impl SessionTable {
     }
 
     pub(super) fn remove_alias(&mut self, slot: Slot) {
-        let (alias, _) = self.alias(self.entry(slot), &self.rewrites.records()[slot as usize]);
+        let alias = self.rewrites.records()[slot as usize].alias;
         self.index.remove(self.hasher.hash(&alias), slot);
         self.forget_alias(&alias);
         self.aliases -= 1;

@@ -20,7 +20,7 @@ impl Stage {
                 continue;
             }
             let Some(translated) = engine.translated(judged) else { continue };
-            if !write(umem.bytes_mut(frame), packet.len(), translated, Side::Sent) {
+            if !write(umem.bytes_mut(frame), packet.len(), &translated, Side::Sent) {
                 // SCTP in several frames, whose checksum covers all of them.
                 let reason = DropReason::L4Truncated;
                 *judged = Judged { verdict: Verdict::Drop(reason), translation: None, ..*judged };
@@ -32,26 +32,31 @@ impl Stage {
     /// Gives a packet that goes nowhere the addresses back that its sender knows, for an error that quotes it.
     pub(super) fn restore(&self, frame: &mut [u8], len: usize, judged: &Judged) {
         if let Some(translated) = self.engine.translated(judged) {
-            write(frame, len, translated, Side::Received);
+            write(frame, len, &translated, Side::Received);
         }
     }
 }
 
 /// Which addresses a packet is given.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Received,
     Sent,
 }
 
 /// Writes addresses into a frame. False, and nothing changed, when that cannot be.
-fn write(frame: &mut [u8], wire_len: usize, translated: &Translated, side: Side) -> bool {
-    match (translated, side) {
-        (Translated::Packet(packet), Side::Sent) => translate(frame, wire_len, &packet.sent),
-        (Translated::Packet(packet), Side::Received) => translate(frame, wire_len, &packet.received),
-        (Translated::Error { sent, quoted, .. }, Side::Sent) => translate_error(frame, wire_len, *sent, &quoted.sent),
-        (Translated::Error { received, quoted, .. }, Side::Received) => {
-            translate_error(frame, wire_len, *received, &quoted.received)
+fn write(frame: &mut [u8], wire_len: usize, translated: &Translated<'_>, side: Side) -> bool {
+    match translated {
+        Translated::Packet(packet) => {
+            let ends = if side == Side::Sent { packet.sent } else { packet.received };
+            translate(frame, wire_len, &ends.translation())
+        }
+        Translated::Error(error) => {
+            let (outer, quoted) = match side {
+                Side::Sent => (error.sent, error.quoted.sent),
+                Side::Received => (error.received, error.quoted.received),
+            };
+            translate_error(frame, wire_len, outer, &quoted.translation())
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Connections to Services through the whole loop.
 
-use super::caching::Recorded;
+use super::caching::{Recorded, slot};
 use super::*;
 use crate::io::Translation;
 use crate::testbed::{VIP, b_to_a, backend, fragments_v4, service, services};
@@ -96,7 +96,7 @@ fn flows_are_cached_with_their_translation() {
     let flow_cache: Arc<dyn FlowCache> = Arc::clone(&cache) as Arc<dyn FlowCache>;
     let mut node = Node::unplugged(1, snapshot(4), None, Some(flow_cache));
     for id in [UPLINK, HOST, A, B] {
-        node.plug_with(id, |port| port.with_slot(super::caching::slot(id)));
+        node.plug_with(id, |port| port.with_slot(slot(id)));
     }
     for _ in 0..2 {
         for flags in [SYN, ACK] {

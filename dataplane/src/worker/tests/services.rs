@@ -76,9 +76,8 @@ fn the_live_path_gives_the_same_translations() {
         for _ in 0..2 {
             let received = Received { frame: &frame, wire_len: frame.len(), in_port: port };
             bed.worker.judge(&bed.snapshot, bed.now, [received], &mut judged);
-            let translated = bed.worker.translated(&judged[0]).copied();
-            let Some(outcome::Translated::Packet(rewritten)) = translated else { panic!("{translated:?}") };
-            assert_eq!(Some(rewritten.sent), expected);
+            let translated = bed.worker.translated(&judged[0]).unwrap();
+            assert_eq!(Some(translated.sent()), expected);
             assert_eq!(judged[0].session, Some(SessionState::Hit));
         }
     }
@@ -112,7 +111,9 @@ fn a_newer_policy_cuts_a_translated_connection_and_a_still_newer_one_lets_it_go_
 
 #[test]
 fn an_answer_that_comes_first_when_a_newer_policy_allows_what_was_refused_is_translated_too() {
-    let mut bed = bed(&[backend("10.0.0.2", 81)]);
+    // In captures, where refusals are remembered for the sake of such answers.
+    let mut bed = Bed::new();
+    set(&mut bed, 1, &[(VIP, service(&[backend("10.0.0.2", 81)]))]);
     assert_eq!(bed.verdict(A, &udp("10.0.0.1", VIP, 8080)), dropped(DropReason::PolicyDenied));
     let services = bed.snapshot.services().cloned().map(Arc::new);
     bed.snapshot = snapshot_with(2, B, Some(OPEN)).with_services(services);
@@ -362,8 +363,8 @@ fn errors_about_either_direction_are_translated_with_what_they_quote() {
         assert_eq!((outcome.verdict, outcome.session), (Verdict::Forward(A), Some(SessionState::Hit)));
         assert_eq!(outcome.translation, translation(("10.0.0.1", 40_000), (VIP, 8080)), "what is quoted");
         let judged = Judged { translation: outcome.place, ..Judged::UNJUDGED };
-        let Some(Translated::Error { sent, .. }) = bed.worker.translated(&judged) else { panic!() };
-        assert_eq!(*sent, (ip(shown), ip("10.0.0.1")));
+        let Some(Translated::Error(error)) = bed.worker.translated(&judged) else { panic!() };
+        assert_eq!(error.sent, (ip(shown), ip("10.0.0.1")));
     }
     // About an answer, from the client.
     let answer = tcp(VIP, "10.0.0.1", 8080, 40_000, SYN | ACK);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_classifier::{Key, protocol};
 use bulkhead_control::cache::Event;
+use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Object, Pod, Transport};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -259,22 +260,24 @@ fn namespace_relabelled() -> Vec<Duration> {
     timed(events, &mut pipeline)
 }
 
-/// One endpoint of 100,000 turns unready and ready again; the peak is that of the resolver and all objects.
+/// One endpoint of 100,000 turns unready and ready again; the peak is that of the resolver, and of the inventory that has told it all objects.
 fn endpoint_flips() -> Vec<Duration> {
     const SERVICES: u32 = 10_000;
     let mut resolver = Resolver::new(node_name(0), Settings::default());
-    resolver.apply(Event::Apply(Object::Node(services::own_node())));
-    for at in 0..SERVICES {
-        resolver.apply(Event::Apply(Object::Service(services::service(at))));
-        resolver.apply(Event::Apply(Object::EndpointSlice(services::slice(at, None))));
-    }
+    let mut inventory = Inventory::default();
+    let node = std::iter::once(Object::Node(services::own_node()));
+    let others = (0..SERVICES).flat_map(|at| {
+        let (service, slice) = (services::service(at), services::slice(at, None));
+        [Object::Service(service.into()), Object::EndpointSlice(slice.into())]
+    });
+    assert!(resolver.apply_batch(inventory.replace(node.chain(others))).is_empty());
     assert_eq!(resolver.listed().ports.len(), SERVICES as usize);
     assert_eq!(resolver.backend_count(), (SERVICES * services::ENDPOINTS) as usize);
     let mut times = Vec::new();
     for at in 0..EVENTS {
         let service = at / 2 * 17 % SERVICES;
         let unready = at.is_multiple_of(2).then_some(0);
-        let slice = Event::Apply(Object::EndpointSlice(services::slice(service, unready)));
+        let slice = Event::Apply(Object::EndpointSlice(services::slice(service, unready).into()));
         let watch = Watch::start();
         let changes = resolver.apply(slice);
         times.push(watch.stop());

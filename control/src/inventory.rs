@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::cache::Event;
 use crate::object::{ClusterPolicyName, Object, ObjectName, PodName, PolicyName, ServiceName};
+use crate::texts::Texts;
 
 /// What an object is known by: there is one of each name at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,24 +54,34 @@ impl Key {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub struct Inventory(BTreeMap<Key, Object>);
+pub struct Inventory {
+    objects: BTreeMap<Key, Object>,
+    texts: Texts,
+}
 
 impl Inventory {
     /// Whether nothing was listed.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.objects.is_empty()
     }
 
     /// Makes `listing` all that there is, of two objects of one name the later one. Returns what that changes: first what is gone,
     /// then what is new or different.
     pub fn replace(&mut self, listing: impl IntoIterator<Item = Object>) -> Vec<Event> {
-        let mut before = std::mem::take(&mut self.0);
-        self.0.extend(listing.into_iter().map(|object| (Key::of(&object), object)));
-        let differs = |(key, object): (&Key, &Object)| {
-            let same = before.remove(key).is_some_and(|before| before == *object);
-            (!same).then(|| Event::Apply(object.clone()))
+        let mut before = std::mem::take(&mut self.objects);
+        for mut object in listing {
+            self.texts.share(&mut object);
+            self.objects.insert(Key::of(&object), object);
+        }
+        let differs = |(key, object): (&Key, &mut Object)| match before.remove(key) {
+            Some(before) if before == *object => {
+                // Whoever was told of it shares this one.
+                *object = before;
+                None
+            }
+            _ => Some(Event::Apply(object.clone())),
         };
-        let changed: Vec<_> = self.0.iter().filter_map(differs).collect();
+        let changed: Vec<_> = self.objects.iter_mut().filter_map(differs).collect();
         before.into_keys().map(Key::gone).chain(changed).collect()
     }
 }
@@ -78,7 +89,8 @@ impl Inventory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{deny_all, pod};
+    use crate::fixtures::{deny_all, name, pod};
+    use crate::object::EndpointSlice;
 
     fn shown(events: &[Event]) -> Vec<String> {
         let show = |event: &Event| match event {
@@ -107,5 +119,26 @@ mod tests {
         assert_eq!(shown(&inventory.replace([moved, b])), ["+x/b [10.0.0.2]"]);
         assert_eq!(shown(&inventory.replace([])), ["-x/b"]);
         assert!(inventory.is_empty());
+    }
+
+    #[test]
+    fn what_is_listed_again_is_still_shared_with_whoever_was_told_of_it() {
+        let slice = |service: &str| {
+            let slice = EndpointSlice {
+                name: name("x/a-1"),
+                service: Some(service.into()),
+                headless: false,
+                ports: vec![],
+                endpoints: vec![],
+            };
+            Object::EndpointSlice(slice.into())
+        };
+        let mut inventory = Inventory::default();
+        let told = inventory.replace([slice("a")]);
+        assert!(inventory.replace([slice("a")]).is_empty());
+        let [Event::Apply(Object::EndpointSlice(told))] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(Arc::strong_count(told), 2, "the inventory's and the one that was told");
+        assert_eq!(inventory.replace([slice("b")]).len(), 1);
+        assert_eq!(Arc::strong_count(told), 1);
     }
 }

@@ -44,5 +44,6 @@ pub mod renderer;
 pub mod selector;
 pub mod service;
 pub mod source;
+mod texts;
 pub mod ties;
 pub mod work;

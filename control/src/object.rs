@@ -317,10 +317,10 @@ pub enum Object {
     Policy(Policy),
     /// A policy of the tiers around NetworkPolicy.
     ClusterPolicy(ClusterPolicy),
-    /// A Service.
-    Service(ClusterService),
+    /// A Service. Shared, as the next one: there are many, and several parts of a program keep them.
+    Service(Arc<ClusterService>),
     /// Endpoints of a Service.
-    EndpointSlice(EndpointSlice),
+    EndpointSlice(Arc<EndpointSlice>),
 }
 
 #[cfg(test)]

@@ -154,7 +154,7 @@ impl Resolver {
             Event::Apply(Object::Service(service)) => {
                 let name = service.name.clone();
                 let known = self.services.entry(name.clone()).or_default();
-                let is_new = known.object.replace(Arc::new(service)).is_none();
+                let is_new = known.object.replace(service).is_none();
                 self.service_count += usize::from(is_new);
                 touched.insert(name);
             }
@@ -170,7 +170,7 @@ impl Resolver {
                 if let Some(service) = service {
                     self.service_of.insert(slice.name.clone(), service.clone());
                     let known = self.services.entry(service.clone()).or_default();
-                    known.slices.insert(slice.name.name.clone(), Arc::new(slice));
+                    known.slices.insert(slice.name.name.clone(), slice);
                     touched.insert(service);
                 }
             }

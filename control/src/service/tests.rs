@@ -32,11 +32,11 @@ fn endpoint(address: &str, ready: bool) -> Endpoint {
 fn slice(text: &str, service: &str, endpoints: Vec<Endpoint>) -> Event {
     let ports = vec![EndpointPort { name: "http".into(), transport: Transport::Tcp, port: 8080 }];
     let slice = EndpointSlice { name: name(text), service: Some(service.into()), headless: false, ports, endpoints };
-    Event::Apply(Object::EndpointSlice(slice))
+    Event::Apply(Object::EndpointSlice(slice.into()))
 }
 
 fn apply(resolver: &mut Resolver, service: ClusterService) -> Changes {
-    resolver.apply(Event::Apply(Object::Service(service)))
+    resolver.apply(Event::Apply(Object::Service(service.into())))
 }
 
 fn listed() -> Resolver {

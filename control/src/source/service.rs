@@ -44,13 +44,15 @@ const MAX_AFFINITY: i64 = 86_400;
 
 /// Reads a Service.
 pub(super) fn service(value: &Value) -> Read {
-    let build = |raw, findings: &mut Findings| checked_service(raw, findings).map(Object::Service);
+    let build =
+        |raw, findings: &mut Findings| checked_service(raw, findings).map(|service| Object::Service(Arc::new(service)));
     read(SERVICE_KIND, true, value, build, |_| Outcome::Nothing)
 }
 
 /// Reads an endpoint slice.
 pub(super) fn slice(value: &Value) -> Read {
-    let build = |raw, findings: &mut Findings| checked_slice(raw, findings).map(Object::EndpointSlice);
+    let build =
+        |raw, findings: &mut Findings| checked_slice(raw, findings).map(|slice| Object::EndpointSlice(Arc::new(slice)));
     read(SLICE_KIND, true, value, build, slice_without_faults)
 }
 
@@ -300,5 +302,5 @@ fn slice_without_faults(value: &Value) -> Outcome {
     };
     let Value::Array(endpoints) = endpoints else { return Outcome::Nothing };
     rest["endpoints"] = endpoints.into_iter().filter(is_readable).collect();
-    whole(&rest).map_or(Outcome::Nothing, |slice| Outcome::Closed(Object::EndpointSlice(slice)))
+    whole(&rest).map_or(Outcome::Nothing, |slice| Outcome::Closed(Object::EndpointSlice(Arc::new(slice))))
 }

@@ -12,7 +12,7 @@ fn service(text: &str) -> ClusterService {
     let text = format!("{{apiVersion: v1, kind: Service, metadata: {{name: web, namespace: shop}}, {text}}}");
     let loaded = read(&text, Strictness::Strict).unwrap_or_else(|errors| panic!("{errors}"));
     let [Object::Service(service)] = &loaded.objects[..] else { panic!("a Service expected") };
-    service.clone()
+    ClusterService::clone(service)
 }
 
 fn slice(text: &str) -> EndpointSlice {
@@ -21,7 +21,7 @@ fn slice(text: &str) -> EndpointSlice {
     );
     let loaded = read(&text, Strictness::Strict).unwrap_or_else(|errors| panic!("{errors}"));
     let [Object::EndpointSlice(slice)] = &loaded.objects[..] else { panic!("a slice expected") };
-    slice.clone()
+    EndpointSlice::clone(slice)
 }
 
 /// The one error about an object of such a kind.

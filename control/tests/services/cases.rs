@@ -5,6 +5,7 @@ use std::env;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bulkhead_control::object::{Endpoint, EndpointSlice, Object, Transport};
 use bulkhead_control::service::Settings;
@@ -96,7 +97,7 @@ pub(crate) fn changed(objects: &[Object], change: &Value, first: Option<&str>) -
     let mut endpoints = |change: &mut dyn FnMut(&mut EndpointSlice)| {
         for object in &mut objects {
             if let Object::EndpointSlice(slice) = object {
-                change(slice);
+                change(Arc::make_mut(slice));
                 done += 1;
             }
         }
@@ -135,15 +136,15 @@ pub(crate) fn changed(objects: &[Object], change: &Value, first: Option<&str>) -
                 match object {
                     Object::Service(service) if kind == "service" => {
                         assert_eq!(value, &json!({"sessionAffinity": "None"}));
-                        service.affinity = None;
+                        Arc::make_mut(service).affinity = None;
                         done += 1;
                     }
                     Object::Service(service) => {
-                        service.ports.iter_mut().for_each(|port| port.transport = Transport::Udp);
+                        Arc::make_mut(service).ports.iter_mut().for_each(|port| port.transport = Transport::Udp);
                         done += 1;
                     }
                     Object::EndpointSlice(slice) if kind == "service_protocol" => {
-                        slice.ports.iter_mut().for_each(|port| port.transport = Transport::Udp);
+                        Arc::make_mut(slice).ports.iter_mut().for_each(|port| port.transport = Transport::Udp);
                     }
                     _ => {}
                 }
@@ -162,7 +163,7 @@ fn add_endpoint(objects: &mut Vec<Object>, new: Endpoint) {
         _ => None,
     });
     if let Some(slice) = slices.into_iter().next() {
-        return slice.endpoints.push(new);
+        return Arc::make_mut(slice).endpoints.push(new);
     }
     let service = objects.iter().find_map(|object| match object {
         Object::Service(service) => Some(service),
@@ -182,5 +183,5 @@ fn add_endpoint(objects: &mut Vec<Object>, new: Endpoint) {
         ports: ports.collect(),
         endpoints: vec![new],
     };
-    objects.push(Object::EndpointSlice(slice));
+    objects.push(Object::EndpointSlice(slice.into()));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{
@@ -81,8 +82,12 @@ impl World {
 
     pub(crate) fn apply(&mut self, event: &Event) {
         match event.clone() {
-            Event::Apply(Object::Service(service)) => drop(self.services.insert(service.name.clone(), service)),
-            Event::Apply(Object::EndpointSlice(slice)) => drop(self.slices.insert(slice.name.clone(), slice)),
+            Event::Apply(Object::Service(service)) => {
+                self.services.insert(service.name.clone(), Arc::unwrap_or_clone(service));
+            }
+            Event::Apply(Object::EndpointSlice(slice)) => {
+                self.slices.insert(slice.name.clone(), Arc::unwrap_or_clone(slice));
+            }
             Event::Apply(Object::Node(node)) => drop(self.nodes.insert(node.name.to_string(), node)),
             Event::DeleteService(name) => drop(self.services.remove(&name)),
             Event::DeleteEndpointSlice(name) => drop(self.slices.remove(&name)),
@@ -93,8 +98,8 @@ impl World {
 
     /// The events that make an empty world this one.
     pub(crate) fn events(&self) -> Vec<Event> {
-        let services = self.services.values().cloned().map(Object::Service);
-        let slices = self.slices.values().cloned().map(Object::EndpointSlice);
+        let services = self.services.values().cloned().map(|service| Object::Service(service.into()));
+        let slices = self.slices.values().cloned().map(|slice| Object::EndpointSlice(slice.into()));
         let nodes = self.nodes.values().cloned().map(Object::Node);
         services.chain(slices).chain(nodes).map(Event::Apply).collect()
     }

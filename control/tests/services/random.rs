@@ -196,12 +196,12 @@ fn event(rng: &mut Rng) -> Event {
     match rng.below(100) {
         0..35 => {
             let name = rng.pick(&SERVICES);
-            Event::Apply(Object::Service(service(rng, name)))
+            Event::Apply(Object::Service(service(rng, name).into()))
         }
         35..42 => Event::DeleteService(named(rng.pick(&SERVICES))),
         42..78 => {
             let at = rng.below(6);
-            Event::Apply(Object::EndpointSlice(slice(rng, at)))
+            Event::Apply(Object::EndpointSlice(slice(rng, at).into()))
         }
         78..84 => {
             let at = rng.below(6);

@@ -34,7 +34,6 @@ mod page;
 mod pruned;
 mod settings;
 mod store;
-mod texts;
 
 pub use follow::{Follower, Notice};
 pub use health::SourceHealth;

@@ -17,10 +17,10 @@ use super::super::fallback::exclude_namespaces;
 use super::super::load::consequence;
 use super::kinds::Kind;
 use super::page::Item;
-use super::texts::Texts;
 use crate::cache::Event;
 use crate::inventory::Key;
 use crate::object::{NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer, Policy};
+use crate::texts::Texts;
 
 /// What messages name in the place of a file.
 const PLACE: &str = "kubernetes";

@@ -4,6 +4,8 @@
 
 #[path = "support/api_server.rs"]
 mod api_server;
+#[path = "kubernetes/services.rs"]
+mod services;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +20,7 @@ use bulkhead_control::cache::Event;
 use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::source::kubernetes::{Access, Changes, Follower, Kind, Notice, Settings, Timing};
+use bulkhead_control::source::kubernetes::{Access, Changes, Follower, Kind, Notice, Purpose, Settings, Timing};
 use bulkhead_control::source::{Strictness, load_text};
 use serde_json::{Value, json};
 
@@ -49,6 +51,8 @@ struct Cluster {
     troubles: Vec<String>,
     pipeline: Pipeline,
     batches: Vec<Changes>,
+    /// The batches about Services.
+    services: Vec<Changes>,
     refused: Vec<String>,
     folder: PathBuf,
 }
@@ -81,6 +85,7 @@ impl Cluster {
             troubles: Vec::new(),
             pipeline: Pipeline::new(Scope::Node(NODE.into())),
             batches: Vec::new(),
+            services: Vec::new(),
             refused: Vec::new(),
             folder,
         }
@@ -91,9 +96,12 @@ impl Cluster {
         let end = Instant::now() + moment;
         while let Ok(notice) = self.notices.recv_timeout(end.saturating_duration_since(Instant::now())) {
             match notice {
-                Notice::Trouble(text) => self.troubles.push(text),
-                Notice::Connected => {}
-                Notice::Changed => match self.follower.take() {
+                Notice::Trouble(_, text) => self.troubles.push(text),
+                Notice::Connected(_) => {}
+                Notice::Changed(Purpose::Services) => {
+                    self.services.extend(self.follower.take(Purpose::Services).map(Result::unwrap));
+                }
+                Notice::Changed(Purpose::Policy) => match self.follower.take(Purpose::Policy) {
                     Some(Ok(batch)) => {
                         self.pipeline.apply_batch(batch.events.clone()).unwrap();
                         self.batches.push(batch);
@@ -331,7 +339,7 @@ fn nothing_is_handed_over_before_all_kinds_are_known() {
         let mut cluster = Cluster::new(server);
         cluster.until("trouble", |cluster| !cluster.troubles.is_empty());
         cluster.follow(Duration::from_millis(100));
-        assert!(cluster.batches.is_empty() && cluster.follower.take().is_none(), "{kind}");
+        assert!(cluster.batches.is_empty() && cluster.follower.take(Purpose::Policy).is_none(), "{kind}");
         assert_eq!(cluster.troubles.len(), 1, "it is told once: {:?}", cluster.troubles);
         assert!(cluster.troubles[0].contains("verbs: [list, watch]"), "{:?}", cluster.troubles);
         cluster.server.forbid(kind, false);

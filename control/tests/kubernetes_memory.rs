@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use api_server::ApiServer;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::source::kubernetes::{Access, Follower, Notice, Settings};
+use bulkhead_control::service::{self, Resolver};
+use bulkhead_control::source::ServiceKinds;
+use bulkhead_control::source::kubernetes::{Access, Follower, Notice, Purpose, Settings};
 use serde_json::json;
 
 const PODS: usize = 100_000;
@@ -53,9 +55,9 @@ fn a_hundred_thousand_pods_fit() {
     let follower =
         Follower::start(Settings { access, ..Settings::default() }, move |notice| drop(tell.send(notice))).unwrap();
     let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
-    while notices.recv_timeout(Duration::from_secs(300)).unwrap() != Notice::Changed {}
+    while notices.recv_timeout(Duration::from_secs(300)).unwrap() != Notice::Changed(Purpose::Policy) {}
     println!("listed after {:?}: {} MiB", started.elapsed(), memory("VmRSS") - before);
-    let batch = follower.take().unwrap().unwrap();
+    let batch = follower.take(Purpose::Policy).unwrap().unwrap();
     assert_eq!(batch.events.len(), PODS + 1800);
     pipeline.apply_batch(batch.events).unwrap();
     println!("compiled after {:?}: {} MiB", started.elapsed(), memory("VmRSS") - before);
@@ -68,4 +70,42 @@ fn a_hundred_thousand_pods_fit() {
     println!("listed again after {:?}: {now} MiB, {peak} MiB at most, the server's pages included", started.elapsed());
     std::fs::remove_file(&path).unwrap();
     assert!(now <= BOUND_MIB, "{now} MiB");
+}
+
+const SERVICES: usize = 10_000;
+/// The resolver with its objects, for which 64 MiB are promised, and besides what the client and the server of this test take.
+const SERVICES_BOUND_MIB: u64 = 80;
+
+/// The follower keeps the objects to compare them with what the server tells, and the resolver shares them.
+#[test]
+#[ignore = "takes long; see the module"]
+fn ten_thousand_services_fit() {
+    let server = ApiServer::start(1);
+    server.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}}));
+    server.synthesize_services(SERVICES);
+    let path = std::env::temp_dir().join(format!("bulkhead-memory-of-services-{}", std::process::id()));
+    std::fs::write(&path, server.kubeconfig()).unwrap();
+    let before = memory("RssAnon");
+    let (tell, notices) = channel();
+    let access = Access::Kubeconfig { path: path.clone(), context: None };
+    let settings = Settings { access, services: ServiceKinds::Read, ..Settings::default() };
+    let follower = Follower::start(settings, move |notice| drop(tell.send(notice))).unwrap();
+    while notices.recv_timeout(Duration::from_secs(300)).unwrap() != Notice::Changed(Purpose::Services) {}
+    println!("listed: {} MiB", memory("RssAnon") - before);
+    let mut resolver = Resolver::new("node-1".into(), service::Settings::default());
+    let batch = follower.take(Purpose::Services).unwrap().unwrap();
+    assert_eq!(batch.events.len(), 2 * SERVICES + 1);
+    resolver.apply_batch(batch.events);
+    assert_eq!(resolver.listed().ports.len(), SERVICES);
+    println!("resolved: {} MiB", memory("RssAnon") - before);
+    let lists = follower.health().lists;
+    server.forget();
+    while follower.health().lists < lists + 6 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(follower.take(Purpose::Services).is_none(), "nothing has changed");
+    let now = memory("RssAnon") - before;
+    println!("listed again: {now} MiB, the server's pages included");
+    std::fs::remove_file(&path).unwrap();
+    assert!(now <= SERVICES_BOUND_MIB, "{now} MiB");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::object::Object;
 use bulkhead_control::source::SourceErrors;
-use bulkhead_control::source::kubernetes::{Changes, Follower, Notice, Settings};
+use bulkhead_control::source::kubernetes::{Changes, Follower, Notice, Purpose, Settings};
 use crossbeam_channel::Receiver;
 
 use super::config::{StateConfig, WhenUnreachable};
@@ -85,9 +85,21 @@ impl Api {
     /// Takes note of what was told.
     pub(super) fn hear(&mut self, notice: &Notice) {
         match notice {
-            Notice::Changed => self.has_batch = true,
-            Notice::Connected => log::info("kubernetes: connected, what the server has is known and followed"),
-            Notice::Trouble(text) => {
+            Notice::Changed(Purpose::Policy) => self.has_batch = true,
+            // Nobody takes them yet.
+            Notice::Changed(Purpose::Services) => {}
+            Notice::Connected(Purpose::Policy) => {
+                log::info("kubernetes: connected, what the server has is known and followed");
+            }
+            Notice::Connected(Purpose::Services) => log::info("kubernetes: Services are known and followed"),
+            Notice::Trouble(Purpose::Services, text) => {
+                let then = match self.follower.health().services.and_then(|services| services.age()) {
+                    Some(age) => format!("Services stay as they were {} s ago", age.as_secs()),
+                    None => "Services are waited for".to_owned(),
+                };
+                log::error(&format!("kubernetes: {then}; policy goes on\n{text}"));
+            }
+            Notice::Trouble(Purpose::Policy, text) => {
                 let health = self.follower.health();
                 let then = match health.age() {
                     Some(age) if health.is_synced => {
@@ -108,7 +120,7 @@ impl Api {
 
     /// What has changed.
     pub(super) fn take(&mut self) -> Option<Result<Changes, SourceErrors>> {
-        std::mem::take(&mut self.has_batch).then(|| self.follower.take()).flatten()
+        std::mem::take(&mut self.has_batch).then(|| self.follower.take(Purpose::Policy)).flatten()
     }
 
     /// The state that was taken last is good.

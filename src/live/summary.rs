@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_control::source::kubernetes::SourceHealth;
+use bulkhead_control::source::kubernetes::{ServicesHealth, SourceHealth};
 use bulkhead_dataplane::forward::ForwardCounters;
 use bulkhead_dataplane::io::CachedTraffic;
 use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
@@ -305,12 +305,21 @@ fn source_line(source: &SourceHealth) -> String {
         (if source.is_connected { "connected" } else { "not connected" }, source.since.elapsed().as_secs());
     let age = source.age().map_or_else(|| "no state".to_owned(), |age| format!("the state is {} s old", age.as_secs()));
     let error = source.last_error.as_deref().map(|error| format!("; {}", error.lines().next().unwrap_or_default()));
+    let services = source.services.as_ref().map(services_text).unwrap_or_default();
     format!(
-        "kubernetes: {how} for {since} s, {age}, {} lists, {} failures{}",
+        "kubernetes: {how} for {since} s, {age}, {} lists, {} failures{}{services}",
         source.lists,
         source.failures,
         error.unwrap_or_default()
     )
+}
+
+/// How well Services are heard, for the end of a line.
+fn services_text(services: &ServicesHealth) -> String {
+    let how = if services.is_connected { "connected" } else { "not connected" };
+    let age = services.age().map_or_else(|| "never listed".to_owned(), |age| format!("{} s old", age.as_secs()));
+    let error = services.last_error.as_deref().map(|error| format!(": {}", error.lines().next().unwrap_or_default()));
+    format!("; Services: {how}, {age}{}", error.unwrap_or_default())
 }
 
 fn source_json(source: &SourceHealth) -> Value {
@@ -321,6 +330,12 @@ fn source_json(source: &SourceHealth) -> Value {
         "synced": source.is_synced,
         "age_seconds": source.age().map(|age| age.as_secs_f64()),
         "last_error": source.last_error,
+        "services": source.services.as_ref().map(|services| json!({
+            "connected": services.is_connected,
+            "listed": services.is_listed,
+            "age_seconds": services.age().map(|age| age.as_secs_f64()),
+            "last_error": services.last_error,
+        })),
         "objects": objects.collect::<Map<String, Value>>(),
         "lists": source.lists,
         "failures": source.failures,
@@ -430,6 +445,12 @@ mod tests {
                 is_synced: true,
                 last_contact: Some(std::time::Instant::now()),
                 last_error: Some("away".to_owned()),
+                services: Some(ServicesHealth {
+                    is_connected: false,
+                    is_listed: false,
+                    last_contact: None,
+                    last_error: Some("forbidden\n  help: a rule".to_owned()),
+                }),
                 objects: vec![(Kind::Pod, Some(3)), (Kind::AdminNetworkPolicy, None)],
                 lists: 4,
                 failures: 6,
@@ -448,7 +469,7 @@ mod tests {
             "uplink",
             "10 port_down",
             "state: 2 applied, 1 refused; 3 objects not understood, 4 addresses contested, 5 kinds not enforced, 6 tables that do not",
-            "kubernetes: not connected for 0 s, the state is 0 s old, 4 lists, 6 failures; away",
+            "kubernetes: not connected for 0 s, the state is 0 s old, 4 lists, 6 failures; away; Services: not connected, never listed: forbidden",
             "6 answered, 2 requested",
             "ICMP errors: 0 sent, 10 suppressed",
             "refusals: 4 sent, 0 suppressed",
@@ -467,6 +488,8 @@ mod tests {
         );
         assert_eq!((&json["neighbours"]["answered"], &json["icmp_errors"]["suppressed"]), (&6.into(), &10.into()));
         assert_eq!(json["capture"]["unwritten"], 2);
+        let services = json!({"connected": false, "listed": false, "age_seconds": null, "last_error": "forbidden\n  help: a rule"});
+        assert_eq!(json["source"]["services"], services);
         assert_eq!(json["source"]["objects"], json!({"Pod": 3, "AdminNetworkPolicy": null}));
         assert_eq!((&json["refusals"]["sent"], &json["fragmented"]), (&4.into(), &3.into()));
         assert_eq!((&json["workers"][0]["dropped"], &json["unaccounted"]), (&10.into(), &0.into()));

@@ -66,7 +66,7 @@ impl Fault {
 }
 
 /// The kinds: their resource, their apiVersion, whether they have a namespace.
-const KINDS: [(&str, &str, &str, bool); 7] = [
+const KINDS: [(&str, &str, &str, bool); 9] = [
     ("Namespace", "namespaces", "v1", false),
     ("Node", "nodes", "v1", false),
     ("Pod", "pods", "v1", true),
@@ -74,6 +74,8 @@ const KINDS: [(&str, &str, &str, bool); 7] = [
     ("ClusterNetworkPolicy", "clusternetworkpolicies", "policy.networking.k8s.io/v1alpha2", false),
     ("AdminNetworkPolicy", "adminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false),
     ("BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false),
+    ("Service", "services", "v1", true),
+    ("EndpointSlice", "endpointslices", "discovery.k8s.io/v1", true),
 ];
 
 const GROUP: &str = "policy.networking.k8s.io";
@@ -96,6 +98,8 @@ struct World {
     forgotten: u64,
     /// The resources that are there besides those that every server has.
     served: BTreeSet<&'static str>,
+    /// The resources that are not there though every server has them.
+    withdrawn: BTreeSet<&'static str>,
     forbidden: BTreeSet<&'static str>,
     /// The only token that is let in, where not everybody is.
     token: Option<String>,
@@ -107,8 +111,9 @@ struct World {
     /// Rest of lists: their resource, version and items.
     rests: HashMap<u64, (u64, Vec<Value>)>,
     requests: Vec<String>,
-    /// Objects made on the fly: so many pods, for tests of size.
+    /// Objects made on the fly, for tests of size: so many pods, and so many Services with a slice each.
     synthetic: usize,
+    synthetic_services: usize,
     random: u64,
 }
 
@@ -131,6 +136,10 @@ impl World {
         let at = usize::try_from(self.random(possible.len() as u64)).unwrap();
         *self.happened.entry(format!("{:?}", possible[at])).or_insert(0) += 1;
         Some(possible[at])
+    }
+
+    fn serves(&self, kind: &KindRow) -> bool {
+        if kind.2.starts_with(GROUP) { self.served.contains(kind.1) } else { !self.withdrawn.contains(kind.1) }
     }
 
     fn set(&mut self, name: Name, mut object: Value, what: &'static str) {
@@ -234,8 +243,10 @@ impl ApiServer {
         let mut world = self.world();
         if is_served {
             world.served.insert(resource);
+            world.withdrawn.remove(resource);
         } else {
             world.served.remove(resource);
+            world.withdrawn.insert(resource);
             world.objects.retain(|name, _| name.0 != resource);
         }
     }
@@ -299,6 +310,11 @@ impl ApiServer {
     /// So many pods besides the others, which are made when they are asked for.
     pub fn synthesize(&self, pods: usize) {
         self.world().synthetic = pods;
+    }
+
+    /// So many Services of ten endpoints, which are made when they are asked for, in the place of all others.
+    pub fn synthesize_services(&self, services: usize) {
+        self.world().synthetic_services = services;
     }
 
     /// Closes all connections, and every later one.
@@ -366,6 +382,49 @@ pub fn synthetic_pod(at: usize, version: u64) -> Value {
             "phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "startTime": "2026-01-01T00:00:00Z",
             "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
         },
+    })
+}
+
+/// A Service that tells as much as Services do.
+pub fn synthetic_service(at: usize, version: u64) -> Value {
+    json!({
+        "metadata": {
+            "name": format!("service-{at}"), "namespace": format!("team-{}", at % 100),
+            "resourceVersion": version.to_string(), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"app": format!("application-{at}")},
+            "managedFields": [{"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:ports": {}}}}],
+        },
+        "spec": {
+            "clusterIP": format!("10.128.{}.{}", at / 250, at % 250), "selector": {"app": format!("application-{at}")},
+            "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}],
+        },
+    })
+}
+
+/// Its ten endpoints; those of every other Service have hints.
+pub fn synthetic_slice(at: usize, version: u64) -> Value {
+    let endpoint = |number: usize| {
+        let pod = at * 10 + number;
+        let address = format!("10.{}.{}.{}", pod / 62_500, pod / 250 % 250, pod % 250 + 1);
+        let mut endpoint = json!({
+            "addresses": [address], "nodeName": format!("node-{}", pod % 400), "zone": "zone-0",
+            "conditions": {"ready": true, "serving": true, "terminating": false},
+            "targetRef": {"kind": "Pod", "name": format!("pod-{pod}"), "uid": "00000000-0000-4000-8000-000000000000"},
+        });
+        if at % 2 == 1 {
+            endpoint["hints"] = json!({"forZones": [{"name": format!("zone-{}", number % 3)}]});
+        }
+        endpoint
+    };
+    json!({
+        "metadata": {
+            "name": format!("service-{at}-x"), "namespace": format!("team-{}", at % 100),
+            "resourceVersion": version.to_string(), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"kubernetes.io/service-name": format!("service-{at}")},
+            "managedFields": [{"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:ports": {}}}],
+        },
+        "addressType": "IPv4", "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": (0..10).map(endpoint).collect::<Vec<_>>(),
     })
 }
 
@@ -437,7 +496,7 @@ fn answer(inner: &Inner, mut stream: &TcpStream, path: &str, epoch: u64) -> std:
         return send(stream, 404, &status(404, "not found"));
     };
     let world = inner.world.lock().unwrap();
-    if kind.2.starts_with(GROUP) && !world.served.contains(kind.1) {
+    if !world.serves(kind) {
         drop(world);
         return send(stream, 404, "404 page not found");
     }
@@ -493,15 +552,21 @@ type KindRow = (&'static str, &'static str, &'static str, bool);
 fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<String, ()> {
     let mut world = inner.world.lock().unwrap();
     let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
-    let synthetic = if kind.0 == "Pod" { world.synthetic } else { 0 };
+    let (synthetic, make): (usize, fn(usize, u64) -> Value) = match kind.0 {
+        "Pod" => (world.synthetic, synthetic_pod),
+        "Service" => (world.synthetic_services, synthetic_service),
+        "EndpointSlice" => (world.synthetic_services, synthetic_slice),
+        _ => (0, synthetic_pod),
+    };
     if synthetic > 0 {
         let from: usize = query.get("continue").map_or(0, |at| at.parse().unwrap());
         let to = from.saturating_add(limit).min(synthetic);
         let version = world.version;
-        let items: Vec<Value> = (from..to).map(|at| synthetic_pod(at, version)).collect();
+        // One at a time: the trees of a page would be several times as large as what a test of size is to measure.
+        let items: Vec<String> = (from..to).map(|at| make(at, version).to_string()).collect();
         let next = if to < synthetic { to.to_string() } else { String::new() };
         drop(world);
-        return Ok(page(kind, version, &next, &items));
+        return Ok(page(kind, version, &next, &items.join(",")));
     }
     let (version, mut items) = match query.get("continue") {
         None => {
@@ -532,16 +597,18 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
         fields.remove("kind");
         fields.remove("apiVersion");
     }
-    Ok(page(kind, version, &next, &items))
+    let items: Vec<String> = items.iter().map(Value::to_string).collect();
+    Ok(page(kind, version, &next, &items.join(",")))
 }
 
-fn page(kind: &KindRow, version: u64, next: &str, items: &[Value]) -> String {
+/// `items` is the text between the brackets.
+fn page(kind: &KindRow, version: u64, next: &str, items: &str) -> String {
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if !next.is_empty() {
         metadata["continue"] = next.into();
     }
-    let items = if items.is_empty() { Value::Null } else { items.into() };
-    json!({"kind": format!("{}List", kind.0), "apiVersion": kind.2, "metadata": metadata, "items": items}).to_string()
+    let items = if items.is_empty() { "null".to_owned() } else { format!("[{items}]") };
+    format!(r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":{items}}}"#, kind.0, kind.2)
 }
 
 fn status(code: u16, message: &str) -> String {
@@ -576,7 +643,7 @@ fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch
         let (mut lines, fault) = {
             let mut world = inner.world.lock().unwrap();
             let is_over = inner.is_down.load(Ordering::SeqCst) || inner.epoch.load(Ordering::SeqCst) != epoch;
-            let is_gone = kind.2.starts_with(GROUP) && !world.served.contains(kind.1);
+            let is_gone = !world.serves(kind);
             if is_over || is_gone {
                 return Ok(false);
             }

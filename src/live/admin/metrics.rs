@@ -190,6 +190,13 @@ impl Metrics {
         if let Some(age) = source.age() {
             self.seconds("source_age", "Age of what is known of the API server's objects", age);
         }
+        if let Some(services) = &source.services {
+            let help = "1 while the API server's Services and endpoint slices are heard";
+            self.gauge("source_services_connected", help, services.is_connected.into());
+            if let Some(age) = services.age() {
+                self.seconds("source_services_age", "Age of what is known of Services and endpoint slices", age);
+            }
+        }
         self.counter("source_lists", "Lists that were read to the end", source.lists);
         self.counter("source_failures", "Lists and watches that have failed", source.failures);
         let objects = source

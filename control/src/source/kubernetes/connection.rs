@@ -9,7 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 use super::super::error::printable;
-use super::kinds::Kind;
+use super::kinds::{Kind, Purpose};
 use super::settings::{Access, Timing};
 
 /// What has gone wrong. None of it is final: the server may be mended.
@@ -40,11 +40,20 @@ impl Fault {
         let rule = format!("apiGroups: [\"{group}\"], resources: [{resource}], verbs: [list, watch]");
         match self {
             Self::Expired => format!("{resource}: the server has forgotten what has changed; they are listed anew"),
+            Self::Absent if kind.purpose() == Purpose::Services => format!(
+                "the server has no {resource} of {}\n  \
+                 help: Services are followed from Kubernetes 1.21 on; `services: off` leaves them to the node's kernel",
+                kind.api_version()
+            ),
             Self::Absent => format!("the server has no {resource} of {}", kind.api_version()),
             Self::Unauthorized => UNAUTHORIZED.to_owned(),
             Self::Forbidden if kind.is_optional() => format!(
                 "the server has {resource} and does not let them be read: what they deny would pass\n  \
                  help: add the rule {{{rule}}} to the ClusterRole, or name {kind} in state.ignore"
+            ),
+            Self::Forbidden if kind.purpose() == Purpose::Services => format!(
+                "the server does not let {resource} be read\n  \
+                 help: add the rule {{{rule}}} to the ClusterRole; or `services: off` leaves Services to the node's kernel"
             ),
             Self::Forbidden => format!(
                 "the server does not let {resource} be read\n  help: add the rule {{{rule}}} to the ClusterRole"

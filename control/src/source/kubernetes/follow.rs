@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::connection::{Connection, Fault};
 use super::health::{Lines, SourceHealth};
-use super::kinds::Kind;
+use super::kinds::{Kind, Purpose};
 use super::settings::Settings;
 use super::store::{Changes, Store};
 use super::{discovery, list_watch};
@@ -24,11 +24,11 @@ const MAX_TOLD: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// There is a batch to be taken.
-    Changed,
-    /// Something is wrong, told once until everything works again. What was known stays.
-    Trouble(String),
-    /// Everything works, after the start or a trouble.
-    Connected,
+    Changed(Purpose),
+    /// Something is wrong, told once until everything of the purpose works again. What was known stays.
+    Trouble(Purpose, String),
+    /// Everything of the purpose works, after the start or a trouble.
+    Connected(Purpose),
 }
 
 /// What the tasks share.
@@ -37,8 +37,9 @@ pub(super) struct Shared {
     pub(super) connection: Connection,
     store: Mutex<Store>,
     lines: Mutex<Lines>,
-    told: Mutex<BTreeSet<String>>,
-    changed: Notify,
+    told: Mutex<BTreeSet<(Purpose, String)>>,
+    /// By purpose.
+    changed: [Notify; Purpose::ALL.len()],
     /// Whether the server has each kind; none before it was asked.
     pub(super) served: watch::Sender<[Option<bool>; Kind::ALL.len()]>,
     /// Counts how often all connections had to be made anew.
@@ -56,7 +57,7 @@ impl Shared {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn told(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn told(&self) -> MutexGuard<'_, BTreeSet<(Purpose, String)>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,22 +65,24 @@ impl Shared {
     pub(super) fn change(&self, change: impl FnOnce(&mut Store)) {
         let mut store = self.store();
         change(&mut store);
-        if store.has_changed() {
-            self.changed.notify_one();
+        for purpose in Purpose::ALL {
+            if store.has_changed(purpose) {
+                self.changed[purpose.index()].notify_one();
+            }
         }
     }
 
     /// The server is heard, of a kind or of which there are.
     pub(super) fn up(&self, kind: Option<Kind>) {
-        self.heard(|lines| lines.up(kind));
+        self.heard(kind.map_or(Purpose::Policy, Kind::purpose), |lines| lines.up(kind));
     }
 
-    /// Takes note of what is heard, which returns whether everything works now that did not.
-    fn heard(&self, hear: impl FnOnce(&mut Lines) -> bool) {
+    /// Takes note of what is heard, which returns whether everything of the purpose works now that did not.
+    fn heard(&self, purpose: Purpose, hear: impl FnOnce(&mut Lines) -> bool) {
         let is_new = hear(&mut self.lines());
         if is_new {
-            self.told().clear();
-            (self.tell)(Notice::Connected);
+            self.told().retain(|(of, _)| *of != purpose);
+            (self.tell)(Notice::Connected(purpose));
         }
     }
 
@@ -98,21 +101,23 @@ impl Shared {
         let is_trouble = *fault != Fault::Expired;
         self.lines().down(Some(kind), Some(&text));
         if is_trouble {
-            self.trouble(text);
+            self.trouble(kind.purpose(), text);
         }
     }
 
     /// The server does not say which kinds it has.
     pub(super) fn lost(&self, text: &str) {
         self.lines().down(None, Some(text));
-        self.trouble(text.to_owned());
+        self.trouble(Purpose::Policy, text.to_owned());
     }
 
-    fn trouble(&self, text: String) {
+    fn trouble(&self, purpose: Purpose, text: String) {
         let mut told = self.told();
-        if told.len() < MAX_TOLD && told.insert(text.clone()) {
+        // A trouble with Services must not keep one with policy from being told.
+        let count = told.iter().filter(|(of, _)| *of == purpose).count();
+        if count < MAX_TOLD && told.insert((purpose, text.clone())) {
             drop(told);
-            (self.tell)(Notice::Trouble(text));
+            (self.tell)(Notice::Trouble(purpose, text));
         }
     }
 
@@ -143,7 +148,7 @@ impl Follower {
             // Kinds that a server may be without count from when it says that it has them.
             lines: Mutex::new(Lines::new(settings.kinds().filter(|kind| !kind.is_optional()))),
             told: Mutex::default(),
-            changed: Notify::new(),
+            changed: Default::default(),
             served: watch::Sender::new([None; Kind::ALL.len()]),
             reconnect: watch::Sender::new(0),
             settings,
@@ -165,15 +170,17 @@ impl Follower {
         Ok(Self { shared, thread, _stop: stop })
     }
 
-    /// What has changed since the last time; none where nothing has, or not everything is known yet.
+    /// What has changed of this purpose since the last time; none where nothing has, or not everything is known yet. The first batch of
+    /// Services comes when these, endpoint slices and nodes are listed, and has all of them.
     ///
     /// # Errors
-    /// When an object is not understood that nothing can stand for. What has changed is kept for the next time.
-    pub fn take(&self) -> Option<Result<Changes, SourceErrors>> {
-        self.shared.store().take()
+    /// When an object is not understood that nothing can stand for: one that is about policy. What has changed is kept for the next time.
+    pub fn take(&self, purpose: Purpose) -> Option<Result<Changes, SourceErrors>> {
+        self.shared.store().take(purpose)
     }
 
-    /// Asks for all objects as they were taken; none where the server has changed them since. The thread waits meanwhile.
+    /// Asks for all objects as they were taken; none where the server has changed what policy depends on since. Services and endpoint
+    /// slices are among them from when their first batch was taken, as they are now. The thread waits meanwhile.
     pub fn with_taken<R>(&self, ask: impl FnOnce(&mut dyn Iterator<Item = &Object>) -> R) -> Option<R> {
         let store = self.shared.store();
         let mut objects = store.taken()?;
@@ -182,11 +189,11 @@ impl Follower {
 
     /// How well the server is heard.
     pub fn health(&self) -> SourceHealth {
-        let (is_synced, counts) = {
+        let (known, counts) = {
             let store = self.shared.store();
-            (store.is_synced(), store.counts())
+            (Purpose::ALL.map(|purpose| store.is_known(purpose)), store.counts())
         };
-        self.shared.lines().health(is_synced, counts)
+        self.shared.lines().health(|purpose| known[purpose.index()], counts)
     }
 
     /// Has what failed tried again now.
@@ -214,17 +221,19 @@ async fn run(shared: &Arc<Shared>) {
     }
     let own = Arc::clone(shared);
     tasks.spawn(async move { discovery::follow(&own).await });
-    let own = Arc::clone(shared);
-    tasks.spawn(async move { hand_over(&own).await });
+    for purpose in Purpose::ALL {
+        let own = Arc::clone(shared);
+        tasks.spawn(async move { hand_over(purpose, &own).await });
+    }
     tasks.join_next().await;
 }
 
 /// Says that there is a batch, once its changes have had time to come together.
-async fn hand_over(shared: &Shared) {
+async fn hand_over(purpose: Purpose, shared: &Shared) {
     loop {
-        shared.changed.notified().await;
+        shared.changed[purpose.index()].notified().await;
         tokio::time::sleep(shared.settings.timing.gather).await;
-        (shared.tell)(Notice::Changed);
+        (shared.tell)(Notice::Changed(purpose));
     }
 }
 
@@ -239,12 +248,12 @@ async fn follow_where_served(kind: Kind, shared: &Arc<Shared>) {
         };
         if !is_served {
             shared.change(|store| store.set_absent(kind));
-            shared.heard(|lines| lines.forget(kind));
+            shared.heard(kind.purpose(), |lines| lines.forget(kind));
         }
         if served.wait_for(|served| served[kind.index()] == Some(true)).await.is_err() {
             return;
         }
-        shared.heard(|lines| lines.expect(kind));
+        shared.heard(kind.purpose(), |lines| lines.expect(kind));
         tokio::select! {
             () = list_watch::follow(kind, shared) => {}
             _ = served.wait_for(|served| served[kind.index()] == Some(false)) => {}

@@ -2,21 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use super::kinds::Kind;
+use super::kinds::{Kind, Purpose};
 
 /// How well the server is heard. A copy: it does not change.
 #[derive(Clone, Debug)]
 pub struct SourceHealth {
-    /// Whether all kinds are being watched and the server answers.
+    /// Whether all kinds that policy depends on are being watched and the server answers.
     pub is_connected: bool,
     /// Since when that is so.
     pub since: Instant,
-    /// Whether the first lists of all kinds are whole. Before that there is no state.
+    /// Whether the first lists of all kinds that policy depends on are whole. Before that there is no state.
     pub is_synced: bool,
-    /// When everything that was known was last known to be what the server has; none before it ever was.
+    /// When everything that policy depends on was last known to be what the server has; none before it ever was.
     pub last_contact: Option<Instant>,
-    /// What went wrong last, of what still does.
+    /// What went wrong last with policy, of what still does.
     pub last_error: Option<String>,
+    /// How well Services are heard; none where they are not followed.
+    pub services: Option<ServicesHealth>,
     /// How many objects there are of each kind; none of one that the server does not have.
     pub objects: Vec<(Kind, Option<usize>)>,
     /// How many lists were read to the end.
@@ -32,6 +34,26 @@ impl SourceHealth {
     }
 }
 
+/// How well Services and endpoint slices are heard.
+#[derive(Clone, Debug)]
+pub struct ServicesHealth {
+    /// Whether both are being watched.
+    pub is_connected: bool,
+    /// Whether the first lists of both are whole, and that of nodes. Before that no Service can be resolved.
+    pub is_listed: bool,
+    /// When both were last known to be what the server has; none before they ever were.
+    pub last_contact: Option<Instant>,
+    /// What went wrong last, of what still does.
+    pub last_error: Option<String>,
+}
+
+impl ServicesHealth {
+    /// How old what is known may be.
+    pub fn age(&self) -> Option<Duration> {
+        self.last_contact.map(|at| at.elapsed())
+    }
+}
+
 /// What is heard of one kind.
 #[derive(Clone, Debug, Default)]
 struct Line {
@@ -40,14 +62,21 @@ struct Line {
     error: Option<String>,
 }
 
+/// Whether everything of a purpose works, and since when that is so.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    is_connected: bool,
+    since: Instant,
+}
+
 /// What the tasks say about their connections.
 #[derive(Debug)]
 pub(super) struct Lines {
     /// None of a kind that is not followed.
     kinds: [Option<Line>; Kind::ALL.len()],
     discovery: Line,
-    was_connected: bool,
-    since: Instant,
+    /// By purpose.
+    standings: [Standing; Purpose::ALL.len()],
     pub(super) lists: u64,
     pub(super) failures: u64,
 }
@@ -57,8 +86,7 @@ impl Lines {
         let mut lines = Self {
             kinds: Default::default(),
             discovery: Line::default(),
-            was_connected: false,
-            since: Instant::now(),
+            standings: [Standing { is_connected: false, since: Instant::now() }; Purpose::ALL.len()],
             lists: 0,
             failures: 0,
         };
@@ -71,13 +99,13 @@ impl Lines {
     /// The server has the kind: it is to be heard of. Returns as [`Self::up`].
     pub(super) fn expect(&mut self, kind: Kind) -> bool {
         self.kinds[kind.index()].get_or_insert_default();
-        self.settle()
+        self.settle(kind.purpose())
     }
 
     /// The server does not have the kind. Returns as [`Self::up`].
     pub(super) fn forget(&mut self, kind: Kind) -> bool {
         self.kinds[kind.index()] = None;
-        self.settle()
+        self.settle(kind.purpose())
     }
 
     fn line(&mut self, kind: Option<Kind>) -> &mut Line {
@@ -87,7 +115,8 @@ impl Lines {
         }
     }
 
-    /// The server has spoken of a kind, or of which kinds there are. Returns whether everything works again that did not.
+    /// The server has spoken of a kind, or of which kinds there are. Returns whether everything of the kind's purpose works again that did
+    /// not; which kinds there are matters to policy.
     pub(super) fn up(&mut self, kind: Option<Kind>) -> bool {
         let now = Instant::now();
         *self.line(kind) = Line { is_up: true, contact: Some(now), error: None };
@@ -95,7 +124,7 @@ impl Lines {
             // It is there, so what is being watched is what it has.
             self.kinds.iter_mut().flatten().filter(|line| line.is_up).for_each(|line| line.contact = Some(now));
         }
-        self.settle()
+        self.settle(purpose_of(kind))
     }
 
     /// Something is wrong with a kind, or with knowing which there are.
@@ -106,35 +135,63 @@ impl Lines {
             line.error = Some(error.to_owned());
             self.failures += 1;
         }
-        self.settle();
+        self.settle(purpose_of(kind));
     }
 
     /// Takes note of whether everything works. Returns whether that is new.
-    fn settle(&mut self) -> bool {
-        let is_connected = self.all().all(|line| line.is_up);
-        if is_connected != self.was_connected {
-            (self.was_connected, self.since) = (is_connected, Instant::now());
+    fn settle(&mut self, purpose: Purpose) -> bool {
+        let is_connected = self.of(purpose).all(|line| line.is_up);
+        let standing = &mut self.standings[purpose.index()];
+        if is_connected != standing.is_connected {
+            *standing = Standing { is_connected, since: Instant::now() };
             return is_connected;
         }
         false
     }
 
-    fn all(&self) -> impl Iterator<Item = &Line> {
-        self.kinds.iter().flatten().chain([&self.discovery])
+    fn of(&self, purpose: Purpose) -> impl Iterator<Item = &Line> {
+        let kinds = Kind::ALL.into_iter().zip(&self.kinds).filter(move |(kind, _)| kind.purpose() == purpose);
+        let discovery = (purpose == Purpose::Policy).then_some(&self.discovery);
+        kinds.filter_map(|(_, line)| line.as_ref()).chain(discovery)
     }
 
-    pub(super) fn health(&self, is_synced: bool, objects: Vec<(Kind, Option<usize>)>) -> SourceHealth {
+    fn last_contact(&self, purpose: Purpose) -> Option<Instant> {
+        self.of(purpose).map(|line| line.contact).min().flatten()
+    }
+
+    fn last_error(&self, purpose: Purpose) -> Option<String> {
+        self.of(purpose).filter(|line| !line.is_up).find_map(|line| line.error.clone())
+    }
+
+    /// `is_known` tells of which purposes the first lists are whole.
+    pub(super) fn health(
+        &self,
+        is_known: impl Fn(Purpose) -> bool,
+        objects: Vec<(Kind, Option<usize>)>,
+    ) -> SourceHealth {
+        let [policy, services] = self.standings;
         SourceHealth {
-            is_connected: self.was_connected,
-            since: self.since,
-            is_synced,
-            last_contact: self.all().map(|line| line.contact).min().flatten(),
-            last_error: self.all().filter(|line| !line.is_up).find_map(|line| line.error.clone()),
+            is_connected: policy.is_connected,
+            since: policy.since,
+            is_synced: is_known(Purpose::Policy),
+            last_contact: self.last_contact(Purpose::Policy),
+            last_error: self.last_error(Purpose::Policy),
+            services: self.of(Purpose::Services).next().is_some().then(|| ServicesHealth {
+                is_connected: services.is_connected,
+                is_listed: is_known(Purpose::Services),
+                last_contact: self.last_contact(Purpose::Services),
+                last_error: self.last_error(Purpose::Services),
+            }),
             objects,
             lists: self.lists,
             failures: self.failures,
         }
     }
+}
+
+/// What a line matters to; none for that of which kinds there are.
+fn purpose_of(kind: Option<Kind>) -> Purpose {
+    kind.map_or(Purpose::Policy, Kind::purpose)
 }
 
 #[cfg(test)]
@@ -144,7 +201,7 @@ mod tests {
     #[test]
     fn one_kind_that_is_not_heard_is_enough_and_the_oldest_contact_counts() {
         let mut lines = Lines::new([Kind::Pod, Kind::Node].into_iter());
-        let health = |lines: &Lines| lines.health(true, Vec::new());
+        let health = |lines: &Lines| lines.health(|_| true, Vec::new());
         assert!(!health(&lines).is_connected && health(&lines).age().is_none());
         assert!(!lines.up(Some(Kind::Pod)) && !lines.up(None));
         assert!(lines.up(Some(Kind::Node)), "all that was missing");
@@ -158,5 +215,23 @@ mod tests {
         assert_eq!((now.last_error.as_deref(), now.failures), (Some("away"), 1));
         assert!(lines.up(Some(Kind::Pod)));
         assert_eq!(health(&lines).last_error, None);
+    }
+    #[test]
+    fn services_that_are_not_heard_leave_policy_connected() {
+        let mut lines = Lines::new([Kind::Pod, Kind::Service, Kind::EndpointSlice].into_iter());
+        let health = |lines: &Lines| lines.health(|purpose| purpose == Purpose::Policy, Vec::new());
+        assert!(!lines.up(Some(Kind::Pod)) && lines.up(None), "all that policy needs");
+        assert!(!lines.up(Some(Kind::Service)), "half of what Services need");
+        lines.down(Some(Kind::EndpointSlice), Some("forbidden"));
+        let now = health(&lines);
+        assert!(now.is_connected && now.is_synced && now.last_contact.is_some() && now.last_error.is_none(), "{now:?}");
+        let services = now.services.unwrap();
+        assert!(!services.is_connected && !services.is_listed && services.age().is_none(), "{services:?}");
+        assert_eq!(services.last_error.as_deref(), Some("forbidden"));
+        assert!(lines.up(Some(Kind::EndpointSlice)), "now both");
+        lines.down(Some(Kind::Pod), Some("away"));
+        let now = health(&lines);
+        assert!(!now.is_connected && now.services.unwrap().is_connected);
+        assert!(Lines::new([Kind::Pod].into_iter()).health(|_| true, Vec::new()).services.is_none());
     }
 }

@@ -3,11 +3,29 @@
 use std::fmt;
 
 use super::super::decode::POLICY_API;
+use super::super::service::SLICE_API;
 
 /// The group of the cluster policies.
 pub(super) const CLUSTER_POLICY_GROUP: &str = "policy.networking.k8s.io";
 
-/// A kind of objects that policy depends on.
+/// What kinds are followed for. What there is of one purpose neither waits for the other nor goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Policy depends on them.
+    Policy,
+    /// The resolver of Services does.
+    Services,
+}
+
+impl Purpose {
+    pub(super) const ALL: [Self; 2] = [Self::Policy, Self::Services];
+
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A kind of objects that policy or the resolver of Services depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// `v1`.
@@ -24,11 +42,15 @@ pub enum Kind {
     AdminNetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha1`, where the server has it.
     BaselineAdminNetworkPolicy,
+    /// `v1`, where Services are wanted.
+    Service,
+    /// `discovery.k8s.io/v1`, where Services are wanted.
+    EndpointSlice,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -36,6 +58,8 @@ impl Kind {
         Self::ClusterNetworkPolicy,
         Self::AdminNetworkPolicy,
         Self::BaselineAdminNetworkPolicy,
+        Self::Service,
+        Self::EndpointSlice,
     ];
 
     /// As Kubernetes writes it.
@@ -48,6 +72,8 @@ impl Kind {
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
             Self::AdminNetworkPolicy => "AdminNetworkPolicy",
             Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
         }
     }
 
@@ -61,16 +87,19 @@ impl Kind {
             Self::ClusterNetworkPolicy => "clusternetworkpolicies",
             Self::AdminNetworkPolicy => "adminnetworkpolicies",
             Self::BaselineAdminNetworkPolicy => "baselineadminnetworkpolicies",
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
         }
     }
 
     /// The version in which it is read.
     pub const fn api_version(self) -> &'static str {
         match self {
-            Self::Namespace | Self::Node | Self::Pod => "v1",
+            Self::Namespace | Self::Node | Self::Pod | Self::Service => "v1",
             Self::NetworkPolicy => POLICY_API,
             Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
             Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => "policy.networking.k8s.io/v1alpha1",
+            Self::EndpointSlice => SLICE_API,
         }
     }
 
@@ -85,7 +114,15 @@ impl Kind {
         format!("{root}/{}/{}", self.api_version(), self.resource())
     }
 
-    /// Whether a server may be without it.
+    /// What it is followed for. Nodes serve both.
+    pub const fn purpose(self) -> Purpose {
+        match self {
+            Self::Service | Self::EndpointSlice => Purpose::Services,
+            _ => Purpose::Policy,
+        }
+    }
+
+    /// Whether a server may be without it, and policy is whole all the same.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self, Self::ClusterNetworkPolicy | Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy)
     }

@@ -157,6 +157,8 @@ fn key_of(kind: Kind, value: &Value) -> Option<Key> {
         Kind::Node => Some(Key::Node(name.into())),
         Kind::Pod => namespaced().map(Key::Pod),
         Kind::NetworkPolicy => namespaced().map(Key::Policy),
+        Kind::Service => namespaced().map(Key::Service),
+        Kind::EndpointSlice => namespaced().map(Key::EndpointSlice),
         Kind::ClusterNetworkPolicy => cluster(ClusterPolicyKind::ClusterNetworkPolicy),
         Kind::AdminNetworkPolicy => cluster(ClusterPolicyKind::AdminNetworkPolicy),
         Kind::BaselineAdminNetworkPolicy => cluster(ClusterPolicyKind::BaselineAdminNetworkPolicy),

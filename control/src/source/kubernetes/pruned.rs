@@ -2,7 +2,8 @@
 //!
 //! Most of a Pod's text is what others need: how its containers run, and who has set which field. A Node lists the images that it has.
 //! To build a tree of that, for each event and each object of a list, costs more than all the rest of reading it. So it is passed over
-//! while the text is parsed. A policy is kept whole, but for who has set its fields: a field that is not understood matters there.
+//! while the text is parsed. So is what an endpoint slice tells of pods, and what a Service tells of its load balancer. A policy is kept
+//! whole, but for who has set its fields: a field that is not understood matters there.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -31,6 +32,15 @@ const fn only(named: &'static [(&'static str, Keep)]) -> Keep {
 
 const METADATA: Keep = Keep::Fields { named: &[("managedFields", Keep::Nothing)], keeps_others: true };
 const OBJECT: Keep = Keep::Fields { named: &[("metadata", METADATA)], keeps_others: true };
+
+/// What `RawService` and `RawSlice` read of the metadata: annotations of Services are long, and for others.
+const NAMED: Keep = only(&[
+    ("name", Keep::Whole),
+    ("namespace", Keep::Whole),
+    ("resourceVersion", Keep::Whole),
+    ("creationTimestamp", Keep::Whole),
+    ("labels", Keep::Whole),
+]);
 
 /// What `RawContainer` reads.
 const CONTAINERS: Keep = only(&[("restartPolicy", Keep::Whole), ("ports", Keep::Whole)]);
@@ -61,6 +71,51 @@ const NODE: Keep = Keep::Fields {
     keeps_others: true,
 };
 
+/// What `RawService` reads, and of the `Status` in its place with which a watch fails.
+const SERVICE: Keep = only(&[
+    ("apiVersion", Keep::Whole),
+    ("kind", Keep::Whole),
+    ("code", Keep::Whole),
+    ("message", Keep::Whole),
+    ("metadata", NAMED),
+    (
+        "spec",
+        only(&[
+            ("type", Keep::Whole),
+            ("clusterIP", Keep::Whole),
+            ("clusterIPs", Keep::Whole),
+            ("externalIPs", Keep::Whole),
+            ("ports", Keep::Whole),
+            ("sessionAffinity", Keep::Whole),
+            ("sessionAffinityConfig", Keep::Whole),
+            ("internalTrafficPolicy", Keep::Whole),
+            ("externalTrafficPolicy", Keep::Whole),
+            ("loadBalancerSourceRanges", Keep::Whole),
+            ("healthCheckNodePort", Keep::Whole),
+        ]),
+    ),
+    ("status", only(&[("loadBalancer", Keep::Whole)])),
+]);
+/// What `RawSlice` reads, and of the `Status` in its place with which a watch fails.
+const SLICE: Keep = only(&[
+    ("apiVersion", Keep::Whole),
+    ("kind", Keep::Whole),
+    ("code", Keep::Whole),
+    ("message", Keep::Whole),
+    ("metadata", NAMED),
+    ("addressType", Keep::Whole),
+    ("ports", Keep::Whole),
+    (
+        "endpoints",
+        only(&[
+            ("addresses", Keep::Whole),
+            ("conditions", Keep::Whole),
+            ("nodeName", Keep::Whole),
+            ("hints", Keep::Whole),
+        ]),
+    ),
+]);
+
 /// Reads an object of this kind from the server's text.
 pub(super) struct Pruned(pub(super) Kind);
 
@@ -71,6 +126,8 @@ impl<'de> DeserializeSeed<'de> for Pruned {
         let keep = match self.0 {
             Kind::Pod => POD,
             Kind::Node => NODE,
+            Kind::Service => SERVICE,
+            Kind::EndpointSlice => SLICE,
             _ => OBJECT,
         };
         keep.deserialize(deserializer)
@@ -196,6 +253,42 @@ mod tests {
         })
     }
 
+    /// A Service with every field that is read, among others as a server has them.
+    fn service() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "a", "namespace": "x", "uid": "1-2", "resourceVersion": "7",
+                "labels": {"app": "web", "service.kubernetes.io/service-proxy-name": "p"},
+                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {"image": "a long text"},
+                "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:ports": {}}}}]},
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"],
+                "externalIPs": ["192.0.2.1"], "ipFamilies": ["IPv4", "IPv6"], "selector": {"image": "x"},
+                "ports": [{"name": "web", "protocol": "UDP", "port": 80, "targetPort": "web", "nodePort": 30080}],
+                "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+                "internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30000,
+                "loadBalancerSourceRanges": ["192.0.2.0/24"]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.1", "ipMode": "VIP"}]},
+                "conditions": [{"type": "x", "status": "True"}]},
+        })
+    }
+
+    /// The same of an endpoint slice.
+    fn slice() -> Value {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "a-1", "namespace": "x", "uid": "1-2", "resourceVersion": "7", "generateName": "a-",
+                "labels": {"kubernetes.io/service-name": "a", "service.kubernetes.io/headless": ""},
+                "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{"manager": "kube-controller-manager"}],
+                "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"},
+                "ownerReferences": [{"kind": "Service", "name": "a", "image": "x"}]},
+            "addressType": "IPv4", "ports": [{"name": "web", "protocol": "UDP", "port": 8080, "appProtocol": "x"}],
+            "endpoints": [{"addresses": ["10.0.0.1"], "nodeName": "n", "zone": "z", "hostname": "image",
+                "conditions": {"ready": false, "serving": true, "terminating": true},
+                "hints": {"forZones": [{"name": "z"}], "forNodes": [{"name": "n"}]},
+                "targetRef": {"kind": "Pod", "name": "a", "uid": "1"}, "deprecatedTopology": {"image": "x"}}],
+        })
+    }
+
     #[test]
     fn an_object_reads_the_same_and_what_nobody_reads_is_gone() {
         let node = json!({
@@ -209,21 +302,46 @@ mod tests {
             "metadata": {"name": "p", "namespace": "x", "resourceVersion": "9", "managedFields": [{}]},
             "spec": {"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}]},
         });
-        for (kind, whole) in [(Kind::Pod, pod()), (Kind::Node, node), (Kind::NetworkPolicy, policy)] {
+        for (kind, whole) in [
+            (Kind::Pod, pod()),
+            (Kind::Node, node),
+            (Kind::NetworkPolicy, policy),
+            (Kind::Service, service()),
+            (Kind::EndpointSlice, slice()),
+        ] {
             let small = pruned(kind, &whole);
-            for gone in ["managedFields", "image", "env", "volumes", "conditions"] {
-                assert!(!small.to_string().contains(&format!("\"{gone}")), "{gone}: {small}");
+            for gone in [
+                "managedFields",
+                "image",
+                "env",
+                "volumes",
+                "conditions\":[",
+                "targetRef",
+                "ownerReferences",
+                "selector",
+            ] {
+                let is_kept = small.to_string().contains(&format!("\"{gone}"));
+                assert!(!is_kept, "{gone}: {small}");
             }
             let read = object(kind, whole.clone());
             assert!(read.is_some() && read == object(kind, small), "{whole}");
         }
     }
 
-    /// Without any of these fields the pod is another one. So the test above would notice if one of them were passed over.
+    /// Without any of these fields the object is another one. So the test above would notice if one of them were passed over.
+    fn check_that_fields_matter(kind: Kind, value: &Value, paths: &[&str]) {
+        let whole = object(kind, value.clone());
+        for path in paths {
+            let (parent, field) = path.rsplit_once('/').unwrap();
+            let mut other = value.clone();
+            assert!(other.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(field).is_some(), "{path}");
+            assert!(object(kind, pruned(kind, &other)) != whole, "{path}");
+        }
+    }
+
     #[test]
-    fn the_fields_of_the_pod_that_is_compared_matter() {
-        let whole = object(Kind::Pod, pod());
-        for path in [
+    fn the_fields_of_the_objects_that_are_compared_matter() {
+        let of_pod = [
             "/metadata/name",
             "/metadata/namespace",
             "/metadata/uid",
@@ -236,12 +354,44 @@ mod tests {
             "/spec/initContainers/0/ports",
             "/status/phase",
             "/status/podIPs",
-        ] {
-            let (parent, field) = path.rsplit_once('/').unwrap();
-            let mut other = pod();
-            assert!(other.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(field).is_some(), "{path}");
-            assert!(object(Kind::Pod, pruned(Kind::Pod, &other)) != whole, "{path}");
-        }
+        ];
+        check_that_fields_matter(Kind::Pod, &pod(), &of_pod);
+        let of_service = [
+            "/metadata/name",
+            "/metadata/namespace",
+            "/metadata/labels",
+            "/metadata/creationTimestamp",
+            "/spec/type",
+            "/spec/clusterIPs",
+            "/spec/externalIPs",
+            "/spec/ports",
+            "/spec/sessionAffinity",
+            "/spec/sessionAffinityConfig",
+            "/spec/internalTrafficPolicy",
+            "/spec/externalTrafficPolicy",
+            "/spec/healthCheckNodePort",
+            "/spec/loadBalancerSourceRanges",
+            "/status/loadBalancer",
+        ];
+        check_that_fields_matter(Kind::Service, &service(), &of_service);
+        // The first of the two is read where the other one is not there.
+        let mut single = service();
+        single["spec"].as_object_mut().unwrap().remove("clusterIPs");
+        assert_eq!(object(Kind::Service, pruned(Kind::Service, &single)), object(Kind::Service, single.clone()));
+        check_that_fields_matter(Kind::Service, &single, &["/spec/clusterIP"]);
+        let of_slice = [
+            "/metadata/name",
+            "/metadata/namespace",
+            "/metadata/labels",
+            "/addressType",
+            "/ports",
+            "/endpoints",
+            "/endpoints/0/addresses",
+            "/endpoints/0/nodeName",
+            "/endpoints/0/conditions",
+            "/endpoints/0/hints",
+        ];
+        check_that_fields_matter(Kind::EndpointSlice, &slice(), &of_slice);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::options::KindName;
-use super::kinds::Kind;
+use super::super::options::{KindName, ServiceKinds};
+use super::kinds::{Kind, Purpose};
 
 /// How the server is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Settings {
     pub access: Access,
     /// Kinds that are passed over though they restrict traffic. Only those that a server may be without can be.
     pub ignored: BTreeSet<KindName>,
+    /// Whether Services and endpoint slices are followed.
+    pub services: ServiceKinds,
     /// How patiently.
     pub timing: Timing,
 }
@@ -38,7 +40,11 @@ impl Settings {
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + use<'_> {
         let is_ignored =
             |kind: Kind| kind.is_optional() && self.ignored.iter().any(|name| name.is(kind.group(), kind.name()));
-        Kind::ALL.into_iter().filter(move |&kind| !is_ignored(kind))
+        let is_wanted = move |kind: &Kind| match kind.purpose() {
+            Purpose::Policy => !is_ignored(*kind),
+            Purpose::Services => self.services == ServiceKinds::Read,
+        };
+        Kind::ALL.into_iter().filter(is_wanted)
     }
 }
 

@@ -15,7 +15,7 @@ use super::super::decode::Outcome;
 use super::super::error::{Problem, SourceError, SourceErrors};
 use super::super::fallback::exclude_namespaces;
 use super::super::load::consequence;
-use super::kinds::Kind;
+use super::kinds::{Kind, Purpose};
 use super::page::Item;
 use crate::cache::Event;
 use crate::inventory::Key;
@@ -25,7 +25,7 @@ use crate::texts::Texts;
 /// What messages name in the place of a file.
 const PLACE: &str = "kubernetes";
 
-/// A batch: what has changed since the one before.
+/// A batch: what has changed of the kinds of one purpose since the one before. That of Services has nodes as well.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Whether it is the first one, and so everything that there is.
@@ -39,6 +39,15 @@ pub struct Changes {
     pub faulty: usize,
     /// What is wrong with them, and what deserves a look.
     pub warnings: SourceErrors,
+}
+
+/// What has changed of the kinds of a purpose and was not taken yet.
+#[derive(Debug, Default)]
+struct Pending {
+    changed: BTreeSet<Key>,
+    /// Since when there is something to take.
+    since: Option<Instant>,
+    was_taken: bool,
 }
 
 /// What is not in order with an object.
@@ -69,17 +78,15 @@ enum Known {
 
 /// See the module.
 pub(super) struct Store {
-    /// None of an object for which nothing stands.
-    objects: BTreeMap<Key, Option<Object>>,
+    /// None of an object for which nothing stands. Boxed, since a tree is about half empty and objects are large.
+    objects: BTreeMap<Key, Option<Box<Object>>>,
     /// Of the few objects that are not in order.
-    faults: BTreeMap<Key, Faults>,
+    faults: BTreeMap<Key, Box<Faults>>,
     texts: Texts,
     counts: [usize; Kind::ALL.len()],
-    changed: BTreeSet<Key>,
-    /// Since when there is something to take.
-    changed_since: Option<Instant>,
+    /// By purpose.
+    pending: [Pending; Purpose::ALL.len()],
     known: [Known; Kind::ALL.len()],
-    was_taken: bool,
     /// The namespaces whose labels could not be read, when a batch was taken last.
     excluded: BTreeSet<Arc<str>>,
 }
@@ -89,7 +96,7 @@ pub(super) struct Listing {
     kind: Kind,
     names: BTreeSet<Key>,
     /// What is not as the store has it.
-    different: BTreeMap<Key, (Option<Object>, Option<Faults>)>,
+    different: BTreeMap<Key, (Option<Box<Object>>, Option<Box<Faults>>)>,
 }
 
 impl Listing {
@@ -107,22 +114,29 @@ impl Store {
             faults: BTreeMap::new(),
             texts: Texts::default(),
             counts: [0; Kind::ALL.len()],
-            changed: BTreeSet::new(),
-            changed_since: None,
+            pending: Default::default(),
             known,
-            was_taken: false,
             excluded: BTreeSet::new(),
         }
     }
 
-    /// Whether the first lists of all kinds are whole.
-    pub(super) fn is_synced(&self) -> bool {
-        self.known.iter().all(|&known| known != Known::Nothing)
+    /// Whether the first lists of all kinds of the purpose are whole.
+    pub(super) fn is_known(&self, purpose: Purpose) -> bool {
+        let known = |kind: Kind| self.known[kind.index()];
+        match purpose {
+            Purpose::Policy => {
+                Kind::ALL.into_iter().all(|kind| kind.purpose() != purpose || known(kind) != Known::Nothing)
+            }
+            Purpose::Services => {
+                [Kind::Service, Kind::EndpointSlice, Kind::Node].into_iter().all(|kind| known(kind) == Known::Listed)
+            }
+        }
     }
 
     /// Whether there is something to take.
-    pub(super) fn has_changed(&self) -> bool {
-        self.is_synced() && (!self.was_taken || !self.changed.is_empty())
+    pub(super) fn has_changed(&self, purpose: Purpose) -> bool {
+        let Pending { changed, was_taken, .. } = &self.pending[purpose.index()];
+        self.is_known(purpose) && (!was_taken || !changed.is_empty())
     }
 
     /// How many objects there are of each kind.
@@ -138,7 +152,7 @@ impl Store {
     pub(super) fn add(&mut self, listing: &mut Listing, items: Vec<Item>) {
         for item in items {
             let (key, object, faults) = parts(item, &mut self.texts);
-            if self.has(&key, object.as_ref(), faults.as_ref()) {
+            if self.has(&key, object.as_deref(), faults.as_deref()) {
                 listing.different.remove(&key);
             } else {
                 listing.different.insert(key.clone(), (object, faults));
@@ -150,7 +164,7 @@ impl Store {
     /// The list is whole: it is what there is of the kind.
     pub(super) fn settle(&mut self, listing: Listing) {
         let Listing { kind, names, different } = listing;
-        let is_gone = |key: &&Key| kind_of(key) == Some(kind) && !names.contains(key);
+        let is_gone = |key: &&Key| kind_of(key) == kind && !names.contains(key);
         let gone: Vec<_> = self.objects.keys().filter(is_gone).cloned().collect();
         gone.into_iter().for_each(|key| self.delete(key));
         for (key, (object, faults)) in different {
@@ -168,7 +182,7 @@ impl Store {
     /// The object is there.
     pub(super) fn put(&mut self, item: Item) {
         let (key, object, faults) = parts(item, &mut self.texts);
-        if !self.has(&key, object.as_ref(), faults.as_ref()) {
+        if !self.has(&key, object.as_deref(), faults.as_deref()) {
             self.set(key, object, faults);
         }
     }
@@ -176,22 +190,27 @@ impl Store {
     /// The object is not there any more.
     pub(super) fn delete(&mut self, key: Key) {
         if self.objects.remove(&key).is_some() {
-            kind_of(&key).into_iter().for_each(|kind| self.counts[kind.index()] -= 1);
+            self.counts[kind_of(&key).index()] -= 1;
             self.faults.remove(&key);
             self.note(key);
         }
     }
 
     fn note(&mut self, key: Key) {
-        self.changed.insert(key);
-        self.changed_since.get_or_insert_with(Instant::now);
+        let (kind, follows_services) = (kind_of(&key), self.known[Kind::Service.index()] != Known::Ignored);
+        // A node's zone and addresses tell which endpoints are near it.
+        if kind == Kind::Node && follows_services {
+            self.pending[Purpose::Services.index()].note(key.clone());
+        }
+        self.pending[kind.purpose().index()].note(key);
     }
 
     fn has(&self, key: &Key, object: Option<&Object>, faults: Option<&Faults>) -> bool {
-        self.objects.get(key).is_some_and(|known| known.as_ref() == object) && self.faults.get(key) == faults
+        self.objects.get(key).is_some_and(|known| known.as_deref() == object)
+            && self.faults.get(key).map(|known| &**known) == faults
     }
 
-    fn set(&mut self, key: Key, object: Option<Object>, faults: Option<Faults>) {
+    fn set(&mut self, key: Key, object: Option<Box<Object>>, faults: Option<Box<Faults>>) {
         match faults {
             Some(faults) => drop(self.faults.insert(key.clone(), faults)),
             None => drop(self.faults.remove(&key)),
@@ -199,59 +218,74 @@ impl Store {
         self.note(key.clone());
         let kind = kind_of(&key);
         if self.objects.insert(key, object).is_none() {
-            kind.into_iter().for_each(|kind| self.counts[kind.index()] += 1);
+            self.counts[kind.index()] += 1;
         }
     }
 
-    /// All objects, when they are those of the batch that was taken last.
+    /// All objects, when those that policy depends on are those of the batch that was taken last; Services when a batch of them was taken.
     pub(super) fn taken(&self) -> Option<impl Iterator<Item = &Object>> {
-        (self.was_taken && self.changed.is_empty()).then(|| self.objects.values().flatten())
+        let [policy, services] = &self.pending;
+        let is_wanted = |key: &Key| services.was_taken || kind_of(key).purpose() != Purpose::Services;
+        let objects =
+            self.objects.iter().filter(move |(key, _)| is_wanted(key)).filter_map(|(_, object)| object.as_deref());
+        (policy.was_taken && policy.changed.is_empty()).then_some(objects)
     }
 
-    /// What has changed since the last time; none where nothing has, or not everything is known yet.
+    /// What has changed of this purpose since the last time; none where nothing has, or not everything is known yet.
     ///
     /// # Errors
-    /// When something is not understood that nothing can stand for. What has changed stays to be taken.
-    pub(super) fn take(&mut self) -> Option<Result<Changes, SourceErrors>> {
-        if !self.has_changed() {
+    /// When something that is about policy is not understood, and nothing can stand for it. What has changed stays to be taken.
+    pub(super) fn take(&mut self, purpose: Purpose) -> Option<Result<Changes, SourceErrors>> {
+        if !self.has_changed(purpose) {
             return None;
         }
+        if purpose == Purpose::Policy
+            && let Err(errors) = self.understand_policy()
+        {
+            return Some(Err(errors));
+        }
+        let pending = &mut self.pending[purpose.index()];
+        let changed = std::mem::take(&mut pending.changed);
+        let is_whole = !std::mem::replace(&mut pending.was_taken, true);
+        let heard = pending.since.take().filter(|_| !is_whole);
+        let standing = |key: &Key| self.objects.get(key).and_then(Option::as_deref);
+        let (applied, gone): (Vec<Key>, Vec<Key>) = changed.into_iter().partition(|key| standing(key).is_some());
+        let mut events = Vec::with_capacity(applied.len() + gone.len());
+        events.extend(gone.into_iter().map(Key::gone));
+        events.extend(applied.iter().filter_map(standing).map(|object| Event::Apply(self.meant(object))));
+        let (mut warnings, mut faulty) = (SourceErrors::default(), 0);
+        for (_, faults) in self.faults.iter().filter(|(key, _)| kind_of(key).purpose() == purpose) {
+            faults.tell_problems(&mut warnings);
+            faults.tell_warnings(&mut warnings);
+            faulty += usize::from(!faults.problems.is_empty());
+        }
+        Some(Ok(Changes { is_whole, heard, events, faulty, warnings }))
+    }
+
+    /// Takes note of which namespaces' labels are known, which changes what some policies mean.
+    ///
+    /// # Errors
+    /// When something is not understood that nothing can stand for.
+    fn understand_policy(&mut self) -> Result<(), SourceErrors> {
         let unknown = self.unknown();
         let mut errors = SourceErrors::default();
         let unsurvived = self.faults.values().filter(|faults| !faults.is_survived);
         unsurvived.for_each(|faults| faults.tell_problems(&mut errors));
         if errors.is_empty() && (unknown.is_node || unknown.is_pod || !unknown.namespaces.is_empty()) {
-            let error = needs_labels(self.objects.values().flatten(), &unknown);
+            let error = needs_labels(self.objects.values().flatten().map(|object| &**object), &unknown);
             error.into_iter().for_each(|error| {
                 errors.push(error);
             });
         }
         if !errors.is_empty() {
-            return Some(Err(errors));
+            return Err(errors);
         }
         if unknown.namespaces != self.excluded {
-            let names = self.objects.iter().filter(|(_, object)| asks_for_labels(object.as_ref()));
-            self.changed.extend(names.map(|(key, _)| key.clone()));
+            let names = self.objects.iter().filter(|(_, object)| asks_for_labels(object.as_deref()));
+            self.pending[Purpose::Policy.index()].changed.extend(names.map(|(key, _)| key.clone()));
             self.excluded = unknown.namespaces;
         }
-        let changed = std::mem::take(&mut self.changed);
-        let is_whole = !std::mem::replace(&mut self.was_taken, true);
-        let heard = self.changed_since.take().filter(|_| !is_whole);
-        let (mut events, mut applied) = (Vec::new(), Vec::new());
-        for key in changed {
-            match self.objects.get(&key) {
-                Some(Some(object)) => applied.push(Event::Apply(self.meant(object))),
-                Some(None) | None => events.push(key.gone()),
-            }
-        }
-        events.append(&mut applied);
-        let mut warnings = SourceErrors::default();
-        for faults in self.faults.values() {
-            faults.tell_problems(&mut warnings);
-            faults.tell_warnings(&mut warnings);
-        }
-        let faulty = self.faults.values().filter(|faults| !faults.problems.is_empty()).count();
-        Some(Ok(Changes { is_whole, heard, events, faulty, warnings }))
+        Ok(())
     }
 
     /// The object as it counts beside those that are not understood.
@@ -274,6 +308,13 @@ impl Store {
             }
         }
         unknown
+    }
+}
+
+impl Pending {
+    fn note(&mut self, key: Key) {
+        self.changed.insert(key);
+        self.since.get_or_insert_with(Instant::now);
     }
 }
 
@@ -301,15 +342,17 @@ impl Faults {
     }
 }
 
-fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Object>, Option<Faults>) {
+fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box<Faults>>) {
     let Item { key, outcome, label, findings, .. } = item;
     let is_clean = findings.problems.is_empty() && findings.warnings.is_empty();
-    let faults = (!is_clean).then(|| Faults {
-        label,
-        problems: findings.problems,
-        warnings: findings.warnings,
-        is_survived: !matches!(outcome, Outcome::Unreadable),
-        consequence: consequence(&outcome),
+    let faults = (!is_clean).then(|| {
+        Box::new(Faults {
+            label,
+            problems: findings.problems,
+            warnings: findings.warnings,
+            is_survived: !matches!(outcome, Outcome::Unreadable),
+            consequence: consequence(&outcome),
+        })
     });
     let mut object = match outcome {
         Outcome::Object(object) | Outcome::Closed(object) => Some(object),
@@ -317,14 +360,15 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Object>, Option<Faults>)
     };
     let Some(read) = &mut object else { return (key, None, faults) };
     texts.share(read);
-    (Key::of(read), object, faults)
+    (Key::of(read), object.map(Box::new), faults)
 }
 
-/// The kind of a followed object; none of a kind that is not followed.
-fn kind_of(key: &Key) -> Option<Kind> {
+/// The kind of a followed object.
+fn kind_of(key: &Key) -> Kind {
     use crate::object::ClusterPolicyKind;
-    Some(match key {
-        Key::Service(_) | Key::EndpointSlice(_) => return None,
+    match key {
+        Key::Service(_) => Kind::Service,
+        Key::EndpointSlice(_) => Kind::EndpointSlice,
         Key::Namespace(_) => Kind::Namespace,
         Key::Node(_) => Kind::Node,
         Key::Pod(_) => Kind::Pod,
@@ -334,7 +378,7 @@ fn kind_of(key: &Key) -> Option<Kind> {
             ClusterPolicyKind::AdminNetworkPolicy => Kind::AdminNetworkPolicy,
             ClusterPolicyKind::BaselineAdminNetworkPolicy => Kind::BaselineAdminNetworkPolicy,
         },
-    })
+    }
 }
 
 /// Whether what the object means depends on which namespaces' labels are known.

@@ -4,7 +4,7 @@ use super::*;
 fn store() -> Store {
     let mut store = Store::new([Kind::Namespace, Kind::NetworkPolicy, Kind::Pod].into_iter());
     for kind in [Kind::Namespace, Kind::NetworkPolicy, Kind::Pod] {
-        assert!(store.take().is_none(), "not everything is known");
+        assert!(store.take(Purpose::Policy).is_none(), "not everything is known");
         let listing = Listing::new(kind);
         store.settle(listing);
     }
@@ -27,7 +27,7 @@ fn pod(name: &str) -> Item {
 
 /// What changed, in short.
 fn taken(store: &mut Store) -> Vec<String> {
-    let Some(changes) = store.take() else { return Vec::new() };
+    let Some(changes) = store.take(Purpose::Policy) else { return Vec::new() };
     let show = |event: &Event| match event {
         Event::Apply(object) => format!("+{:?}", Key::of(object)),
         other => format!("{other:?}"),
@@ -41,14 +41,14 @@ fn what_changes_twice_is_taken_once_and_what_was_taken_is_not_taken_again() {
     store.put(pod("a"));
     store.put(pod("b"));
     store.delete(Key::Pod(crate::object::ObjectName::new("x", "b")));
-    let first = store.take().unwrap().unwrap();
+    let first = store.take(Purpose::Policy).unwrap().unwrap();
     assert!(first.is_whole && first.events.len() == 2 && first.heard.is_none(), "{first:?}");
     assert!(store.taken().is_some_and(|objects| objects.count() == 1));
     store.put(pod("a"));
-    assert!(store.take().is_none(), "the same is no change");
+    assert!(store.take(Purpose::Policy).is_none(), "the same is no change");
     let mut listing = Listing::new(Kind::Pod);
     store.add(&mut listing, vec![pod("c"), pod("c")]);
-    assert!(store.take().is_none(), "half a list changes nothing");
+    assert!(store.take(Purpose::Policy).is_none(), "half a list changes nothing");
     store.settle(listing);
     assert!(store.taken().is_none(), "not as it was taken");
     let events = taken(&mut store);
@@ -60,15 +60,18 @@ fn what_changes_twice_is_taken_once_and_what_was_taken_is_not_taken_again() {
 fn a_batch_tells_when_its_first_change_was_heard() {
     let mut store = store();
     store.put(pod("a"));
-    assert_eq!(store.take().unwrap().unwrap().heard, None, "the first lists are no change");
+    assert_eq!(store.take(Purpose::Policy).unwrap().unwrap().heard, None, "the first lists are no change");
     let before = Instant::now();
     store.put(pod("b"));
     let between = Instant::now();
     store.put(pod("c"));
-    let heard = store.take().unwrap().unwrap().heard.unwrap();
+    let heard = store.take(Purpose::Policy).unwrap().unwrap().heard.unwrap();
     assert!((before..=between).contains(&heard));
     store.delete(Key::Pod(crate::object::ObjectName::new("x", "c")));
-    assert!(store.take().unwrap().unwrap().heard.unwrap() >= between, "that of the batch before is forgotten");
+    assert!(
+        store.take(Purpose::Policy).unwrap().unwrap().heard.unwrap() >= between,
+        "that of the batch before is forgotten"
+    );
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn policies_that_ask_for_labels_do_not_let_in_a_namespace_whose_labels_cannot_be
     store.put(namespace("{}"));
     assert_eq!(taken(&mut store).len(), 2);
     store.put(namespace(r#"{"team":7}"#));
-    let changes = store.take().unwrap().unwrap();
+    let changes = store.take(Purpose::Policy).unwrap().unwrap();
     assert_eq!((changes.events.len(), changes.faulty), (2, 1), "the policy as well: {changes:?}");
     let told = changes.warnings.to_string();
     assert!(told.starts_with("kubernetes: Namespace x: metadata.labels"), "{told}");

@@ -399,7 +399,7 @@ fn a_real_server_takes_every_manifest_and_keeps_every_field() {
 }
 
 #[test]
-fn the_service_account_may_list_and_watch_what_policy_depends_on_and_nothing_else() {
+fn the_service_account_may_list_and_watch_what_policy_and_services_depend_on_and_nothing_else() {
     let (_lab, api) = server_alone(programs!());
     api.create_all(&fs::read_to_string(deploy().join("rbac.yaml")).unwrap());
     let token = api.token("kube-system", "bulkhead");
@@ -442,6 +442,8 @@ fn the_service_account_may_list_and_watch_what_policy_depends_on_and_nothing_els
         ("clusternetworkpolicies", of_policy),
         ("adminnetworkpolicies", of_policy),
         ("baselineadminnetworkpolicies", of_policy),
+        ("services", ""),
+        ("endpointslices", "discovery.k8s.io"),
     ] {
         for verb in ["list", "watch"] {
             assert!(may(verb, group, resource), "{verb} {resource}");
@@ -461,6 +463,7 @@ fn the_service_account_may_list_and_watch_what_policy_depends_on_and_nothing_els
         ("delete", "", "nodes"),
         ("patch", "", "nodes/status"),
         ("update", "networking.k8s.io", "networkpolicies"),
+        ("update", "", "services/status"),
         ("create", "", "serviceaccounts/token"),
         ("impersonate", "", "users"),
         ("*", "*", "*"),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bulkhead::args::Args;
+use bulkhead_control::source::kubernetes::Kind;
 use clap::{CommandFactory, Parser};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
@@ -129,6 +130,21 @@ fn what_a_manifest_refers_to_is_there() {
             }
         }
     }
+}
+
+#[test]
+fn the_rights_are_those_to_list_and_watch_the_kinds_that_are_followed_and_no_others() {
+    let granted = of_kind(&sets()[0], "ClusterRole")[0]["rules"].as_array().unwrap().iter().flat_map(|rule| {
+        assert_eq!(texts(&rule["verbs"]), BTreeSet::from(["list", "watch"]), "{rule:#}");
+        let (groups, resources) = (texts(&rule["apiGroups"]), texts(&rule["resources"]));
+        let of_group = |group: &str| resources.iter().map(|resource| format!("{resource}.{group}")).collect::<Vec<_>>();
+        groups.into_iter().flat_map(of_group).collect::<Vec<_>>()
+    });
+    let followed = Kind::ALL.into_iter().map(|kind| {
+        let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
+        format!("{}.{group}", kind.resource())
+    });
+    assert_eq!(granted.collect::<BTreeSet<_>>(), followed.collect());
 }
 
 #[test]

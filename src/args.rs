@@ -4,6 +4,7 @@ mod admin;
 mod cni;
 mod explain;
 mod resolve;
+mod target;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
 pub use explain::Explain;
 pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
+pub use target::{ServicePortWord, ServiceTarget, Target};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
@@ -210,19 +212,34 @@ pub struct Replay {
 /// `bulkhead reach`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  bulkhead reach --state pcaps/redis-policy --port 6379/TCP --port 53/UDP --external 192.0.2.1\n\n\
-    Each answer comes from a first packet and its reply that are pushed through the tables of every node on the way."
+    after_help = "Examples:\n  bulkhead reach --state pcaps/redis-policy --port 6379/TCP --port 53/UDP --external 192.0.2.1\n  \
+    bulkhead reach --state examples/services.yaml examples/service-policy.yaml --to service/shop/web:http\n\n\
+    Each answer comes from a first packet and its reply that are pushed through the tables of every node on the way.\n\n\
+    With --to the answer is about Services: for each source whether policy lets it reach all backends that its node may give it\n\
+    (`allow`), some of them (`some`) or none (`deny`); or why the Service itself refuses: no endpoint, no local endpoint, source range.\n\
+    Pods use the cluster address. An address outside (--external) uses the load balancer's address, else external addresses, else the\n\
+    node port, and is asked about at every node. docs/services.md describes the JSON."
 )]
 pub struct Reach {
     /// Where the cluster's state comes from.
     #[command(flatten)]
     pub state: State,
-    /// The destination port and protocol to ask about, e.g. 80/TCP; may be repeated
-    #[arg(long = "port", value_name = "PORT/PROTOCOL", required = true)]
+    /// The destination port and protocol to ask about, e.g. 80/TCP; may be repeated. With --to a port of the Service; without it all
+    #[arg(long = "port", value_name = "PORT/PROTOCOL", required_unless_present = "to")]
     pub ports: Vec<PortProtocol>,
+    /// Who reaches this Service; may be repeated
+    #[arg(
+        long = "to",
+        value_name = "service/NAMESPACE/NAME[:PORT]|IP",
+        help = "Ask who reaches this Service, by its name or by one of its addresses; may be repeated"
+    )]
+    pub to: Vec<Target>,
     /// An address outside the cluster to ask about too; may be repeated
     #[arg(long = "external", value_name = "IP")]
     pub external: Vec<IpAddr>,
+    /// With --to: a JSON or YAML object with service_cidrs, cluster_cidrs and what else docs/services.md lists
+    #[arg(long, value_name = "FILE", requires = "to")]
+    pub settings: Option<PathBuf>,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,

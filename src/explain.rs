@@ -6,7 +6,9 @@
 
 mod live;
 mod passes;
+mod question;
 mod remedy;
+mod service;
 pub(crate) mod step;
 
 use std::collections::HashSet;
@@ -14,7 +16,6 @@ use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::object::{Denied, ObjectName, Transport};
 use bulkhead_control::origin::Origin;
@@ -25,134 +26,94 @@ use bulkhead_control::source;
 use bulkhead_dataplane::Decision;
 use serde::Serialize;
 
-use crate::args::{EndName, Explain, Format};
-use crate::contests;
+use crate::args::{Explain, Format, Target};
 use crate::fabric::{End, Fabric, Hop};
-use crate::output::{self, printable};
+use crate::output::printable;
+use crate::resolve;
 use crate::run;
+use crate::translate::{Leg, Services};
+use question::Question;
+use service::Translated;
 use step::{Pass, Step};
 
 pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     if args.live {
         return live::run(args);
     }
-    let mut pipeline = run::load(&args.state, Scope::Cluster)?;
+    let settings = resolve::settings(args.settings.as_deref())?;
+    let is_service = matches!(args.to, Target::Service(_));
+    let (mut pipeline, objects) = run::load_with_services(&args.state, Scope::Cluster, is_service)?;
     let mirror = pipeline.register(Mirror::default());
     pipeline.render_all()?;
-    let mirror = pipeline.renderer(mirror);
-    let mut fabric = Fabric::new(&pipeline)?;
-    let pairs = pairs(&pipeline, &args.from, &args.to)?;
-    let refusing = Refusing {
-        origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
-        transport: args.port.transport,
+    let mut services = Services::new(&pipeline, objects, settings);
+    let (port, questions) = question::all(&pipeline, &mut services, args)?;
+    let mut asker = Asker {
+        fabric: Fabric::new(&pipeline)?,
+        refusing: Refusing {
+            origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
+            transport: port.transport,
+        },
+        mirror: pipeline.renderer(mirror),
+        pipeline: &pipeline,
     };
-    let mut walks = Vec::with_capacity(pairs.len());
-    for (from, to) in &pairs {
-        let hops = fabric.walk(from, to, args.port)?;
-        let passes = passes::find(&pipeline, mirror, from, to, args.port);
-        walks.push(Walk { passes, ..Walk::new(&pipeline, &fabric, &refusing, from, to, &hops) });
+    let (mut walks, mut translated) = (Vec::new(), Vec::new());
+    for question in questions {
+        match question {
+            Question::Plain(leg) => walks.push(asker.walk(leg)?),
+            Question::Translated(from, translation) => {
+                translated.push(Translated::new(&mut asker, &from, *translation)?);
+            }
+        }
     }
+    let is_allowed = walks.iter().all(Walk::is_allowed) && translated.iter().all(|translated| translated.is_allowed());
+    let answer = Answer {
+        protocol: port.transport.name(),
+        port: port.port,
+        verdict: if is_allowed { "allow" } else { "deny" },
+        walks,
+        services: translated,
+    };
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
         Format::Json => {
-            serde_json::to_writer_pretty(
-                &mut out,
-                &Answer { protocol: args.port.transport.name(), port: args.port.port, walks: &walks },
-            )?;
+            serde_json::to_writer_pretty(&mut out, &answer)?;
             writeln!(out)?;
         }
-        Format::Text => {
-            for (at, (walk, (from, to))) in walks.iter().zip(&pairs).enumerate() {
-                if at > 0 {
-                    writeln!(out)?;
-                }
-                write_walk(walk, &format!("{} {}", args.port.transport, args.port.port), &mut out)?;
-                passes::write(&walk.passes, &mut out)?;
-                if let Some(origin) = &walk.denied_by {
-                    remedy::write(&pipeline, from, to, args.port, origin, &mut out)?;
-                }
-            }
-        }
+        Format::Text => answer.write(&pipeline, &mut out)?,
     }
     out.flush()?;
-    let allowed = walks.iter().all(|walk| walk.verdict == "allow");
-    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-/// The pairs of addresses to ask about: one for each family that both ends have.
-fn pairs(pipeline: &Pipeline, from: &EndName, to: &EndName) -> anyhow::Result<Vec<(End, End)>> {
-    let (sources, destinations) = (ends(pipeline, from)?, ends(pipeline, to)?);
-    let mut pairs = Vec::new();
-    for source in &sources {
-        for destination in &destinations {
-            if source.address().is_ipv4() == destination.address().is_ipv4() {
-                pairs.push((source.clone(), destination.clone()));
-            }
-        }
-    }
-    match pairs.first() {
-        None => {
-            bail!("the two ends have no address family in common\n  help: give an address of the other end's family")
-        }
-        Some((a, b)) if a.address() == b.address() => {
-            bail!(
-                "{} is both ends: such traffic never leaves the pod or node, and no policy can forbid it",
-                a.address()
-            )
-        }
-        Some(_) => Ok(pairs),
-    }
-}
-
-fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
-    match name {
-        EndName::Pod(name) => {
-            let cache = pipeline.cache();
-            let pod = cache.pod_key(name).and_then(|key| cache.pod(key));
-            let pod =
-                pod.with_context(|| format!("no pod {name} in the state\n  help: {}", similar(pipeline, name)))?;
-            if pod.finished {
-                bail!("pod {name} has ended: its address may belong to another pod");
-            }
-            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.others.contains(&pod.name)) {
-                output::warn(&contests::told(contest));
-            }
-            if pod.addresses.is_empty() {
-                bail!(
-                    "pod {name} has no address\n  help: status.podIPs is empty in the state, or another pod has what is in it"
-                );
-            }
-            Ok(End::of_pod(pod).collect())
-        }
-        EndName::Address(address) => {
-            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == *address) {
-                output::warn(&contests::told(contest));
-            }
-            Ok(vec![End::at(pipeline, *address)])
-        }
-    }
-}
-
-fn similar(pipeline: &Pipeline, name: &ObjectName) -> String {
-    let mut names: Vec<String> = pipeline
-        .cache()
-        .pods()
-        .map(|(_, pod)| &pod.name)
-        .filter(|other| other.namespace == name.namespace || other.name == name.name)
-        .map(ToString::to_string)
-        .collect();
-    names.sort_unstable();
-    match names.as_slice() {
-        [] => format!("it has no pod in namespace {} and none named {}", name.namespace, name.name),
-        names => format!("it has {}", output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), 8)),
-    }
+    Ok(ExitCode::from(u8::from(!is_allowed)))
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Answer {
     protocol: &'static str,
     port: u16,
-    walks: &'a [Walk],
+    /// `allow` where every walk and every Service is.
+    verdict: &'static str,
+    /// Connections whose destination stays.
+    walks: Vec<Walk>,
+    /// Connections to Services.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    services: Vec<Translated>,
+}
+
+impl Answer {
+    fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
+        for (at, walk) in self.walks.iter().enumerate() {
+            if at > 0 {
+                writeln!(out)?;
+            }
+            walk.write(pipeline, out)?;
+        }
+        for (at, translated) in self.services.iter().enumerate() {
+            if at > 0 {
+                writeln!(out)?;
+            }
+            translated.write(pipeline, out)?;
+        }
+        Ok(())
+    }
 }
 
 /// What senders are told of what policy denies.
@@ -161,6 +122,36 @@ struct Refusing {
     origins: HashSet<OriginId>,
     /// The packets' protocol.
     transport: Transport,
+}
+
+/// What answers: the tables of all nodes, and the policies that they were made of.
+struct Asker<'a> {
+    pipeline: &'a Pipeline,
+    mirror: &'a Mirror,
+    fabric: Fabric,
+    refusing: Refusing,
+}
+
+impl Asker<'_> {
+    /// What becomes of a connection.
+    fn walk(&mut self, leg: Leg) -> anyhow::Result<Walk> {
+        let hops = leg.hops(&mut self.fabric)?;
+        let is_allowed = leg.is_allowed(&hops);
+        let last = hops.last().and_then(|hop| hop.outcome.decision);
+        // What the other end says is another walk's.
+        let to = if leg.is_departure { End::External(leg.to.address()) } else { leg.to.clone() };
+        Ok(Walk {
+            from: leg.from.to_string(),
+            from_address: leg.from.address(),
+            to: leg.to.to_string(),
+            to_address: leg.to.address(),
+            verdict: if is_allowed { "allow" } else { "deny" },
+            steps: hops.iter().map(|hop| told(self.pipeline, &self.fabric, &self.refusing, hop)).collect(),
+            passes: passes::find(self.pipeline, self.mirror, &leg.from, &to, leg.port),
+            denied_by: if is_allowed { None } else { run::origin(self.pipeline, last) },
+            leg,
+        })
+    }
 }
 
 /// One connection's way.
@@ -176,22 +167,27 @@ struct Walk {
     passes: Vec<passes::Pass>,
     #[serde(skip)]
     denied_by: Option<Origin>,
+    #[serde(skip)]
+    leg: Leg,
 }
 
 impl Walk {
-    fn new(pipeline: &Pipeline, fabric: &Fabric, refusing: &Refusing, from: &End, to: &End, hops: &[Hop]) -> Self {
-        let allowed = hops.last().is_some_and(|hop| hop.reply && hop.outcome.verdict.drop_reason().is_none());
-        let last = hops.last().and_then(|hop| hop.outcome.decision);
-        Self {
-            from: from.to_string(),
-            from_address: from.address(),
-            to: to.to_string(),
-            to_address: to.address(),
-            verdict: if allowed { "allow" } else { "deny" },
-            steps: hops.iter().map(|hop| told(pipeline, fabric, refusing, hop)).collect(),
-            passes: Vec::new(),
-            denied_by: if allowed { None } else { run::origin(pipeline, last) },
+    fn is_allowed(&self) -> bool {
+        self.verdict == "allow"
+    }
+
+    fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
+        let verdict = self.verdict.to_uppercase();
+        let (from, to) = (end_text(&self.from, self.from_address), end_text(&self.to, self.to_address));
+        writeln!(out, "{from} -> {to} {} {}: {verdict}", self.leg.port.transport, self.leg.port.port)?;
+        for (number, step) in (1..).zip(&self.steps) {
+            step.write(number, out)?;
         }
+        passes::write(&self.passes, out)?;
+        if let Some(origin) = &self.denied_by {
+            remedy::write(pipeline, &self.leg.from, &self.leg.to, self.leg.port, origin, out)?;
+        }
+        Ok(())
     }
 }
 
@@ -245,16 +241,6 @@ fn positions(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<String> {
         Some(Origin::Isolation { policies, .. }) => policies.iter().filter_map(|policy| place(policy, "")).collect(),
         _ => Vec::new(),
     }
-}
-
-fn write_walk(walk: &Walk, service: &str, out: &mut impl Write) -> io::Result<()> {
-    let verdict = walk.verdict.to_uppercase();
-    let (from, to) = (end_text(&walk.from, walk.from_address), end_text(&walk.to, walk.to_address));
-    writeln!(out, "{from} -> {to} {service}: {verdict}")?;
-    for (at, step) in walk.steps.iter().enumerate() {
-        step.write(at + 1, out)?;
-    }
-    Ok(())
 }
 
 /// `x/a (10.0.0.1)`; an external end is its address once.

@@ -81,7 +81,8 @@ impl End {
         }
     }
 
-    fn node(&self) -> Option<&Arc<str>> {
+    /// Its node; none outside the cluster.
+    pub(crate) fn node(&self) -> Option<&Arc<str>> {
         match self {
             Self::Pod { node, .. } | Self::Node { node, .. } => Some(node),
             Self::External(_) => None,
@@ -206,6 +207,17 @@ impl Fabric {
         Ok(hops)
     }
 
+    /// Pushes a first packet through the vswitch of the sender's node alone, which translates its destination or its source on the way
+    /// out: what comes after that is another connection to the vswitches behind it.
+    ///
+    /// # Errors
+    /// As for [`Fabric::walk`].
+    pub(crate) fn depart(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Vec<Hop>> {
+        let mut hops = self.walk(from, to, port)?;
+        hops.retain(|hop| !hop.reply && from.node() == Some(&hop.node));
+        Ok(hops)
+    }
+
     /// One packet from end to end.
     fn pass(&mut self, from: &End, to: &End, frame: &[u8], reply: bool, hops: &mut Vec<Hop>) -> anyhow::Result<()> {
         let Some(first) = from.node().or(to.node()) else {
@@ -251,6 +263,6 @@ impl Fabric {
 }
 
 /// Whether the packet left the last vswitch on its way.
-fn arrived(hop: &Hop) -> bool {
+pub(crate) fn arrived(hop: &Hop) -> bool {
     matches!(hop.outcome.verdict, Verdict::Forward(_))
 }

@@ -10,6 +10,7 @@
 //!  files --control--> tables, Services --run, services--> snapshot --dataplane--> outcome of every packet
 //!                                                            ^
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
+//!                                        of connections to Services, as `translate` has them
 //!  resolve: asks `control` alone
 //!  run: packets of interfaces (`live`)
 //! ```
@@ -33,6 +34,7 @@ mod resolve;
 pub mod run;
 pub mod services;
 mod shell;
+mod translate;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,4 +1,6 @@
-//! `bulkhead reach`: the truth table between all pods and the given external addresses.
+//! `bulkhead reach`: the truth table between all pods and the given external addresses, or who of them reaches a Service.
+
+mod service;
 
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
@@ -30,6 +32,12 @@ struct ProbeLine<'a> {
 }
 
 pub(crate) fn run(args: &Reach) -> anyhow::Result<ExitCode> {
+    if !args.to.is_empty() {
+        let mut out = BufWriter::new(io::stdout().lock());
+        service::run(args, &mut out)?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let pipeline = run::load(&args.state, Scope::Cluster)?;
     let ends = ends(&pipeline, &args.external)?;
     let ports = distinct(&args.ports);

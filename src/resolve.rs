@@ -15,7 +15,8 @@ use bulkhead_control::source::{self, Options, ServiceKinds, Strictness, Unenforc
 
 use crate::args::{Format, Resolve};
 use crate::output;
-use told::Told;
+
+pub(crate) use told::Told;
 
 /// No settings are as long as that: what is longer is another file.
 const MAX_SETTINGS_LEN: u64 = 1 << 20;

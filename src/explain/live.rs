@@ -3,12 +3,13 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::end_text;
 use crate::admin::{Connection, Explanation, LiveWalk, Request, ask};
-use crate::args::{EndName, Explain, Format};
+use crate::args::{EndName, Explain, Format, Target};
 use crate::output::printable;
 
 pub(super) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
@@ -16,8 +17,12 @@ pub(super) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
         EndName::Pod(name) => name.to_string(),
         EndName::Address(address) => address.to_string(),
     };
-    let service = format!("{}/{}", args.port.port, args.port.transport);
-    let asked = Connection { from: name(&args.from), to: name(&args.to), port: service.clone() };
+    let Target::End(to) = &args.to else {
+        bail!("--live knows pods and addresses only\n  help: leave --live out to ask a state about a Service");
+    };
+    let port = args.port.context("--port is missing\n  help: write for example --port 80/TCP")?;
+    let service = format!("{}/{}", port.port, port.transport);
+    let asked = Connection { from: name(&args.from), to: name(to), port: service.clone() };
     let answer: Value = ask(&args.socket, &Request::Explain(asked))?;
     let told = Explanation::deserialize(&answer)?;
     let mut out = io::stdout().lock();

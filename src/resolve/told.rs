@@ -19,29 +19,29 @@ const MAX_NAMED: usize = 8;
 
 /// What becomes of a connection: as JSON the part that programs need.
 #[derive(Debug, Serialize)]
-pub(super) struct Told {
-    action: &'static str,
-    service: Option<String>,
+pub(crate) struct Told {
+    pub(crate) action: &'static str,
+    pub(crate) service: Option<String>,
     /// All that the connection may be given.
-    backends: Vec<SocketAddr>,
+    pub(crate) backends: Vec<SocketAddr>,
     /// Those for which the client's address is rewritten too.
-    rewrite_source: Vec<SocketAddr>,
-    why: String,
+    pub(crate) rewrite_source: Vec<SocketAddr>,
+    pub(crate) why: String,
     #[serde(skip)]
     question: String,
     /// The nodes of the backends.
     #[serde(skip)]
-    places: Vec<Option<Arc<str>>>,
+    pub(crate) places: Vec<Option<Arc<str>>>,
     #[serde(skip)]
     node: Arc<str>,
     #[serde(skip)]
-    remarks: Vec<String>,
+    pub(crate) remarks: Vec<String>,
     #[serde(skip)]
-    unused: Vec<Unused>,
+    pub(crate) unused: Vec<Unused>,
 }
 
 impl Told {
-    pub(super) fn new(
+    pub(crate) fn new(
         resolver: &Resolver,
         settings: &Settings,
         clients: &Clients,

@@ -1,0 +1,183 @@
+//! What is asked: the ends that the user names as addresses, one question for each pair of one family.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, bail};
+use bulkhead_control::object::ObjectName;
+use bulkhead_control::pipeline::Pipeline;
+
+use crate::args::{Destination, EndName, Explain, PortProtocol, ServiceTarget, Target};
+use crate::contests;
+use crate::fabric::End;
+use crate::output;
+use crate::translate::{Leg, Services, Translation, port_text};
+
+/// What is asked about one pair of addresses.
+pub(super) enum Question {
+    /// A connection whose destination stays.
+    Plain(Leg),
+    /// A connection to a Service, from this client.
+    Translated(End, Box<Translation>),
+}
+
+/// What is asked, and about which port.
+pub(super) fn all(
+    pipeline: &Pipeline,
+    services: &mut Services,
+    args: &Explain,
+) -> anyhow::Result<(PortProtocol, Vec<Question>)> {
+    let sources = ends(pipeline, &args.from)?;
+    match &args.to {
+        Target::End(name) => {
+            let port = args.port.context("--port is missing\n  help: write for example --port 80/TCP")?;
+            let mut questions = Vec::new();
+            for (from, to) in pairs(sources, &ends(pipeline, name)?)? {
+                let translation = match name {
+                    EndName::Address(address) => to_address(pipeline, services, args, &from, *address, port)?,
+                    EndName::Pod(_) => None,
+                };
+                questions.push(match translation {
+                    Some(translation) => Question::Translated(from, Box::new(translation)),
+                    None => Question::Plain(Leg::whole(&from, &to, port)),
+                });
+            }
+            if args.node.is_some() && !questions.iter().any(|question| matches!(question, Question::Translated(..))) {
+                bail!("--node has no effect: no Service has this address and port\n  help: leave --node out");
+            }
+            Ok((port, questions))
+        }
+        Target::Service(target) => to_service(pipeline, services, args, &sources, target),
+    }
+}
+
+/// What becomes of a connection to an address; none where no Service has it.
+fn to_address(
+    pipeline: &Pipeline,
+    services: &mut Services,
+    args: &Explain,
+    from: &End,
+    address: IpAddr,
+    port: PortProtocol,
+) -> anyhow::Result<Option<Translation>> {
+    let to = Destination { address, port: Some((port.transport, port.port)) };
+    match services.entry(pipeline, from, address, args.node.as_deref())? {
+        Some(node) => services.translate(pipeline, from, to, &node),
+        None if services.is_virtual(pipeline, to)? => Err(no_entry(pipeline, &to.to_string())),
+        None => Ok(None),
+    }
+}
+
+fn to_service(
+    pipeline: &Pipeline,
+    services: &mut Services,
+    args: &Explain,
+    sources: &[End],
+    target: &ServiceTarget,
+) -> anyhow::Result<(PortProtocol, Vec<Question>)> {
+    let asked: Vec<PortProtocol> = args.port.into_iter().collect();
+    let ports = services.ports(target, &asked)?;
+    let [port] = &ports[..] else {
+        let texts: Vec<String> = ports.iter().map(port_text).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        bail!(
+            "Service {} has several such ports\n  help: name one of {} by --port, or behind a colon",
+            target.name,
+            output::some_of(&texts, 8)
+        );
+    };
+    let mut questions = Vec::new();
+    for from in sources {
+        let is_outside = from.node().is_none();
+        let family = (from.address().is_ipv4(), is_outside);
+        let node = services.entry(pipeline, from, from.address(), args.node.as_deref())?;
+        let node = node.ok_or_else(|| no_entry(pipeline, &format!("Service {}", target.name)))?;
+        for to in services.addresses(&target.name, port, &node, family) {
+            if let Some(translation) = services.translate(pipeline, from, to, &node)? {
+                questions.push(Question::Translated(from.clone(), Box::new(translation)));
+            }
+        }
+    }
+    if questions.is_empty() {
+        bail!(
+            "Service {} has no address of the client's family\n  help: ask with an address of the other family",
+            target.name
+        );
+    }
+    Ok((PortProtocol { port: port.port, transport: port.transport }, questions))
+}
+
+fn no_entry(pipeline: &Pipeline, what: &str) -> anyhow::Error {
+    let nodes: Vec<&str> = pipeline.cache().nodes().keys().map(|name| &**name).collect();
+    anyhow::anyhow!(
+        "a client outside the cluster reaches {what} over any node\n  help: say over which by --node: {}",
+        output::some_of(&nodes, 8)
+    )
+}
+
+/// The pairs of addresses to ask about: one for each family that both ends have.
+fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, End)>> {
+    let mut pairs = Vec::new();
+    for source in sources {
+        for destination in destinations {
+            if source.address().is_ipv4() == destination.address().is_ipv4() {
+                pairs.push((source.clone(), destination.clone()));
+            }
+        }
+    }
+    match pairs.first() {
+        None => {
+            bail!("the two ends have no address family in common\n  help: give an address of the other end's family")
+        }
+        Some((a, b)) if a.address() == b.address() => {
+            bail!(
+                "{} is both ends: such traffic never leaves the pod or node, and no policy can forbid it",
+                a.address()
+            )
+        }
+        Some(_) => Ok(pairs),
+    }
+}
+
+fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
+    match name {
+        EndName::Pod(name) => {
+            let cache = pipeline.cache();
+            let pod = cache.pod_key(name).and_then(|key| cache.pod(key));
+            let pod =
+                pod.with_context(|| format!("no pod {name} in the state\n  help: {}", similar(pipeline, name)))?;
+            if pod.finished {
+                bail!("pod {name} has ended: its address may belong to another pod");
+            }
+            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.others.contains(&pod.name)) {
+                output::warn(&contests::told(contest));
+            }
+            if pod.addresses.is_empty() {
+                bail!(
+                    "pod {name} has no address\n  help: status.podIPs is empty in the state, or another pod has what is in it"
+                );
+            }
+            Ok(End::of_pod(pod).collect())
+        }
+        EndName::Address(address) => {
+            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == *address) {
+                output::warn(&contests::told(contest));
+            }
+            Ok(vec![End::at(pipeline, *address)])
+        }
+    }
+}
+
+fn similar(pipeline: &Pipeline, name: &ObjectName) -> String {
+    let mut names: Vec<String> = pipeline
+        .cache()
+        .pods()
+        .map(|(_, pod)| &pod.name)
+        .filter(|other| other.namespace == name.namespace || other.name == name.name)
+        .map(ToString::to_string)
+        .collect();
+    names.sort_unstable();
+    match names.as_slice() {
+        [] => format!("it has no pod in namespace {} and none named {}", name.namespace, name.name),
+        names => format!("it has {}", output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), 8)),
+    }
+}

@@ -1,0 +1,287 @@
+//! Who reaches a Service: for each source what its node makes of the connection, and what policy says of each backend.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use bulkhead_control::object::ServiceName;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use serde::Serialize;
+
+use super::{NamedEnd, family};
+use crate::args::{Destination, EndName, Format, Reach, Target};
+use crate::fabric::{End, Fabric};
+use crate::output::{self, Columns};
+use crate::resolve;
+use crate::run;
+use crate::translate::{Extent, Route, Services, Source, Translation};
+
+/// Backends that are named in one line.
+const MAX_NAMED: usize = 4;
+
+/// What a source may reach.
+#[derive(Serialize)]
+struct Line<'a> {
+    from: &'a str,
+    /// The node that translates the connection.
+    node: Arc<str>,
+    /// The Service.
+    to: String,
+    /// The address that is used.
+    address: std::net::IpAddr,
+    family: &'static str,
+    protocol: &'static str,
+    port: u16,
+    verdict: &'static str,
+    /// Why the Service itself refuses the connection.
+    refused: Option<&'static str>,
+    backends: Vec<Backend>,
+}
+
+/// A backend that the source may be given.
+#[derive(Serialize)]
+struct Backend {
+    address: SocketAddr,
+    to: String,
+    /// `kept` or `rewritten`.
+    source: &'static str,
+    verdict: &'static str,
+    #[serde(skip)]
+    is_judged_by_node: bool,
+}
+
+/// A port of a Service, or an address.
+enum Question {
+    Port(ServiceName, bulkhead_control::object::ServicePort),
+    Address(Destination),
+}
+
+pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
+    let settings = resolve::settings(args.settings.as_deref())?;
+    let (pipeline, objects) = run::load_with_services(&args.state, Scope::Cluster, true)?;
+    let mut services = Services::new(&pipeline, objects, settings);
+    let questions = questions(&services, args)?;
+    if questions.iter().all(|question| matches!(question, Question::Port(..))) {
+        let named = questions.iter().filter_map(|question| match question {
+            Question::Port(name, _) => Some(name.clone()),
+            Question::Address(_) => None,
+        });
+        services.narrow(&named.collect::<BTreeSet<_>>());
+    }
+    for question in &questions {
+        if let Question::Address(to) = question
+            && !services.is_virtual(&pipeline, *to)?
+        {
+            bail!(
+                "no Service has {to}\n  help: write service/NAMESPACE/NAME, or leave --to out for the truth table of all pods"
+            );
+        }
+    }
+    let sources = super::ends(&pipeline, &args.external)?;
+    let fabric = Fabric::new(&pipeline)?;
+    let mut asker = Asker { pipeline: &pipeline, services, fabric };
+    match args.output {
+        Format::Json => json(&mut asker, &questions, &sources, out),
+        Format::Text => text(&mut asker, &questions, &sources, out),
+    }
+}
+
+fn questions(services: &Services, args: &Reach) -> anyhow::Result<Vec<Question>> {
+    let ports = super::distinct(&args.ports);
+    let mut questions = Vec::new();
+    for target in &args.to {
+        match target {
+            Target::Service(target) => {
+                let its = services.ports(target, &ports)?;
+                questions.extend(its.into_iter().map(|port| Question::Port(target.name.clone(), port)));
+            }
+            Target::End(EndName::Address(address)) if ports.is_empty() => {
+                bail!("--to {address} needs a port\n  help: write for example --port 80/TCP")
+            }
+            Target::End(EndName::Address(address)) => {
+                let to = |port: &crate::args::PortProtocol| Destination {
+                    address: *address,
+                    port: Some((port.transport, port.port)),
+                };
+                questions.extend(ports.iter().map(to).map(Question::Address));
+            }
+            Target::End(EndName::Pod(pod)) => bail!(
+                "--to {pod} is a pod\n  help: leave --to out for the truth table of all pods, or write service/NAMESPACE/NAME"
+            ),
+        }
+    }
+    Ok(questions)
+}
+
+struct Asker<'a> {
+    pipeline: &'a Pipeline,
+    services: Services,
+    fabric: Fabric,
+}
+
+impl Asker<'_> {
+    /// What a source may reach: a line for each address that it uses, and for a source outside for each node.
+    fn lines<'s>(&mut self, question: &Question, source: &'s NamedEnd) -> anyhow::Result<Vec<Line<'s>>> {
+        let from = &source.end;
+        let is_ipv4 = from.address().is_ipv4();
+        let mut lines = Vec::new();
+        for node in self.entries(question, from)? {
+            let addresses = match question {
+                Question::Port(name, port) => {
+                    self.services.addresses(name, port, &node, (is_ipv4, from.node().is_none()))
+                }
+                Question::Address(to) if to.address.is_ipv4() == is_ipv4 => vec![*to],
+                Question::Address(_) => Vec::new(),
+            };
+            for to in addresses {
+                let translation = self.services.translate(self.pipeline, from, to, &node)?;
+                let translation = translation.with_context(|| format!("node {node} does not translate {to}"))?;
+                let line = self.line(source, translation)?;
+                if let Question::Port(name, _) = question
+                    && line.to != name.to_string()
+                {
+                    bail!(
+                        "Service {name} claims {to} in vain, Service {} has it\n  help: give one of them another address",
+                        line.to
+                    );
+                }
+                lines.push(line);
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The nodes at which the source's connections come in.
+    fn entries(&self, question: &Question, from: &End) -> anyhow::Result<Vec<Arc<str>>> {
+        let address = match question {
+            Question::Port(..) => from.address(),
+            Question::Address(to) => to.address,
+        };
+        Ok(match self.services.entry(self.pipeline, from, address, None)? {
+            Some(node) => vec![node],
+            None => self.pipeline.cache().nodes().keys().cloned().collect(),
+        })
+    }
+
+    fn line<'s>(&mut self, source: &'s NamedEnd, translation: Translation) -> anyhow::Result<Line<'s>> {
+        let Translation { vip, node, told, refusal, before, routes } = translation;
+        let comes = match before {
+            Some(leg) => leg.is_allowed(&leg.hops(&mut self.fabric)?),
+            None => true,
+        };
+        let mut backends = Vec::with_capacity(routes.len());
+        for route in &routes {
+            let is_allowed = comes && route.is_allowed(&mut self.fabric)?;
+            backends.push(Backend::new(route, is_allowed));
+        }
+        let (protocol, port) = vip.port.map_or(("ICMP", 0), |(transport, port)| (transport.name(), port));
+        Ok(Line {
+            from: &source.name,
+            node,
+            to: told.service.unwrap_or_default(),
+            address: vip.address,
+            family: family(vip.address),
+            protocol,
+            port,
+            verdict: Extent::of(backends.iter().map(|backend| backend.verdict == "allow")).name(),
+            refused: refusal,
+            backends,
+        })
+    }
+}
+
+impl Backend {
+    fn new(route: &Route, is_allowed: bool) -> Self {
+        Self {
+            address: route.backend,
+            to: route.to.to_string(),
+            source: if route.source == Source::Kept { "kept" } else { "rewritten" },
+            verdict: if is_allowed { "allow" } else { "deny" },
+            is_judged_by_node: matches!(route.source, Source::Becomes(_)),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!("{} ({})", self.to, self.address)
+    }
+}
+
+fn json(
+    asker: &mut Asker<'_>,
+    questions: &[Question],
+    sources: &[NamedEnd],
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    // Written line by line, as the table of pods.
+    write!(out, "{{\"services\":[")?;
+    let mut first = true;
+    for question in questions {
+        for source in sources {
+            for line in asker.lines(question, source)? {
+                writeln!(out, "{}", if first { "" } else { "," })?;
+                serde_json::to_writer(&mut *out, &line)?;
+                first = false;
+            }
+        }
+    }
+    writeln!(out, "\n]}}")?;
+    Ok(())
+}
+
+fn text(
+    asker: &mut Asker<'_>,
+    questions: &[Question],
+    sources: &[NamedEnd],
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut is_judged_by_node = false;
+    for (at, question) in questions.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        match question {
+            Question::Port(name, port) => writeln!(out, "Service {name}, port {}", crate::translate::port_text(port))?,
+            Question::Address(to) => writeln!(out, "{to}")?,
+        }
+        let mut table = Columns::new(&["FROM", "AT NODE", "TO", "POLICY", "BACKENDS"]);
+        for source in sources {
+            for line in asker.lines(question, source)? {
+                is_judged_by_node |= line.backends.iter().any(|backend| backend.is_judged_by_node);
+                let node = if line.node.is_empty() { "-" } else { &line.node };
+                let to = SocketAddr::new(line.address, line.port).to_string();
+                let told = told(&line);
+                table.row([line.from.to_owned(), node.to_owned(), to, line.verdict.to_owned(), told]);
+            }
+        }
+        table.write(out)?;
+    }
+    if is_judged_by_node {
+        writeln!(
+            out,
+            "\nbackends of other nodes that clients outside are given: their vswitches judge the address of the node in AT NODE; an ipBlock \
+             on clients needs externalTrafficPolicy: Local"
+        )?;
+    }
+    Ok(())
+}
+
+/// Which of the backends, or why none.
+fn told(line: &Line<'_>) -> String {
+    if let Some(refused) = line.refused {
+        return format!("none: {}", refused.replace('_', " "));
+    }
+    let (yes, no): (Vec<&Backend>, Vec<&Backend>) =
+        line.backends.iter().partition(|backend| backend.verdict == "allow");
+    let names = |backends: &[&Backend]| {
+        let names: Vec<String> = backends.iter().map(|backend| backend.text()).collect();
+        output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), MAX_NAMED)
+    };
+    let count = format!("{} of {}", yes.len(), line.backends.len());
+    match (yes.is_empty(), no.is_empty()) {
+        (false, false) => format!("{count}: {}; not {}", names(&yes), names(&no)),
+        _ => count,
+    }
+}

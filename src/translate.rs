@@ -1,0 +1,393 @@
+//! Connections to Services, as policy sees them.
+//!
+//! **Purpose.** `reach` and `explain` ask here what becomes of a connection to a virtual address: which backends it may be given at the
+//! node where it comes in, and which ways the tables of the vswitches see.
+//!
+//! **Not its purpose.** It chooses no backend and judges nothing: the resolver of `control` does the first, [`Fabric`] the second.
+//!
+//! ```text
+//!  client, address --Resolver of the node--> refused | no Service's | backends
+//!                                                                       `--each--> Route: legs --Fabric--> verdict
+//! ```
+//! Most backends are one leg away: from the client to the backend. Where a node rewrites the client's address too, the vswitch of the
+//! backend's node sees the address of that node, which is a leg of its own.
+//!
+//! **Invariant.** A leg ends at a backend's address and port. No table is asked about a virtual address, except on the way to the node
+//! port of another node, which translates it.
+
+mod find;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{ClusterService, Object, Transport};
+use bulkhead_control::pipeline::{Pipeline, UNBOUND};
+use bulkhead_control::service::{Answer, Client, Clients, Decision, Place, Resolver, Settings};
+
+pub(crate) use self::find::port_text;
+use crate::args::{Destination, PortProtocol};
+use crate::fabric::{self, End, Fabric, Hop};
+use crate::output;
+use crate::resolve::Told;
+use crate::run;
+
+/// Services, and how each node resolves them.
+pub(crate) struct Services {
+    /// Services and their slices.
+    objects: Vec<Object>,
+    /// The nodes, as objects.
+    nodes: Vec<Object>,
+    settings: Settings,
+    /// By node, made when it is asked about.
+    views: BTreeMap<Arc<str>, View>,
+}
+
+/// Services as one node sees them.
+struct View {
+    resolver: Resolver,
+    clients: Clients,
+}
+
+/// What a node makes of a connection to a virtual address.
+pub(crate) struct Translation {
+    /// What the connection goes to.
+    pub(crate) vip: Destination,
+    /// The node that translates it.
+    pub(crate) node: Arc<str>,
+    /// The decision in words.
+    pub(crate) told: Told,
+    /// Why the Service refuses it; none where it has backends.
+    pub(crate) refusal: Option<&'static str>,
+    /// The way to that node, where it is not the client's own.
+    pub(crate) before: Option<Leg>,
+    /// The backends that it may be given; none where it is refused.
+    pub(crate) routes: Vec<Route>,
+}
+
+/// The way to one backend.
+pub(crate) struct Route {
+    /// The backend.
+    pub(crate) backend: SocketAddr,
+    /// Its node.
+    pub(crate) node: Option<Arc<str>>,
+    /// Whose address the backend's is.
+    pub(crate) to: End,
+    /// What becomes of the client's address.
+    pub(crate) source: Source,
+    /// What the vswitches on the way judge, in order. Empty where none is on it.
+    pub(crate) legs: Vec<Leg>,
+}
+
+/// What becomes of the client's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// It stays.
+    Kept,
+    /// The client is given itself: the address is rewritten, so that the answer comes back, and no table sees that.
+    Hairpin,
+    /// It is rewritten behind every table: what they judge is the client's own.
+    RewrittenAfterPolicy,
+    /// It becomes this one, which the vswitch of the backend's node judges.
+    Becomes(IpAddr),
+}
+
+/// A connection that vswitches judge.
+#[derive(Clone, Debug)]
+pub(crate) struct Leg {
+    /// From whom.
+    pub(crate) from: End,
+    /// To whom.
+    pub(crate) to: End,
+    /// To which port.
+    pub(crate) port: PortProtocol,
+    /// Whether only the vswitch of the sender's node is asked.
+    pub(crate) is_departure: bool,
+}
+
+/// To how many of the backends policy lets a connection go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    All,
+    Some,
+    None,
+}
+
+impl Extent {
+    /// That of these verdicts; none of none.
+    pub(crate) fn of(allowed: impl IntoIterator<Item = bool>) -> Self {
+        let (mut yes, mut no) = (false, false);
+        allowed.into_iter().for_each(|allowed| *if allowed { &mut yes } else { &mut no } = true);
+        match (yes, no) {
+            (true, false) => Self::All,
+            (true, true) => Self::Some,
+            (false, _) => Self::None,
+        }
+    }
+
+    /// As it is printed.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::All => "allow",
+            Self::Some => "some",
+            Self::None => "deny",
+        }
+    }
+}
+
+impl Leg {
+    pub(crate) fn whole(from: &End, to: &End, port: PortProtocol) -> Self {
+        Self { from: from.clone(), to: to.clone(), port, is_departure: false }
+    }
+
+    fn departure(from: &End, to: &End, port: PortProtocol) -> Self {
+        Self { is_departure: true, ..Self::whole(from, to, port) }
+    }
+
+    /// Every pass through a vswitch, in order.
+    pub(crate) fn hops(&self, fabric: &mut Fabric) -> anyhow::Result<Vec<Hop>> {
+        if self.is_departure {
+            fabric.depart(&self.from, &self.to, self.port)
+        } else {
+            fabric.walk(&self.from, &self.to, self.port)
+        }
+    }
+
+    /// Whether these passes are all that there should be.
+    pub(crate) fn is_allowed(&self, hops: &[Hop]) -> bool {
+        hops.last().is_some_and(|hop| fabric::arrived(hop) && (hop.reply || self.is_departure))
+    }
+
+    /// Whether a vswitch is on the way, and the two ends are not one address of a node.
+    fn is_judged(&self) -> bool {
+        let is_inside = self.from.node().is_some() || self.to.node().is_some();
+        let is_pod = |end: &End| matches!(end, End::Pod { host_network: false, .. });
+        is_inside && (self.from.address() != self.to.address() || is_pod(&self.from))
+    }
+}
+
+impl Route {
+    /// Whether policy lets the connection go to this backend, and its answers back.
+    pub(crate) fn is_allowed(&self, fabric: &mut Fabric) -> anyhow::Result<bool> {
+        for leg in &self.legs {
+            if !leg.is_allowed(&leg.hops(fabric)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Services {
+    /// The Services among these objects.
+    pub(crate) fn new(pipeline: &Pipeline, objects: Vec<Object>, settings: Settings) -> Self {
+        let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone())).collect();
+        Self { objects, nodes, settings, views: BTreeMap::new() }
+    }
+
+    /// All Services, in the order of the input.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ClusterService> {
+        self.objects.iter().filter_map(|object| match object {
+            Object::Service(service) => Some(service),
+            _ => None,
+        })
+    }
+
+    /// The node at which the connection comes in: the client's own; of a client outside the one that is `chosen`, that has the address,
+    /// or that is alone. None where it has to be chosen.
+    ///
+    /// # Errors
+    /// When another node than the client's own is chosen, or one that is not known.
+    pub(crate) fn entry(
+        &self,
+        pipeline: &Pipeline,
+        from: &End,
+        address: IpAddr,
+        chosen: Option<&str>,
+    ) -> anyhow::Result<Option<Arc<str>>> {
+        if let Some(chosen) = chosen {
+            run::check_node(pipeline, chosen)?;
+        }
+        match (from.node(), chosen) {
+            (Some(own), Some(chosen)) if **own != *chosen => {
+                bail!("{from} is at node `{own}`, not at `{chosen}`\n  help: --node is for clients outside the cluster")
+            }
+            (Some(own), _) => return Ok(Some(own.clone())),
+            (None, Some(chosen)) => return Ok(Some(chosen.into())),
+            (None, None) => {}
+        }
+        if let End::Node { node, .. } = End::at(pipeline, address) {
+            return Ok(Some(node));
+        }
+        let mut nodes = pipeline.cache().nodes().keys();
+        match (nodes.next(), nodes.next()) {
+            (None, _) => Ok(Some(UNBOUND.into())),
+            (Some(only), None) => Ok(Some(only.clone())),
+            (Some(_), Some(_)) => Ok(None),
+        }
+    }
+
+    /// Whether a Service has the destination: a node port at the node whose address it is, anything else wherever it is asked.
+    pub(crate) fn is_virtual(&mut self, pipeline: &Pipeline, to: Destination) -> anyhow::Result<bool> {
+        let node = match End::at(pipeline, to.address) {
+            End::Node { node, .. } => node,
+            _ => UNBOUND.into(),
+        };
+        let client = Client { address: to.address, place: Place::Outside };
+        let decision = decide(&self.view(&node).resolver, client, to)?;
+        Ok(!matches!(decision.answer, Answer::NotOurs | Answer::OtherProxy))
+    }
+
+    /// What becomes of a connection that comes in at node `at`. None where its destination is no Service's and goes on unchanged.
+    ///
+    /// # Errors
+    /// When the address of a node is not known that a client's is rewritten to.
+    pub(crate) fn translate(
+        &mut self,
+        pipeline: &Pipeline,
+        from: &End,
+        to: Destination,
+        at: &Arc<str>,
+    ) -> anyhow::Result<Option<Translation>> {
+        if let Some(translation) = self.translate_at(pipeline, from, to, at)? {
+            return Ok(Some(translation));
+        }
+        let (End::Node { node, .. }, Some((transport, port))) = (End::at(pipeline, to.address), to.port) else {
+            return Ok(None);
+        };
+        if node == *at || from.node() != Some(at) {
+            return Ok(None);
+        }
+        // To the client's own node that is an address like any other.
+        let arrived = End::External(from.address());
+        let Some(translation) = self.translate_at(pipeline, &arrived, to, &node)? else { return Ok(None) };
+        let before = Leg::departure(from, &End::at(pipeline, to.address), PortProtocol { port, transport });
+        Ok(Some(Translation { before: Some(before), ..translation }))
+    }
+
+    fn translate_at(
+        &mut self,
+        pipeline: &Pipeline,
+        from: &End,
+        to: Destination,
+        at: &Arc<str>,
+    ) -> anyhow::Result<Option<Translation>> {
+        let settings = self.settings.clone();
+        let View { resolver, clients } = self.view(at);
+        let client = client(pipeline, clients, from, to.address, at);
+        let decision = decide(resolver, client, to)?;
+        match decision.answer {
+            Answer::NotOurs => return Ok(None),
+            Answer::OtherProxy => {
+                output::warn(&format!(
+                    "{to} is an address of a Service that is left to another proxy: the answer is for packets that keep this destination"
+                ));
+                return Ok(None);
+            }
+            _ => {}
+        }
+        let told = Told::new(resolver, &settings, clients, client, to, &decision);
+        let choices: &[_] = if let Answer::Backends(choices) = &decision.answer { choices } else { &[] };
+        let transport = to.port.map_or(Transport::Tcp, |(transport, _)| transport);
+        let mut routes = Vec::with_capacity(choices.len());
+        for ((choice, &backend), node) in choices.iter().zip(&told.backends).zip(&told.places) {
+            let end = End::at(pipeline, backend.ip());
+            let port = PortProtocol { port: backend.port(), transport };
+            let is_local = resolver.backend(choice.backend).local || end.node() == Some(at);
+            let (source, legs) = route(pipeline, from, &end, port, at, (choice.rewrites_source, is_local))?;
+            let legs = legs.into_iter().filter(Leg::is_judged).collect();
+            routes.push(Route { backend, node: node.clone(), to: end, source, legs });
+        }
+        Ok(Some(Translation {
+            vip: to,
+            node: at.clone(),
+            told,
+            refusal: refusal(&decision.answer),
+            before: None,
+            routes,
+        }))
+    }
+
+    fn view(&mut self, node: &Arc<str>) -> &View {
+        let Self { objects, nodes, settings, views } = self;
+        views.entry(node.clone()).or_insert_with(|| {
+            let mut resolver = Resolver::new(node.clone(), settings.clone());
+            let is_own = |object: &&Object| matches!(object, Object::Node(other) if other.name == *node);
+            let known = nodes.iter().filter(is_own).chain(&*objects);
+            resolver.apply_batch(known.cloned().map(Event::Apply));
+            resolver.listed();
+            View { resolver, clients: Clients::new(node, settings, &*nodes) }
+        })
+    }
+}
+
+fn decide(resolver: &Resolver, client: Client, to: Destination) -> anyhow::Result<Decision> {
+    resolver.decide(client, to.address, to.port).context("nothing is listed, a fault of the program")
+}
+
+/// Who the client is to a node.
+fn client(pipeline: &Pipeline, clients: &Clients, from: &End, to: IpAddr, node: &Arc<str>) -> Client {
+    let address = from.address();
+    let place = |own: &Arc<str>, here, elsewhere| if own == node { here } else { elsewhere };
+    // What came over another node is named by its address alone.
+    let known = match from {
+        End::External(_) => End::at(pipeline, address),
+        known => known.clone(),
+    };
+    match &known {
+        End::Pod { host_network: false, node: own, .. } => {
+            Client { address, place: place(own, Place::Pod, Place::OtherPod) }
+        }
+        End::Pod { node: own, .. } | End::Node { node: own, .. } => {
+            Client { address, place: place(own, Place::Host, Place::Outside) }
+        }
+        End::External(_) => clients.at(address, to),
+    }
+}
+
+/// What tables see of a connection from `from` to the backend `to` that node `near` translates.
+fn route(
+    pipeline: &Pipeline,
+    from: &End,
+    to: &End,
+    port: PortProtocol,
+    near: &Arc<str>,
+    (is_rewritten, is_local): (bool, bool),
+) -> anyhow::Result<(Source, Vec<Leg>)> {
+    let whole = || vec![Leg::whole(from, to, port)];
+    let is_here = from.node() == Some(near);
+    if is_here && from.address() == to.address() {
+        return Ok((Source::Hairpin, whole()));
+    }
+    if !is_rewritten {
+        return Ok((Source::Kept, whole()));
+    }
+    if is_local {
+        return Ok((Source::RewrittenAfterPolicy, whole()));
+    }
+    let is_family = |address: &&IpAddr| address.is_ipv4() == to.address().is_ipv4();
+    let known = pipeline.cache().nodes().get(near);
+    let own = known.and_then(|node| node.addresses.iter().find(is_family)).with_context(|| {
+        format!(
+            "node {near} rewrites the address of {from} to its own, and the state does not tell that\n  \
+             help: add the output of `kubectl get nodes -o yaml` to --state"
+        )
+    })?;
+    let far = Leg::whole(&End::External(*own), to, port);
+    let legs = if is_here { vec![Leg::departure(from, to, port), far] } else { vec![far] };
+    Ok((Source::Becomes(*own), legs))
+}
+
+/// Why a Service refuses a connection, as programs are told.
+const fn refusal(answer: &Answer) -> Option<&'static str> {
+    match answer {
+        Answer::NoEndpoint => Some("no_endpoint"),
+        Answer::NoLocalEndpoint => Some("no_local_endpoint"),
+        Answer::SourceRange => Some("source_range"),
+        Answer::UnknownPort => Some("unknown_port"),
+        Answer::UnallocatedAddress(_) => Some("unallocated_address"),
+        Answer::Backends(_) | Answer::OtherProxy | Answer::NotOurs => None,
+    }
+}

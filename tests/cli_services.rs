@@ -1,0 +1,286 @@
+//! Questions about policy whose destination is a Service: `reach --to`, `explain`, and what `compile` warns of.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{bulkhead, bulkhead_with_input, cases, root, scratch, stdout};
+
+const SERVICES: &str = "examples/services.yaml";
+const POLICY: &str = "examples/service-policy.yaml";
+
+/// The two examples as one text, with a change.
+fn example(old: &str, new: &str) -> String {
+    let text = [SERVICES, POLICY].map(|path| fs::read_to_string(root().join(path)).unwrap()).join("\n---\n");
+    assert!(old.is_empty() || text.contains(old), "{old}");
+    text.replace(old, new)
+}
+
+/// The answer of a command about the examples, and its exit code.
+fn ask(words: &[&str], code: i32) -> String {
+    stdout(&bulkhead(&[&[words[0], "--state", SERVICES, POLICY], &words[1..]].concat()), code)
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn error(words: &[&str]) -> String {
+    let output = bulkhead(&[&[words[0], "--state", SERVICES, POLICY], &words[1..]].concat());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{words:?}: {text}");
+    text
+}
+
+/// The verdict on each backend of the one Service in an answer of `explain`.
+fn backends(answer: &Value) -> Vec<(String, String)> {
+    let all = answer["services"].as_array().unwrap();
+    assert_eq!(all.len(), 1, "{answer:#}");
+    let text = |backend: &Value, field: &str| backend[field].as_str().unwrap().to_owned();
+    let one = |backend: &Value| (text(backend, "address"), text(backend, "verdict"));
+    all[0]["backends"].as_array().unwrap().iter().map(one).collect()
+}
+
+#[test]
+fn explain_gives_the_verdict_of_every_known_answer_on_policy_behind_a_service() {
+    let Some(folder) = cases() else { return };
+    let all = parsed(&fs::read_to_string(folder.join("service_cases.json")).unwrap());
+    let known = all["policy"].as_array().unwrap();
+    let settings = scratch("services-settings.json", &all["defaults"].to_string());
+    for case in known {
+        let lists = all["objects"][case["objects"].as_str().unwrap()].as_object().unwrap().values();
+        let objects = lists.flat_map(|list| list.as_array().unwrap());
+        let items: Vec<&Value> = objects.chain(case["policies"].as_array().unwrap()).collect();
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let (dst, from) = (&case["dst"], text(&case["client"]["ip"]));
+        let (to, port) = (text(&dst["ip"]), format!("{}/{}", dst["port"], text(&dst["protocol"])));
+        let node = text(&case["node"]);
+        let mut args = vec!["explain", "-o", "json", "--state", "-", "--settings", &settings];
+        args.extend(["--from", &from, "--to", &to, "--port", &port]);
+        if case["client"]["kind"] == "external" {
+            args.extend(["--node", &node]);
+        }
+        let code = i32::from(case["expect"] != "allow");
+        let output = bulkhead_with_input(&args, &list.to_string());
+        let answer = parsed(&stdout(&output, code));
+        let context = format!("case {} ({}): {answer:#}", case["id"], case["why"]);
+        assert_eq!(backends(&answer), [(text(&case["backend"]), text(&case["expect"]))], "{context}");
+        assert_eq!((&answer["verdict"], &answer["walks"]), (&case["expect"], &json!([])), "{context}");
+    }
+    assert_eq!(known.len(), 12);
+}
+
+#[test]
+fn explain_shows_the_service_each_backend_with_the_deciding_rule_and_why_others_are_out() {
+    let answer = ask(&["explain", "--from", "shop/probe", "--to", "service/shop/web"], 1);
+    for part in [
+        "shop/probe (10.244.2.3) -> 10.96.0.20:80/TCP of Service shop/web: SOME, 1 of 2 backends",
+        "DNAT at node node-2: by its cluster IP, port http, internalTrafficPolicy Cluster",
+        "10.244.1.20:8080  shop/web-1  node-1  kept    deny",
+        "10.244.2.20:8080  shop/web-2  node-2  kept    allow",
+        "10.244.2.21:8080  terminating, and others are ready",
+        "shop/probe (10.244.2.3) -> shop/web-1 (10.244.1.20) TCP 8080: DENY",
+        "shop/probe (10.244.2.3) -> shop/web-2 (10.244.2.20) TCP 8080: ALLOW",
+        "because: shop/canary ingress[0]",
+        "What would have to change: a policy that selects shop/web-1",
+        "- {protocol: TCP, port: 8080}",
+    ] {
+        assert!(answer.contains(part), "{part} is not in:\n{answer}");
+    }
+    let page = fs::read_to_string(root().join("docs/services.md")).unwrap();
+    let shown = answer.split("\n\nBackend ").next().unwrap();
+    assert!(page.contains(shown), "docs/services.md shows another answer than:\n{shown}");
+    // By its address, by the port's name, and by its number it is the same.
+    let same: [&[&str]; 3] = [
+        &["--to", "10.96.0.20", "--port", "80"],
+        &["--to", "service/shop/web:http"],
+        &["--to", "service/shop/web", "--port", "80/TCP"],
+    ];
+    for to in same {
+        assert_eq!(ask(&[&["explain", "--from", "shop/probe"], to].concat(), 1), answer, "{to:?}");
+    }
+    assert!(ask(&["explain", "--from", "shop/cart", "--to", "service/shop/web"], 0).contains("ALLOW, 2 of 2 backends"));
+}
+
+#[test]
+fn a_pod_that_is_given_itself_is_told_as_a_hairpin_and_nothing_cuts_it_off() {
+    let answer =
+        parsed(&ask(&["explain", "-o", "json", "--from", "shop/web-1", "--to", "10.96.0.20", "--port", "80"], 1));
+    let own = &answer["services"][0]["backends"][0];
+    assert_eq!((&own["verdict"], &own["source"]), (&"allow".into(), &"rewritten".into()), "{answer:#}");
+    assert!(own["note"].as_str().unwrap().starts_with("hairpin: "), "{own:#}");
+    assert_eq!(own["walks"][0]["steps"][0]["exempt"], "own_pod", "{own:#}");
+    assert_eq!(answer["services"][0]["verdict"], "some");
+}
+
+#[test]
+fn the_far_node_judges_the_address_of_the_node_that_rewrote_an_outside_clients() {
+    let with = |policy: &str, eip: &str| {
+        let text = example("  externalTrafficPolicy: Local\n  healthCheckNodePort: 30901\n", eip);
+        let text = text.replace("[203.0.113.0/25]", "[203.0.113.0/24]");
+        scratch("services-outside.yaml", &text.replace("203.0.113.0/25}", policy))
+    };
+    let explain = |state: &str, code: i32, more: &[&str]| {
+        let args =
+            ["explain", "--state", state, "--from", "203.0.113.7", "--to", "service/shop/shopfront", "-o", "json"];
+        parsed(&stdout(&bulkhead(&[&args[..], more].concat()), code))
+    };
+    let cluster = with("203.0.113.0/25}", "");
+    let answer = explain(&cluster, 1, &["--node", "node-1"]);
+    let backend = &answer["services"][0]["backends"][0];
+    assert_eq!(backends(&answer), [("10.244.2.20:8080".to_owned(), "deny".to_owned())]);
+    let note = "outside client, remote backend: the far node judges the source address of this node (192.0.2.11 of node node-1), an \
+                ipBlock on clients needs externalTrafficPolicy: Local";
+    assert_eq!((&backend["note"], &backend["source"]), (&note.into(), &"rewritten".into()));
+    assert_eq!(backend["walks"][0]["from_address"], "192.0.2.11");
+    // Over the backend's own node the client's address stays.
+    let local = explain(&cluster, 0, &["--node", "node-2"]);
+    assert_eq!(local["services"][0]["backends"][0]["note"], Value::Null);
+    // Whoever allows the node allows everybody behind it.
+    assert_eq!(explain(&with("192.0.2.11/32}", ""), 0, &["--node", "node-1"])["verdict"], "allow");
+    // With the policy Local the other node refuses it.
+    let policy = "  externalTrafficPolicy: Local\n  healthCheckNodePort: 30901\n";
+    let answer = explain(&with("203.0.113.0/25}", policy), 1, &["--node", "node-1"]);
+    assert_eq!(answer["services"][0]["refused"], "no_local_endpoint");
+    let nowhere =
+        bulkhead(&["explain", "--state", &cluster, "--from", "203.0.113.7", "--to", "service/shop/shopfront"]);
+    let text = String::from_utf8(nowhere.stderr).unwrap();
+    assert!(nowhere.status.code() == Some(2) && text.contains("say over which by --node: node-1, node-2"), "{text}");
+}
+
+#[test]
+fn with_masquerade_all_a_pod_of_another_node_sees_the_node_and_one_of_this_node_the_pod() {
+    let settings = scratch("services-masquerade.yaml", "masquerade_all: true\n");
+    let to = ["explain", "-o", "json", "--settings", &settings, "--from", "shop/cart", "--to", "service/shop/web"];
+    let answer = parsed(&ask(&to, 1));
+    let verdicts = [("10.244.1.20:8080", "allow"), ("10.244.2.20:8080", "deny")];
+    assert_eq!(backends(&answer), verdicts.map(|(address, verdict)| (address.to_owned(), verdict.to_owned())));
+    let walks = &answer["services"][0]["backends"][1]["walks"];
+    let of =
+        |at: usize| (&walks[at]["from_address"], &walks[at]["verdict"], walks[at]["steps"].as_array().unwrap().len());
+    // The pod's own node judges its egress, the far one the node's address.
+    assert_eq!(of(0), (&"10.244.1.2".into(), &"allow".into(), 1), "{answer:#}");
+    assert_eq!(of(1), (&"192.0.2.11".into(), &"deny".into(), 1), "{answer:#}");
+}
+
+#[test]
+fn the_node_port_of_another_node_is_judged_on_the_way_there_and_behind_it() {
+    let ask = |policy: &str, code: i32| {
+        let state = scratch("services-node-port.yaml", &example("", ""));
+        let more = scratch("services-node-port-policy.yaml", policy);
+        let args = ["explain", "-o", "json", "--state", &state, &more, "--from", "shop/probe", "--to", "192.0.2.11"];
+        parsed(&stdout(&bulkhead(&[&args[..], &["--port", "30080"]].concat()), code))
+    };
+    let egress = |rule: &str| {
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: out, namespace: shop}}\n\
+             spec: {{podSelector: {{matchLabels: {{app: probe}}}}, policyTypes: [Egress], egress: [{rule}]}}\n"
+        )
+    };
+    let answer = ask(&egress("{to: [{ipBlock: {cidr: 192.0.2.11/32}}]}"), 1);
+    let service = &answer["services"][0];
+    assert_eq!((&service["node"], &service["before"]["verdict"]), (&"node-1".into(), &"allow".into()), "{answer:#}");
+    // web-1 sees the pod, which no rule of it allows; web-2 the node, which the policy for the pod does not name.
+    assert_eq!(service["backends"][0]["walks"][0]["from_address"], "10.244.2.3");
+    assert_eq!(service["backends"][1]["walks"][0]["from_address"], "192.0.2.11");
+    assert!(backends(&answer).iter().all(|(_, verdict)| verdict == "deny"), "{answer:#}");
+    let answer = ask(&egress("{to: [{podSelector: {}}]}"), 1);
+    assert_eq!(answer["services"][0]["before"]["verdict"], "deny", "{answer:#}");
+}
+
+#[test]
+fn reach_says_for_each_source_whether_it_reaches_all_some_or_no_backends() {
+    let answer = ask(&["reach", "--to", "service/shop/web:http"], 0);
+    let page = fs::read_to_string(root().join("docs/services.md")).unwrap();
+    assert!(page.contains(&answer), "docs/services.md shows another answer than:\n{answer}");
+    let row = |from: &str| answer.lines().find(|line| line.starts_with(from)).unwrap().to_owned();
+    assert!(row("shop/cart").ends_with("allow   2 of 2"), "{answer}");
+    let some = "some    1 of 2: shop/web-2 (10.244.2.20:8080); not shop/web-1 (10.244.1.20:8080)";
+    assert!(row("shop/probe").ends_with(some), "{answer}");
+    let with = ["reach", "-o", "json", "--to", "service/shop/shopfront", "--external"];
+    let lines = |address: &str| parsed(&ask(&[&with[..], &[address]].concat(), 0))["services"].clone();
+    let of = |lines: &Value, from: &str, node: &str| -> Value {
+        let all = lines.as_array().unwrap();
+        all.iter()
+            .find(|line| line["from"] == from && line["node"] == node)
+            .unwrap_or_else(|| panic!("{lines:#}"))
+            .clone()
+    };
+    let inside = lines("203.0.113.7");
+    let refused = of(&inside, "203.0.113.7", "node-1");
+    assert_eq!((&refused["refused"], &refused["verdict"]), (&"no_local_endpoint".into(), &"deny".into()));
+    let allowed = of(&inside, "203.0.113.7", "node-2");
+    assert_eq!((&allowed["address"], &allowed["verdict"]), (&"198.51.100.1".into(), &"allow".into()));
+    assert_eq!(of(&lines("203.0.113.200"), "203.0.113.200", "node-2")["refused"], "source_range");
+    // A source inside uses the cluster address, by default.
+    assert_eq!(of(&inside, "shop/cart", "node-1")["address"], "10.96.0.21");
+    let balancer = parsed(&ask(&["reach", "-o", "json", "--to", "198.51.100.1", "--port", "80"], 0));
+    assert_eq!(of(&balancer["services"], "shop/cart", "node-1")["refused"], "source_range");
+    // Nothing behind it.
+    let state = scratch("services-empty.yaml", &example("conditions: {ready: true}", "conditions: {ready: false}"));
+    let text = stdout(&bulkhead(&["reach", "--state", &state, "--to", "service/shop/web"]), 0);
+    assert_eq!(text.matches("none: no endpoint").count(), 0, "one that ends still serves:\n{text}");
+    let text = text + &stdout(&bulkhead(&["reach", "--state", &state, "--to", "service/shop/shopfront"]), 0);
+    assert_eq!(text.matches("none: no endpoint").count(), 4, "{text}");
+}
+
+#[test]
+fn nonsense_about_services_is_an_error_with_a_remedy() {
+    let from = ["explain", "--from", "shop/cart", "--to"];
+    for (to, parts) in [
+        ("service/shop/wbe", vec!["no Service shop/wbe in the state", "it has shop/web, shop/shopfront"]),
+        ("service/other/none", vec!["no Service other/none", "none in namespace other and none named none"]),
+        ("service/shop/web:https", vec!["Service shop/web has no port https", "it has http (80/TCP)"]),
+        ("service/shop/web:80/UDP", vec!["has no port 80/UDP", "it has http (80/TCP)"]),
+        ("service/web:80", vec!["write service/NAMESPACE/NAME"]),
+        ("10.96.0.20", vec!["--port is missing"]),
+    ] {
+        for command in [&from[..], &["reach", "--to"]] {
+            if command[0] == "reach" && to == "10.96.0.20" {
+                continue;
+            }
+            let text = error(&[command, &[to]].concat());
+            assert!(parts.iter().all(|part| text.contains(part)), "{command:?} {to}: {text}");
+        }
+    }
+    let twice = error(&["explain", "--from", "shop/cart", "--to", "service/shop/web:http", "--port", "80"]);
+    assert!(twice.contains("told twice") && twice.contains("`:http`"), "{twice}");
+    let pod = error(&["reach", "--to", "shop/web-1", "--port", "80"]);
+    assert!(pod.contains("shop/web-1 is a pod") && pod.contains("service/NAMESPACE/NAME"), "{pod}");
+    let plain = error(&["reach", "--to", "10.96.0.99", "--port", "80"]);
+    assert!(plain.contains("no Service has 10.96.0.99:80/TCP"), "{plain}");
+    let elsewhere = error(&["explain", "--from", "shop/cart", "--to", "service/shop/web", "--node", "node-2"]);
+    assert!(elsewhere.contains("shop/cart is at node `node-1`"), "{elsewhere}");
+    let idle = error(&["explain", "--from", "shop/cart", "--to", "192.0.2.99", "--port", "80", "--node", "node-1"]);
+    assert!(idle.contains("--node has no effect"), "{idle}");
+    let live = bulkhead(&["explain", "--live", "--from", "shop/cart", "--to", "service/shop/web"]);
+    assert!(String::from_utf8(live.stderr).unwrap().contains("--live knows pods and addresses only"));
+    let headless = "---\n{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {clusterIP: None, ports: [{port: 80}]}}\n\
+                    ---\n{apiVersion: v1, kind: Service, metadata: {name: dns, namespace: shop}, spec: {clusterIP: 10.96.0.53, ports: \
+                    [{name: udp, port: 53, protocol: UDP}, {name: tcp, port: 53}]}}\n";
+    let state = scratch("services-headless.yaml", &(example("", "") + headless));
+    let explain = |to: &str| {
+        let output = bulkhead(&["explain", "--state", &state, "--from", "shop/cart", "--to", to]);
+        assert_eq!(output.status.code().unwrap() + i32::from(output.stdout.is_empty()), 3, "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = explain("service/shop/db");
+    assert!(text.contains("no address in the cluster") && text.contains("headless"), "{text}");
+    let text = explain("service/shop/dns:53");
+    assert!(text.contains("several such ports") && text.contains("udp (53/UDP), tcp (53/TCP)"), "{text}");
+    // A fault of a Service refuses a question about Services, and is a warning elsewhere.
+    let faulty = format!(
+        "{}\n---\n{{apiVersion: v1, kind: Service, metadata: {{name: x}}, spec: {{clusterIP: 1}}}}\n",
+        example("", "")
+    );
+    let state = scratch("services-faulty.yaml", &faulty);
+    let output = bulkhead(&["explain", "--state", &state, "--from", "shop/cart", "--to", "service/shop/web"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let output =
+        bulkhead(&["explain", "--state", &state, "--from", "shop/cart", "--to", "shop/web-1", "--port", "8080"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("Services are left out, because not all can be read"));
+}

@@ -266,6 +266,10 @@ pub struct Compile {
     /// With --renderer acl: print how each table was compiled and what a lookup may cost, instead of the rules
     #[arg(long)]
     pub stats: bool,
+    /// A JSON or YAML object with service_cidrs (docs/services.md): blocks of policies that lie in them are warned of, for policy is
+    /// judged on the pods behind a Service
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,

@@ -15,8 +15,10 @@ use serde_json::Value;
 
 pub(crate) use self::acl::{shown_addresses, shown_services};
 use crate::args::{Compile, RendererName};
-use crate::output::printable;
+use crate::output::{self, printable};
+use crate::resolve;
 use crate::run;
+use crate::translate::{Services, blocks};
 
 pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     if args.renderer != RendererName::Acl {
@@ -25,8 +27,12 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
             bail!("{option} is about the tables of --renderer acl\n  help: leave one of the two out");
         }
     }
-    let mut pipeline = run::load(&args.state, Scope::Node(args.node.as_str().into()))?;
+    let settings = resolve::settings(args.settings.as_deref())?;
+    let scope = Scope::Node(args.node.as_str().into());
+    let (mut pipeline, services) = run::load_with_services(&args.state, scope, false)?;
     run::check_node(&pipeline, &args.node)?;
+    let services = Services::new(&pipeline, services, settings);
+    blocks::warnings(&pipeline, &services).iter().for_each(output::warn);
     let mut out = BufWriter::new(io::stdout().lock());
     match args.renderer {
         RendererName::Acl => acl::write(&pipeline, args, &mut out)?,

@@ -28,10 +28,10 @@ use serde::Serialize;
 
 use crate::args::{Explain, Format, Target};
 use crate::fabric::{End, Fabric, Hop};
-use crate::output::printable;
+use crate::output::{self, printable};
 use crate::resolve;
 use crate::run;
-use crate::translate::{Leg, Services};
+use crate::translate::{Leg, Services, blocks};
 use question::Question;
 use service::Translated;
 use step::{Pass, Step};
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     let mirror = pipeline.register(Mirror::default());
     pipeline.render_all()?;
     let mut services = Services::new(&pipeline, objects, settings);
+    blocks::warnings(&pipeline, &services).iter().for_each(output::warn);
     let (port, questions) = question::all(&pipeline, &mut services, args)?;
     let mut asker = Asker {
         fabric: Fabric::new(&pipeline)?,

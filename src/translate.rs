@@ -15,6 +15,7 @@
 //! **Invariant.** A leg ends at a backend's address and port. No table is asked about a virtual address, except on the way to the node
 //! port of another node, which translates it.
 
+pub(crate) mod blocks;
 mod find;
 
 use std::collections::BTreeMap;
@@ -193,6 +194,11 @@ impl Services {
             Object::Service(service) => Some(service),
             _ => None,
         })
+    }
+
+    /// The settings.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The node at which the connection comes in: the client's own; of a client outside the one that is `chosen`, that has the address,

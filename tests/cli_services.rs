@@ -69,6 +69,8 @@ fn explain_gives_the_verdict_of_every_known_answer_on_policy_behind_a_service() 
         let context = format!("case {} ({}): {answer:#}", case["id"], case["why"]);
         assert_eq!(backends(&answer), [(text(&case["backend"]), text(&case["expect"]))], "{context}");
         assert_eq!((&answer["verdict"], &answer["walks"]), (&case["expect"], &json!([])), "{context}");
+        let warned = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(warned.contains("policy is judged on the pod behind a Service"), case["id"] == 5, "{warned}");
     }
     assert_eq!(known.len(), 12);
 }
@@ -283,4 +285,86 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
         bulkhead(&["explain", "--state", &state, "--from", "shop/cart", "--to", "shop/web-1", "--port", "8080"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("Services are left out, because not all can be read"));
+}
+
+#[test]
+fn blocks_that_name_virtual_addresses_are_warned_of_with_place_and_remedy() {
+    let policy = |direction: &str, block: &str| {
+        let peers = if direction == "egress" { "to" } else { "from" };
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: shop}}\nspec:\n  podSelector: {{}}\n  \
+             {direction}:\n  - {peers}:\n    - podSelector: {{}}\n    - ipBlock: {{{block}}}\n"
+        )
+    };
+    let settings = scratch("services-cidrs.yaml", "service_cidrs: [10.96.0.0/16]\n");
+    let warned = |command: &str, text: &str, settings: &[&str]| {
+        let path = scratch("services-block.yaml", text);
+        let rest: &[&str] = match command {
+            "compile" => &["--node", "node-1"],
+            _ => &["--from", "shop/cart", "--to", "shop/web-1", "--port", "8080"],
+        };
+        let output = bulkhead(&[&[command, "--state", SERVICES, POLICY, &path][..], rest, settings].concat());
+        assert_ne!(output.status.code(), Some(2), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<String> =
+            text.lines().filter(|line| line.contains("behind a Service")).map(str::to_owned).collect();
+        assert_eq!(lines.len(), text.matches("ports are those of the pods").count(), "{text}");
+        lines.join("\n")
+    };
+    let with = ["--settings", settings.as_str()];
+    for (direction, block, with_cidrs, without) in [
+        (
+            "egress",
+            "cidr: 10.96.0.20/32",
+            "10.96.0.20/32 lies in the service CIDR 10.96.0.0/16 (10.96.0.20 of Service shop/web)",
+            "10.96.0.20/32 holds 10.96.0.20 of Service shop/web",
+        ),
+        ("egress", "cidr: 10.96.7.0/24", "10.96.7.0/24 lies in the service CIDR 10.96.0.0/16", ""),
+        (
+            "egress",
+            "cidr: 10.96.0.0/12",
+            "10.96.0.0/12 holds 10.96.0.20 of Service shop/web, 10.96.0.21 of Service shop/shopfront",
+            "10.96.0.0/12 holds",
+        ),
+        (
+            "egress",
+            "cidr: 198.51.100.0/24",
+            "198.51.100.0/24 holds 198.51.100.1 of Service shop/shopfront",
+            "198.51.100.0/24 holds",
+        ),
+        (
+            "egress",
+            "cidr: 0.0.0.0/0, except: [10.96.0.0/16]",
+            "10.96.0.0/16 lies in the service CIDR 10.96.0.0/16",
+            "10.96.0.0/16 holds",
+        ),
+        (
+            "egress",
+            "cidr: 0.0.0.0/0, except: [10.96.0.20/32]",
+            "excludes nothing there",
+            "10.96.0.20/32 holds 10.96.0.20",
+        ),
+        ("ingress", "cidr: 10.96.0.21/32", "10.96.0.21/32 lies in", "10.96.0.21/32 holds"),
+        // What holds the pods behind them as well means what it says; and clients may have the addresses of a balancer's network.
+        ("egress", "cidr: 0.0.0.0/0", "", ""),
+        ("egress", "cidr: 10.0.0.0/8", "", ""),
+        ("egress", "cidr: 0.0.0.0/0, except: [10.0.0.0/8, 198.51.100.0/24]", "", ""),
+        ("ingress", "cidr: 198.51.100.0/24", "", ""),
+        ("egress", "cidr: 203.0.113.0/24", "", ""),
+    ] {
+        for command in ["compile", "explain"] {
+            for (expected, more) in [(with_cidrs, &with[..]), (without, &[])] {
+                let text = warned(command, &policy(direction, block), more);
+                assert!(if expected.is_empty() { text.is_empty() } else { text.contains(expected) }, "{block}: {text}");
+            }
+        }
+    }
+    let text = warned("compile", &policy("egress", "cidr: 0.0.0.0/0, except: [10.96.0.0/16]"), &with);
+    let place =
+        "services-block.yaml:9: NetworkPolicy shop/p: spec.egress[0].to[1].ipBlock.except[0]: 10.96.0.0/16 lies in";
+    assert!(text.contains(place), "{text}");
+    let admin = "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: vips}\nspec:\n  tier: Admin\n  \
+                 priority: 1\n  subject: {namespaces: {}}\n  egress:\n  - action: Deny\n    to:\n    - networks: [10.96.0.20/32]\n";
+    let text = warned("explain", admin, &with);
+    assert!(text.contains("ClusterNetworkPolicy vips: spec.egress[0]: 10.96.0.20/32 lies in"), "{text}");
 }

@@ -158,7 +158,7 @@ impl Services {
 }
 
 /// Every address of a Service, but those of nodes.
-fn addresses_of(service: &ClusterService) -> impl Iterator<Item = IpAddr> {
+pub(super) fn addresses_of(service: &ClusterService) -> impl Iterator<Item = IpAddr> {
     service.cluster_ips.iter().chain(&service.balancer_ips).chain(&service.external_ips).copied()
 }
 

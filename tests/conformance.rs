@@ -2,46 +2,16 @@
 //! trap cases, a fresh program for each step.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
+#[path = "support/conformance.rs"]
+mod conformance;
 mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
 
-use serde_json::{Value, json};
+use conformance::objects;
+use serde_json::Value;
 use support::{bulkhead_with_input, cases, stdout};
-
-/// The objects of one step as `kubectl get -o json` would print them.
-fn objects(step: &Value) -> Value {
-    let mut items: Vec<Value> = Vec::new();
-    for (name, labels) in step["namespaces"].as_object().unwrap() {
-        items.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}));
-    }
-    for pod in step["pods"].as_array().unwrap() {
-        let address = pod["ip"].as_str().unwrap();
-        let ports: Vec<Value> = pod["ports"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|port| json!({"containerPort": port["port"], "protocol": port["protocol"], "name": port["name"]}))
-            .collect();
-        items.push(json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": pod["namespace"], "name": pod["name"], "labels": pod["labels"]},
-            "spec": {
-                "nodeName": if address.starts_with("10.244.1.") { "node-1" } else { "node-2" },
-                "containers": [{"name": "c", "ports": ports}],
-            },
-            "status": {"phase": "Running", "podIPs": [{"ip": address}]},
-        }));
-    }
-    for policy in step["policies"].as_array().unwrap() {
-        let mut policy = policy.clone();
-        policy["apiVersion"] = "networking.k8s.io/v1".into();
-        policy["kind"] = "NetworkPolicy".into();
-        items.push(policy);
-    }
-    json!({"apiVersion": "v1", "kind": "List", "items": items})
-}
 
 /// The verdicts of the program: (protocol/port, from, to) -> allowed.
 fn probed(step: &Value) -> BTreeMap<(String, String, String), bool> {

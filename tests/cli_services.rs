@@ -230,6 +230,60 @@ fn reach_says_for_each_source_whether_it_reaches_all_some_or_no_backends() {
 }
 
 #[test]
+fn each_family_of_a_service_is_asked_about_by_itself() {
+    let pod = |name: &str, addresses: &[&str]| {
+        let addresses: Vec<Value> = addresses.iter().map(|address| json!({"ip": address})).collect();
+        let (meta, spec) = (json!({"namespace": "x", "name": name}), json!({"nodeName": "n1"}));
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"podIPs": addresses}})
+    };
+    let service = |name: &str, addresses: &[&str]| {
+        let spec = json!({"clusterIP": addresses[0], "clusterIPs": addresses, "ports": [{"port": 80}]});
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "x", "name": name}, "spec": spec})
+    };
+    let slice = |name: &str, service: &str, family: &str, address: &str| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+            "metadata": {"namespace": "x", "name": name, "labels": {"kubernetes.io/service-name": service}},
+            "ports": [{"name": "", "protocol": "TCP", "port": 8080}], "endpoints": [{"addresses": [address], "nodeName": "n1"}],
+        })
+    };
+    let items = [
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}),
+        pod("both", &["10.0.0.1", "fd00::1"]),
+        pod("six", &["fd00::2"]),
+        pod("web", &["10.0.0.9", "fd00::9"]),
+        service("both", &["10.96.0.1", "fd00:96::1"]),
+        service("four", &["10.96.0.4"]),
+        slice("both-4", "both", "IPv4", "10.0.0.9"),
+        slice("both-6", "both", "IPv6", "fd00::9"),
+        slice("four-4", "four", "IPv4", "10.0.0.9"),
+    ];
+    let state =
+        scratch("services-families.json", &json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+    let explain =
+        |from: &str, to: &str| bulkhead(&["explain", "-o", "json", "--state", &state, "--from", from, "--to", to]);
+    let asked = |from: &str, to: &str| -> Vec<(String, String)> {
+        let answer = parsed(&stdout(&explain(from, to), 0));
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let all = answer["services"].as_array().unwrap();
+        all.iter().map(|service| (text(&service["to"]), text(&service["backends"][0]["address"]))).collect()
+    };
+    let (v4, v6) = (("10.96.0.1:80/TCP", "10.0.0.9:8080"), ("[fd00:96::1]:80/TCP", "[fd00::9]:8080"));
+    let pairs =
+        |all: &[(&str, &str)]| all.iter().map(|&(to, backend)| (to.to_owned(), backend.to_owned())).collect::<Vec<_>>();
+    assert_eq!(asked("x/both", "service/x/both"), pairs(&[v4, v6]));
+    assert_eq!(asked("x/six", "service/x/both"), pairs(&[v6]));
+    assert_eq!(asked("x/both", "service/x/four").len(), 1);
+    let none = explain("x/six", "service/x/four");
+    let text = String::from_utf8(none.stderr).unwrap();
+    assert!(none.status.code() == Some(2) && text.contains("no address of the client's family"), "{text}");
+    let lines = parsed(&stdout(&bulkhead(&["reach", "-o", "json", "--state", &state, "--to", "service/x/four"]), 0));
+    let from: Vec<&str> =
+        lines["services"].as_array().unwrap().iter().map(|line| line["from"].as_str().unwrap()).collect();
+    assert_eq!(from, ["x/both", "x/web"]);
+}
+
+#[test]
 fn nonsense_about_services_is_an_error_with_a_remedy() {
     let from = ["explain", "--from", "shop/cart", "--to"];
     for (to, parts) in [

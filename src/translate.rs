@@ -191,7 +191,7 @@ impl Services {
     /// All Services, in the order of the input.
     pub(crate) fn all(&self) -> impl Iterator<Item = &ClusterService> {
         self.objects.iter().filter_map(|object| match object {
-            Object::Service(service) => Some(service),
+            Object::Service(service) => Some(&**service),
             _ => None,
         })
     }

@@ -86,6 +86,7 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
         let config = Config::read(&args.config, args.node.as_deref())?;
         let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
+        findings.extend(preflight::services::off(&config).into_iter().chain(preflight::services::known(&config)));
         // A start tells it as often as it tries.
         findings.extend(preflight::server::check(&config));
         return check(&findings, args.output);
@@ -105,7 +106,8 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
 
 /// Runs the vswitch until a signal ends it.
 fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
-    let findings = preflight::judge(&config, &Facts::gather(&config), args.force);
+    let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
+    findings.extend(preflight::services::off(&config));
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {
             Severity::Error => log::error(finding),

@@ -16,6 +16,7 @@
 //! would refuse half of the connections.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use bulkhead_control::service::{self as control, Changes, ResolvedPort, Resolver
 use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 use ipnet::IpNet;
 use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
 
 /// What is to be published.
 #[derive(Clone, Debug)]
@@ -39,8 +41,10 @@ pub struct Update {
 }
 
 /// How much is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
+    /// Whether all is listed; before that nothing is translated.
+    pub listed: bool,
     /// Services, those that are not translated included.
     pub services: usize,
     /// Virtual addresses with protocol and port.
@@ -48,6 +52,23 @@ pub struct Counts {
     /// Backends of service ports: an endpoint counts once for each.
     pub backends: usize,
 }
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { listed, services, vips, backends } = self;
+        write!(f, "{services} Services, {vips} VIPs and {backends} backends")?;
+        if *listed { Ok(()) } else { f.write_str("; not all are listed, so none are translated yet") }
+    }
+}
+
+/// How much is known, none where Services are off, in words.
+pub(crate) fn told(counts: Option<&Counts>) -> String {
+    counts.map_or_else(|| format!("off: {OFF}"), Counts::to_string)
+}
+
+/// What does not work where Services are off.
+pub(crate) const OFF: &str = "pods cannot reach cluster addresses, the cluster's DNS among them, unless something else translates in \
+                              front of the vswitch";
 
 /// See the module.
 #[derive(Debug)]
@@ -115,6 +136,11 @@ impl Adapter {
         self.follow(&changes);
     }
 
+    /// Whether there is something to be published.
+    pub fn has_changed(&self) -> bool {
+        self.has_changed && self.resolver.is_listed()
+    }
+
     /// What is to be published; none before all is listed, and where nothing has changed since this was asked.
     pub fn take(&mut self) -> Option<Update> {
         if !self.resolver.is_listed() || !std::mem::take(&mut self.has_changed) {
@@ -133,7 +159,12 @@ impl Adapter {
     /// How much is known.
     pub fn counts(&self) -> Counts {
         let resolver = &self.resolver;
-        Counts { services: resolver.service_count(), vips: resolver.vip_count(), backends: resolver.backend_count() }
+        Counts {
+            listed: resolver.is_listed(),
+            services: resolver.service_count(),
+            vips: resolver.vip_count(),
+            backends: resolver.backend_count(),
+        }
     }
 
     /// Where pods have their addresses, and with which ones their connections leave where theirs has to change.

@@ -80,3 +80,23 @@ fn a_state_that_does_not_load_ends_the_start() {
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("absent-state.yaml") || text.contains("CAP_NET_ADMIN"), "{text}");
 }
+
+#[test]
+fn a_check_says_how_many_services_there_are_or_what_will_not_work_without_them() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join("services-config.yaml");
+    let state = root().join("examples/services.yaml");
+    let check = |services: &str| -> Vec<String> {
+        let text = format!("node: node-1\nstate: {{paths: [{}]}}\nports: []\n{services}\n", state.display());
+        fs::write(&path, text).unwrap();
+        let output = bulkhead(&["run", "--check", "-o", "json", "--config", path.to_str().unwrap()]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = report["findings"].as_array().unwrap().iter();
+        findings.map(|finding| format!("{}: {}", finding["what"], finding["why"])).collect()
+    };
+    let on = check("services: {service_cidrs: [10.96.0.0/16]}");
+    assert!(on.iter().any(|finding| finding.contains("2 Services, 5 VIPs and 5 backends")), "{on:#?}");
+    let off = check("services: off");
+    assert!(off.iter().any(|finding| finding.contains("Services are off") && finding.contains("cluster's DNS")), "{off:#?}");
+    assert!(!off.iter().any(|finding| finding.contains("VIPs")), "{off:#?}");
+}

@@ -418,7 +418,7 @@ fn pods_of_all_nodes_are_inside_and_a_change_of_them_is_published() {
     assert_eq!(ask(&services, "10.244.3.9"), Explained::Drop(DropReason::NoLocalEndpoint));
     adapter.apply([Event::DeleteNode("n3".into()), Event::DeletePod(bulkhead_control::object::PodName::new("x", "a"))]);
     assert!(adapter.take().is_none());
-    assert_eq!(adapter.counts(), Counts { services: 3, vips: 4, backends: 1 });
+    assert_eq!(adapter.counts(), Counts { listed: true, services: 3, vips: 4, backends: 1 });
 }
 
 /// A capture of these IP packets.

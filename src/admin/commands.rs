@@ -15,6 +15,7 @@ use super::protocol::{
 };
 use crate::args::{self, Format};
 use crate::output::{Columns, printable};
+use crate::services;
 
 /// How often `--wait` asks.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -90,6 +91,7 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
             writeln!(out, "  {}", printable(error.lines().next().unwrap_or_default()))?;
         }
     }
+    writeln!(out, "Services: {}", services::told(status.services.as_ref()))?;
     let added = match status.ports.added {
         0 => String::new(),
         added => format!("; {added} of them were added"),
@@ -313,6 +315,7 @@ mod tests {
                 refused_tables: 0,
             },
             source: None,
+            services: None,
             ports: PortTotals { configured: 2, added: 1, open: 1 },
             late: vec![late],
             workers: vec![worker.clone(), worker],

@@ -14,6 +14,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::services::Counts;
+
 pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 
@@ -214,6 +216,9 @@ pub(crate) struct Status {
     /// How well the API server is heard; null where the state is files.
     #[serde(default)]
     pub(crate) source: Option<SourceStatus>,
+    /// How much is known of Services; null where they are off.
+    #[serde(default)]
+    pub(crate) services: Option<Counts>,
     /// How many ports there are.
     pub(crate) ports: PortTotals,
     /// Those that are configured and not open, with the reason.

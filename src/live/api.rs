@@ -32,6 +32,7 @@ pub(super) struct Api {
     path: Option<PathBuf>,
     node: Arc<str>,
     has_batch: bool,
+    has_services: bool,
     /// Whether there is a state that is not kept yet.
     is_unkept: bool,
     next_keeping: Instant,
@@ -46,7 +47,8 @@ impl Api {
         let Some(kubernetes) = &config.kubernetes else { return Ok(None) };
         let (tell, notices) = crossbeam_channel::unbounded();
         let access = kubernetes.access.clone();
-        let settings = Settings { access, ignored: config.options.ignored.clone(), ..Settings::default() };
+        let (ignored, services) = (config.options.ignored.clone(), config.options.services);
+        let settings = Settings { access, ignored, services, ..Settings::default() };
         // Nobody listens any more when the process ends.
         let follower = Follower::start(settings, move |notice| drop(tell.send(notice)))?;
         let is_kept = kubernetes.when_unreachable == WhenUnreachable::LastGood;
@@ -56,6 +58,7 @@ impl Api {
             path: is_kept.then(|| last_good::path(&kubernetes.folder, node)),
             node: node.clone(),
             has_batch: false,
+            has_services: false,
             is_unkept: false,
             next_keeping: Instant::now(),
         }))
@@ -86,8 +89,7 @@ impl Api {
     pub(super) fn hear(&mut self, notice: &Notice) {
         match notice {
             Notice::Changed(Purpose::Policy) => self.has_batch = true,
-            // Nobody takes them yet.
-            Notice::Changed(Purpose::Services) => {}
+            Notice::Changed(Purpose::Services) => self.has_services = true,
             Notice::Connected(Purpose::Policy) => {
                 log::info("kubernetes: connected, what the server has is known and followed");
             }
@@ -115,7 +117,12 @@ impl Api {
     /// Has everything that failed tried again.
     pub(super) fn hurry(&mut self) {
         self.follower.hurry();
-        self.has_batch = true;
+        (self.has_batch, self.has_services) = (true, true);
+    }
+
+    /// What has changed of Services, and of the nodes that they depend on.
+    pub(super) fn take_services(&mut self) -> Option<Result<Changes, SourceErrors>> {
+        std::mem::take(&mut self.has_services).then(|| self.follower.take(Purpose::Services)).flatten()
     }
 
     /// What has changed.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   policy thread -----set_policy---> [ tables, peers ]
+//!                 ---set_services---> [ Services ] -----> the snapshot in force with other Services
 //!   interfaces thread --set_ports---> [ ports, routes ] --compose--> Snapshot --publish--> workers
 //! ```
 //!
@@ -13,6 +14,8 @@
 //! **Invariant.** What is published is one whole state that made sense. A change that cannot be published leaves the
 //! snapshot before in force, is said once, and is tried again.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +23,7 @@ use bulkhead_classifier::OriginId;
 use bulkhead_control::object::Denied;
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::io::KernelFlows;
-use bulkhead_dataplane::{PortId, Publisher, Snapshot};
+use bulkhead_dataplane::{PortId, Publisher, Services, Snapshot};
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -29,6 +32,7 @@ use super::ids::Ids;
 use super::log;
 use super::next_hops::Peer;
 use super::view::{PortView, View};
+use crate::services::Update;
 
 /// How long after a change that could not be published it is tried again. It may be for lack of memory, which passes.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -70,6 +74,8 @@ struct Inner {
     default: Denied,
     ids: Ids,
     refused: Option<Refused>,
+    /// None before they are listed, and where they are off.
+    services: Option<Arc<Services>>,
     /// When the last policy was published, and how long that took from when its change was seen.
     enforced: (Instant, Duration),
     /// Whether flows of an earlier process go on until all ports are open.
@@ -84,7 +90,7 @@ impl Inner {
             Denied::Refuse => refusing.to_vec(),
         };
         let view = View { tables, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
-        view.snapshot(generation, &mut self.ids)
+        Ok(view.snapshot(generation, &mut self.ids)?.with_services(self.services.clone()))
     }
 }
 
@@ -134,6 +140,7 @@ impl Composer {
     /// When what is known contradicts itself.
     pub(super) fn new(
         policy: Policy,
+        services: Option<Arc<Services>>,
         ports: Vec<PortView>,
         routes: Vec<RouteEntry>,
         default: Denied,
@@ -148,6 +155,7 @@ impl Composer {
             default,
             ids: Ids::default(),
             refused: None,
+            services,
             enforced: (Instant::now(), Duration::ZERO),
             keeps_flows,
         };
@@ -169,17 +177,35 @@ impl Composer {
         self.publisher.current()
     }
 
-    /// Has a state enforced. `seen` is when its change was seen here, `heard` when the first event behind it came, where one did.
-    pub(super) fn set_policy(&self, policy: Policy, seen: Instant, heard: Option<Instant>) {
+    /// Has a state enforced, with its Services where they have changed too. `seen` is when its change was seen here, `heard` when the
+    /// first event behind it came, where one did.
+    pub(super) fn set_policy(&self, policy: Policy, services: Option<Update>, seen: Instant, heard: Option<Instant>) {
         let mut inner = self.lock();
         inner.policy = policy;
+        let stale = services.map(|Update { services, stale }| {
+            inner.services = Some(services);
+            stale
+        });
         self.publish(&mut inner, true, true);
+        if let Some(stale) = stale {
+            // Where policy is refused, Services are not.
+            self.publish_services(&inner);
+            self.end_stale_flows(&stale);
+        }
         let now = Instant::now();
         inner.enforced = (now, now.duration_since(seen));
         // What is refused is not in force.
         if let Some(heard) = heard.filter(|_| inner.refused.is_none()) {
             self.event_to_enforced.observe(now.duration_since(heard).as_secs_f64());
         }
+    }
+
+    /// Has the workers know of other Services, and nothing else: no session is judged again.
+    pub(super) fn set_services(&self, update: Update) {
+        let mut inner = self.lock();
+        inner.services = Some(update.services);
+        self.publish_services(&inner);
+        self.end_stale_flows(&update.stale);
     }
 
     /// How long changes of the state took from when they were heard until the workers had them, in seconds.
@@ -313,6 +339,29 @@ impl Composer {
         }
     }
 
+    /// Puts the Services that are known into what is in force, unless they are there.
+    fn publish_services(&self, inner: &Inner) {
+        let current = self.publisher.current();
+        let epoch = |services: &Services| services.epoch();
+        if current.services().map(epoch) == inner.services.as_deref().map(epoch) {
+            return;
+        }
+        let snapshot = (*current).clone().with_services(inner.services.clone());
+        if let Err(error) = self.publisher.publish(snapshot) {
+            log::error(&format!("Services cannot be put into force; those that were stay: {error}"));
+        }
+    }
+
+    /// Ends the flows in the kernel that may go on to where no UDP packet is to go any more: those from and to the ports that lead to
+    /// these addresses. After the publication: what workers add from now on is by the new Services.
+    fn end_stale_flows(&self, stale: &BTreeSet<IpAddr>) {
+        let Some(cache) = &self.flow_cache else { return };
+        let snapshot = self.publisher.current();
+        let port = |&address: &IpAddr| snapshot.owner(address).or_else(|| snapshot.routes().lookup(address));
+        let ports: BTreeSet<PortId> = stale.iter().filter_map(port).collect();
+        ports.into_iter().for_each(|port| cache.moved(port));
+    }
+
     /// Returns the generation.
     fn try_publish(&self, inner: &mut Inner) -> anyhow::Result<u64> {
         let current = self.publisher.current();
@@ -329,9 +378,12 @@ impl Composer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use bulkhead_control::pipeline::Pipeline;
     use bulkhead_control::processor::Scope;
     use bulkhead_control::source::{Strictness, load_text};
+    use bulkhead_dataplane::io::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot};
     use bulkhead_dataplane::{Link, PortKind};
 
     use super::*;
@@ -365,7 +417,8 @@ mod tests {
     const B: (&str, &str) = ("b", "10.1.0.2");
 
     fn composer() -> Composer {
-        Composer::new(policy(&[A]), vec![port("x/a", 1500)], Vec::new(), Denied::Drop, None, Takeover::NONE).unwrap()
+        Composer::new(policy(&[A]), None, vec![port("x/a", 1500)], Vec::new(), Denied::Drop, None, Takeover::NONE)
+            .unwrap()
     }
 
     /// The generation in force, and whether it has this pod.
@@ -383,9 +436,9 @@ mod tests {
     fn each_side_publishes_with_what_the_other_one_has_said_last() {
         let composer = composer();
         assert_eq!(in_force(&composer, "x/a"), (1, true));
-        composer.set_policy(policy(&[A, B]), Instant::now(), None);
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
         assert!(composer.set_ports(vec![port("x/a", 9000), port("x/b", 1500)], None));
-        composer.set_policy(policy(&[A, B]), Instant::now(), None);
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
         let snapshot = composer.current();
         let mtu = |name: &str| snapshot.port(snapshot.port_named(name).unwrap()).unwrap().link.unwrap().mtu;
         assert_eq!((snapshot.generation(), mtu("x/a"), mtu("x/b")), (4, 9000, 1500));
@@ -396,7 +449,7 @@ mod tests {
     fn a_change_that_cannot_be_enforced_is_tried_again_and_takes_effect_when_it_can() {
         let composer = composer();
         assert!(!composer.set_ports(vec![port("x/a", 1500)], nowhere()));
-        composer.set_policy(policy(&[A, B]), Instant::now(), None);
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
         {
             let inner = composer.lock();
             let refused = inner.refused.as_ref().unwrap();
@@ -422,11 +475,121 @@ mod tests {
         let composer = composer();
         assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
         composer.lock().routes.clear();
-        composer.set_policy(policy(&[A, B]), Instant::now(), None);
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
         assert_eq!(in_force(&composer, "x/b"), (2, true));
         let snapshot = composer.current();
         let a = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();
         assert_eq!(a.link.unwrap().mtu, 9000);
         assert!(composer.retry());
+    }
+
+    /// Services of this epoch, and where UDP must not go on to.
+    fn update(epoch: u64, stale: &[&str]) -> Update {
+        let mut services = Services::new(0);
+        services.set_epoch(epoch);
+        let stale = stale.iter().map(|address| address.parse().unwrap()).collect();
+        Update { services: Arc::new(services), stale }
+    }
+
+    fn epochs(composer: &Composer) -> (u64, Option<u64>) {
+        let snapshot = composer.current();
+        (snapshot.generation(), snapshot.services().map(Services::epoch))
+    }
+
+    #[test]
+    fn services_come_without_a_new_generation_and_stay_with_whatever_changes() {
+        let composer = composer();
+        assert_eq!(epochs(&composer), (1, None));
+        composer.set_services(update(1, &[]));
+        assert_eq!((epochs(&composer), in_force(&composer, "x/a")), ((1, Some(1)), (1, true)));
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
+        assert_eq!(epochs(&composer), (2, Some(1)));
+        composer.set_policy(policy(&[A]), Some(update(2, &[])), Instant::now(), None);
+        assert_eq!(epochs(&composer), (3, Some(2)), "one publication of both");
+        composer.set_ports(vec![port("x/a", 9000)], None);
+        assert_eq!(epochs(&composer), (4, Some(2)));
+        // What policy waits for, Services do not.
+        assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
+        composer.set_services(update(3, &[]));
+        assert_eq!(epochs(&composer), (4, Some(3)));
+        composer.set_policy(policy(&[A, B]), Some(update(4, &[])), Instant::now(), None);
+        assert_eq!(epochs(&composer), (4, Some(4)));
+    }
+
+    /// Notes the ports whose flows are ended, and how often a snapshot was entered.
+    #[derive(Debug, Default)]
+    struct Recorded {
+        ended: Mutex<Vec<PortId>>,
+        entered: AtomicU64,
+    }
+
+    impl FlowCache for Recorded {
+        fn reaches(&self, _: FlowSlot) -> bool {
+            false
+        }
+
+        fn add(&self, _: &CachedFlow) {}
+
+        fn passed(&self, _: FlowLatch) -> u64 {
+            0
+        }
+
+        fn moves(&self, _: PortId) -> u16 {
+            0
+        }
+
+        fn moved(&self, port: PortId) {
+            self.ended.lock().unwrap().push(port);
+        }
+
+        fn open(&self, _: FlowLatch, _: Option<u64>) -> bool {
+            false
+        }
+    }
+
+    impl KernelFlows for Recorded {
+        fn enter(&self, _: &Snapshot) {
+            self.entered.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn leave(&self, _: PortId) {}
+
+        fn traffic(&self, _: FlowSlot) -> CachedTraffic {
+            CachedTraffic::default()
+        }
+
+        fn allowed_by(&self, _: OriginId) -> u64 {
+            0
+        }
+
+        fn added(&self) -> u64 {
+            0
+        }
+
+        fn failed(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn flows_in_the_kernel_end_at_the_ports_behind_which_a_backend_serves_no_more_and_nowhere_else() {
+        let cache = Arc::new(Recorded::default());
+        let uplink = PortView { kind: PortKind::Uplink, ..port("uplink", 1500) };
+        let ports = vec![port("x/a", 1500), port("x/b", 1500), uplink];
+        let flows: Arc<dyn KernelFlows> = cache.clone();
+        let (first, takeover) = (policy(&[A, B]), Takeover::NONE);
+        let composer = Composer::new(first, None, ports, Vec::new(), Denied::Drop, Some(flows), takeover).unwrap();
+        let ended = || -> Vec<String> {
+            let ended = std::mem::take(&mut *cache.ended.lock().unwrap());
+            ended.into_iter().map(|id| composer.name_of(id).unwrap().to_string()).collect()
+        };
+        composer.set_services(update(1, &[]));
+        assert_eq!((ended().len(), cache.entered.load(Ordering::Relaxed)), (0, 1), "no flow is judged again");
+        composer.set_services(update(2, &[B.1]));
+        assert_eq!(ended(), ["x/b"]);
+        composer.set_services(update(3, &["10.2.0.1", "10.2.0.2"]));
+        assert_eq!(ended(), ["uplink"], "once, for backends of other nodes");
+        composer.set_policy(policy(&[A, B]), Some(update(4, &[A.1])), Instant::now(), None);
+        assert_eq!((ended(), cache.entered.load(Ordering::Relaxed)), (vec!["x/a".to_owned()], 2));
     }
 }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::Denied;
+use bulkhead_control::service::Settings;
 use bulkhead_control::source::Options;
 use bulkhead_control::source::kubernetes::Access;
 use ipnet::IpNet;
@@ -55,6 +56,8 @@ pub(crate) struct Config {
     pub pins: Pins,
     /// Where policy comes from.
     pub state: StateConfig,
+    /// What there is to know of Services; none where they are left to somebody else.
+    pub services: Option<Settings>,
     /// What becomes of packets that policy denies, in namespaces that do not say.
     pub denied: Denied,
     /// The threads that forward.
@@ -357,6 +360,7 @@ impl Config {
         differs("mode", self.mode != new.mode);
         differs("flow_cache", self.flow_cache != new.flow_cache);
         differs("state", self.state != new.state);
+        differs("services", self.services != new.services);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);

@@ -101,7 +101,8 @@ impl Daemon {
         if let (Some(socket), Some(file)) = (&config.admin.socket, &port_file) {
             registry.make_up(&Missed::of(socket), file);
         }
-        let state = LiveState::load(&config.state, &config.node, addresses, registry.attachments())?;
+        let (settings, attached) = (config.services.clone(), registry.attachments());
+        let mut state = LiveState::load(&config.state, settings, &config.node, addresses, attached)?;
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);
         }
@@ -113,7 +114,8 @@ impl Daemon {
         let mut host_port = HostPort::make(&config)?;
         let (flows, takeover) = (kernel.flows(), kernel.takeover());
         let routes = config.routes.clone();
-        let composer = Composer::new(state.policy(), ports, routes, config.denied, flows, takeover)?;
+        let services = state.take_services().map(|update| update.services);
+        let composer = Composer::new(state.policy(), services, ports, routes, config.denied, flows, takeover)?;
         let composer = Arc::new(composer);
         let (mut capture, mut tap) = (None, None);
         if let Some(path) = &args.capture {

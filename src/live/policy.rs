@@ -173,16 +173,20 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         // Of a change that is none for this node nothing is to be waited for.
         let heard = state.take_heard().filter(|_| has_refreshed);
         let has_changed = has_refreshed || has_changed;
+        let services = state.take_services();
+        let has_services = services.is_some();
         if has_changed || is_attached {
             let policy = state.policy();
             // A pod that comes is no news to a person.
-            composer.set_policy(Policy { is_told: policy.is_told && has_changed, ..policy }, seen, heard);
+            composer.set_policy(Policy { is_told: policy.is_told && has_changed, ..policy }, services, seen, heard);
             if notices.send(Notice::Policy).is_err() {
                 return;
             }
+        } else if let Some(services) = services {
+            composer.set_services(services);
         }
         known.tell(&state);
-        if has_refreshed {
+        if has_refreshed || has_services {
             rested = Instant::now() + (seen.elapsed() * REST).min(LONGEST_REST);
         }
     }

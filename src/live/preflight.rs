@@ -7,6 +7,7 @@ mod facts;
 mod others;
 pub(super) mod routes;
 pub(super) mod server;
+pub(super) mod services;
 
 use std::fmt;
 

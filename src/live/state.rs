@@ -3,6 +3,7 @@
 mod counts;
 mod own_node;
 mod server;
+mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use bulkhead_control::object::{Denied, Node, Object, PodName};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{self, NodeTables};
+use bulkhead_control::service::Settings;
 use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
 use ipnet::IpNet;
 
@@ -27,9 +29,10 @@ use super::log;
 use super::next_hops::Peer;
 use super::origins::SharedOrigins;
 use super::watch::Watch;
+use crate::services::Adapter;
 use crate::{contests, run};
 pub(super) use counts::{StateCounters, StateCounts};
-use own_node::{check_node, nameless, with_addresses, without_state};
+use own_node::{check_node, more_addresses, nameless, with_addresses, without_state};
 
 /// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
 /// longer than that is read as it comes, like any later change.
@@ -49,6 +52,8 @@ pub(super) struct LiveState {
     pipeline: Pipeline,
     /// What the pipeline was told of the files, or of what was kept of the API server's state.
     inventory: Inventory,
+    /// What workers are told of Services; none where they are off.
+    services: Option<Adapter>,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
@@ -71,12 +76,13 @@ pub(super) struct LiveState {
 }
 
 impl LiveState {
-    /// Reads the state for the first time. `addresses` are those of the node's interfaces, `attached` the pods that were attached.
+    /// Reads the state for the first time. `services` is none where they are off, `addresses` are those of the node's interfaces, `attached` the pods that were attached.
     ///
     /// # Errors
     /// When it does not load, unless the configuration says to wait for one.
     pub(super) fn load(
         config: &StateConfig,
+        services: Option<Settings>,
         node: &Arc<str>,
         addresses: BTreeSet<IpAddr>,
         attached: BTreeMap<PodName, Attachment>,
@@ -96,6 +102,7 @@ impl LiveState {
             api,
             pipeline,
             inventory: Inventory::default(),
+            services: services.map(|settings| Adapter::new(node.clone(), settings)),
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
             peers: [].into(),
@@ -109,6 +116,7 @@ impl LiveState {
             told: BTreeSet::new(),
             counts: Arc::default(),
         };
+        state.count_services();
         if state.api.is_some() {
             state.load_from_server();
             return Ok(state);
@@ -162,7 +170,7 @@ impl LiveState {
     fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
         let error = match loaded.and_then(|loaded| self.take(loaded)) {
             Ok(has_changed) => {
-                if !has_changed {
+                if !has_changed && !self.services.as_ref().is_some_and(Adapter::has_changed) {
                     log::info("the new state is in force; it changes nothing for this node");
                 }
                 return has_changed;
@@ -220,13 +228,18 @@ impl LiveState {
         let pods: BTreeSet<IpAddr> =
             pods.flatten().copied().filter(|address| self.addresses.contains(address)).collect();
         let node = with_addresses(&own, &self.addresses, |address| pods.contains(address));
+        let more = more_addresses(&node, &own);
         // Of two objects of one name the later one counts.
         let is_known = !node.addresses.is_empty() || own != nameless(&self.node);
         objects.extend(is_known.then_some(Object::Node(node)));
         // What differs, and nothing else, is compiled. Should that fail, the tables stay and what differs is known all the same: the
         // pipeline tries again with the next change.
         let changes = self.inventory.replace(objects);
-        self.pipeline.apply_batch(changes)?;
+        let (policy, services) = self.divide(changes);
+        let applied = self.pipeline.apply_batch(policy);
+        // Whatever becomes of policy.
+        self.follow_services(services, &own, more);
+        applied?;
         self.own = own;
         self.enforce(warnings, unenforced, faulty, unenforced_kinds)
     }
@@ -388,7 +401,7 @@ fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_control::source::Strictness;
+    use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
     use super::*;
     use crate::live::scratch::Scratch;
@@ -409,12 +422,17 @@ mod tests {
             let config = StateConfig {
                 paths: vec![self.0.path().join("state.yaml")],
                 kubernetes: None,
-                options: Strictness::Lenient.into(),
+                options: Options { services: ServiceKinds::Read, ..Strictness::Lenient.into() },
                 when_missing,
                 when_refused,
             };
-            LiveState::load(&config, &"node-1".into(), BTreeSet::new(), BTreeMap::new())
+            LiveState::load(&config, Some(Settings::default()), &"node-1".into(), BTreeSet::new(), BTreeMap::new())
         }
+    }
+
+    /// What is counted, but for Services.
+    fn of_policy(state: &LiveState) -> StateCounters {
+        StateCounters { services: None, ..state.counts().read() }
     }
 
     /// Reads the files now, without waiting for them to come to rest.
@@ -450,7 +468,7 @@ mod tests {
         }
         files.write(&(node("node-1", 1) + &pod("b", "10.1.0.2")));
         assert!(reread(&mut state));
-        assert_eq!(state.counts().read(), StateCounters { applied: 2, refused: 4, ..StateCounters::default() });
+        assert_eq!(of_policy(&state), StateCounters { applied: 2, refused: 4, ..StateCounters::default() });
         assert_ne!(good.interfaces, state.policy().tables.interfaces);
     }
 
@@ -497,10 +515,10 @@ mod tests {
         let key = bulkhead_classifier::Key::new(from, to, 6, 40_000, 80);
         let local = &tables.tables[tables.interfaces[0].table].tables;
         assert_eq!(local.lookup(&key).action(), bulkhead_classifier::Action::Deny, "the policy isolates its namespace");
-        assert_eq!(state.counts().read(), StateCounters { applied: 2, faulty: 3, ..StateCounters::default() });
+        assert_eq!(of_policy(&state), StateCounters { applied: 2, faulty: 3, ..StateCounters::default() });
         files.write(&good);
         assert!(reread(&mut state));
-        assert_eq!(state.counts().read(), StateCounters { applied: 3, ..StateCounters::default() });
+        assert_eq!(of_policy(&state), StateCounters { applied: 3, ..StateCounters::default() });
     }
 
     #[test]
@@ -544,10 +562,7 @@ mod tests {
         let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
         files.write(&(good + foreign + &pod("b", "10.1.0.2")));
         assert!(reread(&mut state));
-        assert_eq!(
-            state.counts().read(),
-            StateCounters { applied: 2, unenforced_kinds: 1, ..StateCounters::default() }
-        );
+        assert_eq!(of_policy(&state), StateCounters { applied: 2, unenforced_kinds: 1, ..StateCounters::default() });
         assert!(
             state.told.iter().any(|told| told.contains("CiliumNetworkPolicy restrict traffic")),
             "{:?}",
@@ -603,12 +618,19 @@ mod tests {
         let config = StateConfig {
             paths: vec![files.0.path().join("state.yaml")],
             kubernetes: None,
-            options: Strictness::Lenient.into(),
+            options: Options { services: ServiceKinds::Read, ..Strictness::Lenient.into() },
             when_missing: WhenMissing::Exit,
             when_refused: WhenRefused::Keep,
         };
         // As an earlier process has kept it.
-        let mut state = LiveState::load(&config, &"node-1".into(), BTreeSet::new(), attached.clone().into()).unwrap();
+        let mut state = LiveState::load(
+            &config,
+            Some(Settings::default()),
+            &"node-1".into(),
+            BTreeSet::new(),
+            attached.clone().into(),
+        )
+        .unwrap();
         let has = |state: &LiveState| -> Vec<String> {
             let tables = state.policy().tables;
             let pods =
@@ -652,5 +674,56 @@ mod tests {
         let peers: Vec<String> =
             state.policy().peers.iter().map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address)).collect();
         assert_eq!(peers, ["node-2 10.2.0.0/16 192.0.2.2", "node-3 10.3.0.0/16 192.0.2.3"]);
+    }
+
+    fn service(name: &str, address: &str, endpoints: &str) -> String {
+        format!(
+            "---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: x}}, spec: {{clusterIPs: [{address}], ports: \
+             [{{port: 53, protocol: UDP}}]}}}}\n---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, metadata: \
+             {{name: {name}-1, namespace: x, labels: {{kubernetes.io/service-name: {name}}}}}, ports: [{{name: '', port: 53, protocol: UDP}}], \
+             endpoints: [{endpoints}]}}\n"
+        )
+    }
+
+    #[test]
+    fn services_are_followed_beside_policy_and_neither_takes_the_other_for_a_change() {
+        let files = Files::new("services");
+        let rest = node("node-1", 1) + &pod("a", "10.1.0.1");
+        files.write(&rest);
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let first = state.take_services().expect("there is a first list").services;
+        assert_eq!(first.source_for("192.0.2.9".parse().unwrap()), Some("10.1.0.1".parse().unwrap()));
+        assert!(state.take_services().is_none());
+        let dns = service("dns", "10.96.0.10", "{addresses: [10.1.0.1], nodeName: node-1}");
+        files.write(&(rest.clone() + &dns));
+        assert!(!reread(&mut state), "policy is the same");
+        let second = state.take_services().expect("a Service").services;
+        assert!(second.epoch() > first.epoch());
+        let counts = state.counts().read().services.unwrap();
+        assert_eq!((counts.services, counts.vips, counts.backends, counts.listed), (1, 1, 1, true));
+        // A Service that cannot be read is left out and told, and holds nothing back.
+        let faulty = service("bad", "10.96.0.300", "");
+        files.write(&(rest.clone() + &dns + &faulty + &pod("b", "10.1.0.2")));
+        assert!(reread(&mut state));
+        assert!(state.take_services().is_none_or(|update| update.stale.is_empty()));
+        assert_eq!((state.counts().read().faulty, state.counts().read().services.unwrap().vips), (1, 1));
+        assert!(state.told.iter().any(|told| told.contains("Service x/bad")), "{:?}", state.told);
+        files.write(&rest);
+        assert!(reread(&mut state), "a pod is gone");
+        let update = state.take_services().unwrap();
+        assert_eq!(update.stale, ["10.1.0.1".parse().unwrap()].into());
+    }
+
+    #[test]
+    fn before_there_is_a_state_there_are_no_services_and_where_they_are_off_never() {
+        let files = Files::new("no-services");
+        let mut state = files.load(WhenMissing::Deny, WhenRefused::Keep).unwrap();
+        assert!(state.take_services().is_none());
+        assert!(!state.counts().read().services.unwrap().listed);
+        files.write(&node("node-1", 1));
+        assert!(reread(&mut state) && state.take_services().is_some());
+        let config = StateConfig { options: Strictness::Lenient.into(), ..state.config.clone() };
+        let mut off = LiveState::load(&config, None, &"node-1".into(), BTreeSet::new(), BTreeMap::new()).unwrap();
+        assert!(off.take_services().is_none() && off.counts().read().services.is_none());
     }
 }

@@ -19,6 +19,7 @@ use super::origins::SharedOrigins;
 use super::state::StateCounters;
 use super::view::is_unused;
 use crate::output::Columns;
+use crate::services;
 
 /// Rows of policies that a person reads; JSON has all of them.
 const MAX_POLICIES: usize = 100;
@@ -227,12 +228,14 @@ impl Summary<'_> {
             writeln!(out, "capture: {written} written, {unwritten} not written, {} missed", self.capture_missed())?;
         }
         let (state, ports) = (self.state, self.ports);
-        let StateCounters { applied, refused, faulty, contested_addresses, unenforced_kinds, refused_tables } = state;
+        let StateCounters { applied, refused, faulty, contested_addresses, unenforced_kinds, refused_tables, services } =
+            state;
         writeln!(
             out,
             "state: {applied} applied, {refused} refused; {faulty} objects not understood, {contested_addresses} addresses contested, \
              {unenforced_kinds} kinds not enforced, {refused_tables} tables that do not fit"
         )?;
+        writeln!(out, "services: {}", services::told(services.as_ref()))?;
         if let Some(source) = self.source {
             writeln!(out, "{}", source_line(source))?;
         }
@@ -438,6 +441,7 @@ mod tests {
                 contested_addresses: 4,
                 unenforced_kinds: 5,
                 refused_tables: 6,
+                services: Some(services::Counts { listed: false, services: 7, vips: 8, backends: 9 }),
             },
             source: Some(&SourceHealth {
                 is_connected: false,
@@ -470,6 +474,7 @@ mod tests {
             "10 port_down",
             "state: 2 applied, 1 refused; 3 objects not understood, 4 addresses contested, 5 kinds not enforced, 6 tables that do not",
             "kubernetes: not connected for 0 s, the state is 0 s old, 4 lists, 6 failures; away; Services: not connected, never listed: forbidden",
+            "services: 7 Services, 8 VIPs and 9 backends; not all are listed",
             "6 answered, 2 requested",
             "ICMP errors: 0 sent, 10 suppressed",
             "refusals: 4 sent, 0 suppressed",

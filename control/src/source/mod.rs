@@ -169,7 +169,7 @@ pub(crate) fn address(text: &str) -> Result<std::net::IpAddr, (String, String)> 
 }
 
 /// The known word that the one given is a typo of.
-pub(crate) fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     names::nearest(word, known)
 }
 

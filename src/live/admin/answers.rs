@@ -123,6 +123,7 @@ fn status(now: &Observation) -> Status {
             age_seconds: source.age().map(|age| age.as_secs_f64()),
             last_error: source.last_error.clone(),
         }),
+        services: now.state.services,
         ports: PortTotals {
             configured: statuses.len(),
             added: statuses.iter().filter(|port| port.added.is_some()).count(),

@@ -70,7 +70,8 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
-        state: state::state(&written.state, folder, &mut faults),
+        state: state::state(&written.state, written.services.0.is_some(), folder, &mut faults),
+        services: written.services.0.clone(),
         denied: match written.denied {
             Denied::Drop => object::Denied::Drop,
             Denied::Refuse => object::Denied::Refuse,

@@ -1,6 +1,12 @@
 //! The file as it is written: names, shapes, and the line of each value.
 
-use serde::Deserialize;
+use std::fmt;
+
+use bulkhead_control::service::Settings;
+use bulkhead_control::source::nearest_word;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
@@ -24,6 +30,8 @@ pub(super) struct File {
     #[serde(default = "yes")]
     pub(super) flow_cache: bool,
     pub(super) state: Spanned<State>,
+    #[serde(default)]
+    pub(super) services: Services,
     #[serde(default)]
     pub(super) denied: Denied,
     #[serde(default)]
@@ -65,6 +73,49 @@ pub(super) struct Kubernetes {
     pub(super) when_unreachable: WhenUnreachable,
     pub(super) folder: Option<Spanned<String>>,
     pub(super) stale_after: Option<Spanned<String>>,
+}
+
+/// Services: their settings, or none for the word `off`.
+#[derive(Debug)]
+pub(super) struct Services(pub(super) Option<Settings>);
+
+impl Default for Services {
+    fn default() -> Self {
+        Self(Some(Settings::default()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Services {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+
+        impl<'de> Visitor<'de> for Written {
+            type Value = Services;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the word off, or an object with settings of Services")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Services, E> {
+                if text == "off" { Ok(Services(None)) } else { Err(E::invalid_value(Unexpected::Str(text), &self)) }
+            }
+
+            /// What YAML 1.1 takes the word for.
+            fn visit_bool<E: de::Error>(self, on: bool) -> Result<Services, E> {
+                if on { Err(E::invalid_value(Unexpected::Bool(on), &self)) } else { Ok(Services(None)) }
+            }
+
+            fn visit_unit<E: de::Error>(self) -> Result<Services, E> {
+                Ok(Services::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Services, A::Error> {
+                Settings::deserialize(MapAccessDeserializer::new(map)).map(|settings| Services(Some(settings)))
+            }
+        }
+
+        deserializer.deserialize_any(Written)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -190,11 +241,20 @@ pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
         // "unknown field `x`", "missing field `x`": the name is the field.
         let field = problem.split('`').nth(1).filter(|_| problem.contains(" field ")).unwrap_or_default().to_owned();
         let help = match () {
-            () if problem.starts_with("unknown field") => "correct the name, or remove the field",
-            () if problem.starts_with("missing field") => "add it; examples/node.yaml shows every field",
-            () if text.trim().is_empty() => "the file is empty; start from examples/node.yaml",
-            () => "correct the YAML; examples/node.yaml shows every field",
+            () if problem.starts_with("unknown field") => meant(&problem),
+            () if problem.starts_with("missing field") => "add it; examples/node.yaml shows every field".to_owned(),
+            () if text.trim().is_empty() => "the file is empty; start from examples/node.yaml".to_owned(),
+            () => "correct the YAML; examples/node.yaml shows every field".to_owned(),
         };
-        ConfigError { file: file.into(), line, field, problem, help: help.to_owned() }
+        ConfigError { file: file.into(), line, field, problem, help }
     })
+}
+
+/// What to do about "unknown field `x`, expected one of `y`, `z`".
+fn meant(problem: &str) -> String {
+    let mut names = problem.split('`').skip(1).step_by(2);
+    match names.next().and_then(|written| nearest_word(written, names)) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => "correct the name, or remove the field".to_owned(),
+    }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use bulkhead_control::source::ServiceKinds;
 use bulkhead_dataplane::SessionConfig;
 
 const LEAST: &str = "node: n\nstate: {paths: [s.yaml]}\nports: [{kind: uplink, interface: eth1}]\n";
@@ -42,6 +43,9 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     assert_eq!(same.admin.listen.take(), Some("127.0.0.1:9965".parse().unwrap()));
     // Where it is not said, a machine without a BPF file system is none to complain about.
     assert_eq!(std::mem::take(&mut same.pins), Pins::Path(DEFAULT_PINS.into()));
+    // Where it is not said, they may lie anywhere.
+    let services = same.services.as_mut().unwrap();
+    assert_eq!(services.external_ips.take(), Some(vec!["198.51.100.0/24".parse().unwrap()]));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {
         one.line = other.line;
     }
@@ -178,6 +182,39 @@ fn what_policy_denies_is_dropped_or_refused() {
     assert!(parse(LEAST).unwrap().needs_restart(&refusing).is_empty());
     let error = parse(&format!("{LEAST}denied: reject\n")).unwrap_err();
     assert!(error.starts_with("c.yaml:4") && error.contains("refuse"), "{error}");
+}
+
+#[test]
+fn services_are_on_unless_they_are_off_and_their_settings_stand_below_them() {
+    let with = |services: &str| parse(&format!("{LEAST}{services}\n"));
+    for on in ["", "services:", "services: {}"] {
+        let config = with(on).unwrap();
+        assert_eq!(config.services, Some(Settings::default()), "{on}");
+        assert_eq!(config.state.options.services, ServiceKinds::Read, "{on}");
+    }
+    for off in ["services: off", "services: 'off'"] {
+        let config = with(off).unwrap();
+        assert_eq!((config.services, config.state.options.services), (None, ServiceKinds::Skip), "{off}");
+    }
+    let config = with("services:\n  service_cidrs: [10.96.0.0/16]\n  masquerade_all: true").unwrap();
+    let services = config.services.as_ref().unwrap();
+    assert_eq!((services.service_cidrs.len(), services.masquerade_all), (1, true));
+    assert_eq!(with("").unwrap().needs_restart(&config), ["services"]);
+    assert!(with("").unwrap().needs_restart(&with("services: off").unwrap()).contains(&"services"));
+    for (wrong, told) in [
+        (
+            "services:\n  service_cdirs: []",
+            vec!["c.yaml:5: service_cdirs: unknown field", "did you mean `service_cidrs`?"],
+        ),
+        ("services: on", vec!["c.yaml:4", "the word off, or an object"]),
+        ("services: kube-proxy", vec!["c.yaml:4", "the word off, or an object"]),
+        ("services: [off]", vec!["c.yaml:4", "the word off, or an object"]),
+        ("services: {service_cidrs: [10.96.0.0]}", vec!["c.yaml:4", "has no prefix length"]),
+        ("servces: off", vec!["c.yaml:4: servces: unknown field", "did you mean `services`?"]),
+    ] {
+        let error = with(wrong).unwrap_err();
+        assert!(told.iter().all(|part| error.contains(part)) && error.contains("help: "), "{wrong}: {error}");
+    }
 }
 
 #[test]

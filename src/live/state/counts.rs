@@ -1,6 +1,9 @@
 //! How the state fares, counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::services::Counts;
 
 /// How often the files changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -17,6 +20,8 @@ pub(in crate::live) struct StateCounters {
     pub unenforced_kinds: u64,
     /// Lists and tables of the state in force that do not fit: what was in force before stays, or nothing passes.
     pub refused_tables: u64,
+    /// How much is known of Services; none where they are off.
+    pub services: Option<Counts>,
 }
 
 /// Counts that other threads read.
@@ -28,6 +33,7 @@ pub(in crate::live) struct StateCounts {
     pub(super) contested_addresses: AtomicU64,
     pub(super) unenforced_kinds: AtomicU64,
     pub(super) refused_tables: AtomicU64,
+    pub(super) services: Mutex<Option<Counts>>,
 }
 
 impl StateCounts {
@@ -40,6 +46,7 @@ impl StateCounts {
             contested_addresses: read(&self.contested_addresses),
             unenforced_kinds: read(&self.unenforced_kinds),
             refused_tables: read(&self.refused_tables),
+            services: *self.services.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }

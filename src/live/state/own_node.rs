@@ -44,10 +44,13 @@ impl LiveState {
             Ok(without) => self.without = without,
             Err(error) => log::error(&format!("the node's new addresses are not known without a state\n{error:#}")),
         }
+        let node = self.own_node();
+        if let Some(services) = &mut self.services {
+            services.set_more_addresses(more_addresses(&node, &self.own));
+        }
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
             return self.denied;
         }
-        let node = self.own_node();
         let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
         let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
         match tables {
@@ -90,6 +93,11 @@ pub(super) fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: 
     let more = addresses.iter().filter(|address| !own.addresses.contains(address) && !is_pods(address));
     node.addresses.extend(more.copied());
     node
+}
+
+/// The addresses of a node that its object does not tell.
+pub(super) fn more_addresses(node: &Node, object: &Node) -> BTreeSet<IpAddr> {
+    node.addresses.iter().filter(|address| !object.addresses.contains(address)).copied().collect()
 }
 
 /// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_control::source::kubernetes::Access;
-use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
+use bulkhead_control::source::{KindName, Options, Semantics, ServiceKinds, Strictness};
 use serde_saphyr::Spanned;
 
 use super::super::file::{Kubernetes, State};
@@ -20,7 +20,12 @@ const STALE: Duration = Duration::from_secs(300);
 /// Twice as long as an idle server may be silent.
 const LEAST_STALE: Duration = Duration::from_secs(60);
 
-pub(super) fn state(written: &Spanned<State>, folder: &Path, faults: &mut Faults<'_>) -> StateConfig {
+pub(super) fn state(
+    written: &Spanned<State>,
+    has_services: bool,
+    folder: &Path,
+    faults: &mut Faults<'_>,
+) -> StateConfig {
     let state = &written.value;
     match (&state.paths, &state.kubernetes) {
         (Some(paths), None) => check_paths(paths, faults),
@@ -38,7 +43,10 @@ pub(super) fn state(written: &Spanned<State>, folder: &Path, faults: &mut Faults
     StateConfig {
         paths: paths.map(|path| folder.join(PathBuf::from(path))).collect(),
         kubernetes: state.kubernetes.as_ref().map(|written| kubernetes(&written.value, folder, faults)),
-        options: options(state, faults),
+        options: Options {
+            services: if has_services { ServiceKinds::Read } else { ServiceKinds::Skip },
+            ..options(state, faults)
+        },
         when_missing: state.when_missing.as_ref().map(|when| when.value).unwrap_or_default(),
         when_refused: state.when_refused.as_ref().map(|when| when.value).unwrap_or_default(),
     }

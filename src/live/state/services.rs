@@ -1,0 +1,83 @@
+//! The part of the state that is about Services. Policy does not depend on it: a Service that is wrong changes no table.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::PoisonError;
+
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{Node, Object};
+use bulkhead_control::source::kubernetes::Changes;
+
+use super::super::api::Api;
+use super::super::log;
+use super::own_node::more_addresses;
+use super::{LiveState, nameless, told};
+use crate::services::{Adapter, Update};
+
+impl LiveState {
+    /// What is to be published of Services; none where nothing has changed, before all is listed, and where they are off.
+    pub(in crate::live) fn take_services(&mut self) -> Option<Update> {
+        self.hear_services();
+        let update = self.services.as_mut()?.take();
+        if update.is_some() {
+            self.count_services();
+        }
+        update
+    }
+
+    /// Takes what the API server has changed of Services. The first batch comes when all are listed.
+    fn hear_services(&mut self) {
+        let Some(taken) = self.api.as_mut().and_then(Api::take_services) else { return };
+        match taken {
+            Ok(Changes { events, warnings, .. }) => {
+                let warnings = told(&warnings);
+                self.tell(&warnings, log::warn);
+                let more = more_addresses(&self.own_node(), &self.own);
+                let own = self.own.clone();
+                self.follow_services(events, &own, more);
+            }
+            Err(errors) => log::error(&format!("what the API server has changed of Services is not used\n{errors}")),
+        }
+    }
+
+    /// Divides events into those for policy and those for Services. Nodes are for both, but for this one: to policy it has the addresses
+    /// of its interfaces.
+    pub(super) fn divide(&self, events: Vec<Event>) -> (Vec<Event>, Vec<Event>) {
+        let is_of_services = |event: &Event| {
+            matches!(
+                event,
+                Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
+                    | Event::DeleteService(_)
+                    | Event::DeleteEndpointSlice(_)
+            )
+        };
+        let (mut services, policy): (Vec<Event>, Vec<Event>) = events.into_iter().partition(is_of_services);
+        let is_other_node = |event: &&Event| match event {
+            Event::Apply(Object::Node(node)) => node.name != self.node,
+            Event::DeleteNode(name) => *name != self.node,
+            _ => false,
+        };
+        services.extend(policy.iter().filter(is_other_node).cloned());
+        (policy, services)
+    }
+
+    /// Takes in what has changed of Services, with this node as its object is and the addresses that it has besides.
+    pub(super) fn follow_services(&mut self, mut events: Vec<Event>, own: &Node, more: BTreeSet<IpAddr>) {
+        let Some(adapter) = &mut self.services else { return };
+        let is_known = *own != nameless(&self.node);
+        events.push(if is_known {
+            Event::Apply(Object::Node(own.clone()))
+        } else {
+            Event::DeleteNode(self.node.clone())
+        });
+        adapter.apply(events);
+        adapter.set_more_addresses(more);
+        adapter.listed();
+    }
+
+    /// Tells others how much is known.
+    pub(super) fn count_services(&self) {
+        let counts = self.services.as_ref().map(Adapter::counts);
+        *self.counts.services.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+}

@@ -317,7 +317,7 @@ fn a_translated_packet_is_the_one_that_is_built_anew_and_translated_back_the_ori
         prop_assert_eq!(translated(&after.frame, wire_len, &from), Some(before.frame));
     });
     reached.assert_samples(40);
-    reached.assert(20, &["impossible"]);
+    reached.assert(5, &["impossible"]);
 }
 
 #[test]
@@ -351,8 +351,8 @@ fn the_common_cases_are_done_as_all_others_are() {
         let is_plain = has_ports && sample.options.is_empty() && sample.piece == Piece::Whole;
         prop_assert!(is_done || !is_plain || edit.is_some() || cut < 80);
     });
-    reached
-        .assert(20, &["Tcp 4", "Tcp 6", "Udp 4", "Udp 6", "UdpWithoutChecksum 4", "UdpWithoutChecksum 6", "First 4"]);
+    reached.assert(20, &["Tcp 4", "Tcp 6", "Udp 4", "Udp 6", "First 4"]);
+    reached.assert(4, &["UdpWithoutChecksum 4", "UdpWithoutChecksum 6"]);
 }
 
 /// By how much a checksum is wrong. All ones are the same as 0.
@@ -412,7 +412,7 @@ fn a_wrong_checksum_is_as_wrong_afterwards() {
 #[test]
 fn of_a_packet_that_is_cut_short_all_is_translated_or_nothing() {
     let reached = Reached::default();
-    proptest!(ProptestConfig::with_cases(300), |(sample in samples(), (from, to) in tuples())| {
+    proptest!(ProptestConfig::with_cases(400), |(sample in samples(), (from, to) in tuples())| {
         prop_assume!(!sample.is_impossible(&from, &to));
         let (before, after) = (sample.build(&from), sample.build(&to));
         reached.note_sample(&sample, from.src.is_ipv4());
@@ -431,7 +431,7 @@ fn of_a_packet_that_is_cut_short_all_is_translated_or_nothing() {
         prop_assert!(translated(&longer, len, &to).is_some());
         prop_assert_eq!(translated(&longer[..len - 1], len - 1, &to), None);
     });
-    reached.assert_samples(3);
+    reached.assert_samples(1);
 }
 
 #[test]

@@ -242,8 +242,14 @@ fn what_the_engine_reads_in_an_error_is_what_is_translated() {
             reached.note("no session");
             return Ok(());
         };
-        prop_assert!(there.is_some(), "{:?}", embedded);
-        let (after, found) = parsed(&there.unwrap()).unwrap();
+        let Some(there) = there else {
+            // The engine asks for no more of an extension header than its length when no ports follow. An edited length may
+            // have cut off the rest.
+            let is_cut = embedded.ports == packet::Ports::None && embedded.src.is_ipv6() && edit.is_some();
+            prop_assert!(is_cut, "{:?}", embedded);
+            return Ok(());
+        };
+        let (after, found) = parsed(&there).unwrap();
         prop_assert_eq!((after.flow.src, after.flow.dst, after.flow.icmp), (to.outer.0, to.outer.1, before.flow.icmp));
         let ports = match embedded.ports {
             packet::Ports::Pair(..) => packet::Ports::Pair(to.quoted.sport, to.quoted.dport),
@@ -275,6 +281,14 @@ fn what_is_no_error_stays_as_it_is() {
             let frame = other.build(&own.quoted).frame;
             assert_eq!(translated(&frame, frame.len(), &own), None);
         }
+        // What looks like an error in the middle of a datagram.
+        let (carrier, bytes) = (Sample { piece: Piece::Later, ..echo.clone() }, &frame[message..]);
+        let later = match own.outer {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => ethernet([2; 6], 0x0800, &carrier.build_v4(src, dst, bytes, 3)),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => ethernet([2; 6], 0x86dd, &carrier.build_v6(src, dst, bytes, Some(3))),
+            _ => panic!("two families"),
+        };
+        assert_eq!(translated(&later, later.len(), &own), None);
         // A redirect or an echo instead; a packet of the other family in it.
         let kinds = if is_v4 { [(0, 5), (0, 8)] } else { [(0, 137), (0, 128)] };
         for (at, value) in kinds.into_iter().chain([(QUOTED, if is_v4 { 0x60 } else { 0x45 })]) {

@@ -23,7 +23,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::cache::Event;
 use bulkhead_control::object::{ClusterService, Object, Transport};
 use bulkhead_control::pipeline::{Pipeline, UNBOUND};
 use bulkhead_control::service::{Answer, Client, Clients, Decision, Place, Resolver, Settings};
@@ -34,6 +33,7 @@ use crate::fabric::{self, End, Fabric, Hop};
 use crate::output;
 use crate::resolve::Told;
 use crate::run;
+use crate::services::Adapter;
 
 /// Services, and how each node resolves them.
 pub(crate) struct Services {
@@ -48,7 +48,9 @@ pub(crate) struct Services {
 
 /// Services as one node sees them.
 struct View {
-    resolver: Resolver,
+    adapter: Adapter,
+    /// The same as its vswitch is told.
+    services: Arc<bulkhead_dataplane::Services>,
     clients: Clients,
 }
 
@@ -93,6 +95,8 @@ pub(crate) enum Source {
     RewrittenAfterPolicy,
     /// It becomes this one, which the vswitch of the backend's node judges.
     Becomes(IpAddr),
+    /// It would have to be rewritten, and the node has no address for that: its vswitch drops the connection.
+    Missing,
 }
 
 /// A connection that vswitches judge.
@@ -172,6 +176,9 @@ impl Leg {
 impl Route {
     /// Whether policy lets the connection go to this backend, and its answers back.
     pub(crate) fn is_allowed(&self, fabric: &mut Fabric) -> anyhow::Result<bool> {
+        if self.source == Source::Missing {
+            return Ok(false);
+        }
         for leg in &self.legs {
             if !leg.is_allowed(&leg.hops(fabric)?) {
                 return Ok(false);
@@ -242,14 +249,14 @@ impl Services {
             _ => UNBOUND.into(),
         };
         let client = Client { address: to.address, place: Place::Outside };
-        let decision = decide(&self.view(&node).resolver, client, to)?;
+        let decision = decide(self.view(&node)?.adapter.resolver(), client, to)?;
         Ok(!matches!(decision.answer, Answer::NotOurs | Answer::OtherProxy))
     }
 
     /// What becomes of a connection that comes in at node `at`. None where its destination is no Service's and goes on unchanged.
     ///
     /// # Errors
-    /// When the address of a node is not known that a client's is rewritten to.
+    /// None but faults of the program.
     pub(crate) fn translate(
         &mut self,
         pipeline: &Pipeline,
@@ -281,7 +288,8 @@ impl Services {
         at: &Arc<str>,
     ) -> anyhow::Result<Option<Translation>> {
         let settings = self.settings.clone();
-        let View { resolver, clients } = self.view(at);
+        let View { adapter, services, clients } = self.view(at)?;
+        let resolver = adapter.resolver();
         let client = client(pipeline, clients, from, to.address, at);
         let decision = decide(resolver, client, to)?;
         match decision.answer {
@@ -302,7 +310,7 @@ impl Services {
             let end = End::at(pipeline, backend.ip());
             let port = PortProtocol { port: backend.port(), transport };
             let is_local = resolver.backend(choice.backend).local || end.node() == Some(at);
-            let (source, legs) = route(pipeline, from, &end, port, at, (choice.rewrites_source, is_local))?;
+            let (source, legs) = route(services, from, &end, port, at, (choice.rewrites_source, is_local));
             let legs = legs.into_iter().filter(Leg::is_judged).collect();
             routes.push(Route { backend, node: node.clone(), to: end, source, legs });
         }
@@ -316,16 +324,15 @@ impl Services {
         }))
     }
 
-    fn view(&mut self, node: &Arc<str>) -> &View {
-        let Self { objects, nodes, settings, views } = self;
-        views.entry(node.clone()).or_insert_with(|| {
-            let mut resolver = Resolver::new(node.clone(), settings.clone());
-            let is_own = |object: &&Object| matches!(object, Object::Node(other) if other.name == *node);
-            let known = nodes.iter().filter(is_own).chain(&*objects);
-            resolver.apply_batch(known.cloned().map(Event::Apply));
-            resolver.listed();
-            View { resolver, clients: Clients::new(node, settings, &*nodes) }
-        })
+    fn view(&mut self, node: &Arc<str>) -> anyhow::Result<&View> {
+        if !self.views.contains_key(node) {
+            let all = self.objects.iter().chain(&self.nodes);
+            let mut adapter = Adapter::of(node.clone(), self.settings.clone(), all);
+            let services = adapter.take().context("nothing is listed, a fault of the program")?.services;
+            let clients = Clients::new(node, &self.settings, &self.nodes);
+            self.views.insert(node.clone(), View { adapter, services, clients });
+        }
+        self.views.get(node).context("a view that was just made is there")
     }
 }
 
@@ -355,35 +362,28 @@ fn client(pipeline: &Pipeline, clients: &Clients, from: &End, to: IpAddr, node: 
 
 /// What tables see of a connection from `from` to the backend `to` that node `near` translates.
 fn route(
-    pipeline: &Pipeline,
+    services: &bulkhead_dataplane::Services,
     from: &End,
     to: &End,
     port: PortProtocol,
     near: &Arc<str>,
     (is_rewritten, is_local): (bool, bool),
-) -> anyhow::Result<(Source, Vec<Leg>)> {
+) -> (Source, Vec<Leg>) {
     let whole = || vec![Leg::whole(from, to, port)];
     let is_here = from.node() == Some(near);
     if is_here && from.address() == to.address() {
-        return Ok((Source::Hairpin, whole()));
+        return (Source::Hairpin, whole());
     }
     if !is_rewritten {
-        return Ok((Source::Kept, whole()));
+        return (Source::Kept, whole());
     }
     if is_local {
-        return Ok((Source::RewrittenAfterPolicy, whole()));
+        return (Source::RewrittenAfterPolicy, whole());
     }
-    let is_family = |address: &&IpAddr| address.is_ipv4() == to.address().is_ipv4();
-    let known = pipeline.cache().nodes().get(near);
-    let own = known.and_then(|node| node.addresses.iter().find(is_family)).with_context(|| {
-        format!(
-            "node {near} rewrites the address of {from} to its own, and the state does not tell that\n  \
-             help: add the output of `kubectl get nodes -o yaml` to --state"
-        )
-    })?;
-    let far = Leg::whole(&End::External(*own), to, port);
+    let Some(own) = services.source_for(to.address()) else { return (Source::Missing, Vec::new()) };
+    let far = Leg::whole(&End::External(own), to, port);
     let legs = if is_here { vec![Leg::departure(from, to, port), far] } else { vec![far] };
-    Ok((Source::Becomes(*own), legs))
+    (Source::Becomes(own), legs)
 }
 
 /// Why a Service refuses a connection, as programs are told.

@@ -134,19 +134,26 @@ fn the_far_node_judges_the_address_of_the_node_that_rewrote_an_outside_clients()
     let answer = explain(&cluster, 1, &["--node", "node-1"]);
     let backend = &answer["services"][0]["backends"][0];
     assert_eq!(backends(&answer), [("10.244.2.20:8080".to_owned(), "deny".to_owned())]);
-    let note = "outside client, remote backend: the far node judges the source address of this node (192.0.2.11 of node node-1), an \
+    let note = "outside client, remote backend: the far node judges the source address of this node (10.244.1.1 of node node-1), an \
                 ipBlock on clients needs externalTrafficPolicy: Local";
     assert_eq!((&backend["note"], &backend["source"]), (&note.into(), &"rewritten".into()));
-    assert_eq!(backend["walks"][0]["from_address"], "192.0.2.11");
+    assert_eq!(backend["walks"][0]["from_address"], "10.244.1.1");
     // Over the backend's own node the client's address stays.
     let local = explain(&cluster, 0, &["--node", "node-2"]);
     assert_eq!(local["services"][0]["backends"][0]["note"], Value::Null);
     // Whoever allows the node allows everybody behind it.
-    assert_eq!(explain(&with("192.0.2.11/32}", ""), 0, &["--node", "node-1"])["verdict"], "allow");
+    assert_eq!(explain(&with("10.244.1.1/32}", ""), 0, &["--node", "node-1"])["verdict"], "allow");
     // With the policy Local the other node refuses it.
     let policy = "  externalTrafficPolicy: Local\n  healthCheckNodePort: 30901\n";
     let answer = explain(&with("203.0.113.0/25}", policy), 1, &["--node", "node-1"]);
     assert_eq!(answer["services"][0]["refused"], "no_local_endpoint");
+    // Without an address to give, its vswitch drops it.
+    let text = fs::read_to_string(with("203.0.113.0/25}", ""))
+        .unwrap()
+        .replace("spec: {podCIDRs: [10.244.1.0/24]}", "spec: {}");
+    let answer = explain(&scratch("services-no-source.yaml", &text), 1, &["--node", "node-1"]);
+    let note = answer["services"][0]["backends"][0]["note"].as_str().unwrap();
+    assert!(note.contains("node node-1 has none to give"), "{answer:#}");
     let nowhere =
         bulkhead(&["explain", "--state", &cluster, "--from", "203.0.113.7", "--to", "service/shop/shopfront"]);
     let text = String::from_utf8(nowhere.stderr).unwrap();
@@ -165,7 +172,7 @@ fn with_masquerade_all_a_pod_of_another_node_sees_the_node_and_one_of_this_node_
         |at: usize| (&walks[at]["from_address"], &walks[at]["verdict"], walks[at]["steps"].as_array().unwrap().len());
     // The pod's own node judges its egress, the far one the node's address.
     assert_eq!(of(0), (&"10.244.1.2".into(), &"allow".into(), 1), "{answer:#}");
-    assert_eq!(of(1), (&"192.0.2.11".into(), &"deny".into(), 1), "{answer:#}");
+    assert_eq!(of(1), (&"10.244.1.1".into(), &"deny".into(), 1), "{answer:#}");
 }
 
 #[test]
@@ -187,7 +194,7 @@ fn the_node_port_of_another_node_is_judged_on_the_way_there_and_behind_it() {
     assert_eq!((&service["node"], &service["before"]["verdict"]), (&"node-1".into(), &"allow".into()), "{answer:#}");
     // web-1 sees the pod, which no rule of it allows; web-2 the node, which the policy for the pod does not name.
     assert_eq!(service["backends"][0]["walks"][0]["from_address"], "10.244.2.3");
-    assert_eq!(service["backends"][1]["walks"][0]["from_address"], "192.0.2.11");
+    assert_eq!(service["backends"][1]["walks"][0]["from_address"], "10.244.1.1");
     assert!(backends(&answer).iter().all(|(_, verdict)| verdict == "deny"), "{answer:#}");
     let answer = ask(&egress("{to: [{podSelector: {}}]}"), 1);
     assert_eq!(answer["services"][0]["before"]["verdict"], "deny", "{answer:#}");

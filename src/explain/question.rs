@@ -91,7 +91,7 @@ fn to_service(
         let family = (from.address().is_ipv4(), is_outside);
         let node = services.entry(pipeline, from, from.address(), args.node.as_deref())?;
         let node = node.ok_or_else(|| no_entry(pipeline, &format!("Service {}", target.name)))?;
-        for to in services.addresses(&target.name, port, &node, family) {
+        for to in services.addresses(&target.name, port, &node, family)? {
             if let Some(translation) = services.translate(pipeline, from, to, &node)? {
                 questions.push(Question::Translated(from.clone(), Box::new(translation)));
             }

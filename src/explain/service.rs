@@ -71,7 +71,7 @@ impl Translated {
             for leg in route.legs {
                 walks.push(asker.walk(leg)?);
             }
-            let is_allowed = comes && walks.iter().all(Walk::is_allowed);
+            let is_allowed = comes && route.source != Source::Missing && walks.iter().all(Walk::is_allowed);
             backends.push(Backend {
                 address: route.backend,
                 node: route.node,
@@ -173,8 +173,12 @@ fn note(from: &End, near: &str, route: &Route) -> Option<String> {
              clients needs externalTrafficPolicy: Local"
         )),
         Source::Becomes(address) => Some(format!(
-            "the client's address becomes that of node {near} ({address}): the far node judges that one, and no selector of the client's \
+            "the client's address becomes {address} of node {near}: the far node judges that one, and no selector of the client's \
              pod matches it"
+        )),
+        Source::Missing => Some(format!(
+            "the client's address has to be rewritten, and node {near} has none to give: it drops the connection. Its podCIDRs tell one, or \
+             source_addresses in --settings"
         )),
     };
     let unjudged =

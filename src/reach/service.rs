@@ -131,7 +131,7 @@ impl Asker<'_> {
         for node in self.entries(question, from)? {
             let addresses = match question {
                 Question::Port(name, port) => {
-                    self.services.addresses(name, port, &node, (is_ipv4, from.node().is_none()))
+                    self.services.addresses(name, port, &node, (is_ipv4, from.node().is_none()))?
                 }
                 Question::Address(to) if to.address.is_ipv4() == is_ipv4 => vec![*to],
                 Question::Address(_) => Vec::new(),

@@ -122,15 +122,15 @@ impl Services {
         port: &ServicePort,
         node: &Arc<str>,
         (is_ipv4, is_outside): (bool, bool),
-    ) -> Vec<Destination> {
-        let resolver = &self.view(node).resolver;
+    ) -> anyhow::Result<Vec<Destination>> {
+        let resolver = self.view(node)?.adapter.resolver();
         let is_meant = |other: &bulkhead_control::service::PortName| {
             other.service == *name
                 && other.port == port.name
                 && other.transport == port.transport
                 && other.ipv4 == is_ipv4
         };
-        let Some((_, known)) = resolver.ports().find(|(_, port)| is_meant(&port.name)) else { return Vec::new() };
+        let Some((_, known)) = resolver.ports().find(|(_, port)| is_meant(&port.name)) else { return Ok(Vec::new()) };
         let kinds: &[VipKind] = if is_outside {
             &[VipKind::LoadBalancer, VipKind::ExternalIp, VipKind::NodePort, VipKind::ClusterIp]
         } else {
@@ -140,7 +140,7 @@ impl Services {
             let vips = known.vips().iter().filter(|(_, other)| other == kind);
             vips.map(|(vip, _)| Destination { address: vip.address, port: Some((vip.transport, vip.port)) }).collect()
         };
-        kinds.iter().map(of_kind).find(|vips| !vips.is_empty()).unwrap_or_default()
+        Ok(kinds.iter().map(of_kind).find(|vips| !vips.is_empty()).unwrap_or_default())
     }
 
     /// Keeps what these Services are resolved by, which leaves out most of the work in a large cluster: their endpoints, and the Services

@@ -134,7 +134,8 @@ fn what_a_manifest_refers_to_is_there() {
 
 #[test]
 fn the_rights_are_those_to_list_and_watch_the_kinds_that_are_followed_and_no_others() {
-    let granted = of_kind(&sets()[0], "ClusterRole")[0]["rules"].as_array().unwrap().iter().flat_map(|rule| {
+    let objects = &sets()[0];
+    let granted = of_kind(objects, "ClusterRole")[0]["rules"].as_array().unwrap().iter().flat_map(|rule| {
         assert_eq!(texts(&rule["verbs"]), BTreeSet::from(["list", "watch"]), "{rule:#}");
         let (groups, resources) = (texts(&rule["apiGroups"]), texts(&rule["resources"]));
         let of_group = |group: &str| resources.iter().map(|resource| format!("{resource}.{group}")).collect::<Vec<_>>();

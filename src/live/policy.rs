@@ -16,6 +16,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
 
 use super::composer::{Composer, Policy};
 use super::daemon::Notice;
+use super::log;
 use super::own_addresses;
 use super::ports::{Attach, Event};
 use super::state::LiveState;
@@ -184,6 +185,9 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             }
         } else if let Some(services) = services {
             composer.set_services(services);
+            if state.policy().is_told {
+                log::info("the new Services are in force; policy is as it was");
+            }
         }
         known.tell(&state);
         if has_refreshed || has_services {

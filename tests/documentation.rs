@@ -58,6 +58,7 @@ fn the_reference_has_every_field_that_the_program_knows_and_no_others() {
         ("slow_path.", "slow_path: @"),
         ("state.", "state: @"),
         ("state.kubernetes.", "state: {kubernetes: @}"),
+        ("services.", "services: @"),
         ("workers.", "workers: @"),
         ("sessions.", "sessions: @"),
         ("sessions.timeouts.", "sessions: {timeouts: @}"),

@@ -97,6 +97,9 @@ fn a_check_says_how_many_services_there_are_or_what_will_not_work_without_them()
     let on = check("services: {service_cidrs: [10.96.0.0/16]}");
     assert!(on.iter().any(|finding| finding.contains("2 Services, 5 VIPs and 5 backends")), "{on:#?}");
     let off = check("services: off");
-    assert!(off.iter().any(|finding| finding.contains("Services are off") && finding.contains("cluster's DNS")), "{off:#?}");
+    assert!(
+        off.iter().any(|finding| finding.contains("Services are off") && finding.contains("cluster's DNS")),
+        "{off:#?}"
+    );
     assert!(!off.iter().any(|finding| finding.contains("VIPs")), "{off:#?}");
 }

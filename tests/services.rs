@@ -279,12 +279,14 @@ fn more_addresses(case: &Value, node: &str, settings: &Settings, objects: &[Obje
     if clients.may_be_nodes(to) { [to].into() } else { BTreeSet::new() }
 }
 
+/// An adapter that goes from cluster to cluster, and what it has told last.
+type Kept = (Adapter, Inventory, Option<std::sync::Arc<Services>>);
+
 #[test]
 fn every_packet_of_the_known_answers_is_right_from_scratch_and_after_other_clusters() {
     let Some(known) = Known::load() else { return };
     let mut actions: BTreeMap<String, usize> = BTreeMap::new();
-    let mut running: BTreeMap<(String, String), (Adapter, Inventory, Option<std::sync::Arc<Services>>)> =
-        BTreeMap::new();
+    let mut running: BTreeMap<(String, String), Kept> = BTreeMap::new();
     for case in known.packets() {
         let (node, settings, objects) = (case["node"].as_str().unwrap(), known.settings(case), known.objects(case));
         let more = more_addresses(case, node, &settings, &objects);

@@ -72,6 +72,8 @@ pub(super) struct LiveState {
     heard: Option<Instant>,
     /// What was told of the last state: of the next one what is new is.
     told: BTreeSet<String>,
+    /// The same of an API server's Services, which have batches of their own.
+    told_of_services: BTreeSet<String>,
     counts: Arc<StateCounts>,
 }
 
@@ -114,6 +116,7 @@ impl LiveState {
             denied: true,
             heard: None,
             told: BTreeSet::new(),
+            told_of_services: BTreeSet::new(),
             counts: Arc::default(),
         };
         state.count_services();

@@ -250,10 +250,10 @@ pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
     })
 }
 
-/// What to do about "unknown field `x`, expected one of `y`, `z`".
+/// What to do about "unknown field `x`, expected one of y, z".
 fn meant(problem: &str) -> String {
-    let mut names = problem.split('`').skip(1).step_by(2);
-    match names.next().and_then(|written| nearest_word(written, names)) {
+    let known = problem.split("expected one of ").nth(1).into_iter().flat_map(|names| names.split(", "));
+    match problem.split('`').nth(1).and_then(|written| nearest_word(written, known)) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None => "correct the name, or remove the field".to_owned(),
     }

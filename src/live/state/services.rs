@@ -30,11 +30,16 @@ impl LiveState {
         let Some(taken) = self.api.as_mut().and_then(Api::take_services) else { return };
         match taken {
             Ok(Changes { events, warnings, .. }) => {
+                // Apart from those of policy, of which each batch tells all.
                 let warnings = told(&warnings);
-                self.tell(&warnings, log::warn);
+                warnings.difference(&self.told_of_services).for_each(log::warn);
+                self.told_of_services = warnings;
                 let more = more_addresses(&self.own_node(), &self.own);
-                let own = self.own.clone();
-                self.follow_services(events, &own, more);
+                let Some(adapter) = &mut self.services else { return };
+                // This node is among them as its object is, also where policy's first batch is still to come.
+                adapter.apply(events);
+                adapter.set_more_addresses(more);
+                adapter.listed();
             }
             Err(errors) => log::error(&format!("what the API server has changed of Services is not used\n{errors}")),
         }

@@ -61,9 +61,8 @@ fn explained(
     services.explain(&snapshot, kind_of(client.place), &flow)
 }
 
-/// What the resolver decides, in the dataplane's words. Two things are the vswitch's own: what the host's port sends with an address
-/// that is not the node's comes from outside, and where the node itself reaches another node's backend, its source changes: the answer
-/// to its own address might come back past the vswitch.
+/// What the resolver decides, in the dataplane's words. One thing is the vswitch's own: what the host's port sends with an address
+/// that is not the node's comes from outside.
 fn decided(resolver: &Resolver, client: Client, to: IpAddr, port: Option<(Transport, u16)>) -> Explained {
     let is_hosts = client.place == Place::Host && resolver.node_addresses().any(|own| own == client.address);
     let place = if client.place == Place::Host && !is_hosts { Place::Outside } else { client.place };
@@ -71,7 +70,7 @@ fn decided(resolver: &Resolver, client: Client, to: IpAddr, port: Option<(Transp
         Answer::Backends(all) => {
             let told = |choice: &Choice| {
                 let backend = resolver.backend(choice.backend);
-                (backend.socket(), choice.rewrites_source || is_hosts && !backend.local)
+                (backend.socket(), choice.rewrites_source)
             };
             Explained::Backends(all.iter().map(told).collect())
         }

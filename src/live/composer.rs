@@ -542,6 +542,10 @@ mod tests {
             self.ended.lock().unwrap().push(port);
         }
 
+        fn endings(&self) -> u64 {
+            0
+        }
+
         fn open(&self, _: FlowLatch, _: Option<u64>) -> bool {
             false
         }

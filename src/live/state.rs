@@ -54,6 +54,8 @@ pub(super) struct LiveState {
     inventory: Inventory,
     /// What workers are told of Services; none where they are off.
     services: Option<Adapter>,
+    /// Services and nodes that were kept of the API server's state, until it tells them itself.
+    kept_services: Inventory,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
@@ -105,6 +107,7 @@ impl LiveState {
             pipeline,
             inventory: Inventory::default(),
             services: services.map(|settings| Adapter::new(node.clone(), settings)),
+            kept_services: Inventory::default(),
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
             peers: [].into(),

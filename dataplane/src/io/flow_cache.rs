@@ -91,11 +91,15 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// How many packets of flows that it has were left to the workers because the latch is closed.
     fn passed(&self, latch: FlowLatch) -> u64;
 
-    /// How often neighbours behind a port have moved, modulo 65,536.
+    /// How often the flows of a port were [ended](Self::moved), modulo 65,536, since the port's epoch is what it is.
     fn moves(&self, port: PortId) -> u16;
 
-    /// A neighbour behind the port has another MAC address: ends all flows from and to the port.
+    /// Ends all flows from and to the port: a neighbour behind it has another MAC address, or sessions of it have ended. Flows that are
+    /// added with the earlier number of [`moves`](Self::moves) are not used.
     fn moved(&self, port: PortId);
+
+    /// Moves on whenever [`moves`](Self::moves) of any port has changed. To be asked before the snapshot is read.
+    fn endings(&self) -> u64;
 
     /// Opens a latch; with a number only if [`passed`](Self::passed) still says so. Whether it is open now.
     fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool;

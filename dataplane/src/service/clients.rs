@@ -68,8 +68,9 @@ impl<'a> Client<'a> {
             // What leaves for the node's own address with one of its own is none that the node takes, and what leaves through the node's
             // own routes is answered past the vswitch. A virtual address may be another node's too.
             Place::Host => {
-                let leaves_to_host = self.snapshot.routes().lookup(address) == self.snapshot.host();
-                leaves_to_host || self.address == vip && !self.is_own(vip)
+                let way = self.snapshot.routes().lookup(address);
+                let leaves_to_host = way.is_some() && way == self.snapshot.host();
+                self.is_own(address) || leaves_to_host || self.address == vip && !self.is_own(vip)
             }
         }
     }

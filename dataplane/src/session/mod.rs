@@ -14,7 +14,7 @@
 //!
 //! A hit reads two lines that are not in the cache: its bucket's and its entry's. All that only a new or an ending session
 //! needs is in the links. Memory per session: 64 bytes for the entry, 48 for the links, 16 for the index at full capacity.
-//! A session to a Service's address takes 64 more: what is rewritten, and a second place in the index (`rewrite.rs`).
+//! A session to a Service's address takes 80 more: what is rewritten, and a second place in the index (`rewrite.rs`).
 //!
 //! ```text
 //!   TCP, SCTP:   New --both acknowledged--> Established --FIN--> HalfClosed --FIN of the other side--> Closed

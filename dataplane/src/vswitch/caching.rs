@@ -108,8 +108,9 @@ pub(super) struct Caching {
     recent: Vec<(u64, u64)>,
     /// Which packet of the burst is sampled first.
     turn: usize,
-    /// How often neighbours behind the uplink and the host had moved when the round began.
-    moves: [Option<(PortId, u16)>; 2],
+    /// How often each port's flows were ended, and flows in all, before the round's snapshot was read.
+    moves: Vec<u16>,
+    endings: Option<u64>,
 }
 
 /// What a burst was judged and is sent by.
@@ -124,13 +125,38 @@ impl Caching {
     pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, is_alone: bool) -> Self {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let (slots, recent, latched) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
-        Self { cache, lease, is_alone, latched, slots, allowances: Vec::new(), recent, turn: 0, moves: [None; 2] }
+        Self {
+            cache,
+            lease,
+            is_alone,
+            latched,
+            slots,
+            allowances: Vec::new(),
+            recent,
+            turn: 0,
+            moves: Vec::new(),
+            endings: None,
+        }
+    }
+
+    /// To be called before a round's snapshot is read: what ends flows comes behind the snapshot for whose sake they end.
+    #[inline]
+    pub(super) fn read_moves(&mut self) {
+        let endings = Some(self.cache.endings());
+        if self.endings != endings {
+            self.endings = endings;
+            let cache = &self.cache;
+            self.moves.clear();
+            self.moves.extend((0..).map(PortId).zip(&self.slots).map(|(port, slot)| match slot {
+                Some(_) => cache.moves(port),
+                None => 0,
+            }));
+        }
     }
 
     /// To be called before a round samples at neighbours and receives, with its time.
     #[inline]
-    pub(super) fn begin(&mut self, snapshot: &Snapshot, now: u64) {
-        self.moves = [snapshot.uplink(), snapshot.host()].map(|port| port.map(|port| (port, self.cache.moves(port))));
+    pub(super) fn begin(&mut self, now: u64) {
         for latched in &mut self.latched {
             let passed = self.cache.passed(latched.latch);
             if latched.quiet_since.is_none() || passed != latched.passed {
@@ -174,6 +200,7 @@ impl Caching {
 
     /// A port has this place in the cache, or none.
     pub(super) fn know(&mut self, port: PortId, slot: Option<FlowSlot>) {
+        self.endings = None;
         let at = port.index();
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
@@ -227,9 +254,8 @@ impl Caching {
         (is_whole && self.cache.reaches(to)).then_some((from, to, out))
     }
 
-    /// A pod has one MAC address as long as its port is open.
     fn moves_of(&self, port: PortId) -> u16 {
-        self.moves.iter().flatten().find(|(known, _)| *known == port).map_or(0, |&(_, moves)| moves)
+        self.moves.get(port.index()).copied().unwrap_or_default()
     }
 
     fn flow(

@@ -126,11 +126,19 @@ impl Stage {
         }
     }
 
+    /// To be called before the round's snapshot is read.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        if let Some(caching) = &mut self.caching {
+            caching.read_moves();
+        }
+    }
+
     /// Does what there is to do, by one snapshot. False when that was nothing.
     pub(super) fn round(&mut self, snapshot: &Snapshot, now: u64) -> bool {
         self.now = now;
         if let Some(caching) = &mut self.caching {
-            caching.begin(snapshot, now);
+            caching.begin(now);
         }
         self.forwarder.begin(snapshot, now);
         self.is_drained = true;

@@ -86,6 +86,7 @@ impl WorkerLoop {
     /// One round at this time, with one look at the snapshot. False when there was nothing to do.
     #[inline]
     pub(super) fn round(&mut self, now: u64) -> bool {
+        self.stage.begin();
         self.stage.round(self.reader.load(), now)
     }
 

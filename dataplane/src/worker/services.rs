@@ -24,6 +24,7 @@ const FIRST_SOURCE_PORT: u16 = 1024;
 const REVIEWED: Slot = 512;
 
 /// What a new connection is.
+#[expect(clippy::large_enum_variant, reason = "it is looked at where it comes from, and a packet must not allocate")]
 pub(super) enum Opening {
     /// None to a Service's address.
     Direct,

@@ -12,7 +12,7 @@ use crossbeam_channel::Receiver;
 
 use super::super::api::Api;
 use super::super::log;
-use super::{DENYING, LiveState, nameless, told};
+use super::{DENYING, LiveState, nameless, services, told};
 
 impl LiveState {
     /// Takes the first state of the API server, or what was kept of an earlier one, or none.
@@ -25,9 +25,11 @@ impl LiveState {
         }
         if let Some(kept) = self.api.as_ref().and_then(Api::last_good) {
             let (count, age) = (kept.objects.len(), kept.age.as_secs());
-            let whole = Changes { events: self.inventory.replace(kept.objects), ..Changes::default() };
+            let (services, objects) = services::kept(kept.objects);
+            let whole = Changes { events: self.inventory.replace(objects), ..Changes::default() };
             match self.take_changes(whole) {
                 Ok(_) => {
+                    self.follow_kept_services(services);
                     log::warn(&format!(
                         "the API server is not reached; the last good state is in force, {count} objects of {age} s ago"
                     ));

@@ -14,6 +14,14 @@ use super::own_node::more_addresses;
 use super::{LiveState, nameless, told};
 use crate::services::{Adapter, Update};
 
+/// Divides what was kept of an API server's state: what Services depend on, nodes included, and what policy does.
+pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
+    let is_of_services = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (mut services, policy): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(is_of_services);
+    services.extend(policy.iter().filter(|object| matches!(object, Object::Node(_))).cloned());
+    (services, policy)
+}
+
 impl LiveState {
     /// What is to be published of Services; none where nothing has changed, before all is listed, and where they are off.
     pub(in crate::live) fn take_services(&mut self) -> Option<Update> {
@@ -29,20 +37,41 @@ impl LiveState {
     fn hear_services(&mut self) {
         let Some(taken) = self.api.as_mut().and_then(Api::take_services) else { return };
         match taken {
-            Ok(Changes { events, warnings, .. }) => {
+            Ok(Changes { is_whole, mut events, warnings, .. }) => {
+                if is_whole && !self.kept_services.is_empty() {
+                    // What was kept of an earlier state goes, as far as it is not so any more.
+                    let objects = events.into_iter().filter_map(|event| match event {
+                        Event::Apply(object) => Some(object),
+                        _ => None,
+                    });
+                    events = std::mem::take(&mut self.kept_services).replace(objects);
+                }
                 // Apart from those of policy, of which each batch tells all.
                 let warnings = told(&warnings);
                 warnings.difference(&self.told_of_services).for_each(log::warn);
                 self.told_of_services = warnings;
-                let more = more_addresses(&self.own_node(), &self.own);
-                let Some(adapter) = &mut self.services else { return };
-                // This node is among them as its object is, also where policy's first batch is still to come.
-                adapter.apply(events);
-                adapter.set_more_addresses(more);
-                adapter.listed();
+                self.adapt(events);
             }
             Err(errors) => log::error(&format!("what the API server has changed of Services is not used\n{errors}")),
         }
+    }
+
+    /// Takes in Services and nodes of an earlier state of the API server, if there are Services among them.
+    pub(super) fn follow_kept_services(&mut self, objects: Vec<Object>) {
+        if objects.iter().any(|object| matches!(object, Object::Service(_))) {
+            let events = self.kept_services.replace(objects);
+            self.adapt(events);
+        }
+    }
+
+    /// Has the adapter know of what a server tells, or has told. This node is among it as its object is, also where policy's first batch is
+    /// still to come.
+    fn adapt(&mut self, events: Vec<Event>) {
+        let more = more_addresses(&self.own_node(), &self.own);
+        let Some(adapter) = &mut self.services else { return };
+        adapter.apply(events);
+        adapter.set_more_addresses(more);
+        adapter.listed();
     }
 
     /// Divides events into those for policy and those for Services. Nodes are for both, but for this one: to policy it has the addresses

@@ -62,6 +62,9 @@ struct Faults {
     consequence: &'static str,
 }
 
+/// What of an object was told before, and its faults.
+type Before = (Option<Box<Object>>, Option<Box<Faults>>);
+
 /// How far a kind is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Known {
@@ -96,7 +99,7 @@ pub(super) struct Listing {
     kind: Kind,
     names: BTreeSet<Key>,
     /// What is not as the store has it.
-    different: BTreeMap<Key, (Option<Box<Object>>, Option<Box<Faults>>)>,
+    different: BTreeMap<Key, Before>,
 }
 
 impl Listing {

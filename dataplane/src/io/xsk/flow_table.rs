@@ -54,6 +54,8 @@ pub(super) struct FlowTable {
     cores: usize,
     added: AtomicU64,
     failed: AtomicU64,
+    /// How often a port's cell was written.
+    endings: AtomicU64,
 }
 
 /// Which slots are in use. One that was given back is given out again after all others, so that nothing that is still
@@ -124,6 +126,7 @@ impl FlowTable {
             slots: Mutex::new(Slots::new(slots as usize)),
             cores: possible_cores()?,
             added: AtomicU64::new(0),
+            endings: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
         if is_new {
@@ -158,6 +161,7 @@ impl FlowTable {
                 cell.store(epoch << MOVES, Ordering::SeqCst);
             }
         }
+        self.endings.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Ends all flows from and to a port until the next [`enter`](Self::enter) with another epoch.
@@ -165,16 +169,23 @@ impl FlowTable {
         self.epoch_cell(port).store(CLOSED, Ordering::SeqCst);
     }
 
-    /// How often neighbours behind a port have moved, to be asked before a round looks at neighbours.
+    /// How often flows of a port were ended in its epoch, to be asked before a round reads its snapshot and looks at neighbours.
     pub(super) fn moves(&self, port: PortId) -> u16 {
         (self.epoch_cell(port).load(Ordering::SeqCst) & ((1 << MOVES) - 1)) as u16
     }
 
-    /// A neighbour behind the port has another MAC address now: ends its flows.
+    /// Ends the flows of a port.
     pub(super) fn moved(&self, port: PortId) {
         let next = |epoch: u64| (epoch != CLOSED).then(|| epoch + 1);
         // A count that overflows makes it the epoch of a later snapshot, of which there are no flows yet.
         let _ = self.epoch_cell(port).fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        // Behind it: whoever sees this number sees the cell.
+        self.endings.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often what [`moves`](Self::moves) says may have changed.
+    pub(super) fn endings(&self) -> u64 {
+        self.endings.load(Ordering::SeqCst)
     }
 
     pub(super) fn add(&self, flow: &CachedFlow) {

@@ -37,6 +37,10 @@ impl<T: HasFlows> FlowCache for T {
         self.table().moved(port);
     }
 
+    fn endings(&self) -> u64 {
+        self.table().endings()
+    }
+
     fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool {
         self.table().open(latch, passed)
     }

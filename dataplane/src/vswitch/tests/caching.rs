@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::io::{CachedFlow, FlowLatch};
@@ -17,6 +18,8 @@ pub(super) struct Recorded {
     latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
     /// Ports that it does not reach.
     far: Vec<FlowSlot>,
+    moves: Mutex<HashMap<PortId, u16>>,
+    endings: AtomicU64,
 }
 
 impl FlowCache for Recorded {
@@ -33,11 +36,18 @@ impl FlowCache for Recorded {
         self.latches.lock().unwrap()[&latch].0
     }
 
-    fn moves(&self, _: PortId) -> u16 {
-        0
+    fn moves(&self, port: PortId) -> u16 {
+        self.moves.lock().unwrap().get(&port).copied().unwrap_or_default()
     }
 
-    fn moved(&self, _: PortId) {}
+    fn moved(&self, port: PortId) {
+        *self.moves.lock().unwrap().entry(port).or_default() += 1;
+        self.endings.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn endings(&self) -> u64 {
+        self.endings.load(Ordering::SeqCst)
+    }
 
     fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool {
         let mut latches = self.latches.lock().unwrap();
@@ -69,6 +79,27 @@ impl Recorded {
     pub(super) fn flows(&self) -> Vec<CachedFlow> {
         self.flows.lock().unwrap().clone()
     }
+}
+
+#[test]
+fn flows_of_a_pod_are_added_again_after_they_were_ended() {
+    let cache = Arc::new(Recorded::default());
+    let mut node = start(&cache, None);
+    let exchange = |node: &mut Node| {
+        for _ in 0..2 {
+            node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
+            node.receive(B);
+        }
+    };
+    exchange(&mut node);
+    cache.moved(B);
+    // Not added again at once: see PAUSE.
+    std::thread::sleep(Duration::from_millis(20));
+    exchange(&mut node);
+    let flows = cache.flows();
+    assert_eq!(flows.first().map(|flow| flow.moves), Some([0, 0]));
+    assert_eq!(flows.last().map(|flow| flow.moves), Some([0, 1]), "what is added now is good");
+    node.stop();
 }
 
 #[test]

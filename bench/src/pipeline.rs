@@ -149,8 +149,8 @@ impl Setup {
         let flows = args.flows.div_ceil(parts);
         let order = if args.new_sessions { Order::Fresh } else { Order::Random };
         // A twentieth more than the flows, so that the table is nearly full and nothing is refused. Sessions to a Service's address take
-        // two places of its index.
-        let spare = if args.translated { 3 } else { 20 };
+        // two places of its index, and half of it is to be free.
+        let spare = if args.translated { 1 } else { 20 };
         let capacity = flows as usize + flows as usize / spare + BURST;
         let sessions = SessionConfig {
             // All packets come in on the uplink and go to one pod, which may have all of it.
@@ -175,7 +175,10 @@ pub(crate) fn run(args: &Pipeline) -> anyhow::Result<ExitCode> {
         "--spread {} is about workers of the vswitch that have sessions: without --engine and --new-sessions",
         args.spread.name()
     );
-    ensure!(!(args.translated && args.engine), "--translated is about the vswitch: without --engine");
+    ensure!(
+        !args.translated || (!args.engine && args.workers == 1),
+        "--translated is about one worker of the vswitch: without --engine, and with --workers 1"
+    );
     let (setup, node) = (Setup::new(args), &Node::new(args.rules, args.translated)?);
     let duration = Duration::from_millis(args.duration.into());
     let measured = if args.engine {

@@ -40,7 +40,7 @@ fn every_packet_starts_a_session_when_that_is_asked_for() {
 
 #[test]
 fn packets_may_be_for_a_services_address() {
-    for more in [&["--translated"][..], &["--translated", "--new-sessions"], &["--translated", "--workers", "2"]] {
+    for more in [&["--translated"][..], &["--translated", "--new-sessions"]] {
         let answer = measured(more);
         assert_eq!((&answer["translated"], &answer["dropped"]), (&Value::from(true), &Value::from(0)), "{answer:#}");
         assert!(answer["packets"].as_u64() > Some(0), "{answer:#}");
@@ -78,6 +78,15 @@ fn what_cannot_be_measured_together_is_refused() {
         let output = bench(&["pipeline", "--spread", "any", more]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(2) && text.contains("--spread any"), "{text}");
+    }
+}
+
+#[test]
+fn a_services_address_is_one_workers() {
+    for more in [&["--engine"][..], &["--workers", "2"]] {
+        let output = bench(&[&["pipeline", "--translated"], more].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.contains("--translated"), "{text}");
     }
 }
 

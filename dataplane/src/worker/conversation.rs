@@ -88,6 +88,10 @@ impl Worker {
                 None if !starts_anew && self.follow(burst, at, &claim)? => return Ok(()),
                 None => {}
             }
+            if matched == Match::Alias(Direction::Forward) {
+                // The client comes in elsewhere now. A second session with its alias would never be found.
+                self.sessions.replace(slot);
+            }
         }
         self.start_any(burst, at, ip, new)
     }

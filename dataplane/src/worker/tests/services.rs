@@ -342,6 +342,18 @@ fn a_direct_connection_with_the_addresses_of_a_translated_one_waits_for_its_end(
 }
 
 #[test]
+fn a_client_that_comes_in_elsewhere_has_one_session_all_the_same() {
+    let mut bed = bed(&[backend("10.0.0.1", 80)]);
+    let packet = Probe { sport: 5000, ..probe(ProbeKind::Udp, "8.8.8.8", VIP, 8080) }.request().unwrap();
+    for port in [UPLINK, HOST, UPLINK, HOST] {
+        let outcomes = [bed.send(port, &packet), bed.send(port, &packet)];
+        assert!(outcomes.iter().all(|outcome| outcome.verdict == Verdict::Forward(A)));
+        assert_eq!(outcomes[0].translation, outcomes[1].translation);
+    }
+    assert_eq!(bed.worker.sessions_in_use(), 1);
+}
+
+#[test]
 fn nobody_answers_in_the_name_of_a_virtual_address() {
     let mut bed = established();
     let forged = tcp(VIP, "10.0.0.1", 8080, 40_000, RST);

@@ -61,5 +61,5 @@ pub use memory::SessionMemoryError;
 pub(crate) use rewrite::{Rewrite, Rewritten};
 pub(crate) use store::TableFile;
 pub use store::{Adoption, RefusedFile, SessionStore, SessionStoreError};
-pub(crate) use table::{Belief, Evidence, Match, PlainHit, SessionTable};
+pub(crate) use table::{Belief, Evidence, Hit, Match, PlainHit, SessionTable};
 pub use table::{EndedSessions, SessionInfo, SessionPage, SessionSelector};

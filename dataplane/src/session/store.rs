@@ -21,6 +21,8 @@
 //! The memory of a tmpfs can run out. A page that cannot be had would be a signal in the middle of a packet, so the file grows in steps
 //! that are written before they are used; a table whose file cannot grow is full.
 
+mod growth;
+
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -28,12 +30,15 @@ use std::path::{Path, PathBuf};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::entry::{Entry, Slot};
+use super::entry::Entry;
 use super::links::Links;
 use super::memory::Column;
 use super::{Key, Rewrite, SessionMemoryError};
 use crate::DropReason;
 use crate::wire::checksum::crc32c;
+
+pub(super) use growth::Growth;
+pub(crate) use growth::TableFile;
 
 /// Changes with the meaning of any byte behind it.
 const VERSION: u32 = 2;
@@ -259,7 +264,7 @@ impl SessionStore {
         let entries = Column::in_file(&file, START, slots, slots)?;
         let links = Column::in_file(&file, header.links_start(), slots, slots)?;
         let rewrites = Column::in_file(&file, header.rewrites_start(), slots, slots)?;
-        Ok(TableFile { entries, links, rewrites, growth: Growth { file, header, ready: 0, rewrites: Vec::new() } })
+        Ok(TableFile { entries, links, rewrites, growth: Growth::new(file, header) })
     }
 
     /// All sessions are in the new files: they take the place of the old ones.
@@ -355,69 +360,6 @@ impl SessionStore {
             }
         }
         Ok((found, left_out))
-    }
-}
-
-/// A worker's file, mapped.
-#[derive(Debug)]
-pub(crate) struct TableFile {
-    pub(super) entries: Column<Entry>,
-    pub(super) links: Column<Links>,
-    pub(super) rewrites: Column<Rewrite>,
-    pub(super) growth: Growth,
-}
-
-/// How far a file has memory.
-#[derive(Debug)]
-pub(super) struct Growth {
-    file: File,
-    header: Header,
-    /// Entries that can be written.
-    ready: usize,
-    /// By step: whether its rewrites can be written. Those of most nodes' steps never are.
-    rewrites: Vec<bool>,
-}
-
-impl Growth {
-    /// Makes sure that an entry can be written. False when there is no memory for it.
-    pub(super) fn reach(&mut self, slot: Slot) -> bool {
-        (slot as usize) < self.ready || self.grow()
-    }
-
-    /// The same for an entry's rewrite.
-    pub(super) fn reach_rewrite(&mut self, slot: Slot) -> bool {
-        let step = slot as usize / STEP;
-        self.rewrites.get(step).copied().unwrap_or(false) || self.grow_rewrites(step)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn grow_rewrites(&mut self, step: usize) -> bool {
-        let slots = usize::try_from(self.header.slots).unwrap_or(usize::MAX);
-        let count = STEP.min(slots.saturating_sub(step * STEP));
-        let zeros = vec![0; count * size_of::<Rewrite>()];
-        let at = self.header.rewrites_start() + (step * STEP * size_of::<Rewrite>()) as u64;
-        let is_done = self.file.write_all_at(&zeros, at).is_ok();
-        if self.rewrites.len() <= step {
-            self.rewrites.resize(step + 1, false);
-        }
-        self.rewrites[step] = is_done;
-        is_done
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn grow(&mut self) -> bool {
-        let slots = usize::try_from(self.header.slots).unwrap_or(usize::MAX);
-        let count = STEP.min(slots - self.ready);
-        let zeros = vec![0; count * size_of::<Entry>()];
-        let at = |start: u64, size: usize| start + (self.ready * size) as u64;
-        let entries = self.file.write_all_at(&zeros, at(START, size_of::<Entry>()));
-        let of_links = &zeros[..count * size_of::<Links>()];
-        let links = self.file.write_all_at(of_links, at(self.header.links_start(), size_of::<Links>()));
-        let is_done = count > 0 && entries.is_ok() && links.is_ok();
-        self.ready += if is_done { count } else { 0 };
-        is_done
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod changes;
+mod hit;
 mod listing;
 mod room;
 mod tracking;
@@ -23,10 +24,10 @@ use super::lists::Lists;
 use super::memory::{Column, SessionMemoryError};
 use super::store::{Growth, TableFile};
 use super::{Key, Rewrite, SessionConfig, TcpWindow};
-use crate::packet::TcpFlags;
 use crate::service::Steering;
 use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
 
+pub(crate) use hit::{Hit, PlainHit};
 pub use listing::{EndedSessions, SessionInfo, SessionPage, SessionSelector};
 pub(crate) use tracking::{Belief, Evidence};
 pub(crate) use translated::Match;
@@ -252,38 +253,6 @@ impl SessionTable {
         self.links.records()[slot as usize].decision(self.entry(slot))
     }
 
-    /// The common case of a hit in one step: the packet's session is in the guessed slot, of this epoch, alive, and open;
-    /// the packet comes in on the right port, its addresses were checked before, and its flags tell nothing new.
-    /// Then the packet is counted as one of the session. Anything else is left to the long way.
-    #[inline]
-    pub(crate) fn hit(&mut self, guess: Slot, packet: &PlainHit<'_>, now: Moment) -> Option<Hit> {
-        let entry = self.entries.records_mut().get_mut(guess as usize)?;
-        let class = entry.class_index();
-        let leaves = entry.plain_exit(packet.epoch, packet.in_port, packet.from_low)?;
-        let good = entry.key == *packet.key
-            && now.time < entry.seen_at.saturating_add(self.timeouts[class])
-            && !packet.flags.is_control();
-        if !good {
-            return None;
-        }
-        let past = entry.seen_at ^ now.time;
-        let hit = Hit { leaves, origin: entry.origin, is_due: past >> self.looks[class] != 0 };
-        entry.seen_at = now.time;
-        if hit.is_due {
-            self.requeue_if(past, guess, now);
-        }
-        Some(hit)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn requeue_if(&mut self, past: u64, slot: Slot, now: Moment) {
-        let entry = *self.entry(slot);
-        if past >> self.periods[entry.class_index()] != 0 {
-            self.move_to(slot, entry.class(), entry.class(), now);
-        }
-    }
-
     /// Puts an entry at the end of the lists of its new class.
     fn move_to(&mut self, slot: Slot, old: Class, new: Class, now: Moment) {
         let ports = self.entry(slot).ports(Direction::Forward);
@@ -410,26 +379,6 @@ impl SessionTable {
         compiler_fence(Ordering::Release);
         *self.entry_mut(slot) = Entry::FREE;
     }
-}
-
-/// A packet that is probably one of a session's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainHit<'a> {
-    pub(crate) key: &'a Key,
-    pub(crate) from_low: bool,
-    pub(crate) flags: TcpFlags,
-    pub(crate) in_port: PortId,
-    pub(crate) epoch: u32,
-}
-
-/// What a session says about one of its packets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hit {
-    pub(crate) leaves: PortId,
-    /// As in [`Entry::origin`].
-    pub(crate) origin: u32,
-    /// Whether the session's sequence numbers are to be looked at, if it has any.
-    pub(crate) is_due: bool,
 }
 
 /// The class that a session begins with.

@@ -4,7 +4,7 @@ use std::num::{NonZeroU8, NonZeroU32};
 
 use crate::outcome::{Translated, TranslatedError};
 use crate::packet::{self, Inner, Ip, Parsed, Payload, Plain, TcpFlags, Transport};
-use crate::session::{Key, NONE, Rewritten, Slot};
+use crate::session::{Key, NONE, PlainHit, Rewritten, Slot};
 use crate::{
     BodyKind, Decision, DropReason, Flow, Judged, LinkType, Packet, PortConfig, PortId, PortKind, Snapshot, Verdict,
 };
@@ -34,6 +34,12 @@ impl Meta {
     #[inline]
     pub(super) fn general(&self) -> Option<usize> {
         (self.general != Self::PLAIN).then_some(usize::from(self.general))
+    }
+
+    /// A plain packet as the session table is asked about it.
+    #[inline]
+    pub(super) const fn plain(&self, epoch: u32) -> PlainHit<'_> {
+        PlainHit { key: &self.key, from_low: self.from_low, flags: self.flags, in_port: self.in_port, epoch }
     }
 
     /// Who talks to whom in a plain packet.

@@ -1,4 +1,4 @@
-//! Sessions and what comes of them: hit, renewal, start, refusal, and ICMP errors about a session's packets.
+//! Sessions and what comes of them: hit, renewal, start and refusal.
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ use super::pending::{IfAllowed, Renewal};
 use super::services::Opening;
 use super::{Worker, admission};
 use crate::outcome::TranslatedError;
-use crate::packet::{Embedded, Ip, Ports, TcpFlags, Transport};
+use crate::packet::{Ip, TcpFlags, Transport};
 use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
 
@@ -20,18 +20,18 @@ const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None }
 /// A packet that belongs to a session if its ports fit.
 pub(super) struct Claim {
     pub(super) slot: Slot,
-    key: Key,
-    hash: u64,
+    pub(super) key: Key,
+    pub(super) hash: u64,
     /// The hash of the packet's own key, or of the quoted packet's.
-    wire_hash: u64,
+    pub(super) wire_hash: u64,
     /// Which way the packet goes.
     pub(super) direction: Direction,
     /// Who talks to whom in the session's forward direction.
-    forward: Flow,
-    hop_limit: u8,
+    pub(super) forward: Flow,
+    pub(super) hop_limit: u8,
     pub(super) flags: Option<TcpFlags>,
     /// For an ICMP error about the session: what is written into it.
-    error: Option<Option<TranslatedError>>,
+    pub(super) error: Option<Option<TranslatedError>>,
 }
 
 impl Worker {
@@ -171,56 +171,9 @@ impl Worker {
         Ok(is_stale && self.renew(burst, at, claim)?)
     }
 
-    /// An ICMP error passes when the packet in it belongs to a session, and the error goes back to that packet's
-    /// sender (RFC 792, RFC 4443 §2.4). Its own source may be any router on the way.
-    pub(super) fn judge_error(
-        &mut self,
-        burst: &mut Burst<'_>,
-        at: usize,
-        ip: &Ip,
-        embedded: Option<&Embedded>,
-    ) -> Result<(), DropReason> {
-        self.settle_pending(burst);
-        let embedded = embedded.filter(|e| e.src == ip.flow.dst).ok_or(DropReason::IcmpErrorWithoutSession)?;
-        let (key, from_low) = Key::of(embedded.src, embedded.dst, embedded.protocol, embedded.ports);
-        let wire_hash = self.sessions.hash(&key);
-        let Some(slot) = self.find_current(burst, wire_hash, &key) else {
-            let worker = self.sessions.elsewhere(&key).ok_or(DropReason::IcmpErrorWithoutSession)?;
-            burst.hand_over(at, worker);
-            return Ok(());
-        };
-        let (sport, dport) = match embedded.ports {
-            Ports::Pair(sport, dport) => (sport, dport),
-            _ => (0, 0),
-        };
-        let of_embedded =
-            Flow { src: embedded.src, dst: embedded.dst, protocol: embedded.protocol, sport, dport, icmp: None };
-        if self.sessions.entry(slot).refused().is_some() {
-            return Err(DropReason::IcmpErrorWithoutSession);
-        }
-        // The error goes the other way than the packet that it is about.
-        let matched = self.sessions.matched(slot, &key, from_low);
-        let (Match::Key(of) | Match::Alias(of)) = matched;
-        let (direction, forward) = match of {
-            Direction::Forward => (Direction::Reply, of_embedded),
-            Direction::Reply => (Direction::Forward, turned(&of_embedded)),
-        };
-        let hop_limit = ip.hop_limit;
-        let mut claim =
-            Claim { slot, key, hash: wire_hash, wire_hash, direction, forward, hop_limit, flags: None, error: None };
-        if let Some([(src, sport), (dst, dport)]) = self.sessions.true_ends(slot) {
-            claim.key = *self.sessions.entry(slot).key();
-            claim.hash = self.sessions.hash(&claim.key);
-            claim.forward = Flow { src, dst, sport, dport, ..claim.forward };
-        }
-        claim.error = Some(self.sessions.translated_error(slot, matched, &ip.flow));
-        let follows = self.follow(burst, at, &claim)?;
-        if follows { Ok(()) } else { Err(DropReason::IcmpErrorWithoutSession) }
-    }
-
     /// Forwards a packet in its session, or lets it wait for the new generation's word on the session. False when
     /// the session's ports do not fit: then it is not a packet of the session.
-    fn follow(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
+    pub(super) fn follow(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let entry = self.sessions.entry(claim.slot);
         if entry.epoch != burst.epoch {
             return self.renew(burst, at, claim);
@@ -405,7 +358,7 @@ pub(super) fn policy_key(flow: &Flow) -> PolicyKey {
 }
 
 /// The same conversation seen from the other side.
-fn turned(flow: &Flow) -> Flow {
+pub(super) fn turned(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 

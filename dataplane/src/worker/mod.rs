@@ -39,9 +39,11 @@ mod caching;
 mod column;
 mod conversation;
 mod denial;
+mod errors;
 mod evidence;
 mod exit;
 mod fragments;
+mod hits;
 mod neighbours;
 mod pending;
 mod services;
@@ -53,17 +55,17 @@ use crate::fragment::FragmentTable;
 use crate::outcome::Translated;
 use crate::packet::{Body, Ip, Transport};
 use crate::service::ClientAffinity;
-use crate::session::{EndedSessions, Moment, NONE, PlainHit, SessionPage, SessionSelector, SessionTable, Slot};
+use crate::session::{EndedSessions, Moment, SessionPage, SessionSelector, SessionTable, Slot};
 use crate::{
     BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services,
-    SessionConfig, SessionState, Snapshot, Verdict,
+    SessionConfig, Snapshot,
 };
 
 pub use affinity::Affinity;
 pub(crate) use denial::denied_by;
 
 use admission::Arrival;
-use column::{Burst, Columns, Frames, Meta, PortFacts};
+use column::{Burst, Columns, Frames, PortFacts};
 use pending::Pending;
 
 /// The most packets that are judged together: what VPP takes as one vector. More gains nothing, as the columns would
@@ -297,86 +299,6 @@ impl Worker {
         }
         self.settle_pending(&mut burst);
         self.count(&burst);
-    }
-
-    /// Guesses every plain packet's session and reads its entry. Nothing depends on it: it is there so that the cache
-    /// misses of a burst overlap. All buckets are read in one short loop of independent loads and all entries in another,
-    /// which is as good as prefetching; judging packet by packet, the CPU would see two misses at a time.
-    fn read_ahead(&self, metas: &mut [Meta]) {
-        let prefetch = self.sessions.prefetch();
-        let touched = metas.iter().fold(0, |all, meta| all ^ prefetch.touch(meta.hash));
-        std::hint::black_box(touched);
-        for meta in metas.iter_mut() {
-            // A packet that is not plain has no hash, and its guess is not used.
-            meta.guess = prefetch.guess(meta.hash);
-        }
-        let entries = self.sessions.entries();
-        let touched =
-            metas.iter().fold(0, |all, meta| all ^ entries.get(meta.guess as usize).map_or(0, |entry| entry.epoch));
-        std::hint::black_box(touched);
-        if self.sessions.has_rewrites() {
-            let touched = metas.iter().fold(0, |all, meta| all ^ self.sessions.touch_rewrite(meta.guess));
-            std::hint::black_box(touched);
-        }
-    }
-
-    /// The common case: a plain packet of an open session about which there is nothing to ask.
-    #[inline]
-    fn is_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
-        let meta = &burst.metas[at];
-        let waits = !self.pending.is_empty() && self.pending.may_hold(meta.hash);
-        if meta.guess == NONE || meta.general().is_some() || meta.hop_limit <= 1 || waits {
-            return false;
-        }
-        let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
-        let packet = PlainHit { key, from_low, flags, in_port, epoch: burst.epoch };
-        let Some(hit) = self.sessions.hit(meta.guess, &packet, self.now) else {
-            return self.sessions.has_rewrites() && self.is_translated_hit::<EXPLAIN>(burst, at);
-        };
-        if hit.is_due {
-            self.sample(burst, at);
-        }
-        if EXPLAIN {
-            burst.decisions.set(at, Some(self.sessions.decision(meta.guess)));
-        } else {
-            self.counters.allow(hit.origin);
-        }
-        burst.judged[at] = Judged {
-            verdict: Verdict::Forward(hit.leaves),
-            body: BodyKind::Ip,
-            session: Some(SessionState::Hit),
-            translation: None,
-            elsewhere: None,
-        };
-        true
-    }
-
-    /// The same for a session to a Service's address.
-    #[inline(never)]
-    fn is_translated_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
-        let meta = &burst.metas[at];
-        let (key, from_low, flags, in_port) = (&meta.key, meta.from_low, meta.flags, meta.in_port);
-        let packet = PlainHit { key, from_low, flags, in_port, epoch: burst.epoch };
-        let (sessions, now) = (&mut self.sessions, self.now);
-        let Some(hit) = sessions.hit_translated(meta.guess, &packet, burst.services, burst.translations, now) else {
-            return false;
-        };
-        if hit.is_due {
-            self.sample(burst, at);
-        }
-        if EXPLAIN {
-            burst.decisions.set(at, Some(self.sessions.decision(burst.metas[at].guess)));
-        } else {
-            self.counters.allow(hit.origin);
-        }
-        burst.judged[at] = Judged {
-            verdict: Verdict::Forward(hit.leaves),
-            body: BodyKind::Ip,
-            session: Some(SessionState::Hit),
-            translation: burst.last_translation(),
-            elsewhere: None,
-        };
-        true
     }
 
     fn count(&mut self, burst: &Burst<'_>) {

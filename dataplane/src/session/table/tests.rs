@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::Ports;
+use crate::packet::{Ports, TcpFlags};
 use crate::session::budget::Room;
 use crate::session::{Percent, Timeouts};
 

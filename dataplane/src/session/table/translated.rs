@@ -139,9 +139,7 @@ impl SessionTable {
             return None;
         }
         translations.push(rewrite.rewritten(entry, direction));
-        let past = entry.seen_at ^ now.time;
-        let hit = Hit { leaves, origin: entry.origin, is_due: past >> self.looks[class] != 0 };
-        entry.seen_at = now.time;
+        let (hit, past) = Hit::of(entry, leaves, self.looks[class], now);
         if hit.is_due {
             self.requeue_if(past, guess, now);
         }

@@ -4,8 +4,8 @@ mod fragments;
 
 use super::super::arrivals::{Arrival, Arrivals};
 use super::Stage;
-use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite};
-use crate::io::Frame;
+use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite, translate};
+use crate::io::{Frame, Translation};
 use crate::{DropReason, Judged, LinkType, Packet, PortId, Snapshot, Verdict};
 
 /// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
@@ -14,6 +14,8 @@ use crate::{DropReason, Judged, LinkType, Packet, PortId, Snapshot, Verdict};
 pub(in crate::vswitch) struct Chain {
     first: Frame,
     rest: Vec<Frame>,
+    /// What its sender has addressed it to, for an error that quotes it, where other addresses have been written into it.
+    received: Option<Translation>,
 }
 
 impl Chain {
@@ -120,9 +122,10 @@ impl Stage {
         let verdict = judged.verdict;
         match step {
             Step::Send(out) => self.put(out, 1 + arrival.rest(), std::iter::once(first).chain(rest)),
-            Step::Fragment(out) => self.put_fragments(out, Chain { first, rest: rest.collect() }),
+            Step::Fragment(out) => self.put_fragments(out, Chain { first, rest: rest.collect(), received: None }),
             Step::Hold(neighbour) => {
-                self.hold(snapshot, neighbour, arrival.port, Chain { first, rest: rest.collect() });
+                let chain = Chain { first, rest: rest.collect(), received: self.received(judged) };
+                self.hold(snapshot, neighbour, arrival.port, chain);
             }
             Step::Consumed => {
                 // Without a host port the engine finds no way for a pod's ARP and has counted a drop; it is answered
@@ -189,7 +192,7 @@ impl Stage {
     /// Packets whose next hop is known now, or given up.
     pub(super) fn send_released(&mut self, snapshot: &Snapshot) {
         while let Some(released) = self.forwarder.next_released() {
-            let Chain { mut first, rest } = released.packet;
+            let Chain { mut first, rest, received } = released.packet;
             let len = first.len() + rest.iter().map(Frame::len).sum::<usize>();
             let addresses = released.addresses.and_then(|addresses| {
                 // The MTU may be another one than when the packet was held.
@@ -202,14 +205,17 @@ impl Stage {
                     rewrite::ethernet(self.umem.bytes_mut(&mut first), &addresses);
                     match fits {
                         true => self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest)),
-                        false => self.put_fragments(released.out, Chain { first, rest }),
+                        false => self.put_fragments(released.out, Chain { first, rest, received }),
                     }
                 }
                 Err(reason) => {
+                    if let Some(received) = &received {
+                        translate(self.umem.bytes_mut(&mut first), len, received);
+                    }
                     let arrival = Arrival::new(released.in_port, 1 + rest.len(), len);
                     self.report(snapshot, &first, arrival, Verdict::Forward(released.out), reason);
                     self.counters.drop_packet(reason);
-                    self.pool.give_all(Chain { first, rest }.into_frames());
+                    self.pool.give_all(std::iter::once(first).chain(rest));
                 }
             }
         }

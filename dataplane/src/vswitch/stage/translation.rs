@@ -3,6 +3,7 @@
 use super::super::arrivals::Arrivals;
 use super::Stage;
 use crate::forward::{translate, translate_error};
+use crate::io::Translation;
 use crate::outcome::Translated;
 use crate::{DropReason, Judged, Verdict};
 
@@ -21,11 +22,19 @@ impl Stage {
             }
             let Some(translated) = engine.translated(judged) else { continue };
             if !write(umem.bytes_mut(frame), packet.len(), &translated, Side::Sent) {
-                // SCTP in several frames, whose checksum covers all of them.
+                // The ports of a first fragment of SCTP: its checksum covers what is not here.
                 let reason = DropReason::L4Truncated;
                 *judged = Judged { verdict: Verdict::Drop(reason), translation: None, ..*judged };
                 counters.drop_packet(reason);
             }
+        }
+    }
+
+    /// What the sender of a packet has addressed it to, where other addresses have been written into it. No error is sent about an error.
+    pub(super) fn received(&self, judged: &Judged) -> Option<Translation> {
+        match self.engine.translated(judged)? {
+            Translated::Packet(packet) => Some(packet.received.translation()),
+            Translated::Error(_) => None,
         }
     }
 

@@ -91,6 +91,20 @@ fn an_error_of_the_vswitch_quotes_what_the_client_has_sent() {
 }
 
 #[test]
+fn an_error_about_a_packet_that_was_held_quotes_what_the_client_has_sent_too() {
+    // Behind the uplink, where nobody answers for it.
+    let services = services(1, &[(VIP, service(&[backend("10.9.0.1", 80)]))]);
+    let mut node = Node::start(1, snapshot_of(1, live_ports()).with_services(Some(Arc::new(services))));
+    node.send(A, &from_a(&tcp("10.0.0.1", VIP, 40_000, 8080, SYN)));
+    let error = node.receive(A);
+    assert_eq!(error[34..36], [3, 1], "host unreachable");
+    let quoted = Ipv4HeaderSlice::from_slice(&error[42..]).unwrap();
+    assert_eq!(quoted.destination_addr().to_string(), VIP);
+    assert_eq!(error[62..66], [0x9c, 0x40, 0x1f, 0x90]);
+    node.stop();
+}
+
+#[test]
 fn flows_are_cached_with_their_translation() {
     let cache = Arc::new(Recorded::default());
     let flow_cache: Arc<dyn FlowCache> = Arc::clone(&cache) as Arc<dyn FlowCache>;

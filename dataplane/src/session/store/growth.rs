@@ -1,0 +1,78 @@
+//! A worker's file: memory of a tmpfs that is had in steps, before anything is written to it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::super::entry::{Entry, Slot};
+use super::super::links::Links;
+use super::super::memory::Column;
+use super::super::rewrite::Rewrite;
+use super::{Header, START, STEP};
+
+/// A worker's file, mapped.
+#[derive(Debug)]
+pub(crate) struct TableFile {
+    pub(in crate::session) entries: Column<Entry>,
+    pub(in crate::session) links: Column<Links>,
+    pub(in crate::session) rewrites: Column<Rewrite>,
+    pub(in crate::session) growth: Growth,
+}
+
+/// How far a file has memory.
+#[derive(Debug)]
+pub(in crate::session) struct Growth {
+    file: File,
+    header: Header,
+    /// Entries that can be written.
+    ready: usize,
+    /// By step: whether its rewrites can be written. Those of most nodes' steps never are.
+    rewrites: Vec<bool>,
+}
+
+impl Growth {
+    /// Of a file that nothing was written to but its header.
+    pub(super) const fn new(file: File, header: Header) -> Self {
+        Self { file, header, ready: 0, rewrites: Vec::new() }
+    }
+
+    /// Makes sure that an entry can be written. False when there is no memory for it.
+    pub(in crate::session) fn reach(&mut self, slot: Slot) -> bool {
+        (slot as usize) < self.ready || self.grow()
+    }
+
+    /// The same for an entry's rewrite.
+    pub(in crate::session) fn reach_rewrite(&mut self, slot: Slot) -> bool {
+        let step = slot as usize / STEP;
+        self.rewrites.get(step).copied().unwrap_or(false) || self.grow_rewrites(step)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow_rewrites(&mut self, step: usize) -> bool {
+        let slots = usize::try_from(self.header.slots).unwrap_or(usize::MAX);
+        let count = STEP.min(slots.saturating_sub(step * STEP));
+        let zeros = vec![0; count * size_of::<Rewrite>()];
+        let at = self.header.rewrites_start() + (step * STEP * size_of::<Rewrite>()) as u64;
+        let is_done = self.file.write_all_at(&zeros, at).is_ok();
+        if self.rewrites.len() <= step {
+            self.rewrites.resize(step + 1, false);
+        }
+        self.rewrites[step] = is_done;
+        is_done
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        let slots = usize::try_from(self.header.slots).unwrap_or(usize::MAX);
+        let count = STEP.min(slots - self.ready);
+        let zeros = vec![0; count * size_of::<Entry>()];
+        let at = |start: u64, size: usize| start + (self.ready * size) as u64;
+        let entries = self.file.write_all_at(&zeros, at(START, size_of::<Entry>()));
+        let of_links = &zeros[..count * size_of::<Links>()];
+        let links = self.file.write_all_at(of_links, at(self.header.links_start(), size_of::<Links>()));
+        let is_done = count > 0 && entries.is_ok() && links.is_ok();
+        self.ready += if is_done { count } else { 0 };
+        is_done
+    }
+}

@@ -1,0 +1,70 @@
+//! The common case of a packet: one of an open session about which there is nothing to ask.
+
+use super::super::entry::{Entry, Moment, Slot};
+use super::super::key::Key;
+use super::SessionTable;
+use crate::PortId;
+use crate::packet::TcpFlags;
+
+/// A packet that is probably one of a session's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainHit<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) from_low: bool,
+    pub(crate) flags: TcpFlags,
+    pub(crate) in_port: PortId,
+    pub(crate) epoch: u32,
+}
+
+/// What a session says about one of its packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    pub(crate) leaves: PortId,
+    /// As in [`Entry::origin`].
+    pub(crate) origin: u32,
+    /// Whether the session's sequence numbers are to be looked at, if it has any.
+    pub(crate) is_due: bool,
+}
+
+impl Hit {
+    /// The packet counts as one of the entry's. `look` is how often the entry is looked at, as a shift of the time. Besides, in which
+    /// bits the time of this packet differs from that of the last one.
+    #[inline(always)]
+    pub(super) fn of(entry: &mut Entry, leaves: PortId, look: u32, now: Moment) -> (Self, u64) {
+        let past = entry.seen_at ^ now.time;
+        entry.seen_at = now.time;
+        (Self { leaves, origin: entry.origin, is_due: past >> look != 0 }, past)
+    }
+}
+
+impl SessionTable {
+    /// The common case of a hit in one step: the packet's session is in the guessed slot, of this epoch, alive, and open;
+    /// the packet comes in on the right port, its addresses were checked before, and its flags tell nothing new.
+    /// Then the packet is counted as one of the session. Anything else is left to the long way.
+    #[inline]
+    pub(crate) fn hit(&mut self, guess: Slot, packet: &PlainHit<'_>, now: Moment) -> Option<Hit> {
+        let entry = self.entries.records_mut().get_mut(guess as usize)?;
+        let class = entry.class_index();
+        let leaves = entry.plain_exit(packet.epoch, packet.in_port, packet.from_low)?;
+        let good = entry.key == *packet.key
+            && now.time < entry.seen_at.saturating_add(self.timeouts[class])
+            && !packet.flags.is_control();
+        if !good {
+            return None;
+        }
+        let (hit, past) = Hit::of(entry, leaves, self.looks[class], now);
+        if hit.is_due {
+            self.requeue_if(past, guess, now);
+        }
+        Some(hit)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn requeue_if(&mut self, past: u64, slot: Slot, now: Moment) {
+        let entry = *self.entry(slot);
+        if past >> self.periods[entry.class_index()] != 0 {
+            self.move_to(slot, entry.class(), entry.class(), now);
+        }
+    }
+}

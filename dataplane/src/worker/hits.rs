@@ -1,0 +1,79 @@
+//! The short cut: packets of open sessions about which there is nothing to ask.
+
+use std::num::NonZeroU32;
+
+use super::Worker;
+use super::column::{Burst, Meta};
+use crate::session::{Hit, NONE};
+use crate::{BodyKind, Judged, SessionState, Verdict};
+
+impl Worker {
+    /// Guesses every plain packet's session and reads its entry. Nothing depends on it: it is there so that the cache
+    /// misses of a burst overlap. All buckets are read in one short loop of independent loads and all entries in another,
+    /// which is as good as prefetching; judging packet by packet, the CPU would see two misses at a time.
+    pub(super) fn read_ahead(&self, metas: &mut [Meta]) {
+        let prefetch = self.sessions.prefetch();
+        let touched = metas.iter().fold(0, |all, meta| all ^ prefetch.touch(meta.hash));
+        std::hint::black_box(touched);
+        for meta in metas.iter_mut() {
+            // A packet that is not plain has no hash, and its guess is not used.
+            meta.guess = prefetch.guess(meta.hash);
+        }
+        let entries = self.sessions.entries();
+        let touched =
+            metas.iter().fold(0, |all, meta| all ^ entries.get(meta.guess as usize).map_or(0, |entry| entry.epoch));
+        std::hint::black_box(touched);
+        if self.sessions.has_rewrites() {
+            let touched = metas.iter().fold(0, |all, meta| all ^ self.sessions.touch_rewrite(meta.guess));
+            std::hint::black_box(touched);
+        }
+    }
+
+    /// The common case: a plain packet of an open session about which there is nothing to ask.
+    #[inline]
+    pub(super) fn is_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
+        let meta = &burst.metas[at];
+        let waits = !self.pending.is_empty() && self.pending.may_hold(meta.hash);
+        if meta.guess == NONE || meta.general().is_some() || meta.hop_limit <= 1 || waits {
+            return false;
+        }
+        match self.sessions.hit(meta.guess, &meta.plain(burst.epoch), self.now) {
+            Some(hit) => self.pass_hit::<EXPLAIN>(burst, at, hit, None),
+            None => return self.sessions.has_rewrites() && self.is_translated_hit::<EXPLAIN>(burst, at),
+        }
+        true
+    }
+
+    /// The same for a session to a Service's address.
+    #[inline(never)]
+    fn is_translated_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
+        let meta = &burst.metas[at];
+        let (packet, services, now) = (meta.plain(burst.epoch), burst.services, self.now);
+        let hit = self.sessions.hit_translated(meta.guess, &packet, services, burst.translations, now);
+        if let Some(hit) = hit {
+            let translation = burst.last_translation();
+            self.pass_hit::<EXPLAIN>(burst, at, hit, translation);
+        }
+        hit.is_some()
+    }
+
+    #[inline(always)]
+    fn pass_hit<const EXPLAIN: bool>(
+        &mut self,
+        burst: &mut Burst<'_>,
+        at: usize,
+        hit: Hit,
+        translation: Option<NonZeroU32>,
+    ) {
+        if hit.is_due {
+            self.sample(burst, at);
+        }
+        if EXPLAIN {
+            burst.decisions.set(at, Some(self.sessions.decision(burst.metas[at].guess)));
+        } else {
+            self.counters.allow(hit.origin);
+        }
+        let (verdict, session) = (Verdict::Forward(hit.leaves), Some(SessionState::Hit));
+        burst.judged[at] = Judged { verdict, body: BodyKind::Ip, session, translation, elsewhere: None };
+    }
+}

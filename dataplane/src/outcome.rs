@@ -101,8 +101,8 @@ impl Translated<'_> {
     /// The addresses and ports that the packet leaves with, or the one that it quotes.
     pub(crate) fn sent(&self) -> Translation {
         match self {
-            Self::Packet(packet) => packet.sent.translation(),
-            Self::Error(error) => error.quoted.sent.translation(),
+            Self::Packet(packet) => packet.sent().translation(),
+            Self::Error(error) => error.quoted.sent().translation(),
         }
     }
 }

@@ -54,6 +54,7 @@ use std::sync::Arc;
 pub use icmp::ERROR_MAX;
 pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
+pub(crate) use translate::write_ends;
 pub use translate::{translate, translate_error};
 
 use crate::wire::ethernet::{self, Mac, ethertype};

@@ -20,7 +20,7 @@
 mod error;
 mod layout;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use bulkhead_classifier::protocol;
 
@@ -28,6 +28,7 @@ pub use error::translate_error;
 
 use super::fields;
 use crate::io::Translation;
+use crate::packet::Ends;
 use crate::wire::ethernet::{self, ethertype};
 use crate::wire::{checksum, ipv4, ipv6, set_word, tcp, udp, word};
 use layout::{Addresses, Layout};
@@ -44,27 +45,41 @@ const PORTS_LEN: usize = 4;
 ///
 /// `frame` is the packet's first part, beginning with the Ethernet header. `wire_len` is the length of the whole in bytes,
 /// Ethernet header included.
-#[inline]
 pub fn translate(frame: &mut [u8], wire_len: usize, to: &Translation) -> bool {
-    let ports = ports_of(to);
-    let is_done = match (to.src, to.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => translate_plain_v4(frame, wire_len, &join_v4(src, dst), ports),
-        (IpAddr::V6(src), IpAddr::V6(dst)) => translate_plain_v6(frame, wire_len, &join_v6(src, dst), ports),
-        _ => return false,
+    Ends::of(to).is_some_and(|to| write_ends(frame, wire_len, &to, false))
+}
+
+/// [`translate`] to what is there in words. `is_plain` says that the packet was parsed and found to be [plain](crate::packet::Plain)
+/// and of the addresses' family, so that its headers need not be looked at again.
+#[inline]
+pub(crate) fn write_ends(frame: &mut [u8], wire_len: usize, to: &Ends, is_plain: bool) -> bool {
+    let ports = to.ports();
+    let is_done = if to.is_v6() {
+        translate_plain_v6(frame, wire_len, &to.addresses_v6(), ports, is_plain)
+    } else {
+        translate_plain_v4(frame, wire_len, &to.addresses_v4(), ports, is_plain)
     };
-    is_done || translate_any(frame, wire_len, to)
+    is_done || translate_any(frame, wire_len, &to.translation())
 }
 
 /// The common case over IPv4: no options, TCP or UDP. False, and nothing changed, for all others.
 #[inline]
-fn translate_plain_v4(frame: &mut [u8], wire_len: usize, addresses: &[u8; 8], ports: [u8; PORTS_LEN]) -> bool {
+fn translate_plain_v4(
+    frame: &mut [u8],
+    wire_len: usize,
+    addresses: &[u8; 8],
+    ports: [u8; PORTS_LEN],
+    is_plain: bool,
+) -> bool {
     let wire_len = wire_len.max(frame.len());
     let Some((head, payload)) = frame.split_first_chunk_mut::<{ IP + ipv4::MIN_HEADER_LEN }>() else { return false };
     let total_len = usize::from(word(head, IP + ipv4::field::TOTAL_LEN));
+    // A packet that is known to be plain may have a tag before it.
     let is_plain = word(head, ethernet::field::ETHERTYPE) == ethertype::IPV4
-        && head[IP + ipv4::field::VERSION_LEN] == 0x45
-        && word(head, IP + ipv4::field::FRAGMENT) & ipv4::fragment::OFFSET == 0
-        && IP + total_len <= wire_len;
+        && (is_plain
+            || head[IP + ipv4::field::VERSION_LEN] == 0x45
+                && word(head, IP + ipv4::field::FRAGMENT) & ipv4::fragment::OFFSET == 0
+                && IP + total_len <= wire_len);
     let Some(payload_len) = total_len.checked_sub(ipv4::MIN_HEADER_LEN).filter(|_| is_plain) else { return false };
     let Some(transport) = Ported::new(head[IP + ipv4::field::PROTOCOL], payload, payload_len) else { return false };
     let change = replace(head, IP + ipv4::field::SOURCE.start, addresses);
@@ -76,13 +91,18 @@ fn translate_plain_v4(frame: &mut [u8], wire_len: usize, addresses: &[u8; 8], po
 
 /// The common case over IPv6: no extension headers, TCP or UDP. False, and nothing changed, for all others.
 #[inline]
-fn translate_plain_v6(frame: &mut [u8], wire_len: usize, addresses: &[u8; 32], ports: [u8; PORTS_LEN]) -> bool {
+fn translate_plain_v6(
+    frame: &mut [u8],
+    wire_len: usize,
+    addresses: &[u8; 32],
+    ports: [u8; PORTS_LEN],
+    is_plain: bool,
+) -> bool {
     let wire_len = wire_len.max(frame.len());
     let Some((head, payload)) = frame.split_first_chunk_mut::<{ IP + ipv6::HEADER_LEN }>() else { return false };
     let payload_len = usize::from(word(head, IP + ipv6::field::PAYLOAD_LEN));
     let is_plain = word(head, ethernet::field::ETHERTYPE) == ethertype::IPV6
-        && head[IP + ipv6::field::VERSION] >> 4 == 6
-        && IP + ipv6::HEADER_LEN + payload_len <= wire_len;
+        && (is_plain || head[IP + ipv6::field::VERSION] >> 4 == 6 && IP + ipv6::HEADER_LEN + payload_len <= wire_len);
     if !is_plain {
         return false;
     }
@@ -163,19 +183,6 @@ fn packet_of(frame: &mut [u8], wire_len: usize, family: IpAddr) -> Option<&mut [
     };
     let seen = packet.len().min(total_len);
     packet.get_mut(..seen).filter(|_| total_len <= room)
-}
-
-#[inline]
-fn join_v4(src: Ipv4Addr, dst: Ipv4Addr) -> [u8; 8] {
-    (u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits())).to_be_bytes()
-}
-
-#[inline]
-fn join_v6(src: Ipv6Addr, dst: Ipv6Addr) -> [u8; 32] {
-    let mut octets = [0; 32];
-    octets[..16].copy_from_slice(&src.octets());
-    octets[16..].copy_from_slice(&dst.octets());
-    octets
 }
 
 /// The ports as a transport header begins with them.

@@ -19,6 +19,7 @@
 
 mod arp;
 mod cooked;
+mod ends;
 mod ethernet;
 mod icmp;
 mod icmpv6;
@@ -39,6 +40,7 @@ use std::net::IpAddr;
 pub use link::LinkType;
 
 pub(crate) use arp::{Arp, Operation};
+pub(crate) use ends::Ends;
 pub(crate) use icmp::Embedded;
 pub(crate) use neighbour::Neighbour;
 pub(crate) use plain::{Plain, parse_v4 as parse_plain_v4, parse_v6 as parse_plain_v6};

@@ -302,7 +302,18 @@ impl Entry {
     #[inline]
     pub(super) fn plain_exit(&self, epoch: u32, in_port: PortId, from_low: bool) -> Option<PortId> {
         let is_reply = usize::from(self.state & state::FROM_LOW) ^ usize::from(from_low);
-        let is_plain = usize::from(self.state) >> state::PLAIN_SHIFT >> is_reply & 1;
+        self.exit(epoch, in_port, state::PLAIN_SHIFT, is_reply)
+    }
+
+    /// The same for an entry with a [`Rewrite`], whose direction the key alone does not tell.
+    #[inline]
+    pub(super) fn translated_exit(&self, epoch: u32, in_port: PortId, is_reply: bool) -> Option<PortId> {
+        self.exit(epoch, in_port, state::TRANSLATED_PLAIN_SHIFT, usize::from(is_reply))
+    }
+
+    #[inline(always)]
+    fn exit(&self, epoch: u32, in_port: PortId, shift: u32, is_reply: usize) -> Option<PortId> {
+        let is_plain = usize::from(self.state) >> shift >> is_reply & 1;
         let fits = self.epoch == epoch && is_plain != 0 && self.ports[is_reply] == in_port.0;
         fits.then_some(PortId(self.ports[is_reply ^ 1]))
     }

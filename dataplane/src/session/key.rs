@@ -1,11 +1,12 @@
 //! The key under which both directions of a conversation are found, and its hash.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ahash::RandomState;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::packet::Ports;
+use crate::io::Translation;
+use crate::packet::{Ends, Ports};
 
 /// Two endpoints, lower one first, and what tells their conversations apart. Equal for both directions.
 ///
@@ -135,18 +136,25 @@ impl Key {
     }
 
     /// The endpoints, source first, of a packet that goes from the lower one to the higher one or the other way.
-    #[expect(clippy::cast_possible_truncation, reason = "the fields have 32 and 16 bits")]
     pub(crate) fn endpoints(&self, from_low: bool) -> [(IpAddr, u16); 2] {
+        let Translation { src, dst, sport, dport } = self.ends(from_low).translation();
+        [(src, sport), (dst, dport)]
+    }
+
+    /// The same in words.
+    #[inline]
+    pub(crate) const fn ends(&self, from_low: bool) -> Ends {
+        let ports = (self.rest >> shift::HIGH_PORT) as u32;
         let [a, b, c, d] = self.addresses;
-        let (low, high): (IpAddr, IpAddr) = if self.rest & kind::V6 == 0 {
-            (Ipv4Addr::from((a >> 32) as u32).into(), Ipv4Addr::from(a as u32).into())
+        // The higher one's comes first where it is the source.
+        let ports = ports.rotate_left(if from_low { 0 } else { 16 });
+        if self.rest & kind::V6 == 0 {
+            Ends::v4(a.rotate_left(if from_low { 0 } else { 32 }), ports)
+        } else if from_low {
+            Ends::v6([a, b], [c, d], ports)
         } else {
-            let address = |high, low| Ipv6Addr::from(u128::from(high) << 64 | u128::from(low)).into();
-            (address(a, b), address(c, d))
-        };
-        let low = (low, (self.rest >> shift::LOW_PORT) as u16);
-        let high = (high, (self.rest >> shift::HIGH_PORT) as u16);
-        if from_low { [low, high] } else { [high, low] }
+            Ends::v6([c, d], [a, b], ports)
+        }
     }
 }
 

@@ -16,8 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Key;
 use super::entry::{Direction, Entry};
-use crate::io::Translation;
-use crate::packet::Ports;
+use crate::packet::{Ends, Ports};
 
 /// One record. All zeros is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -66,36 +65,81 @@ impl Rewrite {
     #[inline]
     pub(super) fn rewritten(&self, entry: &Entry, direction: Direction) -> Rewritten {
         let is_forward = direction == Direction::Forward;
-        let at_client = Ends { key: self.alias, from_low: self.client_is_low() == is_forward };
-        let at_backend = Ends { key: entry.key, from_low: entry.is_from_low() == is_forward };
+        let at_client = (self.alias, self.client_is_low() == is_forward);
+        let at_backend = (entry.key, entry.is_from_low() == is_forward);
         match direction {
-            Direction::Forward => Rewritten { received: at_client, sent: at_backend },
-            Direction::Reply => Rewritten { received: at_backend, sent: at_client },
+            Direction::Forward => Rewritten::new(at_client, at_backend),
+            Direction::Reply => Rewritten::new(at_backend, at_client),
         }
     }
 }
 
-/// Who a packet is from and to. As a key, which is copied in one piece.
+/// A packet's addresses and ports, as it came and as it leaves. In words of one size, for it is copied for every packet that is
+/// translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
-    key: Key,
-    from_low: bool,
+pub(crate) struct Rewritten {
+    received: Key,
+    sent: Key,
+    marks: u64,
 }
 
-impl Ends {
-    /// The same as addresses and ports.
+/// Bits of [`Rewritten::marks`].
+mod mark {
+    /// Whether the packet comes from the key's lower endpoint.
+    pub(super) const RECEIVED_FROM_LOW: u64 = 1;
+    pub(super) const SENT_FROM_LOW: u64 = 2;
+    pub(super) const PLAIN: u64 = 4;
+
     #[inline]
-    pub(crate) fn translation(&self) -> Translation {
-        let [(src, sport), (dst, dport)] = self.key.endpoints(self.from_low);
-        Translation { src, dst, sport, dport }
+    pub(super) const fn of(received_from_low: bool, sent_from_low: bool) -> u64 {
+        (received_from_low as u64 * RECEIVED_FROM_LOW) | (sent_from_low as u64 * SENT_FROM_LOW)
     }
 }
 
-/// A packet's addresses and ports, as it came and as it leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rewritten {
-    pub(crate) received: Ends,
-    pub(crate) sent: Ends,
+impl Rewritten {
+    /// Each with whether the packet comes from the key's lower endpoint.
+    #[inline]
+    pub(super) const fn new((received, received_from_low): (Key, bool), (sent, sent_from_low): (Key, bool)) -> Self {
+        Self { received, sent, marks: mark::of(received_from_low, sent_from_low) }
+    }
+
+    /// As if it had come as it leaves.
+    pub(super) const fn reversed(&self) -> Self {
+        let (received, sent) = (self.marks & mark::RECEIVED_FROM_LOW != 0, self.marks & mark::SENT_FROM_LOW != 0);
+        Self::new((self.sent, sent), (self.received, received))
+    }
+
+    /// Adds that of a packet that was found to be [plain](crate::packet::Plain), each part copied to its place. One that is made first
+    /// and then moved is read in other pieces than it was just written in, for which the CPU waits.
+    #[inline(always)]
+    pub(super) fn add_of_a_plain_packet(
+        all: &mut Vec<Self>,
+        (received, received_from_low): (&Key, bool),
+        (sent, sent_from_low): (&Key, bool),
+    ) {
+        all.push(Self { received: Key::UNUSED, sent: Key::UNUSED, marks: mark::PLAIN });
+        if let Some(place) = all.last_mut() {
+            (place.received, place.sent) = (*received, *sent);
+            place.marks |= mark::of(received_from_low, sent_from_low);
+        }
+    }
+
+    /// Whether the packet is known to be plain.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.marks & mark::PLAIN != 0
+    }
+
+    /// As it came.
+    pub(crate) const fn received(&self) -> Ends {
+        self.received.ends(self.marks & mark::RECEIVED_FROM_LOW != 0)
+    }
+
+    /// As it leaves.
+    #[inline]
+    pub(crate) const fn sent(&self) -> Ends {
+        self.sent.ends(self.marks & mark::SENT_FROM_LOW != 0)
+    }
 }
 
 #[cfg(test)]

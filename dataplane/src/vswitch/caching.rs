@@ -267,7 +267,7 @@ impl Caching {
         out: PortId,
     ) -> Option<CachedFlow> {
         let way = about.forwarder.way(about.snapshot, packet.in_port, out, packet.frame)?;
-        let received = rewritten.map(|rewritten| rewritten.received.translation());
+        let received = rewritten.map(|rewritten| rewritten.received().translation());
         let found = about.engine.cacheable(packet.frame, packet.in_port, received.as_ref())?;
         let lease = found.lease.min(way.good_for).min(self.lease);
         if lease == 0 {
@@ -290,7 +290,7 @@ impl Caching {
             received: *packet.frame.first_chunk()?,
             sent: way.addresses,
             is_hop: way.is_hop,
-            translation: rewritten.map(|rewritten| rewritten.sent.translation()),
+            translation: rewritten.map(|rewritten| rewritten.sent().translation()),
             longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
             origin: found.origin,
             ports: [packet.in_port, out],

@@ -49,7 +49,7 @@ impl Worker {
         let checksum = payload.as_ref().filter(|_| is_news).map_or(Checksum::Unknown, Payload::checksum);
         let span = payload.and_then(|payload| payload.segment());
         let source = match self.sessions.rewritten(slot, direction) {
-            Some(rewritten) => rewritten.received.translation().src,
+            Some(rewritten) => rewritten.received().translation().src,
             None => self.sessions.entry(slot).endpoints(direction)[0].0,
         };
         let is_bound = burst.snapshot.owner(source) == Some(burst.in_port(at));

@@ -37,11 +37,14 @@ impl Worker {
         if meta.guess == NONE || meta.general().is_some() || meta.hop_limit <= 1 || waits {
             return false;
         }
-        match self.sessions.hit(meta.guess, &meta.plain(burst.epoch), self.now) {
-            Some(hit) => self.pass_hit::<EXPLAIN>(burst, at, hit, None),
-            None => return self.sessions.has_rewrites() && self.is_translated_hit::<EXPLAIN>(burst, at),
+        if self.sessions.is_translated(meta.guess) {
+            return self.is_translated_hit::<EXPLAIN>(burst, at);
         }
-        true
+        let hit = self.sessions.hit(meta.guess, &meta.plain(burst.epoch), self.now);
+        if let Some(hit) = hit {
+            self.pass_hit::<EXPLAIN>(burst, at, hit, None);
+        }
+        hit.is_some()
     }
 
     /// The same for a session to a Service's address.

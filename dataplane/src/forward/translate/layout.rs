@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::protocol;
 
-use super::{PORTS_LEN, join_v4, join_v6, replace, updated};
+use super::{PORTS_LEN, replace, updated};
+use crate::io::Translation;
+use crate::packet::Ends;
 use crate::wire::{checksum, icmpv6, ipv4, ipv6, tcp, udp, word};
 
 /// SCTP (RFC 9260 §3.1).
@@ -158,11 +160,8 @@ pub(super) enum Addresses {
 impl Addresses {
     /// None when they are of two families.
     pub(super) fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
-        match (src, dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4(join_v4(src, dst))),
-            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Self::V6(join_v6(src, dst))),
-            _ => None,
-        }
+        let ends = Ends::of(&Translation { src, dst, sport: 0, dport: 0 })?;
+        Some(if ends.is_v6() { Self::V6(ends.addresses_v6()) } else { Self::V4(ends.addresses_v4()) })
     }
 
     /// Where they stand, and their bytes.

@@ -4,6 +4,7 @@ mod errors;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -335,16 +336,24 @@ fn the_common_cases_are_done_as_all_others_are() {
         frame.truncate(cut.max(40));
         let (mut common, mut general) = (frame.clone(), frame.clone());
         let ports = ports_of(&to);
-        let is_done = match Addresses::new(to.src, to.dst) {
-            Some(Addresses::V4(addresses)) => translate_plain_v4(&mut common, wire_len, &addresses, ports),
-            Some(Addresses::V6(addresses)) => translate_plain_v6(&mut common, wire_len, &addresses, ports),
+        let translate_plain = |frame: &mut [u8], is_plain| match Addresses::new(to.src, to.dst) {
+            Some(Addresses::V4(addresses)) => translate_plain_v4(frame, wire_len, &addresses, ports, is_plain),
+            Some(Addresses::V6(addresses)) => translate_plain_v6(frame, wire_len, &addresses, ports, is_plain),
             None => panic!("two families"),
         };
+        let is_done = translate_plain(&mut common, false);
         if is_done {
             prop_assert!(translate_any(&mut general, wire_len, &to));
-            prop_assert_eq!(common, general);
+            prop_assert_eq!(&common, &general);
             reached.note_sample(&sample, from.src.is_ipv4());
-        } else {
+        }
+        if is_parsed_as_plain(&frame, wire_len, from.src.is_ipv4()) {
+            let mut parsed = frame.clone();
+            prop_assert!(is_done && translate_plain(&mut parsed, true));
+            prop_assert_eq!(parsed, general);
+            reached.note("parsed as plain");
+        }
+        if !is_done {
             prop_assert_eq!(common, frame);
         }
         let has_ports = matches!(sample.kind, Kind::Tcp | Kind::Udp | Kind::UdpWithoutChecksum);
@@ -353,6 +362,16 @@ fn the_common_cases_are_done_as_all_others_are() {
     });
     reached.assert(20, &["Tcp 4", "Tcp 6", "Udp 4", "Udp 6", "First 4"]);
     reached.assert(4, &["UdpWithoutChecksum 4", "UdpWithoutChecksum 6"]);
+    reached.assert(100, &["parsed as plain"]);
+}
+
+/// Whether the parser finds a packet of this family plain.
+fn is_parsed_as_plain(frame: &[u8], wire_len: usize, is_v4: bool) -> bool {
+    match packet::open(LinkType::Ethernet, frame, wire_len) {
+        Some((packet::Inner::V4(bytes), _)) => is_v4 && packet::parse_plain_v4(bytes).is_some(),
+        Some((packet::Inner::V6(bytes), _)) => !is_v4 && packet::parse_plain_v6(bytes).is_some(),
+        _ => false,
+    }
 }
 
 /// By how much a checksum is wrong. All ones are the same as 0.

@@ -76,10 +76,10 @@ impl SessionTable {
             Match::Alias(Direction::Reply) => Direction::Reply,
             Match::Key(Direction::Reply) | Match::Alias(Direction::Forward) => return None,
         };
-        let Rewritten { received, sent } = self.rewritten(slot, direction)?;
+        let rewritten = self.rewritten(slot, direction)?;
         // The quoted packet is one that was rewritten, and becomes what it was.
-        let quoted = Rewritten { received: sent, sent: received };
-        let (before, after) = (received.translation(), sent.translation());
+        let quoted = rewritten.reversed();
+        let (before, after) = (rewritten.received().translation(), rewritten.sent().translation());
         let sender = if error.src == after.dst { before.dst } else { error.src };
         Some(TranslatedError { received: (error.src, error.dst), sent: (sender, before.src), quoted })
     }
@@ -101,8 +101,9 @@ impl SessionTable {
         protocol == protocol::UDP && self.rewrite(slot).is_some_and(|rewrite| rewrite.checked != epoch)
     }
 
-    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`.
-    #[inline]
+    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`. Both directions
+    /// take the same steps: which one a packet has is as good as random, and a branch for it would be foretold wrongly.
+    #[inline(always)]
     pub(crate) fn hit_translated(
         &mut self,
         guess: Slot,
@@ -111,39 +112,35 @@ impl SessionTable {
         translations: &mut Vec<Rewritten>,
         now: Moment,
     ) -> Option<Hit> {
-        let entry = self.entries.records_mut().get_mut(guess as usize)?;
-        if !entry.is_translated() {
-            return None;
-        }
-        let rewrite = &self.rewrites.records()[guess as usize];
-        let direction = if rewrite.alias == *packet.key {
-            let is_current = packet.key.protocol() != protocol::UDP || rewrite.checked == services;
-            if rewrite.client_is_low() != packet.from_low || !is_current {
-                return None;
-            }
-            Direction::Forward
-        } else {
-            if entry.key != *packet.key || entry.is_from_low() == packet.from_low {
-                return None;
-            }
-            Direction::Reply
-        };
+        let (entry, rewrite) =
+            (self.entries.records_mut().get_mut(guess as usize)?, self.rewrites.records().get(guess as usize)?);
+        // What the client sends has the alias, and what the backend sends the key.
+        let (is_alias, is_key) = (rewrite.alias == *packet.key, entry.key == *packet.key);
+        let (client_is_low, from_low) = (rewrite.client_is_low(), packet.from_low);
+        let is_right = (is_alias & (client_is_low == from_low)) | (is_key & (entry.is_from_low() != from_low));
+        let is_current = !is_alias | (rewrite.checked == services) | (packet.key.protocol() != protocol::UDP);
         let class = entry.class_index();
-        let (comes_in, leaves) = entry.ports(direction);
-        let is_good = entry.is_session_of(packet.epoch)
-            && entry.is_plain(direction)
-            && comes_in == packet.in_port
-            && now.time < entry.seen_at.saturating_add(self.timeouts[class])
-            && !packet.flags.is_control();
+        let leaves = entry.translated_exit(packet.epoch, packet.in_port, !is_alias)?;
+        let is_good = is_right
+            & is_current
+            & (now.time < entry.seen_at.saturating_add(self.timeouts[class]))
+            & !packet.flags.is_control();
         if !is_good {
             return None;
         }
-        translations.push(rewrite.rewritten(entry, direction));
+        let sent = if is_alias { (&entry.key, entry.is_from_low()) } else { (&rewrite.alias, !client_is_low) };
+        Rewritten::add_of_a_plain_packet(translations, (packet.key, from_low), sent);
         let (hit, past) = Hit::of(entry, leaves, self.looks[class], now);
         if hit.is_due {
             self.requeue_if(past, guess, now);
         }
         Some(hit)
+    }
+
+    /// Whether the entry in a guessed slot has a rewrite.
+    #[inline]
+    pub(crate) fn is_translated(&self, guess: Slot) -> bool {
+        self.has_rewrites() && self.entries().get(guess as usize).is_some_and(Entry::is_translated)
     }
 
     /// Whether the key is the entry's alias.

@@ -2,7 +2,7 @@
 
 use super::super::arrivals::Arrivals;
 use super::Stage;
-use crate::forward::{translate, translate_error};
+use crate::forward::{translate_error, write_ends};
 use crate::io::Translation;
 use crate::outcome::Translated;
 use crate::{DropReason, Judged, Verdict};
@@ -33,7 +33,7 @@ impl Stage {
     /// What the sender of a packet has addressed it to, where other addresses have been written into it. No error is sent about an error.
     pub(super) fn received(&self, judged: &Judged) -> Option<Translation> {
         match self.engine.translated(judged)? {
-            Translated::Packet(packet) => Some(packet.received.translation()),
+            Translated::Packet(packet) => Some(packet.received().translation()),
             Translated::Error(_) => None,
         }
     }
@@ -57,13 +57,13 @@ enum Side {
 fn write(frame: &mut [u8], wire_len: usize, translated: &Translated<'_>, side: Side) -> bool {
     match translated {
         Translated::Packet(packet) => {
-            let ends = if side == Side::Sent { packet.sent } else { packet.received };
-            translate(frame, wire_len, &ends.translation())
+            let ends = if side == Side::Sent { packet.sent() } else { packet.received() };
+            write_ends(frame, wire_len, &ends, packet.is_plain())
         }
         Translated::Error(error) => {
             let (outer, quoted) = match side {
-                Side::Sent => (error.sent, error.quoted.sent),
-                Side::Received => (error.received, error.quoted.received),
+                Side::Sent => (error.sent, error.quoted.sent()),
+                Side::Received => (error.received, error.quoted.received()),
             };
             translate_error(frame, wire_len, outer, &quoted.translation())
         }

@@ -111,6 +111,8 @@ pub struct Lab {
     pub more_ports: String,
     /// Annotations of the namespace `default` as YAML, in braces.
     pub annotations: String,
+    /// Labels of the node, in the same way.
+    pub node_labels: String,
     /// Objects of the state besides the node, its namespace and its pods.
     pub more_state: String,
     folder: PathBuf,
@@ -138,6 +140,7 @@ impl Lab {
             more_config: String::new(),
             more_ports: String::new(),
             annotations: "{}".to_owned(),
+            node_labels: "{}".to_owned(),
             more_state: more,
             folder,
         }
@@ -154,7 +157,11 @@ impl Lab {
 
     /// Adds a pod of the namespace `default`. `labels` as YAML: `{role: db}`.
     pub fn pod(&mut self, name: &str, labels: &str) -> &Pod {
-        let number = self.pods.len() + 2;
+        self.pod_at(self.pods.len() + 2, name, labels)
+    }
+
+    /// The same with a number of its own, with which its addresses end.
+    pub fn pod_at(&mut self, number: usize, name: &str, labels: &str) -> &Pod {
         let (node, netns) = (self.options.node, Netns::new(name));
         let named = netns.name().to_owned();
         let pod = Pod {
@@ -261,8 +268,9 @@ impl Lab {
     /// This node and its pods as Kubernetes objects.
     pub fn objects(&self) -> String {
         let (name, v4, v6, number) = (self.node_name(), self.node_v4(), self.node_v6(), self.options.node);
+        let labels = &self.node_labels;
         let mut text = format!(
-            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n\
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {labels}}}\n\
              spec: {{podCIDRs: [10.244.{number}.0/24, 'fd00:244:{number}::/64']}}\n\
              status: {{addresses: [{{type: InternalIP, address: {v4}}}, {{type: InternalIP, address: '{v6}'}}]}}\n"
         );

@@ -4,9 +4,12 @@
 //! rows, and the vswitch's own tables are bounded.
 
 mod flows;
+mod translated;
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket};
+use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket, Translation};
 use bulkhead_dataplane::{
     Counters, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
 };
@@ -24,6 +27,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use self::flows::Flows;
+use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
 use crate::run::{self, Attribution};
 use crate::{output, resolve};
@@ -34,11 +38,12 @@ const FILE_BUFFER: usize = 1 << 18;
 pub(crate) fn run(args: &Replay) -> anyhow::Result<ExitCode> {
     let settings = resolve::settings(args.settings.as_deref())?;
     let (pipeline, services) = run::load_with_services(&args.state, Scope::Node(args.node.as_str().into()), true)?;
-    let snapshot = run::node_snapshot(&pipeline, &services, &settings, &args.node)?;
+    let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, &args.node)?;
+    let names = Names::new(adapter);
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };
     let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
     refuse_to_overwrite_input(args)?;
-    let mut sink = Sink::new(args, &pipeline, &snapshot)?;
+    let mut sink = Sink::new(args, &pipeline, &snapshot, &names)?;
 
     let started = Instant::now();
     let mut outcome = Ok(());
@@ -114,6 +119,7 @@ impl From<CaptureError> for Stop {
 struct Sink<'a> {
     pipeline: &'a Pipeline,
     snapshot: &'a Snapshot,
+    names: &'a Names,
     form: Form,
     annotated: Option<CaptureWriter<BufWriter<File>>>,
     attributions: Attributions,
@@ -137,10 +143,12 @@ struct Line<'a> {
     #[serde(flatten)]
     attribution: &'a Attribution,
     session: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    translated: Option<Translated>,
 }
 
 impl<'a> Sink<'a> {
-    fn new(args: &Replay, pipeline: &'a Pipeline, snapshot: &'a Snapshot) -> anyhow::Result<Self> {
+    fn new(args: &Replay, pipeline: &'a Pipeline, snapshot: &'a Snapshot, names: &'a Names) -> anyhow::Result<Self> {
         let form = match args.output {
             Format::Text => Form::Text(Flows::default()),
             Format::Json => Form::Json(BufWriter::with_capacity(FILE_BUFFER, io::stdout().lock())),
@@ -150,7 +158,7 @@ impl<'a> Sink<'a> {
             anyhow::Ok(CaptureWriter::new(BufWriter::with_capacity(FILE_BUFFER, file), snapshot.ports())?)
         };
         let annotated = args.write.as_ref().map(open).transpose()?;
-        Ok(Self { pipeline, snapshot, form, annotated, attributions: Attributions::default(), packets: 0 })
+        Ok(Self { pipeline, snapshot, names, form, annotated, attributions: Attributions::default(), packets: 0 })
     }
 
     fn take(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> Result<(), Stop> {
@@ -163,7 +171,7 @@ impl<'a> Sink<'a> {
             writer.write(packet, outcome.in_port, outcome.verdict, &comment(outcome, words))?;
         }
         match &mut self.form {
-            Form::Text(flows) => flows.count(outcome),
+            Form::Text(flows) => flows.count(outcome, self.names.of(outcome)),
             Form::Json(out) => {
                 let time = rfc3339(packet.time);
                 let line = Line {
@@ -175,6 +183,7 @@ impl<'a> Sink<'a> {
                     out: out_port(self.snapshot, outcome).and_then(|port| port_name(self.snapshot, port)),
                     attribution,
                     session: outcome.session.map(session_name),
+                    translated: self.names.of(outcome),
                 };
                 serde_json::to_writer(&mut *out, &line)?;
                 out.write_all(b"\n")?;
@@ -238,6 +247,10 @@ pub(crate) fn comment(outcome: &Outcome, words: &str) -> String {
     if let Some(session) = outcome.session {
         text.push_str(", session ");
         text.push_str(session_name(session));
+    }
+    if let Some(Translation { src, dst, sport, dport }) = outcome.translation {
+        let (from, to) = (SocketAddr::new(src, sport), SocketAddr::new(dst, dport));
+        let _ = write!(text, ", translated to {from} > {to}");
     }
     text
 }

@@ -19,6 +19,7 @@ use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapsho
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::args::State;
+use crate::services::Adapter;
 use crate::{contests, output, services};
 
 /// Reads the state and compiles it for the scope. Warnings go to standard error.
@@ -231,7 +232,8 @@ pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
     Ok(Snapshot::new(tables.generation, ports, compiled, Routes::new(routes)?)?)
 }
 
-/// What a node's vswitch has in force: [`snapshot`] of its tables, with the Services of the state, none where that has none.
+/// What a node's vswitch has in force: [`snapshot`] of its tables, with the Services of the state. Besides, what is known of these;
+/// none where the state has none.
 ///
 /// # Errors
 /// As for [`node_tables`] and [`snapshot`].
@@ -240,10 +242,11 @@ pub fn node_snapshot(
     services: &[Object],
     settings: &Settings,
     node: &str,
-) -> anyhow::Result<Snapshot> {
+) -> anyhow::Result<(Snapshot, Option<Adapter>)> {
     let tables = node_tables(pipeline, node)?;
-    let services = services::of_node(pipeline, services, settings, &tables.node);
-    Ok(snapshot(&tables)?.with_services(services))
+    let mut adapter = services::of_node(pipeline, services, settings, &tables.node);
+    let services = adapter.as_mut().and_then(Adapter::take).map(|update| update.services);
+    Ok((snapshot(&tables)?.with_services(services), adapter))
 }
 
 /// An interface of a node as the dataplane's port, without a link.

@@ -284,13 +284,12 @@ impl Adapter {
     }
 }
 
-/// The Services of a state as a node's workers are told of them, none where there are none. `objects` are those of Services and endpoint
-/// slices; the Nodes are those that the pipeline knows.
-pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Arc<Services>> {
+/// What a node knows of the Services of a state, none where there are none. `objects` are those of Services and endpoint slices; the
+/// Nodes are those that the pipeline knows.
+pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Adapter> {
     objects.iter().find(|object| matches!(object, Object::Service(_)))?;
     let nodes: Vec<Object> = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone())).collect();
-    let mut adapter = Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&nodes));
-    adapter.take().map(|update| update.services)
+    Some(Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&nodes)))
 }
 
 /// Notes where a node's pods have their addresses. Returns whether that has changed.

@@ -205,8 +205,8 @@ pub struct Outcome {
     pub session: Option<SessionState>,
     /// Who talks to whom, as far as the packet could be parsed.
     pub flow: Option<Flow>,
-    /// The addresses and ports that it leaves with, for a packet of a connection to a Service. Of an ICMP error about one: those of
-    /// the packet that it quotes.
+    /// The addresses and ports that it leaves with, for a packet of a connection to a Service; where policy drops it, those with which it
+    /// was judged. Of an ICMP error about one: those of the packet that it quotes.
     pub translation: Option<Translation>,
     /// As in [`Judged::translation`].
     pub(crate) place: Option<NonZeroU32>,

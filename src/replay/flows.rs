@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bulkhead_classifier::{OriginId, protocol};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::{DropReason, Flow, Outcome, PortId, SessionState, Snapshot};
 
+use super::translated::Translated;
 use crate::output::Columns;
 
 /// The most rows that are kept. More than a person reads; what does not fit is counted in one line below the table.
@@ -19,12 +20,16 @@ pub(super) struct Flows {
     rows: Vec<(Row, u64)>,
     index: HashMap<Row, usize>,
     others: u64,
+    /// By the address and port that a client has used: which Service that is.
+    services: HashMap<(IpAddr, u16), String>,
 }
 
 /// What packets of one row have in common. Client ports are left out, so that a thousand requests are one row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Row {
     ends: Ends,
+    /// The Service's, for a connection to one.
+    backend: Option<SocketAddr>,
     reason: Option<DropReason>,
     origin: Option<OriginId>,
 }
@@ -51,13 +56,22 @@ struct Service {
 }
 
 impl Flows {
-    pub(super) fn count(&mut self, outcome: &Outcome) {
+    pub(super) fn count(&mut self, outcome: &Outcome, translated: Option<Translated>) {
         let reason = outcome.verdict.drop_reason();
         let origin = outcome.decision.and_then(|decision| decision.origin);
-        let row = |ends| Row { ends, reason, origin };
+        let backend = translated.as_ref().and_then(|translated| translated.backend);
+        let row = |ends| Row { ends, backend, reason, origin };
         let Some(flow) = outcome.flow else {
             return self.add(row(Ends::Port { from: outcome.in_port, to: outcome.verdict.out_port() }));
         };
+        if let Some(Translated { service, address, client, .. }) = translated {
+            if let Some(service) = service {
+                self.services.insert((address.ip(), address.port()), service);
+            }
+            // Both directions, as the client sees them.
+            let (src, sport, dst, dport) = (client.ip(), client.port(), address.ip(), address.port());
+            return self.add(row(ends(&Flow { src, dst, sport, dport, ..flow })));
+        }
         let forth = row(ends(&flow));
         if outcome.session == Some(SessionState::Hit) && !self.index.contains_key(&forth) {
             let back = row(ends(&reversed(&flow)));
@@ -80,9 +94,12 @@ impl Flows {
     }
 
     pub(super) fn write(&self, pipeline: &Pipeline, snapshot: &Snapshot, out: &mut impl Write) -> io::Result<()> {
-        let mut table = Columns::new(&["PACKETS", "FROM", "TO", "SERVICE", "VERDICT", "WHY"]);
+        let has_backends = self.rows.iter().any(|(row, _)| row.backend.is_some());
+        let headings = ["PACKETS", "FROM", "TO", "SERVICE", "BACKEND", "VERDICT", "WHY"];
+        let kept = |heading: &&str| *heading != "BACKEND" || has_backends;
+        let mut table = Columns::new(&headings.into_iter().filter(kept).collect::<Vec<_>>());
         for (row, packets) in &self.rows {
-            let (from, to, service) = names(row.ends, snapshot);
+            let (from, to, service) = self.names(row.ends, snapshot);
             let verdict = if row.reason.is_some() { "drop" } else { "forward" };
             let origin = row.origin.and_then(|id| pipeline.origins().get(id)).map(|origin| origin.to_string());
             let why = match (row.reason, origin) {
@@ -90,12 +107,31 @@ impl Flows {
                 (Some(reason), _) => reason.describe().to_owned(),
                 (None, None) => String::new(),
             };
-            table.row([packets.to_string(), from, to, service, verdict.into(), why]);
+            let backend = row.backend.map_or_else(String::new, |backend| {
+                format!("{} {}", address_name(backend.ip(), snapshot), backend.port())
+            });
+            let backend = has_backends.then_some(backend);
+            let before = [packets.to_string(), from, to, service];
+            table.row(before.into_iter().chain(backend).chain([verdict.into(), why]));
         }
         table.write(out)?;
         match self.others {
             0 => Ok(()),
             others => writeln!(out, "... and {others} packets of conversations beyond the first {MAX_ROWS}"),
+        }
+    }
+
+    fn names(&self, ends: Ends, snapshot: &Snapshot) -> (String, String, String) {
+        match ends {
+            Ends::Flow { src, dst, service } => {
+                let named = self.services.get(&(dst, service.port));
+                let to = named.map_or_else(|| address_name(dst, snapshot), |name| format!("{name} ({dst})"));
+                (address_name(src, snapshot), to, service_name(service))
+            }
+            Ends::Port { from, to } => {
+                let name = |port: PortId| snapshot.port(port).map_or_else(String::new, |port| port.name.to_string());
+                (name(from), to.map(name).unwrap_or_default(), if to.is_some() { "ARP" } else { "not IP" }.into())
+            }
         }
     }
 }
@@ -117,18 +153,6 @@ fn request_of((kind, code): (u8, u8)) -> (u8, u8) {
         0 => (8, code),
         129 => (128, code),
         _ => (kind, code),
-    }
-}
-
-fn names(ends: Ends, snapshot: &Snapshot) -> (String, String, String) {
-    match ends {
-        Ends::Flow { src, dst, service } => {
-            (address_name(src, snapshot), address_name(dst, snapshot), service_name(service))
-        }
-        Ends::Port { from, to } => {
-            let name = |port: PortId| snapshot.port(port).map_or_else(String::new, |port| port.name.to_string());
-            (name(from), to.map(name).unwrap_or_default(), if to.is_some() { "ARP" } else { "not IP" }.into())
-        }
     }
 }
 

@@ -316,7 +316,7 @@ impl Burst<'_> {
         place_of(self.errors.len()).map(|place| place | ERROR)
     }
 
-    /// Says what is written into the packet.
+    /// Says what is written into the packet, or would be if it were not dropped.
     pub(super) fn translate(&mut self, at: usize, translation: Option<NonZeroU32>) {
         self.judged[at].translation = translation;
     }

@@ -157,10 +157,13 @@ impl Worker {
                 return self.start(burst, at, ip, &claim.forward, turned);
             }
         } else if is_forward || (was_session && claim.flags.is_some()) {
-            // A connection that was cut may be tried from either side, and be allowed again. Other replies do not prolong a refusal: with fixed ports on both sides they may be the other side's own
-            // conversation, which must get its turn some time.
+            // A connection that was cut may be tried from either side, and be allowed again. Other replies do not prolong a
+            // refusal: with fixed ports on both sides they may be the other side's own conversation, which must get its turn
+            // some time.
             self.sessions.touch(claim.slot, claim.direction, None, self.now);
         }
+        let translation = self.translation_of(burst, claim);
+        burst.translate(at, translation);
         burst.decisions.set(at, (decision != NO_DECISION).then_some(decision));
         Err(reason)
     }

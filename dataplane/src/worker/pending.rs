@@ -144,11 +144,10 @@ impl Pending {
         for (miss, verdict) in self.misses.iter().zip(&self.verdicts) {
             let decision = decision(burst.snapshot, miss.table, *verdict);
             burst.decisions.set(miss.at, Some(decision));
+            // A packet that is dropped is told with the backend that it was judged for.
+            burst.translate(miss.at, miss.translation);
             match miss.act(sessions, decision, verdict.is_allow()) {
-                Ok(state) => {
-                    burst.allow(miss.at, miss.allowed, decision, state);
-                    burst.translate(miss.at, miss.translation);
-                }
+                Ok(state) => burst.allow(miss.at, miss.allowed, decision, state),
                 Err(reason) => burst.drop(miss.at, reason),
             }
         }

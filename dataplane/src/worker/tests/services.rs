@@ -86,11 +86,13 @@ fn the_live_path_gives_the_same_translations() {
 #[test]
 fn policy_that_denies_the_backend_denies_the_service() {
     let mut bed = bed(&[backend("10.0.0.2", 81)]);
-    let outcome = bed.send(A, &to_vip(SYN));
-    assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied));
-    assert_eq!(outcome.translation, None);
-    assert_eq!(outcome.decision.unwrap().origin.unwrap().0, 8);
-    assert_eq!(bed.verdict(A, &to_vip(SYN)), dropped(DropReason::PolicyDenied), "remembered");
+    for session in ["new", "remembered"] {
+        let outcome = bed.send(A, &to_vip(SYN));
+        assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied), "{session}");
+        let backend = outcome.translation.map(|sent| (sent.dst, sent.dport));
+        assert_eq!(backend, Some(("10.0.0.2".parse().unwrap(), 81)), "{session}: the backend that was judged is told");
+        assert_eq!(outcome.decision.unwrap().origin.unwrap().0, 8);
+    }
     // Another backend, with another port.
     set(&mut bed, 2, &[(VIP, service(&[backend("10.0.0.2", 80)]))]);
     let again = tcp("10.0.0.1", VIP, 40_001, 8080, SYN);

@@ -23,7 +23,9 @@ use std::sync::Arc;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, TrafficPolicy, Transport};
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::service::{self as control, Changes, ResolvedPort, Resolver, ServicePortId, Settings, VipKind};
+use bulkhead_control::service::{
+    self as control, Changes, HealthCheck, ResolvedPort, Resolver, ServicePortId, Settings, VipKind,
+};
 use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 use ipnet::IpNet;
 use ring::digest::{SHA256, digest};
@@ -61,6 +63,17 @@ impl fmt::Display for Counts {
     }
 }
 
+/// What load balancers, and whoever adds and removes nodes, are told of this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeHealth {
+    /// Whether all is listed; before that nothing is translated.
+    pub is_listed: bool,
+    /// Whether the node is being deleted: balancers are to send no new connections.
+    pub is_leaving: bool,
+    /// The health checks of Services by their ports (`healthCheckNodePort`).
+    pub checks: BTreeMap<u16, HealthCheck>,
+}
+
 /// How much is known, none where Services are off, in words.
 pub(crate) fn told(counts: Option<&Counts>) -> String {
     counts.map_or_else(|| format!("off: {OFF}"), Counts::to_string)
@@ -80,6 +93,8 @@ pub struct Adapter {
     stale: BTreeSet<IpAddr>,
     epoch: u64,
     has_changed: bool,
+    health: NodeHealth,
+    has_other_health: bool,
 }
 
 impl Adapter {
@@ -94,6 +109,8 @@ impl Adapter {
             stale: BTreeSet::new(),
             epoch: 0,
             has_changed: false,
+            health: NodeHealth::default(),
+            has_other_health: false,
         };
         adapter.set_networks();
         adapter
@@ -151,6 +168,11 @@ impl Adapter {
         Some(Update { services: Arc::new(self.services.clone()), stale: std::mem::take(&mut self.stale) })
     }
 
+    /// What load balancers are told, where that has changed since this was asked.
+    pub fn take_health(&mut self) -> Option<NodeHealth> {
+        std::mem::take(&mut self.has_other_health).then(|| self.health.clone())
+    }
+
     /// What knows why.
     pub const fn resolver(&self) -> &Resolver {
         &self.resolver
@@ -184,7 +206,8 @@ impl Adapter {
 
     /// Writes what has changed into the copy.
     fn follow(&mut self, changes: &Changes) {
-        let Changes { ports, backends: _, backend_ports, vips, cluster_ips, health_checks: _ } = changes;
+        let Changes { ports, backends: _, backend_ports, vips, cluster_ips, health_checks } = changes;
+        self.follow_health(health_checks);
         if ports.is_empty() && backend_ports.is_empty() && vips.is_empty() && cluster_ips.is_empty() {
             return;
         }
@@ -209,6 +232,20 @@ impl Adapter {
                 (Some(before), after) => self.note_gone(&before, after.as_deref().unwrap_or_default()),
                 (None, Some(_)) => drop(self.stale.insert(vip.address)),
                 (None, None) => {}
+            }
+        }
+    }
+
+    /// Takes over the health checks at these ports, and what is known of the node.
+    fn follow_health(&mut self, ports: &BTreeSet<u16>) {
+        let Self { resolver, health, .. } = self;
+        let of_node = (resolver.is_listed(), resolver.is_node_terminating());
+        self.has_other_health |= of_node != (health.is_listed, health.is_leaving) || !ports.is_empty();
+        (health.is_listed, health.is_leaving) = of_node;
+        for &port in ports {
+            match resolver.health_check(port) {
+                Some(check) => drop(health.checks.insert(port, check.clone())),
+                None => drop(health.checks.remove(&port)),
             }
         }
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use bulkhead::services::{Adapter, Counts};
+use bulkhead::services::{Adapter, Counts, NodeHealth};
 use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Object, Transport};
@@ -117,7 +117,7 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
         let settings = random::settings(&mut rng);
         let mut adapter = Adapter::new(random::NODE.into(), settings.clone());
         let mut inventory: BTreeMap<String, Event> = BTreeMap::new();
-        let mut services = None;
+        let (mut services, mut health) = (None, NodeHealth::default());
         let mut epoch = 0;
         for step in 0..30 {
             let batch = random::batch(&mut rng);
@@ -130,6 +130,9 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
             adapter.listed();
             services = adapter.take().map(|update| update.services).or(services);
             assert!(adapter.take().is_none(), "nothing has changed since");
+            health = adapter.take_health().unwrap_or(health);
+            assert!(adapter.take_health().is_none(), "nothing has changed since");
+            *reached.entry("health checks".to_owned()).or_default() += health.checks.len();
             let services = services.as_ref().unwrap();
             assert!(services.epoch() >= epoch);
             epoch = services.epoch();
@@ -142,6 +145,7 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
         let (known, again) = (services.unwrap(), fresh.take().unwrap().services);
         assert_eq!(told(adapter.resolver(), &known), told(fresh.resolver(), &again), "seed {seed}");
         assert_eq!(adapter.counts(), fresh.counts(), "seed {seed}");
+        assert_eq!(health, fresh.take_health().unwrap(), "what load balancers are told, seed {seed}");
         for address in random::addresses() {
             assert_eq!(known.source_for(address), again.source_for(address));
         }
@@ -157,6 +161,7 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
         ("backends", 5_000),
         ("a source that stays", 5_000),
         ("a source that is rewritten", 1_000),
+        ("health checks", 500),
     ] {
         assert!(reached.get(answer).is_some_and(|&count| count >= least), "{answer}: {reached:?}");
     }

@@ -11,10 +11,11 @@ use serde_json::Value;
 
 use super::client::ask;
 use super::protocol::{
-    EndedSessions, PolicyRow, PortKey, PortRow, Request, SessionFilter, SessionRow, Sessions, Status, TableRow,
+    EndedSessions, PolicyRow, PortKey, PortRow, Request, ServiceHealth, SessionFilter, SessionRow, Sessions, Status,
+    TableRow,
 };
 use crate::args::{self, Format};
-use crate::output::{Columns, printable};
+use crate::output::{Columns, printable, some_of};
 use crate::services;
 
 /// How often `--wait` asks.
@@ -92,6 +93,9 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         }
     }
     writeln!(out, "Services: {}", services::told(status.services.as_ref()))?;
+    if let Some(health) = &status.service_health {
+        write_health(out, health)?;
+    }
     let added = match status.ports.added {
         0 => String::new(),
         added => format!("; {added} of them were added"),
@@ -130,6 +134,22 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
             writeln!(out, "last error: {} {}", error.at, printable(error.text.lines().next().unwrap_or_default()))
         }
     }
+}
+
+/// What load balancers are told.
+fn write_health(out: &mut impl Write, health: &ServiceHealth) -> io::Result<()> {
+    let how = match (health.healthy, health.leaving) {
+        (false, _) => "not healthy",
+        (true, true) => "the node is being deleted",
+        (true, false) => "healthy",
+    };
+    let ports: Vec<String> = health.ports.iter().map(ToString::to_string).collect();
+    let ports = some_of(&ports.iter().map(|port| &**port).collect::<Vec<_>>(), MAX_LATE);
+    writeln!(out, "  load balancers are told: {how}; address {}, ports {ports}", health.listen)?;
+    for port in health.refused.iter().take(MAX_LATE) {
+        writeln!(out, "  not at port {}: {}", port.port, printable(&port.why))?;
+    }
+    Ok(())
 }
 
 /// Lists the ports.
@@ -273,7 +293,7 @@ fn print_json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()
 #[cfg(test)]
 mod tests {
     use super::super::protocol::{
-        DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, SessionTotals, WorkerRow,
+        DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, SessionTotals, WorkerRow,
     };
     use super::*;
 
@@ -316,6 +336,13 @@ mod tests {
             },
             source: None,
             services: None,
+            service_health: Some(ServiceHealth {
+                listen: "[::]:10256".into(),
+                healthy: true,
+                leaving: false,
+                ports: vec![10_256],
+                refused: vec![RefusedPort { port: 30_000, why: "in use".into() }],
+            }),
             ports: PortTotals { configured: 2, added: 1, open: 1 },
             late: vec![late],
             workers: vec![worker.clone(), worker],
@@ -335,6 +362,7 @@ mod tests {
             "node node-1: ready; up 1m 1s",
             "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
             "3 objects are not understood",
+            "  load balancers are told: healthy; address [::]:10256, ports 10256\n  not at port 30000: in use",
             "ports: 1 of 2 open; 1 of them were added",
             "x/web (veth1): waits for its interface: there is no veth1",
             "workers: 2; 20 packets in, 16 out; 99 forwarded in the kernel",

@@ -219,6 +219,9 @@ pub(crate) struct Status {
     /// How much is known of Services; null where they are off.
     #[serde(default)]
     pub(crate) services: Option<Counts>,
+    /// What load balancers are told; null where they are told nothing.
+    #[serde(default)]
+    pub(crate) service_health: Option<ServiceHealth>,
     /// How many ports there are.
     pub(crate) ports: PortTotals,
     /// Those that are configured and not open, with the reason.
@@ -233,6 +236,30 @@ pub(crate) struct Status {
     pub(crate) flow_cache: FlowCacheRow,
     /// The last error that was logged.
     pub(crate) last_error: Option<LastError>,
+}
+
+/// What load balancers are told of the node over HTTP.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ServiceHealth {
+    /// The address and port of `/healthz` and `/livez`. The ports of Services are at the same address.
+    pub(crate) listen: String,
+    /// Whether what they send to Services is served.
+    pub(crate) healthy: bool,
+    /// Whether the node is being deleted.
+    pub(crate) leaving: bool,
+    /// The ports at which they are answered.
+    pub(crate) ports: Vec<u16>,
+    /// Those that cannot be had.
+    pub(crate) refused: Vec<RefusedPort>,
+}
+
+/// A port that cannot be listened at; it is tried again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RefusedPort {
+    /// Its number.
+    pub(crate) port: u16,
+    /// What the system says.
+    pub(crate) why: String,
 }
 
 /// The policy in force.

@@ -1,9 +1,9 @@
-//! The thread that answers questions: the admin socket, metrics and probes.
+//! The thread that answers questions: the admin socket, metrics and probes, and what load balancers ask of the node.
 //!
 //! ```text
 //!   bulkhead status .. --unix socket, JSON lines--> [ socket ]--.
-//!   Prometheus, kubelet ------------HTTP----------> [ http ] ---+--> Observations (100 ms old at most) --asks--> workers,
-//!                                                                                                      interfaces thread
+//!   Prometheus, kubelet ------------HTTP---------> [ probes ] --+--> Observations (100 ms old at most) --asks--> workers,
+//!   load balancers -----------------HTTP---------> [ health ]                                          interfaces thread
 //! ```
 //!
 //! All connections are tasks of one thread. What has to wait for the workers' answers does so on a thread of its own, one at a time,
@@ -19,8 +19,10 @@
 mod answers;
 mod connections;
 mod explain;
+pub(super) mod health;
 mod http;
 mod metrics;
+mod probes;
 mod sessions;
 mod socket;
 
@@ -31,21 +33,20 @@ use anyhow::Context;
 use crossbeam_channel::Sender;
 use serde_json::Value;
 use tokio::runtime;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, oneshot, watch};
 
 use super::config::AdminConfig;
 use super::daemon::Notice;
 use super::observer::{Observation, Observer};
 use super::ports::{Event, Question};
 use crate::admin::Failure;
+use crate::services::NodeHealth;
 use connections::{Connections, Limits};
+use health::Health;
 
 /// Connections of the admin socket at a time. A person has one, a program a few. A pod that is being started has one as well, which waits
 /// for its port: a node has some hundred pods, and they may all start at once.
 const CONNECTIONS: Limits = Limits { new: 256, asking: 32, changing: 512, answered: 32 };
-
-/// Connections over HTTP at a time: what scrapes and probes has one each.
-const HTTP_CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, answered: 1 };
 
 /// How old an observation may be that is told again.
 const FRESH: Duration = Duration::from_millis(100);
@@ -82,6 +83,8 @@ struct Shared {
     notices: Sender<Notice>,
     /// To the thread that says which ports there are.
     ports: Sender<Event>,
+    /// What load balancers are told, where they are told something.
+    health: Option<Arc<Health>>,
 }
 
 impl Shared {
@@ -112,7 +115,7 @@ impl Shared {
     }
 }
 
-/// Starts to listen.
+/// Starts to listen. `health` is what load balancers are told; none where Services are off.
 ///
 /// # Errors
 /// When the address of the metrics cannot be had, or the system refuses a thread. A socket that cannot be had is said only: to ask
@@ -122,14 +125,16 @@ pub(super) fn start(
     observer: Observer,
     notices: Sender<Notice>,
     ports: Sender<Event>,
+    health: Option<watch::Receiver<NodeHealth>>,
 ) -> anyhow::Result<Handle> {
     let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
     let metrics = config
         .listen
-        .map(|address| http::bind(address).with_context(|| format!("admin.listen: cannot listen at {address}")));
+        .map(|address| probes::bind(address).with_context(|| format!("admin.listen: cannot listen at {address}")));
     let metrics = metrics.transpose()?;
-    let shared = Arc::new(Shared { observer, last: Mutex::new(None), listing: Mutex::new(()), notices, ports });
+    let health = config.service_health.zip(health).map(|(address, known)| Arc::new(Health::new(address, known)));
+    let shared = Arc::new(Shared { observer, last: Mutex::new(None), listing: Mutex::new(()), notices, ports, health });
     let (stop, stopped) = oneshot::channel();
     let serve = move || {
         runtime.block_on(async {
@@ -137,7 +142,10 @@ pub(super) fn start(
                 tokio::spawn(socket::serve(socket, Arc::clone(&shared)));
             }
             if let Some(metrics) = metrics {
-                tokio::spawn(http::serve(metrics, Arc::clone(&shared)));
+                tokio::spawn(probes::serve(metrics, Arc::clone(&shared)));
+            }
+            if let Some(health) = &shared.health {
+                tokio::spawn(health::serve(Arc::clone(health), shared.observer.clone()));
             }
             // An error is the end as well.
             let _ = stopped.await;

@@ -264,6 +264,8 @@ pub(crate) struct AdminConfig {
     pub ports_folder: Option<PathBuf>,
     /// Where metrics and probes are served over HTTP.
     pub listen: Option<SocketAddr>,
+    /// Where load balancers are told whether the node serves; their Services' own ports are at the same address. None where nobody is.
+    pub service_health: Option<SocketAddr>,
 }
 
 /// Shares of the sessions in percent, where the file says them.

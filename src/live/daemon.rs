@@ -151,6 +151,7 @@ impl Daemon {
         };
         let (tell, notices) = crossbeam_channel::unbounded();
         let (tell_ports, port_events) = crossbeam_channel::unbounded();
+        let health = state.health();
         let policy = policy::start(state, Arc::clone(&composer), tell.clone(), tell_ports.clone())?;
         let routes = config.routes.clone();
         let shared = Arc::clone(&composer);
@@ -164,7 +165,7 @@ impl Daemon {
         let reading = capture.as_ref().map(Capture::reading);
         let observer =
             Observer::new(about, Arc::clone(&composer), &vswitch, interfaces.asker(), reading, policy.names());
-        let admin = admin::start(&config.admin, observer.clone(), tell, tell_ports)?;
+        let admin = admin::start(&config.admin, observer.clone(), tell, tell_ports, health)?;
         Ok(Self {
             config,
             config_path: args.config.clone(),

@@ -177,6 +177,12 @@ impl Observer {
         self.about.is_ready(self.composer.enforced(), health.as_ref())
     }
 
+    /// Whether what load balancers send here is served: the ports were opened, the threads run, and there is a policy to judge by. However
+    /// old that is: a server that no node reaches must not have balancers leave all of them. Asks nobody.
+    pub(super) fn is_serving(&self) -> bool {
+        self.about.is_settled.load(Ordering::Relaxed) && !self.composer.enforced().is_denying && self.is_alive()
+    }
+
     /// Whether an API server should be followed and is not any more: a fault of the program.
     pub(super) fn has_lost_source(&self) -> bool {
         self.about.follower.as_ref().is_some_and(|follower| follower.is_dead())

@@ -21,6 +21,7 @@ use bulkhead_control::renderer::acl::{self, NodeTables};
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
 use ipnet::IpNet;
+use tokio::sync::watch;
 
 use super::api::Api;
 use super::composer::Policy;
@@ -29,7 +30,7 @@ use super::log;
 use super::next_hops::Peer;
 use super::origins::SharedOrigins;
 use super::watch::Watch;
-use crate::services::Adapter;
+use crate::services::{Adapter, NodeHealth};
 use crate::{contests, run};
 pub(super) use counts::{StateCounters, StateCounts};
 use own_node::{check_node, more_addresses, nameless, with_addresses, without_state};
@@ -54,6 +55,8 @@ pub(super) struct LiveState {
     inventory: Inventory,
     /// What workers are told of Services; none where they are off.
     services: Option<Adapter>,
+    /// What load balancers are told.
+    health: watch::Sender<NodeHealth>,
     /// Services and nodes that were kept of the API server's state, until it tells them itself.
     kept_services: Inventory,
     origins: SharedOrigins,
@@ -107,6 +110,7 @@ impl LiveState {
             pipeline,
             inventory: Inventory::default(),
             services: services.map(|settings| Adapter::new(node.clone(), settings)),
+            health: watch::Sender::default(),
             kept_services: Inventory::default(),
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),

@@ -24,7 +24,7 @@ use crate::live::summary::dropped;
 /// The answer to a request.
 pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
     let value = match request {
-        Request::Status => serde_json::to_value(status(&*shared.observe().await)),
+        Request::Status => serde_json::to_value(status(&*shared.observe().await, shared)),
         Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
         Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
@@ -86,7 +86,7 @@ async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure>
     serde_json::to_value(explained).map_err(|error| internal(&error))
 }
 
-fn status(now: &Observation) -> Status {
+fn status(now: &Observation, shared: &Shared) -> Status {
     let (summary, enforced) = (now.summary(), now.enforced);
     let statuses = &now.interfaces.ports;
     let late = statuses.iter().filter(|port| port.state != PortState::Open);
@@ -124,6 +124,7 @@ fn status(now: &Observation) -> Status {
             last_error: source.last_error.clone(),
         }),
         services: now.state.services,
+        service_health: shared.health.as_ref().map(|health| health.status(&shared.observer)),
         ports: PortTotals {
             configured: statuses.len(),
             added: statuses.iter().filter(|port| port.added.is_some()).count(),

@@ -1,91 +1,59 @@
-//! `/metrics`, `/livez` and `/readyz` over HTTP.
-//!
-//! `/livez` asks nobody: whether the threads run that forward. `/readyz` does not either: whether the ports were opened and there is
-//! a policy to judge by. Neither depends on how long a policy takes to compile.
+//! HTTP over TCP: connections that are bounded in number and time, each of whose requests one function answers.
 
-use std::convert::Infallible;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::CONTENT_TYPE;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use super::{Connections, HTTP_CONNECTIONS, Shared, metrics};
-use crate::live::log;
+use super::Connections;
 
 /// How long a client may take for the head of its request.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// How long a connection may last: a scraper that keeps one makes another.
-const LASTING: Duration = Duration::from_secs(300);
+/// An answer.
+pub(super) type Answer = Response<Full<Bytes>>;
 
-/// What OpenMetrics 1.0 calls itself.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Takes the address.
-///
-/// # Errors
-/// When it cannot be had.
-pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+/// What a connection is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Conversation {
+    /// How long it may last, whoever is slow.
+    pub(super) lasting: Duration,
+    /// Whether it has one request only.
+    pub(super) is_single: bool,
 }
 
-/// Answers until it is dropped.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return log::error(&format!("metrics cannot be served: {error}")),
-    };
-    let connections = Connections::new(HTTP_CONNECTIONS);
+/// Answers until it is dropped. Listeners may share their connections' number.
+pub(super) async fn serve<A>(
+    listener: TcpListener,
+    connections: Connections,
+    conversation: Conversation,
+    answer: impl Fn(Request<Incoming>) -> A + Clone + Send + 'static,
+) where
+    A: Future<Output = Answer> + Send + 'static,
+{
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, for one: no reason to burn a core.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let shared = Arc::clone(&shared);
+        let answer = answer.clone();
         connections.serve(|_| async move {
-            let answer = |request| answer(request, Arc::clone(&shared));
+            let answer = move |request| {
+                let answer = answer(request);
+                async { Ok::<_, std::convert::Infallible>(answer.await) }
+            };
             let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(HEAD);
+            server.timer(TokioTimer::new()).header_read_timeout(HEAD).keep_alive(!conversation.is_single);
+            let served = server.serve_connection(TokioIo::new(stream), service_fn(answer));
             // What goes wrong with a client is the client's.
-            let _ = timeout(LASTING, server.serve_connection(TokioIo::new(stream), service_fn(answer))).await;
+            let _ = timeout(conversation.lasting, served).await;
         });
-    }
-}
-
-async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-    let (status, kind, body) = match request.uri().path() {
-        _ if !is_read => (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".to_owned()),
-        "/metrics" => match metrics::render(&*shared.observe().await) {
-            Ok(text) => (StatusCode::OK, OPEN_METRICS, text),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
-        },
-        "/livez" => probe(shared.observer.is_alive(), "a worker has ended"),
-        "/readyz" => probe(
-            shared.observer.is_ready(),
-            "ports are being opened, there is no policy to judge by, or it is too old",
-        ),
-        _ => (StatusCode::NOT_FOUND, "text/plain", "there are /metrics, /livez and /readyz\n".to_owned()),
-    };
-    let response = Response::builder().status(status).header(CONTENT_TYPE, kind).body(Full::new(Bytes::from(body)));
-    Ok(response.expect("a known status and a valid header"))
-}
-
-fn probe(holds: bool, else_why: &str) -> (StatusCode, &'static str, String) {
-    match holds {
-        true => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "text/plain", format!("{else_why}\n")),
     }
 }

@@ -3,6 +3,7 @@
 mod ports;
 mod state;
 
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -157,7 +158,34 @@ fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -
         }
         parsed
     });
-    AdminConfig { socket, ports_folder, listen }
+    AdminConfig { socket, ports_folder, listen, service_health: service_health(written, listen, faults) }
+}
+
+/// Where load balancers ask by default: at kube-proxy's port, at all addresses of both families.
+const SERVICE_HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10_256);
+
+fn service_health(
+    written: &super::file::Admin,
+    listen: Option<SocketAddr>,
+    faults: &mut Faults<'_>,
+) -> Option<SocketAddr> {
+    let Some(named) = &written.service_health else { return Some(SERVICE_HEALTH) };
+    if named.value == "none" {
+        return None;
+    }
+    let address = named.value.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+    match address {
+        None => {
+            let help = "write an address and a port, [::]:10256 for all addresses of both families, or none";
+            faults.add(line(named), "admin.service_health", format!("`{}` is not one", named.value), help);
+        }
+        Some(address) if listen.is_some_and(|listen| listen.port() == address.port()) => {
+            let problem = format!("has the port {} of admin.listen", address.port());
+            faults.add(line(named), "admin.service_health", problem, "give one of them another port");
+        }
+        Some(_) => {}
+    }
+    address
 }
 
 fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPathConfig {

@@ -179,6 +179,7 @@ pub(super) struct Admin {
     pub(super) socket: Option<Spanned<String>>,
     pub(super) ports_folder: Option<Spanned<String>>,
     pub(super) listen: Option<Spanned<String>>,
+    pub(super) service_health: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -53,6 +53,25 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
 }
 
 #[test]
+fn load_balancers_are_told_at_kube_proxys_port_unless_it_says_otherwise() {
+    let read = |admin: &str| {
+        let text = format!("node: n\nstate: {{paths: [s]}}\nadmin: {{{admin}}}\nports: []\n");
+        Config::parse("c.yaml", &text, Path::new("/")).map(|config| config.admin.service_health)
+    };
+    assert_eq!(read("").unwrap(), Some("[::]:10256".parse().unwrap()));
+    assert_eq!(read("service_health: none").unwrap(), None);
+    assert_eq!(read("service_health: 192.0.2.1:10300").unwrap(), Some("192.0.2.1:10300".parse().unwrap()));
+    for (wrong, why) in [
+        ("service_health: '10256'", "c.yaml:3: admin.service_health: `10256` is not one"),
+        ("service_health: '0.0.0.0:0'", "`0.0.0.0:0` is not one"),
+        ("listen: '127.0.0.1:9000', service_health: '[::]:9000'", "has the port 9000 of admin.listen"),
+    ] {
+        let error = read(wrong).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains("help: "), "{error}");
+    }
+}
+
+#[test]
 fn the_example_of_a_cluster_is_a_configuration_and_shows_what_is_the_default() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/cluster.yaml");
     let config = Config::read(&example, None).unwrap();

@@ -7,12 +7,13 @@ use std::sync::PoisonError;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Node, Object};
 use bulkhead_control::source::kubernetes::Changes;
+use tokio::sync::watch;
 
 use super::super::api::Api;
 use super::super::log;
 use super::own_node::more_addresses;
 use super::{LiveState, nameless, told};
-use crate::services::{Adapter, Update};
+use crate::services::{Adapter, NodeHealth, Update};
 
 /// Divides what was kept of an API server's state: what Services depend on, nodes included, and what policy does.
 pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
@@ -26,7 +27,12 @@ impl LiveState {
     /// What is to be published of Services; none where nothing has changed, before all is listed, and where they are off.
     pub(in crate::live) fn take_services(&mut self) -> Option<Update> {
         self.hear_services();
-        let update = self.services.as_mut()?.take();
+        let services = self.services.as_mut()?;
+        if let Some(health) = services.take_health() {
+            // Nobody may be asked.
+            self.health.send_replace(health);
+        }
+        let update = services.take();
         if update.is_some() {
             self.count_services();
         }
@@ -107,6 +113,11 @@ impl LiveState {
         adapter.apply(events);
         adapter.set_more_addresses(more);
         adapter.listed();
+    }
+
+    /// What load balancers are told; none where Services are off.
+    pub(in crate::live) fn health(&self) -> Option<watch::Receiver<NodeHealth>> {
+        self.services.as_ref().map(|_| self.health.subscribe())
     }
 
     /// Tells others how much is known.

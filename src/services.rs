@@ -24,7 +24,7 @@ use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, TrafficPolicy, Transport};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::{
-    self as control, Changes, HealthCheck, ResolvedPort, Resolver, ServicePortId, Settings, VipKind,
+    self as control, Changes, HealthCheck, PortName, ResolvedPort, Resolver, ServicePortId, Settings, VipKind,
 };
 use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 use ipnet::IpNet;
@@ -283,7 +283,7 @@ impl Adapter {
         let unchanged = before.map(|before| &before.serving).filter(|before| ***before == *serving);
         let serving = unchanged.cloned().unwrap_or_else(|| serving.into());
         let (affinity, source_ranges) = (port.affinity, port.source_ranges.clone());
-        ServicePort { cluster, local, serving, affinity, source_ranges }
+        ServicePort { cluster, local, serving, affinity, identity: identity(&port.name), source_ranges }
     }
 
     /// Where a VIP leads, none where nobody has it.
@@ -351,10 +351,18 @@ fn first_address(block: &IpNet) -> Option<IpAddr> {
     block.contains(&next).then_some(next)
 }
 
-/// What the choice of backends is hashed with. Not one of this process' own: nodes that are asked the same must answer the same.
+/// A number of a text: what the choice of backends is hashed with. Not one of this process' own: nodes that are asked the same must answer the same.
 fn seed(text: &str) -> u64 {
     let hash = digest(&SHA256, text.as_bytes());
     hash.as_ref().iter().take(size_of::<u64>()).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+}
+
+/// What clients' affinity is kept under: the same for as long as the service port has its name, in every process.
+fn identity(name: &PortName) -> u64 {
+    let PortName { service, port, transport, ipv4 } = name;
+    // No name has a zero byte.
+    let text = format!("{}\0{}\0{port}\0{}\0{ipv4}", service.namespace, service.name, transport.number());
+    seed(&text)
 }
 
 fn number(id: ServicePortId) -> u32 {

@@ -13,7 +13,13 @@ pub(super) fn open(config: &Config) -> anyhow::Result<Option<SessionStore>> {
 /// Says what became of the sessions of an earlier process, if there was one.
 pub(super) fn say(adoption: &Adoption) {
     for file in &adoption.refused {
-        log::warn(&format!("sessions of an earlier process are not used: {}: {}", file.path.display(), file.reason));
+        log::warn(&format!("what an earlier process has left is not used: {}: {}", file.path.display(), file.reason));
+    }
+    if adoption.clients > 0 {
+        log::info(&format!(
+            "{} clients of Services with affinity keep their backends, if those still serve",
+            adoption.clients
+        ));
     }
     if adoption.adopted + adoption.left_out > 0 {
         let Adoption { adopted, left_out, .. } = adoption;

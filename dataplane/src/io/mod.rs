@@ -44,7 +44,6 @@ pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
 #[cfg(feature = "bench")]
 pub use xsk::Generator;
-pub(crate) use xsk::map_file;
 pub use xsk::{
     AddressWatch, Frame, HostPair, Interface, InterfaceAddress, KernelFlowCache, KernelRoute, LinkEvent, LinkFeatures,
     LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TcHook,
@@ -52,6 +51,7 @@ pub use xsk::{
     is_trunk_in_use, kernel_routes, links, poll, remove_tc_datapath, set_generic_receive_offload, set_link_up,
     set_transmit_checksum_offload, takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
+pub(crate) use xsk::{FileWords, map_file};
 
 use crate::LinkType;
 

@@ -10,6 +10,12 @@
 //! ```
 //! Two workers may write one place at a time. The backend's hash is keyed with the place's, so that two halves that do not belong
 //! together name no backend, which is as if the place were empty.
+//!
+//! The table may lie in a file that outlives the process ([`mod@file`]). Nothing in it is a number that another process would understand
+//! differently: a service port has its [identity](super::ServicePort::identity), a backend its address and port. What is looked up is
+//! only compared with the backends that may be chosen, so neither a damaged file nor an old one gives a client any other.
+
+mod file;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ahash::RandomState;
 
 use super::lines::{Lines, WORDS};
+pub(crate) use file::Found;
 
 /// Places: 4 MiB, which is touched as it is used. A quarter of a million clients of Services with affinity, per node.
 const PLACES: usize = 1 << 18;
@@ -53,9 +60,9 @@ impl ClientAffinity {
         Self { hasher: RandomState::new(), lines: Lines::new(PLACES / WAYS) }
     }
 
-    /// The client's last backend of a service port, if its last new connection was not longer ago than the timeout. Both in
+    /// The client's last backend of a service port, which has this identity, if its last new connection was not longer ago than the timeout. Both in
     /// seconds.
-    pub(crate) fn last(&self, client: IpAddr, port: u32, now: u64, timeout: u32) -> Option<LastBackend<'_>> {
+    pub(crate) fn last(&self, client: IpAddr, port: u64, now: u64, timeout: u32) -> Option<LastBackend<'_>> {
         let name = self.name(client, port);
         let mut places = self.lines.read(self.line(name)).chunks_exact(2);
         let place = places.find(|place| place[0].load(Ordering::Acquire) == name)?;
@@ -65,7 +72,7 @@ impl ClientAffinity {
     }
 
     /// The client has a new connection with this backend.
-    pub(crate) fn remember(&self, client: IpAddr, port: u32, socket: &SocketAddr, now: u64) {
+    pub(crate) fn remember(&self, client: IpAddr, port: u64, socket: &SocketAddr, now: u64) {
         let name = self.name(client, port);
         let places = || self.lines.write(self.line(name)).chunks_exact(2);
         let own = places().find(|place| place[0].load(Ordering::Relaxed) == name);
@@ -85,7 +92,7 @@ impl ClientAffinity {
     }
 
     /// Never 0, as empty places have it.
-    fn name(&self, client: IpAddr, port: u32) -> u64 {
+    fn name(&self, client: IpAddr, port: u64) -> u64 {
         self.hasher.hash_one((client, port)).max(1)
     }
 

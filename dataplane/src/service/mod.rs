@@ -32,7 +32,7 @@ use ahash::AHashMap;
 use bulkhead_classifier::{AddressSet, protocol};
 use ipnet::IpNet;
 
-pub(crate) use affinity::ClientAffinity;
+pub(crate) use affinity::{ClientAffinity, Found as FoundClients};
 pub use choice::Backends;
 pub(crate) use clients::{Client, Place};
 pub(crate) use steering::Steering;
@@ -94,6 +94,8 @@ pub struct ServicePort {
     pub serving: Arc<[SocketAddr]>,
     /// For how many seconds after its last new connection a client stays with its backend; none without affinity.
     pub affinity: Option<u32>,
+    /// A hash of what it is known by for as long as it exists, over restarts too: clients' affinity is kept under it.
+    pub identity: u64,
     /// Who may connect where [`VipEntry::is_ranged`]; none for everybody, empty for nobody.
     pub source_ranges: Option<Arc<[IpNet]>>,
 }
@@ -128,8 +130,6 @@ pub(crate) enum Answer<'a> {
 /// The backends that a connection may be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Eligible<'a> {
-    /// The service port's number, under which clients' affinity is kept.
-    pub(crate) number: u32,
     pub(crate) port: &'a ServicePort,
     pub(crate) list: &'a Backends,
     pub(crate) rewrites_all: bool,
@@ -250,7 +250,7 @@ impl Services {
         } else if list.is_empty() {
             Answer::Drop(DropReason::NoLocalEndpoint)
         } else {
-            Answer::Choose(Eligible { number: entry.port, port, list, rewrites_all: entry.rewrites_all })
+            Answer::Choose(Eligible { port, list, rewrites_all: entry.rewrites_all })
         }
     }
 

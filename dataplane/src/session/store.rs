@@ -9,6 +9,7 @@
 //! ```text
 //!   folder/ lock                    held by the process that has the folder
 //!           current/0, 1, ...       one file per worker: header | entries | links | rewrites
+//!           current/clients         which backends clients of Services with affinity have had, of all workers
 //!           next/                   those of a process that has not adopted everything yet; then next becomes current
 //!           previous/               what current was, for the moment in which next takes its place
 //! ```
@@ -35,6 +36,7 @@ use super::links::Links;
 use super::memory::Column;
 use super::{Key, Rewrite, SessionMemoryError};
 use crate::DropReason;
+use crate::service::{ClientAffinity, FoundClients};
 use crate::wire::checksum::crc32c;
 
 pub(super) use growth::Growth;
@@ -43,6 +45,9 @@ pub(crate) use growth::TableFile;
 /// Changes with the meaning of any byte behind it.
 const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"bulksess";
+
+/// The file of clients' affinity.
+const CLIENTS: &str = "clients";
 
 /// Where the entries begin: a page, so that they can be mapped.
 const START: u64 = 4096;
@@ -171,6 +176,8 @@ pub struct Adoption {
     pub adopted: u64,
     /// Sessions whose time was up, that were just being written, or for which there was no room.
     pub left_out: u64,
+    /// Clients of Services with affinity that are given the backend again that they had, if it is still there.
+    pub clients: u64,
     /// Files that were damaged or foreign: nothing of them is used.
     pub refused: Vec<RefusedFile>,
 }
@@ -199,6 +206,7 @@ pub struct SessionStore {
     folder: PathBuf,
     boot: [u8; 16],
     found: Vec<Stored>,
+    clients: Option<FoundClients>,
     adoption: Adoption,
     /// Locked as long as it is open.
     _lock: File,
@@ -222,8 +230,14 @@ impl SessionStore {
             let path = PathBuf::from(BOOT_ID);
             SessionStoreError::System { what: "read", path, source }
         })?;
-        let mut store =
-            Self { folder: folder.to_owned(), boot, found: Vec::new(), adoption: Adoption::default(), _lock: lock };
+        let mut store = Self {
+            folder: folder.to_owned(),
+            boot,
+            found: Vec::new(),
+            clients: None,
+            adoption: Adoption::default(),
+            _lock: lock,
+        };
         if !store.folder("current").exists() && store.folder("previous").exists() {
             // The last process died between the two renames of its adoption.
             fs::rename(store.folder("previous"), store.folder("current")).map_err(fault("rename a folder of"))?;
@@ -267,6 +281,17 @@ impl SessionStore {
         Ok(TableFile { entries, links, rewrites, growth: Growth::new(file, header) })
     }
 
+    /// A file for clients' affinity, with what was found of an earlier process; `now` is the time in nanoseconds since 1970. It counts as
+    /// those of [sessions](SessionStore::create) do.
+    pub(crate) fn create_clients(&mut self, now: u64) -> Result<ClientAffinity, SessionStoreError> {
+        let path = self.folder("next").join(CLIENTS);
+        let found = self.clients.take().unwrap_or_else(FoundClients::nothing);
+        let made = ClientAffinity::in_file(&path, self.boot, found, now / 1_000_000_000);
+        let (clients, adopted) = made.map_err(|source| SessionStoreError::System { what: "write", path, source })?;
+        self.adoption.clients = adopted;
+        Ok(clients)
+    }
+
     /// All sessions are in the new files: they take the place of the old ones.
     pub(crate) fn commit(&self) -> Result<(), SessionStoreError> {
         let (current, previous) = (self.folder("current"), self.folder("previous"));
@@ -303,6 +328,13 @@ impl SessionStore {
         };
         for file in files {
             let path = file?.path();
+            if path.file_name().is_some_and(|name| name == CLIENTS) {
+                match FoundClients::read(&path, self.boot) {
+                    Ok(found) => self.clients = Some(found),
+                    Err(reason) => self.adoption.refused.push(RefusedFile { path, reason }),
+                }
+                continue;
+            }
             match self.read_file(&path) {
                 Ok((stored, left_out)) => {
                     self.found.extend(stored);

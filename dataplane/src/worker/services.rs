@@ -129,10 +129,10 @@ impl Worker {
     fn choose(&self, services: &Services, eligible: &Eligible<'_>, flow: &Flow) -> Backend {
         let Some(timeout) = eligible.port.affinity else { return eligible.choose(services, flow) };
         let seconds = self.now.time / 1_000_000_000;
-        let last = self.clients.last(flow.src, eligible.number, seconds, timeout);
+        let last = self.clients.last(flow.src, eligible.port.identity, seconds, timeout);
         let kept = last.and_then(|last| eligible.find(|backend| last.is(&backend.socket)));
         let backend = kept.unwrap_or_else(|| eligible.choose(services, flow));
-        self.clients.remember(flow.src, eligible.number, &backend.socket, seconds);
+        self.clients.remember(flow.src, eligible.port.identity, &backend.socket, seconds);
         backend
     }
 

@@ -54,7 +54,8 @@ impl Worker {
         affinity: &Affinity,
         now: u64,
     ) -> Result<Vec<Self>, SessionStoreError> {
-        let (budget, clients) = (Arc::new(Budget::new(&config.sessions, workers)), Arc::new(ClientAffinity::new()));
+        let budget = Arc::new(Budget::new(&config.sessions, workers));
+        let clients = Arc::new(store.create_clients(now)?);
         let make = |worker| {
             let file = store.create(worker, budget.slots())?;
             Ok(Self::with_hasher(config, (&budget, &clients), &RandomState::new(), Some(file))?)

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
 /// Maps a part of a file, shared: what is written there is in the file, whatever becomes of the process. `start` is a multiple
 /// of the page size.
@@ -20,6 +21,28 @@ pub(crate) fn map_file(file: &File, start: u64, len: usize) -> io::Result<MmapMu
     // SAFETY: the mapping is private to the caller as long as the file is, which the caller promises: it lies in a folder of mode 0700
     // that is locked against other processes of this program.
     unsafe { MmapOptions::new().offset(start).len(len).map_mut(file) }
+}
+
+/// Words of a file that several threads read and write, shared with the file as [`map_file`] shares it.
+#[derive(Debug)]
+pub(crate) struct FileWords(MmapRaw);
+
+impl FileWords {
+    /// Maps so many words from a byte of the file on, which is a multiple of the page size. The file is as [`map_file`] wants it.
+    ///
+    /// # Errors
+    /// Those of `mmap`.
+    pub(crate) fn map(file: &File, start: u64, words: usize) -> io::Result<Self> {
+        MmapOptions::new().offset(start).len(words * size_of::<AtomicU64>()).map_raw(file).map(Self)
+    }
+
+    /// The words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        let words = self.0.as_mut_ptr().cast::<AtomicU64>();
+        // SAFETY: the mapping begins at a page, is this long, can be written, and stays as long as `self`. Any bytes are a word. Nobody has
+        // another kind of reference to it: it is private to this value, and the file to this process, as for `map_file`.
+        unsafe { std::slice::from_raw_parts(words, self.0.len() / size_of::<AtomicU64>()) }
+    }
 }
 
 /// A mapped range. It says nothing about who may touch the bytes: that is up to whoever maps it.

@@ -125,7 +125,7 @@ pub use link::{
     LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
 };
 pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
-pub(crate) use mapping::map_file;
+pub(crate) use mapping::{FileWords, map_file};
 pub use namespace::in_namespace;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use netlink_write::set_link_up;

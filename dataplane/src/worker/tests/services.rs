@@ -474,3 +474,58 @@ fn translated_sessions_outlive_the_process() {
     drop(store);
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn a_client_keeps_its_backend_over_restarts_as_long_as_service_port_and_backend_are_there() {
+    const OTHER: &str = "10.96.0.2";
+    let folder = std::env::temp_dir().join(format!("bulkhead-clients-kept-{}", std::process::id()));
+    let affinity = Affinity::new();
+    let config = WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() };
+    let all: Vec<Backend> = (1..=8).map(|host| backend(&format!("10.9.0.{host}"), 80)).collect();
+    let with = |identity, backends: &[Backend]| ServicePort { affinity: Some(600), identity, ..service(backends) };
+    let mut bed = bed(&[]);
+    let restart = |bed: &mut Bed| {
+        drop(std::mem::replace(&mut bed.worker, Worker::new(config)));
+        bed.wait(60);
+        let mut store = SessionStore::open(&folder).unwrap();
+        bed.worker = Worker::team_in(&mut store, config, 1, &affinity, bed.now).unwrap().remove(0);
+        store.adoption().clone()
+    };
+    let mut sport = 1000;
+    let mut next = |bed: &mut Bed, vip: &str| {
+        sport += 1;
+        bed.send(A, &tcp("10.0.0.1", vip, sport, 8080, SYN)).translation.unwrap().dst
+    };
+    restart(&mut bed);
+    set(&mut bed, 2, &[(VIP, with(1, &all)), (OTHER, with(2, &all))]);
+    // Another backend for each of the two.
+    let first = next(&mut bed, VIP);
+    let other_backends: Vec<Backend> = all.iter().copied().filter(|backend| backend.socket.ip() != first).collect();
+    set(&mut bed, 3, &[(VIP, with(1, &all)), (OTHER, with(2, &other_backends))]);
+    let other = next(&mut bed, OTHER);
+    // The next process numbers them in another order.
+    assert_eq!(restart(&mut bed).clients, 2);
+    set(&mut bed, 1, &[(OTHER, with(2, &all)), (VIP, with(1, &all))]);
+    for _ in 0..8 {
+        assert_eq!([next(&mut bed, VIP), next(&mut bed, OTHER)], [first, other]);
+    }
+    // While none runs its backend goes: it is given another one, and keeps that when the old one is back.
+    restart(&mut bed);
+    set(&mut bed, 1, &[(VIP, with(1, &other_backends))]);
+    let second = next(&mut bed, VIP);
+    assert_ne!(second, first);
+    restart(&mut bed);
+    set(&mut bed, 1, &[(VIP, with(1, &all))]);
+    assert!((0..8).all(|_| next(&mut bed, VIP) == second));
+    // Another Service at the same address knows nobody.
+    set(&mut bed, 2, &[(VIP, with(3, &[backend("10.9.0.9", 80)]))]);
+    assert_eq!(next(&mut bed, VIP), ip("10.9.0.9"));
+    // What is damaged is refused alone, and sessions go on.
+    let path = folder.join("current/clients");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let adoption = restart(&mut bed);
+    assert_eq!((adoption.clients, adoption.refused.len(), &adoption.refused[0].path), (0, 1, &path), "{adoption:?}");
+    assert!(adoption.adopted > 0, "{adoption:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

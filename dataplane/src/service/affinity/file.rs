@@ -1,0 +1,178 @@
+//! The table in a file beside those of sessions, on a tmpfs as a rule: what a connection changes is in the file at once, and stays there
+//! when the process is killed. The next process reads it, and writes what is still of use to a file of its own.
+//!
+//! ```text
+//!   header (keys of the hashes, boot, check) | at 4096: places of two words, as in memory
+//! ```
+//! Two processes understand each other's places when they have the same keys and hash alike, which the header's `proof` tells: it is
+//! a hash of something that both know.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use ahash::RandomState;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::super::lines::Lines;
+use super::{ClientAffinity, PLACES, WAYS, halves, second};
+use crate::wire::checksum::crc32c;
+
+/// Changes with the meaning of any byte behind it.
+const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"bulkaffi";
+
+/// Where the places begin: a page, so that they can be mapped.
+const START: u64 = 4096;
+
+/// The bytes of a place.
+const PLACE: usize = 2 * size_of::<u64>();
+
+/// The longest time for which a client keeps its backend (`sessionAffinityConfig.clientIP.timeoutSeconds` of a Service), in seconds.
+const LONGEST: u32 = 86_400;
+
+/// Places that are read at once: 64 KiB.
+const STEP: usize = 4096;
+
+/// The first bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    places: u64,
+    keys: [u64; 4],
+    /// See the module.
+    proof: u64,
+    /// The kernel's number for the time since the machine was started.
+    boot: [u8; 16],
+    version: u32,
+    /// CRC-32C of what is before it.
+    check: u32,
+}
+
+impl Header {
+    fn new(keys: [u64; 4], boot: [u8; 16]) -> Self {
+        let proof = proof(keys);
+        let mut header = Self { magic: MAGIC, places: PLACES as u64, keys, proof, boot, version: VERSION, check: 0 };
+        header.check = header.sum();
+        header
+    }
+
+    fn sum(&self) -> u32 {
+        crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
+    }
+
+    /// Why a file with this header is not used.
+    fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
+        if self.magic != MAGIC {
+            Some("it is no table of clients")
+        } else if self.version != VERSION {
+            Some("its layout is of another version")
+        } else if self.check != self.sum() {
+            Some("its header is damaged")
+        } else if self.boot != boot {
+            Some("it is from before the machine was started")
+        } else if self.places != PLACES as u64 || self.proof != proof(self.keys) {
+            Some("its layout is of another program")
+        } else if len != LEN {
+            Some("its length is not what its header says")
+        } else {
+            None
+        }
+    }
+}
+
+/// The length of a file.
+const LEN: u64 = START + (PLACES * PLACE) as u64;
+
+/// A hash that differs where another program, or another processor, hashes differently.
+fn proof(keys: [u64; 4]) -> u64 {
+    let hasher = hasher(keys);
+    let of = |client: IpAddr| {
+        let name = hasher.hash_one((client, 1u64));
+        name ^ hasher.hash_one((name, &SocketAddr::new(client, 80)))
+    };
+    of(Ipv4Addr::LOCALHOST.into()) ^ of(Ipv6Addr::LOCALHOST.into())
+}
+
+const fn hasher([a, b, c, d]: [u64; 4]) -> RandomState {
+    RandomState::with_seeds(a, b, c, d)
+}
+
+/// What an earlier process has left.
+#[derive(Debug)]
+pub(crate) struct Found {
+    keys: [u64; 4],
+    /// Those in use: both words.
+    places: Vec<[u64; 2]>,
+}
+
+impl Found {
+    /// Nothing, with keys at random: nobody outside can choose who shares places.
+    pub(crate) fn nothing() -> Self {
+        Self { keys: std::array::from_fn(|at| RandomState::new().hash_one(at)), places: Vec::new() }
+    }
+
+    /// What is in a file.
+    ///
+    /// # Errors
+    /// Why nothing of it is used, as a sentence without its end.
+    pub(crate) fn read(path: &Path, boot: [u8; 16]) -> Result<Self, String> {
+        let unreadable = |error: io::Error| format!("it cannot be read: {error}");
+        let mut file = File::open(path).map_err(unreadable)?;
+        let about = file.metadata().map_err(unreadable)?;
+        let mut header = Header::new_zeroed();
+        if !about.is_file() || file.read_exact(header.as_mut_bytes()).is_err() {
+            return Err("it is no table of clients".to_owned());
+        }
+        if let Some(fault) = header.fault(boot, about.len()) {
+            return Err(fault.to_owned());
+        }
+        let mut places = Vec::new();
+        let mut read = vec![[0u64; 2]; STEP];
+        for first in (0..PLACES).step_by(STEP) {
+            let count = STEP.min(PLACES - first);
+            let read = &mut read[..count];
+            file.read_exact_at(read.as_mut_bytes(), START + (first * PLACE) as u64).map_err(unreadable)?;
+            places.extend(read.iter().filter(|place| place.iter().all(|word| *word != 0)));
+        }
+        Ok(Self { keys: header.keys, places })
+    }
+}
+
+impl ClientAffinity {
+    /// A table in a new file, with what was found and may still be of use at this second. Returns it with how many places that is.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn in_file(path: &Path, boot: [u8; 16], found: Found, now: u64) -> io::Result<(Self, u64)> {
+        let Found { keys, places } = found;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len(LEN)?;
+        file.write_all_at(Header::new(keys, boot).as_bytes(), 0)?;
+        let table = Self { hasher: hasher(keys), lines: Lines::in_file(file, START, PLACES / WAYS)? };
+        let adopted = places.into_iter().filter(|place| table.adopt(*place, second(now))).count();
+        Ok((table, adopted as u64))
+    }
+
+    /// Takes a place of an earlier process in. False when its time is up, and where there is no memory for it.
+    fn adopt(&self, [name, word]: [u64; 2], now: u32) -> bool {
+        let (backend, seen) = halves(word);
+        // The clock may have been set back.
+        let seen = seen.min(now);
+        if now - seen >= LONGEST {
+            return false;
+        }
+        let free = |place: &&[super::AtomicU64]| place[0].load(Ordering::Relaxed) == 0;
+        let Some(place) = self.lines.write(self.line(name)).chunks_exact(2).find(free) else { return false };
+        place[1].store(u64::from(backend) << 32 | u64::from(seen), Ordering::Relaxed);
+        place[0].store(name, Ordering::Release);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -363,6 +363,65 @@ fn translated_connections_outlive_the_process() {
 }
 
 #[test]
+fn clients_with_affinity_find_their_endpoint_again_after_a_stop_and_after_a_kill() {
+    require!("socat", "ss", "curl");
+    let mut lab = Lab::new();
+    lab.more_config = format!("{CONFIG}admin: {{socket: admin.sock, listen: '127.0.0.1:9965'}}\n");
+    let all = ["client", "web1", "web2", "web3", "web4"];
+    for name in all {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    let web = |lab: &Lab, names: &[&str]| {
+        let endpoints: Vec<Endpoint> = names.iter().map(|name| Endpoint::of(lab.get(name), 8080)).collect();
+        let affinity = "sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}},";
+        service("web", [VIP, VIP6], affinity, "{port: 80, targetPort: 8080}", &endpoints)
+    };
+    let state = web(&lab, &all[1..]);
+    lab.start(&state);
+    let _servers = serve(&lab, &all[1..]);
+    // Each client with each family: five times two who choose one of four.
+    let everybodys = |lab: &Lab| -> Vec<BTreeSet<String>> {
+        let clients = all.iter().flat_map(|name| [VIP, VIP6].map(|vip| (&lab.get(name).netns, vip)));
+        let ask =
+            |(netns, vip)| (0..3).map(|_| ask(netns, vip, 80).unwrap_or_else(|| panic!("{}", lab.log())).0).collect();
+        clients.map(ask).collect()
+    };
+    let before = everybodys(&lab);
+    assert!(before.iter().all(|names| names.len() == 1), "{before:?}");
+    let metrics = |lab: &Lab| lab.node.exec("curl -s http://127.0.0.1:9965/metrics");
+    let told = metrics(&lab);
+    for line in [
+        "bulkhead_services 1",
+        "bulkhead_service_listed 1",
+        "bulkhead_service_vips 2",
+        "bulkhead_service_backends 8",
+        "bulkhead_service_connections_total 30",
+        "bulkhead_service_affinity_clients 10",
+        "bulkhead_service_affinity_capacity_clients 262144",
+        "bulkhead_service_affinity_forgotten_clients_total 0",
+    ] {
+        assert!(told.contains(&format!("{line}\n")), "{line} is not in:\n{told}");
+    }
+    assert!(!told.contains("bulkhead_service_used_sessions 0\n"), "{told}");
+    lab.stop();
+    lab.start(&state);
+    assert_eq!(everybodys(&lab), before, "{}", lab.log());
+    lab.kill();
+    lab.start(&state);
+    assert!(metrics(&lab).contains("bulkhead_service_affinity_clients 10\n"));
+    assert_eq!(everybodys(&lab), before, "{}", lab.log());
+    assert_eq!(lab.count("10 clients of Services with affinity keep their backends"), 2, "{}", lab.log());
+    // Whose endpoint has gone meanwhile is given another one.
+    lab.stop();
+    let state = web(&lab, &all[2..]);
+    lab.start(&state);
+    for (before, after) in before.iter().zip(everybodys(&lab)) {
+        assert!(after.len() == 1 && (*before == after || before.contains("web1")), "{before:?} -> {after:?}");
+    }
+    lab.stop();
+}
+
+#[test]
 fn two_workers_serve_one_service() {
     require!("socat", "ss", "nc");
     let Some(cores) = lab::netns::two_cores() else { return };

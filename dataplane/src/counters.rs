@@ -41,6 +41,17 @@ pub struct Counters {
     ports: Vec<PortCounters>,
     origins: Vec<OriginCounters>,
     pub(crate) sessions: SessionCounters,
+    pub(crate) clients: ClientCounters,
+}
+
+/// What became of clients of Services with affinity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCounters {
+    /// Clients that were given a place of their own, those of an earlier process included. Over all workers so many places are in use:
+    /// none is given back.
+    pub remembered: u64,
+    /// Clients that were forgotten, since another one was given their place, or was not remembered at all.
+    pub forgotten: u64,
 }
 
 /// What happened to the entries of the session table.
@@ -48,6 +59,8 @@ pub struct Counters {
 pub struct SessionCounters {
     /// Sessions that were created.
     pub created: u64,
+    /// Those among them whose packets are translated: connections to Services.
+    pub translated: u64,
     /// Sessions that ended because they were idle for too long.
     pub expired: u64,
     /// Sessions that ended early to make room for new ones.
@@ -77,6 +90,7 @@ impl Default for Counters {
             ports: Vec::new(),
             origins: vec![OriginCounters::default(); ORIGINS],
             sessions: SessionCounters::default(),
+            clients: ClientCounters::default(),
         }
     }
 }
@@ -126,6 +140,11 @@ impl Counters {
     /// What happened to the entries of the session table.
     pub const fn sessions(&self) -> SessionCounters {
         self.sessions
+    }
+
+    /// What became of clients of Services with affinity.
+    pub const fn clients(&self) -> ClientCounters {
+        self.clients
     }
 
     /// Makes room for the ports of a snapshot. Allocates only when there are more of them than ever before.

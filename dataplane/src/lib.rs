@@ -48,7 +48,7 @@ pub mod vswitch;
 pub mod wire;
 mod worker;
 
-pub use counters::{Counters, OriginCounters, PortCounters, SessionCounters};
+pub use counters::{ClientCounters, Counters, OriginCounters, PortCounters, SessionCounters};
 pub use drop::DropReason;
 pub use fragment::FragmentConfig;
 pub use outcome::{BodyKind, Decision, Flow, Judged, Outcome, Packet, Received, SessionState, Verdict};
@@ -56,7 +56,7 @@ pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
-pub use service::{Backend, BackendList, Backends, Explained, ServicePort, Services, Vip, VipEntry};
+pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, Explained, ServicePort, Services, Vip, VipEntry};
 pub use session::{
     Adoption, EndedSessions, Percent, RefusedFile, SessionConfig, SessionInfo, SessionMemoryError, SessionPage,
     SessionSelector, SessionStore, SessionStoreError, TcpWindow, Timeouts,

@@ -70,6 +70,7 @@ impl Summary<'_> {
             SessionCounters::default(),
             |sum, more| SessionCounters {
                 created: sum.created + more.created,
+                translated: sum.translated + more.translated,
                 expired: sum.expired + more.expired,
                 recycled: sum.recycled + more.recycled,
                 refused: sum.refused + more.refused,

@@ -31,6 +31,19 @@ const PLACES: usize = 1 << 18;
 /// Places of a client: those of a line.
 const WAYS: usize = WORDS / 2;
 
+/// What remembering a client took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remembered {
+    /// It had a place.
+    Again,
+    /// A place that nobody had.
+    Newly,
+    /// The place of another client, which is forgotten.
+    Instead,
+    /// There is no memory for it: it is not remembered.
+    Not,
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct ClientAffinity {
@@ -72,7 +85,7 @@ impl ClientAffinity {
     }
 
     /// The client has a new connection with this backend.
-    pub(crate) fn remember(&self, client: IpAddr, port: u64, socket: &SocketAddr, now: u64) {
+    pub(crate) fn remember(&self, client: IpAddr, port: u64, socket: &SocketAddr, now: u64) -> Remembered {
         let name = self.name(client, port);
         let places = || self.lines.write(self.line(name)).chunks_exact(2);
         let own = places().find(|place| place[0].load(Ordering::Relaxed) == name);
@@ -81,9 +94,21 @@ impl ClientAffinity {
             0 => u32::MAX,
             word => second(now).wrapping_sub(halves(word).1),
         };
-        let Some(place) = own.or_else(|| places().max_by_key(age)) else { return };
+        let is_known = own.is_some();
+        let Some(place) = own.or_else(|| places().max_by_key(age)) else { return Remembered::Not };
+        let is_free = place[0].load(Ordering::Relaxed) == 0;
         place[1].store(u64::from(self.backend(name, socket)) << 32 | u64::from(second(now)), Ordering::Relaxed);
         place[0].store(name, Ordering::Release);
+        match (is_known, is_free) {
+            (true, _) => Remembered::Again,
+            (false, true) => Remembered::Newly,
+            (false, false) => Remembered::Instead,
+        }
+    }
+
+    /// How many clients it has room for.
+    pub(crate) const fn capacity() -> usize {
+        PLACES
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "some bits are wanted")]
@@ -139,9 +164,18 @@ mod tests {
         let table = ClientAffinity::new();
         let socket = |client: u32| SocketAddr::new(ip(client), 80);
         let clients = 0..u32::try_from(PLACES).unwrap() * 2;
+        let (mut newly, mut instead) = (0, 0);
         for client in clients.clone() {
-            table.remember(ip(client), 1, &socket(client), u64::from(client / 1000));
+            match table.remember(ip(client), 1, &socket(client), u64::from(client / 1000)) {
+                Remembered::Newly => newly += 1,
+                Remembered::Instead => instead += 1,
+                Remembered::Again | Remembered::Not => panic!("each client comes once, and there is memory"),
+            }
         }
+        assert_eq!(newly + instead, PLACES * 2);
+        assert!(newly <= PLACES && newly > PLACES * 9 / 10, "{newly} places are in use");
+        assert_eq!(table.remember(ip(1), 2, &socket(1), 600), Remembered::Instead);
+        assert_eq!(table.remember(ip(1), 2, &socket(1), 600), Remembered::Again);
         let known: Vec<u32> = clients.filter(|&client| table.last(ip(client), 1, 600, 1000).is_some()).collect();
         assert!(known.len() > PLACES * 9 / 10, "{}", known.len());
         assert!(known.iter().all(|&client| table.last(ip(client), 1, 600, 1000).unwrap().is(&socket(client))));

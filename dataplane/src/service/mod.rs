@@ -32,12 +32,15 @@ use ahash::AHashMap;
 use bulkhead_classifier::{AddressSet, protocol};
 use ipnet::IpNet;
 
-pub(crate) use affinity::{ClientAffinity, Found as FoundClients};
+pub(crate) use affinity::{ClientAffinity, Found as FoundClients, Remembered};
 pub use choice::Backends;
 pub(crate) use clients::{Client, Place};
 pub(crate) use steering::Steering;
 
 use crate::{DropReason, Flow, PortKind, Snapshot};
+
+/// How many clients of Services with affinity are remembered at most.
+pub const AFFINITY_CAPACITY: usize = ClientAffinity::capacity();
 
 /// A virtual address, protocol and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -174,6 +174,11 @@ impl SessionTable {
         self.index.len() - self.aliases - self.lists.len(Class::Refused)
     }
 
+    /// How many entries are translated, refusals of connections to Services included.
+    pub(crate) const fn translated(&self) -> usize {
+        self.aliases
+    }
+
     /// Bytes of memory: of the entries those that were ever used, of the rewrites those that are in use, of the index all.
     pub(crate) fn bytes(&self) -> usize {
         let entries = self.fresh as usize * (size_of::<Entry>() + size_of::<Links>());
@@ -312,6 +317,7 @@ impl SessionTable {
             self.insert(new, first_class(&new.key), None, now).ok_or(DropReason::SessionTableFull)
         });
         self.counts.created += u64::from(made.is_ok());
+        self.counts.translated += u64::from(made.is_ok() && new.rewrite.is_some());
         self.counts.refused += u64::from(made.is_err());
         made
     }

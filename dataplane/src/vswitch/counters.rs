@@ -40,6 +40,8 @@ pub struct WorkerCounters {
     pub absorbed: u64,
     /// Sessions in use now.
     pub sessions: u64,
+    /// Connections to Services among what is remembered now, those that policy denies included.
+    pub translated: u64,
     /// Packets that wait for their next hop's MAC address now.
     pub held: u64,
     /// Packets that were dropped outside of the engine, before it saw them or after it let them pass; by

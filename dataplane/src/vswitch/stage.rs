@@ -217,6 +217,7 @@ impl Stage {
         WorkerCounters {
             engine: self.engine.counters().clone(),
             sessions: self.engine.sessions_in_use() as u64,
+            translated: self.engine.translated_in_use() as u64,
             held: self.forwarder.held() as u64,
             forward: self.forwarder.counters(),
             ports: self.ports.traffic(),

@@ -198,6 +198,11 @@ impl Worker {
         &self.counters
     }
 
+    /// How many connections to Services are remembered, those that policy denies included.
+    pub const fn translated_in_use(&self) -> usize {
+        self.sessions.translated()
+    }
+
     /// How many sessions there are, those included whose time is up and that were not swept out yet.
     pub const fn sessions_in_use(&self) -> usize {
         self.sessions.len()

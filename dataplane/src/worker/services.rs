@@ -9,7 +9,7 @@ use bulkhead_classifier::protocol;
 use super::column::Burst;
 use super::{Team, Worker};
 use crate::packet::{Ip, Ports, Transport};
-use crate::service::{Answer, Backend, Client, Eligible, Vip};
+use crate::service::{Answer, Backend, Client, Eligible, Remembered, Vip};
 use crate::session::{Direction, Key, Match, NewSession, Rewrite, Slot};
 use crate::{DropReason, Flow, Services, Snapshot};
 
@@ -126,13 +126,18 @@ impl Worker {
     }
 
     /// The backend for a new connection: the client's last one where the Service wants that and it is still eligible.
-    fn choose(&self, services: &Services, eligible: &Eligible<'_>, flow: &Flow) -> Backend {
+    fn choose(&mut self, services: &Services, eligible: &Eligible<'_>, flow: &Flow) -> Backend {
         let Some(timeout) = eligible.port.affinity else { return eligible.choose(services, flow) };
         let seconds = self.now.time / 1_000_000_000;
         let last = self.clients.last(flow.src, eligible.port.identity, seconds, timeout);
         let kept = last.and_then(|last| eligible.find(|backend| last.is(&backend.socket)));
         let backend = kept.unwrap_or_else(|| eligible.choose(services, flow));
-        self.clients.remember(flow.src, eligible.port.identity, &backend.socket, seconds);
+        let counts = &mut self.counters.clients;
+        match self.clients.remember(flow.src, eligible.port.identity, &backend.socket, seconds) {
+            Remembered::Again => {}
+            Remembered::Newly => counts.remembered += 1,
+            Remembered::Instead | Remembered::Not => counts.forgotten += 1,
+        }
         backend
     }
 

@@ -62,6 +62,9 @@ impl Worker {
         };
         let team = (0..workers).map(make).collect::<Result<Vec<_>, SessionStoreError>>()?;
         let mut team = Self::acquainted(team, &budget, affinity);
+        if let Some(worker) = team.first_mut() {
+            worker.counters.clients.remembered = store.adoption().clients;
+        }
         let mut stored = store.take();
         let found = stored.len();
         stored.retain(|stored| team.first().is_some_and(|worker| !worker.sessions.is_over(stored, now)));

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bulkhead_control::origin::{Direction, Origin};
-use bulkhead_dataplane::OriginCounters;
+use bulkhead_dataplane::{AFFINITY_CAPACITY, ClientCounters, OriginCounters};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
@@ -21,6 +21,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::live::interfaces::PortState;
 use crate::live::observer::Observation;
 use crate::live::summary::{Summary, dropped};
+use crate::services::Counts;
 
 /// Policies that have time series of their own; of more, those that decided least are counted together. A node with a thousand
 /// busy policies has other worries than its metrics, and a server of metrics is not to have one that policy names can flood.
@@ -120,6 +121,7 @@ impl Metrics {
         metrics.add_ports(now, &summary);
         metrics.add_workers(now);
         metrics.add_sessions(now, &summary);
+        metrics.add_services(now, &summary);
         metrics.add_kernel(&summary);
         metrics
     }
@@ -277,6 +279,28 @@ impl Metrics {
         self.counter("session_refused", "Sessions for which there was no room", sessions.refused);
         self.counter("session_revoked", "Sessions that a newer policy does not allow", sessions.revoked);
         self.counter("session_adopted", "Sessions of an earlier process", sessions.adopted);
+    }
+
+    /// How much is known of Services, and what is translated; nothing where they are off.
+    fn add_services(&mut self, now: &Observation, summary: &Summary<'_>) {
+        let Some(Counts { listed, services, vips, backends }) = now.state.services else { return };
+        let help = "1 when all Services and endpoint slices are listed; before that nothing is translated";
+        self.gauge("service_listed", help, listed.into());
+        self.gauge("services", "Services, those that are not translated included", services as u64);
+        self.gauge("service_vips", "Virtual addresses of Services with protocol and port", vips as u64);
+        self.gauge("service_backends", "Backends of service ports", backends as u64);
+        let translated = now.counters.sum(|worker| worker.translated);
+        let help = "Connections to Services that are remembered, those that policy denies included";
+        self.gauge("service_used_sessions", help, translated);
+        let help = "Connections to Services that were new";
+        self.counter("service_connections", help, summary.sessions().translated);
+        let clients = |count: fn(ClientCounters) -> u64| now.counters.sum(|worker| count(worker.engine.clients()));
+        let help = "Clients whose backend is remembered (sessionAffinity)";
+        self.gauge("service_affinity_clients", help, clients(|clients| clients.remembered));
+        let help = "The most clients whose backend can be remembered";
+        self.gauge("service_affinity_capacity_clients", help, AFFINITY_CAPACITY as u64);
+        let help = "Clients whose backend was forgotten to make room for another client";
+        self.counter("service_affinity_forgotten_clients", help, clients(|clients| clients.forgotten));
     }
 
     fn add_kernel(&mut self, summary: &Summary<'_>) {

@@ -503,8 +503,10 @@ fn a_client_keeps_its_backend_over_restarts_as_long_as_service_port_and_backend_
     let other_backends: Vec<Backend> = all.iter().copied().filter(|backend| backend.socket.ip() != first).collect();
     set(&mut bed, 3, &[(VIP, with(1, &all)), (OTHER, with(2, &other_backends))]);
     let other = next(&mut bed, OTHER);
+    assert_eq!(bed.worker.counters().clients(), ClientCounters { remembered: 2, forgotten: 0 });
     // The next process numbers them in another order.
     assert_eq!(restart(&mut bed).clients, 2);
+    assert_eq!(bed.worker.counters().clients().remembered, 2);
     set(&mut bed, 1, &[(OTHER, with(2, &all)), (VIP, with(1, &all))]);
     for _ in 0..8 {
         assert_eq!([next(&mut bed, VIP), next(&mut bed, OTHER)], [first, other]);

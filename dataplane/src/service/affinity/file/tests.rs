@@ -43,7 +43,9 @@ fn written(clients: u32) -> Scratch {
     let scratch = Scratch::new();
     let (table, adopted) = ClientAffinity::in_file(&scratch.0, BOOT, Found::nothing(), 1000).unwrap();
     assert_eq!(adopted, 0);
-    (0..clients).for_each(|client| table.remember(ip(client), 5, &socket(client), 1000));
+    for client in 0..clients {
+        table.remember(ip(client), 5, &socket(client), 1000);
+    }
     scratch
 }
 

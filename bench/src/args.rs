@@ -85,6 +85,8 @@ pub(crate) enum Row {
     Redis,
     /// New connections a second
     Connect,
+    /// TCP and new connections to a Service's cluster address
+    Service,
     /// `attach: xdp` of this build beside another one's (needs --before)
     Xdp,
     /// Many pods on the node: memory, one more, idle CPU, a restart

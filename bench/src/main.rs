@@ -20,6 +20,7 @@ mod frames;
 mod pipeline;
 mod policy;
 mod rows;
+mod services;
 mod table;
 mod testbed;
 mod wire;

@@ -13,6 +13,7 @@ mod latency;
 mod node;
 mod restart;
 mod scale;
+mod service;
 mod throughput;
 mod vswitch;
 
@@ -83,13 +84,14 @@ impl Bench {
     }
 }
 
-const ROWS: [rows::Row<Row, Bench>; 10] = [
+const ROWS: [rows::Row<Row, Bench>; 11] = [
     (Row::Tcp, "tcp", throughput::pods),
     (Row::Node2, "node2", throughput::second_node),
     (Row::Host, "host", throughput::host),
     (Row::Udp, "udp", throughput::udp),
     (Row::Redis, "redis", latency::redis),
     (Row::Connect, "connect", latency::connections),
+    (Row::Service, "service", service::cluster_address),
     (Row::Xdp, "xdp", before::xdp),
     (Row::Pods, "pods", scale::pods),
     (Row::Restart, "restart", restart::killed),

@@ -101,6 +101,7 @@ fn every_row_of_the_table_is_measured_and_nothing_is_left_behind() {
         ("udp", 1),
         ("redis", 4),
         ("connect", 1),
+        ("service", 3),
         ("xdp", 5),
         ("pods", 4),
         ("restart", 2),

@@ -78,12 +78,16 @@ pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 /// Thousands of connections a second that were opened, answered and closed; the 99th percentile of one in milliseconds; and how
 /// many failed.
 pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
+    connect_to(bench, node, &node.pod(SINK).address)
+}
+
+/// The same to this address of the sink.
+pub(super) fn connect_to(bench: &Bench, node: &Node, address: &str) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
     prepare_client(&client.netns)?;
     let servers = TcpServer::start(&sink.netns, PORT, false)?;
-    let targets =
-        (0..IN_FLIGHT).map(|number| server(&sink.address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
+    let targets = (0..IN_FLIGHT).map(|number| server(address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
     let (times, failed) = (Mutex::new(Vec::new()), Mutex::new(0.0));
     let repeated =
         || anyhow::Ok(client.netns.counter("Tcp", "RetransSegs")? + sink.netns.counter("Tcp", "RetransSegs")?);

@@ -14,11 +14,11 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::vswitch::{Known, Port, configure};
-use crate::policy;
 use crate::testbed::folder::Folder;
 use crate::testbed::net::{Netns, batch};
 use crate::testbed::programs::run;
 use crate::testbed::vswitch::Vswitch;
+use crate::{policy, services};
 
 /// The pod that is isolated by the policy.
 pub(super) const SINK: &str = "sink";
@@ -40,6 +40,8 @@ pub(super) enum Way {
     Before,
     /// The kernel's routing with the policy in nftables and connection tracking.
     Policy,
+    /// The same, and Services as kube-proxy has them in nftables.
+    Services,
     /// The kernel's routing, nothing else.
     Routing,
     /// A bridge of the kernel, nothing else.
@@ -52,6 +54,7 @@ impl Way {
             Self::Vswitch => "vswitch",
             Self::Before => "the other build",
             Self::Policy => "kernel routing with the policy",
+            Self::Services => "kernel routing with policy and Services",
             Self::Routing => "kernel routing",
             Self::Bridge => "kernel bridge",
         }
@@ -114,6 +117,8 @@ pub(super) struct Plan {
     pub(super) later: usize,
     /// Whether pods know the gateway's MAC address from the beginning, so that no question for it is repeated only a second later.
     pub(super) fixed_gateway: bool,
+    /// Whether there are Services, one of them with the sink behind it.
+    pub(super) services: bool,
 }
 
 impl Plan {
@@ -152,11 +157,15 @@ impl Node {
                 let vswitch = node.configure(program)?;
                 node.vswitch.insert(vswitch).start(&node.netns, patience)?;
             }
-            Way::Policy => {
+            Way::Policy | Way::Services => {
                 node.route()?;
                 let folder = Folder::new()?;
-                let sink = node.pods.iter().find(|pod| pod.name == SINK).map_or("", |pod| &pod.interface);
-                let rules = folder.write("rules.nft", &policy::nftables(sink))?;
+                let sink = node.pods.iter().find(|pod| pod.name == SINK).context("the plan has a sink")?;
+                let mut rules = policy::nftables(&sink.interface);
+                if way == Way::Services {
+                    rules.push_str(&services::nftables(&sink.address));
+                }
+                let rules = folder.write("rules.nft", &rules)?;
                 node.netns.run(&format!("nft -f {}", rules.display()))?;
             }
             Way::Routing => node.route()?,
@@ -303,7 +312,7 @@ impl Node {
             ports.push(Port::Host);
         }
         let pods: Vec<(String, String)> = self.pods.iter().map(|pod| (pod.name.clone(), pod.address.clone())).collect();
-        configure(program, &ports, &pods)
+        configure(program, &ports, &pods, self.plan.services)
     }
 
     /// The node's kernel as the router.

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 
 use super::node::{Attach, NODE, Program, SINK};
-use crate::policy;
 use crate::testbed::folder::Folder;
 use crate::testbed::vswitch::Vswitch;
+use crate::{policy, services};
 
 /// A port of the configuration.
 #[derive(Clone, Debug)]
@@ -19,13 +19,23 @@ pub(super) enum Port {
     Host,
 }
 
-/// Writes the configuration and the state of the program. `pods` are names and addresses.
+/// Writes the configuration and the state of the program. `pods` are names and addresses; `has_services` says whether one of them, the
+/// sink, is behind a Service.
 ///
 /// # Errors
 /// When they cannot be written.
-pub(super) fn configure(program: &Program, ports: &[Port], pods: &[(String, String)]) -> anyhow::Result<Vswitch> {
+pub(super) fn configure(
+    program: &Program,
+    ports: &[Port],
+    pods: &[(String, String)],
+    has_services: bool,
+) -> anyhow::Result<Vswitch> {
     let folder = Folder::new()?;
-    folder.write("state.yaml", &state(pods))?;
+    let mut objects = state(pods);
+    if let Some((_, sink)) = pods.iter().find(|(name, _)| has_services && name == SINK) {
+        objects.push_str(&services::objects(sink));
+    }
+    folder.write("state.yaml", &objects)?;
     // Sessions and pins of its own for each node, or the next one would go on with what this one leaves.
     let mut own = String::new();
     if program.known.pins && program.attach == Attach::Tc {

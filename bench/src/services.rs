@@ -1,0 +1,102 @@
+//! The Services that are measured, in two languages: Kubernetes objects for the vswitch, and nftables as kube-proxy writes them.
+//!
+//! One of them, in the middle, has the sink behind it; all others lead to pods of other nodes. kube-proxy's rules look a Service up
+//! in one map, however many there are, and mark its endpoints' own connections for masquerading.
+
+use std::fmt::Write as _;
+
+/// A large cluster's, as kube-proxy's own benchmarks have it.
+pub(crate) const SERVICES: u32 = 10_000;
+/// The one that has the sink behind it.
+const SINKS: u32 = SERVICES / 2;
+/// Of iperf3 and of our own servers: the policy opens both.
+const PORTS: [u16; 9] = [5_201, 8_000, 8_001, 8_002, 8_003, 8_004, 8_005, 8_006, 8_007];
+
+/// The cluster address of a Service.
+fn address(number: u32) -> String {
+    format!("10.96.{}.{}", number / 250, number % 250 + 1)
+}
+
+/// The cluster address behind which the sink is.
+pub(crate) fn sink() -> String {
+    address(SINKS)
+}
+
+/// The one endpoint of a Service, and whether it is on the node.
+fn endpoint(number: u32, sink: &str) -> (String, bool) {
+    if number == SINKS {
+        (sink.to_owned(), true)
+    } else {
+        (format!("10.250.{}.{}", number / 250, number % 250 + 1), false)
+    }
+}
+
+fn ports(number: u32) -> &'static [u16] {
+    if number == SINKS { &PORTS } else { &PORTS[..1] }
+}
+
+/// Services and slices, and the node of the endpoints that are elsewhere. `sink` is the address of the pod.
+pub(crate) fn objects(sink: &str) -> String {
+    let mut text =
+        "---\n{apiVersion: v1, kind: Node, metadata: {name: node-2}, spec: {podCIDRs: [10.250.0.0/16]}}\n".to_owned();
+    for number in 0..SERVICES {
+        let (vip, (target, is_near)) = (address(number), endpoint(number, sink));
+        let node = if is_near { "node-1" } else { "node-2" };
+        let named = |text: &mut String, port: u16| {
+            let _ = write!(text, "{{name: p{port}, port: {port}}}, ");
+        };
+        // Writing to a String cannot fail.
+        let mut list = String::new();
+        ports(number).iter().for_each(|&port| named(&mut list, port));
+        let _ = write!(
+            text,
+            "---\n{{apiVersion: v1, kind: Service, metadata: {{name: s{number}, namespace: x}}, \
+             spec: {{clusterIP: {vip}, clusterIPs: [{vip}], ports: [{list}]}}}}\n\
+             ---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, metadata: {{name: s{number}, \
+             namespace: x, labels: {{kubernetes.io/service-name: s{number}}}}}, ports: [{list}], \
+             endpoints: [{{addresses: [{target}], nodeName: {node}, conditions: {{ready: true}}}}]}}\n"
+        );
+    }
+    text
+}
+
+/// The same in nftables.
+pub(crate) fn nftables(sink: &str) -> String {
+    let (mut chains, mut elements) = (String::new(), Vec::new());
+    for number in 0..SERVICES {
+        let (vip, (target, _)) = (address(number), endpoint(number, sink));
+        for port in ports(number) {
+            let _ = write!(
+                chains,
+                "  chain endpoint-{number}-{port} {{\n    ip saddr {target} meta mark set 0x4000\n    \
+                 meta l4proto tcp dnat to {target}:{port}\n  }}\n  \
+                 chain service-{number}-{port} {{\n    numgen random mod 1 vmap {{ 0 : goto endpoint-{number}-{port} }}\n  }}\n"
+            );
+            elements.push(format!("{vip} . tcp . {port} : goto service-{number}-{port}"));
+        }
+    }
+    format!(
+        "table ip kube {{\n{chains}  map service-ips {{\n    type ipv4_addr . inet_proto . inet_service : verdict\n    \
+         elements = {{ {} }}\n  }}\n  chain services {{\n    ip daddr . meta l4proto . th dport vmap @service-ips\n  }}\n  \
+         chain prerouting {{\n    type nat hook prerouting priority dstnat\n    jump services\n  }}\n  \
+         chain postrouting {{\n    type nat hook postrouting priority srcnat\n    \
+         meta mark & 0x4000 == 0x4000 masquerade\n  }}\n}}\n",
+        elements.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_languages_have_all_services_and_the_sink_behind_one() {
+        let (objects, nftables) = (objects("10.244.1.3"), nftables("10.244.1.3"));
+        let count = usize::try_from(SERVICES).unwrap();
+        assert_eq!(objects.matches("kind: Service,").count(), count);
+        assert_eq!(objects.matches("kind: EndpointSlice").count(), count);
+        assert_eq!(nftables.matches(": goto service-").count(), count - 1 + PORTS.len());
+        assert_eq!(objects.matches("addresses: [10.244.1.3]").count(), 1);
+        assert_eq!(nftables.matches("dnat to 10.244.1.3:").count(), PORTS.len());
+    }
+}

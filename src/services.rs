@@ -90,6 +90,8 @@ pub struct Adapter {
     services: Services,
     /// The podCIDRs of all nodes that have some.
     pod_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
+    /// Addresses that are somebody's, so that no connection leaves with them.
+    taken: BTreeSet<IpAddr>,
     stale: BTreeSet<IpAddr>,
     epoch: u64,
     has_changed: bool,
@@ -106,6 +108,7 @@ impl Adapter {
             resolver: Resolver::new(node, settings),
             services,
             pod_cidrs: BTreeMap::new(),
+            taken: BTreeSet::new(),
             stale: BTreeSet::new(),
             epoch: 0,
             has_changed: false,
@@ -136,6 +139,27 @@ impl Adapter {
             self.set_networks();
         }
         self.follow(&changes);
+    }
+
+    /// The addresses, one per family, that connections are to have as their source where theirs has to change.
+    pub fn source_addresses(&self) -> Vec<IpAddr> {
+        let settings = self.resolver.settings();
+        let own = self.pod_cidrs.get(self.resolver.node()).map_or(&[][..], Vec::as_slice);
+        let of_family = |ipv4: bool| {
+            let said = settings.source_addresses.iter().copied().find(|address| address.is_ipv4() == ipv4);
+            let own = || own.iter().filter(|block| block.addr().is_ipv4() == ipv4).find_map(first_address);
+            said.or_else(own)
+        };
+        [true, false].into_iter().filter_map(of_family).collect()
+    }
+
+    /// Says which of the [`Self::source_addresses`] a pod or a node has. A connection that would have to leave with such a one is
+    /// dropped: policies of its backend's node would take it for one of that pod or node.
+    pub fn withhold(&mut self, taken: BTreeSet<IpAddr>) {
+        if self.taken != taken {
+            self.taken = taken;
+            self.set_networks();
+        }
     }
 
     /// Says that all objects that there were at the start have been told.
@@ -194,13 +218,8 @@ impl Adapter {
         let settings = self.resolver.settings();
         let blocks = self.pod_cidrs.values().flatten();
         self.services.set_pod_networks(blocks.chain(&settings.cluster_cidrs).copied());
-        let own = self.pod_cidrs.get(self.resolver.node()).map_or(&[][..], Vec::as_slice);
-        let of_family = |ipv4: bool| {
-            let said = settings.source_addresses.iter().copied().find(|address| address.is_ipv4() == ipv4);
-            let own = || own.iter().filter(|block| block.addr().is_ipv4() == ipv4).find_map(first_address);
-            said.or_else(own)
-        };
-        self.services.set_sources([true, false].into_iter().filter_map(of_family));
+        let sources = self.source_addresses();
+        self.services.set_sources(sources.into_iter().filter(|address| !self.taken.contains(address)));
         self.has_changed = true;
     }
 
@@ -326,7 +345,34 @@ impl Adapter {
 pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Adapter> {
     objects.iter().find(|object| matches!(object, Object::Service(_)))?;
     let nodes: Vec<Object> = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone())).collect();
-    Some(Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&nodes)))
+    let mut adapter = Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&nodes));
+    withhold_taken(&mut adapter, pipeline);
+    Some(adapter)
+}
+
+/// Keeps connections from leaving with an address that a pod or a node has. Returns such addresses with whose they are.
+pub(crate) fn withhold_taken(adapter: &mut Adapter, pipeline: &Pipeline) -> BTreeMap<IpAddr, String> {
+    let sources = adapter.source_addresses().into_iter();
+    let taken: BTreeMap<IpAddr, String> =
+        sources.filter_map(|address| Some((address, holder(pipeline, address)?))).collect();
+    adapter.withhold(taken.keys().copied().collect());
+    taken
+}
+
+/// The addresses, of all nodes, that connections were to leave with and that a pod or a node has.
+pub(crate) fn taken_sources(pipeline: &Pipeline, settings: &Settings) -> BTreeSet<IpAddr> {
+    let blocks = pipeline.cache().nodes().values().flat_map(|node| &node.pod_cidrs);
+    let all = blocks.filter_map(first_address).chain(settings.source_addresses.iter().copied());
+    all.filter(|&address| holder(pipeline, address).is_some()).collect()
+}
+
+/// Whose address it is, none where it is nobody's in the cluster.
+fn holder(pipeline: &Pipeline, address: IpAddr) -> Option<String> {
+    let cache = pipeline.cache();
+    let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
+    let node = node.map(|node| format!("node {}", node.name));
+    let pod = || cache.pods_at(address).find(|(_, pod)| !pod.finished).map(|(_, pod)| format!("pod {}", pod.name));
+    node.or_else(pod)
 }
 
 /// Notes where a node's pods have their addresses. Returns whether that has changed.

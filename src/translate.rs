@@ -18,7 +18,7 @@
 pub(crate) mod blocks;
 mod find;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::fabric::{self, End, Fabric, Hop};
 use crate::output;
 use crate::resolve::Told;
 use crate::run;
-use crate::services::Adapter;
+use crate::services::{self, Adapter};
 
 /// Services, and how each node resolves them.
 pub(crate) struct Services {
@@ -42,6 +42,8 @@ pub(crate) struct Services {
     /// The nodes, as objects.
     nodes: Vec<Object>,
     settings: Settings,
+    /// Addresses that a node would have its clients' connections leave with, if no pod or node had them.
+    taken: BTreeSet<IpAddr>,
     /// By node, made when it is asked about.
     views: BTreeMap<Arc<str>, View>,
 }
@@ -192,7 +194,8 @@ impl Services {
     /// The Services among these objects.
     pub(crate) fn new(pipeline: &Pipeline, objects: Vec<Object>, settings: Settings) -> Self {
         let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone())).collect();
-        Self { objects, nodes, settings, views: BTreeMap::new() }
+        let taken = services::taken_sources(pipeline, &settings);
+        Self { objects, nodes, settings, taken, views: BTreeMap::new() }
     }
 
     /// All Services, in the order of the input.
@@ -328,6 +331,7 @@ impl Services {
         if !self.views.contains_key(node) {
             let all = self.objects.iter().chain(&self.nodes);
             let mut adapter = Adapter::of(node.clone(), self.settings.clone(), all);
+            adapter.withhold(self.taken.clone());
             let services = adapter.take().context("nothing is listed, a fault of the program")?.services;
             let clients = Clients::new(node, &self.settings, &self.nodes);
             self.views.insert(node.clone(), View { adapter, services, clients });

@@ -151,9 +151,15 @@ fn the_far_node_judges_the_address_of_the_node_that_rewrote_an_outside_clients()
     let text = fs::read_to_string(with("203.0.113.0/25}", ""))
         .unwrap()
         .replace("spec: {podCIDRs: [10.244.1.0/24]}", "spec: {}");
-    let answer = explain(&scratch("services-no-source.yaml", &text), 1, &["--node", "node-1"]);
-    let note = answer["services"][0]["backends"][0]["note"].as_str().unwrap();
-    assert!(note.contains("node node-1 has none to give"), "{answer:#}");
+    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: first, namespace: shop}\nspec: {nodeName: node-1}\n\
+        status: {phase: Running, podIP: 10.244.1.1, podIPs: [{ip: 10.244.1.1}]}\n";
+    // Nor with one that a pod has: that pod's own verdict would be the strangers'.
+    let taken = format!("{}\n{pod}", fs::read_to_string(with("10.244.1.1/32}", "")).unwrap());
+    for text in [text, taken] {
+        let answer = explain(&scratch("services-no-source.yaml", &text), 1, &["--node", "node-1"]);
+        let note = answer["services"][0]["backends"][0]["note"].as_str().unwrap();
+        assert!(note.contains("node node-1 has none to give"), "{answer:#}");
+    }
     let nowhere =
         bulkhead(&["explain", "--state", &cluster, "--from", "203.0.113.7", "--to", "service/shop/shopfront"]);
     let text = String::from_utf8(nowhere.stderr).unwrap();

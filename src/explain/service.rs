@@ -177,8 +177,8 @@ fn note(from: &End, near: &str, route: &Route) -> Option<String> {
              pod matches it"
         )),
         Source::Missing => Some(format!(
-            "the client's address has to be rewritten, and node {near} has none to give: it drops the connection. Its podCIDRs tell one, or \
-             source_addresses in --settings"
+            "the client's address has to be rewritten, and node {near} has none to give: it drops the connection. Its podCIDRs tell one, \
+             unless a pod or a node has that, or source_addresses in --settings"
         )),
     };
     let unjudged =

@@ -59,6 +59,8 @@ pub(super) struct LiveState {
     health: watch::Sender<NodeHealth>,
     /// Services and nodes that were kept of the API server's state, until it tells them itself.
     kept_services: Inventory,
+    /// Addresses that connections to Services were to leave with, and whose they are: they are not used.
+    taken_sources: BTreeMap<IpAddr, String>,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
     peers: Arc<[Peer]>,
@@ -112,6 +114,7 @@ impl LiveState {
             services: services.map(|settings| Adapter::new(node.clone(), settings)),
             health: watch::Sender::default(),
             kept_services: Inventory::default(),
+            taken_sources: BTreeMap::new(),
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
             peers: [].into(),
@@ -698,13 +701,13 @@ mod tests {
     #[test]
     fn services_are_followed_beside_policy_and_neither_takes_the_other_for_a_change() {
         let files = Files::new("services");
-        let rest = node("node-1", 1) + &pod("a", "10.1.0.1");
+        let rest = node("node-1", 1) + &pod("a", "10.1.0.2");
         files.write(&rest);
         let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
         let first = state.take_services().expect("there is a first list").services;
         assert_eq!(first.source_for("192.0.2.9".parse().unwrap()), Some("10.1.0.1".parse().unwrap()));
         assert!(state.take_services().is_none());
-        let dns = service("dns", "10.96.0.10", "{addresses: [10.1.0.1], nodeName: node-1}");
+        let dns = service("dns", "10.96.0.10", "{addresses: [10.1.0.2], nodeName: node-1}");
         files.write(&(rest.clone() + &dns));
         assert!(!reread(&mut state), "policy is the same");
         let second = state.take_services().expect("a Service").services;
@@ -713,7 +716,7 @@ mod tests {
         assert_eq!((counts.services, counts.vips, counts.backends, counts.listed), (1, 1, 1, true));
         // A Service that cannot be read is left out and told, and holds nothing back.
         let faulty = service("bad", "10.96.0.300", "");
-        files.write(&(rest.clone() + &dns + &faulty + &pod("b", "10.1.0.2")));
+        files.write(&(rest.clone() + &dns + &faulty + &pod("b", "10.1.0.3")));
         assert!(reread(&mut state));
         assert!(state.take_services().is_none_or(|update| update.stale.is_empty()));
         assert_eq!((state.counts().read().faulty, state.counts().read().services.unwrap().vips), (1, 1));
@@ -721,7 +724,28 @@ mod tests {
         files.write(&rest);
         assert!(reread(&mut state), "a pod is gone");
         let update = state.take_services().unwrap();
-        assert_eq!(update.stale, ["10.1.0.1".parse().unwrap()].into());
+        assert_eq!(update.stale, ["10.1.0.2".parse().unwrap()].into());
+    }
+
+    #[test]
+    fn no_connection_leaves_with_the_address_of_a_pod_or_a_node() {
+        let files = Files::new("taken");
+        let text = |pods: &str| node("node-1", 1) + &node("node-2", 2) + pods;
+        files.write(&text(&pod("a", "10.1.0.1")));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        let source = |state: &mut LiveState| {
+            let services = state.take_services().expect("a change").services;
+            services.source_for("192.0.2.9".parse().unwrap()).map(|address| address.to_string())
+        };
+        assert_eq!(source(&mut state), None);
+        assert_eq!(state.taken_sources.values().collect::<Vec<_>>(), ["pod x/a"]);
+        assert!(state.take_services().is_none(), "the same is no change");
+        files.write(&text(""));
+        assert!(reread(&mut state));
+        assert_eq!(source(&mut state).as_deref(), Some("10.1.0.1"));
+        // A bridge of another network that is left over.
+        assert!(state.renumber(Ok(["10.1.0.1".parse().unwrap()].into())));
+        assert_eq!((source(&mut state), state.taken_sources.len()), (None, 1));
     }
 
     #[test]

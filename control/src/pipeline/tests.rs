@@ -67,6 +67,36 @@ fn without_a_policy_everything_passes_and_one_table_serves_all_pods() {
 }
 
 #[test]
+fn an_address_of_a_nodes_pod_network_that_no_pod_has_is_judged_by_its_number_on_that_node_too() {
+    // As clients outside have it whose connections to a Service node n2, or n1, sends on: nobody may take them for the node itself, which
+    // all policies let pass, nor for a pod.
+    let with_network = |object: Object, network: &str| match object {
+        Object::Node(node) => Object::Node(Node { pod_cidrs: vec![network.parse().unwrap()], ..node }),
+        other => other,
+    };
+    let nodes = [("n1", "192.168.0.1", "10.244.1.0/24"), ("n2", "192.168.0.2", "10.244.2.0/24")];
+    let mut objects: Vec<Object> =
+        nodes.iter().map(|(name, address, network)| with_network(node(name, address), network)).collect();
+    objects.extend([namespace("default", ""), pod("default/db", "10.244.1.2", "n1", "role=db")]);
+    objects.push(pod("default/backend2", "10.244.2.5", "n2", "role=backend"));
+    let from_block = |block: &str| {
+        let text = format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p, namespace: default}}, spec: {{podSelector: \
+             {{}}, policyTypes: [Ingress], ingress: [{{from: [{{podSelector: {{}}}}, {{ipBlock: {{cidr: {block}}}}}]}}]}}}}"
+        );
+        load_text("p", &text, Options::default()).unwrap().objects
+    };
+    for (block, expected) in [("192.168.0.0/16", false), ("10.244.2.1/32", true)] {
+        let pipeline = cluster(objects.iter().cloned().chain(from_block(block)).collect());
+        let passes = |from: &str| allowed(&pipeline, "n1", &tcp(from, "10.244.1.2", 80));
+        assert_eq!(passes("10.244.2.1"), expected, "the other node's, with {block}");
+        assert!(!passes("10.244.1.1"), "the own node's is not exempt as the node is");
+        assert!(passes("192.168.0.1") && passes("10.244.2.5"));
+        assert_eq!(passes("192.168.0.2"), !expected, "another node is what its address is");
+    }
+}
+
+#[test]
 fn the_redis_story_lets_backends_of_any_node_in_and_names_what_stops_the_frontend() {
     let mut objects = redis();
     objects.push(allow_backend());

@@ -29,11 +29,12 @@ impl<'a> Arrival<'a> {
     /// the uplink and the node have every one that is not somebody else's on this node.
     ///
     /// The node's own addresses are somebody else's on the uplink: the node may reach every pod, so a stranger with
-    /// its address would too.
+    /// its address would too. The addresses that the vswitch itself puts into packets of Services' clients are nobody's: packets
+    /// with them go out, and none comes in.
     pub(super) fn may_use(&self, address: IpAddr) -> bool {
         match self.snapshot.owner(address) {
             Some(owner) => owner == self.id,
-            None => !self.is_pod(),
+            None => !self.is_pod() && !self.snapshot.services().is_some_and(|services| services.is_source(address)),
         }
     }
 

@@ -13,7 +13,7 @@ use super::super::api::Api;
 use super::super::log;
 use super::own_node::more_addresses;
 use super::{LiveState, nameless, told};
-use crate::services::{Adapter, NodeHealth, Update};
+use crate::services::{self, Adapter, NodeHealth, Update};
 
 /// Divides what was kept of an API server's state: what Services depend on, nodes included, and what policy does.
 pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
@@ -27,6 +27,7 @@ impl LiveState {
     /// What is to be published of Services; none where nothing has changed, before all is listed, and where they are off.
     pub(in crate::live) fn take_services(&mut self) -> Option<Update> {
         self.hear_services();
+        self.withhold_sources();
         let services = self.services.as_mut()?;
         if let Some(health) = services.take_health() {
             // Nobody may be asked.
@@ -37,6 +38,20 @@ impl LiveState {
             self.count_services();
         }
         update
+    }
+
+    /// Keeps connections from leaving with an address that a pod or a node has, and tells that.
+    fn withhold_sources(&mut self) {
+        let Some(adapter) = &mut self.services else { return };
+        let taken = services::withhold_taken(adapter, &self.pipeline);
+        for (address, holder) in taken.iter().filter(|(address, _)| !self.taken_sources.contains_key(*address)) {
+            log::warn(&format!(
+                "{address}, with which connections to Services leave where their source has to change, is the address of {holder}: \
+                 outside clients with a backend on another node, and pods that are given themselves, are refused\n  \
+                 help: name an address that nobody has and that is routed to this node in services.source_addresses"
+            ));
+        }
+        self.taken_sources = taken;
     }
 
     /// Takes what the API server has changed of Services. The first batch comes when all are listed.

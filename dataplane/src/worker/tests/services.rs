@@ -365,6 +365,21 @@ fn nobody_answers_in_the_name_of_a_virtual_address() {
 }
 
 #[test]
+fn nobody_sends_with_the_address_that_clients_are_given() {
+    let mut bed = bed(&[backend("10.0.0.2", 80)]);
+    for port in [UPLINK, HOST, A] {
+        for to in ["10.0.0.2", VIP] {
+            let forged = tcp(SOURCE, to, 40_000, 80, SYN);
+            assert_eq!(bed.verdict(port, &forged), dropped(DropReason::SpoofedSource), "{to}");
+        }
+    }
+    // Where Services are off it is an address like any other.
+    bed.snapshot = bed.snapshot.clone().with_services(None);
+    let verdict = bed.verdict(UPLINK, &tcp(SOURCE, "10.0.0.2", 40_000, 80, SYN));
+    assert_eq!(verdict, dropped(DropReason::PolicyDenied));
+}
+
+#[test]
 fn errors_about_either_direction_are_translated_with_what_they_quote() {
     use crate::outcome::Translated;
     let mut bed = bed(&[backend("8.8.8.8", 80)]);

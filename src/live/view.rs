@@ -104,7 +104,9 @@ impl View<'_> {
         let Some(uplink) = numbered().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id) else {
             return Ok(routes);
         };
-        for peer in self.peers {
+        // Without an uplink other nodes' pods are reached as all else is: the tables know of an uplink in any case.
+        let peers = if self.ports.iter().any(|port| port.kind == PortKind::Uplink) { self.peers } else { &[] };
+        for peer in peers {
             routes.entry(peer.prefix.trunc()).or_insert(NextHop { port: uplink, gateway: Some(peer.address) });
         }
         for default in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
@@ -215,6 +217,13 @@ mod tests {
         assert_eq!(routed.routes().lookup("10.1.9.9".parse().unwrap()), routed.port_named("x/a"));
         let bare = "ports: [{kind: uplink, interface: u}]\nroutes: [{prefix: 10.2.0.0/16, via: 192.0.2.9}]";
         assert_eq!(gateway(&snapshot(&state, bare, &mut Ids::default()), "10.2.0.1").as_deref(), Some("192.0.2.9"));
+    }
+
+    #[test]
+    fn without_an_uplink_the_pods_of_other_nodes_are_reached_as_all_else_is() {
+        let config = "ports: [{kind: host, interface: h}]\nroutes: [{prefix: 0.0.0.0/0, port: host}]";
+        let snapshot = snapshot(&pod("a", "10.1.0.1"), config, &mut Ids::default());
+        assert_eq!(snapshot.routes().lookup("10.2.3.4".parse().unwrap()), snapshot.port_named("host"));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::config::RouteEntry;
+use super::host_port::Destinations;
 use super::ids::Ids;
 use super::log;
 use super::next_hops::Peer;
@@ -46,6 +47,8 @@ pub(super) struct Policy {
     pub peers: Arc<[Peer]>,
     /// The node's own pod networks (`spec.podCIDRs`).
     pub pod_networks: Arc<[IpNet]>,
+    /// The node's primary address of each family, as far as an interface has it.
+    pub node_addresses: Arc<[IpAddr]>,
     /// The origins of rules whose denials are refused where namespaces that do not say drop, and where they refuse.
     pub refusing: [Arc<[OriginId]>; 2],
     /// Whether nothing may pass but the node's own traffic.
@@ -285,6 +288,13 @@ impl Composer {
         Arc::clone(&self.lock().policy.pod_networks)
     }
 
+    /// Where the node's own packets are to go over the host port.
+    pub(super) fn destinations(&self) -> Destinations {
+        let Inner { policy, services, .. } = &*self.lock();
+        let (pods, sources) = (Arc::clone(&policy.pod_networks), Arc::clone(&policy.node_addresses));
+        Destinations { pods, services: services.clone(), sources }
+    }
+
     /// All ports are open and known to the workers: flows of an earlier process end, and their next packets are judged. Until then
     /// they go on as that process had allowed them, as they would if this one had not started.
     pub(super) fn enter_flows(&self) {
@@ -402,6 +412,7 @@ mod tests {
             tables: pipeline.node_tables("node-1").unwrap(),
             peers: [].into(),
             pod_networks: [].into(),
+            node_addresses: [].into(),
             refusing: [[].into(), [].into()],
             denied: false,
             is_told: true,

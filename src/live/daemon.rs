@@ -48,6 +48,8 @@ pub(super) enum Notice {
     Settled { open: usize, all: usize },
     /// There is another policy.
     Policy,
+    /// There are other Services, and policy is as it was.
+    Services,
     /// Somebody asks at the admin socket to look at the files now.
     Look,
 }
@@ -124,7 +126,7 @@ impl Daemon {
         }
         let mut next_hops = NextHops::default();
         next_hops.check(&composer.peers(), &config);
-        host_port.iter_mut().for_each(|port| port.lead(&composer.pod_networks()));
+        host_port.iter_mut().for_each(|port| port.lead(composer.destinations()));
         let flows = kernel.flows().filter(|_| config.flow_cache);
         let store = kept::open(&config)?;
         let workers = vswitch_config(&config, tap, flows, affinity);
@@ -218,6 +220,7 @@ impl Daemon {
                     Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
                     Ok(Notice::Look) => self.hurry("the admin socket"),
                     Ok(Notice::Policy) => self.follow_policy(),
+                    Ok(Notice::Services) => self.lead(),
                     Err(_) => {}
                 },
                 default(next_look) => {}
@@ -234,7 +237,12 @@ impl Daemon {
     /// What the policy says beside the tables.
     fn follow_policy(&mut self) {
         self.next_hops.check(&self.composer.peers(), &self.config);
-        self.host_port.iter_mut().for_each(|port| port.lead(&self.composer.pod_networks()));
+        self.lead();
+    }
+
+    /// Where the node's own packets go.
+    fn lead(&mut self) {
+        self.host_port.iter_mut().for_each(|port| port.lead(self.composer.destinations()));
     }
 
     fn dead_threads(&self) -> Option<String> {

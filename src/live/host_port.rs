@@ -1,22 +1,80 @@
 //! The host port where the vswitch makes its interfaces itself (`create`): a veth pair, and the node's routes over it.
 //!
+//! ```text
+//!   networks of pods ------------------------------------> NETWORK via 169.254.1.1 dev bh-node
+//!   source addresses that lie in none of them ----------/
+//!   service_cidrs, and cluster addresses outside them ---> NETWORK via 169.254.1.1 dev bh-node src NODE
+//! ```
+//!
 //! The pair is made before ports are opened, and stays when the process ends: sessions between the node and its pods go on in the kernel.
-//! `bulkhead cleanup` removes it. The networks are the configuration's, or the pod networks of the node's own Node object, as they are
-//! when the state changes; until a state tells them the routes of an earlier process stay.
+//! `bulkhead cleanup` removes it, and its routes with it.
+//!
+//! The networks are the configuration's, or the pod networks of the node's own Node object, as they are when the state changes. Where no
+//! service CIDR is configured, each cluster address has a route of its own: nothing in the cluster's API tells the blocks to everybody
+//! (ServiceCIDR objects came with Kubernetes 1.33), a block that is guessed may cover a network of somebody else, and a route per Service is
+//! what the kernel's tables are made for.
+//!
+//! **Invariant.** Routes of somebody else are never changed. None of ours is removed before the state has told both pod networks and
+//! Services: until then those of an earlier process stay.
 
-use bulkhead_dataplane::io::HostPair;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_dataplane::Services;
+use bulkhead_dataplane::io::{HostPair, HostRoute};
 use ipnet::IpNet;
 
 use super::config::{Config, CreatedHost};
 use super::log;
+use crate::output;
+
+/// Routes that are named in one message.
+const MAX_NAMED: usize = 5;
+
+/// Where the node's own packets are to go, as far as it is told.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Destinations {
+    /// The node's pod networks; empty before a state tells them.
+    pub pods: Arc<[IpNet]>,
+    /// Services; none before they are listed, and where they are off.
+    pub services: Option<Arc<Services>>,
+    /// The node's own addresses, one per family at most, that are the source of what it sends to Services.
+    pub sources: Arc<[IpAddr]>,
+}
+
+impl Destinations {
+    fn is_as(&self, other: &Self) -> bool {
+        let has_same_services = match (&self.services, &other.services) {
+            (Some(one), Some(other)) => one.shares_cluster_addresses(other) && one.sources() == other.sources(),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        has_same_services && self.pods == other.pods && self.sources == other.sources
+    }
+
+    /// The node's own address for packets to this destination.
+    fn source_for(&self, destination: &IpNet) -> Option<IpAddr> {
+        self.sources.iter().copied().find(|source| source.is_ipv4() == destination.addr().is_ipv4())
+    }
+
+    /// Routes to the service CIDRs, and to cluster addresses that are in none of them.
+    fn to_services(&self, service_cidrs: &[IpNet]) -> impl Iterator<Item = HostRoute> {
+        let addresses = self.services.iter().flat_map(|services| services.own_cluster_addresses());
+        let alone = addresses.filter(|address| !service_cidrs.iter().any(|block| block.contains(address)));
+        let all = service_cidrs.iter().copied().chain(alone.map(IpNet::from));
+        all.map(|destination| HostRoute { destination, source: self.source_for(&destination) })
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct HostPort {
     pair: HostPair,
     config: CreatedHost,
-    /// What was asked of the kernel, and what it refused of that: neither is done or said twice.
-    led: Vec<IpNet>,
+    /// Where Services have their cluster addresses; none where they are off.
+    service_cidrs: Option<Vec<IpNet>>,
+    /// What was asked of the kernel, none before; and what it refused of that. Neither is done or said twice.
+    led: Option<Destinations>,
     refused: Vec<String>,
 }
 
@@ -26,25 +84,48 @@ impl HostPort {
     /// # Errors
     /// When the kernel refuses, or there are other interfaces of their names.
     pub(super) fn make(config: &Config) -> anyhow::Result<Option<Self>> {
+        let service_cidrs = config.services.as_ref().map(|settings| settings.service_cidrs.clone());
         let Some(config) = config.created_host.clone() else { return Ok(None) };
         let pair = HostPair::ensure(config.names(), config.mtu)?;
-        Ok(Some(Self { pair, config, led: Vec::new(), refused: Vec::new() }))
+        Ok(Some(Self { pair, config, service_cidrs, led: None, refused: Vec::new() }))
     }
 
-    /// Has the node reach its pods, whose networks are `own` unless the configuration names them.
-    pub(super) fn lead(&mut self, own: &[IpNet]) {
-        let networks = if self.config.networks.is_empty() { own } else { &self.config.networks };
-        // A state that does not tell takes no route away: there may just be none yet.
-        if networks.is_empty() || (networks == self.led && self.refused.is_empty()) {
+    /// Has the node reach its pods and Services. The networks of pods are those of the configuration, if it names some.
+    pub(super) fn lead(&mut self, to: Destinations) {
+        if self.refused.is_empty() && self.led.as_ref().is_some_and(|led| led.is_as(&to)) {
             return;
         }
-        let refused = self.pair.lead(networks);
-        for text in refused.iter().filter(|text| !self.refused.contains(text)) {
+        let refused = self.pair.lead(self.wanted(&to));
+        let new: Vec<&str> = refused.iter().filter(|text| !self.refused.contains(text)).map(String::as_str).collect();
+        if !new.is_empty() {
             log::error(&format!(
-                "{text}\nhelp: remove the other route (`ip route`), or name the networks in ports[].create.networks"
+                "{}\nhelp: remove the other route (`ip route`), or name the networks in ports[].create.networks and \
+                 services.service_cidrs",
+                output::some_of(&new, MAX_NAMED)
             ));
         }
-        (self.led, self.refused) = (networks.to_vec(), refused);
+        (self.led, self.refused) = (Some(to), refused);
+    }
+
+    /// The routes that the node is to have.
+    fn wanted(&self, to: &Destinations) -> BTreeSet<HostRoute> {
+        let networks = if self.config.networks.is_empty() { &to.pods[..] } else { &self.config.networks };
+        let mut wanted: BTreeSet<HostRoute> = networks.iter().map(|network| HostRoute::to(network.trunc())).collect();
+        if let Some(service_cidrs) = &self.service_cidrs {
+            wanted.extend(to.to_services(service_cidrs));
+            // Answers to what is sent with them come back to the vswitch, also where the networks are others.
+            let sources = to.services.iter().flat_map(|services| services.sources());
+            let alone = sources.filter(|source| !networks.iter().any(|network| network.contains(*source)));
+            wanted.extend(alone.map(|&source| HostRoute::to(source.into())));
+        }
+        let is_whole = !networks.is_empty() && (to.services.is_some() || self.service_cidrs.is_none());
+        if !is_whole {
+            let told: BTreeSet<IpNet> = wanted.iter().map(|route| route.destination).collect();
+            // What is not known is asked again when the routes are set.
+            let known = self.pair.routes().unwrap_or_default().into_iter();
+            wanted.extend(known.filter(|route| !told.contains(&route.destination)));
+        }
+        wanted
     }
 }
 
@@ -54,4 +135,31 @@ impl HostPort {
 /// When the kernel refuses.
 pub(super) fn remove(config: &Config) -> anyhow::Result<bool> {
     Ok(config.created_host.as_ref().map(|created| HostPair::remove(created.names())).transpose()?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_address_has_a_route_of_its_own_unless_a_block_holds_it() {
+        let mut services = Services::new(0);
+        for (address, ours) in [("10.96.0.1", true), ("10.97.0.1", true), ("fd96::1", true), ("10.96.0.9", false)] {
+            services.set_cluster_address(address.parse().unwrap(), Some(ours));
+        }
+        let sources = ["192.0.2.1".parse().unwrap()].into();
+        let to = Destinations { pods: [].into(), services: Some(Arc::new(services)), sources };
+        let told = |service_cidrs: &[&str]| -> BTreeSet<String> {
+            let blocks: Vec<IpNet> = service_cidrs.iter().map(|block| block.parse().unwrap()).collect();
+            let text = |route: HostRoute| match route.source {
+                Some(source) => format!("{} src {source}", route.destination),
+                None => route.destination.to_string(),
+            };
+            to.to_services(&blocks).map(text).collect()
+        };
+        let all = |routes: &[&str]| routes.iter().map(|&route| route.to_owned()).collect::<BTreeSet<_>>();
+        let [one, two] = ["10.96.0.1/32 src 192.0.2.1", "10.97.0.1/32 src 192.0.2.1"];
+        assert_eq!(told(&[]), all(&[one, two, "fd96::1/128"]), "another proxy's address is none of ours");
+        assert_eq!(told(&["10.96.0.0/16", "fd96::/112"]), all(&["10.96.0.0/16 src 192.0.2.1", two, "fd96::/112"]));
+    }
 }

@@ -185,6 +185,9 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             }
         } else if let Some(services) = services {
             composer.set_services(services);
+            if notices.send(Notice::Services).is_err() {
+                return;
+            }
             if state.policy().is_told {
                 log::info("the new Services are in force; policy is as it was");
             }

@@ -66,6 +66,8 @@ pub(super) struct LiveState {
     peers: Arc<[Peer]>,
     /// The node's own blocks.
     pod_networks: Arc<[IpNet]>,
+    /// See [`Policy::node_addresses`].
+    primary: Arc<[IpAddr]>,
     refusing: [Arc<[OriginId]>; 2],
     /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
     without: Arc<NodeTables>,
@@ -119,6 +121,7 @@ impl LiveState {
             tables: Arc::clone(&nothing),
             peers: [].into(),
             pod_networks: [].into(),
+            primary: [].into(),
             refusing: [[].into(), [].into()],
             without: nothing,
             own: nameless(node),
@@ -287,9 +290,11 @@ impl LiveState {
         let peers = peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
         let blocks: Vec<IpNet> = self.own_blocks().collect();
+        let has_other_primary = self.find_primary();
         let is_same = Arc::ptr_eq(&tables, &self.tables)
             && *peers == *self.peers
             && *blocks == *self.pod_networks
+            && !has_other_primary
             && refusing == self.refusing;
         (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
         self.pod_networks = blocks.into();
@@ -353,11 +358,13 @@ impl LiveState {
         let is_told = self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1;
         if self.denied {
             let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
-            return Policy { tables, peers: [].into(), pod_networks: [].into(), refusing, denied: true, is_told };
+            let (peers, pod_networks, node_addresses) = ([].into(), [].into(), Arc::clone(&self.primary));
+            return Policy { tables, peers, pod_networks, node_addresses, refusing, denied: true, is_told };
         }
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
-        let pod_networks = Arc::clone(&self.pod_networks);
-        Policy { tables, peers, pod_networks, refusing: self.refusing.clone(), denied: false, is_told }
+        let (pod_networks, node_addresses) = (Arc::clone(&self.pod_networks), Arc::clone(&self.primary));
+        let refusing = self.refusing.clone();
+        Policy { tables, peers, pod_networks, node_addresses, refusing, denied: false, is_told }
     }
 
     /// When the change that was taken last was heard: the first of its events of the API server, or that files had changed. None where there

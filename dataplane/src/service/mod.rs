@@ -199,6 +199,16 @@ impl Services {
         self.service_cidrs = blocks.into_iter().collect();
     }
 
+    /// The cluster addresses of Services that are translated here, in no order.
+    pub fn own_cluster_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.cluster_addresses.iter().filter(|(_, ours)| **ours).map(|(address, _)| *address)
+    }
+
+    /// Whether both have the same cluster addresses, as far as that can be told without comparing them.
+    pub fn shares_cluster_addresses(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.cluster_addresses, &other.cluster_addresses)
+    }
+
     /// Says where pods of the cluster have their addresses, those of other nodes included.
     pub fn set_pod_networks(&mut self, networks: impl IntoIterator<Item = IpNet>) {
         self.pod_networks = networks.into_iter().collect();
@@ -213,6 +223,11 @@ impl Services {
     /// The address that connections of the other one's family have as their source where theirs has to change.
     pub fn source_for(&self, address: IpAddr) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4())
+    }
+
+    /// The addresses of [`Self::set_sources`].
+    pub fn sources(&self) -> &[IpAddr] {
+        &self.sources
     }
 
     /// Whether an address is one of [`Self::set_sources`].

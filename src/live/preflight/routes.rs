@@ -128,6 +128,7 @@ mod tests {
             table,
             protocol: 0,
             interfaces: interfaces.to_vec(),
+            source: None,
         };
         judge(&config, &networks, &routes.iter().map(route).collect::<Vec<_>>(), &links)
     }

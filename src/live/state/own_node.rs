@@ -27,6 +27,19 @@ impl LiveState {
         })
     }
 
+    /// Finds the node's primary address of each family, as its object has them in order and an interface has them too: only such a one
+    /// can be the source of what the node's kernel sends. Returns whether they are others than before.
+    pub(super) fn find_primary(&mut self) -> bool {
+        let has = |ipv4: bool| {
+            let own = self.own.addresses.iter().copied();
+            own.filter(|address| self.addresses.contains(address)).find(|address| address.is_ipv4() == ipv4)
+        };
+        let primary: Vec<IpAddr> = [true, false].into_iter().filter_map(has).collect();
+        let is_other = *primary != *self.primary;
+        self.primary = primary.into();
+        is_other
+    }
+
     /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
     pub(in crate::live) fn renumber(&mut self, addresses: std::io::Result<BTreeSet<IpAddr>>) -> bool {
         let addresses = match addresses {
@@ -44,6 +57,7 @@ impl LiveState {
             Ok(without) => self.without = without,
             Err(error) => log::error(&format!("the node's new addresses are not known without a state\n{error:#}")),
         }
+        let has_other_primary = self.find_primary();
         let node = self.own_node();
         if let Some(services) = &mut self.services {
             services.set_more_addresses(more_addresses(&node, &self.own));
@@ -55,7 +69,7 @@ impl LiveState {
         let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
         match tables {
             // Without a state it is the node's own addresses that are in force.
-            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => self.denied,
+            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => self.denied || has_other_primary,
             Ok(tables) => {
                 self.origins.follow(self.pipeline.origins());
                 self.tables = tables;

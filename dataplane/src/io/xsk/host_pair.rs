@@ -7,11 +7,13 @@
 //! ```
 //!
 //! The second end has no address: the kernel takes one of the node's other addresses as the source of what it sends to pods, and that
-//! is one by which policy knows the node. The gateway is nobody's address; the vswitch answers for it, as it does for pods.
+//! is one by which policy knows the node. A route may name which one. The gateway is nobody's address; the vswitch answers for it, as it
+//! does for pods.
 //!
 //! The pair outlives the process, as sessions between the node and its pods do. Routes that the vswitch adds are marked by their
 //! protocol, so that those of other programs stay.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,6 +31,22 @@ const MAIN: u8 = 254;
 /// What pods have as their router as well; the vswitch answers for it.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
+/// A route of the node's kernel over the pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostRoute {
+    /// Where to; bits after the prefix are ignored.
+    pub destination: IpNet,
+    /// Which of the node's addresses the kernel takes for what the node sends there; none where the kernel chooses.
+    pub source: Option<IpAddr>,
+}
+
+impl HostRoute {
+    /// One for which the kernel chooses the source.
+    pub const fn to(destination: IpNet) -> Self {
+        Self { destination, source: None }
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -63,36 +81,49 @@ impl HostPair {
         Ok(Self { second: far.index, name: second.to_owned() })
     }
 
-    /// Has the kernel reach these networks over the pair, and no others of those that it was told before. Returns what could not be
-    /// done, for people.
-    pub fn lead(&self, networks: &[IpNet]) -> Vec<String> {
-        let known = match kernel_routes() {
+    /// Has the kernel take these routes over the pair, and no others of those that it was told before. Returns what could not be done,
+    /// for people.
+    pub fn lead(&self, routes: impl IntoIterator<Item = HostRoute>) -> Vec<String> {
+        let known = match self.routes() {
             Ok(known) => known,
             Err(error) => return vec![format!("the kernel does not tell its routes: {error}")],
         };
-        let is_ours = |route: &&KernelRoute| route.protocol == PROTOCOL && route.interfaces == [self.second];
-        let known: Vec<IpNet> = known.iter().filter(is_ours).map(|route| route.destination).collect();
-        let wanted: Vec<IpNet> = networks.iter().map(IpNet::trunc).collect();
+        let trunc = |route: HostRoute| HostRoute { destination: route.destination.trunc(), ..route };
+        let wanted: BTreeSet<HostRoute> = routes.into_iter().map(trunc).collect();
         let mut failed = Vec::new();
-        for network in known.iter().filter(|network| !wanted.contains(network)) {
-            if let Err(error) = self.route(libc::RTM_DELROUTE, 0, network) {
-                failed.push(format!("the route to {network} over {} stays: {error}", self.name));
+        // The old ones first: one with another source is in the way of its successor.
+        for route in known.difference(&wanted) {
+            if let Err(error) = self.change(libc::RTM_DELROUTE, 0, route) {
+                failed.push(format!("the route to {} over {} stays: {error}", route.destination, self.name));
             }
         }
-        for network in wanted.iter().filter(|network| !known.contains(network)) {
-            if let Err(error) = self.route(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, network) {
-                let why = match error.raw_os_error() {
-                    Some(libc::EEXIST) => "the kernel has another route there".to_owned(),
+        for route in wanted.difference(&known) {
+            if let Err(error) = self.change(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, route) {
+                let why = match (error.raw_os_error(), route.source) {
+                    (Some(libc::EEXIST), _) => "the kernel has another route there".to_owned(),
+                    (Some(libc::EINVAL), Some(source)) => {
+                        format!("the kernel does not take {source} as the source ({error})")
+                    }
                     _ => error.to_string(),
                 };
-                failed.push(format!("the node does not reach {network} over {}: {why}", self.name));
+                failed.push(format!("the node does not reach {} over {}: {why}", route.destination, self.name));
             }
         }
         failed
     }
 
-    fn route(&self, kind: u16, flags: i32, network: &IpNet) -> io::Result<()> {
-        change(kind, flags, &route(network, self.second))
+    /// The routes that the kernel was told, by this process or an earlier one.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn routes(&self) -> io::Result<BTreeSet<HostRoute>> {
+        let is_ours = |route: &KernelRoute| route.protocol == PROTOCOL && route.interfaces == [self.second];
+        let route = |route: KernelRoute| HostRoute { destination: route.destination, source: route.source };
+        Ok(kernel_routes()?.into_iter().filter(is_ours).map(route).collect())
+    }
+
+    fn change(&self, kind: u16, flags: i32, of: &HostRoute) -> io::Result<()> {
+        change(kind, flags, &route(of, self.second))
     }
 
     /// Removes the pair of these names, with its routes. Returns whether there was one.
@@ -122,21 +153,32 @@ fn find(names: [&str; 2]) -> Result<Option<[LinkStatus; 2]>, XskError> {
 }
 
 /// `struct rtmsg` with its attributes.
-fn route(network: &IpNet, interface: u32) -> Vec<u8> {
+fn route(of: &HostRoute, interface: u32) -> Vec<u8> {
     /// `RTNH_F_ONLINK`: the gateway is there although no address says so.
     const ONLINK: u32 = 4;
-    let (family, destination, gateway) = match network.trunc().network() {
-        IpAddr::V4(address) => (libc::AF_INET, address.octets().to_vec(), GATEWAY_V4.octets().to_vec()),
-        IpAddr::V6(address) => (libc::AF_INET6, address.octets().to_vec(), GATEWAY_V6.octets().to_vec()),
+    let network = of.destination.trunc();
+    let (family, gateway) = match network {
+        IpNet::V4(_) => (libc::AF_INET, IpAddr::V4(GATEWAY_V4)),
+        IpNet::V6(_) => (libc::AF_INET6, IpAddr::V6(GATEWAY_V6)),
     };
     let family = u8::try_from(family).expect("address families are small");
     // Family, lengths of destination and source, type of service, table, protocol, scope (everywhere), type.
     let mut body = vec![family, network.prefix_len(), 0, 0, MAIN, PROTOCOL, 0, libc::RTN_UNICAST];
     body.extend(ONLINK.to_ne_bytes());
-    attribute(&mut body, libc::RTA_DST, &destination);
-    attribute(&mut body, libc::RTA_GATEWAY, &gateway);
+    attribute(&mut body, libc::RTA_DST, &octets(network.network()));
+    attribute(&mut body, libc::RTA_GATEWAY, &octets(gateway));
     attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
+    if let Some(source) = of.source {
+        attribute(&mut body, libc::RTA_PREFSRC, &octets(source));
+    }
     body
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
 }
 
 #[cfg(test)]
@@ -146,12 +188,15 @@ mod tests {
 
     #[test]
     fn a_route_is_written_with_its_gateway_and_interface() {
-        let body = route(&"10.1.2.3/24".parse().unwrap(), 7);
+        let body = route(&HostRoute::to("10.1.2.3/24".parse().unwrap()), 7);
         assert_eq!(body[..8], [2, 24, 0, 0, 254, 98, 0, 1]);
         let written: Vec<_> = attributes(&body[12..]).collect();
         let interface = 7u32.to_ne_bytes();
         assert_eq!(written, [(1, &[10, 1, 2, 0][..]), (5, &[169, 254, 1, 1]), (4, &interface)]);
-        let body = route(&"fd00::/64".parse().unwrap(), 7);
+        let source = Some("fd00:1::1".parse().unwrap());
+        let body = route(&HostRoute { source, ..HostRoute::to("fd00::/64".parse().unwrap()) }, 7);
         assert_eq!((body[0], body[1]), (10, 64));
+        let last = attributes(&body[12..]).last().unwrap();
+        assert_eq!(last, (7, &[0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1][..]));
     }
 }

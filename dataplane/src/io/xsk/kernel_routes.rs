@@ -21,6 +21,8 @@ pub struct KernelRoute {
     pub protocol: u8,
     /// The interfaces that it leads over, by number: one, or several for several next hops.
     pub interfaces: Vec<u32>,
+    /// The source address of what the node itself sends over it; none where the kernel chooses one.
+    pub source: Option<IpAddr>,
 }
 
 /// The routes of the calling thread's network namespace.
@@ -54,19 +56,25 @@ impl KernelRoute {
             return None;
         }
         let rest = message.get(ROUTE..)?;
-        let (mut table, mut address) = (u32::from(table), None);
+        let (mut table, mut address, mut source) = (u32::from(table), None, None);
         for (kind, value) in attributes(rest) {
             match kind {
-                libc::RTA_DST if is_v4 => address = value.try_into().ok().map(|bytes: [u8; 4]| IpAddr::from(bytes)),
-                libc::RTA_DST => address = value.try_into().ok().map(|bytes: [u8; 16]| IpAddr::from(bytes)),
+                libc::RTA_DST => address = ip(value),
+                libc::RTA_PREFSRC => source = ip(value),
                 RTA_TABLE => table = number(value, 0)?,
                 _ => {}
             }
         }
         let unspecified: IpAddr = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let destination = IpNet::new(address.unwrap_or(unspecified), length).ok()?;
-        Some(Self { destination, table, protocol, interfaces: next_hops(rest) })
+        Some(Self { destination, table, protocol, interfaces: next_hops(rest), source })
     }
+}
+
+/// An address as the kernel writes it: four bytes or sixteen.
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    v4().or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
 }
 
 #[cfg(test)]
@@ -95,8 +103,11 @@ mod tests {
             KernelRoute::of(&route(libc::AF_INET, length, table, kind, attributes))
         };
         let destination = "10.1.0.2/32".parse().unwrap();
-        let expected = KernelRoute { destination, table: 254, protocol: 3, interfaces: vec![7] };
-        assert_eq!(told(32, 254, libc::RTN_UNICAST, &[to.clone(), over.clone()]), Some(expected));
+        let expected = KernelRoute { destination, table: 254, protocol: 3, interfaces: vec![7], source: None };
+        assert_eq!(told(32, 254, libc::RTN_UNICAST, &[to.clone(), over.clone()]), Some(expected.clone()));
+        let source = attribute(libc::RTA_PREFSRC, &[192, 0, 2, 1]);
+        let with_source = KernelRoute { source: Some("192.0.2.1".parse().unwrap()), ..expected };
+        assert_eq!(told(32, 254, libc::RTN_UNICAST, &[to.clone(), over.clone(), source]), Some(with_source));
         let large = attribute(15, &1000u32.to_ne_bytes());
         let default = told(0, 252, libc::RTN_UNICAST, &[large, over.clone()]).unwrap();
         assert_eq!((default.table, default.destination), (1000, "0.0.0.0/0".parse().unwrap()));

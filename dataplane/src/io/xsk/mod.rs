@@ -118,7 +118,7 @@ pub use flow_cache::KernelFlowCache;
 #[cfg(feature = "bench")]
 pub use generator::Generator;
 pub use hooks::{TcHook, TcProgram, tc_programs};
-pub use host_pair::HostPair;
+pub use host_pair::{HostPair, HostRoute};
 pub use interface::{Interface, QueueConfig, XdpMode};
 pub use kernel_routes::{KernelRoute, kernel_routes};
 pub use link::{

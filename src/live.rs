@@ -84,9 +84,9 @@ use preflight::{Facts, Finding, Severity};
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     if args.check {
         let config = Config::read(&args.config, args.node.as_deref())?;
-        let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
+        let mut findings = told(&config, args);
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
-        findings.extend(preflight::services::off(&config).into_iter().chain(preflight::services::known(&config)));
+        findings.extend(preflight::services::known(&config));
         // A start tells it as often as it tries.
         findings.extend(preflight::server::check(&config));
         return check(&findings, args.output);
@@ -104,10 +104,18 @@ pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
+/// What is told at each start, and by a check.
+fn told(config: &Config, args: &Run) -> Vec<Finding> {
+    let facts = Facts::gather(config);
+    let mut findings = preflight::judge(config, &facts, args.force);
+    findings.extend(preflight::kube_proxy::judge(config, &facts));
+    findings.extend(preflight::server::bootstrap(config, &facts));
+    findings
+}
+
 /// Runs the vswitch until a signal ends it.
 fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
-    let mut findings = preflight::judge(&config, &Facts::gather(&config), args.force);
-    findings.extend(preflight::services::off(&config));
+    let findings = told(&config, args);
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {
             Severity::Error => log::error(finding),

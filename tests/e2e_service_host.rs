@@ -319,3 +319,45 @@ fn routes_to_services_follow_the_state_and_the_settings_and_leave_those_of_other
     assert_eq!(routes(lab), "");
     assert!(lab.node.ip("route").contains("10.96.7.0/24 via 172.18.0.12"), "somebody else's stays");
 }
+
+#[test]
+fn a_kube_proxy_beside_us_is_seen_by_what_it_has_in_the_kernel_and_told() {
+    require!("ip", "nft");
+    only_with_tc!();
+    let (mut lasting, _other) = node();
+    let lab = &mut lasting.lab;
+    lab.write_state("");
+    let check = |lab: &Lab| {
+        lab.write_config();
+        lab.try_run("config.yaml", &["--check"]).1
+    };
+    assert!(!check(lab).contains("kube-proxy"), "{}", check(lab));
+    lab.node.shell("nft add table ip6 nat; nft add chain ip6 nat KUBE-SERVICES");
+    let text = check(lab);
+    assert!(
+        text.contains("rules of kube-proxy are in this node's kernel (the iptables chain KUBE-SERVICES)"),
+        "{text}"
+    );
+    lab.node.shell("nft delete table ip6 nat; nft add table ip kube-proxy");
+    let text = check(lab);
+    assert!(text.contains("(the nftables table kube-proxy)") && text.contains("kube-proxy --cleanup"), "{text}");
+    // A process of that name in this network, and in another one.
+    let program = lab.path("kube-proxy");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let elsewhere = lab.get("web").netns.spawn(&format!("{} 60", program.display()));
+    assert!(!check(lab).contains("kube-proxy runs"));
+    let here = lab.node.spawn(&format!("{} 60", program.display()));
+    eventually("it is seen", || {
+        check(lab).contains("kube-proxy runs on this node (a process of that name, the nftables table")
+    });
+    lab.more_config.push_str("services: off\n");
+    assert!(check(lab).contains("Services are off; kube-proxy runs"));
+    drop((elsewhere, here));
+    lab.node.shell("nft delete table ip kube-proxy");
+    assert!(check(lab).contains("Services are off, and no kube-proxy is seen on this node"));
+    // A start says the same.
+    lab.node.shell("nft add table ip kube-proxy");
+    lab.start("");
+    assert!(lab.log().contains("warning: Services are off; rules of kube-proxy"), "{}", lab.log());
+    lab.stop();
+}

@@ -4,6 +4,7 @@
 //! it matters and what to do.
 
 mod facts;
+pub(super) mod kube_proxy;
 mod others;
 pub(super) mod routes;
 pub(super) mod server;

@@ -15,6 +15,8 @@ use bulkhead_dataplane::io::{
 use crate::live::config::{Attach, Config, PortEntry};
 use crate::live::kernel::TRUNK;
 
+use super::kube_proxy::KubeProxy;
+
 /// Bits of `linux/capability.h`.
 pub(super) const NET_ADMIN: u32 = 12;
 pub(super) const NET_RAW: u32 = 13;
@@ -90,6 +92,8 @@ pub(crate) struct Facts {
     pub(crate) features: BTreeMap<Arc<str>, LinkFeatures>,
     /// The names of all interfaces that the node has.
     pub(crate) interfaces: BTreeSet<String>,
+    /// What is seen of kube-proxy.
+    pub(crate) kube_proxy: KubeProxy,
     /// Whether the node's kernel forwards IPv4.
     pub(crate) forwards: bool,
     /// Whether another vswitch has the trunk.
@@ -102,8 +106,8 @@ impl Facts {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let status = read("/proc/self/status");
         let of_status = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
-        let interfaces = config.ports.iter().map(|entry| &entry.interface);
-        let found = interfaces.filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
+        let configured = config.ports.iter().map(|entry| &entry.interface);
+        let found = configured.filter_map(|name| Some((name.clone(), LinkInfo::read(name).ok()?)));
         let found: BTreeMap<_, _> = found.collect();
         let has_program = |link: &LinkInfo| xdp_programs(link.index).is_ok_and(|programs| !programs.is_empty());
         let takes_none = |entry: &&PortEntry| {
@@ -115,6 +119,7 @@ impl Facts {
         let tc_programs = at_tc.filter(|(_, programs)| !programs.is_empty()).collect();
         let uplinks = config.ports.iter().filter(|entry| entry.kind == PortKind::Uplink).map(|entry| &entry.interface);
         let features = uplinks.filter_map(|name| Some((name.clone(), LinkFeatures::read(name).ok()?))).collect();
+        let interfaces = links().unwrap_or_default().into_iter().flat_map(|link| link.names).collect();
         let programs = found.iter().filter(|(_, link)| has_program(link)).map(|(name, _)| name.clone()).collect();
         Self {
             release: read("/proc/sys/kernel/osrelease").trim().to_owned(),
@@ -129,7 +134,8 @@ impl Facts {
             without_frames,
             tc_programs,
             features,
-            interfaces: links().unwrap_or_default().into_iter().flat_map(|link| link.names).collect(),
+            kube_proxy: KubeProxy::gather(&interfaces),
+            interfaces,
             forwards: read("/proc/sys/net/ipv4/ip_forward").trim() == "1",
             has_other: config.attach == Attach::Tc && is_trunk_in_use(TRUNK[0]),
         }

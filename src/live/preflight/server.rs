@@ -5,7 +5,7 @@ use std::path::Path;
 use bulkhead_control::source::kubernetes::Access;
 use serde_json::Value;
 
-use super::{Finding, Severity};
+use super::{Facts, Finding, Severity};
 use crate::live::config::Config;
 
 /// The variables that a kubelet sets in each container.
@@ -30,6 +30,32 @@ pub(in crate::live) fn check(config: &Config) -> Option<Finding> {
         remedy: remedy.to_owned(),
         comes_again: true,
     })
+}
+
+/// Whether the API server is known by an address only that the vswitch itself has to translate.
+pub(in crate::live) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
+    let server = config.state.kubernetes.as_ref().filter(|_| config.services.is_some())?;
+    let is_alone = matches!(server.access, Access::InCluster) && facts.kube_proxy.is_absent();
+    let address = cluster_address(|name| std::env::var(name).ok()).filter(|_| is_alone)?;
+    Some(Finding {
+        severity: Severity::Warning,
+        what: format!("the API server is known by its cluster address {address} alone, and no kube-proxy is seen on this node"),
+        why: "the vswitch translates that address when it knows the Services, which the API server tells it: the first start on a node \
+              waits for ever, and later ones go on with the last good state (when_unreachable: last_good)"
+            .to_owned(),
+        remedy: "set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of the container to an address of the API server itself, or name a \
+                 file in state.kubernetes.kubeconfig"
+            .to_owned(),
+        comes_again: false,
+    })
+}
+
+/// The address of the API server, where it is the one of its Service: a kubelet sets both variables to it, and whoever names a server sets
+/// the first one.
+fn cluster_address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let address = variable("KUBERNETES_SERVICE_HOST")?;
+    let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
+    (variable(&format!("KUBERNETES_PORT_{port}_TCP_ADDR")).as_ref() == Some(&address)).then_some(address)
 }
 
 /// What is missing or wrong, and the remedy.
@@ -91,6 +117,21 @@ mod tests {
         }
         std::fs::write(&file, "{apiVersion: v1, kind: Config, clusters: []}").unwrap();
         assert_eq!(told(&file), None);
+    }
+
+    #[test]
+    fn the_servers_cluster_address_is_told_from_one_that_somebody_has_named() {
+        let told = |host: &str, service: &str| {
+            cluster_address(|name| match name {
+                "KUBERNETES_SERVICE_HOST" => Some(host.to_owned()),
+                "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
+                "KUBERNETES_PORT_443_TCP_ADDR" => Some(service.to_owned()),
+                _ => None,
+            })
+        };
+        assert_eq!(told("10.96.0.1", "10.96.0.1").as_deref(), Some("10.96.0.1"));
+        assert_eq!(told("172.18.0.2", "10.96.0.1"), None);
+        assert_eq!(cluster_address(|_| None), None);
     }
 
     #[test]

@@ -6,21 +6,10 @@ use super::{Finding, Severity};
 use crate::live::admin::health;
 use crate::live::config::Config;
 use crate::output;
-use crate::services::{Adapter, OFF};
+use crate::services::Adapter;
 
 /// Ports that are named in one finding.
 const MAX_NAMED: usize = 10;
-
-/// That Services are off, and what that means.
-pub(in crate::live) fn off(config: &Config) -> Option<Finding> {
-    config.services.is_none().then(|| Finding {
-        severity: Severity::Warning,
-        what: "Services are off".to_owned(),
-        why: OFF.to_owned(),
-        remedy: "write `services: {}`, or leave the field out; else let something translate before packets come to the vswitch".to_owned(),
-        comes_again: false,
-    })
-}
 
 /// How much the state's files know of Services; none with an API server, and where they do not load: whoever starts is told that.
 pub(in crate::live) fn known(config: &Config) -> Vec<Finding> {

@@ -101,6 +101,7 @@ mod link_watch;
 mod map;
 mod mapping;
 mod namespace;
+mod netfilter;
 mod netlink;
 mod netlink_write;
 mod port;
@@ -127,6 +128,7 @@ pub use link::{
 pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
 pub(crate) use mapping::{FileWords, map_file};
 pub use namespace::in_namespace;
+pub use netfilter::has_nft_rules;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use netlink_write::set_link_up;
 pub use port::XskPort;

@@ -281,8 +281,9 @@ fn routes_to_services_follow_the_state_and_the_settings_and_leave_those_of_other
     assert!(!told.contains("10.96.0.30") && told.contains("fd96::30"), "{told}");
     assert!(lab.log().contains("10.96.0.30/32 over bh-node: the kernel has another route there"), "{}", lab.log());
     assert_seen(lab, &lab.node, LOCAL[0], NODE[0]);
-    // A Service that goes takes its route along, and one that comes has one.
+    // What is refused is tried again. A Service that goes takes its route along, and one that comes has one.
     lab.node.ip("route del 10.96.0.30/32");
+    eventually("what was in the way is gone", || routes(lab).contains("10.96.0.30"));
     let web = lab.get("web");
     let moved = service("moved", ["10.96.0.21", "fd96::21"], [&web.v4, &web.v6], "node-1");
     lab.write_state(&format!("{moved}{}", service("remote", REMOTE, FAR, "node-2")));

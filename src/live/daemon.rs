@@ -207,6 +207,9 @@ impl Daemon {
             // What could not be published, and tables that workers still used at the last change.
             self.composer.retry();
             self.composer.collect();
+            if self.host_port.as_ref().is_some_and(HostPort::is_due) {
+                self.lead();
+            }
             let next_look = self.config_watch.next_look().saturating_duration_since(Instant::now());
             let (requests, notices) = (self.requests.clone(), self.notices.clone());
             select! {

@@ -20,6 +20,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Services;
 use bulkhead_dataplane::io::{HostPair, HostRoute};
@@ -31,6 +32,10 @@ use crate::output;
 
 /// Routes that are named in one message.
 const MAX_NAMED: usize = 5;
+
+/// How long after the kernel has refused a route it is asked again. An address that is new is taken as a source after a second, when no
+/// other machine was heard to have it; a route of somebody else goes when it goes.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// Where the node's own packets are to go, as far as it is told.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +81,7 @@ pub(super) struct HostPort {
     /// What was asked of the kernel, none before; and what it refused of that. Neither is done or said twice.
     led: Option<Destinations>,
     refused: Vec<String>,
+    tried: Instant,
 }
 
 impl HostPort {
@@ -87,14 +93,15 @@ impl HostPort {
         let service_cidrs = config.services.as_ref().map(|settings| settings.service_cidrs.clone());
         let Some(config) = config.created_host.clone() else { return Ok(None) };
         let pair = HostPair::ensure(config.names(), config.mtu)?;
-        Ok(Some(Self { pair, config, service_cidrs, led: None, refused: Vec::new() }))
+        Ok(Some(Self { pair, config, service_cidrs, led: None, refused: Vec::new(), tried: Instant::now() }))
     }
 
     /// Has the node reach its pods and Services. The networks of pods are those of the configuration, if it names some.
     pub(super) fn lead(&mut self, to: Destinations) {
-        if self.refused.is_empty() && self.led.as_ref().is_some_and(|led| led.is_as(&to)) {
+        if !self.is_due() && self.led.as_ref().is_some_and(|led| led.is_as(&to)) {
             return;
         }
+        self.tried = Instant::now();
         let refused = self.pair.lead(self.wanted(&to));
         let new: Vec<&str> = refused.iter().filter(|text| !self.refused.contains(text)).map(String::as_str).collect();
         if !new.is_empty() {
@@ -105,6 +112,11 @@ impl HostPort {
             ));
         }
         (self.led, self.refused) = (Some(to), refused);
+    }
+
+    /// Whether it is time to ask again for what was refused.
+    pub(super) fn is_due(&self) -> bool {
+        !self.refused.is_empty() && self.tried.elapsed() >= AGAIN
     }
 
     /// The routes that the node is to have.

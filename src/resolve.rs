@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::Object;
+use bulkhead_control::object::{Object, Pod};
 use bulkhead_control::service::{Action, Clients, Resolver, Settings};
 use bulkhead_control::source::{self, Options, ServiceKinds, Strictness, Unenforced};
 
@@ -35,6 +35,7 @@ pub(crate) fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     let node: Arc<str> = args.node.as_str().into();
     let clients = Clients::new(&node, &settings, &objects);
     let mut resolver = Resolver::new(node, settings.clone());
+    resolver.set_host_ports(pods(&objects).map(|pod| (pod, &*pod.addresses)));
     resolver.apply_batch(Inventory::default().replace(objects));
     // A node's object tells some of its addresses. What is asked for and nobody else's is taken to be one of the others.
     if clients.may_be_nodes(args.to.address) {
@@ -57,6 +58,14 @@ pub(crate) fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     Ok(match decision.answer.action() {
         Action::Translate | Action::Pass => ExitCode::SUCCESS,
         Action::Reject | Action::Drop => ExitCode::from(1),
+    })
+}
+
+/// The pods among these objects.
+pub(crate) fn pods<'a>(objects: impl IntoIterator<Item = &'a Object>) -> impl Iterator<Item = &'a Pod> {
+    objects.into_iter().filter_map(|object| match object {
+        Object::Pod(pod) => Some(pod),
+        _ => None,
     })
 }
 

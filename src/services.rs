@@ -8,7 +8,8 @@
 //!
 //! ```text
 //!   events --> Resolver --Changes--> the named service ports, VIPs, addresses of the copy --take--> Update { Services, stale }
-//!   Nodes ---> pod networks, source addresses ------------------------------'
+//!   pods' host ports --^                                                   |
+//!   Nodes ---> pod networks, source addresses -----------------------------'
 //! ```
 //!
 //! **Invariant.** The copy is a function of what the resolver knows, whatever events led there: it answers as
@@ -21,7 +22,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{Object, TrafficPolicy, Transport};
+use bulkhead_control::object::{Object, Pod, TrafficPolicy, Transport};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::{
     self as control, Changes, HealthCheck, PortName, ResolvedPort, Resolver, ServicePortId, Settings, VipKind,
@@ -124,7 +125,15 @@ impl Adapter {
         let mut adapter = Self::new(node, settings);
         let is_ours =
             |object: &&Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_) | Object::Node(_));
-        adapter.apply(objects.into_iter().filter(is_ours).cloned().map(Event::Apply));
+        let (mut pods, mut others) = (Vec::new(), Vec::new());
+        for object in objects {
+            match object {
+                Object::Pod(pod) => pods.push(pod),
+                other => others.push(other),
+            }
+        }
+        adapter.apply(others.into_iter().filter(is_ours).cloned().map(Event::Apply));
+        adapter.set_host_ports(pods.into_iter().map(|pod| (pod, &*pod.addresses)));
         adapter.listed();
         adapter
     }
@@ -174,6 +183,12 @@ impl Adapter {
     /// Says which addresses the node has besides those that its object tells.
     pub fn set_more_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         let changes = self.resolver.set_more_addresses(addresses);
+        self.follow(&changes);
+    }
+
+    /// Says which pods there are, each with its addresses: for the host ports of those of this node.
+    pub fn set_host_ports<'a>(&mut self, pods: impl IntoIterator<Item = (&'a Pod, &'a [IpAddr])>) {
+        let changes = self.resolver.set_host_ports(pods);
         self.follow(&changes);
     }
 
@@ -323,8 +338,7 @@ impl Adapter {
             outside,
             is_ranged: kind == VipKind::LoadBalancer,
             // Where clients' addresses are promised to be kept, the option does not change that.
-            rewrites_all: self.resolver.settings().masquerade_all
-                && (is_cluster_ip || policy == TrafficPolicy::Cluster),
+            rewrites_all: self.resolver.settings().masquerade_all && kind.may_rewrite(policy),
         })
     }
 
@@ -340,14 +354,23 @@ impl Adapter {
     }
 }
 
-/// What a node knows of the Services of a state, none where there are none. `objects` are those of Services and endpoint slices; the
-/// Nodes are those that the pipeline knows.
+/// What a node knows of the Services and host ports of a state, none where there are none. `objects` are those of Services and endpoint
+/// slices; the Nodes and pods are those that the pipeline knows.
 pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Adapter> {
-    objects.iter().find(|object| matches!(object, Object::Service(_)))?;
-    let nodes: Vec<Object> = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone())).collect();
-    let mut adapter = Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&nodes));
+    let is_elsewhere = |object: &Object| matches!(object, Object::Pod(pod) if pod.node.as_ref() != Some(node));
+    let others: Vec<Object> = nodes_and_host_ports(pipeline).into_iter().filter(|one| !is_elsewhere(one)).collect();
+    let is_some = |object: &Object| matches!(object, Object::Service(_) | Object::Pod(_));
+    objects.iter().chain(&others).find(|object| is_some(object))?;
+    let mut adapter = Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&others));
     withhold_taken(&mut adapter, pipeline);
     Some(adapter)
+}
+
+/// The nodes that a pipeline knows, and the pods with host ports.
+pub(crate) fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
+    let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone()));
+    let pods = pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.host_ports.is_empty());
+    nodes.chain(pods.map(|pod| Object::Pod((**pod).clone()))).collect()
 }
 
 /// Keeps connections from leaving with an address that a pod or a node has. Returns such addresses with whose they are.
@@ -405,9 +428,9 @@ fn seed(text: &str) -> u64 {
 
 /// What clients' affinity is kept under: the same for as long as the service port has its name, in every process.
 fn identity(name: &PortName) -> u64 {
-    let PortName { service, port, transport, ipv4 } = name;
+    let PortName { owner, port, transport, ipv4 } = name;
     // No name has a zero byte.
-    let text = format!("{}\0{}\0{port}\0{}\0{ipv4}", service.namespace, service.name, transport.number());
+    let text = format!("{owner}\0{port}\0{}\0{ipv4}", transport.number());
     seed(&text)
 }
 

@@ -33,14 +33,14 @@ use crate::fabric::{self, End, Fabric, Hop};
 use crate::output;
 use crate::resolve::Told;
 use crate::run;
-use crate::services::{self, Adapter};
+use crate::services::{self, Adapter, nodes_and_host_ports};
 
 /// Services, and how each node resolves them.
 pub(crate) struct Services {
     /// Services and their slices.
     objects: Vec<Object>,
-    /// The nodes, as objects.
-    nodes: Vec<Object>,
+    /// The nodes and the pods with host ports, as objects.
+    others: Vec<Object>,
     settings: Settings,
     /// Addresses that a node would have its clients' connections leave with, if no pod or node had them.
     taken: BTreeSet<IpAddr>,
@@ -193,9 +193,9 @@ impl Route {
 impl Services {
     /// The Services among these objects.
     pub(crate) fn new(pipeline: &Pipeline, objects: Vec<Object>, settings: Settings) -> Self {
-        let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone())).collect();
+        let others = nodes_and_host_ports(pipeline);
         let taken = services::taken_sources(pipeline, &settings);
-        Self { objects, nodes, settings, taken, views: BTreeMap::new() }
+        Self { objects, others, settings, taken, views: BTreeMap::new() }
     }
 
     /// All Services, in the order of the input.
@@ -329,11 +329,11 @@ impl Services {
 
     fn view(&mut self, node: &Arc<str>) -> anyhow::Result<&View> {
         if !self.views.contains_key(node) {
-            let all = self.objects.iter().chain(&self.nodes);
+            let all = self.objects.iter().chain(&self.others);
             let mut adapter = Adapter::of(node.clone(), self.settings.clone(), all);
             adapter.withhold(self.taken.clone());
             let services = adapter.take().context("nothing is listed, a fault of the program")?.services;
-            let clients = Clients::new(node, &self.settings, &self.nodes);
+            let clients = Clients::new(node, &self.settings, &self.others);
             self.views.insert(node.clone(), View { adapter, services, clients });
         }
         self.views.get(node).context("a view that was just made is there")

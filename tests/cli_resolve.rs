@@ -220,3 +220,31 @@ fn services_in_a_state_change_nothing_for_commands_about_policy() {
     assert!(stdout(&output, 0).contains("default/a") && told.contains("3 v1 Service"), "{told}");
     stdout(&bulkhead(&["compile", "--state", &path, "--node", "node-1"]), 0);
 }
+
+#[test]
+fn a_host_port_is_told_with_its_pod_and_no_service() {
+    let pod = "---\n{apiVersion: v1, kind: Pod, metadata: {name: edge, namespace: shop}, spec: {nodeName: node-1, containers: [{ports: \
+               [{containerPort: 8443, hostPort: 443}, {containerPort: 8080, hostPort: 30080}]}]}, status: {podIP: 10.244.1.30}}\n";
+    let state = scratch("resolve-host-port.yaml", &format!("{}{pod}", fs::read_to_string(STATE).unwrap()));
+    let ask = |to: &str, more: &[&str], code: i32| {
+        let args = ["resolve", "--state", &state, "--node", "node-1", "--from", "203.0.113.9", "--to", to];
+        stdout(&bulkhead(&[&args[..], more].concat()), code)
+    };
+    let answer: Value = serde_json::from_str(&ask("192.0.2.11:443", &["-o", "json"], 0)).unwrap();
+    let expected = json!({
+        "action": "dnat", "service": null, "backends": ["10.244.1.30:8443"], "rewrite_source": [],
+        "why": "by host port 443/TCP of pod shop/edge",
+    });
+    assert_eq!(answer, expected);
+    assert!(ask("192.0.2.11:443", &[], 0).contains("10.244.1.30:8443  node-1 (this one)  kept"));
+    // What a Service has got from the API server stays its own.
+    let answer = ask("192.0.2.11:30080", &[], 0);
+    assert!(answer.contains("service shop/web") && answer.contains("claimed in vain by pod shop/edge"), "{answer}");
+    assert!(ask("192.0.2.12:443", &[], 0).contains(": PASS"), "another node's address");
+    // Policy is asked about the pod.
+    let explained = ["explain", "--state", &state, "--from", "203.0.113.9", "--to", "192.0.2.11", "--port", "443"];
+    let answer = stdout(&bulkhead(&explained), 0);
+    for part in ["192.0.2.11:443/TCP: ALLOW, 1 of 1 backends", "by host port 443/TCP", "10.244.1.30:8443  shop/edge"] {
+        assert!(answer.contains(part), "{part} is not in:\n{answer}");
+    }
+}

@@ -113,7 +113,8 @@ const SEEDS: u64 = 60;
 fn workers_are_told_what_the_resolver_decides_after_any_history() {
     let mut reached: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..SEEDS {
-        let mut rng = rng::Rng::new(seed);
+        let (mut rng, mut of_pods) = (rng::Rng::new(seed), rng::Rng::new(!seed));
+        let mut pods = Vec::new();
         let settings = random::settings(&mut rng);
         let mut adapter = Adapter::new(random::NODE.into(), settings.clone());
         let mut inventory: BTreeMap<String, Event> = BTreeMap::new();
@@ -123,6 +124,10 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
             let batch = random::batch(&mut rng);
             batch.iter().for_each(|event| drop(inventory.insert(name_of(event), event.clone())));
             adapter.apply(batch.clone());
+            if of_pods.chance(40) {
+                pods = random::pods(&mut of_pods);
+                adapter.set_host_ports(pods.iter().map(|pod| (pod, &*pod.addresses)));
+            }
             if step < 4 {
                 assert!(adapter.take().is_none(), "nothing is published before all is listed");
                 continue;
@@ -142,6 +147,7 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
         let mut fresh = Adapter::new(random::NODE.into(), settings);
         fresh.listed();
         fresh.apply(inventory.into_values());
+        fresh.set_host_ports(pods.iter().map(|pod| (pod, &*pod.addresses)));
         let (known, again) = (services.unwrap(), fresh.take().unwrap().services);
         assert_eq!(told(adapter.resolver(), &known), told(fresh.resolver(), &again), "seed {seed}");
         assert_eq!(adapter.counts(), fresh.counts(), "seed {seed}");

@@ -101,6 +101,7 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
         uid: None,
         lifetime: Lifetime::default(),
         ports: vec![ContainerPort { name: "http".into(), transport: Transport::Tcp, port: 8080 }],
+        host_ports: [].into(),
     }
 }
 

@@ -72,6 +72,7 @@ pub(crate) fn pod(text: &str, addresses: &str, node: &str, label_text: &str) -> 
         uid: None,
         lifetime: crate::object::Lifetime::default(),
         ports: vec![],
+        host_ports: [].into(),
     })
 }
 

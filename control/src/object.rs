@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::cluster_policy::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Rank, RuleAction, Tier,
 };
-pub use self::pod::{ContainerPort, Lifetime, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid};
+pub use self::pod::{ContainerPort, HostPort, Lifetime, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid};
 pub use self::service::{
     ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
 };

@@ -168,7 +168,7 @@ const SEEDS: u64 = 60;
 fn what_is_known_after_any_history_is_what_a_naive_reading_of_the_rules_says() {
     let mut reached = oracle::Reached::default();
     for seed in 0..SEEDS {
-        let mut rng = rng::Rng::new(seed);
+        let (mut rng, mut of_pods) = (rng::Rng::new(seed), rng::Rng::new(!seed));
         let settings = random::settings(&mut rng);
         let mut world = oracle::World::new(settings.clone());
         let mut resolver = Resolver::new(random::NODE.into(), settings.clone());
@@ -188,12 +188,19 @@ fn what_is_known_after_any_history_is_what_a_naive_reading_of_the_rules_says() {
             }
             let context = format!("seed {seed}, step {step}: {batch:#?}");
             before.check(&resolver, &changes, &context);
+            if of_pods.chance(40) {
+                world.pods = random::pods(&mut of_pods);
+                let before = asked::Identities::of(&resolver);
+                let changes = resolver.set_host_ports(world.pods.iter().map(|pod| (pod, &*pod.addresses)));
+                before.check(&resolver, &changes, &context);
+            }
             compare(&world, &resolver, &mut reached, &context);
         }
         // And from scratch, in another order.
         let mut events = world.events();
         rng.shuffle(&mut events);
         let mut fresh = Resolver::new(random::NODE.into(), settings);
+        fresh.set_host_ports(world.pods.iter().map(|pod| (pod, &*pod.addresses)));
         fresh.listed();
         fresh.apply_batch(events);
         assert_eq!(asked::Tables::of(&fresh), asked::Tables::of(&resolver), "seed {seed}");

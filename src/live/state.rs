@@ -298,6 +298,7 @@ impl LiveState {
             && refusing == self.refusing;
         (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
         self.pod_networks = blocks.into();
+        self.follow_host_ports();
         self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
         Ok(!is_same)

@@ -144,7 +144,7 @@ impl Asker<'_> {
                     && line.to != name.to_string()
                 {
                     bail!(
-                        "Service {name} claims {to} in vain, Service {} has it\n  help: give one of them another address",
+                        "Service {name} claims {to} in vain, {} has it\n  help: give one of them another address",
                         line.to
                     );
                 }
@@ -181,7 +181,7 @@ impl Asker<'_> {
         Ok(Line {
             from: &source.name,
             node,
-            to: told.service.unwrap_or_default(),
+            to: told.owner.unwrap_or_default(),
             address: vip.address,
             family: family(vip.address),
             protocol,

@@ -17,7 +17,7 @@ pub(super) struct Names {
 /// A packet of a connection to a Service, or one that the Service has refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Translated {
-    /// The Service, none where its address is no Service's any more.
+    /// The Service, or the pod whose host port it is (`pod x/a`); none where its address is no Service's any more.
     pub(super) service: Option<String>,
     /// The address that the client has used.
     pub(super) address: SocketAddr,
@@ -59,12 +59,12 @@ impl Names {
         Some(Translated { service, address, backend: Some(backend), source, client })
     }
 
-    /// The Service that has an address.
+    /// The Service, or the pod, that has an address.
     fn name(&self, protocol: u8, address: SocketAddr) -> Option<String> {
         let resolver = self.adapter.as_ref()?.resolver();
         let transport =
             [Transport::Tcp, Transport::Udp, Transport::Sctp].into_iter().find(|t| t.number() == protocol)?;
         let (id, _) = resolver.vip(&Vip { address: address.ip(), transport, port: address.port() })?;
-        resolver.port(id).map(|port| port.name.service.to_string())
+        resolver.port(id).map(|port| port.name.owner.to_string())
     }
 }

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bulkhead_control::object::{ServiceName, TrafficPolicy};
+use bulkhead_control::object::TrafficPolicy;
 use bulkhead_control::service::{
-    Action, Answer, Client, Clients, Decision, List, Place, Reached, ResolvedPort, Resolver, Settings, Unused, Vip,
-    VipKind,
+    Action, Answer, Client, Clients, Decision, List, Owner, Place, Reached, ResolvedPort, Resolver, Settings, Unused,
+    Vip, VipKind,
 };
 use serde::Serialize;
 
@@ -27,6 +27,9 @@ pub(crate) struct Told {
     /// Those for which the client's address is rewritten too.
     pub(crate) rewrite_source: Vec<SocketAddr>,
     pub(crate) why: String,
+    /// The Service, or the pod whose host port it is; none where it is nobody's.
+    #[serde(skip)]
+    pub(crate) owner: Option<String>,
     #[serde(skip)]
     question: String,
     /// The nodes of the backends.
@@ -67,6 +70,10 @@ impl Told {
         };
         Self {
             action,
+            owner: match decision.reached.and_then(|reached| resolver.port(reached.port)) {
+                Some(port) => Some(port.name.owner.to_string()),
+                None => decision.service.as_ref().map(ToString::to_string),
+            },
             service: decision.service.as_ref().map(ToString::to_string),
             places: backends.iter().map(place).collect(),
             backends,
@@ -135,6 +142,10 @@ fn why(resolver: &Resolver, settings: &Settings, client: Client, to: Destination
         };
     };
     let (kind, policy) = (reached.kind.name(), policy_of(port, reached));
+    if reached.kind == VipKind::HostPort {
+        // What a pod has to itself is subject to no policy for traffic.
+        return format!("by {kind} {}/{} of {}", port.name.port, port.name.transport, port.name.owner);
+    }
     let name = if port.name.port.is_empty() { String::new() } else { format!(", port {}", port.name.port) };
     let list = match (reached.list, policy.1) {
         (List::Cluster, TrafficPolicy::Cluster) => String::new(),
@@ -173,14 +184,14 @@ fn remarks(resolver: &Resolver, to: Destination, reached: Reached) -> Vec<String
     }));
     if let Some((transport, port)) = to.port {
         let vip = Vip { address: to.address, transport, port };
-        let mut others: Vec<&ServiceName> = resolver.claimants(&vip).skip(1).collect();
+        let mut others: Vec<&Owner> = resolver.claimants(&vip).skip(1).collect();
         others.dedup();
         let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         let others: Vec<&str> = others.iter().map(String::as_str).collect();
         if !others.is_empty() {
             remarks.push(format!(
-                "claimed in vain by {}: cluster addresses and node ports come first, then load balancers, then external addresses; \
-                 of one kind the older Service",
+                "claimed in vain by {}: cluster addresses and node ports come first, then load balancers, then pods' host ports, then \
+                 external addresses; of one kind the older Service or pod",
                 some_of(&others, MAX_NAMED)
             ));
         }

@@ -125,7 +125,7 @@ impl Services {
     ) -> anyhow::Result<Vec<Destination>> {
         let resolver = self.view(node)?.adapter.resolver();
         let is_meant = |other: &bulkhead_control::service::PortName| {
-            other.service == *name
+            other.owner.service() == Some(name)
                 && other.port == port.name
                 && other.transport == port.transport
                 && other.ipv4 == is_ipv4

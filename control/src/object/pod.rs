@@ -18,6 +18,19 @@ pub struct ContainerPort {
     pub port: u16,
 }
 
+/// A port of its node that a container has for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HostPort {
+    /// The node's address at which it answers (`hostIP`); none for every one. An unspecified address stands for all of its family.
+    pub address: Option<IpAddr>,
+    /// Its protocol.
+    pub transport: Transport,
+    /// Its number on the node's addresses (`hostPort`).
+    pub number: u16,
+    /// Its number on the pod's address (`containerPort`).
+    pub port: u16,
+}
+
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
@@ -42,6 +55,10 @@ pub struct Pod {
     pub lifetime: Lifetime,
     /// The named ports of its containers and of its restartable init containers ("sidecars").
     pub ports: Vec<ContainerPort>,
+    /// The ports of its node that these containers have for themselves; none for a pod on the host network, which has all its ports there.
+    /// Most pods have none: a slice without elements takes no memory beyond its place here.
+    #[serde(default)]
+    pub host_ports: Box<[HostPort]>,
 }
 
 impl Pod {

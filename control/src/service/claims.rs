@@ -5,31 +5,31 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::VipKind;
-use crate::object::{ServiceName, Timestamp};
+use super::{Owner, VipKind};
+use crate::object::Timestamp;
 
 /// What decides among claims: the least one wins. See the module's parent for why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     kind: VipKind,
-    /// A Service that does not say when it was made counts as newer than all that do.
+    /// A Service or pod that does not say when it was made counts as newer than all that do.
     is_ageless: bool,
     created: Option<Timestamp>,
-    service: ServiceName,
+    owner: Owner,
     port: Arc<str>,
 }
 
 impl Rank {
-    pub(super) fn new(kind: VipKind, created: Option<Timestamp>, service: ServiceName, port: Arc<str>) -> Self {
-        Self { kind, is_ageless: created.is_none(), created, service, port }
+    pub(super) fn new(kind: VipKind, created: Option<Timestamp>, owner: Owner, port: Arc<str>) -> Self {
+        Self { kind, is_ageless: created.is_none(), created, owner, port }
     }
 
     pub(super) const fn kind(&self) -> VipKind {
         self.kind
     }
 
-    pub(super) const fn service(&self) -> &ServiceName {
-        &self.service
+    pub(super) const fn owner(&self) -> &Owner {
+        &self.owner
     }
 }
 

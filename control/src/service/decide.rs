@@ -151,7 +151,7 @@ impl Resolver {
             Answer::NoLocalEndpoint
         } else {
             // Where the source is promised to be kept, or never rewritten by Kubernetes, the option does not change that.
-            let may_rewrite = kind == VipKind::ClusterIp || policy == TrafficPolicy::Cluster;
+            let may_rewrite = kind.may_rewrite(policy);
             let rewrites_all = self.settings.masquerade_all && may_rewrite;
             let choice = |&backend: &BackendId| Choice {
                 backend,
@@ -159,7 +159,11 @@ impl Resolver {
             };
             Answer::Backends(ids.iter().map(choice).collect())
         };
-        Decision { reached: Some(Reached { port: id, kind, list }), service: Some(port.name.service.clone()), answer }
+        Decision {
+            reached: Some(Reached { port: id, kind, list }),
+            service: port.name.owner.service().cloned(),
+            answer,
+        }
     }
 
     /// Whether the answer would not come back to this node, or not to the client, with the client's own address.

@@ -57,7 +57,7 @@ impl Resolver {
     /// The health check at this port; none where nothing is to listen there.
     pub fn health_check(&self, port: u16) -> Option<&HealthCheck> {
         let (rank, ()) = self.health_checks.winner(&port)?;
-        self.services.get(rank.service())?.health_check.as_ref().map(|(_, check)| check)
+        self.services.get(rank.owner().service()?)?.health_check.as_ref().map(|(_, check)| check)
     }
 
     /// All ports at which load balancers ask, in no particular order.

@@ -23,7 +23,7 @@
 //!
 //! **Conflicts.** Where several service ports claim one VIP, the kind of the address decides first ([`VipKind`]: the API server hands
 //! out cluster addresses and node ports, anybody may write an external address into a Service), then the age of the Service, so that
-//! nobody takes an address away from another one by a new Service, then its namespace and name.
+//! nobody takes an address away from another one by a new Service, then its namespace and name. Pods' host ports are such claims too.
 //!
 //! **Choices** where Kubernetes says nothing, or its proxies differ:
 //!
@@ -40,6 +40,7 @@ mod claims;
 mod clients;
 mod decide;
 mod health;
+mod host_ports;
 mod resolver;
 mod select;
 mod settings;
@@ -61,7 +62,7 @@ pub use self::health::{HealthAnswer, HealthBody, HealthCheck};
 pub use self::resolver::Resolver;
 pub use self::settings::{NodePortAddresses, Settings, SettingsError};
 pub use self::standing::Unused;
-use crate::object::{ServiceName, Timestamp, TrafficPolicy, Transport};
+use crate::object::{PodName, ServiceName, Timestamp, TrafficPolicy, Transport};
 
 /// A virtual address, protocol and port: what a Service is reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,6 +90,9 @@ pub enum VipKind {
     NodePort,
     /// `status.loadBalancer.ingress`.
     LoadBalancer,
+    /// A node's address with `spec.containers[].ports[].hostPort` of a pod. Before external addresses: who may write a Service takes it
+    /// away from no pod.
+    HostPort,
     /// `spec.externalIPs`.
     ExternalIp,
 }
@@ -100,8 +104,15 @@ impl VipKind {
             Self::ClusterIp => "cluster IP",
             Self::NodePort => "node port",
             Self::LoadBalancer => "load balancer",
+            Self::HostPort => "host port",
             Self::ExternalIp => "external IP",
         }
+    }
+
+    /// Whether Kubernetes permits to rewrite the source also where the answer would come back without that. `policy` is the one for
+    /// addresses of this kind.
+    pub fn may_rewrite(self, policy: TrafficPolicy) -> bool {
+        self == Self::ClusterIp || self != Self::HostPort && policy == TrafficPolicy::Cluster
     }
 }
 
@@ -127,12 +138,40 @@ impl BackendId {
     }
 }
 
+/// Whose a service port is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    /// A Service's.
+    Service(ServiceName),
+    /// A pod's: it is one of its host ports.
+    Pod(PodName),
+}
+
+impl Owner {
+    /// The Service, none for a host port.
+    pub const fn service(&self) -> Option<&ServiceName> {
+        match self {
+            Self::Service(name) => Some(name),
+            Self::Pod(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(name) => name.fmt(f),
+            Self::Pod(name) => write!(f, "pod {name}"),
+        }
+    }
+}
+
 /// What a service port is known by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortName {
-    /// The Service.
-    pub service: ServiceName,
-    /// The name of its port; may be empty.
+    /// Whose it is.
+    pub owner: Owner,
+    /// The name of a Service's port, which may be empty; of a host port its number, with the address where the pod names one.
     pub port: Arc<str>,
     /// The protocol.
     pub transport: Transport,
@@ -161,7 +200,7 @@ pub struct ResolvedPort {
     backends: Vec<BackendId>,
     /// What it claims.
     vips: Vec<(Vip, VipKind)>,
-    /// When its Service was made.
+    /// When its Service or pod was made.
     created: Option<Timestamp>,
 }
 

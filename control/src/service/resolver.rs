@@ -9,6 +9,8 @@
 
 mod refresh;
 
+pub(super) use self::refresh::Terms;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,8 +20,9 @@ use ahash::AHashMap;
 use super::backends::{Backend, Backends};
 use super::claims::Claims;
 use super::health::HealthCheck;
+use super::host_ports::HostPorts;
 use super::select::Location;
-use super::{BackendId, Changes, NodePortAddresses, ResolvedPort, ServicePortId, Settings, Vip};
+use super::{BackendId, Changes, NodePortAddresses, Owner, ResolvedPort, ServicePortId, Settings, Vip};
 use crate::cache::Event;
 use crate::object::{ClusterService, EndpointSlice, Node, Object, ObjectName, ServiceName, ZONE_LABEL};
 
@@ -64,6 +67,7 @@ pub struct Resolver {
     pub(super) vips: Claims<Vip, ServicePortId>,
     pub(super) cluster_ips: AHashMap<IpAddr, BTreeMap<ServiceName, bool>>,
     pub(super) health_checks: Claims<u16, ()>,
+    pub(super) host_ports: HostPorts,
     is_listed: bool,
     epoch: u64,
 }
@@ -84,6 +88,7 @@ impl Resolver {
             vips: Claims::default(),
             cluster_ips: AHashMap::new(),
             health_checks: Claims::default(),
+            host_ports: HostPorts::default(),
             is_listed: false,
             epoch: 0,
         }
@@ -125,6 +130,7 @@ impl Resolver {
             return Changes::default();
         }
         self.more_addresses = addresses;
+        self.host_ports.renumber();
         let all = self.services.keys().cloned().collect();
         self.refresh_all(all)
     }
@@ -132,8 +138,14 @@ impl Resolver {
     fn settle(&mut self, mut touched: BTreeSet<ServiceName>, before: &OwnNode) -> Changes {
         if (&before.location, &before.addresses) != (&self.own.location, &self.own.addresses) {
             touched.extend(self.services.keys().cloned());
+            self.host_ports.renumber();
         }
         self.refresh_all(touched)
+    }
+
+    /// Resolves what is stale, and no Service.
+    pub(super) fn refresh_none(&mut self) -> Changes {
+        self.refresh_all(BTreeSet::new())
     }
 
     fn refresh_all(&mut self, names: BTreeSet<ServiceName>) -> Changes {
@@ -144,6 +156,9 @@ impl Resolver {
         let node_ports = self.node_port_addresses();
         for name in names {
             self.refresh(&name, &node_ports, &mut changes);
+        }
+        if self.host_ports.is_stale() {
+            self.refresh_host_ports(&mut changes);
         }
         self.epoch += u64::from(!changes.is_empty());
         changes
@@ -280,9 +295,9 @@ impl Resolver {
         Some(self.cluster_ips.get(address)?.values().any(|is_ours| *is_ours))
     }
 
-    /// The Services that claim the VIP, the one that has it first.
-    pub fn claimants(&self, vip: &Vip) -> impl Iterator<Item = &ServiceName> {
-        self.vips.all(vip).iter().map(|(rank, _)| rank.service())
+    /// Who claims the VIP, the one that has it first.
+    pub fn claimants(&self, vip: &Vip) -> impl Iterator<Item = &Owner> {
+        self.vips.all(vip).iter().map(|(rank, _)| rank.owner())
     }
 
     /// All VIPs, in no particular order.

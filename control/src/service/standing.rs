@@ -21,7 +21,8 @@ impl Resolver {
     /// that have none for this port.
     pub fn unused(&self, reached: Reached) -> Vec<Unused> {
         let Some(port) = self.port(reached.port) else { return Vec::new() };
-        let Some(known) = self.services.get(&port.name.service) else { return Vec::new() };
+        let service = port.name.owner.service();
+        let Some(known) = service.and_then(|service| self.services.get(service)) else { return Vec::new() };
         let name = &port.name;
         let slices = || known.slices.values().map(|slice| &**slice);
         let candidates = candidates(slices(), (&name.port, name.transport), name.ipv4);
@@ -64,9 +65,12 @@ impl Resolver {
 
     /// The endpoints of a list with their nodes, as the slices tell them; sorted by address.
     pub fn places(&self, id: ServicePortId, list: List) -> Vec<(SocketAddr, Option<Arc<str>>)> {
-        let port = self.port(id);
-        let known = port.and_then(|port| self.services.get(&port.name.service));
-        port.zip(known).map_or(Vec::new(), |(port, known)| {
+        let Some(port) = self.port(id) else { return Vec::new() };
+        let Some(service) = port.name.owner.service() else {
+            let backends = port.list(list).iter().map(|&id| self.backend(id).socket());
+            return backends.map(|socket| (socket, Some(self.node().clone()))).collect();
+        };
+        self.services.get(service).map_or(Vec::new(), |known| {
             let slices = known.slices.values().map(|slice| &**slice);
             let candidates = candidates(slices, (&port.name.port, port.name.transport), port.name.ipv4);
             let selection = Selection::of(&candidates, self.location());

@@ -4,7 +4,7 @@ use super::*;
 use crate::cache::Event;
 use crate::fixtures::name;
 use crate::object::{
-    ClusterService, Endpoint, EndpointPort, EndpointSlice, Labels, Node, Object, ServicePort, ZONE_LABEL,
+    ClusterService, Endpoint, EndpointPort, EndpointSlice, HostPort, Labels, Node, Object, Pod, ServicePort, ZONE_LABEL,
 };
 
 fn service(text: &str, ip: &str) -> ClusterService {
@@ -52,7 +52,7 @@ fn vip(text: &str) -> Vip {
 
 fn owner(resolver: &Resolver, text: &str) -> Option<String> {
     let (id, _) = resolver.vip(&vip(text))?;
-    Some(resolver.port(id)?.name.service.to_string())
+    Some(resolver.port(id)?.name.owner.to_string())
 }
 
 #[test]
@@ -200,6 +200,50 @@ fn the_nodes_zone_and_addresses_resolve_what_depends_on_them() {
     assert_eq!(changes.vips, [vip("192.0.2.1:30001"), vip("192.0.2.9:30001")].into());
     resolver.apply(Event::DeleteNode("n".into()));
     assert_eq!((list(&resolver).len(), resolver.vip(&vip("192.0.2.9:30001"))), (2, None));
+}
+
+#[test]
+fn a_host_port_is_its_pods_at_every_address_of_the_node_and_behind_all_but_external_addresses() {
+    let node = Node {
+        name: "n".into(),
+        labels: Labels::new(),
+        addresses: vec!["192.0.2.1".parse().unwrap()],
+        pod_cidrs: vec![],
+        terminating: false,
+    };
+    let Object::Pod(mut pod) = crate::fixtures::pod("x/p", "10.0.0.1,fd00::1", "n", "") else { unreachable!() };
+    pod.host_ports = [HostPort { address: None, transport: Transport::Tcp, number: 80, port: 8080 }].into();
+    let mut resolver = Resolver::new("n".into(), Settings { masquerade_all: true, ..Settings::default() });
+    let with = |resolver: &mut Resolver, pod: &Pod| resolver.set_host_ports([(pod, &*pod.addresses)]);
+    assert!(with(&mut resolver, &pod).is_empty(), "nothing is listed");
+    resolver.apply(Event::Apply(Object::Node(node)));
+    assert!(resolver.listed().vips.contains(&vip("192.0.2.1:80")));
+    let more = ["169.254.20.10", "127.0.0.1", "2001:db8::1"].map(|address| address.parse().unwrap());
+    assert_eq!(resolver.set_more_addresses(more.into()).vips.len(), 2, "not at the loopback address");
+    let client = |text: &str| Client { address: text.parse().unwrap(), place: Place::Outside };
+    let given = |resolver: &Resolver, from: &str, to: &str| {
+        let found = resolver.decide(client(from), to.parse().unwrap(), Some((Transport::Tcp, 80))).unwrap();
+        let Answer::Backends(all) = found.answer else { panic!("{found:?}") };
+        assert!(found.service.is_none() && all.len() == 1);
+        (resolver.backend(all[0].backend).socket().to_string(), all[0].rewrites_source)
+    };
+    assert_eq!(given(&resolver, "198.51.100.1", "169.254.20.10"), ("10.0.0.1:8080".into(), false));
+    assert_eq!(given(&resolver, "2001:db8::9", "2001:db8::1"), ("[fd00::1]:8080".into(), false));
+    assert_eq!(given(&resolver, "10.0.0.1", "192.0.2.1"), ("10.0.0.1:8080".into(), true), "itself");
+    // An external address takes nothing away, a load balancer's does.
+    let mut service = service("x/a", "10.96.0.1");
+    service.external_ips = vec!["192.0.2.1".parse().unwrap()];
+    apply(&mut resolver, service.clone());
+    assert_eq!(owner(&resolver, "192.0.2.1:80").as_deref(), Some("pod x/p"));
+    service.balancer_ips = std::mem::take(&mut service.external_ips);
+    apply(&mut resolver, service);
+    assert_eq!(owner(&resolver, "192.0.2.1:80").as_deref(), Some("x/a"));
+    resolver.apply(Event::DeleteService(name("x/a")));
+    let (id, _) = resolver.vip(&vip("192.0.2.1:80")).unwrap();
+    assert!(with(&mut resolver, &pod).is_empty(), "the same again");
+    let ended = Pod { finished: true, ..pod };
+    assert!(with(&mut resolver, &ended).ports.contains(&id));
+    assert_eq!((resolver.vips().count(), resolver.ports().count(), resolver.backend_count()), (0, 0, 0));
 }
 
 #[test]

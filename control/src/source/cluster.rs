@@ -20,7 +20,7 @@ use super::path::FieldPath;
 use super::policy::{block_of, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawNodeStatus, RawPodStatus};
 use crate::object::{
-    ContainerPort, DENIED_ANNOTATION, Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime,
+    ContainerPort, DENIED_ANNOTATION, Denied, HostPort, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime,
     NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid,
 };
 
@@ -57,10 +57,15 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
     let known_as = metadata.annotations.as_ref().and_then(|all| all.get(STATIC_POD_ANNOTATION));
     let uid = known_as.or(metadata.uid.as_ref()).and_then(Value::as_str).and_then(Uid::of);
     let name = object_name(metadata.name, metadata.namespace, &mut findings.problems);
-    let mut ports = container_ports(&spec.containers, "containers", |_| true, findings);
+    let mut ports = Ports::default();
+    ports.add(&spec.containers, "containers", |_| true, findings);
     // Init containers that run on beside the others ("sidecars") serve their ports for the life of the pod.
     let runs_on = |container: &RawContainer| container.restart_policy.as_deref() == Some("Always");
-    ports.extend(container_ports(&spec.init_containers, "initContainers", runs_on, findings));
+    ports.add(&spec.init_containers, "initContainers", runs_on, findings);
+    let host_network = spec.host_network.unwrap_or(false);
+    if host_network {
+        ports.of_node = Vec::new();
+    }
     let addresses = pod_addresses(&status, findings);
     Some(Pod {
         name: name?,
@@ -68,7 +73,7 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
         node: spec.node_name.filter(|node| !node.is_empty()).map(Arc::from),
         addresses,
         mac,
-        host_network: spec.host_network.unwrap_or(false),
+        host_network,
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         uid,
         lifetime: Lifetime {
@@ -78,7 +83,8 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
             created: timestamp(metadata.creation_timestamp.as_ref()),
             attached: None,
         },
-        ports,
+        ports: ports.named,
+        host_ports: ports.of_node.into(),
     })
 }
 
@@ -275,26 +281,46 @@ fn pod_addresses(status: &RawPodStatus, findings: &mut Findings) -> Vec<IpAddr> 
     addresses
 }
 
-/// The named ports of the containers that serve them.
-fn container_ports(
-    containers: &List<RawContainer>,
-    key: &str,
-    serves: impl Fn(&RawContainer) -> bool,
-    findings: &mut Findings,
-) -> Vec<ContainerPort> {
-    let mut ports = Vec::new();
-    for (at, Mapping(container)) in containers.iter().flatten().enumerate() {
-        for (port_at, Mapping(raw)) in container.ports.iter().flatten().enumerate() {
-            let Some(name) = raw.name.as_deref().filter(|name| !name.is_empty()) else { continue };
-            let path = FieldPath::of("spec").key(key).index(at).key("ports").index(port_at);
-            let transport = transport(raw.protocol.as_deref(), &path.key("protocol"), findings);
-            let port = port_number(raw.container_port, &path.key("containerPort"), findings);
-            if let (Some(transport), Some(port), true) = (transport, port, serves(container)) {
-                ports.push(ContainerPort { name: name.into(), transport, port });
+/// The ports of containers that matter.
+#[derive(Default)]
+struct Ports {
+    named: Vec<ContainerPort>,
+    /// Those that have a port of the node.
+    of_node: Vec<HostPort>,
+}
+
+impl Ports {
+    /// Adds those of these containers that serve them.
+    fn add(
+        &mut self,
+        containers: &List<RawContainer>,
+        key: &str,
+        serves: impl Fn(&RawContainer) -> bool,
+        findings: &mut Findings,
+    ) {
+        for (at, Mapping(container)) in containers.iter().flatten().enumerate() {
+            for (port_at, Mapping(raw)) in container.ports.iter().flatten().enumerate() {
+                let name = raw.name.as_deref().filter(|name| !name.is_empty());
+                // 0 is what a program writes that has none.
+                let number = raw.host_port.filter(|&number| number != 0);
+                if name.is_none() && number.is_none() {
+                    continue;
+                }
+                let path = FieldPath::of("spec").key(key).index(at).key("ports").index(port_at);
+                let transport = transport(raw.protocol.as_deref(), &path.key("protocol"), findings);
+                let port = port_number(raw.container_port, &path.key("containerPort"), findings);
+                let number = number.map(|number| port_number(number, &path.key("hostPort"), findings));
+                let address = raw.host_ip.as_deref().filter(|text| number.is_some() && !text.is_empty());
+                let address = address.map(|text| address_of(text, &path.key("hostIP"), findings));
+                let (Some(transport), Some(port), true) = (transport, port, serves(container)) else { continue };
+                self.named.extend(name.map(|name| ContainerPort { name: name.into(), transport, port }));
+                // An address that is not understood is no address at all, and not every one.
+                if let (Some(Some(number)), None | Some(Some(_))) = (number, address) {
+                    self.of_node.push(HostPort { address: address.flatten(), transport, number, port });
+                }
             }
         }
     }
-    ports
 }
 
 /// The MAC address of a pod's default interface. The annotation is free text of a third party: what does not parse is

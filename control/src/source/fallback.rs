@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::address::parse_address;
 use super::cluster::{whole_node, whole_pod};
 use super::decode::{Model, Outcome};
 use super::error::Findings;
@@ -115,6 +116,8 @@ fn is_valid_port(port: &Value) -> bool {
     let mut findings = Findings::default();
     transport(port.protocol.as_deref(), &here, &mut findings).is_some()
         && port_number(port.container_port, &here, &mut findings).is_some()
+        && port.host_port.is_none_or(|number| number == 0 || port_number(number, &here, &mut findings).is_some())
+        && port.host_ip.is_none_or(|text| text.is_empty() || parse_address(&text).is_ok())
 }
 
 /// Stands for a faulty node: its name, and the addresses and blocks that can be read. Its other pods are reached by them, and its
@@ -144,10 +147,14 @@ pub(super) fn node(value: &Value) -> Outcome {
 /// both count. None when they differ in more.
 pub(super) fn either_pod(one: &Pod, other: &Pod) -> Option<Pod> {
     let ports = one.ports.iter().filter(|port| other.ports.contains(port)).cloned().collect();
+    let host_ports: Vec<_> = one.host_ports.iter().filter(|port| other.host_ports.contains(port)).copied().collect();
     let mac = one.mac.filter(|_| one.mac == other.mac);
     let lifetime = if one.lifetime == other.lifetime { one.lifetime } else { Lifetime::default() };
     let uid = one.uid.filter(|_| one.uid == other.uid);
-    let common = |pod: &Pod| Pod { ports: Vec::clone(&ports), mac, uid, lifetime, ..pod.clone() };
+    let common = |pod: &Pod| {
+        let (ports, host_ports) = (Vec::clone(&ports), host_ports.clone().into());
+        Pod { ports, host_ports, mac, uid, lifetime, ..pod.clone() }
+    };
     let (one, other) = (common(one), common(other));
     (one == other).then_some(one)
 }

@@ -232,6 +232,9 @@ pub(super) struct RawContainerPort {
     pub(super) name: Option<String>,
     pub(super) protocol: Option<String>,
     pub(super) container_port: i64,
+    pub(super) host_port: Option<i64>,
+    #[serde(rename = "hostIP")]
+    pub(super) host_ip: Option<String>,
 }
 
 /// What matters of a `PodStatus`.

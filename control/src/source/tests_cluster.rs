@@ -3,7 +3,8 @@
 use super::tests::{errors, lenient, messages, strict};
 use super::*;
 use crate::object::{
-    ContainerPort, Denied, Lifetime, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Timestamp, Transport, Uid,
+    ContainerPort, Denied, HostPort, Lifetime, NAMESPACE_NAME_LABEL, Namespace, Node, Pod, PodName, Timestamp,
+    Transport, Uid,
 };
 
 fn only(text: &str) -> Object {
@@ -75,6 +76,7 @@ status: {phase: Running, startTime: "2026-01-02T00:00:01Z", podIP: 10.0.0.1, pod
             attached: None,
         },
         ports: vec![port("http", Transport::Tcp, 80), port("dns", Transport::Udp, 53)],
+        host_ports: [].into(),
     };
     assert_eq!(pod(text), expected);
 }
@@ -117,6 +119,29 @@ fn sidecars_serve_ports_and_other_init_containers_do_not() {
     );
     let names: Vec<_> = pod.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["mesh"]);
+}
+
+#[test]
+fn a_pod_has_the_host_ports_of_its_containers_and_sidecars_named_or_not() {
+    let spec = "spec:
+  containers:
+  - ports: [{containerPort: 80, hostPort: 8080}, {containerPort: 81, hostPort: 0}, {name: dns, containerPort: 53, hostPort: 53, protocol: UDP, hostIP: 192.0.2.1}]
+  initContainers:
+  - {restartPolicy: Always, ports: [{containerPort: 82, hostPort: 8082, hostIP: ''}]}
+  - {ports: [{containerPort: 83, hostPort: 8083}]}";
+    let of_node = |address: Option<&str>, transport, number, port| {
+        let address = address.map(|address| address.parse().unwrap());
+        HostPort { address, transport, number, port }
+    };
+    let expected = [
+        of_node(None, Transport::Tcp, 8080, 80),
+        of_node(Some("192.0.2.1"), Transport::Udp, 53, 53),
+        of_node(None, Transport::Tcp, 8082, 82),
+    ];
+    let found = pod(spec);
+    assert_eq!((&*found.host_ports, found.ports.len()), (&expected[..], 1));
+    // There each port is the node's.
+    assert!(pod(&format!("{spec}\n  hostNetwork: true")).host_ports.is_empty());
 }
 
 #[test]
@@ -202,6 +227,14 @@ fn faults_of_a_pod_are_told() {
         (
             "spec: {containers: [{ports: [{name: x, containerPort: 1, protocol: tcp}]}]}",
             "t.yaml:4: Pod default/a: spec.containers[0].ports[0].protocol: unknown protocol \"tcp\"|write TCP, UDP or SCTP",
+        ),
+        (
+            "spec: {containers: [{ports: [{containerPort: 1, hostPort: 70000}]}]}",
+            "t.yaml:4: Pod default/a: spec.containers[0].ports[0].hostPort: port 70000 does not exist|write a number from 1 to 65535",
+        ),
+        (
+            "spec: {containers: [{ports: [{containerPort: 1, hostPort: 80, hostIP: 10.0.0.01}]}]}",
+            "t.yaml:4: Pod default/a: spec.containers[0].ports[0].hostIP: invalid address \"10.0.0.01\"|remove the leading zeros",
         ),
     ] {
         assert_eq!(one_error(&pod_text(rest)), expected.replace('|', "\n  help: "), "{rest}");

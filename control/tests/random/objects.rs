@@ -108,6 +108,7 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
     let at = rng.below(NODES.len());
     let host_network = rng.chance(10);
     let mut pod = Pod {
+        host_ports: [].into(),
         name: name.clone(),
         labels: labels(rng, POD_LABELS),
         node: rng.chance(96).then(|| text(NODES[at])),

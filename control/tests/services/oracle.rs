@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{
-    ClusterService, Endpoint, EndpointSlice, Node, Object, ObjectName, ServicePort, TrafficPolicy, Transport,
+    ClusterService, Endpoint, EndpointSlice, Node, Object, ObjectName, Pod, ServicePort, TrafficPolicy, Transport,
 };
 use bulkhead_control::service::{Client, NodePortAddresses, Place, Settings};
 
@@ -19,6 +19,7 @@ pub(crate) struct World {
     services: BTreeMap<ObjectName, ClusterService>,
     slices: BTreeMap<ObjectName, EndpointSlice>,
     nodes: BTreeMap<String, Node>,
+    pub(crate) pods: Vec<Pod>,
 }
 
 /// What becomes of a connection, and by which rule.
@@ -68,6 +69,8 @@ impl Reached {
             "load balancer",
             "external ip",
             "cluster ip",
+            "host port",
+            "no host port",
         ] {
             assert!(self.rules.get(rule) > Some(&50), "{rule}: {:?}", self.rules);
         }
@@ -77,7 +80,7 @@ impl Reached {
 
 impl World {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { settings, services: BTreeMap::new(), slices: BTreeMap::new(), nodes: BTreeMap::new() }
+        Self { settings, services: BTreeMap::new(), slices: BTreeMap::new(), nodes: BTreeMap::new(), pods: Vec::new() }
     }
 
     pub(crate) fn apply(&mut self, event: &Event) {
@@ -141,7 +144,7 @@ impl World {
         for &ip in service.external_ips.iter().filter(|ip| has_family(ip)) {
             let allowed = &self.settings.external_ips;
             if allowed.as_ref().is_none_or(|blocks| blocks.iter().any(|block| block.contains(&ip))) {
-                all.push((3, ip, port.port));
+                all.push((4, ip, port.port));
             }
         }
         all
@@ -266,15 +269,48 @@ impl World {
         if claims.len() > 1 {
             rules.push("conflict");
         }
+        let host_port = self.host_port(to, port);
+        if let Some(socket) = host_port
+            && claims.first().is_none_or(|((kind, ..), ..)| *kind > 3)
+        {
+            rules.push("host port");
+            // The pod's own connection would be one with itself.
+            let backends = [(socket, socket.ip() == client.address)].into();
+            return Expected { told: Told { action: "dnat", service: None, backends }, rules };
+        }
+        rules.extend(host_port.map(|_| "no host port"));
         let Some(((kind, ..), service, service_port)) = claims.first() else {
             let (action, service, rule) = self.without_port(to);
             let told = Told { action, service, backends: BTreeMap::new() };
             return Expected { told, rules: vec![rule] };
         };
-        rules.push(["cluster ip", "node port", "load balancer", "external ip"][usize::from(*kind)]);
+        rules.push(["cluster ip", "node port", "load balancer", "", "external ip"][usize::from(*kind)]);
         let (action, backends) = self.at_port(client, to, *kind, service, service_port, &mut rules);
         let told = Told { action, service: Some(service.name.to_string()), backends };
         Expected { told, rules }
+    }
+
+    /// The pod and port behind a host port of the node: of several pods' the oldest one's, then the first one's by name.
+    fn host_port(&self, to: IpAddr, port: Option<(Transport, u16)>) -> Option<SocketAddr> {
+        let mut claims = Vec::new();
+        for pod in self.pods.iter().filter(|pod| pod.node.as_deref() == Some(NODE)) {
+            if pod.host_network || pod.finished || !self.own_addresses().contains(&to) {
+                continue;
+            }
+            for host_port in pod.host_ports.iter().filter(|one| port == Some((one.transport, one.number))) {
+                let answers = match host_port.address {
+                    None => true,
+                    Some(address) if address.is_unspecified() => address.is_ipv4() == to.is_ipv4(),
+                    Some(address) => address == to,
+                };
+                let of_family = pod.addresses.iter().filter(|own| own.is_ipv4() == to.is_ipv4());
+                let age = (pod.lifetime.created.is_none(), pod.lifetime.created);
+                claims.extend(
+                    of_family.filter(|_| answers).map(|&own| (age, &pod.name, SocketAddr::new(own, host_port.port))),
+                );
+            }
+        }
+        claims.into_iter().min().map(|(.., socket)| socket)
     }
 
     fn at_port(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{
-    ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, Labels, Node, Object, ObjectName, ServicePort,
-    Timestamp, TrafficPolicy, Transport, ZONE_LABEL,
+    ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, HostPort, Labels, Lifetime, Node, Object, ObjectName,
+    Pod, ServicePort, Timestamp, TrafficPolicy, Transport, ZONE_LABEL,
 };
 use bulkhead_control::service::{Client, NodePortAddresses, Place, Settings};
 use ipnet::IpNet;
@@ -183,6 +183,44 @@ fn node(rng: &mut Rng) -> Node {
         addresses,
         pod_cidrs: vec![],
         terminating: rng.chance(10),
+    }
+}
+
+/// All pods that there are, of which some have host ports.
+pub(crate) fn pods(rng: &mut Rng) -> Vec<Pod> {
+    ["a", "b", "c"]
+        .into_iter()
+        .filter(|_| rng.chance(70))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|name| pod(rng, name))
+        .collect()
+}
+
+fn pod(rng: &mut Rng, name: &str) -> Pod {
+    let addresses = [rng.pick(&["10.244.1.1", "10.244.1.3"]), rng.pick(&ENDPOINTS_V6)];
+    let addresses: Vec<IpAddr> = some(rng, &addresses, 80).into_iter().map(ip).collect();
+    let places = ["192.0.2.1", "0.0.0.0", "::", "2001:db8::1", "203.0.113.77"];
+    let mut host_ports = Vec::new();
+    for (transport, number) in [(Transport::Tcp, 80), (Transport::Tcp, 30_080), (Transport::Udp, 80)] {
+        if rng.chance(50) {
+            let address = rng.chance(40).then(|| ip(rng.pick(&places)));
+            host_ports.push(HostPort { address, transport, number, port: 9_000 });
+        }
+    }
+    let created = rng.chance(70).then(|| Timestamp::parse(&format!("2026-01-01T00:00:0{}Z", rng.below(3))).unwrap());
+    Pod {
+        name: ObjectName::new("x", name),
+        labels: Labels::new(),
+        node: rng.chance(90).then(|| if rng.chance(85) { NODE } else { "n2" }.into()),
+        addresses,
+        mac: None,
+        host_network: rng.chance(8),
+        finished: rng.chance(8),
+        uid: None,
+        lifetime: Lifetime { created, ..Lifetime::default() },
+        ports: vec![],
+        host_ports: host_ports.into(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Node, Object};
+use bulkhead_control::renderer::acl::Attachment;
 use bulkhead_control::source::kubernetes::Changes;
 use tokio::sync::watch;
 
@@ -133,6 +134,18 @@ impl LiveState {
     /// What load balancers are told; none where Services are off.
     pub(in crate::live) fn health(&self) -> Option<watch::Receiver<NodeHealth>> {
         self.services.as_ref().map(|_| self.health.subscribe())
+    }
+
+    /// Has the adapter know of the host ports of the node's pods that policy knows, each with the addresses that it has there: a pod that
+    /// the plugin has wired has them before its object does.
+    pub(super) fn follow_host_ports(&mut self) {
+        let Some(adapter) = &mut self.services else { return };
+        let cache = self.pipeline.cache();
+        let pods = self.tables.interfaces.iter().filter_map(|interface| match &interface.attachment {
+            Attachment::Pod(name) => Some((&**cache.pod(cache.pod_key(name)?)?, &*interface.addresses)),
+            _ => None,
+        });
+        adapter.set_host_ports(pods);
     }
 
     /// Tells others how much is known.

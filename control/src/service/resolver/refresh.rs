@@ -4,12 +4,32 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::super::claims::Rank;
 use super::super::health::HealthCheck;
 use super::super::select::{Candidate, Selection, candidates};
-use super::super::{Backend, BackendId, Changes, List, PortName, ResolvedPort, ServicePortId, Vip, VipKind};
+use super::super::{Backend, BackendId, Changes, List, Owner, PortName, ResolvedPort, ServicePortId, Vip, VipKind};
 use super::{Known, Resolver};
-use crate::object::{ClusterService, ServiceName, ServicePort};
+use crate::object::{ClusterService, ServiceName, ServicePort, Timestamp, TrafficPolicy};
+
+/// What holds for a service port besides its backends.
+pub(in crate::service) struct Terms<'a> {
+    pub(in crate::service) internal_policy: TrafficPolicy,
+    pub(in crate::service) external_policy: TrafficPolicy,
+    pub(in crate::service) affinity: Option<u32>,
+    /// Of both families.
+    pub(in crate::service) source_ranges: Option<&'a [IpNet]>,
+    pub(in crate::service) created: Option<Timestamp>,
+}
+
+impl<'a> Terms<'a> {
+    fn of(service: &'a ClusterService) -> Self {
+        let &ClusterService { internal_policy, external_policy, affinity, created, .. } = service;
+        let source_ranges = service.source_ranges.as_deref();
+        Self { internal_policy, external_policy, affinity, source_ranges, created }
+    }
+}
 
 impl Resolver {
     /// Resolves the Service again.
@@ -37,7 +57,7 @@ impl Resolver {
             let ready = local.filter(|candidate| candidate.endpoint.ready).map(|candidate| candidate.address);
             local_ready[usize::from(!ipv4)].extend(ready);
             let vips = self.vips_of(service, port, ipv4, node_ports);
-            known.ports.push(self.set_port(id, name, service, vips, &candidates, changes));
+            known.ports.push(self.set_port(id, name, &Terms::of(service), vips, &candidates, changes));
         }
         self.set_health_check(&mut known, ours, &local_ready, changes);
         if known.object.is_some() || !known.slices.is_empty() {
@@ -97,11 +117,11 @@ impl Resolver {
     }
 
     /// Makes a service port so, a new one where there is no `id`.
-    fn set_port(
+    pub(in crate::service) fn set_port(
         &mut self,
         id: Option<ServicePortId>,
         name: PortName,
-        service: &ClusterService,
+        terms: &Terms<'_>,
         vips: Vec<(Vip, VipKind)>,
         candidates: &[Candidate<'_>],
         changes: &mut Changes,
@@ -121,7 +141,7 @@ impl Resolver {
         let cluster = list(List::Cluster, old.as_ref().map(|port| &port.cluster));
         let local = list(List::Local, old.as_ref().map(|port| &port.local));
         let ipv4 = name.ipv4;
-        let ranges = service.source_ranges.as_ref().map(|ranges| {
+        let ranges = terms.source_ranges.map(|ranges| {
             let own = ranges.iter().filter(|range| range.addr().is_ipv4() == ipv4).copied();
             own.collect::<Arc<[_]>>()
         });
@@ -129,13 +149,13 @@ impl Resolver {
             name,
             local: if *local == *cluster { cluster.clone() } else { local },
             cluster,
-            internal_policy: service.internal_policy,
-            external_policy: service.external_policy,
-            affinity: service.affinity,
+            internal_policy: terms.internal_policy,
+            external_policy: terms.external_policy,
+            affinity: terms.affinity,
             source_ranges: ranges,
             backends,
             vips,
-            created: service.created,
+            created: terms.created,
         };
         self.claim(id, old.as_ref(), Some(&new), changes);
         let differs = old.is_none_or(|old| !is_same(&old, &new));
@@ -153,7 +173,7 @@ impl Resolver {
         })
     }
 
-    fn remove_port(&mut self, id: ServicePortId, changes: &mut Changes) {
+    pub(in crate::service) fn remove_port(&mut self, id: ServicePortId, changes: &mut Changes) {
         let Some(old) = self.ports[id.index()].take() else { return };
         for &backend in &old.backends {
             self.backends.remove(backend);
@@ -225,7 +245,7 @@ impl Resolver {
         new: Option<&ResolvedPort>,
         changes: &mut Changes,
     ) {
-        // The age of the Service is in its claims.
+        // The age of the Service or pod is in its claims.
         let is_as_old = old.zip(new).is_some_and(|(old, new)| old.created == new.created);
         let vips = |port: Option<&ResolvedPort>| port.map_or(Vec::new(), |port| port.vips.clone());
         let (before, after) = (vips(old), vips(new));
@@ -237,7 +257,7 @@ impl Resolver {
         let Some(new) = new else { return };
         for claim in after.iter().filter(|claim| !is_as_old || !before.contains(claim)) {
             let (vip, kind) = *claim;
-            let rank = Rank::new(kind, new.created, new.name.service.clone(), new.name.port.clone());
+            let rank = Rank::new(kind, new.created, new.name.owner.clone(), new.name.port.clone());
             if self.vips.add(vip, rank, id) {
                 changes.vips.insert(vip);
             }
@@ -254,7 +274,7 @@ impl Resolver {
         let new = service.and_then(|service| {
             // Without an address in the cluster it is not translated.
             let port = service.health_check_port.filter(|_| !service.cluster_ips.is_empty())?;
-            let rank = Rank::new(VipKind::NodePort, service.created, service.name.clone(), "".into());
+            let rank = Rank::new(VipKind::NodePort, service.created, Owner::Service(service.name.clone()), "".into());
             let [ipv4, ipv6] = [&local_ready[0], &local_ready[1]].map(BTreeSet::len);
             Some((rank, HealthCheck { service: service.name.clone(), port, ipv4, ipv6 }))
         });
@@ -279,8 +299,8 @@ fn port_names(service: &ClusterService) -> impl Iterator<Item = (PortName, &Serv
     let families = families.filter(|&ipv4| service.cluster_ips.iter().any(|address| address.is_ipv4() == ipv4));
     families.flat_map(move |ipv4| {
         service.ports.iter().map(move |port| {
-            let name =
-                PortName { service: service.name.clone(), port: port.name.clone(), transport: port.transport, ipv4 };
+            let owner = Owner::Service(service.name.clone());
+            let name = PortName { owner, port: port.name.clone(), transport: port.transport, ipv4 };
             (name, port)
         })
     })

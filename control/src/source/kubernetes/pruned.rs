@@ -245,7 +245,7 @@ mod tests {
                 "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {"f:podIP": {}}}}]},
             "spec": {"nodeName": "n", "hostNetwork": false, "volumes": [{"name": "v", "emptyDir": {}}],
                 "containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "B"}],
-                    "ports": [{"name": "web", "containerPort": 80, "protocol": "TCP"}]}],
+                    "ports": [{"name": "web", "containerPort": 80, "protocol": "TCP", "hostPort": 8080, "hostIP": "192.0.2.1"}]}],
                 "initContainers": [{"name": "s", "restartPolicy": "Always", "ports": [{"name": "side", "containerPort": 81}]}]},
             "status": {"phase": "Succeeded", "startTime": "2026-01-01T00:00:01Z", "podIP": "10.0.0.1",
                 "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}], "conditions": [{"type": "Ready", "status": "True"}],

@@ -1,0 +1,105 @@
+//! Host ports in a node's vswitch, with real programs: who is reached at the node's address, whom he sees, and what ends with the pod.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use bulkhead_dataplane::io::in_namespace;
+use lab::lasting::inside;
+use lab::netns::{Netns, Running, eventually};
+use lab::{Lab, policy};
+
+/// The pod `web` with these ports, in the place of the one without any.
+fn web(lab: &Lab, phase: &str, ports: &str) -> String {
+    let (pod, node) = (lab.get("web"), lab.node_name());
+    let (v4, v6) = (&pod.v4, &pod.v6);
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: web, namespace: default, labels: {{app: web}}}}\n\
+         spec: {{nodeName: {node}, containers: [{{name: c, ports: [{ports}]}}]}}\n\
+         status: {{phase: {phase}, podIP: {v4}, podIPs: [{{ip: {v4}}}, {{ip: '{v6}'}}]}}\n"
+    )
+}
+
+/// Whom the server at an address sees, none when nobody answers.
+fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
+    let family = if address.contains(':') { 6 } else { 4 };
+    let at = if family == 6 { format!("[{address}]") } else { address.to_owned() };
+    let output = netns.output(&format!("socat -u -T 2 TCP{family}:{at}:{port},connect-timeout=2 -"));
+    String::from_utf8_lossy(&output.stdout).trim().trim_matches(['[', ']']).parse().ok()
+}
+
+/// Servers of both families that tell each client its address.
+fn serve(netns: &Netns, port: u16) -> [Running; 2] {
+    ["TCP4-LISTEN", "TCP6-LISTEN"].map(|listen| {
+        let line = format!("exec socat {listen}:{port},fork,reuseaddr,ipv6-v6only=1 SYSTEM:'echo $SOCAT_PEERADDR'");
+        let line = if listen == "TCP4-LISTEN" { line.replace(",ipv6-v6only=1", "") } else { line };
+        let server = Running::start(&mut netns.command("sh", &["-c", &line]));
+        let family = if listen == "TCP4-LISTEN" { "-4" } else { "-6" };
+        let listens = || netns.output(&format!("ss -Hltn {family} sport = :{port}")).stdout.len() > 10;
+        eventually("the server listens", listens);
+        server
+    })
+}
+
+#[test]
+fn a_pod_is_reached_at_its_nodes_address_and_sees_who_asks_until_it_ends() {
+    require!("socat", "ss");
+    let mut lab = Lab::new();
+    for name in ["client", "web"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab.hide("web", true);
+    lab.outside();
+    lab.host();
+    let (v4, v6) = (lab.node_v4(), lab.node_v6());
+    let ports = format!(
+        "{{containerPort: 8080, hostPort: 80}}, {{containerPort: 8080, hostPort: 81, hostIP: {v4}}}, \
+         {{containerPort: 5140, hostPort: 514, protocol: UDP}}"
+    );
+    let running = web(&lab, "Running", &ports);
+    lab.start(&running);
+    let _servers = serve(&lab.get("web").netns, 8080);
+    let outside = lab.outside.as_ref().unwrap();
+    let parse = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+    assert_eq!(ask(outside, &v4, 80), parse("172.18.0.100"), "{}", lab.log());
+    assert_eq!(ask(outside, &v6, 80), parse("fd00:18::100"));
+    assert_eq!((ask(outside, &v4, 81), ask(outside, &v6, 81)), (parse("172.18.0.100"), None), "one address alone");
+    let (client, own) = (lab.get("client"), lab.get("web"));
+    assert_eq!(ask(&client.netns, &v4, 80), parse(&client.v4), "a pod of the node sees no difference");
+    assert_eq!(ask(&own.netns, &v4, 80), parse("10.244.1.1"), "itself it sees with an address of the node's block");
+    // Datagrams, enough of them for the kernel to take the flow over.
+    let server = inside(own, || UdpSocket::bind("0.0.0.0:5140").unwrap());
+    server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let sender =
+        in_namespace(&Path::new("/run/netns").join(outside.name()), || UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    sender.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    sender.connect((&*v4, 514)).unwrap();
+    let mut bytes = [0; 16];
+    for _ in 0..200 {
+        sender.send(b"log").unwrap();
+        let (_, from) = server.recv_from(&mut bytes).unwrap();
+        assert_eq!(Some(from.ip()), parse("172.18.0.100"));
+        server.send_to(b"heard", from).unwrap();
+        sender.recv(&mut bytes).unwrap();
+    }
+    // Policy is about the pod and its own port.
+    let closed = policy("web", "{podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 80}]}]}");
+    let open = policy("web", "{podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 8080}]}]}");
+    lab.apply(&format!("{running}{closed}"));
+    assert_eq!(ask(lab.outside.as_ref().unwrap(), &v4, 80), None);
+    lab.apply(&format!("{running}{open}"));
+    assert_eq!(ask(lab.outside.as_ref().unwrap(), &v4, 80), parse("172.18.0.100"));
+    // The pod ends: its host ports are nobody's, also to who has talked to it.
+    lab.apply(&running);
+    sender.send(b"log").unwrap();
+    assert!(server.recv_from(&mut bytes).is_ok());
+    lab.apply(&web(&lab, "Succeeded", &ports));
+    sender.send(b"log").unwrap();
+    assert!(server.recv_from(&mut bytes).is_err(), "nothing comes to a pod that has ended");
+    assert_eq!(ask(lab.outside.as_ref().unwrap(), &v4, 80), None);
+    lab.stop();
+}

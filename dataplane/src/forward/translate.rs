@@ -7,6 +7,7 @@
 //!               address   checksum of the header   ports   checksum of the transport
 //!   TCP, UDP       x          x (IPv4)               x     x: pseudo-header and ports
 //!   SCTP           x          x (IPv4)               x     x: ports
+//!   echoes         x          x (IPv4)               id    x: identifier, over IPv6 pseudo-header
 //!   ICMPv6         x                                       x: pseudo-header
 //!   others         x          x (IPv4)
 //! ```
@@ -38,8 +39,8 @@ const IP: usize = ethernet::HEADER_LEN;
 /// Both ports, the source first, as TCP, UDP and SCTP begin with them.
 const PORTS_LEN: usize = 4;
 
-/// Writes other addresses and ports into a packet and updates its checksums. Protocols without ports get other addresses,
-/// echoes of ICMP too. False, and nothing changed, when the addresses are not of the packet's family, when the headers are
+/// Writes other addresses and ports into a packet and updates its checksums. An ICMP echo has its identifier in the place of the source
+/// port. Protocols without ports get other addresses. False, and nothing changed, when the addresses are not of the packet's family, when the headers are
 /// not all there or contradict each other, and for other ports of SCTP in a fragment: what its checksum changes by depends on
 /// the length of the whole, which no fragment tells.
 ///

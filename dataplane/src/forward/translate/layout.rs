@@ -7,7 +7,7 @@ use bulkhead_classifier::protocol;
 use super::{PORTS_LEN, replace, updated};
 use crate::io::Translation;
 use crate::packet::Ends;
-use crate::wire::{checksum, icmpv6, ipv4, ipv6, tcp, udp, word};
+use crate::wire::{checksum, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, word};
 
 /// SCTP (RFC 9260 §3.1).
 mod sctp {
@@ -21,10 +21,33 @@ mod sctp {
 struct Shape {
     /// Bytes that have to be there.
     len: usize,
-    /// Whether it begins with ports.
-    has_ports: bool,
+    numbers: Numbers,
     checksum: Checksum,
 }
+
+/// What tells conversations apart in a transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbers {
+    None,
+    /// Two ports, with which it begins.
+    Ports,
+    /// The identifier of an ICMP echo, which stands in for the source port.
+    Identifier,
+}
+
+impl Numbers {
+    /// Where they stand.
+    const fn range(self) -> std::ops::Range<usize> {
+        match self {
+            Self::None => 0..0,
+            Self::Ports => 0..PORTS_LEN,
+            Self::Identifier => IDENTIFIER..IDENTIFIER + 2,
+        }
+    }
+}
+
+/// Where echoes of ICMP and ICMPv6 have their identifier (RFC 792, RFC 4443 §4.1).
+const IDENTIFIER: usize = 4;
 
 /// The checksum of a transport header, and where it is.
 #[derive(Clone, Copy, Debug)]
@@ -33,24 +56,39 @@ enum Checksum {
     None,
     /// That of RFC 1071, over pseudo-header and transport packet.
     Sum(usize),
+    /// The same without a pseudo-header.
+    SumAlone(usize),
     /// CRC-32C, over the transport packet.
     Crc(usize),
 }
 
 impl Shape {
-    const TCP: Self = Self { len: tcp::MIN_HEADER_LEN, has_ports: true, checksum: Checksum::Sum(tcp::field::CHECKSUM) };
-    const UDP: Self = Self { len: udp::HEADER_LEN, has_ports: true, checksum: Checksum::Sum(udp::field::CHECKSUM) };
-    const SCTP: Self = Self { len: sctp::HEADER_LEN, has_ports: true, checksum: Checksum::Crc(sctp::CHECKSUM) };
+    const TCP: Self = Self::new(tcp::MIN_HEADER_LEN, Numbers::Ports, Checksum::Sum(tcp::field::CHECKSUM));
+    const UDP: Self = Self::new(udp::HEADER_LEN, Numbers::Ports, Checksum::Sum(udp::field::CHECKSUM));
+    const SCTP: Self = Self::new(sctp::HEADER_LEN, Numbers::Ports, Checksum::Crc(sctp::CHECKSUM));
+    const ECHO: Self = Self::new(IDENTIFIER + 2, Numbers::Identifier, Checksum::SumAlone(icmpv4::field::CHECKSUM));
+    const ECHO_V6: Self = Self::new(IDENTIFIER + 2, Numbers::Identifier, Checksum::Sum(icmpv6::field::CHECKSUM));
     /// Type, code and checksum: not all messages have more.
-    const ICMPV6: Self = Self { len: 4, has_ports: false, checksum: Checksum::Sum(icmpv6::field::CHECKSUM) };
-    const OPAQUE: Self = Self { len: 0, has_ports: false, checksum: Checksum::None };
+    const ICMPV6: Self = Self::new(4, Numbers::None, Checksum::Sum(icmpv6::field::CHECKSUM));
+    const OPAQUE: Self = Self::new(0, Numbers::None, Checksum::None);
 
-    const fn of(protocol: u8, is_v4: bool) -> Self {
-        match protocol {
-            protocol::TCP => Self::TCP,
-            protocol::UDP => Self::UDP,
-            protocol::SCTP => Self::SCTP,
-            protocol::ICMPV6 if !is_v4 => Self::ICMPV6,
+    const fn new(len: usize, numbers: Numbers, checksum: Checksum) -> Self {
+        Self { len, numbers, checksum }
+    }
+
+    /// `kind` is the first byte of the transport packet, which is the type of an ICMP message. One of which that is not there may be an
+    /// echo, whose identifier is not there either.
+    fn of(protocol: u8, is_v4: bool, kind: Option<u8>) -> Self {
+        use icmpv4::kind::{ECHO_REPLY, ECHO_REQUEST};
+        match (protocol, kind) {
+            (protocol::TCP, _) => Self::TCP,
+            (protocol::UDP, _) => Self::UDP,
+            (protocol::SCTP, _) => Self::SCTP,
+            (protocol::ICMP, None | Some(ECHO_REQUEST | ECHO_REPLY)) if is_v4 => Self::ECHO,
+            (protocol::ICMPV6, None | Some(icmpv6::kind::ECHO_REQUEST | icmpv6::kind::ECHO_REPLY)) if !is_v4 => {
+                Self::ECHO_V6
+            }
+            (protocol::ICMPV6, _) if !is_v4 => Self::ICMPV6,
             _ => Self::OPAQUE,
         }
     }
@@ -93,7 +131,7 @@ impl Layout {
         };
         let is_v4 = family.is_ipv4();
         let transport_len = total_len.checked_sub(transport).filter(|_| !is_later && !has_more);
-        let shape = if is_later { Shape::OPAQUE } else { Shape::of(protocol, is_v4) };
+        let shape = if is_later { Shape::OPAQUE } else { Shape::of(protocol, is_v4, packet.get(transport).copied()) };
         Some(Self { is_v4, protocol, is_later, transport, transport_len, shape })
     }
 
@@ -106,9 +144,9 @@ impl Layout {
         })
     }
 
-    /// Whether the ports are in `packet`, if it has any.
+    /// Whether the ports, or the identifier, are in `packet`, if it has any.
     pub(super) fn has_its_ports(&self, packet: &[u8]) -> bool {
-        !self.shape.has_ports || self.transport + PORTS_LEN <= packet.len()
+        self.shape.numbers == Numbers::None || self.transport + self.shape.numbers.range().end <= packet.len()
     }
 
     /// Writes addresses, ports and checksums, as far as there is room for them in `packet`, which has its addresses at least.
@@ -122,15 +160,19 @@ impl Layout {
             change += replace(packet, ipv4::field::CHECKSUM, &sum.to_be_bytes());
         }
         let header = packet.get_mut(self.transport..).unwrap_or_default();
-        let mut difference = [0; PORTS_LEN];
-        if let Some(&old) = header.first_chunk::<PORTS_LEN>().filter(|_| self.shape.has_ports) {
-            difference = (u32::from_be_bytes(old) ^ u32::from_be_bytes(ports)).to_be_bytes();
-            let ports_change = replace(header, 0, &ports);
-            (covered, change) = (covered + ports_change, change + ports_change);
+        let (mut difference, mut numbers) = ([0; PORTS_LEN], 0);
+        let range = self.shape.numbers.range();
+        if range.end <= header.len() {
+            if let Some(&old) = header.first_chunk::<PORTS_LEN>() {
+                difference = (u32::from_be_bytes(old) ^ u32::from_be_bytes(ports)).to_be_bytes();
+            }
+            numbers = replace(header, range.start, &ports[..range.len()]);
+            (covered, change) = (covered + numbers, change + numbers);
         }
         match self.shape.checksum {
             Checksum::None => change,
             Checksum::Sum(at) => change + self.update_sum(header.get_mut(at..).unwrap_or_default(), covered),
+            Checksum::SumAlone(at) => change + self.update_sum(header.get_mut(at..).unwrap_or_default(), numbers),
             Checksum::Crc(at) => change + self.update_crc(header.get_mut(at..).unwrap_or_default(), difference),
         }
     }

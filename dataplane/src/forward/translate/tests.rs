@@ -74,13 +74,13 @@ impl Sample {
     }
 
     /// Header and checksum position of the transport.
-    const fn shape(&self, is_v4: bool) -> (usize, Option<usize>) {
+    const fn shape(&self) -> (usize, Option<usize>) {
         match self.kind {
             Kind::Tcp => (20, Some(16)),
             Kind::Udp | Kind::UdpWithoutChecksum => (8, Some(6)),
             Kind::Sctp => (12, Some(8)),
-            Kind::Echo if !is_v4 => (4, Some(2)),
-            Kind::Echo | Kind::Other(_) => (0, None),
+            Kind::Echo => (6, Some(2)),
+            Kind::Other(_) => (0, None),
         }
     }
 
@@ -116,8 +116,8 @@ impl Sample {
             Kind::Echo => {
                 let mut bytes = with(8);
                 match (src, dst) {
-                    (IpAddr::V6(src), IpAddr::V6(dst)) => icmpv6::Repr::echo(128, 7, 9).emit(src, dst, &mut bytes),
-                    _ => icmpv4::Repr::echo(8, 7, 9).emit(&mut bytes),
+                    (IpAddr::V6(src), IpAddr::V6(dst)) => icmpv6::Repr::echo(128, sport, 9).emit(src, dst, &mut bytes),
+                    _ => icmpv4::Repr::echo(8, sport, 9).emit(&mut bytes),
                 }
                 bytes
             }
@@ -138,14 +138,13 @@ impl Sample {
 
     fn build(&self, tuple: &Translation) -> Built {
         let (payload, word) = self.piece(&self.transport(tuple));
-        let is_v4 = tuple.src.is_ipv4();
         let (ethertype, packet) = match (tuple.src, tuple.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => (0x0800, self.build_v4(src, dst, &payload, word.unwrap_or(0))),
             (IpAddr::V6(src), IpAddr::V6(dst)) => (0x86dd, self.build_v6(src, dst, &payload, word)),
             _ => panic!("two families"),
         };
         let at = IP + packet.len() - payload.len();
-        let (len, checksum) = if self.piece == Piece::Later { (0, None) } else { self.shape(is_v4) };
+        let (len, checksum) = if self.piece == Piece::Later { (0, None) } else { self.shape() };
         let frame = [ethernet([2, 0, 0, 0, 0, 1], ethertype, &packet), vec![0xcc; self.padding]].concat();
         Built { frame, payload: at, needed: at + len, checksum: checksum.map(|offset| at + offset) }
     }
@@ -479,7 +478,11 @@ fn what_the_engine_understands_can_be_translated_and_only_that_changes() {
         let has_ports = matches!(before.transport, Transport::Tcp(_) | Transport::Udp | Transport::Sctp(_));
         let (sport, dport) = if has_ports { (to.sport, to.dport) } else { (0, 0) };
         prop_assert_eq!(after.flow, Flow { src: to.src, dst: to.dst, sport, dport, ..before.flow });
-        prop_assert_eq!(packet::Ip { flow: before.flow, ..after }, before);
+        let transport = match before.transport {
+            Transport::Echo { request, .. } => Transport::Echo { id: to.sport, request },
+            other => other,
+        };
+        prop_assert_eq!(packet::Ip { flow: before.flow, ..after }, packet::Ip { transport, ..before });
         reached.note(if has_ports { "ports" } else { "addresses" });
         reached.note(if edit.is_some() { "edited" } else { "as built" });
     });
@@ -495,12 +498,11 @@ fn a_translated_probe_is_the_probe_of_the_other_addresses_and_ports() {
     {
         for kind in [ProbeKind::Tcp, ProbeKind::Udp, ProbeKind::Sctp, ProbeKind::IcmpEcho] {
             let before = Probe { src: ip(from[0]), dst: ip(from[1]), kind, sport: 40_000, dport: 53 };
-            let mut after = Probe { src: ip(to[0]), dst: ip(to[1]), kind, sport: 1025, dport: 5353 };
-            if kind == ProbeKind::IcmpEcho {
-                after.sport = before.sport;
-            }
-            let there = tuple(after.src, after.dst, 1025, 5353);
-            let back = tuple(after.dst, after.src, 5353, 1025);
+            let after = Probe { src: ip(to[0]), dst: ip(to[1]), kind, sport: 1025, dport: 5353 };
+            // An echo's identifier stands in for both ports.
+            let dport = if kind == ProbeKind::IcmpEcho { 1025 } else { 5353 };
+            let there = tuple(after.src, after.dst, 1025, dport);
+            let back = tuple(after.dst, after.src, dport, 1025);
             for (packet, expected, to) in [
                 (before.request().unwrap(), after.request().unwrap(), there),
                 (before.reply().unwrap(), after.reply().unwrap(), back),

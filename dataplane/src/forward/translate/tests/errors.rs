@@ -72,8 +72,12 @@ impl ErrorSample {
         let (frame, message) = self.around(to.outer, &quoted);
         // From a place in the packet's own frame to one in the error's.
         let within = |at: usize| message + QUOTED + at - IP;
-        let has_ports = built.checksum.is_some() && self.about.kind != Kind::Echo;
-        let needed = within(built.payload) + if has_ports { PORTS_LEN } else { 0 };
+        let numbers = match self.about.kind {
+            _ if built.checksum.is_none() => 0,
+            Kind::Echo => 6,
+            _ => PORTS_LEN,
+        };
+        let needed = within(built.payload) + numbers;
         let mut sums = vec![];
         sums.extend(to.outer.0.is_ipv4().then(|| within(24)..within(26)));
         let len = if self.about.kind == Kind::Sctp { 4 } else { 2 };
@@ -111,6 +115,8 @@ fn error_samples() -> impl Strategy<Value = ErrorSample> {
     let options = prop_oneof![2 => Just(vec![]), 1 => Just(vec![60]), 1 => Just(vec![0, 60])];
     (samples(), quotes, four, six, options, 0usize..9).prop_map(|(about, quotes, four, six, options, padding)| {
         let kinds = [four, six];
+        // Of an echo whose identifier is not there nobody knows what it becomes.
+        let quotes = if about.kind == Kind::Echo { quotes.max(8) } else { quotes };
         ErrorSample { about, quotes, kinds, options, padding }
     })
 }
@@ -253,7 +259,9 @@ fn what_the_engine_reads_in_an_error_is_what_is_translated() {
         prop_assert_eq!((after.flow.src, after.flow.dst, after.flow.icmp), (to.outer.0, to.outer.1, before.flow.icmp));
         let ports = match embedded.ports {
             packet::Ports::Pair(..) => packet::Ports::Pair(to.quoted.sport, to.quoted.dport),
-            other => other,
+            packet::Ports::EchoRequest(_) => packet::Ports::EchoRequest(to.quoted.sport),
+            packet::Ports::EchoReply(_) => packet::Ports::EchoReply(to.quoted.sport),
+            packet::Ports::None => packet::Ports::None,
         };
         let Translation { src, dst, .. } = to.quoted;
         prop_assert_eq!(found, packet::Embedded { src, dst, protocol: embedded.protocol, ports });

@@ -125,6 +125,8 @@ drop_reasons! {
     UnknownServiceAddress "unknown_service_address" "No Service has this address of the service CIDR.";
     /// Every source port towards the backend is in use, or the node has no address to give.
     SourcePortsExhausted "source_ports_exhausted" "The source of the connection has to change, and no source port towards the backend is free.";
+    /// With masquerading, what would leave the node with a pod's address.
+    NotMasqueraded "not_masqueraded" "The packet would leave the node with a pod's address: the node has no address of its family, or the protocol has no ports.";
     /// A direct connection with the addresses and ports that a translated one has at its backend: their answers could not be told
     /// apart.
     SessionClash "session_clash" "A connection to a Service has the same addresses and ports at its backend.";

@@ -11,6 +11,7 @@ use ahash::RandomState;
 use bulkhead_classifier::{OriginId, Tables};
 
 use crate::address_map::AddressMap;
+use crate::masquerade::Masquerade;
 use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId, swap};
 
 /// Ports, tables and routes of one generation. Immutable, so that what was checked stays true.
@@ -30,6 +31,8 @@ pub struct Snapshot {
     refusing: HashSet<OriginId, RandomState>,
     /// None where Services are left to somebody else.
     services: Option<Arc<Services>>,
+    /// None where pods' addresses stay.
+    masquerade: Option<Arc<Masquerade>>,
 }
 
 /// Why a snapshot was refused. The one in use stays.
@@ -114,6 +117,7 @@ impl Snapshot {
             uplink: None,
             refusing: HashSet::default(),
             services: None,
+            masquerade: None,
         };
         snapshot.check_references()?;
         snapshot.find_owners()?;
@@ -141,6 +145,18 @@ impl Snapshot {
     /// The Services; none where they are left to somebody else.
     pub fn services(&self) -> Option<&Services> {
         self.services.as_deref()
+    }
+
+    /// The same where pods' connections to the world leave with the node's address.
+    #[must_use]
+    pub fn with_masquerade(mut self, masquerade: Option<Arc<Masquerade>>) -> Self {
+        self.masquerade = masquerade;
+        self
+    }
+
+    /// How pods' connections to the world leave; none where their addresses stay.
+    pub fn masquerade(&self) -> Option<&Masquerade> {
+        self.masquerade.as_deref()
     }
 
     /// Whether denials by rules of this origin are refused.
@@ -225,6 +241,7 @@ impl Snapshot {
         if !self.routes.has_prefixes_of(&previous.routes) {
             return self;
         }
+        let sources = |of: &Self| of.masquerade.as_deref().map(|masquerade| masquerade.sources().to_vec());
         let kept = |id: PortId| {
             let (old, new) = (previous.port(id)?, self.port(id)?);
             let table = |snapshot: &Self, port: &PortConfig| Some(snapshot.tables.get(port.egress?.index())?.clone());
@@ -233,7 +250,9 @@ impl Snapshot {
                 (old, new) => old.is_none() && new.is_none(),
             };
             let is_same = PortConfig { egress: None, ..old.clone() } == PortConfig { egress: None, ..new.clone() };
-            (is_same && has_same_table).then(|| previous.epoch(id))
+            // What leaves with an address that the node has lost must not go on to.
+            let leaves_alike = old.kind != PortKind::Uplink || sources(previous) == sources(&self);
+            (is_same && has_same_table && leaves_alike).then(|| previous.epoch(id))
         };
         let mut epochs: Vec<u64> = self.ids().map(|id| kept(id).unwrap_or(self.generation)).collect();
         for port in previous.routes.hosts_lost(&self.routes) {

@@ -1,4 +1,5 @@
-//! What a session to a Service's address knows besides: the third column, touched only for the sessions that have one.
+//! What a translated session knows besides, to a Service's address or masqueraded: the third column, touched only for the sessions that
+//! have one.
 //!
 //! ```text
 //!   on the wire, towards the backend    client:port > vip:port   --rewritten-->  source:port > backend:port
@@ -6,9 +7,9 @@
 //!                                       `---- the alias ------'                  `----- the key -------'
 //! ```
 //! The entry has the key of what the backend sees. The source is the client, or an address of the node with a port of its own where
-//! the answer would not come back otherwise. What the client sends is found by a second place in the index, the *alias*, of which
-//! the record here says whether it is the right one. (A second entry for the client's side was the alternative: its time, its state and
-//! its share would have to follow the first one's.)
+//! the answer would not come back otherwise. With masquerading that is all there is to it, and the VIP is the backend itself. What the
+//! client sends is found by a second place in the index, the *alias*, of which the record here says whether it is the right one. (A
+//! second entry for the client's side was the alternative: its time, its state and its share would have to follow the first one's.)
 
 use std::net::IpAddr;
 
@@ -35,15 +36,16 @@ pub(crate) struct Rewrite {
 impl Rewrite {
     pub(super) const NONE: Self = Self { alias: Key::UNUSED, checked: 0, client_is_low: 0, spare: [0; 2] };
 
-    /// Of a connection from a client to a virtual address of its family.
-    pub(crate) fn new(client: (IpAddr, u16), vip: (IpAddr, u16), protocol: u8, checked: u32) -> Self {
-        let (alias, is_low) = Key::of(client.0, vip.0, protocol, Ports::Pair(client.1, vip.1));
+    /// Of what a client sends to a virtual address of its family, or to the destination itself where only the source is rewritten.
+    pub(crate) fn new(client: IpAddr, vip: IpAddr, protocol: u8, ports: Ports, checked: u32) -> Self {
+        let (alias, is_low) = Key::of(client, vip, protocol, ports);
         Self { alias, checked, client_is_low: u32::from(is_low), ..Self::NONE }
     }
 
     /// Whether a session with this key may have it.
     pub(super) const fn is_sound(&self, key: &Key) -> bool {
-        self.alias.is_sound() && self.alias.is_like(key) && self.client_is_low <= 1
+        let is_like = self.alias.is_like(key) && self.alias.is_echo() == key.is_echo();
+        self.alias.is_sound() && is_like && self.client_is_low <= 1
     }
 
     /// Who has opened the connection.

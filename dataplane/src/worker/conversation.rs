@@ -96,15 +96,15 @@ impl Worker {
         self.start_any(burst, at, ip, new)
     }
 
-    /// The packet belongs to no session: it may start one, to a Service's address or to any other.
+    /// The packet belongs to no session: it may start one, translated or not.
     fn start_any(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip, new: NewSession) -> Result<(), DropReason> {
         if let Some(worker) = self.sessions.elsewhere(&new.key) {
             burst.hand_over(at, worker);
             return Ok(());
         }
-        match self.open_service(burst, ip, new)? {
+        match self.open(burst, ip, new)? {
             Opening::Direct => self.start(burst, at, ip, &ip.flow, new),
-            Opening::Service(forward, new) => self.start(burst, at, ip, &forward, new),
+            Opening::Translated(forward, new) => self.start(burst, at, ip, &forward, new),
             Opening::Elsewhere(worker) => {
                 burst.hand_over(at, worker);
                 Ok(())

@@ -48,7 +48,7 @@ pub(super) fn find(
 
 /// The port that leads to the destination. Link-local addresses mean something on one link only (RFC 4291 §2.5.6), so
 /// the routes have no say in them: they go to the port that owns them, or between node and uplink, which share one.
-fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<PortId> {
+pub(super) fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<PortId> {
     let IpAddr::V6(v6) = dst else { return snapshot.routes().lookup(dst) };
     if !v6.is_unicast_link_local() {
         return snapshot.routes().lookup(dst);

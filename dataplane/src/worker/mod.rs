@@ -44,6 +44,7 @@ mod evidence;
 mod exit;
 mod fragments;
 mod hits;
+mod masquerade;
 mod neighbours;
 mod pending;
 mod services;

@@ -1,13 +1,15 @@
-//! Connections to Services' addresses: the backend that one is given, and the source that the backend sees.
+//! Connections that are translated: the backend that one to a Service's address is given, and the source that is seen there.
 //!
 //! The order is: the packet's sender is who he says he is; the Service's own limits; a backend; policy on the true client and the
 //! backend; then the rewrite. So no rule knows a virtual address, and the tables are the same as without Services. What a Service
 //! refuses is not remembered: the next packet may find an endpoint.
 
+use std::net::{IpAddr, SocketAddr};
+
 use bulkhead_classifier::protocol;
 
 use super::column::Burst;
-use super::{Team, Worker};
+use super::{Team, Worker, masquerade};
 use crate::packet::{Ip, Ports, Transport};
 use crate::service::{Answer, Backend, Client, Eligible, Remembered, Vip};
 use crate::session::{Direction, Key, Match, NewSession, Rewrite, Slot};
@@ -26,18 +28,30 @@ const REVIEWED: Slot = 512;
 /// What a new connection is.
 #[expect(clippy::large_enum_variant, reason = "it is looked at where it comes from, and a packet must not allocate")]
 pub(super) enum Opening {
-    /// None to a Service's address.
+    /// One whose addresses stay.
     Direct,
-    /// One to a Service's address: who talks to whom in truth, and the session that it asks for.
-    Service(Flow, NewSession),
+    /// One to a Service's address, or one that is masqueraded: who talks to whom in truth, and the session that it asks for.
+    Translated(Flow, NewSession),
     /// One whose session belongs to this worker, from 0.
     Elsewhere(usize),
+}
+
+/// The backend of a new connection to a Service's address.
+#[derive(Clone, Copy)]
+struct Given {
+    backend: SocketAddr,
+    /// The source that it sees.
+    source: IpAddr,
 }
 
 impl Worker {
     /// The session or refusal with this key. A UDP session whose backend does not answer any more ends here.
     pub(super) fn find_current(&mut self, burst: &Burst<'_>, hash: u64, key: &Key) -> Option<Slot> {
         let slot = self.sessions.find(hash, key, self.now.time)?;
+        if self.sessions.entry(slot).epoch != burst.epoch && self.is_unmasked(burst.snapshot, slot) {
+            self.sessions.replace(slot);
+            return None;
+        }
         if let Some(services) = burst.snapshot.services()
             && self.sessions.may_be_stale(slot, burst.services)
         {
@@ -75,54 +89,72 @@ impl Worker {
         }
     }
 
-    /// What becomes of a new connection, which may be one to a Service's address.
-    pub(super) fn open_service(
-        &mut self,
-        burst: &mut Burst<'_>,
-        ip: &Ip,
-        new: NewSession,
-    ) -> Result<Opening, DropReason> {
-        let snapshot = burst.snapshot;
-        let Some(services) = snapshot.services().filter(|services| !services.is_empty()) else {
-            return Ok(Opening::Direct);
-        };
-        let flow = &ip.flow;
-        let client = Client::new(snapshot, services, new.in_kind, flow.src);
-        let eligible = match services.answer(&client, flow, has_ports(ip)) {
-            Answer::NotOurs => return Ok(Opening::Direct),
-            Answer::Drop(reason) => return Err(reason),
-            Answer::Choose(eligible) => eligible,
+    /// What becomes of a new connection: it may be one to a Service's address, or one of a pod to the world.
+    pub(super) fn open(&mut self, burst: &mut Burst<'_>, ip: &Ip, new: NewSession) -> Result<Opening, DropReason> {
+        let (snapshot, flow) = (burst.snapshot, &ip.flow);
+        let given = self.backend(snapshot, ip, &new)?;
+        let (dst, dport) = given.map_or((flow.dst, flow.dport), |given| (given.backend.ip(), given.backend.port()));
+        let masquerade = masquerade::source(snapshot, (new.in_port, new.in_kind), dst)?;
+        let source = match (masquerade, given) {
+            (Some((source, _)), _) => source,
+            (None, Some(given)) => given.source,
+            (None, None) => return Ok(Opening::Direct),
         };
         self.check_start(&ip.transport)?;
-        let backend = self.choose(services, &eligible, flow);
-        let forward = Flow { dst: backend.socket.ip(), dport: backend.socket.port(), ..*flow };
-        let rewrites_source = eligible.rewrites_all || client.needs_rewrite(flow.dst, &backend);
-        let source = match rewrites_source {
-            true => services.source_for(flow.src).ok_or(DropReason::SourcePortsExhausted)?,
-            false => flow.src,
-        };
+        let ports = ip.transport.ports(flow);
+        if ports == Ports::None {
+            // Nothing would tell its answers from those to the node itself.
+            return Err(DropReason::NotMasqueraded);
+        }
         if let Some(Team { affinity, id, workers }) = &self.team {
-            // The backend's answers come to this one.
-            let owner = affinity.worker_of_pair(source, forward.dst, *workers);
+            // Answers come to this one.
+            let owner = affinity.worker_of_pair(source, dst, *workers);
             if owner != *id {
                 return Ok(Opening::Elsewhere(owner));
             }
         }
-        let rewrite = Rewrite::new((flow.src, flow.sport), (flow.dst, flow.dport), flow.protocol, burst.services);
+        let forward = Flow { dst, dport, ..*flow };
+        let rewrite = Rewrite::new(flow.src, flow.dst, flow.protocol, ports, burst.services);
         for tried in 0..TRIES {
-            let sport = source_port(flow.sport, new.wire_hash, tried);
-            let ports = Ports::Pair(sport, forward.dport);
-            let (key, from_low) = Key::of(source, forward.dst, flow.protocol, ports);
+            let number = |own| match masquerade {
+                Some((_, masquerade)) => masquerade.port(own, new.wire_hash, tried),
+                None => source_port(own, new.wire_hash, tried),
+            };
+            let ports = match ports {
+                Ports::EchoRequest(id) => Ports::EchoRequest(number(id)),
+                _ => Ports::Pair(number(flow.sport), dport),
+            };
+            let (key, from_low) = Key::of(source, dst, flow.protocol, ports);
             let hash = self.sessions.hash(&key);
             if self.pending.may_hold(hash) {
                 self.settle_pending(burst);
             }
             if self.sessions.is_available(hash, &key, self.now.time) {
                 let new = NewSession { key, hash, from_low, rewrite: Some(rewrite), ..new };
-                return Ok(Opening::Service(forward, new));
+                return Ok(Opening::Translated(forward, new));
             }
         }
         Err(DropReason::SourcePortsExhausted)
+    }
+
+    /// The backend for a connection to a Service's address, none for any other one.
+    fn backend(&mut self, snapshot: &Snapshot, ip: &Ip, new: &NewSession) -> Result<Option<Given>, DropReason> {
+        let Some(services) = snapshot.services().filter(|services| !services.is_empty()) else { return Ok(None) };
+        let flow = &ip.flow;
+        let client = Client::new(snapshot, services, new.in_kind, flow.src);
+        let eligible = match services.answer(&client, flow, has_ports(ip)) {
+            Answer::NotOurs => return Ok(None),
+            Answer::Drop(reason) => return Err(reason),
+            Answer::Choose(eligible) => eligible,
+        };
+        self.check_start(&ip.transport)?;
+        let backend = self.choose(services, &eligible, flow);
+        let rewrites_source = eligible.rewrites_all || client.needs_rewrite(flow.dst, &backend);
+        let source = match rewrites_source {
+            true => services.source_for(flow.src).ok_or(DropReason::SourcePortsExhausted)?,
+            false => flow.src,
+        };
+        Ok(Some(Given { backend: backend.socket, source }))
     }
 
     /// The backend for a new connection: the client's last one where the Service wants that and it is still eligible.
@@ -161,15 +193,11 @@ impl Worker {
     }
 }
 
-/// Whether the backend of a virtual address still answers. Where that is none any more, no backend of it does.
-fn is_serving(
-    services: &Services,
-    vip: (std::net::IpAddr, u16),
-    protocol: u8,
-    backend: (std::net::IpAddr, u16),
-) -> bool {
-    let vip = Vip { address: vip.0, protocol, port: vip.1 };
-    services.vip(&vip).is_some_and(|(_, port)| port.is_serving(&backend.into()))
+/// Whether the backend of a virtual address still answers. Where that is none any more, no backend of it does; where it is the backend
+/// itself, it never was one: the connection is masqueraded.
+fn is_serving(services: &Services, vip: (IpAddr, u16), protocol: u8, backend: (IpAddr, u16)) -> bool {
+    let known = services.vip(&Vip { address: vip.0, protocol, port: vip.1 });
+    known.map_or(vip == backend, |(_, port)| port.is_serving(&backend.into()))
 }
 
 /// Whether the packet's protocol is one that Services know.

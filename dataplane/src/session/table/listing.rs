@@ -120,7 +120,7 @@ impl SessionTable {
         Some(SessionInfo {
             initiator,
             responder,
-            service: rewrite.map(|rewrite| rewrite.vip()),
+            service: rewrite.map(|rewrite| rewrite.vip()).filter(|vip| *vip != responder),
             source: Some(source).filter(|source| *source != initiator),
             protocol: entry.key.protocol(),
             state: entry.class().name(),

@@ -59,10 +59,13 @@ impl SessionTable {
         Some(rewrite.rewritten(self.entry(slot), direction))
     }
 
-    /// Who talks to whom in truth, client and backend; none for an entry without a rewrite.
+    /// Who talks to whom in truth, client and backend; none for an entry without a rewrite. Echoes have no ports: their identifier is
+    /// none that a rule knows.
     pub(crate) fn true_ends(&self, slot: Slot) -> Option<[(IpAddr, u16); 2]> {
         let rewrite = self.rewrite(slot)?;
-        Some([rewrite.client(), self.entry(slot).endpoints(Direction::Forward)[1]])
+        let entry = self.entry(slot);
+        let ends = [rewrite.client(), entry.endpoints(Direction::Forward)[1]];
+        Some(if entry.key.is_echo() { ends.map(|(address, _)| (address, 0)) } else { ends })
     }
 
     /// What is written into an ICMP error about a packet of the entry; `matched` is how the quoted packet belongs to it, and `error` who

@@ -136,3 +136,36 @@ fn flows_are_cached_with_their_translation() {
     }
     node.stop();
 }
+
+#[test]
+fn masqueraded_connections_find_their_way_back_whatever_worker_their_packets_come_in_on() {
+    for workers in [1, 2, 3, 5] {
+        let masquerade = crate::Masquerade::new([ip("192.168.0.1")], [], crate::Masquerade::PORTS);
+        let snapshot = snapshot_of(1, live_ports()).with_masquerade(Some(Arc::new(masquerade)));
+        let mut node = Node::start(workers, snapshot);
+        for sport in 2000..2040 {
+            let world = format!("8.8.8.{}", sport % 8);
+            for flags in [SYN, ACK] {
+                node.send(A, &from_a(&tcp("10.0.0.1", &world, sport, 443, flags)));
+                let mut frame = node.receive(UPLINK);
+                let own: [u8; 6] = frame[6..12].try_into().unwrap();
+                let back =
+                    |ethertype, payload: &[u8]| [&own[..], &[2, 0, 0, 0, 0, 9], &[8, ethertype], payload].concat();
+                if frame[12..14] == [8, 6] {
+                    let octets = [8, 8, 8, u8::try_from(sport % 8).unwrap()];
+                    let header = [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9];
+                    node.send(UPLINK, &back(6, &[&header[..], &octets, &frame[22..32]].concat()));
+                    frame = node.receive(UPLINK);
+                }
+                let ((source, port), to) = ends(&frame);
+                assert_eq!((&*source, to), ("192.168.0.1", (world.clone(), 443)), "{workers} workers");
+                assert!(crate::Masquerade::PORTS.contains(&port));
+                node.send(UPLINK, &back(0, &tcp(&world, "192.168.0.1", 443, port, flags | ACK)));
+                assert_eq!(ends(&node.receive(A)), pair((&world, 443), ("10.0.0.1", sport)), "{workers} workers");
+            }
+        }
+        let counters = node.stop();
+        assert_eq!(counters.sum(|worker| worker.engine.sessions().created), 40);
+        assert_eq!(counters.sum(|worker| worker.engine.dropped_in_all()), 0);
+    }
+}

@@ -6,6 +6,7 @@ mod errors;
 mod fragments;
 mod generations;
 mod live;
+mod masquerade;
 mod neighbours;
 mod properties;
 mod refusals;

@@ -1,0 +1,48 @@
+//! Connections of pods to the world: which of them leave with the node's address.
+
+use std::net::IpAddr;
+
+use super::{Worker, exit};
+use crate::masquerade::Masquerade;
+use crate::session::{Direction, Slot};
+use crate::{DropReason, PortId, PortKind, Snapshot};
+
+/// The address with which what comes in so leaves for a destination, where that is the node's; none where the sender's own stays.
+///
+/// # Errors
+/// When it would have to be the node's, and the node has none of this family.
+pub(super) fn source(
+    snapshot: &Snapshot,
+    (in_port, in_kind): (PortId, PortKind),
+    destination: IpAddr,
+) -> Result<Option<(IpAddr, &Masquerade)>, DropReason> {
+    let is_meant = |masquerade: &&Masquerade| in_kind == PortKind::Pod && masquerade.is_for(destination);
+    let Some(masquerade) = snapshot.masquerade().filter(is_meant) else { return Ok(None) };
+    let leaves = exit::route(snapshot, in_port, destination);
+    if leaves.is_none() || leaves != snapshot.uplink() {
+        return Ok(None);
+    }
+    let source = masquerade.source_for(destination).filter(|&source| is_hosts(snapshot, source));
+    source.map(|source| Some((source, masquerade))).ok_or(DropReason::NotMasqueraded)
+}
+
+/// Whether answers to this address come to the node.
+fn is_hosts(snapshot: &Snapshot, address: IpAddr) -> bool {
+    snapshot.owner(address).is_some_and(|owner| Some(owner) == snapshot.host())
+}
+
+impl Worker {
+    /// Whether a pod's session, of tables before these, leaves with an address with which it must not any more: the pod's own, or one
+    /// that the node has lost. So it is with sessions that an earlier process has begun without masquerading.
+    pub(super) fn is_unmasked(&self, snapshot: &Snapshot, slot: Slot) -> bool {
+        let entry = self.sessions.entry(slot);
+        if snapshot.masquerade().is_none() || entry.in_kind() != PortKind::Pod {
+            return false;
+        }
+        let [(source, _), (destination, _)] = entry.endpoints(Direction::Forward);
+        let client = self.sessions.rewrite(slot).map_or(source, |rewrite| rewrite.client().0);
+        let Some(in_port) = snapshot.owner(client) else { return false };
+        let is_masqueraded = !matches!(self::source(snapshot, (in_port, PortKind::Pod), destination), Ok(None));
+        is_masqueraded && !is_hosts(snapshot, source)
+    }
+}

@@ -110,6 +110,7 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
     let mut findings = preflight::judge(config, &facts, args.force);
     findings.extend(preflight::kube_proxy::judge(config, &facts));
     findings.extend(preflight::server::bootstrap(config, &facts));
+    findings.extend(preflight::masquerade::check(config));
     findings
 }
 

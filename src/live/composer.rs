@@ -23,7 +23,7 @@ use bulkhead_classifier::OriginId;
 use bulkhead_control::object::Denied;
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::io::KernelFlows;
-use bulkhead_dataplane::{PortId, Publisher, Services, Snapshot};
+use bulkhead_dataplane::{Masquerade, PortId, Publisher, Services, Snapshot};
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -49,6 +49,8 @@ pub(super) struct Policy {
     pub pod_networks: Arc<[IpNet]>,
     /// The node's primary address of each family, as far as an interface has it.
     pub node_addresses: Arc<[IpAddr]>,
+    /// How pods' connections to the world leave; none for with their own addresses.
+    pub masquerade: Option<Arc<Masquerade>>,
     /// The origins of rules whose denials are refused where namespaces that do not say drop, and where they refuse.
     pub refusing: [Arc<[OriginId]>; 2],
     /// Whether nothing may pass but the node's own traffic.
@@ -93,7 +95,9 @@ impl Inner {
             Denied::Refuse => refusing.to_vec(),
         };
         let view = View { tables, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
-        Ok(view.snapshot(generation, &mut self.ids)?.with_services(self.services.clone()))
+        let masquerade = self.policy.masquerade.clone();
+        let snapshot = view.snapshot(generation, &mut self.ids)?;
+        Ok(snapshot.with_services(self.services.clone()).with_masquerade(masquerade))
     }
 }
 
@@ -413,6 +417,7 @@ mod tests {
             peers: [].into(),
             pod_networks: [].into(),
             node_addresses: [].into(),
+            masquerade: None,
             refusing: [[].into(), [].into()],
             denied: false,
             is_told: true,

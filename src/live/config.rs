@@ -13,6 +13,7 @@ pub(super) mod buffers;
 mod check;
 mod error;
 mod file;
+mod masquerade;
 mod ports;
 mod sessions;
 
@@ -30,6 +31,7 @@ use ipnet::IpNet;
 use super::log::LogConfig;
 pub(super) use check::{check_interface, parse_mac};
 pub(crate) use error::{ConfigError, ConfigErrors};
+pub(crate) use masquerade::MasqueradeConfig;
 pub(crate) use ports::{Added, PortEntry, RouteEntry};
 
 /// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
@@ -58,6 +60,8 @@ pub(crate) struct Config {
     pub state: StateConfig,
     /// What there is to know of Services; none where they are left to somebody else.
     pub services: Option<Settings>,
+    /// How pods' connections to the world leave; none for with their own addresses.
+    pub masquerade: Option<MasqueradeConfig>,
     /// What becomes of packets that policy denies, in namespaces that do not say.
     pub denied: Denied,
     /// The threads that forward.
@@ -363,6 +367,7 @@ impl Config {
         differs("flow_cache", self.flow_cache != new.flow_cache);
         differs("state", self.state != new.state);
         differs("services", self.services != new.services);
+        differs("masquerade", self.masquerade != new.masquerade);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);

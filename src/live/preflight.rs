@@ -5,6 +5,7 @@
 
 mod facts;
 pub(super) mod kube_proxy;
+pub(super) mod masquerade;
 mod others;
 pub(super) mod routes;
 pub(super) mod server;

@@ -1,6 +1,7 @@
 //! The policy in force: what the state's files or the API server say, or said when they last made sense.
 
 mod counts;
+mod masquerade;
 mod own_node;
 mod server;
 mod services;
@@ -33,6 +34,7 @@ use super::watch::Watch;
 use crate::services::{Adapter, NodeHealth};
 use crate::{contests, run};
 pub(super) use counts::{StateCounters, StateCounts};
+use masquerade::Masquerading;
 use own_node::{check_node, more_addresses, nameless, with_addresses, without_state};
 
 /// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
@@ -57,6 +59,8 @@ pub(super) struct LiveState {
     services: Option<Adapter>,
     /// What load balancers are told.
     health: watch::Sender<NodeHealth>,
+    /// How pods' connections to the world leave; none for with their own addresses.
+    masquerading: Option<Masquerading>,
     /// Services and nodes that were kept of the API server's state, until it tells them itself.
     kept_services: Inventory,
     /// Addresses that connections to Services were to leave with, and whose they are: they are not used.
@@ -115,6 +119,7 @@ impl LiveState {
             inventory: Inventory::default(),
             services: services.map(|settings| Adapter::new(node.clone(), settings)),
             health: watch::Sender::default(),
+            masquerading: None,
             kept_services: Inventory::default(),
             taken_sources: BTreeMap::new(),
             origins: SharedOrigins::default(),
@@ -290,8 +295,9 @@ impl LiveState {
         let peers = peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
         let blocks: Vec<IpNet> = self.own_blocks().collect();
-        let has_other_primary = self.find_primary();
+        let (has_other_primary, is_masqueraded_otherwise) = (self.find_primary(), self.follow_masquerade());
         let is_same = Arc::ptr_eq(&tables, &self.tables)
+            && !is_masqueraded_otherwise
             && *peers == *self.peers
             && *blocks == *self.pod_networks
             && !has_other_primary
@@ -357,15 +363,16 @@ impl LiveState {
     /// What is to be enforced: the last good state, or before there was one that no pod sends or is sent anything.
     pub(super) fn policy(&self) -> Policy {
         let is_told = self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1;
+        let masquerade = self.masquerading.as_ref().map(Masquerading::value);
         if self.denied {
             let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
             let (peers, pod_networks, node_addresses) = ([].into(), [].into(), Arc::clone(&self.primary));
-            return Policy { tables, peers, pod_networks, node_addresses, refusing, denied: true, is_told };
+            return Policy { tables, peers, pod_networks, node_addresses, masquerade, refusing, denied: true, is_told };
         }
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
         let (pod_networks, node_addresses) = (Arc::clone(&self.pod_networks), Arc::clone(&self.primary));
         let refusing = self.refusing.clone();
-        Policy { tables, peers, pod_networks, node_addresses, refusing, denied: false, is_told }
+        Policy { tables, peers, pod_networks, node_addresses, masquerade, refusing, denied: false, is_told }
     }
 
     /// When the change that was taken last was heard: the first of its events of the API server, or that files had changed. None where there
@@ -425,6 +432,7 @@ mod tests {
     use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
     use super::*;
+    use crate::live::config::MasqueradeConfig;
     use crate::live::scratch::Scratch;
 
     /// A folder with a state.
@@ -754,6 +762,48 @@ mod tests {
         // A bridge of another network that is left over.
         assert!(state.renumber(Ok(["10.1.0.1".parse().unwrap()].into())));
         assert_eq!((source(&mut state), state.taken_sources.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_host_port_leads_to_the_address_that_its_pod_was_attached_with_and_to_nobody_when_the_pod_is_gone() {
+        let files = Files::new("host-port");
+        let at = |text: &str| bulkhead_dataplane::Vip { address: text.parse().unwrap(), protocol: 6, port: 80 };
+        let with_port = pod("a", "10.1.0.9").replace("podIP: 10.1.0.9, podIPs: [{ip: 10.1.0.9}]", "").replace(
+            "nodeName: node-1",
+            "nodeName: node-1, containers: [{ports: [{containerPort: 8080, hostPort: 80}]}]",
+        );
+        files.write(&(node("node-1", 1) + &with_port));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        assert!(state.take_services().unwrap().services.vip(&at("192.0.2.1")).is_none(), "it has no address yet");
+        let attachment = Attachment { uid: None, addresses: vec!["10.1.0.1".parse().unwrap()], number: 1 };
+        assert!(state.attach([(PodName::new("x", "a"), attachment)].into()));
+        let services = state.take_services().expect("the pod has an address").services;
+        let (_, port) = services.vip(&at("192.0.2.1")).unwrap();
+        assert_eq!(*port.serving, ["10.1.0.1:8080".parse().unwrap()]);
+        // The node is given another address, and then the pod goes.
+        state.renumber(Ok(["192.0.2.77".parse().unwrap()].into()));
+        assert!(state.take_services().unwrap().services.vip(&at("192.0.2.77")).is_some());
+        files.write(&node("node-1", 1));
+        assert!(reread(&mut state));
+        let update = state.take_services().unwrap();
+        assert!(["192.0.2.1", "192.0.2.77"].iter().all(|address| update.services.vip(&at(address)).is_none()));
+    }
+
+    #[test]
+    fn masquerading_follows_the_nodes_of_the_state_and_its_own_addresses() {
+        let files = Files::new("masquerade");
+        files.write(&(node("node-1", 1) + &node("node-2", 2)));
+        let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+        assert!(state.policy().masquerade.is_none());
+        state.masquerade(Some(MasqueradeConfig::default()), None);
+        let is_for = |state: &LiveState, text: &str| state.policy().masquerade.unwrap().is_for(text.parse().unwrap());
+        assert!(!is_for(&state, "10.2.0.7") && !is_for(&state, "192.0.2.2") && is_for(&state, "10.3.0.7"));
+        files.write(&(node("node-1", 1) + &node("node-2", 2) + &node("node-3", 3)));
+        assert!(reread(&mut state) && !is_for(&state, "10.3.0.7"));
+        assert!(state.renumber(Ok(["2001:db8::1".parse().unwrap()].into())));
+        let sources: Vec<String> =
+            state.policy().masquerade.unwrap().sources().iter().map(ToString::to_string).collect();
+        assert_eq!(sources, ["192.0.2.1", "2001:db8::1"]);
     }
 
     #[test]

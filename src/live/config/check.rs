@@ -14,6 +14,7 @@ use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, File};
+use super::masquerade;
 use super::{
     AdminConfig, Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, TimeoutsConfig,
     WorkersConfig,
@@ -35,13 +36,13 @@ const MAX_LEASE: Duration = Duration::from_secs(600);
 const MAX_SOCKET_PATH: usize = 96;
 
 /// Collects faults.
-struct Faults<'a> {
+pub(super) struct Faults<'a> {
     file: &'a str,
     errors: Vec<ConfigError>,
 }
 
 impl Faults<'_> {
-    fn add(
+    pub(super) fn add(
         &mut self,
         line: Option<u64>,
         field: impl Into<String>,
@@ -53,7 +54,7 @@ impl Faults<'_> {
     }
 }
 
-fn line<T>(value: &Spanned<T>) -> Option<u64> {
+pub(super) fn line<T>(value: &Spanned<T>) -> Option<u64> {
     Some(value.referenced.line())
 }
 
@@ -73,6 +74,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         flow_cache: written.flow_cache,
         state: state::state(&written.state, written.services.0.is_some(), folder, &mut faults),
         services: written.services.0.clone(),
+        masquerade: masquerade::check(&written.masquerade, &mut faults),
         denied: match written.denied {
             Denied::Drop => object::Denied::Drop,
             Denied::Refuse => object::Denied::Refuse,

@@ -9,6 +9,7 @@ use serde::de::{self, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
+use super::masquerade;
 use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
 use crate::args::{LogFormat, NamespaceDefault, PolicySemantics};
 use crate::live::log::Verbosity;
@@ -32,6 +33,8 @@ pub(super) struct File {
     pub(super) state: Spanned<State>,
     #[serde(default)]
     pub(super) services: Services,
+    #[serde(default)]
+    pub(super) masquerade: masquerade::Written,
     #[serde(default)]
     pub(super) denied: Denied,
     #[serde(default)]

@@ -46,6 +46,8 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     // Where it is not said, they may lie anywhere.
     let services = same.services.as_mut().unwrap();
     assert_eq!(services.external_ips.take(), Some(vec!["198.51.100.0/24".parse().unwrap()]));
+    // Where it is not said, pods' addresses stay.
+    assert_eq!(same.masquerade.take(), Some(MasqueradeConfig::default()));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {
         one.line = other.line;
     }
@@ -230,6 +232,34 @@ fn services_are_on_unless_they_are_off_and_their_settings_stand_below_them() {
         ("services: [off]", vec!["c.yaml:4", "the word off, or an object"]),
         ("services: {service_cidrs: [10.96.0.0]}", vec!["c.yaml:4", "has no prefix length"]),
         ("servces: off", vec!["c.yaml:4: servces: unknown field", "did you mean `services`?"]),
+    ] {
+        let error = with(wrong).unwrap_err();
+        assert!(told.iter().all(|part| error.contains(part)) && error.contains("help: "), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn masquerading_is_off_unless_it_is_said_and_its_settings_are_checked() {
+    let with = |text: &str| parse(&format!("{LEAST}{text}\n"));
+    for off in ["", "masquerade:", "masquerade: false"] {
+        assert_eq!(with(off).unwrap().masquerade, None, "{off}");
+    }
+    for on in ["masquerade: true", "masquerade: {}"] {
+        assert_eq!(with(on).unwrap().masquerade, Some(MasqueradeConfig::default()), "{on}");
+    }
+    let config = with("masquerade: {addresses: [192.0.2.1, 'fd00::1'], except: [192.168.1.0/16], ports: 50000-50999}");
+    let masquerade = config.unwrap().masquerade.unwrap();
+    assert_eq!((masquerade.addresses.len(), masquerade.ports), (2, 50_000..=50_999));
+    assert_eq!(masquerade.except, ["192.168.0.0/16".parse().unwrap()]);
+    assert_eq!(with("").unwrap().needs_restart(&with("masquerade: true").unwrap()), ["masquerade"]);
+    for (wrong, told) in [
+        ("masquerade: nat", vec!["c.yaml:4", "true, false, or an object"]),
+        ("masquerade: {expect: []}", vec!["c.yaml:4: expect: unknown field", "did you mean `except`?"]),
+        ("masquerade: {addresses: [192.0.2.1, 192.0.2.2]}", vec!["192.0.2.2 is a second address", "keep one"]),
+        ("masquerade: {addresses: ['::']}", vec!["c.yaml:4: masquerade.addresses", "no address that a node can have"]),
+        ("masquerade: {except: [192.168.0.0]}", vec!["masquerade.except", "is not a prefix"]),
+        ("masquerade: {ports: 61000}", vec!["masquerade.ports", "write the first and the last port"]),
+        ("masquerade: {ports: 900-2000}", vec!["masquerade.ports", "`900-2000` is no range of ports"]),
     ] {
         let error = with(wrong).unwrap_err();
         assert!(told.iter().all(|part| error.contains(part)) && error.contains("help: "), "{wrong}: {error}");

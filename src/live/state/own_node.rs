@@ -62,6 +62,7 @@ impl LiveState {
         if let Some(services) = &mut self.services {
             services.set_more_addresses(more_addresses(&node, &self.own));
         }
+        let is_masqueraded_otherwise = self.follow_masquerade();
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
             return self.denied;
         }
@@ -69,7 +70,9 @@ impl LiveState {
         let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
         match tables {
             // Without a state it is the node's own addresses that are in force.
-            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => self.denied || has_other_primary,
+            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => {
+                self.denied || has_other_primary || is_masqueraded_otherwise
+            }
             Ok(tables) => {
                 self.origins.follow(self.pipeline.origins());
                 self.tables = tables;

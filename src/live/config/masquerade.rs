@@ -1,0 +1,116 @@
+//! Masquerading as the configuration has it: what is written, and what that means.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use bulkhead_dataplane::Masquerade;
+use ipnet::IpNet;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_saphyr::Spanned;
+
+use super::check::{Faults, line};
+
+/// How pods' connections to the world leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MasqueradeConfig {
+    /// The addresses, one per family at most; a family without one has the node's first.
+    pub addresses: Vec<IpAddr>,
+    /// Destinations to which pods' addresses stay, besides those of the cluster.
+    pub except: Vec<IpNet>,
+    /// The source ports.
+    pub ports: RangeInclusive<u16>,
+}
+
+impl Default for MasqueradeConfig {
+    fn default() -> Self {
+        Self { addresses: Vec::new(), except: Vec::new(), ports: Masquerade::PORTS }
+    }
+}
+
+/// What is written: none for `false`, and where nothing is.
+#[derive(Debug, Default)]
+pub(super) struct Written(Option<Fields>);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Fields {
+    addresses: Vec<Spanned<String>>,
+    except: Vec<Spanned<String>>,
+    ports: Option<Spanned<String>>,
+}
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Forms;
+
+        impl<'de> Visitor<'de> for Forms {
+            type Value = Written;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false, or an object with settings of masquerading")
+            }
+
+            fn visit_bool<E>(self, on: bool) -> Result<Written, E> {
+                Ok(Written(on.then(Fields::default)))
+            }
+
+            fn visit_unit<E>(self) -> Result<Written, E> {
+                Ok(Written(None))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Written, A::Error> {
+                Fields::deserialize(MapAccessDeserializer::new(map)).map(|fields| Written(Some(fields)))
+            }
+        }
+
+        deserializer.deserialize_any(Forms)
+    }
+}
+
+/// What it means.
+pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> Option<MasqueradeConfig> {
+    let fields = written.0.as_ref()?;
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in &fields.addresses {
+        let unusable = |ip: &IpAddr| ip.is_unspecified() || ip.is_multicast() || ip.is_loopback();
+        let Some(address) = text.value.parse().ok().filter(|ip| !unusable(ip)) else {
+            let problem = format!("`{}` is no address that a node can have", text.value);
+            faults.add(line(text), "masquerade.addresses", problem, "write addresses of the node, one per family");
+            continue;
+        };
+        if addresses.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+            let problem = format!("{address} is a second address of its family");
+            faults.add(line(text), "masquerade.addresses", problem, "keep one of them");
+        }
+        addresses.push(address);
+    }
+    let mut except = Vec::new();
+    for text in &fields.except {
+        match text.value.parse::<IpNet>() {
+            Ok(block) => except.push(block.trunc()),
+            Err(_) => {
+                let problem = format!("`{}` is not a prefix", text.value);
+                faults.add(line(text), "masquerade.except", problem, "write address/length: 192.168.0.0/16, fc00::/7");
+            }
+        }
+    }
+    let ports = fields.ports.as_ref().map_or(Some(Masquerade::PORTS), |text| {
+        let range = range(&text.value);
+        if range.is_none() {
+            let help = "write the first and the last port, 1024 or more: 61000-65535";
+            faults.add(line(text), "masquerade.ports", format!("`{}` is no range of ports", text.value), help);
+        }
+        range
+    });
+    Some(MasqueradeConfig { addresses, except, ports: ports.unwrap_or(Masquerade::PORTS) })
+}
+
+/// `61000-65535`. Ports below 1024 are those that services listen at (RFC 6335 §6).
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-')?;
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (1024 <= first && first <= last).then_some(first..=last)
+}

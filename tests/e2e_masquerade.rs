@@ -1,0 +1,187 @@
+//! Masquerading in a node's vswitch, with the kernels of pods and of a machine outside that has no way back to pods.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use bulkhead_dataplane::io::in_namespace;
+use lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
+use lab::netns::{Netns, Running, eventually};
+use lab::{Lab, policy};
+use serde_json::Value;
+
+const WORLD: &str = "172.18.0.100";
+const WORLD6: &str = "fd00:18::100";
+
+/// A node with two pods, an uplink to the world, and a host port.
+fn lab() -> Lab {
+    let mut lab = Lab::new();
+    for name in ["a", "b"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    connect(&mut lab);
+    lab
+}
+
+/// Connects it to a world that knows no way to pods.
+fn connect(lab: &mut Lab) {
+    let outside = lab.outside();
+    for node in 1..=2 {
+        outside.ip(&format!("route del 10.244.{node}.0/24"));
+        outside.ip(&format!("-6 route del fd00:244:{node}::/64"));
+    }
+    lab.host();
+    // The node's own way there.
+    lab.node.ip("route add 172.18.0.0/16 via 169.254.1.1 dev host0");
+    lab.node.ip("-6 route add fd00:18::/64 via fe80::1 dev host0");
+    lab.more_config.push_str("masquerade: true\n");
+}
+
+/// Servers of both families in the world that tell each client its address.
+fn serve(lab: &Lab, port: u16) -> [Running; 2] {
+    let outside = lab.outside.as_ref().unwrap();
+    [("-4", "TCP4-LISTEN", ""), ("-6", "TCP6-LISTEN", ",ipv6-v6only=1")].map(|(family, listen, only)| {
+        let line = format!("exec socat {listen}:{port},fork,reuseaddr{only} SYSTEM:'echo $SOCAT_PEERADDR'");
+        let server = Running::start(&mut outside.command("sh", &["-c", &line]));
+        let listens = || outside.output(&format!("ss -Hltn {family} sport = :{port}")).stdout.len() > 10;
+        eventually("the server listens", listens);
+        server
+    })
+}
+
+/// Whom the server at an address sees, none when nobody answers.
+fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
+    let (family, at) = if address.contains(':') { (6, format!("[{address}]")) } else { (4, address.to_owned()) };
+    let output = netns.output(&format!("socat -u -T 2 TCP{family}:{at}:{port},connect-timeout=2 -"));
+    String::from_utf8_lossy(&output.stdout).trim().trim_matches(['[', ']']).parse().ok()
+}
+
+fn pings(netns: &Netns, to: &str) -> bool {
+    netns.output(&format!("ping -n -c 2 -i 0.2 -W 1 {to}")).status.success()
+}
+
+fn parsed(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn check_all(lab: &Lab) {
+    let outside = lab.outside.as_ref().unwrap();
+    for (world, node) in [(WORLD, lab.node_v4()), (WORLD6, lab.node_v6())] {
+        for pod in ["a", "b"] {
+            let pod = &lab.get(pod).netns;
+            assert_eq!(ask(pod, world, 8080), Some(parsed(&node)), "{world}\n{}", lab.log());
+            assert!(pings(pod, world), "{world}\n{}", lab.log());
+        }
+        assert_eq!(ask(&lab.node, world, 8080), Some(parsed(&node)), "the node itself");
+        assert!(pings(&lab.node, world));
+    }
+    // Datagrams of two pods with one port, enough of them for the kernel to take the flows over.
+    let server =
+        in_namespace(&Path::new("/run/netns").join(outside.name()), || UdpSocket::bind("0.0.0.0:514").unwrap());
+    let server = server.unwrap();
+    let clients = ["a", "b"].map(|pod| inside(lab.get(pod), || UdpSocket::bind("0.0.0.0:5000").unwrap()));
+    for socket in clients.iter().chain([&server]) {
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    }
+    let mut bytes = [0; 16];
+    let mut seen = [None; 2];
+    for _ in 0..200 {
+        for (client, seen) in clients.iter().zip(&mut seen) {
+            client.send_to(b"log", (WORLD, 514)).unwrap();
+            let (_, from) = server.recv_from(&mut bytes).unwrap();
+            assert_eq!(from.ip(), parsed(&lab.node_v4()));
+            assert!(from.port() >= 61_000, "{from}");
+            assert_eq!(*seen.get_or_insert(from.port()), from.port(), "one port for one conversation");
+            server.send_to(b"heard", from).unwrap();
+            assert_eq!(client.recv_from(&mut bytes).unwrap().1.to_string(), format!("{WORLD}:514"));
+        }
+    }
+    assert_ne!(seen[0], seen[1]);
+    // An error of the world about a datagram finds its sender.
+    let refused = inside(lab.get("a"), || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        socket.connect((WORLD, 9)).unwrap();
+        socket.send(b"x").unwrap();
+        socket.recv(&mut [0; 8]).unwrap_err().kind()
+    });
+    assert_eq!(refused, std::io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn pods_reach_a_world_that_does_not_know_them_and_policy_knows_them_all_the_same() {
+    require!("socat", "ss", "ping");
+    let mut lab = lab();
+    lab.start("");
+    let _servers = serve(&lab, 8080);
+    check_all(&lab);
+    let rule = format!("{{to: [{{ipBlock: {{cidr: {WORLD}/32}}}}], ports: [{{port: 8080}}]}}");
+    let only = format!("{{podSelector: {{matchLabels: {{app: a}}}}, policyTypes: [Egress], egress: [{rule}]}}");
+    lab.apply(&policy("a", &only));
+    let (a, b) = (&lab.get("a").netns, &lab.get("b").netns);
+    assert_eq!((ask(a, WORLD, 8080), ask(a, WORLD6, 8080)), (Some(parsed(&lab.node_v4())), None));
+    assert!(!pings(a, WORLD) && pings(b, WORLD));
+    let (code, text) = lab.ask(&["sessions"]);
+    assert!(code == Some(0) && text.contains(&lab.node_v4()), "{text}");
+    lab.stop();
+}
+
+#[test]
+fn bulk_goes_on_in_the_kernel_with_the_nodes_address() {
+    require!("iperf3", "ss");
+    only_with_tc!();
+    let mut lab = lab();
+    lab.start("");
+    let _server = lab.outside.as_ref().unwrap().serve("iperf3 -s", 5201);
+    for world in [WORLD, WORLD6] {
+        for way in ["", "-R"] {
+            let said = lab.get("a").netns.exec(&format!("iperf3 -c {world} {way} -t 1 -J"));
+            let said: Value = serde_json::from_str(&said).unwrap();
+            let bytes = said.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
+            assert!(bytes > Some(100_000_000), "{world} {way}: {said:#}");
+        }
+    }
+    assert_eq!(lab.counter("a", "Tcp:", "InCsumErrors"), 0);
+    let summary = lab.stop();
+    let slow = summary.pointer("/received").and_then(Value::as_u64);
+    assert!(slow < Some(100_000), "few packets came to a worker: {summary:#}");
+}
+
+#[test]
+fn several_workers_masquerade() {
+    require!("socat", "ss", "ping");
+    let Some(cores) = lab::netns::two_cores() else { return };
+    let mut lab = lab();
+    lab.more_config.push_str(&format!("workers: {{cores: {cores:?}}}\n"));
+    lab.start("");
+    let _servers = serve(&lab, 8080);
+    check_all(&lab);
+    lab.stop();
+}
+
+#[test]
+fn masqueraded_connections_outlive_the_process() {
+    require!("mount", "socat", "ss");
+    only_with_tc!();
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    connect(&mut lab);
+    let mut lasting = Lasting::of(lab);
+    let lab = &mut lasting.lab;
+    lab.start("");
+    let _server = lab.outside.as_ref().unwrap().serve("socat TCP4-LISTEN:7000,fork,reuseaddr EXEC:cat", 7000);
+    let address = format!("{WORLD}:7000").parse().unwrap();
+    let mut stream = inside(lab.get("a"), || TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    settle(&mut stream);
+    lab.kill();
+    assert!((0..50).all(|_| answers(&mut stream)), "what is established goes on");
+    lab.start("");
+    assert!((0..50).all(|_| answers(&mut stream)), "and after the restart: {}", lab.log());
+    lab.stop();
+}

@@ -61,7 +61,12 @@ fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
 }
 
 fn pings(netns: &Netns, to: &str) -> bool {
-    netns.output(&format!("ping -n -c 2 -i 0.2 -W 1 {to}")).status.success()
+    pings_with(netns, to, 56)
+}
+
+/// With so many bytes.
+fn pings_with(netns: &Netns, to: &str, size: u32) -> bool {
+    netns.output(&format!("ping -n -c 2 -i 0.2 -W 1 -s {size} {to}")).status.success()
 }
 
 fn parsed(text: &str) -> IpAddr {
@@ -75,6 +80,7 @@ fn check_all(lab: &Lab) {
             let pod = &lab.get(pod).netns;
             assert_eq!(ask(pod, world, 8080), Some(parsed(&node)), "{world}\n{}", lab.log());
             assert!(pings(pod, world), "{world}\n{}", lab.log());
+            assert!(pings_with(pod, world, 4000), "in fragments, {world}\n{}", lab.log());
         }
         assert_eq!(ask(&lab.node, world, 8080), Some(parsed(&node)), "the node itself");
         assert!(pings(&lab.node, world));

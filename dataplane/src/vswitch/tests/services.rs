@@ -137,35 +137,68 @@ fn flows_are_cached_with_their_translation() {
     node.stop();
 }
 
+/// A node whose pods reach the world, 8.8.8.0/24 on the uplink, with its own address.
+fn masquerading(workers: usize) -> Node {
+    let masquerade = crate::Masquerade::new([ip("192.168.0.1")], [], crate::Masquerade::PORTS);
+    Node::start(workers, snapshot_of(1, live_ports()).with_masquerade(Some(Arc::new(masquerade))))
+}
+
+/// What leaves for the world when A sends this, for which the world says where it is if it is asked. With the frame's sender.
+fn leaves(node: &mut Node, packet: &[u8]) -> (Vec<u8>, [u8; 6]) {
+    node.send(A, &from_a(packet));
+    let mut frame = node.receive(UPLINK);
+    let own: [u8; 6] = frame[6..12].try_into().unwrap();
+    if frame[12..14] == [8, 6] {
+        let header = [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9];
+        let answer = [&header[..], &frame[38..42], &frame[22..32]].concat();
+        node.send(UPLINK, &[&own[..], &[2, 0, 0, 0, 0, 9, 8, 6], &answer].concat());
+        frame = node.receive(UPLINK);
+    }
+    (frame, own)
+}
+
+fn from_world(own: [u8; 6], packet: &[u8]) -> Vec<u8> {
+    [&own[..], &[2, 0, 0, 0, 0, 9, 8, 0], packet].concat()
+}
+
 #[test]
 fn masqueraded_connections_find_their_way_back_whatever_worker_their_packets_come_in_on() {
     for workers in [1, 2, 3, 5] {
-        let masquerade = crate::Masquerade::new([ip("192.168.0.1")], [], crate::Masquerade::PORTS);
-        let snapshot = snapshot_of(1, live_ports()).with_masquerade(Some(Arc::new(masquerade)));
-        let mut node = Node::start(workers, snapshot);
+        let mut node = masquerading(workers);
         for sport in 2000..2040 {
             let world = format!("8.8.8.{}", sport % 8);
             for flags in [SYN, ACK] {
-                node.send(A, &from_a(&tcp("10.0.0.1", &world, sport, 443, flags)));
-                let mut frame = node.receive(UPLINK);
-                let own: [u8; 6] = frame[6..12].try_into().unwrap();
-                let back =
-                    |ethertype, payload: &[u8]| [&own[..], &[2, 0, 0, 0, 0, 9], &[8, ethertype], payload].concat();
-                if frame[12..14] == [8, 6] {
-                    let octets = [8, 8, 8, u8::try_from(sport % 8).unwrap()];
-                    let header = [0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 9];
-                    node.send(UPLINK, &back(6, &[&header[..], &octets, &frame[22..32]].concat()));
-                    frame = node.receive(UPLINK);
-                }
+                let (frame, own) = leaves(&mut node, &tcp("10.0.0.1", &world, sport, 443, flags));
                 let ((source, port), to) = ends(&frame);
                 assert_eq!((&*source, to), ("192.168.0.1", (world.clone(), 443)), "{workers} workers");
                 assert!(crate::Masquerade::PORTS.contains(&port));
-                node.send(UPLINK, &back(0, &tcp(&world, "192.168.0.1", 443, port, flags | ACK)));
+                node.send(UPLINK, &from_world(own, &tcp(&world, "192.168.0.1", 443, port, flags | ACK)));
                 assert_eq!(ends(&node.receive(A)), pair((&world, 443), ("10.0.0.1", sport)), "{workers} workers");
             }
         }
         let counters = node.stop();
         assert_eq!(counters.sum(|worker| worker.engine.sessions().created), 40);
         assert_eq!(counters.sum(|worker| worker.engine.dropped_in_all()), 0);
+    }
+}
+
+#[test]
+fn a_router_that_finds_a_masqueraded_packet_too_big_tells_the_pod_about_what_the_pod_has_sent() {
+    for workers in [1, 3] {
+        let mut node = masquerading(workers);
+        let sent = tcp("10.0.0.1", "8.8.8.8", 40_000, 443, SYN);
+        let (frame, own) = leaves(&mut node, &sent);
+        let error = crate::testbed::error_about(&frame[14..], "9.9.9.9", "192.168.0.1");
+        node.send(UPLINK, &from_world(own, &error));
+        let told = node.receive(A);
+        let outer = Ipv4HeaderSlice::from_slice(&told[14..]).unwrap();
+        assert_eq!(outer.source_addr().to_string(), "9.9.9.9", "{workers} workers");
+        assert_eq!(outer.destination_addr().to_string(), "10.0.0.1");
+        assert_eq!(told[34..36], [3, 4], "fragmentation needed");
+        let quoted = Ipv4HeaderSlice::from_slice(&told[42..]).unwrap();
+        assert_eq!(quoted.source_addr().to_string(), "10.0.0.1");
+        assert_eq!(quoted.header_checksum(), quoted.to_header().calc_header_checksum());
+        assert_eq!(told[62..70], sent[20..28], "its ports and its number");
+        node.stop();
     }
 }

@@ -241,7 +241,10 @@ impl Snapshot {
         if !self.routes.has_prefixes_of(&previous.routes) {
             return self;
         }
-        let sources = |of: &Self| of.masquerade.as_deref().map(|masquerade| masquerade.sources().to_vec());
+        let masquerades_alike = match (&previous.masquerade, &self.masquerade) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
         let kept = |id: PortId| {
             let (old, new) = (previous.port(id)?, self.port(id)?);
             let table = |snapshot: &Self, port: &PortConfig| Some(snapshot.tables.get(port.egress?.index())?.clone());
@@ -250,8 +253,9 @@ impl Snapshot {
                 (old, new) => old.is_none() && new.is_none(),
             };
             let is_same = PortConfig { egress: None, ..old.clone() } == PortConfig { egress: None, ..new.clone() };
-            // What leaves with an address that the node has lost must not go on to.
-            let leaves_alike = old.kind != PortKind::Uplink || sources(previous) == sources(&self);
+            // What leaves with an address that the node has lost must not go on to, nor what left with a pod's to where pods are not
+            // known any more.
+            let leaves_alike = old.kind != PortKind::Uplink || masquerades_alike;
             (is_same && has_same_table && leaves_alike).then(|| previous.epoch(id))
         };
         let mut epochs: Vec<u64> = self.ids().map(|id| kept(id).unwrap_or(self.generation)).collect();

@@ -37,6 +37,10 @@ const MAX_NAMED: usize = 5;
 /// other machine was heard to have it; a route of somebody else goes when it goes.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// How often the kernel's routes are looked at while nothing changes. Processes of the node that begin a connection try for longer; and a
+/// look costs some milliseconds with ten thousand routes.
+const LOOK: Duration = Duration::from_secs(30);
+
 /// Where the node's own packets are to go, as far as it is told.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Destinations {
@@ -114,9 +118,11 @@ impl HostPort {
         (self.led, self.refused) = (Some(to), refused);
     }
 
-    /// Whether it is time to ask again for what was refused.
+    /// Whether it is time to ask again: for what was refused, and for routes that have gone. The kernel removes those whose source is an
+    /// address that the node loses, and does not bring them back with the address.
     pub(super) fn is_due(&self) -> bool {
-        !self.refused.is_empty() && self.tried.elapsed() >= AGAIN
+        let since = self.tried.elapsed();
+        since >= LOOK || (!self.refused.is_empty() && since >= AGAIN)
     }
 
     /// The routes that the node is to have.
@@ -131,14 +137,26 @@ impl HostPort {
             wanted.extend(alone.map(|&source| HostRoute::to(source.into())));
         }
         let is_whole = !networks.is_empty() && (to.services.is_some() || self.service_cidrs.is_none());
-        if !is_whole {
-            let told: BTreeSet<IpNet> = wanted.iter().map(|route| route.destination).collect();
-            // What is not known is asked again when the routes are set.
-            let known = self.pair.routes().unwrap_or_default().into_iter();
-            wanted.extend(known.filter(|route| !told.contains(&route.destination)));
+        if is_whole && !to.sources.is_empty() {
+            return wanted;
         }
-        wanted
+        // What is not known is asked again when the routes are set.
+        let known = self.pair.routes().unwrap_or_default();
+        if is_whole { with_sources(wanted, &known) } else { with_known(with_sources(wanted, &known), &known) }
     }
+}
+
+/// The routes, those without a source as they are known: the node's addresses are not told yet.
+fn with_sources(wanted: BTreeSet<HostRoute>, known: &BTreeSet<HostRoute>) -> BTreeSet<HostRoute> {
+    let found = |route: &HostRoute| known.iter().find(|known| known.destination == route.destination).copied();
+    wanted.into_iter().map(|route| found(&route).filter(|_| route.source.is_none()).unwrap_or(route)).collect()
+}
+
+/// The routes, and those to other destinations that are known.
+fn with_known(mut wanted: BTreeSet<HostRoute>, known: &BTreeSet<HostRoute>) -> BTreeSet<HostRoute> {
+    let told: BTreeSet<IpNet> = wanted.iter().map(|route| route.destination).collect();
+    wanted.extend(known.iter().filter(|route| !told.contains(&route.destination)));
+    wanted
 }
 
 /// Removes the interfaces. Returns whether there were any.
@@ -152,6 +170,22 @@ pub(super) fn remove(config: &Config) -> anyhow::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_told_yet_stays_as_an_earlier_process_has_left_it() {
+        let route = |to: &str, source: Option<&str>| HostRoute {
+            destination: to.parse().unwrap(),
+            source: source.map(|text| text.parse().unwrap()),
+        };
+        let known = [route("10.96.0.0/12", Some("192.0.2.1")), route("10.244.1.0/24", None)].into();
+        let wanted: BTreeSet<_> = [route("10.96.0.0/12", None), route("10.9.0.0/16", None)].into();
+        let kept = with_sources(wanted, &known);
+        assert_eq!(kept, [route("10.96.0.0/12", Some("192.0.2.1")), route("10.9.0.0/16", None)].into());
+        assert_eq!(with_known(kept, &known).len(), 3);
+        // Once the address is told, it counts.
+        let told: BTreeSet<_> = [route("10.96.0.0/12", Some("192.0.2.7"))].into();
+        assert_eq!(with_sources(told.clone(), &known), told);
+    }
 
     #[test]
     fn a_cluster_address_has_a_route_of_its_own_unless_a_block_holds_it() {

@@ -290,9 +290,10 @@ impl Metrics {
         self.gauge("service_vips", "Virtual addresses of Services with protocol and port", vips as u64);
         self.gauge("service_backends", "Backends of service ports", backends as u64);
         let translated = now.counters.sum(|worker| worker.translated);
-        let help = "Connections to Services that are remembered, those that policy denies included";
+        let help =
+            "Connections to Services that are remembered, those that policy denies included, and masqueraded ones";
         self.gauge("service_used_sessions", help, translated);
-        let help = "Connections to Services that were new";
+        let help = "Connections to Services, and masqueraded ones, that were new";
         self.counter("service_connections", help, summary.sessions().translated);
         let clients = |count: fn(ClientCounters) -> u64| now.counters.sum(|worker| count(worker.engine.clients()));
         let help = "Clients whose backend is remembered (sessionAffinity)";

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::has_nft_rules;
 
@@ -117,9 +117,16 @@ fn mode_at(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     stream.write_all(b"GET /proxyMode HTTP/1.0\r\n\r\n").ok()?;
-    let mut answer = String::new();
+    let (mut answer, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    let mut piece = [0; 1024];
     // Whatever else is there may talk for ever.
-    stream.take(4096).read_to_string(&mut answer).ok()?;
+    while answer.len() < 4096 && Instant::now() < deadline {
+        match stream.read(&mut piece).ok()? {
+            0 => break,
+            len => answer.extend_from_slice(&piece[..len]),
+        }
+    }
+    let answer = String::from_utf8(answer).ok()?;
     let (head, mode) = answer.split_once("\r\n\r\n")?;
     let is_mode = !mode.is_empty() && mode.len() < 32 && mode.bytes().all(|byte| byte.is_ascii_alphanumeric());
     (head.starts_with("HTTP/") && head.contains(" 200 ") && is_mode).then(|| mode.to_owned())

@@ -62,11 +62,13 @@ impl LiveState {
         if let Some(services) = &mut self.services {
             services.set_more_addresses(more_addresses(&node, &self.own));
         }
-        let is_masqueraded_otherwise = self.follow_masquerade();
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            self.follow_masquerade();
             return self.denied;
         }
         let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
+        // What stays is known by the nodes' addresses, the new ones.
+        let is_masqueraded_otherwise = self.follow_masquerade();
         let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
         match tables {
             // Without a state it is the node's own addresses that are in force.
@@ -85,7 +87,7 @@ impl LiveState {
                 log::error(&format!(
                     "the node's new addresses cannot be enforced; those that were in force stay\n{error:#}"
                 ));
-                false
+                is_masqueraded_otherwise
             }
         }
     }

@@ -120,7 +120,10 @@ impl SessionTable {
         Some(SessionInfo {
             initiator,
             responder,
-            service: rewrite.map(|rewrite| rewrite.vip()).filter(|vip| *vip != responder),
+            // A masqueraded connection has its destination there; of a ping both ends have the identifier that each side knows.
+            service: rewrite
+                .map(|rewrite| rewrite.vip())
+                .filter(|vip| if entry.key.is_echo() { vip.0 != responder.0 } else { *vip != responder }),
             source: Some(source).filter(|source| *source != initiator),
             protocol: entry.key.protocol(),
             state: entry.class().name(),

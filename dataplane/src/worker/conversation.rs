@@ -74,7 +74,7 @@ impl Worker {
             // A SYN against the direction of an open connection is a connection of its own, or one half of a
             // simultaneous open (RFC 9293 §3.5), which both tables must allow then.
             let starts_anew = flags.is_some_and(TcpFlags::opens) && (entry.is_closed() || opens_back);
-            let was_session = entry.was_session();
+            let (was_session, is_translated) = (entry.was_session(), entry.is_translated());
             if starts_anew && matched == Match::Alias(Direction::Forward) {
                 // The client's port is used again. What is over goes, so that the new connection may be given another backend.
                 self.sessions.replace(slot);
@@ -87,6 +87,10 @@ impl Worker {
                 Some(_) => {}
                 None if !starts_anew && self.follow(burst, at, &claim)? => return Ok(()),
                 None => {}
+            }
+            if is_translated && refused.is_none() && !starts_anew && matched == Match::Key(Direction::Reply) {
+                // Nobody knows now where the client is. A conversation of the backend's own would take the session's place.
+                return Err(DropReason::SessionClash);
             }
             if matched == Match::Alias(Direction::Forward) {
                 // The client comes in elsewhere now. A second session with its alias would never be found.

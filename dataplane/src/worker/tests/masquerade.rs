@@ -90,6 +90,26 @@ fn a_tcp_connection_goes_on_both_ways_to_its_end() {
 }
 
 #[test]
+fn while_nobody_knows_the_pod_an_answer_is_dropped_and_its_session_stays() {
+    let mut bed = bed();
+    let request = of(ProbeKind::Udp, ip("10.0.0.1"), 40_000, WORLD, 53).request().unwrap();
+    let sent = bed.send(A, &request).translation.unwrap();
+    let answer = of(ProbeKind::Udp, ip(NODE), sent.sport, WORLD, 53).reply().unwrap();
+    assert_eq!(bed.verdict(UPLINK, &answer), Verdict::Forward(A));
+    // As before a state is there: the node is known, and no pod.
+    let nameless = ports().into_iter().map(|port| match port.kind {
+        PortKind::Pod => PortConfig { addresses: Vec::new(), ..port },
+        _ => port,
+    });
+    bed.snapshot = snapshot_of(2, nameless.collect());
+    assert_eq!(bed.verdict(UPLINK, &answer), dropped(DropReason::SessionClash), "it is not the node's");
+    bed.snapshot = snapshot_of(3, ports()).with_masquerade(masquerade(&[NODE, "fd00:1::1"], Masquerade::PORTS));
+    assert_eq!(bed.send(A, &request).translation, Some(sent), "the same port");
+    assert_eq!(bed.verdict(UPLINK, &answer), Verdict::Forward(A));
+    assert_eq!(bed.worker.sessions_in_use(), 1);
+}
+
+#[test]
 fn two_pods_with_one_port_are_told_apart_and_when_no_port_is_free_for_a_destination_others_are_for_the_next() {
     let mut bed = bed_with(61_000..=61_009);
     let mut seen = BTreeSet::new();

@@ -345,9 +345,14 @@ fn pods_of_another_plugin_are_judged_as_well() {
     ipam["routes"] = serde_json::json!([{"dst": "0.0.0.0/0"}]);
     cluster.runtime.plugins = vec![serde_json::json!({"type": "ptp", "ipam": ipam}), ours];
     cluster.start();
-    let before = complaints(&cluster);
     let [a, b] = ["a", "b"].map(|name| cluster.create(name, &format!("{{app: {name}}}")));
     assert!(one_datagram(&a, &b, 7) && one_datagram(&b, &a, 7));
+    // The other plugin gives the first address of the block to the node.
+    let before = complaints(&cluster);
+    assert!(
+        before.iter().any(|line| line.contains("10.244.1.1, with which connections to Services leave")),
+        "{before:?}"
+    );
     cluster.apply(&policy("closed", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"));
     assert!(!a.pings(&b.v4()) && b.pings(&a.v4()));
     assert_eq!(cluster.runtime.check(&a), Ok(()));

@@ -16,6 +16,8 @@
 //! [`Resolver::decide`] does. Before all is [listed](Adapter::listed) there is nothing to publish, as half of the endpoint slices
 //! would refuse half of the connections.
 
+mod taken;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -31,6 +33,8 @@ use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, 
 use ipnet::IpNet;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
+
+pub(crate) use taken::{taken_sources, withhold_taken};
 
 /// What is to be published.
 #[derive(Clone, Debug)]
@@ -373,31 +377,6 @@ pub(crate) fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
     nodes.chain(pods.map(|pod| Object::Pod((**pod).clone()))).collect()
 }
 
-/// Keeps connections from leaving with an address that a pod or a node has. Returns such addresses with whose they are.
-pub(crate) fn withhold_taken(adapter: &mut Adapter, pipeline: &Pipeline) -> BTreeMap<IpAddr, String> {
-    let sources = adapter.source_addresses().into_iter();
-    let taken: BTreeMap<IpAddr, String> =
-        sources.filter_map(|address| Some((address, holder(pipeline, address)?))).collect();
-    adapter.withhold(taken.keys().copied().collect());
-    taken
-}
-
-/// The addresses, of all nodes, that connections were to leave with and that a pod or a node has.
-pub(crate) fn taken_sources(pipeline: &Pipeline, settings: &Settings) -> BTreeSet<IpAddr> {
-    let blocks = pipeline.cache().nodes().values().flat_map(|node| &node.pod_cidrs);
-    let all = blocks.filter_map(first_address).chain(settings.source_addresses.iter().copied());
-    all.filter(|&address| holder(pipeline, address).is_some()).collect()
-}
-
-/// Whose address it is, none where it is nobody's in the cluster.
-fn holder(pipeline: &Pipeline, address: IpAddr) -> Option<String> {
-    let cache = pipeline.cache();
-    let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
-    let node = node.map(|node| format!("node {}", node.name));
-    let pod = || cache.pods_at(address).find(|(_, pod)| !pod.finished).map(|(_, pod)| format!("pod {}", pod.name));
-    node.or_else(pod)
-}
-
 /// Notes where a node's pods have their addresses. Returns whether that has changed.
 fn note_networks(pod_cidrs: &mut BTreeMap<Arc<str>, Vec<IpNet>>, event: &Event) -> bool {
     match event {
@@ -420,7 +399,8 @@ fn first_address(block: &IpNet) -> Option<IpAddr> {
     block.contains(&next).then_some(next)
 }
 
-/// A number of a text: what the choice of backends is hashed with. Not one of this process' own: nodes that are asked the same must answer the same.
+/// A number of a text: what the choice of backends is hashed with. Not one of this process' own: nodes that are asked the same
+/// must answer the same.
 fn seed(text: &str) -> u64 {
     let hash = digest(&SHA256, text.as_bytes());
     hash.as_ref().iter().take(size_of::<u64>()).fold(0, |seed, byte| seed << 8 | u64::from(*byte))

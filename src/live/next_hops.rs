@@ -15,6 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 
+use bulkhead_control::object::Node;
+use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::PortKind;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -34,6 +36,18 @@ pub(super) struct Peer {
     pub prefix: IpNet,
     /// Its address, of the same family.
     pub address: IpAddr,
+}
+
+/// The parts of the other nodes' pod networks that can be reached: those with an address of their family.
+pub(super) fn peers(pipeline: &Pipeline, own: &str) -> Vec<Peer> {
+    let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
+    let of_node =
+        |node: &Arc<Node>, prefix| Some(Peer { node: node.name.clone(), prefix, address: address_for(node, prefix)? });
+    others.flat_map(|node| node.pod_cidrs.iter().filter_map(move |&cidr| of_node(node, cidr))).collect()
+}
+
+fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
+    node.addresses.iter().copied().find(|address| address.is_ipv4() == cidr.addr().is_ipv4())
 }
 
 /// Remembers what was said, so that it is said once.

@@ -28,7 +28,7 @@ use super::api::Api;
 use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing, WhenRefused};
 use super::log;
-use super::next_hops::Peer;
+use super::next_hops::{self, Peer};
 use super::origins::SharedOrigins;
 use super::watch::Watch;
 use crate::services::{Adapter, NodeHealth};
@@ -91,7 +91,8 @@ pub(super) struct LiveState {
 }
 
 impl LiveState {
-    /// Reads the state for the first time. `services` is none where they are off, `addresses` are those of the node's interfaces, `attached` the pods that were attached.
+    /// Reads the state for the first time. `services` is none where they are off, `addresses` are those of the node's interfaces,
+    /// `attached` the pods that were attached.
     ///
     /// # Errors
     /// When it does not load, unless the configuration says to wait for one.
@@ -292,7 +293,7 @@ impl LiveState {
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
         self.origins.follow(self.pipeline.origins());
-        let peers = peers(&self.pipeline, &self.node);
+        let peers = next_hops::peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
         let blocks: Vec<IpNet> = self.own_blocks().collect();
         let (has_other_primary, is_masqueraded_otherwise) = (self.find_primary(), self.follow_masquerade());
@@ -414,17 +415,6 @@ fn told(warnings: &SourceErrors) -> BTreeSet<String> {
     let more = warnings.total() - warnings.shown().len();
     let more = (more > 0).then(|| format!("{more} more of such"));
     warnings.shown().iter().map(ToString::to_string).chain(more).collect()
-}
-
-fn peers(pipeline: &Pipeline, own: &str) -> Vec<Peer> {
-    let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
-    let of_node =
-        |node: &Arc<Node>, prefix| Some(Peer { node: node.name.clone(), prefix, address: address_for(node, prefix)? });
-    others.flat_map(|node| node.pod_cidrs.iter().filter_map(move |&cidr| of_node(node, cidr))).collect()
-}
-
-fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
-    node.addresses.iter().copied().find(|address| address.is_ipv4() == cidr.addr().is_ipv4())
 }
 
 #[cfg(test)]

@@ -39,10 +39,10 @@ const IP: usize = ethernet::HEADER_LEN;
 /// Both ports, the source first, as TCP, UDP and SCTP begin with them.
 const PORTS_LEN: usize = 4;
 
-/// Writes other addresses and ports into a packet and updates its checksums. An ICMP echo has its identifier in the place of the source
-/// port. Protocols without ports get other addresses. False, and nothing changed, when the addresses are not of the packet's family, when the headers are
-/// not all there or contradict each other, and for other ports of SCTP in a fragment: what its checksum changes by depends on
-/// the length of the whole, which no fragment tells.
+/// Writes other addresses and ports into a packet and updates its checksums. An ICMP echo has its identifier in the place of
+/// the source port. Protocols without ports get other addresses. False, and nothing changed, when the addresses are not of the
+/// packet's family, when the headers are not all there or contradict each other, and for other ports of SCTP in a fragment:
+/// what its checksum changes by depends on the length of the whole, which no fragment tells.
 ///
 /// `frame` is the packet's first part, beginning with the Ethernet header. `wire_len` is the length of the whole in bytes,
 /// Ethernet header included.

@@ -73,8 +73,8 @@ impl ClientAffinity {
         Self { hasher: RandomState::new(), lines: Lines::new(PLACES / WAYS) }
     }
 
-    /// The client's last backend of a service port, which has this identity, if its last new connection was not longer ago than the timeout. Both in
-    /// seconds.
+    /// The client's last backend of a service port, which has this identity, if its last new connection was not longer ago than
+    /// the timeout. Both in seconds.
     pub(crate) fn last(&self, client: IpAddr, port: u64, now: u64, timeout: u32) -> Option<LastBackend<'_>> {
         let name = self.name(client, port);
         let mut places = self.lines.read(self.line(name)).chunks_exact(2);

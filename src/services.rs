@@ -16,10 +16,10 @@
 //! [`Resolver::decide`] does. Before all is [listed](Adapter::listed) there is nothing to publish, as half of the endpoint slices
 //! would refuse half of the connections.
 
+mod counts;
 mod taken;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -32,8 +32,9 @@ use bulkhead_control::service::{
 use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 use ipnet::IpNet;
 use ring::digest::{SHA256, digest};
-use serde::{Deserialize, Serialize};
 
+pub use counts::Counts;
+pub(crate) use counts::{OFF, told};
 pub(crate) use taken::{taken_sources, withhold_taken};
 
 /// What is to be published.
@@ -47,27 +48,6 @@ pub struct Update {
     pub stale: BTreeSet<IpAddr>,
 }
 
-/// How much is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Whether all is listed; before that nothing is translated.
-    pub listed: bool,
-    /// Services, those that are not translated included.
-    pub services: usize,
-    /// Virtual addresses with protocol and port.
-    pub vips: usize,
-    /// Backends of service ports: an endpoint counts once for each.
-    pub backends: usize,
-}
-
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { listed, services, vips, backends } = self;
-        write!(f, "{services} Services, {vips} VIPs and {backends} backends")?;
-        if *listed { Ok(()) } else { f.write_str("; not all are listed, so none are translated yet") }
-    }
-}
-
 /// What load balancers, and whoever adds and removes nodes, are told of this one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeHealth {
@@ -78,15 +58,6 @@ pub struct NodeHealth {
     /// The health checks of Services by their ports (`healthCheckNodePort`).
     pub checks: BTreeMap<u16, HealthCheck>,
 }
-
-/// How much is known, none where Services are off, in words.
-pub(crate) fn told(counts: Option<&Counts>) -> String {
-    counts.map_or_else(|| format!("off: {OFF}"), Counts::to_string)
-}
-
-/// What does not work where Services are off.
-pub(crate) const OFF: &str = "pods cannot reach cluster addresses, the cluster's DNS among them, unless something else translates in \
-                              front of the vswitch";
 
 /// See the module.
 #[derive(Debug)]

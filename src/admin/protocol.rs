@@ -7,17 +7,19 @@
 
 mod added_ports;
 mod explanation;
+mod status;
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::services::Counts;
-
 pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
+pub(crate) use status::{
+    DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
+    SourceStatus, Status, WorkerRow,
+};
 
 /// The version of the protocol.
 pub(crate) const VERSION: u64 = 1;
@@ -193,123 +195,6 @@ pub(crate) fn read_request(line: &[u8]) -> Result<Request, Failure> {
     serde_json::from_value(value).map_err(|error| malformed(&error))
 }
 
-/// How the vswitch is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Status {
-    /// The program's version.
-    pub(crate) program: String,
-    /// The node whose vswitch it is.
-    pub(crate) node: String,
-    /// Where its pods get their addresses from (`spec.podCIDRs` of its Node); none before there is a state.
-    #[serde(default)]
-    pub(crate) pod_networks: Vec<IpNet>,
-    /// Whether pods are served: ports were opened, and there is a policy to judge by.
-    pub(crate) ready: bool,
-    /// Whether nothing may pass, since there is no state that makes sense.
-    pub(crate) denying: bool,
-    /// Since when it runs.
-    pub(crate) uptime_seconds: u64,
-    /// The number of the snapshot in force.
-    pub(crate) generation: u64,
-    /// The policy in force.
-    pub(crate) policy: PolicyStatus,
-    /// How well the API server is heard; null where the state is files.
-    #[serde(default)]
-    pub(crate) source: Option<SourceStatus>,
-    /// How much is known of Services; null where they are off.
-    #[serde(default)]
-    pub(crate) services: Option<Counts>,
-    /// What load balancers are told; null where they are told nothing.
-    #[serde(default)]
-    pub(crate) service_health: Option<ServiceHealth>,
-    /// How many ports there are.
-    pub(crate) ports: PortTotals,
-    /// Those that are configured and not open, with the reason.
-    pub(crate) late: Vec<PortRow>,
-    /// The threads that forward.
-    pub(crate) workers: Vec<WorkerRow>,
-    /// The session table.
-    pub(crate) sessions: SessionTotals,
-    /// Packets dropped, by reason, most frequent first.
-    pub(crate) dropped: Vec<DropRow>,
-    /// What the kernel has forwarded by itself.
-    pub(crate) flow_cache: FlowCacheRow,
-    /// The last error that was logged.
-    pub(crate) last_error: Option<LastError>,
-}
-
-/// What load balancers are told of the node over HTTP.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ServiceHealth {
-    /// The address and port of `/healthz` and `/livez`. The ports of Services are at the same address.
-    pub(crate) listen: String,
-    /// Whether what they send to Services is served.
-    pub(crate) healthy: bool,
-    /// Whether the node is being deleted.
-    pub(crate) leaving: bool,
-    /// The ports at which they are answered.
-    pub(crate) ports: Vec<u16>,
-    /// Those that cannot be had.
-    pub(crate) refused: Vec<RefusedPort>,
-}
-
-/// A port that cannot be listened at; it is tried again.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RefusedPort {
-    /// Its number.
-    pub(crate) port: u16,
-    /// What the system says.
-    pub(crate) why: String,
-}
-
-/// The policy in force.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct PolicyStatus {
-    /// Since when it is in force, in seconds.
-    pub(crate) age_seconds: f64,
-    /// From when its change was seen until the workers had it, in seconds.
-    pub(crate) enforce_seconds: f64,
-    /// Whether a newer one, or other ports, cannot be put into force; it is tried again.
-    pub(crate) refused: bool,
-    /// States that took effect.
-    pub(crate) states_applied: u64,
-    /// States that did not load.
-    pub(crate) states_refused: u64,
-    /// Objects that were not understood.
-    pub(crate) faulty_objects: u64,
-    /// Addresses that several pods say are theirs.
-    pub(crate) contested_addresses: u64,
-    /// Kinds that restrict traffic and are not enforced.
-    pub(crate) unenforced_kinds: u64,
-    /// Lists and tables that do not fit: what was in force before stays, or nothing passes.
-    pub(crate) refused_tables: u64,
-}
-
-/// How well the API server is heard.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SourceStatus {
-    /// Whether all kinds are being watched and the server answers.
-    pub(crate) connected: bool,
-    /// Since when that is so.
-    pub(crate) since_seconds: u64,
-    /// How old what is known may be; null before the first state.
-    pub(crate) age_seconds: Option<f64>,
-    /// What went wrong last, of what still does.
-    pub(crate) last_error: Option<String>,
-}
-
-/// How many ports there are.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct PortTotals {
-    /// In the configuration, or added.
-    pub(crate) configured: usize,
-    /// Of these, added at this socket.
-    #[serde(default)]
-    pub(crate) added: usize,
-    /// Of all, open.
-    pub(crate) open: usize,
-}
-
 /// A port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PortRow {
@@ -343,63 +228,6 @@ pub(crate) struct PortRow {
     pub(crate) bypassed: u64,
     /// The generation in which something last changed for it.
     pub(crate) epoch: u64,
-}
-
-/// A thread that forwards.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct WorkerRow {
-    /// Packets taken in.
-    pub(crate) received: u64,
-    /// Packets sent.
-    pub(crate) sent: u64,
-    /// Packets dropped.
-    pub(crate) dropped: u64,
-    /// Sessions in use.
-    pub(crate) sessions: u64,
-    /// How often it failed and went on.
-    pub(crate) restarts: u64,
-}
-
-/// The session table.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SessionTotals {
-    /// In use.
-    pub(crate) used: u64,
-    /// The most that there can be.
-    pub(crate) capacity: u64,
-    /// Not created, because there was no room.
-    pub(crate) refused: u64,
-}
-
-/// Packets that were dropped for one reason.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DropRow {
-    /// Its name.
-    pub(crate) reason: String,
-    /// What it means.
-    pub(crate) means: String,
-    /// How many.
-    pub(crate) packets: u64,
-}
-
-/// What the kernel has forwarded by itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct FlowCacheRow {
-    /// Packets.
-    pub(crate) forwarded: u64,
-    /// Flows that were added or renewed.
-    pub(crate) added: u64,
-    /// Flows that the kernel refused.
-    pub(crate) refused: u64,
-}
-
-/// An error that was logged.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct LastError {
-    /// When, as RFC 3339.
-    pub(crate) at: String,
-    /// What.
-    pub(crate) text: String,
 }
 
 /// What a rule, an isolation or an exemption has decided.

@@ -1,14 +1,14 @@
 //! `bulkhead explain`: one connection through every table that is consulted, the rule that decides, where the policy
 //! stands, and what would have to change.
 //!
-//! With `--live` a running vswitch is asked instead ([`live`]): it judges by the tables that it enforces at that moment, knows its own
-//! node's part of the way only, and has no files to point at.
+//! With `--live` a running vswitch is asked instead ([`live`]): it judges by the Services and tables that it enforces at that moment, knows
+//! its own node's part of the way only, and has no files to point at.
 
 mod live;
 mod passes;
 mod question;
 mod remedy;
-mod service;
+pub(crate) mod service;
 pub(crate) mod step;
 
 use std::collections::HashSet;
@@ -33,7 +33,7 @@ use crate::resolve;
 use crate::run;
 use crate::translate::{Leg, Services, blocks};
 use question::Question;
-use service::Translated;
+use service::{Judged, Translated};
 use step::{Pass, Step};
 
 pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
@@ -62,11 +62,11 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
         match question {
             Question::Plain(leg) => walks.push(asker.walk(leg)?),
             Question::Translated(from, translation) => {
-                translated.push(Translated::new(&mut asker, &from, *translation)?);
+                translated.push(Translated::new(&from, *translation, |leg| asker.walk(leg).map(Some))?);
             }
         }
     }
-    let is_allowed = walks.iter().all(Walk::is_allowed) && translated.iter().all(|translated| translated.is_allowed());
+    let is_allowed = walks.iter().all(Walk::is_allowed) && translated.iter().all(Translated::is_allowed);
     let answer = Answer {
         protocol: port.transport.name(),
         port: port.port,
@@ -96,7 +96,7 @@ struct Answer {
     walks: Vec<Walk>,
     /// Connections to Services.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    services: Vec<Translated>,
+    services: Vec<Translated<Walk>>,
 }
 
 impl Answer {
@@ -111,7 +111,7 @@ impl Answer {
             if at > 0 {
                 writeln!(out)?;
             }
-            translated.write(pipeline, out)?;
+            translated.write(out, |walk, out| walk.write(pipeline, out))?;
         }
         Ok(())
     }
@@ -172,11 +172,13 @@ struct Walk {
     leg: Leg,
 }
 
-impl Walk {
+impl Judged for Walk {
     fn is_allowed(&self) -> bool {
         self.verdict == "allow"
     }
+}
 
+impl Walk {
     fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
         let verdict = self.verdict.to_uppercase();
         let (from, to) = (end_text(&self.from, self.from_address), end_text(&self.to, self.to_address));

@@ -187,6 +187,11 @@ impl Adapter {
         std::mem::take(&mut self.has_other_health).then(|| self.health.clone())
     }
 
+    /// The copy as it is now, which is published when it has changed.
+    pub const fn services(&self) -> &Services {
+        &self.services
+    }
+
     /// What knows why.
     pub const fn resolver(&self) -> &Resolver {
         &self.resolver

@@ -15,6 +15,7 @@
 //! **Invariant.** A leg ends at a backend's address and port. No table is asked about a virtual address, except on the way to the node
 //! port of another node, which translates it.
 
+pub(crate) mod at_node;
 pub(crate) mod blocks;
 mod find;
 
@@ -23,11 +24,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterService, Object, Transport};
+use bulkhead_control::object::{ClusterService, Object};
 use bulkhead_control::pipeline::{Pipeline, UNBOUND};
-use bulkhead_control::service::{Answer, Client, Clients, Decision, Place, Resolver, Settings};
+use bulkhead_control::service::{Answer, Client, Clients, Place, Settings};
 
-pub(crate) use self::find::port_text;
+use self::at_node::{Found, decide, translate};
+pub(crate) use self::find::{port_text, resolved};
 use crate::args::{Destination, PortProtocol};
 use crate::fabric::{self, End, Fabric, Hop};
 use crate::output;
@@ -51,8 +53,6 @@ pub(crate) struct Services {
 /// Services as one node sees them.
 struct View {
     adapter: Adapter,
-    /// The same as its vswitch is told.
-    services: Arc<bulkhead_dataplane::Services>,
     clients: Clients,
 }
 
@@ -290,41 +290,14 @@ impl Services {
         to: Destination,
         at: &Arc<str>,
     ) -> anyhow::Result<Option<Translation>> {
-        let settings = self.settings.clone();
-        let View { adapter, services, clients } = self.view(at)?;
-        let resolver = adapter.resolver();
-        let client = client(pipeline, clients, from, to.address, at);
-        let decision = decide(resolver, client, to)?;
-        match decision.answer {
-            Answer::NotOurs => return Ok(None),
-            Answer::OtherProxy => {
-                output::warn(&format!(
-                    "{to} is an address of a Service that is left to another proxy: the answer is for packets that keep this destination"
-                ));
-                return Ok(None);
-            }
-            _ => {}
+        let View { adapter, clients } = self.view(at)?;
+        let found = translate(pipeline, adapter, clients, from, to)?;
+        if matches!(found, Found::OtherProxy) {
+            output::warn(&format!(
+                "{to} is an address of a Service that is left to another proxy: the answer is for packets that keep this destination"
+            ));
         }
-        let told = Told::new(resolver, &settings, clients, client, to, &decision);
-        let choices: &[_] = if let Answer::Backends(choices) = &decision.answer { choices } else { &[] };
-        let transport = to.port.map_or(Transport::Tcp, |(transport, _)| transport);
-        let mut routes = Vec::with_capacity(choices.len());
-        for ((choice, &backend), node) in choices.iter().zip(&told.backends).zip(&told.places) {
-            let end = End::at(pipeline, backend.ip());
-            let port = PortProtocol { port: backend.port(), transport };
-            let is_local = resolver.backend(choice.backend).local || end.node() == Some(at);
-            let (source, legs) = route(services, from, &end, port, at, (choice.rewrites_source, is_local));
-            let legs = legs.into_iter().filter(Leg::is_judged).collect();
-            routes.push(Route { backend, node: node.clone(), to: end, source, legs });
-        }
-        Ok(Some(Translation {
-            vip: to,
-            node: at.clone(),
-            told,
-            refusal: refusal(&decision.answer),
-            before: None,
-            routes,
-        }))
+        Ok(found.translation())
     }
 
     fn view(&mut self, node: &Arc<str>) -> anyhow::Result<&View> {
@@ -332,72 +305,9 @@ impl Services {
             let all = self.objects.iter().chain(&self.others);
             let mut adapter = Adapter::of(node.clone(), self.settings.clone(), all);
             adapter.withhold(self.taken.clone());
-            let services = adapter.take().context("nothing is listed, a fault of the program")?.services;
             let clients = Clients::new(node, &self.settings, &self.others);
-            self.views.insert(node.clone(), View { adapter, services, clients });
+            self.views.insert(node.clone(), View { adapter, clients });
         }
         self.views.get(node).context("a view that was just made is there")
-    }
-}
-
-fn decide(resolver: &Resolver, client: Client, to: Destination) -> anyhow::Result<Decision> {
-    resolver.decide(client, to.address, to.port).context("nothing is listed, a fault of the program")
-}
-
-/// Who the client is to a node.
-fn client(pipeline: &Pipeline, clients: &Clients, from: &End, to: IpAddr, node: &Arc<str>) -> Client {
-    let address = from.address();
-    let place = |own: &Arc<str>, here, elsewhere| if own == node { here } else { elsewhere };
-    // What came over another node is named by its address alone.
-    let known = match from {
-        End::External(_) => End::at(pipeline, address),
-        known => known.clone(),
-    };
-    match &known {
-        End::Pod { host_network: false, node: own, .. } => {
-            Client { address, place: place(own, Place::Pod, Place::OtherPod) }
-        }
-        End::Pod { node: own, .. } | End::Node { node: own, .. } => {
-            Client { address, place: place(own, Place::Host, Place::Outside) }
-        }
-        End::External(_) => clients.at(address, to),
-    }
-}
-
-/// What tables see of a connection from `from` to the backend `to` that node `near` translates.
-fn route(
-    services: &bulkhead_dataplane::Services,
-    from: &End,
-    to: &End,
-    port: PortProtocol,
-    near: &Arc<str>,
-    (is_rewritten, is_local): (bool, bool),
-) -> (Source, Vec<Leg>) {
-    let whole = || vec![Leg::whole(from, to, port)];
-    let is_here = from.node() == Some(near);
-    if is_here && from.address() == to.address() {
-        return (Source::Hairpin, whole());
-    }
-    if !is_rewritten {
-        return (Source::Kept, whole());
-    }
-    if is_local {
-        return (Source::RewrittenAfterPolicy, whole());
-    }
-    let Some(own) = services.source_for(to.address()) else { return (Source::Missing, Vec::new()) };
-    let far = Leg::whole(&End::External(own), to, port);
-    let legs = if is_here { vec![Leg::departure(from, to, port), far] } else { vec![far] };
-    (Source::Becomes(own), legs)
-}
-
-/// Why a Service refuses a connection, as programs are told.
-const fn refusal(answer: &Answer) -> Option<&'static str> {
-    match answer {
-        Answer::NoEndpoint => Some("no_endpoint"),
-        Answer::NoLocalEndpoint => Some("no_local_endpoint"),
-        Answer::SourceRange => Some("source_range"),
-        Answer::UnknownPort => Some("unknown_port"),
-        Answer::UnallocatedAddress(_) => Some("unallocated_address"),
-        Answer::Backends(_) | Answer::OtherProxy | Answer::NotOurs => None,
     }
 }

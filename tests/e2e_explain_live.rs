@@ -132,3 +132,81 @@ fn a_port_that_is_not_open_denies_whatever_the_tables_say() {
     eventually("the port is open", || explain(&lab, "default/a", "default/b", "6379").0 == Some(0));
     lab.stop();
 }
+
+/// A Service and its slice: each endpoint an address and its node.
+fn service(name: &str, address: &str, port: u16, endpoints: &[(&str, &str)]) -> String {
+    let endpoints: Vec<String> = endpoints
+        .iter()
+        .map(|(address, node)| format!("{{addresses: ['{address}'], nodeName: {node}, conditions: {{ready: true}}}}"))
+        .collect();
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec: {{clusterIP: {address}, clusterIPs: [{address}], ports: [{{name: first, port: 80}}]}}\n\
+         ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-1, namespace: default, \
+         labels: {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\nports: [{{name: first, port: {port}, protocol: TCP}}]\n\
+         endpoints: [{}]\n",
+        endpoints.join(", ")
+    )
+}
+
+#[test]
+fn a_service_is_told_backend_by_backend_as_it_is_enforced() {
+    let mut lab = lab();
+    lab.more_config = "services: {service_cidrs: [10.96.0.0/12]}\n".to_owned();
+    let b = lab.get("b").v4.clone();
+    let redis = service("redis", "10.96.0.20", 6379, &[(&b, "node-1"), ("10.244.9.9", "node-9")]);
+    let web = service("web", "10.96.0.21", 80, &[(&b, "node-1"), ("10.244.9.9", "node-9")]);
+    let empty = service("empty", "10.96.0.22", 80, &[]);
+    lab.start(&format!("{}{redis}{web}{empty}", policies()));
+    let ask = |to: &str, more: &[&str]| {
+        let asked = [&["explain", "--live", "--from", "default/a", "--to", to, "-o", "json"], more].concat();
+        let (code, text) = lab.ask(&asked);
+        (code, serde_json::from_str::<Value>(&text).unwrap_or_else(|_| panic!("{code:?} {text}")))
+    };
+
+    // By its name and by its address.
+    for (to, more) in [("service/default/redis", &[][..]), ("10.96.0.20", &["--port", "80"])] {
+        let (code, told) = ask(to, more);
+        let translated = &told["services"][0];
+        assert_eq!(
+            (code, &translated["service"], &translated["verdict"], &translated["to"]),
+            (Some(0), &"default/redis".into(), &"allow".into(), &"10.96.0.20:80/TCP".into()),
+            "{told:#}"
+        );
+        let backends = translated["backends"].as_array().unwrap();
+        let step = |at: usize| &backends[at]["walks"][0]["steps"][0];
+        assert_eq!(backends.len(), 2, "{told:#}");
+        assert_eq!(
+            (&step(0)["out"], &step(0)["policy"]["name"]),
+            (&"default/b".into(), &"only-redis".into()),
+            "{told:#}"
+        );
+        assert_eq!((&step(1)["out"], &backends[1]["walks"][0]["judged_elsewhere"]), (&"uplink".into(), &true.into()));
+    }
+    // Policy denies one of two backends.
+    let (code, told) = ask("service/default/web:first", &[]);
+    let verdicts: Vec<&Value> =
+        told["services"][0]["backends"].as_array().unwrap().iter().map(|backend| &backend["verdict"]).collect();
+    assert_eq!(
+        (code, &told["services"][0]["verdict"], verdicts),
+        (Some(1), &"some".into(), vec![&"deny".into(), &"allow".into()])
+    );
+    let (code, told) = ask("service/default/empty", &[]);
+    assert_eq!((code, &told["services"][0]["refused"]), (Some(1), &"no_endpoint".into()), "{told:#}");
+    let (_, text) = lab.ask(&["explain", "--live", "--from", "default/a", "--to", "service/default/web"]);
+    for part in ["-> 10.96.0.21:80/TCP of Service default/web: SOME, 1 of 2 backends", "as node node-1 enforces now"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for (to, port, part) in [
+        ("service/default/nobody", None, "Service default/nobody is not translated here"),
+        ("service/default/web:second", None, "has no such port"),
+        ("service/default/web:first", Some("80"), "is told twice"),
+        ("10.96.0.20", None, "--port is missing"),
+    ] {
+        let more: Vec<&str> = port.iter().flat_map(|port| ["--port", *port]).collect();
+        let asked = [&["explain", "--live", "--from", "default/a", "--to", to], &more[..]].concat();
+        let (code, text) = lab.ask(&asked);
+        assert!(code == Some(2) && text.contains(part) && text.contains("help: "), "{to}: {code:?} {text}");
+    }
+    lab.stop();
+}

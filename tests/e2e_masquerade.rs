@@ -133,6 +133,12 @@ fn pods_reach_a_world_that_does_not_know_them_and_policy_knows_them_all_the_same
     assert!(!pings(a, WORLD) && pings(b, WORLD));
     let (code, text) = lab.ask(&["sessions"]);
     assert!(code == Some(0) && text.contains(&lab.node_v4()), "{text}");
+    // Whoever explains gives connections an address of the node as well.
+    for (port, wanted) in [("8080", 0), ("8081", 1)] {
+        let (code, text) = lab.ask(&["explain", "--live", "--from", "default/a", "--to", WORLD, "--port", port]);
+        let seen = format!("It leaves masqueraded: the other end sees {}.", lab.node_v4());
+        assert_eq!((code, text.contains(&seen)), (Some(wanted), wanted == 0), "{text}");
+    }
     lab.stop();
 }
 

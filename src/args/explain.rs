@@ -11,6 +11,7 @@ use crate::admin::DEFAULT_SOCKET;
     mut_arg("paths", |paths| paths.required(false).required_unless_present("live")),
     after_help = "Examples:\n  bulkhead explain --state pcaps/redis-policy --from default/frontend --to default/db --port 6379\n  \
     bulkhead explain --live --from default/frontend --to default/db --port 6379\n  \
+    bulkhead explain --live --from shop/probe --to service/shop/web\n  \
     bulkhead explain --state examples/services.yaml examples/service-policy.yaml --from shop/cart --to service/shop/web:http\n\n\
     An address of a Service, or the Service itself, is explained backend by backend: policy is judged on the client's own address, the\n\
     backend's address and the backend's port. docs/services.md describes the JSON.\n\n\

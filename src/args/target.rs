@@ -56,6 +56,14 @@ impl FromStr for Target {
     }
 }
 
+impl fmt::Display for ServiceTarget {
+    /// As it is parsed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "service/{}", self.name)?;
+        self.port.iter().try_for_each(|port| write!(f, ":{port}"))
+    }
+}
+
 impl FromStr for ServicePortWord {
     type Err = String;
 

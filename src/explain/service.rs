@@ -1,20 +1,26 @@
 //! A connection to a Service as it is told: what its node makes of it, and the walk to each backend.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use bulkhead_control::pipeline::Pipeline;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Asker, Walk, end_text};
+use super::end_text;
 use crate::fabric::End;
 use crate::output::{Columns, printable};
-use crate::translate::{Extent, Route, Source, Translation};
+use crate::translate::{Extent, Leg, Route, Source, Translation};
 
-/// A connection to a Service.
-#[derive(Serialize)]
-pub(super) struct Translated {
+/// A leg of a connection as it was judged: by all vswitches of a state, or by the running one of a node.
+pub(crate) trait Judged {
+    /// Whether all of it is let through.
+    fn is_allowed(&self) -> bool;
+}
+
+/// A connection to a Service, whose legs are told as walks of this kind.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Translated<Walk> {
     from: String,
     from_address: IpAddr,
     /// `10.96.0.20:80/TCP`.
@@ -23,29 +29,29 @@ pub(super) struct Translated {
     node: Arc<str>,
     service: Option<String>,
     /// `allow` where policy lets it go to each backend, `some`, or `deny`.
-    verdict: &'static str,
+    verdict: Cow<'static, str>,
     /// `dnat`, `reject`, `drop`.
-    action: &'static str,
+    action: Cow<'static, str>,
     /// Why the Service refuses it.
-    refused: Option<&'static str>,
+    refused: Option<Cow<'static, str>>,
     why: String,
     remarks: Vec<String>,
     /// The way to the node that translates it, where that is not the client's own.
     before: Option<Walk>,
-    backends: Vec<Backend>,
+    backends: Vec<Backend<Walk>>,
     unused: Vec<Unused>,
 }
 
 /// A backend that the connection may be given.
-#[derive(Serialize)]
-struct Backend {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Backend<Walk> {
     address: SocketAddr,
     node: Option<Arc<str>>,
     /// The pod, node or address that it is.
     to: String,
     /// `kept` or `rewritten`.
-    source: &'static str,
-    verdict: &'static str,
+    source: Cow<'static, str>,
+    verdict: Cow<'static, str>,
     /// What is special about it.
     note: Option<String>,
     /// The walks that its verdict rests on.
@@ -53,31 +59,39 @@ struct Backend {
 }
 
 /// An endpoint that it is not given.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Unused {
     what: String,
     why: String,
 }
 
-impl Translated {
-    pub(super) fn new(asker: &mut Asker<'_>, from: &End, translation: Translation) -> anyhow::Result<Self> {
+impl<Walk: Judged> Translated<Walk> {
+    /// Has each leg judged. A leg of which `judge` gives no walk is not judged here, and does not stand in the way.
+    ///
+    /// # Errors
+    /// Those of `judge`.
+    pub(crate) fn new<E>(
+        from: &End,
+        translation: Translation,
+        mut judge: impl FnMut(Leg) -> Result<Option<Walk>, E>,
+    ) -> Result<Self, E> {
         let Translation { vip, node, told, refusal, before, routes } = translation;
-        let before = before.map(|leg| asker.walk(leg)).transpose()?;
-        let comes = before.as_ref().is_none_or(Walk::is_allowed);
+        let before = before.map_or(Ok(None), &mut judge)?;
+        let comes = before.as_ref().is_none_or(Judged::is_allowed);
         let mut backends = Vec::with_capacity(routes.len());
         for route in routes {
             let note = note(from, &node, &route);
             let mut walks = Vec::with_capacity(route.legs.len());
             for leg in route.legs {
-                walks.push(asker.walk(leg)?);
+                walks.extend(judge(leg)?);
             }
-            let is_allowed = comes && route.source != Source::Missing && walks.iter().all(Walk::is_allowed);
+            let is_allowed = comes && route.source != Source::Missing && walks.iter().all(Judged::is_allowed);
             backends.push(Backend {
                 address: route.backend,
                 node: route.node,
                 to: route.to.to_string(),
-                source: if route.source == Source::Kept { "kept" } else { "rewritten" },
-                verdict: if is_allowed { "allow" } else { "deny" },
+                source: if route.source == Source::Kept { "kept" } else { "rewritten" }.into(),
+                verdict: if is_allowed { "allow" } else { "deny" }.into(),
                 note,
                 walks,
             });
@@ -89,9 +103,9 @@ impl Translated {
             to: vip.to_string(),
             node,
             service: told.service,
-            verdict: Extent::of(backends.iter().map(|backend| backend.verdict == "allow")).name(),
-            action: told.action,
-            refused: refusal,
+            verdict: Extent::of(backends.iter().map(|backend| backend.verdict == "allow")).name().into(),
+            action: told.action.into(),
+            refused: refusal.map(Into::into),
             why: told.why,
             remarks: told.remarks,
             before,
@@ -101,12 +115,16 @@ impl Translated {
     }
 
     /// Whether policy lets it go to every backend that it may be given.
-    pub(super) fn is_allowed(&self) -> bool {
+    pub(crate) fn is_allowed(&self) -> bool {
         self.verdict == Extent::All.name()
     }
 
-    /// For people: the verdict, the decision, the backends, and then every walk.
-    pub(super) fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
+    /// For people: the verdict, the decision, the backends, and then every walk as `write_walk` writes it.
+    pub(super) fn write<W: Write>(
+        &self,
+        out: &mut W,
+        mut write_walk: impl FnMut(&Walk, &mut W) -> io::Result<()>,
+    ) -> io::Result<()> {
         let from = end_text(&self.from, self.from_address);
         let service = self.service.as_ref().map_or(String::new(), |service| format!(" of Service {service}"));
         let at = if self.node.is_empty() { "no node".to_owned() } else { format!("node {}", self.node) };
@@ -120,7 +138,7 @@ impl Translated {
             let mut table = Columns::new(&["BACKEND", "IS", "NODE", "SOURCE", "POLICY"]);
             for Backend { address, node, to, source, verdict, .. } in &self.backends {
                 let node = node.as_deref().unwrap_or("-").to_owned();
-                table.row([address.to_string(), to.clone(), node, (*source).to_owned(), (*verdict).to_owned()]);
+                table.row([address.to_string(), to.clone(), node, source.to_string(), verdict.to_string()]);
             }
             table.write(out)?;
         }
@@ -134,14 +152,14 @@ impl Translated {
         }
         if let Some(walk) = &self.before {
             writeln!(out, "\nOn the way to node {}, which translates it:", printable(&self.node))?;
-            walk.write(pipeline, out)?;
+            write_walk(walk, out)?;
         }
         for backend in &self.backends {
             writeln!(out, "\nBackend {}: {}", backend.address, backend.verdict.to_uppercase())?;
             if let Some(note) = &backend.note {
                 writeln!(out, "{}", printable(note))?;
             }
-            backend.walks.iter().try_for_each(|walk| walk.write(pipeline, out))?;
+            backend.walks.iter().try_for_each(|walk| write_walk(walk, out))?;
         }
         Ok(())
     }
@@ -149,7 +167,7 @@ impl Translated {
     /// The verdict in a few words.
     fn headline(&self) -> String {
         let allowed = self.backends.iter().filter(|backend| backend.verdict == "allow").count();
-        match (self.refused, self.backends.len()) {
+        match (&self.refused, self.backends.len()) {
             (Some(refused), _) => format!("DENY, by the Service: {}", refused.replace('_', " ")),
             (None, all) => format!("{}, {allowed} of {all} backends", self.verdict.to_uppercase()),
         }

@@ -27,7 +27,7 @@ use super::composer::{Composer, Enforced};
 use super::interfaces::thread::{Asker, Report};
 use super::origins::SharedOrigins;
 use super::policy::Names;
-use super::state::{StateCounters, StateCounts};
+use super::state::{Asked, StateCounters, StateCounts, Translations};
 use super::summary::Summary;
 
 /// See the module. Clones ask the same vswitch.
@@ -153,6 +153,11 @@ impl Observer {
         patience: Duration,
     ) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
         self.names.addresses(pod, patience)
+    }
+
+    /// What the state's Services make of connections. An error as above.
+    pub(super) fn translations(&self, asked: Asked, patience: Duration) -> Result<Translations, RecvTimeoutError> {
+        self.names.translations(asked, patience)
     }
 
     /// What is in force now.

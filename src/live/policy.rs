@@ -19,26 +19,45 @@ use super::daemon::Notice;
 use super::log;
 use super::own_addresses;
 use super::ports::{Attach, Event};
-use super::state::LiveState;
+use super::state::{Asked, LiveState, Translations};
 
-/// Asks the thread which addresses a pod of the state has.
+/// Asks the thread what the state says. Each answer is an error when the thread is busy for longer than `patience`.
 #[derive(Clone)]
 pub(super) struct Names(Sender<Lookup>);
 
 impl Names {
-    /// The addresses, none when the state has no such pod. An error when the thread is busy for longer than `patience`.
+    /// The addresses of a pod, none when the state has no such pod.
     pub(super) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Pod(pod.clone(), reply))
+    }
+
+    /// What Services make of connections; see [`LiveState::translations`].
+    pub(super) fn translations(&self, asked: Asked, patience: Duration) -> Result<Translations, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Services(asked, reply))
+    }
+
+    fn ask<T>(&self, patience: Duration, lookup: impl FnOnce(Sender<T>) -> Lookup) -> Result<T, RecvTimeoutError> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         // An error means that it is dead: then nobody answers.
-        let _ = self.0.send(Lookup { pod: pod.clone(), reply });
+        let _ = self.0.send(lookup(reply));
         answer.recv_timeout(patience)
     }
 }
 
 /// See [`Names`].
-struct Lookup {
-    pod: PodName,
-    reply: Sender<Option<Vec<IpAddr>>>,
+enum Lookup {
+    Pod(PodName, Sender<Option<Vec<IpAddr>>>),
+    Services(Asked, Sender<Translations>),
+}
+
+impl Lookup {
+    /// Answers from the state. Whoever has asked may have given up.
+    fn answer(self, state: &LiveState) {
+        match self {
+            Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),
+            Self::Services(asked, reply) => drop(reply.send(state.translations(&asked))),
+        }
+    }
 }
 
 /// After a batch of the server's changes the thread leaves further ones alone for this many times as long as the batch took. So it takes
@@ -146,9 +165,8 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             // Of many changes the last one says it all. Without the thread that tells them the process ends.
             recv(inbox.attached) -> told => attach = told.ok().map(|told| inbox.attached.try_iter().last().unwrap_or(told)),
             recv(inbox.lookups) -> asked => {
-                if let Ok(Lookup { pod, reply }) = asked {
-                    // Whoever has asked may have given up.
-                    let _ = reply.send(state.addresses_of(&pod));
+                if let Ok(lookup) = asked {
+                    lookup.answer(&state);
                 }
                 continue;
             },

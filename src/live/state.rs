@@ -5,6 +5,7 @@ mod masquerade;
 mod own_node;
 mod server;
 mod services;
+mod translations;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,6 +37,7 @@ use crate::{contests, run};
 pub(super) use counts::{StateCounters, StateCounts};
 use masquerade::Masquerading;
 use own_node::{check_node, more_addresses, nameless, with_addresses, without_state};
+pub(super) use translations::{Asked, AskedFor, Translations};
 
 /// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
 /// longer than that is read as it comes, like any later change.

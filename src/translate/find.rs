@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterService, Object, ServiceName, ServicePort};
-use bulkhead_control::service::VipKind;
+use bulkhead_control::object::{ClusterService, Object, ServiceName, ServicePort, Transport};
+use bulkhead_control::service::{ResolvedPort, Resolver, VipKind};
 
 use super::Services;
 use crate::args::{Destination, PortProtocol, ServicePortWord, ServiceTarget};
+use crate::fabric::End;
 use crate::output;
 
 /// Services and ports that are named in one line.
@@ -102,7 +103,7 @@ impl Services {
             };
         };
         if !asked.is_empty() {
-            bail!("the port of Service {} is told twice\n  help: leave out --port, or `:{word}`", target.name);
+            return Err(told_twice(&target.name, word));
         }
         let is_meant = |port: &&ServicePort| match word {
             ServicePortWord::Name(name) => port.name == *name,
@@ -130,17 +131,8 @@ impl Services {
                 && other.transport == port.transport
                 && other.ipv4 == is_ipv4
         };
-        let Some((_, known)) = resolver.ports().find(|(_, port)| is_meant(&port.name)) else { return Ok(Vec::new()) };
-        let kinds: &[VipKind] = if is_outside {
-            &[VipKind::LoadBalancer, VipKind::ExternalIp, VipKind::NodePort, VipKind::ClusterIp]
-        } else {
-            &[VipKind::ClusterIp]
-        };
-        let of_kind = |kind: &VipKind| -> Vec<Destination> {
-            let vips = known.vips().iter().filter(|(_, other)| other == kind);
-            vips.map(|(vip, _)| Destination { address: vip.address, port: Some((vip.transport, vip.port)) }).collect()
-        };
-        Ok(kinds.iter().map(of_kind).find(|vips| !vips.is_empty()).unwrap_or_default())
+        let known = resolver.ports().find(|(_, port)| is_meant(&port.name));
+        Ok(known.map_or(Vec::new(), |(_, port)| reached_at(port, is_outside)))
     }
 
     /// Keeps what these Services are resolved by, which leaves out most of the work in a large cluster: their endpoints, and the Services
@@ -162,8 +154,102 @@ pub(super) fn addresses_of(service: &ClusterService) -> impl Iterator<Item = IpA
     service.cluster_ips.iter().chain(&service.balancer_ips).chain(&service.external_ips).copied()
 }
 
+/// Where a client reaches a port, see [`Services::addresses`].
+fn reached_at(port: &ResolvedPort, is_outside: bool) -> Vec<Destination> {
+    let kinds: &[VipKind] = if is_outside {
+        &[VipKind::LoadBalancer, VipKind::ExternalIp, VipKind::NodePort, VipKind::ClusterIp]
+    } else {
+        &[VipKind::ClusterIp]
+    };
+    let of_kind = |kind: &VipKind| -> Vec<Destination> {
+        let vips = port.vips().iter().filter(|(_, other)| other == kind);
+        vips.map(|(vip, _)| Destination { address: vip.address, port: Some((vip.transport, vip.port)) }).collect()
+    };
+    kinds.iter().map(of_kind).find(|vips| !vips.is_empty()).unwrap_or_default()
+}
+
+/// The addresses at which clients reach the one port of a Service that is meant, as a node's resolver knows it: those of each client, which
+/// is in the cluster or not. `asked` is the port where the target does not name it.
+///
+/// # Errors
+/// When the resolver knows no such Service or port, or several ports are meant.
+pub(crate) fn resolved(
+    resolver: &Resolver,
+    target: &ServiceTarget,
+    asked: Option<PortProtocol>,
+    clients: &[End],
+) -> anyhow::Result<Vec<(End, Destination)>> {
+    if let (Some(word), Some(_)) = (&target.port, asked) {
+        return Err(told_twice(&target.name, word));
+    }
+    let own: Vec<&ResolvedPort> = resolver
+        .ports()
+        .map(|(_, port)| port)
+        .filter(|port| port.name.owner.service() == Some(&target.name) && !reached_at(port, false).is_empty())
+        .collect();
+    if own.is_empty() {
+        bail!(
+            "Service {} is not translated here\n  help: it is unknown, headless, an ExternalName, or left to another proxy; `bulkhead resolve` \
+             tells what becomes of it in a state",
+            target.name
+        );
+    }
+    // Both families have the same ports.
+    let ports: BTreeSet<(Transport, u16, Arc<str>)> = own.iter().flat_map(|port| numbered(port)).collect();
+    let is_meant = |(transport, number, name): &&(Transport, u16, Arc<str>)| match (&target.port, asked) {
+        (Some(ServicePortWord::Name(word)), _) => name == word,
+        (Some(ServicePortWord::Number(word, wanted)), _) => {
+            number == word && wanted.is_none_or(|wanted| wanted == *transport)
+        }
+        (None, Some(asked)) => (*number, *transport) == (asked.port, asked.transport),
+        (None, None) => true,
+    };
+    let meant: Vec<_> = ports.iter().filter(is_meant).collect();
+    let [(transport, number, name)] = &meant[..] else {
+        let text = |(transport, number, name): &(Transport, u16, Arc<str>)| named_port(name, *number, *transport);
+        let texts: Vec<String> = ports.iter().map(text).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let problem = if meant.is_empty() { "has no such port" } else { "has several such ports" };
+        bail!(
+            "Service {} {problem}\n  help: name one of {} by --port, or behind a colon",
+            target.name,
+            output::some_of(&texts, MAX_NAMED)
+        );
+    };
+    let mut found = Vec::new();
+    for client in clients {
+        let is_of_client = |port: &&&ResolvedPort| {
+            port.name.ipv4 == client.address().is_ipv4()
+                && numbered(port).any(|own| own == (*transport, *number, name.clone()))
+        };
+        let of_port = |port: &&ResolvedPort| reached_at(port, client.node().is_none());
+        found.extend(own.iter().filter(is_of_client).flat_map(of_port).map(|to| (client.clone(), to)));
+    }
+    if found.is_empty() {
+        bail!(
+            "Service {} has no address of the client's family\n  help: ask with an address of the other family",
+            target.name
+        );
+    }
+    Ok(found)
+}
+
+fn told_twice(name: &ServiceName, word: &ServicePortWord) -> anyhow::Error {
+    anyhow::anyhow!("the port of Service {name} is told twice\n  help: leave out --port, or `:{word}`")
+}
+
+/// A port by its protocol, the number at its cluster address, and its name.
+fn numbered(port: &ResolvedPort) -> impl Iterator<Item = (Transport, u16, Arc<str>)> {
+    let own = port.vips().iter().filter(|(_, kind)| *kind == VipKind::ClusterIp);
+    own.map(|(vip, _)| (vip.transport, vip.port, port.name.port.clone()))
+}
+
 /// A port of a Service, for people: `http (80/TCP)`.
 pub(crate) fn port_text(port: &ServicePort) -> String {
-    let number = format!("{}/{}", port.port, port.transport);
-    if port.name.is_empty() { number } else { format!("{} ({number})", port.name) }
+    named_port(&port.name, port.port, port.transport)
+}
+
+fn named_port(name: &str, number: u16, transport: Transport) -> String {
+    let number = format!("{number}/{transport}");
+    if name.is_empty() { number } else { format!("{name} ({number})") }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::explain::service::{Judged, Translated};
 use crate::explain::step::Step;
 
 /// A connection that is asked about.
@@ -13,10 +14,11 @@ use crate::explain::step::Step;
 pub(crate) struct Connection {
     /// Who begins it: `namespace/pod` or an address.
     pub(crate) from: String,
-    /// With whom.
+    /// With whom: as above, or `service/namespace/name`, perhaps with `:port`.
     pub(crate) to: String,
-    /// The destination port and protocol: `80/TCP`.
-    pub(crate) port: String,
+    /// The destination port and protocol: `80/TCP`. A Service with one port, or with one named in `to`, needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<String>,
 }
 
 /// What becomes of its first packet and the reply, for each family of addresses that both ends have.
@@ -28,8 +30,17 @@ pub(crate) struct Explanation {
     pub(crate) generation: u64,
     /// Whether nothing may pass, since there is no state that makes sense.
     pub(crate) denying: bool,
-    /// The ways.
+    /// The ways of connections that keep their destination.
     pub(crate) walks: Vec<LiveWalk>,
+    /// The connections to Services.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) services: Vec<Translated<LiveWalk>>,
+}
+
+impl Judged for LiveWalk {
+    fn is_allowed(&self) -> bool {
+        self.verdict == "allow"
+    }
 }
 
 /// One connection's way through the node.
@@ -47,6 +58,9 @@ pub(crate) struct LiveWalk {
     pub(crate) verdict: String,
     /// Whether one end is elsewhere, so that the vswitch of its node judges as well where it has one.
     pub(crate) judged_elsewhere: bool,
+    /// Whom the other end sees, where the connection is masqueraded.
+    #[serde(default)]
+    pub(crate) seen_as: Option<IpAddr>,
     /// The passes through this vswitch.
     pub(crate) steps: Vec<Step>,
     /// Ports on the way that are not open, so that nothing passes whatever the tables say.

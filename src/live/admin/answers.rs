@@ -1,9 +1,11 @@
 //! From what is so to what is answered.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bulkhead_classifier::Rule;
+use bulkhead_control::object::PodName;
 use bulkhead_dataplane::{PortId, PortKind, Snapshot};
 use serde_json::Value;
 
@@ -13,13 +15,16 @@ use crate::admin::{
     Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
 };
 use crate::compile::{shown_addresses, shown_services};
+use crate::fabric;
 use crate::live::daemon::Notice;
 use crate::live::interfaces::{PortState, PortStatus};
 use crate::live::log;
-use crate::live::observer::Observation;
+use crate::live::observer::{Observation, Observer};
 use crate::live::origins::SharedOrigins;
 use crate::live::ports::Question;
+use crate::live::state::Asked;
 use crate::live::summary::dropped;
+use crate::translate::Translation;
 
 /// The answer to a request.
 pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
@@ -74,16 +79,36 @@ async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure>
             ports: &now.interfaces.ports,
             is_denying: now.enforced.is_denying,
         };
-        explain::explain(&node, &asked, |pod| {
-            observer.addresses_of(pod, PATIENCE).map_err(|_| {
-                let help = "a new state is being compiled: ask again, or name the pod's address";
-                Failure::new("no_answer", format!("cannot look up the addresses of {pod}"), help)
-            })
-        })
+        explain::explain(&node, &asked, &Names(&observer))
     };
     let internal = |error: &dyn std::fmt::Display| Failure::new("internal", error.to_string(), "report it");
     let explained = tokio::task::spawn_blocking(explain).await.map_err(|error| internal(&error))??;
     serde_json::to_value(explained).map_err(|error| internal(&error))
+}
+
+/// Names of the state, from a thread that may be compiling.
+struct Names<'a>(&'a Observer);
+
+impl Names<'_> {
+    fn busy(what: &str) -> Failure {
+        let help = "a new state is being compiled: ask again, or name the pod's address";
+        Failure::new("no_answer", format!("cannot look up {what}"), help)
+    }
+}
+
+impl explain::Names for Names<'_> {
+    fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure> {
+        self.0.addresses_of(pod, PATIENCE).map_err(|_| Self::busy(&format!("the addresses of {pod}")))
+    }
+
+    fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure> {
+        let translations = self.0.translations(asked, PATIENCE).map_err(|_| Self::busy("the Services"))?;
+        translations.map_err(|error| {
+            let text = error.to_string();
+            let (message, help) = text.split_once("\n  help: ").unwrap_or((&text, ""));
+            Failure::new("malformed", message, help)
+        })
+    }
 }
 
 fn status(now: &Observation, shared: &Shared) -> Status {

@@ -8,14 +8,27 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::object::PodName;
+use bulkhead_dataplane::probe::{Probe, ProbeError};
 use bulkhead_dataplane::{PortId, PortKind, Snapshot, TableId, Verdict};
 
 use crate::admin::{Connection, Explanation, Failure, LiveWalk, NotOpen};
-use crate::args::{EndName, PortProtocol};
+use crate::args::{EndName, PortProtocol, Target};
+use crate::explain::service::Translated;
 use crate::explain::step::{Pass, Step, answer_to};
-use crate::fabric::{Judge, probe};
+use crate::fabric::{self, Judge, probe};
 use crate::live::interfaces::{PortState, PortStatus};
 use crate::live::origins::SharedOrigins;
+use crate::live::state::{Asked, AskedFor};
+use crate::translate::Translation;
+
+/// Asks the policy thread what the state says.
+pub(super) trait Names {
+    /// The addresses of a pod, none when the state has no such pod.
+    fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure>;
+
+    /// What Services make of connections.
+    fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
+}
 
 /// What is judged by.
 pub(super) struct Node<'a> {
@@ -36,34 +49,34 @@ struct End {
     is_here: bool,
 }
 
-/// Answers. `addresses_of` are those of a pod of the state, none when there is no such pod.
+/// Answers.
 ///
 /// # Errors
 /// When an end is not known, or neither is on this node.
-pub(super) fn explain(
-    node: &Node<'_>,
-    asked: &Connection,
-    addresses_of: impl Fn(&PodName) -> Result<Option<Vec<IpAddr>>, Failure>,
-) -> Result<Explanation, Failure> {
-    let port: PortProtocol = parsed(&asked.port)?;
-    let ends = |name: &str| ends(node.snapshot, name, &addresses_of);
-    let (sources, destinations) = (ends(&asked.from)?, ends(&asked.to)?);
-    let mut walks = Vec::new();
-    for from in &sources {
-        for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
-            if from.address == to.address {
-                let message = format!("{} is both ends", from.address);
-                return Err(Failure::new("malformed", message, "such traffic never leaves the pod or node"));
-            }
-            walks.push(node.walk(from, to, port)?);
+pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -> Result<Explanation, Failure> {
+    let port: Option<PortProtocol> = asked.port.as_deref().map(parsed).transpose()?;
+    let to: Target = parsed(&asked.to)?;
+    let sources = ends(node.snapshot, &asked.from, names)?;
+    let from = sources.iter().map(|end| end.address).collect();
+    let (name, generation) = (node.name.clone(), node.snapshot.generation());
+    let mut told =
+        Explanation { node: name, generation, denying: node.is_denying, walks: Vec::new(), services: Vec::new() };
+    let asked_for = match &to {
+        Target::Service(target) => Some(AskedFor::Service(target.clone())),
+        Target::End(EndName::Address(address)) => Some(AskedFor::Address(*address)),
+        Target::End(EndName::Pod(_)) => None,
+    };
+    if let Some(to) = asked_for {
+        for (from, translation) in names.translations(Asked { from, to, port })? {
+            told.services.push(node.translated(&asked.from, &from, translation)?);
         }
     }
-    if walks.is_empty() {
-        let help = "give an address of the other end's family";
-        return Err(Failure::new("malformed", "the two ends have no address family in common", help));
+    // An address is a Service's for every client of its family, or for none.
+    if told.services.is_empty() {
+        let missing = || Failure::new("malformed", "the port is missing", "name one, for example 80/TCP");
+        told.walks = node.walks(&sources, &ends(node.snapshot, &asked.to, names)?, port.ok_or_else(missing)?)?;
     }
-    let (name, generation) = (node.name.clone(), node.snapshot.generation());
-    Ok(Explanation { node: name, generation, denying: node.is_denying, walks })
+    Ok(told)
 }
 
 fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> {
@@ -71,18 +84,14 @@ fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> 
 }
 
 /// The ends that a name stands for: one for each address.
-fn ends(
-    snapshot: &Snapshot,
-    name: &str,
-    addresses_of: impl Fn(&PodName) -> Result<Option<Vec<IpAddr>>, Failure>,
-) -> Result<Vec<End>, Failure> {
+fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
     let addresses = match parsed(name)? {
         EndName::Address(address) => vec![address],
         EndName::Pod(pod) => {
             let own = snapshot.port_named(name).and_then(|id| snapshot.port(id)).map(|port| port.addresses.clone());
             let known = match own {
                 Some(addresses) if !addresses.is_empty() => Some(addresses),
-                _ => addresses_of(&pod)?,
+                _ => names.addresses_of(&pod)?,
             };
             let help = "bulkhead ports lists this node's pods; `bulkhead status` tells whether there is a state";
             let known =
@@ -110,23 +119,65 @@ fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure>
 }
 
 impl Node<'_> {
+    /// The ways between the ends, one for each pair of a family.
+    fn walks(&self, sources: &[End], destinations: &[End], port: PortProtocol) -> Result<Vec<LiveWalk>, Failure> {
+        let mut walks = Vec::new();
+        for from in sources {
+            for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
+                if from.address == to.address {
+                    let message = format!("{} is both ends", from.address);
+                    return Err(Failure::new("malformed", message, "such traffic never leaves the pod or node"));
+                }
+                walks.push(self.walk(from, to, port)?);
+            }
+        }
+        if walks.is_empty() {
+            let help = "give an address of the other end's family";
+            return Err(Failure::new("malformed", "the two ends have no address family in common", help));
+        }
+        Ok(walks)
+    }
+
+    /// A connection to a Service. Of its ways this node judges those that begin or end here.
+    fn translated(
+        &self,
+        name: &str,
+        from: &fabric::End,
+        translation: Translation,
+    ) -> Result<Translated<LiveWalk>, Failure> {
+        Translated::new(from, translation, |leg| {
+            // What the state does not know yet has the name that was asked for.
+            let end_of = |of: &fabric::End| {
+                let known = if of == from { name.to_owned() } else { of.to_string() };
+                end(self.snapshot, &known, of.address())
+            };
+            let (from, to) = (end_of(&leg.from)?, end_of(&leg.to)?);
+            let is_hairpin = from.address == to.address;
+            ((from.is_here || to.is_here) && !is_hairpin).then(|| self.walk(&from, &to, leg.port)).transpose()
+        })
+    }
+
     fn walk(&self, from: &End, to: &End, service: PortProtocol) -> Result<LiveWalk, Failure> {
         if !from.is_here && !to.is_here {
             let message = format!("neither {} nor {} is on node {}", from.name, to.name, self.name);
             return Err(Failure::new("not_here", message, "ask the vswitch of a node where one of them is"));
         }
-        let probe = probe(from.address, to.address, service);
-        let packets = probe.request().and_then(|first| Ok([first, probe.reply()?]));
-        let packets = packets.map_err(|error| Failure::new("malformed", error.to_string(), ""))?;
+        let mut probe = probe(from.address, to.address, service);
         let not_open: Vec<NotOpen> = [from.port, to.port].into_iter().filter_map(|port| self.not_open(port)).collect();
-        let (mut judge, mut steps, mut has_passed) = (Judge::new(), Vec::new(), false);
-        for (is_reply, (end, packet)) in [(false, (from, &packets[0])), (true, (to, &packets[1]))] {
-            let outcome = judge.judge(self.snapshot, end.port, packet);
+        let (mut judge, mut steps) = (Judge::new(), Vec::new());
+        let mut pass = |is_reply, port, packet: Result<Vec<u8>, ProbeError>| {
+            let packet = packet.map_err(|error| Failure::new("malformed", error.to_string(), ""))?;
+            let outcome = judge.judge(self.snapshot, port, &packet);
             steps.push(self.step(is_reply, &outcome, service));
-            has_passed = matches!(outcome.verdict, Verdict::Forward(_));
-            if !has_passed {
-                break;
+            Ok((matches!(outcome.verdict, Verdict::Forward(_)), outcome.translation))
+        };
+        let (mut has_passed, translation) = pass(false, from.port, probe.request())?;
+        if has_passed {
+            // The other end answers whom it sees: the node, where the connection is masqueraded.
+            if let Some(seen) = translation {
+                probe = Probe { src: seen.src, sport: seen.sport, ..probe };
             }
+            (has_passed, _) = pass(true, to.port, probe.reply())?;
         }
         let is_allowed = has_passed && not_open.is_empty();
         Ok(LiveWalk {
@@ -136,6 +187,7 @@ impl Node<'_> {
             to_address: to.address,
             verdict: if is_allowed { "allow" } else { "deny" }.to_owned(),
             judged_elsewhere: !from.is_here || !to.is_here,
+            seen_as: Some(probe.src).filter(|seen| *seen != from.address),
             steps,
             not_open,
         })

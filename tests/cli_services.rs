@@ -325,8 +325,6 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
     assert!(elsewhere.contains("shop/cart is at node `node-1`"), "{elsewhere}");
     let idle = error(&["explain", "--from", "shop/cart", "--to", "192.0.2.99", "--port", "80", "--node", "node-1"]);
     assert!(idle.contains("--node has no effect"), "{idle}");
-    let live = bulkhead(&["explain", "--live", "--from", "shop/cart", "--to", "service/shop/web"]);
-    assert!(String::from_utf8(live.stderr).unwrap().contains("--live knows pods and addresses only"));
     let headless = "---\n{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {clusterIP: None, ports: [{port: 80}]}}\n\
                     ---\n{apiVersion: v1, kind: Service, metadata: {name: dns, namespace: shop}, spec: {clusterIP: 10.96.0.53, ports: \
                     [{name: udp, port: 53, protocol: UDP}, {name: tcp, port: 53}]}}\n";

@@ -45,6 +45,7 @@ mod session;
 mod snapshot;
 mod swap;
 mod sync;
+mod translations;
 pub mod vswitch;
 pub mod wire;
 mod worker;

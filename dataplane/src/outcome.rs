@@ -8,7 +8,6 @@ use bulkhead_classifier::OriginId;
 
 use crate::io::Translation;
 use crate::packet::LinkType;
-use crate::session::Rewritten;
 use crate::{DropReason, PortId, TableId};
 
 /// One frame on its way in.
@@ -75,36 +74,6 @@ impl Judged {
         translation: None,
         elsewhere: None,
     };
-}
-
-/// What is written into a packet of a connection to a Service.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Translated<'a> {
-    /// Other addresses and ports.
-    Packet(&'a Rewritten),
-    /// An ICMP error about one.
-    Error(&'a TranslatedError),
-}
-
-/// What is written into an ICMP error about a packet of a connection to a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TranslatedError {
-    /// Its addresses as it came, source first.
-    pub(crate) received: (IpAddr, IpAddr),
-    /// Those that it leaves with.
-    pub(crate) sent: (IpAddr, IpAddr),
-    /// Those of the packet that it quotes.
-    pub(crate) quoted: Rewritten,
-}
-
-impl Translated<'_> {
-    /// The addresses and ports that the packet leaves with, or the one that it quotes.
-    pub(crate) fn sent(&self) -> Translation {
-        match self {
-            Self::Packet(packet) => packet.sent().translation(),
-            Self::Error(error) => error.quoted.sent().translation(),
-        }
-    }
 }
 
 /// Where a packet goes.

@@ -54,8 +54,8 @@ use std::sync::Arc;
 pub use icmp::ERROR_MAX;
 pub use message::MESSAGE_MAX;
 pub use neighbours::{NeighbourId, Neighbours};
-pub(crate) use translate::write_ends;
 pub use translate::{translate, translate_error};
+pub(crate) use translate::{write_ends, write_plain_v4};
 
 use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::{DropReason, PortId, PortKind, Snapshot, Verdict};

@@ -30,6 +30,7 @@ pub use error::translate_error;
 use super::fields;
 use crate::io::Translation;
 use crate::packet::Ends;
+use crate::translations::PlainV4;
 use crate::wire::ethernet::{self, ethertype};
 use crate::wire::{checksum, ipv4, ipv6, set_word, tcp, udp, word};
 use layout::{Addresses, Layout};
@@ -61,6 +62,43 @@ pub(crate) fn write_ends(frame: &mut [u8], wire_len: usize, to: &Ends, is_plain:
         translate_plain_v4(frame, wire_len, &to.addresses_v4(), ports, is_plain)
     };
     is_done || translate_any(frame, wire_len, &to.translation())
+}
+
+/// [`translate`] for a packet that was parsed and found to be plain, where what it changes is known. False, and nothing changed, when
+/// something lies between its Ethernet and its IP header.
+#[inline(always)]
+pub(crate) fn write_plain_v4(frame: &mut [u8], to: &PlainV4) -> bool {
+    const TRANSPORT: usize = IP + ipv4::MIN_HEADER_LEN;
+    let Some((head, rest)) = frame.split_first_chunk_mut::<{ TRANSPORT + udp::HEADER_LEN }>() else { return false };
+    if word(head, ethernet::field::ETHERTYPE) != ethertype::IPV4 {
+        return false;
+    }
+    let changes = to.changes();
+    let ends = to.sent();
+    let is_tcp = head[IP + ipv4::field::PROTOCOL] == protocol::TCP;
+    if is_tcp {
+        const CHECKSUM: usize = tcp::field::CHECKSUM - udp::HEADER_LEN;
+        let Some(field) = rest.get_mut(CHECKSUM..CHECKSUM + 2) else { return false };
+        let sum = checksum::updated_by(word(field, 0), changes.all);
+        set_word(field, 0, sum);
+    } else {
+        let at = TRANSPORT + udp::field::CHECKSUM;
+        // See `updated` below.
+        let sum = match word(head, at) {
+            0 => 0,
+            sum => match checksum::updated_by(sum, changes.all) {
+                0 => u16::MAX,
+                updated => updated,
+            },
+        };
+        set_word(head, at, sum);
+    }
+    let at = IP + ipv4::field::CHECKSUM;
+    let sum = checksum::updated_by(word(head, at), changes.addresses);
+    set_word(head, at, sum);
+    head[IP + ipv4::field::SOURCE.start..][..8].copy_from_slice(&ends.addresses_v4());
+    head[TRANSPORT..][..PORTS_LEN].copy_from_slice(&ends.ports());
+    true
 }
 
 /// The common case over IPv4: no options, TCP or UDP. False, and nothing changed, for all others.

@@ -120,6 +120,19 @@ impl Key {
         self.rest & COMMON == other.rest & COMMON
     }
 
+    /// Whether its addresses are of IPv6.
+    #[inline]
+    pub(crate) const fn is_v6(&self) -> bool {
+        self.rest & kind::V6 != 0
+    }
+
+    /// The addresses and the ports of a packet over IPv4, each with the source in the upper half.
+    #[inline(always)]
+    pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
+        let turned = !from_low as u32;
+        (self.addresses[0].rotate_left(32 * turned), ((self.rest >> shift::HIGH_PORT) as u32).rotate_left(16 * turned))
+    }
+
     /// Whether no packet has it.
     pub(super) const fn is_unused(&self) -> bool {
         self.rest & kind::USED == 0

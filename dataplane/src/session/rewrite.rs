@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::Key;
 use super::entry::{Direction, Entry};
 use crate::packet::{Ends, Ports};
+use crate::translations::Changes;
 
 /// One record. All zeros is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -29,12 +30,23 @@ pub(crate) struct Rewrite {
     pub(super) checked: u32,
     /// Whether the client is the alias's lower endpoint: 1 or 0.
     client_is_low: u32,
+    /// What it changes the checksums of a client's packets by, over IPv4: [`Changes`]. Worked out anew when a record is written, so that no
+    /// file is believed.
+    changed_by_addresses: u16,
+    changed_by_all: u16,
     /// A record is one cache line: a part of the next one would be another miss for every other session.
-    spare: [u64; 2],
+    spare: [u32; 3],
 }
 
 impl Rewrite {
-    pub(super) const NONE: Self = Self { alias: Key::UNUSED, checked: 0, client_is_low: 0, spare: [0; 2] };
+    pub(super) const NONE: Self = Self {
+        alias: Key::UNUSED,
+        checked: 0,
+        client_is_low: 0,
+        changed_by_addresses: 0,
+        changed_by_all: 0,
+        spare: [0; 3],
+    };
 
     /// Of what a client sends to a virtual address of its family, or to the destination itself where only the source is rewritten.
     pub(crate) fn new(client: IpAddr, vip: IpAddr, protocol: u8, ports: Ports, checked: u32) -> Self {
@@ -46,6 +58,19 @@ impl Rewrite {
     pub(super) const fn is_sound(&self, key: &Key) -> bool {
         let is_like = self.alias.is_like(key) && self.alias.is_echo() == key.is_echo();
         self.alias.is_sound() && is_like && self.client_is_low <= 1
+    }
+
+    /// The record as it is kept for this entry.
+    pub(super) fn with_changes(&self, entry: &Entry) -> Self {
+        let rewritten = self.rewritten(entry, Direction::Forward);
+        let Changes { addresses, all } = Changes::of_v4(&rewritten.received(), &rewritten.sent());
+        Self { changed_by_addresses: addresses, changed_by_all: all, ..*self }
+    }
+
+    /// What is changed over IPv4 by what is written into packets of the client, or into those for him.
+    #[inline(always)]
+    pub(super) const fn changes(&self, is_clients: bool) -> Changes {
+        Changes { addresses: self.changed_by_addresses, all: self.changed_by_all }.turned_if(!is_clients)
     }
 
     /// Who has opened the connection.

@@ -344,7 +344,7 @@ impl SessionTable {
             return None;
         }
         if let Some(rewrite) = rewrite
-            && !self.add_alias(slot, rewrite)
+            && !self.add_alias(slot, &rewrite.with_changes(entry))
         {
             self.index.remove(hash, slot);
             return None;

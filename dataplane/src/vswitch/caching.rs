@@ -15,8 +15,7 @@ use std::time::Duration;
 use super::stage::Chain;
 use crate::forward::Forwarder;
 use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot};
-use crate::outcome::Translated;
-use crate::session::Rewritten;
+use crate::translations::Translated;
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
 /// Hits of a burst that are sampled, and so the system calls (1.3 to 1.7 us each) that a burst can cost: a twentieth
@@ -228,12 +227,10 @@ impl Caching {
                 continue;
             }
             let translated = about.engine.translated(judged);
-            let rewritten = match translated {
-                Some(Translated::Error(_)) => continue,
-                Some(Translated::Packet(rewritten)) => Some(*rewritten),
-                None => None,
-            };
-            if let Some(flow) = self.flow(about, &packet, rewritten, (from, to), out) {
+            if matches!(translated, Some(Translated::Error(_))) {
+                continue;
+            }
+            if let Some(flow) = self.flow(about, &packet, translated, (from, to), out) {
                 self.cache.add(&flow);
                 self.watch(flow.latch, about.now);
             }
@@ -262,12 +259,12 @@ impl Caching {
         &mut self,
         about: &About<'_>,
         packet: &Received<'_>,
-        rewritten: Option<Rewritten>,
+        translated: Option<Translated<'_>>,
         (from, to): (FlowSlot, FlowSlot),
         out: PortId,
     ) -> Option<CachedFlow> {
         let way = about.forwarder.way(about.snapshot, packet.in_port, out, packet.frame)?;
-        let received = rewritten.map(|rewritten| rewritten.received().translation());
+        let received = translated.and_then(|translated| translated.received());
         let found = about.engine.cacheable(packet.frame, packet.in_port, received.as_ref())?;
         let lease = found.lease.min(way.good_for).min(self.lease);
         if lease == 0 {
@@ -290,7 +287,7 @@ impl Caching {
             received: *packet.frame.first_chunk()?,
             sent: way.addresses,
             is_hop: way.is_hop,
-            translation: rewritten.map(|rewritten| rewritten.sent().translation()),
+            translation: translated.map(|translated| translated.sent()),
             longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
             origin: found.origin,
             ports: [packet.in_port, out],

@@ -2,9 +2,9 @@
 
 use std::num::{NonZeroU8, NonZeroU32};
 
-use crate::outcome::{Translated, TranslatedError};
 use crate::packet::{self, Inner, Ip, Parsed, Payload, Plain, TcpFlags, Transport};
 use crate::session::{Key, NONE, PlainHit, Rewritten, Slot};
+use crate::translations::{Translated, TranslatedError, Translations};
 use crate::{
     BodyKind, Decision, DropReason, Flow, Judged, LinkType, Packet, PortConfig, PortId, PortKind, Snapshot, Verdict,
 };
@@ -109,21 +109,19 @@ pub(super) struct Columns {
     pub(super) judged: Vec<Judged>,
     pub(super) decisions: Decisions,
     /// What is written into packets and into ICMP errors about them, of all bursts since the last
-    /// [`Columns::forget_translations`]. A [`Judged`] names the place, from 1, with [`ERROR`] for an error.
-    pub(super) translations: Vec<Rewritten>,
-    errors: Vec<TranslatedError>,
+    /// [`Columns::forget_translations`]. A [`Judged`] names the place.
+    pub(super) translations: Translations,
 }
 
 impl Columns {
     /// Nothing is to be written into any packet.
     pub(super) fn forget_translations(&mut self) {
         self.translations.clear();
-        self.errors.clear();
     }
 
     /// Whether there is something to be written.
     pub(super) const fn translates(&self) -> bool {
-        !self.translations.is_empty() || !self.errors.is_empty()
+        !self.translations.is_empty()
     }
 
     /// Nothing.
@@ -201,13 +199,9 @@ impl Columns {
     }
 
     /// What is written into a packet.
+    #[inline]
     pub(super) fn translated(&self, place: Option<NonZeroU32>) -> Option<Translated<'_>> {
-        let place = place?.get();
-        if place & ERROR == 0 {
-            self.translations.get(place as usize - 1).map(Translated::Packet)
-        } else {
-            self.errors.get((place & !ERROR) as usize - 1).map(Translated::Error)
-        }
+        self.translations.get(place)
     }
 
     /// Who talks to whom, as far as the packet could be parsed.
@@ -224,19 +218,10 @@ impl Columns {
         self.judged.clear();
         self.judged.resize(self.metas.len(), Judged::UNJUDGED);
         self.decisions.clear(self.metas.len());
-        let Self { metas, parsed, judged, decisions, translations, errors } = self;
+        let Self { metas, parsed, judged, decisions, translations } = self;
         let (epoch, services) = epochs;
-        Burst { snapshot, epoch, services, frames, metas, parsed, judged, decisions, translations, errors }
+        Burst { snapshot, epoch, services, frames, metas, parsed, judged, decisions, translations }
     }
-}
-
-/// Set in the place of what is written into an ICMP error; the other bits count from 1.
-const ERROR: u32 = 1 << 31;
-
-/// The place of the last one of so many.
-#[inline]
-fn place_of(len: usize) -> Option<NonZeroU32> {
-    u32::try_from(len).ok().and_then(NonZeroU32::new)
 }
 
 /// The bytes of a burst, for the few packets that are looked at twice.
@@ -259,8 +244,7 @@ pub(super) struct Burst<'a> {
     pub(super) parsed: &'a mut [Parsed],
     pub(super) judged: &'a mut [Judged],
     pub(super) decisions: &'a mut Decisions,
-    pub(super) translations: &'a mut Vec<Rewritten>,
-    errors: &'a mut Vec<TranslatedError>,
+    pub(super) translations: &'a mut Translations,
 }
 
 impl Burst<'_> {
@@ -300,20 +284,12 @@ impl Burst<'_> {
 
     /// Keeps what is to be written into a packet, for when it is allowed.
     pub(super) fn add_translation(&mut self, rewritten: Rewritten) -> Option<NonZeroU32> {
-        self.translations.push(rewritten);
-        place_of(self.translations.len())
-    }
-
-    /// The place of what was added last.
-    #[inline]
-    pub(super) fn last_translation(&self) -> Option<NonZeroU32> {
-        place_of(self.translations.len())
+        self.translations.add_packet(|packets| packets.push(rewritten))
     }
 
     /// The same for an ICMP error.
     pub(super) fn add_translated_error(&mut self, error: TranslatedError) -> Option<NonZeroU32> {
-        self.errors.push(error);
-        place_of(self.errors.len()).map(|place| place | ERROR)
+        self.translations.add_error(error)
     }
 
     /// Says what is written into the packet, or would be if it were not dropped.
@@ -328,8 +304,11 @@ impl Burst<'_> {
 
     /// The addresses and ports that are written into the packet; none for an ICMP error.
     pub(super) fn rewritten(&self, at: usize) -> Option<Rewritten> {
-        let place = self.judged[at].translation.map(NonZeroU32::get).filter(|place| place & ERROR == 0)?;
-        self.translations.get(place as usize - 1).copied()
+        match self.translations.get(self.judged[at].translation)? {
+            Translated::Packet(rewritten) => Some(*rewritten),
+            // What is plain is no fragment, and nobody asks.
+            Translated::PlainV4(_) | Translated::Error(_) => None,
+        }
     }
 
     /// Changes who talks to whom, for display.

@@ -9,9 +9,9 @@ use super::exit::{self, Check, Exit};
 use super::pending::{IfAllowed, Renewal};
 use super::services::Opening;
 use super::{Worker, admission};
-use crate::outcome::TranslatedError;
 use crate::packet::{Ip, TcpFlags, Transport};
 use crate::session::{Direction, Key, Match, NewSession, Slot};
+use crate::translations::TranslatedError;
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
 
 /// Of entries that no table has decided about.

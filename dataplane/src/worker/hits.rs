@@ -53,8 +53,7 @@ impl Worker {
         let meta = &burst.metas[at];
         let (packet, services, now) = (meta.plain(burst.epoch), burst.services, self.now);
         let hit = self.sessions.hit_translated(meta.guess, &packet, services, burst.translations, now);
-        if let Some(hit) = hit {
-            let translation = burst.last_translation();
+        if let Some((hit, translation)) = hit {
             self.pass_hit::<EXPLAIN>(burst, at, hit, translation);
         }
         hit.is_some()

@@ -53,10 +53,10 @@ mod team;
 use std::sync::Arc;
 
 use crate::fragment::FragmentTable;
-use crate::outcome::Translated;
 use crate::packet::{Body, Ip, Transport};
 use crate::service::ClientAffinity;
 use crate::session::{EndedSessions, Moment, SessionPage, SessionSelector, SessionTable, Slot};
+use crate::translations::Translated;
 use crate::{
     BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services,
     SessionConfig, Snapshot,

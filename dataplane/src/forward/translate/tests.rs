@@ -14,6 +14,7 @@ use crate::Flow;
 use crate::packet::{self, Body, LinkType, Transport};
 use crate::probe::{Probe, ProbeKind};
 use crate::testbed::{ethernet, ip};
+use crate::translations::Changes;
 use crate::wire::ipv6::extension;
 use crate::wire::{icmpv4, icmpv6};
 
@@ -548,5 +549,56 @@ fn other_families_other_frames_and_two_families_stay_as_they_are() {
             other[12..14].copy_from_slice(&ethertype);
             assert_eq!((translated(&other, other.len(), &four), translated(&other, other.len(), &six)), (None, None));
         }
+    }
+}
+
+/// Both addresses and both ports, the source first.
+fn ends_v4() -> impl Strategy<Value = (u64, u32)> {
+    // Also those that change nothing.
+    (prop_oneof![any::<u64>(), Just(0)], prop_oneof![any::<u32>(), Just(0)])
+}
+
+proptest! {
+    /// What is known of a session beforehand gives the bytes that are worked out from the packet, there and back.
+    #[test]
+    fn a_plain_packet_is_written_alike_with_changes_that_are_known(
+        bytes in prop::collection::vec(any::<u8>(), 60),
+        is_tcp in any::<bool>(),
+        checksum in prop_oneof![any::<u16>(), Just(0), Just(u16::MAX)],
+        received in ends_v4(),
+        sent in ends_v4(),
+    ) {
+        let (from, to) = (Ends::v4(received.0, received.1), Ends::v4(sent.0, sent.1));
+        let mut frame = bytes;
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        frame[16..18].copy_from_slice(&46u16.to_be_bytes());
+        frame[23] = if is_tcp { protocol::TCP } else { protocol::UDP };
+        frame[26..34].copy_from_slice(&from.addresses_v4());
+        frame[34..38].copy_from_slice(&from.ports());
+        let at = if is_tcp { 50 } else { 40 };
+        frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        let changes = Changes::of_v4(&from, &to);
+        for (received, sent, changes) in [(received, sent, changes), (sent, received, changes.turned_if(true))] {
+            let mut expected = frame.clone();
+            let len = frame.len();
+            prop_assert!(write_ends(&mut expected, len, &Ends::v4(sent.0, sent.1), true));
+            prop_assert!(write_plain_v4(&mut frame, &PlainV4::new(received, sent, changes)));
+            prop_assert_eq!(&frame, &expected);
+        }
+    }
+}
+
+#[test]
+fn what_lies_behind_a_tag_or_is_too_short_is_left_to_others() {
+    let to = PlainV4::new((1, 2), (3, 4), Changes { addresses: 5, all: 6 });
+    let mut tagged = vec![7; 60];
+    tagged[12..14].copy_from_slice(&[0x81, 0]);
+    let mut short = vec![7; 51];
+    short[12..14].copy_from_slice(&[8, 0]);
+    short[23] = protocol::TCP;
+    for frame in [tagged, short, Vec::new()] {
+        let mut written = frame.clone();
+        assert!(!write_plain_v4(&mut written, &to));
+        assert_eq!(written, frame);
     }
 }

@@ -1,6 +1,7 @@
 //! Sessions to Services' addresses: entries with a rewrite, which are found by two keys.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bulkhead_classifier::protocol;
@@ -9,9 +10,9 @@ use super::super::entry::{Direction, Entry, Moment, Slot};
 use super::super::rewrite::{Rewrite, Rewritten};
 use super::{Hit, Key, PlainHit, SessionTable};
 use crate::Flow;
-use crate::outcome::TranslatedError;
 use crate::service::Steering;
 use crate::session::class::Class;
+use crate::translations::{PlainV4, TranslatedError, Translations};
 
 /// How a packet belongs to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl SessionTable {
         protocol == protocol::UDP && self.rewrite(slot).is_some_and(|rewrite| rewrite.checked != epoch)
     }
 
-    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`. Both directions
+    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`, and returns its place. Both directions
     /// take the same steps: which one a packet has is as good as random, and a branch for it would be foretold wrongly.
     #[inline(always)]
     pub(crate) fn hit_translated(
@@ -112,9 +113,9 @@ impl SessionTable {
         guess: Slot,
         packet: &PlainHit<'_>,
         services: u32,
-        translations: &mut Vec<Rewritten>,
+        translations: &mut Translations,
         now: Moment,
-    ) -> Option<Hit> {
+    ) -> Option<(Hit, Option<NonZeroU32>)> {
         let (entry, rewrite) =
             (self.entries.records_mut().get_mut(guess as usize)?, self.rewrites.records().get(guess as usize)?);
         // What the client sends has the alias, and what the backend sends the key.
@@ -132,12 +133,18 @@ impl SessionTable {
             return None;
         }
         let sent = if is_alias { (&entry.key, entry.is_from_low()) } else { (&rewrite.alias, !client_is_low) };
-        Rewritten::add_of_a_plain_packet(translations, (packet.key, from_low), sent);
+        let received = (packet.key, from_low);
+        let place = if received.0.is_v6() {
+            translations.add_packet(|all| Rewritten::add_of_a_plain_packet(all, received, sent))
+        } else {
+            let [received, sent] = [received, sent].map(|(key, from_low)| key.ends_v4(from_low));
+            translations.add_plain_v4(PlainV4::new(received, sent, rewrite.changes(is_alias)))
+        };
         let (hit, past) = Hit::of(entry, leaves, self.looks[class], now);
         if hit.is_due {
             self.requeue_if(past, guess, now);
         }
-        Some(hit)
+        Some((hit, place))
     }
 
     /// Whether the entry in a guessed slot has a rewrite.

@@ -2,9 +2,9 @@
 
 use super::super::arrivals::Arrivals;
 use super::Stage;
-use crate::forward::{translate_error, write_ends};
+use crate::forward::{translate_error, write_ends, write_plain_v4};
 use crate::io::Translation;
-use crate::outcome::Translated;
+use crate::translations::Translated;
 use crate::{DropReason, Judged, Verdict};
 
 impl Stage {
@@ -21,7 +21,13 @@ impl Stage {
                 continue;
             }
             let Some(translated) = engine.translated(judged) else { continue };
-            if !write(umem.bytes_mut(frame), packet.len(), &translated, Side::Sent) {
+            let bytes = umem.bytes_mut(frame);
+            if let Translated::PlainV4(packet) = translated
+                && write_plain_v4(bytes, packet)
+            {
+                continue;
+            }
+            if !write(bytes, packet.len(), &translated, Side::Sent) {
                 // The ports of a first fragment of SCTP: its checksum covers what is not here.
                 let reason = DropReason::L4Truncated;
                 *judged = Judged { verdict: Verdict::Drop(reason), translation: None, ..*judged };
@@ -32,10 +38,7 @@ impl Stage {
 
     /// What the sender of a packet has addressed it to, where other addresses have been written into it. No error is sent about an error.
     pub(super) fn received(&self, judged: &Judged) -> Option<Translation> {
-        match self.engine.translated(judged)? {
-            Translated::Packet(packet) => Some(packet.received().translation()),
-            Translated::Error(_) => None,
-        }
+        self.engine.translated(judged)?.received()
     }
 
     /// Gives a packet that goes nowhere the addresses back that its sender knows, for an error that quotes it.
@@ -56,6 +59,10 @@ enum Side {
 /// Writes addresses into a frame. False, and nothing changed, when that cannot be.
 fn write(frame: &mut [u8], wire_len: usize, translated: &Translated<'_>, side: Side) -> bool {
     match translated {
+        Translated::PlainV4(packet) => {
+            let ends = if side == Side::Sent { packet.sent() } else { packet.received() };
+            write_ends(frame, wire_len, &ends, true)
+        }
         Translated::Packet(packet) => {
             let ends = if side == Side::Sent { packet.sent() } else { packet.received() };
             write_ends(frame, wire_len, &ends, packet.is_plain())

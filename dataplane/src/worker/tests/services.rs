@@ -381,7 +381,7 @@ fn nobody_sends_with_the_address_that_clients_are_given() {
 
 #[test]
 fn errors_about_either_direction_are_translated_with_what_they_quote() {
-    use crate::outcome::Translated;
+    use crate::translations::Translated;
     let mut bed = bed(&[backend("8.8.8.8", 80)]);
     bed.send(A, &to_vip(SYN));
     let router = "100.64.0.1";

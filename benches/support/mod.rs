@@ -140,6 +140,7 @@ pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
         version: PolicyVersion::V1,
         fault: None,
         position: None,
+        identity: None,
     }
 }
 
@@ -169,6 +170,7 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
             version: PolicyVersion::V1,
             fault: None,
             position: None,
+            identity: None,
         })
     };
     let rule = |peers, port| vec![PolicyRule { peers, ports: Some(vec![port]) }];
@@ -207,6 +209,7 @@ fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object 
         version: PolicyVersion::V1,
         fault: None,
         position: None,
+        identity: None,
     })
 }
 
@@ -237,6 +240,7 @@ pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) 
         version: PolicyVersion::V1,
         fault: None,
         position: None,
+        identity: None,
     }));
     let servers = one("app", "server");
     objects.extend((0..broad_policies).flat_map(|at| broad(at, &namespace_name(0), &servers)));

@@ -90,6 +90,7 @@ pub(crate) fn policy(
         version: crate::object::PolicyVersion::V1,
         fault: None,
         position: None,
+        identity: None,
     })
 }
 

@@ -232,6 +232,18 @@ pub struct Policy {
     pub fault: Option<Arc<str>>,
     /// Where it was read.
     pub position: Option<Position>,
+    /// What tells it from another policy of its name and from an earlier state of itself; none where its object does not say.
+    #[serde(default)]
+    pub identity: Option<Arc<PolicyIdentity>>,
+}
+
+/// Which policy of its name this is, and which state of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PolicyIdentity {
+    /// `metadata.uid`.
+    pub uid: Arc<str>,
+    /// `metadata.generation`: the API server adds one with every change of the spec. 0 where the object does not say.
+    pub generation: u64,
 }
 
 /// One element of a policy's `ingress` or `egress` list.

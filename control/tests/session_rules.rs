@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Object, Policy, PolicyPort, PolicyRule};
+use bulkhead_control::object::{IngressIsolation, Object, PolicyPort, PolicyRule};
 use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -36,10 +36,10 @@ fn narrowed(event: Event) -> Event {
         }
     };
     match event {
-        Event::Apply(Object::Policy(Policy { mut ingress, mut egress, name, subject, version, fault, position })) => {
-            narrow(&mut ingress);
-            narrow(&mut egress);
-            Event::Apply(Object::Policy(Policy { ingress, egress, name, subject, version, fault, position }))
+        Event::Apply(Object::Policy(mut policy)) => {
+            narrow(&mut policy.ingress);
+            narrow(&mut policy.egress);
+            Event::Apply(Object::Policy(policy))
         }
         other => other,
     }

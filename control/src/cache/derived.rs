@@ -66,6 +66,7 @@ impl Cache {
             version: PolicyVersion::NamespaceIsolation,
             fault: None,
             position: None,
+            identity: None,
         });
         self.set_policy(name, policy.map(Arc::new))
     }

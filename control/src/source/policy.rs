@@ -16,8 +16,8 @@ use super::names;
 use super::path::FieldPath;
 use super::raw::{self, List, Mapping, PortRef, RawBlock, RawPeer, RawPort, RawSelector, RawSpec};
 use crate::object::{
-    IpBlock, NamespaceScope, Object, Peer, PodPeer, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion,
-    Transport,
+    IpBlock, NamespaceScope, Object, Peer, PodPeer, Policy, PolicyIdentity, PolicyName, PolicyPort, PolicyRule,
+    PolicyVersion, Transport,
 };
 use crate::selector::Selector;
 
@@ -36,12 +36,12 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
     let whole = name.clone().map(|name| PolicyName { namespace: namespace.clone(), name });
     let policy = whole.as_ref().zip(spec).and_then(|(name, spec)| checked(name, &spec, version, &mut findings));
     let outcome = match (policy, findings.problems.first()) {
-        (Some(policy), None) => Outcome::Object(Object::Policy(policy)),
+        (Some(policy), None) => Outcome::Object(Object::Policy(Policy { identity: identity(value), ..policy })),
         (_, first) => {
             let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
             // Without a name it is given one by its place.
             let name = PolicyName { namespace, name: name.unwrap_or_default() };
-            Outcome::Closed(Object::Policy(closed(name, value, fault.into())))
+            Outcome::Closed(Object::Policy(Policy { identity: identity(value), ..closed(name, value, fault.into()) }))
         }
     };
     let key = whole.map(|name| ObjectKey { kind: KIND, namespace: name.namespace, name: name.name });
@@ -68,6 +68,7 @@ fn closed(name: PolicyName, value: &Value, fault: Arc<str>) -> Policy {
         version: PolicyVersion::V1,
         fault: Some(fault),
         position: None,
+        identity: None,
     }
 }
 
@@ -78,6 +79,13 @@ fn label_of(value: &Value) -> String {
         (namespace, Some(name)) => format!("{KIND} {}/{name}", namespace.unwrap_or("default")),
         _ => KIND.to_owned(),
     }
+}
+
+/// What the API server has written about the object's identity.
+fn identity(value: &Value) -> Option<Arc<PolicyIdentity>> {
+    let uid = value.pointer("/metadata/uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())?;
+    let generation = value.pointer("/metadata/generation").and_then(Value::as_u64).unwrap_or_default();
+    Some(Arc::new(PolicyIdentity { uid: uid.into(), generation }))
 }
 
 fn read_spec(value: &Value, findings: &mut Findings) -> Option<RawSpec> {
@@ -126,6 +134,7 @@ fn checked(name: &PolicyName, spec: &RawSpec, version: PolicyVersion, findings: 
         version,
         fault: None,
         position: None,
+        identity: None,
     })
 }
 

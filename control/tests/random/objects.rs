@@ -198,6 +198,7 @@ pub(crate) fn policy(rng: &mut Rng) -> Policy {
         version: if beta { PolicyVersion::V1beta1 } else { PolicyVersion::V1 },
         fault: None,
         position: None,
+        identity: None,
         name,
     }
 }

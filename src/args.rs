@@ -4,6 +4,7 @@ mod admin;
 mod cni;
 mod explain;
 mod resolve;
+mod sync;
 mod target;
 
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
 pub use explain::Explain;
 pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
+pub use sync::{Sync, SyncNeutron, SyncTarget};
 pub use target::{ServicePortWord, ServiceTarget, Target};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
@@ -44,6 +46,8 @@ pub enum Command {
     Resolve(Resolve),
     /// Print what a renderer makes of a node's policies: its compiled tables
     Compile(Compile),
+    /// Bring a system that enforces policy itself up to date: OpenStack's security groups
+    Sync(Sync),
     /// Check and time the classifier on a ClassBench rule set and trace
     Classify(Classify),
     /// Forward a node's traffic and enforce its policy: the live vswitch
@@ -175,6 +179,8 @@ pub enum RendererName {
     Contiv,
     /// Rules for TCP and UDP sessions of a host stack (VPPTCP): one local table for each pod's applications, one global table.
     SessionRules,
+    /// Security groups, rules and port attachments of OpenStack Neutron, for the whole cluster (docs/neutron.md).
+    Neutron,
 }
 
 /// `bulkhead replay`.
@@ -254,8 +260,8 @@ pub struct Compile {
     /// Where the cluster's state comes from.
     #[command(flatten)]
     pub state: State,
-    /// The node whose tables to print
-    #[arg(long)]
+    /// The node whose tables to print; not for --renderer neutron, which is about all nodes
+    #[arg(long, default_value = "", hide_default_value = true)]
     pub node: String,
     /// Whose rules to print
     #[arg(long, value_enum, value_name = "RENDERER", default_value = "acl")]
@@ -266,6 +272,9 @@ pub struct Compile {
     /// With --renderer acl: print how each table was compiled and what a lookup may cost, instead of the rules
     #[arg(long)]
     pub stats: bool,
+    /// With --renderer neutron: files or folders of an earlier state; print the requests that lead from it
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub before: Vec<PathBuf>,
     /// A JSON or YAML object with service_cidrs (docs/services.md): blocks of policies that lie in them are warned of, for policy is
     /// judged on the pods behind a Service
     #[arg(long, value_name = "FILE")]

@@ -2,6 +2,7 @@
 
 mod acl;
 mod contiv;
+pub(crate) mod neutron;
 mod session_rules;
 
 use std::io::{self, BufWriter, Write};
@@ -27,16 +28,28 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
             bail!("{option} is about the tables of --renderer acl\n  help: leave one of the two out");
         }
     }
+    let is_about_all = args.renderer == RendererName::Neutron;
+    match (&*args.node, is_about_all) {
+        ("", false) => bail!("--node is missing\n  help: name the node whose tables to print"),
+        ("", true) | (_, false) => {}
+        (_, true) => bail!("--renderer neutron is about all nodes\n  help: leave --node out"),
+    }
+    if !args.before.is_empty() && !is_about_all {
+        bail!("--before is about --renderer neutron\n  help: leave one of the two out");
+    }
     let settings = resolve::settings(args.settings.as_deref())?;
-    let scope = Scope::Node(args.node.as_str().into());
+    let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };
     let (mut pipeline, services) = run::load_with_services(&args.state, scope, false)?;
-    run::check_node(&pipeline, &args.node)?;
+    if !is_about_all {
+        run::check_node(&pipeline, &args.node)?;
+    }
     let services = Services::new(&pipeline, services, settings);
     blocks::warnings(&pipeline, &services).iter().for_each(output::warn);
     let mut out = BufWriter::new(io::stdout().lock());
     match args.renderer {
         RendererName::Acl => acl::write(&pipeline, args, &mut out)?,
         RendererName::Contiv => contiv::write(&mut pipeline, args, &mut out)?,
+        RendererName::Neutron => neutron::write(&mut pipeline, args, &mut out)?,
         RendererName::SessionRules => session_rules::write(&mut pipeline, args, &mut out)?,
     }
     out.flush()?;

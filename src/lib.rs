@@ -11,7 +11,7 @@
 //!                                                            ^
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
 //!                                        of connections to Services, as `translate` has them
-//!  resolve: asks `control` alone
+//!  resolve, sync: ask `control` alone
 //!  run: packets of interfaces (`live`)
 //! ```
 //!
@@ -34,6 +34,7 @@ mod resolve;
 pub mod run;
 pub mod services;
 mod shell;
+mod sync;
 mod translate;
 
 use std::ffi::OsString;
@@ -57,6 +58,7 @@ pub fn main() -> ExitCode {
         args::Command::Explain(explain) => explain::run(explain),
         args::Command::Resolve(resolve) => resolve::run(resolve),
         args::Command::Compile(compile) => compile::run(compile),
+        args::Command::Sync(sync) => sync::run(sync),
         args::Command::Classify(classify) => classify::run(classify),
         args::Command::Run(run) => live::run(run),
         args::Command::Cleanup(cleanup) => live::cleanup(cleanup),

@@ -257,7 +257,7 @@ impl Pipeline {
     fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
         let mut outcome = Ok(());
         for renderer in &mut self.renderers {
-            let rendered = renderer.render(transaction);
+            let rendered = renderer.render_with(transaction, &self.origins);
             outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
         }
         self.configurator.sweep();

@@ -6,6 +6,7 @@
 pub mod acl;
 pub mod contiv;
 pub mod mirror;
+pub mod neutron;
 pub mod plain;
 pub mod session_rules;
 
@@ -17,6 +18,7 @@ use std::fmt;
 use bulkhead_classifier::OriginId;
 
 use crate::contract::Transaction;
+use crate::origin::Origins;
 
 /// A renderer could not take in a transaction. What it rendered before stays in force, whole; other renderers took the
 /// transaction in.
@@ -79,6 +81,15 @@ pub trait Renderer: Any + Send {
     /// The renderer's own; then nothing of the transaction is in force. The renderer remembers the transaction and tries
     /// again with the next one.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError>;
+
+    /// As [`Renderer::render`], with what the origins of the rules mean: for a renderer that tells its stack about policies. This is
+    /// what a pipeline calls.
+    ///
+    /// # Errors
+    /// As for [`Renderer::render`].
+    fn render_with(&mut self, transaction: &Transaction, _origins: &Origins) -> Result<(), BoxError> {
+        self.render(transaction)
+    }
 
     /// The rules that are refused now, and with them what they were to replace.
     fn refusals(&self) -> Vec<Refusal> {

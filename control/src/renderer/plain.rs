@@ -26,8 +26,7 @@ use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PartedSet, Se
 
 use self::kept::Kept;
 pub use self::lower::TooComplex;
-pub(super) use self::lower::{Product, subtract};
-use self::lower::{Tiered, lower};
+pub(super) use self::lower::{Lowered, Product, Tiered, lower, subtract};
 #[cfg(test)]
 pub(crate) use self::parts::PART;
 use self::parts::{Parts, join};

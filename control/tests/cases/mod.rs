@@ -194,7 +194,7 @@ pub(crate) fn cells(step: &Value, tables: &Value, question: Question, v6: bool) 
 }
 
 /// All cells of a step that ask the question.
-fn asked(step: &Value, question: Question) -> Vec<Cell> {
+pub(crate) fn asked(step: &Value, question: Question) -> Vec<Cell> {
     let tables = [("tables", false), ("tables6", true), ("derived", false)];
     let tables = tables.into_iter().filter(|(key, _)| step[key].is_object());
     tables.flat_map(|(key, v6)| cells(step, &step[key], question, v6)).collect()

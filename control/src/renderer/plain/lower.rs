@@ -43,25 +43,28 @@ pub struct TooComplex {
 
 /// A rule with addresses.
 #[derive(Clone, Debug)]
-pub(super) struct Tiered {
-    pub(super) tier: Tier,
+pub(in crate::renderer) struct Tiered {
+    pub(in crate::renderer) tier: Tier,
     /// None for the own node.
-    pub(super) peers: Option<Addresses>,
-    pub(super) services: Services,
-    pub(super) action: RuleAction,
-    pub(super) origin: OriginId,
+    pub(in crate::renderer) peers: Option<Addresses>,
+    pub(in crate::renderer) services: Services,
+    pub(in crate::renderer) action: RuleAction,
+    pub(in crate::renderer) origin: OriginId,
 }
 
 /// What comes out.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Lowered {
-    pub(super) rules: Vec<PlainRule>,
+pub(in crate::renderer) struct Lowered {
+    pub(in crate::renderer) rules: Vec<PlainRule>,
     /// Before which rule traffic with the own node is allowed.
-    pub(super) own_node: Option<usize>,
+    pub(in crate::renderer) own_node: Option<usize>,
 }
 
 /// Lowers the rules of one direction, which come by tier. Where they leave something open, an allow of everything ends the list.
-pub(super) fn lower(rules: impl IntoIterator<Item = Tiered>, direction: Direction) -> Result<Lowered, TooComplex> {
+pub(in crate::renderer) fn lower(
+    rules: impl IntoIterator<Item = Tiered>,
+    direction: Direction,
+) -> Result<Lowered, TooComplex> {
     let mut lowered = Lowered { rules: Vec::new(), own_node: None };
     let (mut tier, mut passed) = (Tier::Admin, Vec::<Product>::new());
     for Tiered { tier: of, peers, services, action, origin } in rules {

@@ -1,0 +1,190 @@
+//! From rules of the contract to lines that a security group can hold: allows alone, each for itself, without an order.
+//!
+//! A line has no family yet: a group gets its rules for the families of its ports.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::{Action, AddressSet, Addresses, PortRange, Services, protocol};
+use ipnet::IpNet;
+
+use super::Allow;
+use super::members::Members;
+use crate::contract::{Peers, SetId, TieredList};
+use crate::origin::Direction;
+use crate::renderer::plain::{Lowered, Product, Tiered, lower, subtract};
+
+/// The other end of a line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Remote {
+    Any,
+    Prefix(IpNet),
+    /// The ports in these sets, as far as the sets are exact.
+    Peers(Arc<[SetId]>),
+}
+
+/// A protocol with ports; none of them for all.
+pub(super) type Service = Option<(u8, Option<PortRange>)>;
+
+/// What a group allows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Line {
+    pub(super) direction: Direction,
+    pub(super) service: Service,
+    pub(super) remote: Remote,
+}
+
+/// Pieces that denies may cut one rule into. As [`plain`](crate::renderer::plain): a dozen denies of overlapping ports come here.
+const MAX_PIECES: usize = 4_096;
+
+/// Why rules cannot be said.
+pub(super) type Why = String;
+
+/// The lines of a policy's rules. More than `limit` are refused.
+pub(super) fn of_policy(
+    members: &Members,
+    direction: Direction,
+    rules: &[Allow],
+    limit: usize,
+    lines: &mut BTreeSet<Line>,
+) -> Result<(), Why> {
+    for Allow { peers, services, .. } in rules {
+        let services = services_of(services)?;
+        let mut put = |remote: Remote| {
+            lines.extend(services.iter().map(|&service| Line { direction, service, remote: remote.clone() }));
+            if lines.len() > limit { Err(too_many(limit)) } else { Ok(()) }
+        };
+        let sets = match peers {
+            Peers::Any => {
+                put(Remote::Any)?;
+                continue;
+            }
+            Peers::OwnNode => continue,
+            Peers::Sets(sets) => sets,
+        };
+        let (exact, others): (Vec<SetId>, Vec<_>) = sets.iter().partition(|set| members.is_exact(**set));
+        if !exact.is_empty() {
+            put(Remote::Peers(sets.clone()))?;
+        }
+        // Before they are counted out: a set of all addresses of a large cluster takes long to write.
+        if others.iter().map(|set| members.intervals(*set)).sum::<usize>() > limit.saturating_mul(2) {
+            return Err(too_many(limit));
+        }
+        let blocks = others.iter().fold(AddressSet::default(), |all, set| all.union(&members.address_set(*set)));
+        blocks.prefixes().try_for_each(|prefix| put(Remote::Prefix(prefix)))?;
+    }
+    Ok(())
+}
+
+/// The lines of a list with cluster policies: what is left of its accepts when the denies and passes before them are taken out, as
+/// blocks. `node` are the addresses of the own node.
+pub(super) fn of_tiers(
+    members: &Members,
+    direction: Direction,
+    list: &TieredList,
+    node: &[IpAddr],
+    limit: usize,
+) -> Result<BTreeSet<Line>, Why> {
+    let tiered = list.rules.iter().map(|rule| Tiered {
+        tier: rule.tier,
+        peers: match &rule.peers {
+            Peers::Any => Some(Addresses::Any),
+            Peers::OwnNode => None,
+            Peers::Sets(sets) => {
+                let all = sets.iter().fold(AddressSet::default(), |all, set| all.union(&members.address_set(*set)));
+                Some(all.into())
+            }
+        },
+        services: rule.services.clone(),
+        action: rule.action,
+        origin: rule.origin,
+    });
+    let lowered = lower(tiered, direction).map_err(|error| error.to_string())?;
+    let mut lines = BTreeSet::new();
+    for (peers, services) in allowed(lowered, node)? {
+        let services = services_of(&services)?;
+        let remotes: Vec<Remote> = match peers.members() {
+            None => vec![Remote::Any],
+            Some(set) => set.prefixes().map(Remote::Prefix).take(limit + 1).collect(),
+        };
+        let all = remotes
+            .iter()
+            .flat_map(|remote| services.iter().map(|&service| Line { direction, service, remote: remote.clone() }));
+        lines.extend(all);
+        if lines.len() > limit {
+            return Err(too_many(limit));
+        }
+    }
+    Ok(lines)
+}
+
+/// What ordered rules allow, in products that may overlap.
+fn allowed(Lowered { rules, own_node }: Lowered, node: &[IpAddr]) -> Result<Vec<Product>, Why> {
+    let node: AddressSet = node.iter().copied().collect();
+    let (mut denies, mut open) = (Vec::<Product>::new(), Vec::<Product>::new());
+    let mut take = |region: Product, denies: &[Product]| {
+        let mut pieces = vec![region];
+        for deny in denies {
+            pieces = pieces.iter().flat_map(|piece| subtract(piece, deny)).collect();
+            if pieces.len() > MAX_PIECES {
+                return Err(format!("the denies before a rule cut it into more than {MAX_PIECES} pieces"));
+            }
+        }
+        for (peers, services) in pieces {
+            match open.iter_mut().find(|(_, same)| *same == services) {
+                Some((others, _)) => *others = union(others, &peers),
+                None => open.push((peers, services)),
+            }
+        }
+        Ok(())
+    };
+    let end = rules.len();
+    for (at, rule) in rules.into_iter().enumerate() {
+        if own_node == Some(at) {
+            take((node.clone().into(), Services::Any), &denies)?;
+        }
+        match rule.action {
+            Action::Deny => denies.push((rule.peers, rule.services)),
+            Action::Allow => take((rule.peers, rule.services), &denies)?,
+        }
+    }
+    if own_node == Some(end) {
+        take((node.into(), Services::Any), &denies)?;
+    }
+    Ok(open)
+}
+
+fn union(one: &Addresses, other: &Addresses) -> Addresses {
+    match (one.members(), other.members()) {
+        (Some(one), Some(other)) => one.union(other).into(),
+        _ => Addresses::Any,
+    }
+}
+
+/// Protocols and ports as the API takes them.
+fn services_of(services: &Services) -> Result<Vec<Service>, Why> {
+    let Services::Set(set) = services else { return Ok(vec![None]) };
+    let mut all = Vec::new();
+    for service in set.services() {
+        let (first, last) = service.protocols;
+        if first != last || !matches!(first, protocol::TCP | protocol::UDP | protocol::SCTP) {
+            return Err(format!(
+                "what is left after a deny or Pass is {service}, and a rule names one protocol or all: its 0 stands for all, and \
+                 some numbers are of one family only"
+            ));
+        }
+        let ports = match service.ports {
+            PortRange::ALL => None,
+            // The API knows no port 0, and nobody listens there.
+            PortRange { last: 0, .. } => continue,
+            PortRange { first, last } => Some(PortRange { first: first.max(1), last }),
+        };
+        all.push(Some((first, ports)));
+    }
+    Ok(all)
+}
+
+fn too_many(limit: usize) -> Why {
+    format!("they are more than {limit} rules of one security group")
+}

@@ -1,0 +1,278 @@
+//! Who is in which set: the sets of the contract beside the ports that have their addresses.
+//!
+//! A set whose addresses are those of ports, each port with all that it has, is *exact*: a group of these ports says the same as the
+//! addresses. A port of a family that a set does not have, or an address that nobody has, makes it inexact; it is then written as
+//! blocks. Whether a set is exact follows from its addresses and the ports alone, not from how they came.
+//!
+//! ```text
+//!   set  --addresses--> 10.0.0.1  10.0.0.2      all of them a port's, and all of each port: exact
+//!   port a: 10.0.0.1 ------^         ^------ port b: 10.0.0.2
+//! ```
+//! Each address of a port remembers the sets that it is in, so that a pod's event costs as much as it has sets. A set that is not exact
+//! is looked through when an address gets a port: it may hold it already.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ahash::AHashMap;
+use bulkhead_classifier::AddressSet;
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
+
+use super::intervals::Intervals;
+use crate::contract::{SetDelta, SetId};
+
+/// A port's number in the renderer.
+pub(super) type PortId = usize;
+
+/// One set.
+#[derive(Debug, Default)]
+struct Set {
+    v4: Intervals,
+    v6: Intervals,
+    /// How many of its addresses are ports', by family.
+    known: [u128; 2],
+    /// How many ports have some of their addresses in it and not all.
+    partial: usize,
+}
+
+impl Set {
+    fn of(&mut self, v6: bool) -> &mut Intervals {
+        if v6 { &mut self.v6 } else { &mut self.v4 }
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        let (v6, number) = number(address);
+        if v6 { self.v6.contains(number) } else { self.v4.contains(number) }
+    }
+
+    fn is_exact(&self) -> bool {
+        let counts = [self.v4.count(), self.v6.count()];
+        counts == self.known && self.partial == 0 && !self.v6.is_everything()
+    }
+}
+
+/// An address that a port has, or had until this transaction.
+#[derive(Debug, Default)]
+struct Held {
+    port: Option<PortId>,
+    sets: Vec<SetId>,
+}
+
+/// What a transaction did to sets and ports.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// Sets that have changed or whose ports have, and whether each was exact before.
+    pub(super) sets: BTreeMap<SetId, bool>,
+    /// Ports that entered or left a set.
+    pub(super) ports: BTreeSet<PortId>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    sets: AHashMap<SetId, Set>,
+    held: BTreeMap<IpAddr, Held>,
+    addresses: AHashMap<PortId, Vec<IpAddr>>,
+    inexact: BTreeSet<SetId>,
+    /// Addresses without a port, until the end of the transaction.
+    left: Vec<IpAddr>,
+    moved: Moved,
+}
+
+impl Members {
+    /// Whether the set's addresses are those of some ports and of nobody else. True for a set that is not known or empty.
+    pub(super) fn is_exact(&self, set: SetId) -> bool {
+        self.sets.get(&set).is_none_or(Set::is_exact)
+    }
+
+    /// The sets that a port is in with any of its addresses.
+    pub(super) fn sets_of(&self, port: PortId) -> BTreeSet<SetId> {
+        let addresses = self.addresses.get(&port).into_iter().flatten();
+        addresses.filter_map(|address| self.held.get(address)).flat_map(|held| held.sets.iter().copied()).collect()
+    }
+
+    /// The ports in a set.
+    pub(super) fn ports_in(&self, set: SetId) -> impl Iterator<Item = PortId> + '_ {
+        let set = self.sets.get(&set);
+        let intervals = |v6: bool| {
+            set.into_iter().flat_map(move |set| if v6 { set.v6.iter() } else { set.v4.iter() }.map(move |of| (v6, of)))
+        };
+        let ranges = intervals(false).chain(intervals(true));
+        ranges.flat_map(|(v6, of)| self.within(v6, of)).filter_map(|(_, held)| held.port)
+    }
+
+    /// How many intervals its addresses are.
+    pub(super) fn intervals(&self, set: SetId) -> usize {
+        self.sets.get(&set).map_or(0, |set| set.v4.len() + set.v6.len())
+    }
+
+    /// The addresses of a set.
+    pub(super) fn address_set(&self, set: SetId) -> AddressSet {
+        let Some(set) = self.sets.get(&set) else { return AddressSet::default() };
+        let v4 = set.v4.iter().flat_map(|(first, last)| Ipv4Subnets::new(v4(first), v4(last), 0)).map(IpNet::V4);
+        let v6 = set.v6.iter();
+        let v6 = v6.flat_map(|(first, last)| Ipv6Subnets::new(Ipv6Addr::from(first), Ipv6Addr::from(last), 0));
+        v4.chain(v6.map(IpNet::V6)).collect()
+    }
+
+    /// Gives a port these addresses in place of those that it had.
+    pub(super) fn put_port(&mut self, port: PortId, addresses: &[IpAddr]) {
+        self.remove_port(port);
+        if addresses.is_empty() {
+            return;
+        }
+        self.addresses.insert(port, addresses.to_vec());
+        for &address in addresses {
+            if !self.held.contains_key(&address) {
+                // What changed before in this transaction is among the inexact ones only if it was at its beginning; but then the
+                // address was held, and its entry is still there.
+                let sets = self.inexact.iter().copied().filter(|set| self.sets[set].contains(address)).collect();
+                self.held.insert(address, Held { port: None, sets });
+            }
+            self.held.get_mut(&address).expect("inserted above").port = Some(port);
+        }
+        self.count(port, true);
+        self.moved.ports.insert(port);
+    }
+
+    /// Takes a port's addresses from it.
+    pub(super) fn remove_port(&mut self, port: PortId) {
+        if !self.addresses.contains_key(&port) {
+            return;
+        }
+        self.count(port, false);
+        for address in self.addresses.remove(&port).unwrap_or_default() {
+            if let Some(held) = self.held.get_mut(&address).filter(|held| held.port == Some(port)) {
+                held.port = None;
+                self.left.push(address);
+            }
+        }
+        self.moved.ports.insert(port);
+    }
+
+    /// Counts a port in or out of the sets that its addresses are in.
+    fn count(&mut self, port: PortId, enters: bool) {
+        let addresses = &self.addresses[&port];
+        let mut inside: BTreeMap<SetId, [u128; 2]> = BTreeMap::new();
+        for address in addresses {
+            for set in &self.held[address].sets {
+                inside.entry(*set).or_default()[usize::from(address.is_ipv6())] += 1;
+            }
+        }
+        for (id, by_family) in inside {
+            touch(&mut self.moved, &self.sets, id);
+            let set = self.sets.get_mut(&id).expect("an address is in sets that there are");
+            let is_partial = by_family.iter().sum::<u128>() < addresses.len() as u128;
+            for (known, more) in set.known.iter_mut().zip(by_family) {
+                *known = if enters { *known + more } else { *known - more };
+            }
+            set.partial =
+                if enters { set.partial + usize::from(is_partial) } else { set.partial - usize::from(is_partial) };
+        }
+    }
+
+    /// Follows what changed in a set.
+    pub(super) fn change(&mut self, SetDelta { set, added, removed }: &SetDelta) {
+        self.sets.entry(*set).or_default();
+        touch(&mut self.moved, &self.sets, *set);
+        for (addresses, enters) in [(removed, false), (added, true)] {
+            let v4 =
+                addresses.v4_intervals().iter().map(|&(first, last)| (false, (u128::from(first), u128::from(last))));
+            let v6 = addresses.v6_intervals().iter().map(|&of| (true, of));
+            for (v6, (first, last)) in v4.chain(v6) {
+                let of = self.sets.get_mut(set).expect("made above").of(v6);
+                if enters {
+                    of.insert(first, last);
+                } else {
+                    of.remove(first, last);
+                }
+                let within: Vec<IpAddr> = self.within(v6, (first, last)).map(|(address, _)| address).collect();
+                for address in within {
+                    self.toggle(*set, address, enters);
+                }
+            }
+        }
+    }
+
+    /// An address that a port has enters a set or leaves it.
+    fn toggle(&mut self, id: SetId, address: IpAddr, enters: bool) {
+        let held = self.held.get_mut(&address).expect("found by its address");
+        let at = held.sets.iter().position(|known| *known == id);
+        match at {
+            None if enters => held.sets.push(id),
+            Some(at) if !enters => drop(held.sets.swap_remove(at)),
+            _ => return,
+        }
+        let Some(port) = held.port else { return };
+        self.moved.ports.insert(port);
+        let all = &self.addresses[&port];
+        let inside = all.iter().filter(|address| self.held[*address].sets.contains(&id)).count();
+        let before = if enters { inside - 1 } else { inside + 1 };
+        let is_partial = |inside: usize| usize::from(inside > 0 && inside < all.len());
+        let set = self.sets.get_mut(&id).expect("changed now");
+        set.partial = set.partial + is_partial(inside) - is_partial(before);
+        let known = &mut set.known[usize::from(address.is_ipv6())];
+        *known = if enters { *known + 1 } else { *known - 1 };
+    }
+
+    /// Forgets a set that no rule names.
+    pub(super) fn drop_set(&mut self, set: SetId) {
+        let ports: Vec<PortId> = self.ports_in(set).collect();
+        for port in ports {
+            for address in &self.addresses[&port] {
+                if let Some(held) = self.held.get_mut(address) {
+                    held.sets.retain(|known| *known != set);
+                }
+            }
+            self.moved.ports.insert(port);
+        }
+        for address in &self.left {
+            if let Some(held) = self.held.get_mut(address) {
+                held.sets.retain(|known| *known != set);
+            }
+        }
+        self.sets.remove(&set);
+        self.inexact.remove(&set);
+    }
+
+    /// Ends a transaction. Returns what it came to.
+    pub(super) fn end(&mut self) -> Moved {
+        for address in std::mem::take(&mut self.left) {
+            if self.held.get(&address).is_some_and(|held| held.port.is_none()) {
+                self.held.remove(&address);
+            }
+        }
+        let moved = std::mem::take(&mut self.moved);
+        for set in moved.sets.keys() {
+            match self.sets.get(set) {
+                Some(of) if !of.is_exact() => drop(self.inexact.insert(*set)),
+                _ => drop(self.inexact.remove(set)),
+            }
+        }
+        moved
+    }
+
+    fn within(&self, v6: bool, (first, last): (u128, u128)) -> impl Iterator<Item = (IpAddr, &Held)> + '_ {
+        let range = if v6 {
+            IpAddr::from(Ipv6Addr::from(first))..=IpAddr::from(Ipv6Addr::from(last))
+        } else {
+            IpAddr::from(v4(first))..=IpAddr::from(v4(last))
+        };
+        self.held.range(range).map(|(&address, held)| (address, held))
+    }
+}
+
+fn touch(moved: &mut Moved, sets: &AHashMap<SetId, Set>, set: SetId) {
+    moved.sets.entry(set).or_insert_with(|| sets.get(&set).is_none_or(Set::is_exact));
+}
+
+fn v4(number: u128) -> Ipv4Addr {
+    Ipv4Addr::from(u32::try_from(number).expect("an address of IPv4"))
+}
+
+fn number(address: IpAddr) -> (bool, u128) {
+    match address {
+        IpAddr::V4(address) => (false, u32::from(address).into()),
+        IpAddr::V6(address) => (true, address.into()),
+    }
+}

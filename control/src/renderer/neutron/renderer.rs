@@ -1,0 +1,547 @@
+//! The renderer: which groups there should be, what they allow, and which ports are in them.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use bulkhead_classifier::{OriginId, Services};
+
+use super::lines::{self, Line, Remote, Why};
+use super::members::{Members, Moved, PortId};
+use super::{Allow, GroupKey, MAX_RULES, PeerUser};
+use crate::contract::{Endpoint, ListId, Peers, RuleAction, SetId, Tier, TieredList, Transaction};
+use crate::object::{PodName, PolicyName};
+use crate::origin::{Direction, Origin, Origins};
+use crate::renderer::{BoxError, Instead, Refusal, Renderer};
+
+/// A group's number in the renderer; given again when the group is gone.
+pub(super) type GroupId = usize;
+
+const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+/// A security group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) key: GroupKey,
+    pub(super) ports: BTreeSet<PortId>,
+    /// How many of its ports have an address of IPv4, and of IPv6.
+    pub(super) families: [usize; 2],
+    pub(super) lines: Result<BTreeSet<Line>, Why>,
+}
+
+/// A pod with its port.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) endpoint: Arc<Endpoint>,
+    /// The groups whose rules are for it.
+    pub(super) groups: Vec<GroupId>,
+    /// The peer groups that it is in.
+    pub(super) peers: BTreeSet<Arc<[SetId]>>,
+}
+
+/// What rules of policies name together.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    /// How many groups each rule that names it is in.
+    pub(super) users: BTreeMap<PeerUser, usize>,
+}
+
+/// What a list says.
+#[derive(Debug)]
+enum Shape {
+    /// Policies that only allow: each is a group, and their union is the list.
+    Policies { policies: Vec<(PolicyName, Arc<[Allow]>)>, own_node: bool },
+    /// With an order, or not attributed: one group for the whole.
+    Whole { own_node: bool },
+}
+
+/// A list in use.
+#[derive(Debug)]
+struct Listed {
+    list: Arc<TieredList>,
+    shape: Shape,
+    ports: usize,
+}
+
+/// What the last transaction has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Groups that are new, gone or have other rules.
+    pub groups: usize,
+    /// Ports that are in other groups, or new or gone.
+    pub ports: usize,
+}
+
+/// See the module above.
+#[derive(Debug)]
+pub struct NeutronRenderer {
+    limit: usize,
+    members: Members,
+    pub(super) ports: Vec<Option<Port>>,
+    by_name: BTreeMap<PodName, PortId>,
+    free_ports: Vec<PortId>,
+    pub(super) groups: Vec<Option<Group>>,
+    by_key: AHashMap<GroupKey, GroupId>,
+    free_groups: Vec<GroupId>,
+    groups_of_set: AHashMap<SetId, BTreeSet<GroupId>>,
+    groups_of_node: AHashMap<Arc<str>, BTreeSet<GroupId>>,
+    pub(super) peers: AHashMap<Arc<[SetId]>, Peer>,
+    peers_of_set: AHashMap<SetId, BTreeSet<Arc<[SetId]>>>,
+    lists: AHashMap<ListId, Listed>,
+    nodes: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    /// Groups to be written anew, and ports whose peer groups are to be.
+    stale_groups: BTreeSet<GroupId>,
+    stale_ports: BTreeSet<PortId>,
+    changed: Changed,
+}
+
+impl Default for NeutronRenderer {
+    fn default() -> Self {
+        Self::with_limit(MAX_RULES)
+    }
+}
+
+impl NeutronRenderer {
+    /// A renderer that refuses groups of more than `limit` rules of a family, see [`MAX_RULES`].
+    pub fn with_limit(limit: usize) -> Self {
+        Self {
+            limit,
+            members: Members::default(),
+            ports: Vec::new(),
+            by_name: BTreeMap::new(),
+            free_ports: Vec::new(),
+            groups: Vec::new(),
+            by_key: AHashMap::new(),
+            free_groups: Vec::new(),
+            groups_of_set: AHashMap::new(),
+            groups_of_node: AHashMap::new(),
+            peers: AHashMap::new(),
+            peers_of_set: AHashMap::new(),
+            lists: AHashMap::new(),
+            nodes: BTreeMap::new(),
+            stale_groups: BTreeSet::new(),
+            stale_ports: BTreeSet::new(),
+            changed: Changed::default(),
+        }
+    }
+
+    /// What the last transaction has changed.
+    pub fn changed(&self) -> &Changed {
+        &self.changed
+    }
+
+    /// The ports by the names of their pods.
+    pub(super) fn named_ports(&self) -> impl Iterator<Item = (&PodName, &Port)> {
+        self.by_name.iter().filter_map(|(name, &id)| Some((name, self.ports[id].as_ref()?)))
+    }
+
+    /// Whether any of these sets is one of ports, so that there is a group of them.
+    pub(super) fn is_group(&self, sets: &[SetId]) -> bool {
+        sets.iter().any(|set| self.members.is_exact(*set))
+    }
+
+    /// The rules of a list, for its name.
+    pub(super) fn rules_of(&self, list: ListId) -> Option<&TieredList> {
+        self.lists.get(&list).map(|listed| &*listed.list)
+    }
+
+    fn follow(&mut self, transaction: &Transaction, origins: &Origins) {
+        self.changed = Changed::default();
+        if transaction.resync {
+            *self = Self::with_limit(self.limit);
+        }
+        for (name, node) in &transaction.nodes {
+            let addresses = node.as_ref().map(|node| node.addresses.clone());
+            let same = self.nodes.get(name) == addresses.as_ref();
+            match addresses {
+                Some(addresses) => self.nodes.insert(name.clone(), addresses),
+                None => self.nodes.remove(name),
+            };
+            if !same {
+                self.stale_groups.extend(self.groups_of_node.get(name).into_iter().flatten());
+            }
+        }
+        self.take_endpoints(transaction, origins);
+        for delta in &transaction.sets {
+            self.members.change(delta);
+        }
+        for set in &transaction.dropped {
+            self.members.drop_set(*set);
+        }
+        let Moved { sets, ports } = self.members.end();
+        self.stale_ports.extend(ports);
+        for (set, was_exact) in sets {
+            let is_exact = self.members.is_exact(set);
+            if was_exact != is_exact {
+                self.stale_ports.extend(self.members.ports_in(set));
+            }
+            // Where a set is one of ports, a policy's rules name the group of these ports, whoever they are.
+            let by_members = |id: &&GroupId| {
+                let key = self.groups[**id].as_ref().map(|group| &group.key);
+                !(was_exact && is_exact) || matches!(key, Some(GroupKey::Whole { .. }))
+            };
+            let groups = self.groups_of_set.get(&set).into_iter().flatten();
+            self.stale_groups.extend(groups.filter(by_members));
+        }
+        self.write();
+    }
+
+    fn take_endpoints(&mut self, transaction: &Transaction, origins: &Origins) {
+        // First those that give up addresses: another pod may take them.
+        for (name, new) in &transaction.endpoints {
+            let Some(&id) = self.by_name.get(name) else { continue };
+            let old = &self.ports[id].as_ref().expect("named").endpoint;
+            if new.as_ref().is_none_or(|new| new.addresses != old.addresses) {
+                self.members.remove_port(id);
+            }
+        }
+        for (name, new) in &transaction.endpoints {
+            match new {
+                Some(new) => self.put(name, new, origins),
+                None => self.remove(name),
+            }
+        }
+    }
+
+    fn put(&mut self, name: &PodName, new: &Arc<Endpoint>, origins: &Origins) {
+        let families_of = |id: &PortId| self.ports[*id].as_ref().map(|port| families(&port.endpoint));
+        if self.by_name.get(name).and_then(families_of).is_some_and(|before| before != families(new)) {
+            self.remove(name);
+        }
+        let known = self.by_name.get(name).copied();
+        let id = known.unwrap_or_else(|| self.free_ports.pop().unwrap_or(self.ports.len()));
+        let old = known.and_then(|id| self.ports[id].take());
+        if old.as_ref().is_none_or(|old| old.endpoint.addresses != new.addresses) {
+            self.members.put_port(id, &new.addresses);
+        }
+        for list in new.rules.lists() {
+            let listed = self.lists.entry(list.id);
+            let listed = listed.or_insert_with(|| Listed { list: list.clone(), shape: shape(list, origins), ports: 0 });
+            listed.ports += 1;
+        }
+        let keys = self.keys(new);
+        let groups: Vec<GroupId> = keys.into_iter().map(|key| self.enter(key, id, new)).collect();
+        if let Some(old) = &old {
+            self.leave(old, id, &groups);
+        }
+        if old.as_ref().is_none_or(|old| old.groups != groups) {
+            self.changed.ports += 1;
+        }
+        let peers = old.map(|old| old.peers).unwrap_or_default();
+        let port = Port { endpoint: new.clone(), groups, peers };
+        if id == self.ports.len() {
+            self.ports.push(None);
+        }
+        self.ports[id] = Some(port);
+        self.by_name.insert(name.clone(), id);
+    }
+
+    fn remove(&mut self, name: &PodName) {
+        let Some(id) = self.by_name.remove(name) else { return };
+        self.members.remove_port(id);
+        let Some(old) = self.ports[id].take() else { return };
+        self.leave(&old, id, &[]);
+        self.free_ports.push(id);
+        self.changed.ports += 1;
+    }
+
+    /// The groups of a pod's rules.
+    fn keys(&self, endpoint: &Endpoint) -> Vec<GroupKey> {
+        let mut keys = Vec::new();
+        let mut policies: BTreeMap<&PolicyName, [Option<Arc<[Allow]>>; 2]> = BTreeMap::new();
+        for (at, direction) in DIRECTIONS.into_iter().enumerate() {
+            let list = match direction {
+                Direction::Ingress => &endpoint.rules.ingress,
+                Direction::Egress => &endpoint.rules.egress,
+            };
+            let Some(list) = list else {
+                keys.push(GroupKey::Open(direction));
+                continue;
+            };
+            match &self.lists[&list.id].shape {
+                Shape::Policies { policies: of, own_node } => {
+                    for (policy, rules) in of {
+                        policies.entry(policy).or_default()[at] = Some(rules.clone());
+                    }
+                    if *own_node {
+                        keys.push(GroupKey::Node(endpoint.node.clone(), direction));
+                    }
+                }
+                Shape::Whole { own_node } => {
+                    let node = own_node.then(|| endpoint.node.clone());
+                    keys.push(GroupKey::Whole { direction, list: list.id, node });
+                }
+            }
+        }
+        keys.extend(policies.into_iter().map(|(policy, [ingress, egress])| GroupKey::Policy {
+            policy: policy.clone(),
+            ingress,
+            egress,
+        }));
+        keys
+    }
+
+    /// Puts a port into a group, which is made when it is the first.
+    fn enter(&mut self, key: GroupKey, port: PortId, endpoint: &Endpoint) -> GroupId {
+        let id = match self.by_key.get(&key) {
+            Some(&id) => id,
+            None => self.add(key),
+        };
+        let group = self.groups[id].as_mut().expect("indexed by its key");
+        if group.ports.insert(port) {
+            for (count, has) in group.families.iter_mut().zip(families(endpoint)) {
+                *count += usize::from(has);
+            }
+        }
+        id
+    }
+
+    fn add(&mut self, key: GroupKey) -> GroupId {
+        let id = self.free_groups.pop().unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() - 1
+        });
+        for set in self.sets_of(&key) {
+            self.groups_of_set.entry(set).or_default().insert(id);
+        }
+        if let Some(node) = key.node() {
+            self.groups_of_node.entry(node.clone()).or_default().insert(id);
+        }
+        for (user, sets) in peers_of(&key) {
+            let is_new = !self.peers.contains_key(&sets);
+            *self.peers.entry(sets.clone()).or_default().users.entry(user).or_default() += 1;
+            if is_new {
+                for set in sets.iter() {
+                    self.peers_of_set.entry(*set).or_default().insert(sets.clone());
+                    self.stale_ports.extend(self.members.ports_in(*set));
+                }
+            }
+        }
+        self.by_key.insert(key.clone(), id);
+        self.groups[id] = Some(Group { key, ports: BTreeSet::new(), families: [0; 2], lines: Ok(BTreeSet::new()) });
+        self.stale_groups.insert(id);
+        self.changed.groups += 1;
+        id
+    }
+
+    /// Takes a port out of the groups and lists that it had and has no more.
+    fn leave(&mut self, old: &Port, port: PortId, kept: &[GroupId]) {
+        for &id in old.groups.iter().filter(|id| !kept.contains(id)) {
+            let group = self.groups[id].as_mut().expect("a port is in groups that there are");
+            group.ports.remove(&port);
+            for (count, has) in group.families.iter_mut().zip(families(&old.endpoint)) {
+                *count -= usize::from(has);
+            }
+            if group.ports.is_empty() {
+                self.drop_group(id);
+            }
+        }
+        for list in old.endpoint.rules.lists() {
+            let Some(listed) = self.lists.get_mut(&list.id) else { continue };
+            listed.ports -= 1;
+            if listed.ports == 0 {
+                self.lists.remove(&list.id);
+            }
+        }
+    }
+
+    fn drop_group(&mut self, id: GroupId) {
+        let Some(Group { key, .. }) = self.groups[id].take() else { return };
+        for set in self.sets_of(&key) {
+            forget(&mut self.groups_of_set, &set, &id);
+        }
+        if let Some(node) = key.node() {
+            forget(&mut self.groups_of_node, node, &id);
+        }
+        for (user, sets) in peers_of(&key) {
+            let Some(peer) = self.peers.get_mut(&sets) else { continue };
+            let last = peer.users.get_mut(&user).is_some_and(|count| {
+                *count -= 1;
+                *count == 0
+            });
+            if last {
+                peer.users.remove(&user);
+            }
+            if !peer.users.is_empty() {
+                continue;
+            }
+            self.peers.remove(&sets);
+            for set in sets.iter() {
+                forget(&mut self.peers_of_set, set, &sets);
+                self.stale_ports.extend(self.members.ports_in(*set));
+            }
+        }
+        self.by_key.remove(&key);
+        self.stale_groups.remove(&id);
+        self.free_groups.push(id);
+        self.changed.groups += 1;
+    }
+
+    /// The sets that a group's rules name.
+    fn sets_of(&self, key: &GroupKey) -> BTreeSet<SetId> {
+        let named = |peers: &Peers| match peers {
+            Peers::Sets(sets) => sets.to_vec(),
+            Peers::Any | Peers::OwnNode => Vec::new(),
+        };
+        match key {
+            GroupKey::Open(_) | GroupKey::Node(..) => BTreeSet::new(),
+            GroupKey::Policy { ingress, egress, .. } => {
+                let rules = ingress.iter().chain(egress).flat_map(|rules| rules.iter());
+                rules.flat_map(|rule| named(&rule.peers)).collect()
+            }
+            GroupKey::Whole { list, .. } => {
+                let rules = self.lists.get(list).into_iter().flat_map(|listed| &listed.list.rules);
+                rules.flat_map(|rule| named(&rule.peers)).collect()
+            }
+        }
+    }
+
+    /// Brings what is stale up to date.
+    fn write(&mut self) {
+        for id in std::mem::take(&mut self.stale_groups) {
+            let Some(group) = &self.groups[id] else { continue };
+            let lines = self.lines(&group.key);
+            let group = self.groups[id].as_mut().expect("looked at above");
+            if group.lines != lines {
+                group.lines = lines;
+                self.changed.groups += 1;
+            }
+        }
+        for id in std::mem::take(&mut self.stale_ports) {
+            let Some(Some(_)) = self.ports.get(id) else { continue };
+            let sets = self.members.sets_of(id);
+            let exact = sets.iter().filter(|set| self.members.is_exact(**set));
+            let peers = exact.flat_map(|set| self.peers_of_set.get(set).into_iter().flatten()).cloned().collect();
+            let port = self.ports[id].as_mut().expect("looked at above");
+            if port.peers != peers {
+                port.peers = peers;
+                self.changed.ports += 1;
+            }
+        }
+    }
+
+    fn lines(&self, key: &GroupKey) -> Result<BTreeSet<Line>, Why> {
+        let node = |name: &Arc<str>| self.nodes.get(name).map_or(&[][..], |addresses| addresses);
+        match key {
+            GroupKey::Open(direction) => {
+                Ok([Line { direction: *direction, service: None, remote: Remote::Any }].into())
+            }
+            GroupKey::Node(name, direction) => {
+                let line = |address: &IpAddr| Line {
+                    direction: *direction,
+                    service: None,
+                    remote: Remote::Prefix((*address).into()),
+                };
+                Ok(node(name).iter().map(line).collect())
+            }
+            GroupKey::Policy { ingress, egress, .. } => {
+                let mut all = BTreeSet::new();
+                for (direction, rules) in [(Direction::Ingress, ingress), (Direction::Egress, egress)] {
+                    let rules = rules.as_deref().unwrap_or_default();
+                    lines::of_policy(&self.members, direction, rules, self.limit, &mut all)?;
+                }
+                Ok(all)
+            }
+            GroupKey::Whole { direction, list, node: own } => {
+                let own = own.as_ref().map_or(&[][..], node);
+                lines::of_tiers(&self.members, *direction, &self.lists[list].list, own, self.limit)
+            }
+        }
+    }
+}
+
+impl Renderer for NeutronRenderer {
+    fn name(&self) -> String {
+        "neutron".into()
+    }
+
+    /// Never fails. Without the meaning of origins each list is a group of its own.
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
+        self.render_with(transaction, &Origins::default())
+    }
+
+    fn render_with(&mut self, transaction: &Transaction, origins: &Origins) -> Result<(), BoxError> {
+        self.follow(transaction, origins);
+        Ok(())
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        let refused = self.groups.iter().flatten().filter_map(|group| {
+            let why = group.lines.as_ref().err()?.clone();
+            let pods = group.ports.iter().filter_map(|&port| Some(self.ports[port].as_ref()?.endpoint.pod.to_string()));
+            let mut pods: Vec<String> = pods.collect();
+            pods.sort_unstable();
+            let more = pods.len().saturating_sub(SHOWN_PODS);
+            pods.truncate(SHOWN_PODS);
+            pods.extend((more > 0).then(|| format!("{more} more")));
+            let subject = format!("{} for {}", group.key, pods.join(", "));
+            Some(Refusal { subject, instead: Instead::Closed, why })
+        });
+        refused.collect()
+    }
+
+    fn origins(&self) -> HashSet<OriginId> {
+        self.lists.values().flat_map(|listed| listed.list.rules.iter().map(|rule| rule.origin)).collect()
+    }
+}
+
+/// Pods that a refusal names: as many as a person reads.
+const SHOWN_PODS: usize = 5;
+
+fn families(endpoint: &Endpoint) -> [bool; 2] {
+    [false, true].map(|v6| endpoint.addresses.iter().any(|address| address.is_ipv6() == v6))
+}
+
+fn forget<K: std::hash::Hash + Eq, V: Ord>(index: &mut AHashMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(values) = index.get_mut(key) {
+        values.remove(value);
+        if values.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+/// What a group's rules name together, with the names that peer groups get from them.
+fn peers_of(key: &GroupKey) -> Vec<(PeerUser, Arc<[SetId]>)> {
+    let GroupKey::Policy { policy, ingress, egress } = key else { return Vec::new() };
+    let mut all = Vec::new();
+    for (direction, rules) in [(Direction::Ingress, ingress), (Direction::Egress, egress)] {
+        let mut nth: BTreeMap<usize, usize> = BTreeMap::new();
+        for Allow { rule, peers, .. } in rules.iter().flat_map(|rules| rules.iter()) {
+            let Peers::Sets(sets) = peers else { continue };
+            let at = nth.entry(*rule).or_default();
+            all.push((PeerUser { policy: policy.clone(), direction, rule: *rule, nth: *at }, sets.clone()));
+            *at += 1;
+        }
+    }
+    all
+}
+
+/// What a list says. Its policies can be told apart where it has no order: where all is of NetworkPolicies.
+fn shape(list: &TieredList, origins: &Origins) -> Shape {
+    let own_node = list.rules.iter().any(|rule| rule.peers == Peers::OwnNode);
+    // What a list leaves undecided passes; only one that decides everything is the union of what it accepts.
+    if !list.rules.last().is_some_and(|last| last.peers == Peers::Any && last.services == Services::Any) {
+        return Shape::Whole { own_node };
+    }
+    let mut policies: BTreeMap<PolicyName, Vec<Allow>> = BTreeMap::new();
+    for rule in &list.rules {
+        match (rule.tier, rule.action, origins.get(rule.origin)) {
+            (Tier::NetworkPolicy, RuleAction::Accept, _) if rule.peers == Peers::OwnNode => {}
+            (Tier::NetworkPolicy, RuleAction::Accept, Some(Origin::Policy { policy, rule: at, .. })) => {
+                let (peers, services) = (rule.peers.clone(), rule.services.clone());
+                policies.entry(policy.clone()).or_default().push(Allow { rule: *at, peers, services });
+            }
+            // What ends the list. Those that isolate and allow nothing have a group as well, without rules.
+            (Tier::NetworkPolicy, RuleAction::Deny, Some(Origin::Isolation { policies: isolating, .. })) => {
+                for policy in isolating.iter() {
+                    policies.entry(policy.clone()).or_default();
+                }
+            }
+            _ => return Shape::Whole { own_node },
+        }
+    }
+    let policies = policies.into_iter().map(|(policy, rules)| (policy, rules.into())).collect();
+    Shape::Policies { policies, own_node }
+}

@@ -1,0 +1,200 @@
+//! The renderers beside each other: what each takes of time and memory for a cluster of 100,000 pods and 5,000 policies.
+//!
+//! `cargo bench --bench renderers [-- TEXT...]`: all, or those with one of the texts in their names. Each is measured in a process of its
+//! own, and each gets every transaction from the same pipeline; the pipeline's own work, with its ACL renderer, is a line of its own
+//! (`none`), which the memory of the others is told without. Goal: an event that changes one set costs each of them 1 ms at most.
+//!
+//! A renderer whose stack is a node's is asked about one node of 250 pods; one whose stack is the cluster's, about the whole cluster.
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
+
+mod support;
+
+use std::collections::HashSet;
+use std::env;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::cache::Event;
+use bulkhead_control::contract::Transaction;
+use bulkhead_control::object::{Object, PodName};
+use bulkhead_control::origin::Origins;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::acl::AclRenderer;
+use bulkhead_control::renderer::contiv::Orientation;
+use bulkhead_control::renderer::contiv::renderer::{ContivRenderer, PublishedTuples};
+use bulkhead_control::renderer::mirror::Mirror;
+use bulkhead_control::renderer::neutron::NeutronRenderer;
+use bulkhead_control::renderer::session_rules::{
+    SessionRenderer, SessionRequest, SessionTarget, TaggedRule, TargetError,
+};
+use bulkhead_control::renderer::{BoxError, Refusal, Renderer};
+use support::{Shape, cluster, node_name, pod};
+
+const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250, broad: 0 };
+
+/// Events of the first kind: enough that the 99th percentile has five above it.
+const EVENTS: u32 = 500;
+
+/// Whose stack a renderer renders for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stack {
+    /// The first node's.
+    Node,
+    /// All nodes'.
+    Cluster,
+}
+
+/// A renderer of the first node or of all.
+type Make = fn() -> Box<dyn Renderer>;
+
+/// All of them; a new one is a line here.
+const RENDERERS: &[(&str, Stack, Make)] = &[
+    ("none", Stack::Node, || Box::new(Nothing)),
+    ("mirror", Stack::Node, || Box::new(Mirror::default())),
+    ("acl", Stack::Node, || Box::new(AclRenderer::of_node(node_name(0)))),
+    ("contiv", Stack::Node, || {
+        Box::new(ContivRenderer::new(node_name(0), Orientation::Egress, PublishedTuples::default()))
+    }),
+    ("session rules", Stack::Node, || Box::new(SessionRenderer::new(node_name(0), Anything))),
+    ("none, all nodes", Stack::Cluster, || Box::new(Nothing)),
+    ("neutron", Stack::Cluster, || Box::new(NeutronRenderer::default())),
+];
+
+/// Renders nothing.
+struct Nothing;
+
+impl Renderer for Nothing {
+    fn name(&self) -> String {
+        "nothing".into()
+    }
+
+    fn render(&mut self, _: &Transaction) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+/// A session layer that takes everything.
+struct Anything;
+
+impl SessionTarget for Anything {
+    fn dump(&mut self) -> Result<Vec<TaggedRule>, TargetError> {
+        Ok(Vec::new())
+    }
+
+    fn ping(&mut self) -> Result<(), TargetError> {
+        Ok(())
+    }
+
+    fn change(&mut self, _: &[SessionRequest]) -> Result<(), TargetError> {
+        Ok(())
+    }
+
+    fn namespace(&self, pod: &PodName) -> Option<u32> {
+        // Pods are called pod-0, pod-1 and so on; the stack's own namespace has number 0.
+        Some(1 + pod.name.strip_prefix("pod-")?.parse::<u32>().ok()?)
+    }
+}
+
+/// A renderer with what each transaction took it.
+struct Timed {
+    inner: Box<dyn Renderer>,
+    took: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl Renderer for Timed {
+    fn name(&self) -> String {
+        format!("timed {}", self.inner.name())
+    }
+
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
+        self.render_with(transaction, &Origins::default())
+    }
+
+    fn render_with(&mut self, transaction: &Transaction, origins: &Origins) -> Result<(), BoxError> {
+        let started = Instant::now();
+        let rendered = self.inner.render_with(transaction, origins);
+        self.took.lock().unwrap().push(started.elapsed());
+        rendered
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        self.inner.refusals()
+    }
+
+    fn origins(&self) -> HashSet<OriginId> {
+        self.inner.origins()
+    }
+}
+
+fn main() {
+    if let Ok(at) = env::var("BULKHEAD_RENDERER") {
+        return measure(RENDERERS[at.parse::<usize>().unwrap()]);
+    }
+    println!(
+        "{:<16} {:>12} {:>12} {:>12} {:>12} {:>12}",
+        "renderer", "memory", "full", "event", "event p99", "local pod"
+    );
+    // Cargo adds an option of its own.
+    let wanted: Vec<String> = env::args().skip(1).filter(|text| !text.starts_with("--")).collect();
+    let mut empty = 0;
+    for (at, (name, ..)) in RENDERERS.iter().enumerate() {
+        let is_base = name.starts_with("none");
+        if !is_base && !wanted.is_empty() && !wanted.iter().any(|text| name.contains(&**text)) {
+            continue;
+        }
+        let output =
+            Command::new(env::current_exe().unwrap()).env("BULKHEAD_RENDERER", at.to_string()).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (kilobytes, times) = text.trim_end().split_once(' ').unwrap();
+        let kilobytes: u64 = kilobytes.parse().unwrap();
+        if is_base {
+            empty = kilobytes;
+        }
+        let own = if is_base { kilobytes } else { kilobytes.saturating_sub(empty) };
+        println!("{name:<16} {:>12} {times}", format!("{} MiB", own >> 10));
+    }
+}
+
+/// Prints the process's memory in KiB, and times.
+fn measure((name, stack, make): (&str, Stack, Make)) {
+    let scope = match stack {
+        Stack::Node => Scope::Node(node_name(0)),
+        Stack::Cluster => Scope::Cluster,
+    };
+    let took = Arc::new(Mutex::new(Vec::new()));
+    let mut pipeline = Pipeline::new(scope);
+    pipeline.register(Timed { inner: make(), took: took.clone() });
+    pipeline.resync(cluster(LARGE)).unwrap();
+    assert_eq!(pipeline.refusals(), [], "{name}");
+    let full = took.lock().unwrap().pop().unwrap();
+    let memory = resident();
+    let events = |pods: &mut dyn Iterator<Item = u32>, pipeline: &mut Pipeline| {
+        took.lock().unwrap().clear();
+        for at in pods {
+            let pod = pod(LARGE, at);
+            pipeline.apply(Event::DeletePod(pod.name.clone())).unwrap();
+            pipeline.apply(Event::Apply(Object::Pod(pod))).unwrap();
+        }
+        let mut took = std::mem::take(&mut *took.lock().unwrap());
+        assert!(took.len() >= 10, "{name}: the events change something");
+        took.sort_unstable();
+        took
+    };
+    // Pods of other nodes, of all namespaces and apps; then some of the first node.
+    let remote = events(&mut (0..EVENTS).map(|at| LARGE.pods - 1 - at * 97), &mut pipeline);
+    let local = events(&mut (0..20).map(|at| at * 7), &mut pipeline);
+    let at = |took: &[Duration], percent: usize| format!("{:.2?}", took[took.len() * percent / 100]);
+    let times = [format!("{full:.2?}"), at(&remote, 50), at(&remote, 99), at(&local, 50)];
+    println!("{memory} {}", times.map(|time| format!("{time:>12}")).join(" "));
+}
+
+/// What of the process is in memory, in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse().unwrap()
+}

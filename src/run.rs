@@ -264,6 +264,7 @@ pub fn port_config(interface: &Interface) -> anyhow::Result<PortConfig> {
         addresses: interface.addresses.clone(),
         mac: interface.mac,
         egress: Some(TableId(u32::try_from(interface.table)?)),
+        ingress: None,
         hairpin: interface.hairpin,
         link: None,
     })

@@ -32,6 +32,7 @@ fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
         addresses,
         mac: None,
         egress: None,
+        ingress: None,
         hairpin: None,
         link: None,
     };

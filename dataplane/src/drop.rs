@@ -105,7 +105,7 @@ drop_reasons! {
     BackToSender "back_to_sender" "The packet would leave through the uplink or host port that it came in on.";
     /// TTL or hop limit used up.
     TtlExpired "ttl_expired" "The TTL or hop limit does not allow another hop.";
-    /// The port that the packet would leave through has no egress table.
+    /// Neither the port that the packet came in on nor the one that it would leave through has a table for it.
     TableMissing "table_missing" "The port towards the destination has no policy table, so nothing may pass.";
     /// Policy says no.
     PolicyDenied "policy_denied" "Policy does not allow the packet.";

@@ -25,7 +25,8 @@
 //!
 //! Directions in here are the packet's: it comes *in* on a port and leaves *out* through another. The *egress* table
 //! of a port ([`PortConfig::egress`]) is seen from the vswitch, as in Contiv: it is what packets pass on their way
-//! out to the pod. Users are only shown directions from the pod's point of view.
+//! out to the pod. Where policy is judged at the source, ports have an *ingress* table ([`PortConfig::ingress`]) in its place, which
+//! packets pass on their way in. Users are only shown directions from the pod's point of view.
 
 mod address_map;
 mod counters;

@@ -247,16 +247,19 @@ impl Snapshot {
         };
         let kept = |id: PortId| {
             let (old, new) = (previous.port(id)?, self.port(id)?);
-            let table = |snapshot: &Self, port: &PortConfig| Some(snapshot.tables.get(port.egress?.index())?.clone());
-            let has_same_table = match (table(previous, old), table(&self, new)) {
-                (Some(old), Some(new)) => Arc::ptr_eq(&old, &new),
-                (old, new) => old.is_none() && new.is_none(),
-            };
-            let is_same = PortConfig { egress: None, ..old.clone() } == PortConfig { egress: None, ..new.clone() };
+            let table = |snapshot: &Self, id: Option<TableId>| snapshot.tables.get(id?.index()).cloned();
+            let is_same_table =
+                |old: Option<TableId>, new: Option<TableId>| match (table(previous, old), table(&self, new)) {
+                    (Some(old), Some(new)) => Arc::ptr_eq(&old, &new),
+                    (old, new) => old.is_none() && new.is_none(),
+                };
+            let has_same_tables = is_same_table(old.egress, new.egress) && is_same_table(old.ingress, new.ingress);
+            let unbound = |port: &PortConfig| PortConfig { egress: None, ingress: None, ..port.clone() };
+            let is_same = unbound(old) == unbound(new);
             // What leaves with an address that the node has lost must not go on to, nor what left with a pod's to where pods are not
             // known any more.
             let leaves_alike = old.kind != PortKind::Uplink || masquerades_alike;
-            (is_same && has_same_table && leaves_alike).then(|| previous.epoch(id))
+            (is_same && has_same_tables && leaves_alike).then(|| previous.epoch(id))
         };
         let mut epochs: Vec<u64> = self.ids().map(|id| kept(id).unwrap_or(self.generation)).collect();
         for port in previous.routes.hosts_lost(&self.routes) {
@@ -283,7 +286,8 @@ impl Snapshot {
             if !names.insert(&port.name) {
                 return Err(SnapshotError::DuplicateName { name: port.name.clone() });
             }
-            if let Some(table) = port.egress.filter(|table| table.index() >= self.tables.len()) {
+            let mut bound = port.egress.into_iter().chain(port.ingress);
+            if let Some(table) = bound.find(|table| table.index() >= self.tables.len()) {
                 let tables = self.tables.len();
                 return Err(SnapshotError::UnknownTable { port: port.name.clone(), table, tables });
             }

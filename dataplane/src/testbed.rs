@@ -62,6 +62,7 @@ fn port(name: &str, kind: PortKind, addresses: &[&str], egress: TableId) -> Port
         addresses: addresses.iter().map(|a| ip(a)).collect(),
         mac: None,
         egress: Some(egress),
+        ingress: None,
         hairpin: (kind == PortKind::Pod).then_some(OriginId(9)),
         link: None,
     }

@@ -91,6 +91,7 @@ fn snapshot() -> Snapshot {
         addresses: addresses.map(ip).to_vec(),
         mac: Some(mac),
         egress: Some(TableId(0)),
+        ingress: None,
         hairpin: None,
         link: Some(Link { mac: OWN_MAC, mtu: MTU }),
     };

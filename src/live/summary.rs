@@ -409,6 +409,7 @@ mod tests {
             addresses: Vec::new(),
             mac: None,
             egress: None,
+            ingress: None,
             hairpin: None,
             link: Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }),
         };

@@ -39,6 +39,7 @@ impl Node {
             // That of the machine behind the port, so that nobody has to be asked; many are behind the uplink.
             mac: address.map(|_| peer_mac(number)),
             egress: Some(TableId(table)),
+            ingress: None,
             hairpin: None,
             link: Some(Link { mac: own_mac(number), mtu: 1500 }),
         };

@@ -16,7 +16,7 @@ pub(super) struct Exit {
 /// What decides about a packet on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The egress table of the port.
+    /// The table that is bound to the port where the packet came in, else to the port where it leaves.
     Table(TableId),
     /// Nothing: it goes from a port's own address to the port's own address, and the control plane allows that.
     Hairpin(OriginId),
@@ -42,7 +42,8 @@ pub(super) fn find(
             return Ok(Exit { port: out, check: Check::Hairpin(origin) });
         }
     }
-    let table = port.egress.ok_or(DropReason::TableMissing)?;
+    let at_source = snapshot.port(in_port).and_then(|port| port.ingress);
+    let table = at_source.or(port.egress).ok_or(DropReason::TableMissing)?;
     Ok(Exit { port: out, check: Check::Table(table) })
 }
 

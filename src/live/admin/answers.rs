@@ -250,7 +250,7 @@ fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Fail
 
 fn table(snapshot: &Snapshot, id: PortId, origins: Option<&SharedOrigins>) -> Option<TableRow> {
     let port = snapshot.port(id)?;
-    let rules = snapshot.table(port.egress?)?.rules();
+    let rules = snapshot.table(port.table()?)?.rules();
     // Many rules have one origin.
     let mut names: HashMap<u32, String> = HashMap::new();
     let list = origins.map_or_else(Vec::new, |origins| {

@@ -221,7 +221,7 @@ impl Node<'_> {
 
     /// A table has the name of a port that has it, as `bulkhead tables` lists them.
     fn table_name(&self, id: TableId) -> Arc<str> {
-        let port = self.snapshot.ports().iter().find(|port| port.egress == Some(id));
+        let port = self.snapshot.ports().iter().find(|port| port.table() == Some(id));
         port.map_or_else(|| "of no port".into(), |port| port.name.clone())
     }
 

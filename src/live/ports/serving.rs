@@ -71,7 +71,7 @@ fn in_one_line(why: &str) -> String {
 
 /// Whether packets of the port are judged, and those to it.
 fn has_all(port: &PortConfig) -> bool {
-    port.link.is_some() && port.egress.is_some() && !port.addresses.is_empty()
+    port.link.is_some() && port.table().is_some() && !port.addresses.is_empty()
 }
 
 /// What is not known of a pod.

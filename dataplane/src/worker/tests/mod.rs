@@ -14,6 +14,7 @@ mod sctp;
 mod services;
 mod sessions;
 mod shares;
+mod source;
 mod speed;
 
 use bulkhead_classifier::OriginId;

@@ -11,7 +11,7 @@ use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
-use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
+use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface, NodeTables};
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::{self, Loaded, Options, ServiceKinds};
 use bulkhead_control::ties::{self, Tie};
@@ -220,7 +220,7 @@ pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
     let mut ports = Vec::with_capacity(tables.interfaces.len());
     let mut routes: Vec<(IpNet, PortId)> = Vec::new();
     for (id, interface) in (0u16..).zip(tables.interfaces.iter()) {
-        let port = port_config(interface)?;
+        let port = port_config(tables.enforced_at, interface)?;
         routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), PortId(id))));
         if port.kind == PortKind::Uplink {
             routes.push((Ipv4Net::default().into(), PortId(id)));
@@ -253,7 +253,12 @@ pub fn node_snapshot(
 ///
 /// # Errors
 /// When there are more tables than can be numbered.
-pub fn port_config(interface: &Interface) -> anyhow::Result<PortConfig> {
+pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Result<PortConfig> {
+    let table = Some(TableId(u32::try_from(interface.table)?));
+    let (egress, ingress) = match enforced_at {
+        EnforcedAt::Destination => (table, None),
+        EnforcedAt::Source => (None, table),
+    };
     Ok(PortConfig {
         name: port_name(&interface.attachment),
         kind: match interface.attachment {
@@ -263,8 +268,8 @@ pub fn port_config(interface: &Interface) -> anyhow::Result<PortConfig> {
         },
         addresses: interface.addresses.clone(),
         mac: interface.mac,
-        egress: Some(TableId(u32::try_from(interface.table)?)),
-        ingress: None,
+        egress,
+        ingress,
         hairpin: interface.hairpin,
         link: None,
     })

@@ -19,6 +19,7 @@ use crate::object::{Denied, IngressIsolation, Labels, Node, Object, Pod, PodName
 use crate::origin::Origins;
 use crate::processor::{Committed, Processor, Scope};
 use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
+use crate::renderer::session_rules::{SessionTable, SourceRenderer};
 use crate::renderer::{Refusal, RenderError, Renderer};
 use crate::work::Work;
 
@@ -36,7 +37,18 @@ pub struct Pipeline {
     /// The endpoints as renderers know them.
     told: BTreeMap<PodName, Arc<Endpoint>>,
     renderers: Vec<Box<dyn Renderer>>,
-    acl: RendererHandle<AclRenderer>,
+    enforcing: Enforcing,
+    /// Whether a renderer could not take in the last transaction: it tries again with the next one, be that empty.
+    is_behind: bool,
+}
+
+/// The renderer whose tables the dataplane enforces.
+#[derive(Clone, Copy, Debug)]
+enum Enforcing {
+    /// At the destination.
+    Acl(RendererHandle<AclRenderer>),
+    /// At the source.
+    Sessions(RendererHandle<SourceRenderer>),
 }
 
 /// A registered renderer, to be asked for what it has rendered.
@@ -44,6 +56,11 @@ pub struct Pipeline {
 pub struct RendererHandle<R> {
     at: usize,
     renderer: PhantomData<fn() -> R>,
+}
+
+impl<R> RendererHandle<R> {
+    /// That of the renderer that every pipeline begins with.
+    const FIRST: Self = Self { at: 0, renderer: PhantomData };
 }
 
 impl<R> Clone for RendererHandle<R> {
@@ -67,6 +84,16 @@ impl Pipeline {
             Scope::Node(node) => AclRenderer::of_node(node.clone()),
             Scope::Cluster => AclRenderer::of_all_nodes(),
         };
+        Self::with(scope, isolation, Box::new(acl), Enforcing::Acl(RendererHandle::FIRST))
+    }
+
+    /// A pipeline without objects for one node that enforces policy at the source.
+    pub fn at_source(node: Arc<str>, isolation: IngressIsolation) -> Self {
+        let renderer = Box::new(SourceRenderer::new(node.clone()));
+        Self::with(Scope::Node(node), isolation, renderer, Enforcing::Sessions(RendererHandle::FIRST))
+    }
+
+    fn with(scope: Scope, isolation: IngressIsolation, first: Box<dyn Renderer>, enforcing: Enforcing) -> Self {
         Self {
             attachments: Attachments::default(),
             claims: Claims::default(),
@@ -75,8 +102,9 @@ impl Pipeline {
             configurator: Configurator::default(),
             origins: Origins::default(),
             told: BTreeMap::new(),
-            renderers: vec![Box::new(acl)],
-            acl: RendererHandle { at: 0, renderer: PhantomData },
+            renderers: vec![first],
+            enforcing,
+            is_behind: false,
         }
     }
 
@@ -143,7 +171,7 @@ impl Pipeline {
     /// at all where nothing has changed in the end.
     ///
     /// # Errors
-    /// As for [`Pipeline::resync`].
+    /// As for [`Pipeline::resync`]; also when the events change nothing, as long as a renderer has not taken in what came before.
     pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(), RenderError> {
         let events = events.into_iter().map(|event| self.attachments.resolve(event)).collect();
         self.take_in(events)
@@ -192,7 +220,7 @@ impl Pipeline {
         }
         let committed = self.processor.commit(&self.cache);
         let transaction = self.transaction(committed, moved, nodes);
-        if transaction.is_empty() {
+        if transaction.is_empty() && !self.is_behind {
             return Ok(());
         }
         self.render(&transaction)
@@ -260,6 +288,7 @@ impl Pipeline {
             let rendered = renderer.render_with(transaction, &self.origins);
             outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
         }
+        self.is_behind = outcome.is_err();
         self.configurator.sweep();
         self.sweep_origins();
         outcome
@@ -279,12 +308,20 @@ impl Pipeline {
 
     /// The latest tables of a node, none when the node is not in the scope or nothing is known of it.
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
-        self.renderer(self.acl).node_tables(node).cloned()
+        match self.enforcing {
+            Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
+            Enforcing::Sessions(sessions) => {
+                self.renderer(sessions).node_tables().filter(|tables| *tables.node == *node).cloned()
+            }
+        }
     }
 
     /// The latest tables of all nodes of the scope, by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
-        self.renderer(self.acl).all_node_tables().cloned().collect()
+        match self.enforcing {
+            Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
+            Enforcing::Sessions(sessions) => self.renderer(sessions).node_tables().cloned().into_iter().collect(),
+        }
     }
 
     /// The rules that do not fit a renderer, with what is in force in their place. Everything else is in force.
@@ -316,18 +353,43 @@ impl Pipeline {
 
     /// The work that finding and compiling the affected policies and writing their sets took so far.
     pub fn work(&self) -> Work {
-        Work { intervals: self.renderer(self.acl).written(), ..self.processor.work() }
+        let intervals = match self.enforcing {
+            Enforcing::Acl(acl) => self.renderer(acl).written(),
+            Enforcing::Sessions(sessions) => self.renderer(sessions).written(),
+        };
+        Work { intervals, ..self.processor.work() }
     }
 
-    /// The work that large tables of all nodes took so far.
+    /// The work that large tables of all nodes took so far; nothing where policy is enforced at the source.
     pub fn table_work(&self) -> TableWork {
-        self.renderer(self.acl).work()
+        match self.enforcing {
+            Enforcing::Acl(acl) => self.renderer(acl).work(),
+            Enforcing::Sessions(_) => TableWork::default(),
+        }
+    }
+
+    /// The session table, where policy is enforced at the source.
+    pub fn session_table(&self) -> Option<&SessionTable> {
+        match self.enforcing {
+            Enforcing::Acl(_) => None,
+            Enforcing::Sessions(sessions) => Some(self.renderer(sessions).table()),
+        }
+    }
+
+    /// The ACL renderer.
+    #[cfg(test)]
+    fn acl(&self) -> &AclRenderer {
+        match self.enforcing {
+            Enforcing::Acl(acl) => self.renderer(acl),
+            Enforcing::Sessions(_) => panic!("this pipeline enforces at the source"),
+        }
     }
 
     /// Waits for the tables that are compiled beside, so that the next event goes on from them.
     #[cfg(test)]
     fn finish_builds(&mut self) {
-        let acl: &mut dyn Any = &mut *self.renderers[self.acl.at];
+        let Enforcing::Acl(handle) = self.enforcing else { return };
+        let acl: &mut dyn Any = &mut *self.renderers[handle.at];
         acl.downcast_mut::<AclRenderer>().expect("registered by the constructor").finish_builds();
     }
 

@@ -33,3 +33,5 @@ mod processor;
 mod session_rules;
 #[path = "contiv_scenarios/session_table.rs"]
 mod session_table;
+#[path = "contiv_scenarios/source.rs"]
+mod source;

@@ -33,3 +33,16 @@ fn every_trap_case_is_right_step_by_step_and_from_scratch() {
         assert!(cells > 10_000, "only {cells} cells were compared");
     }
 }
+
+#[test]
+fn every_case_is_right_where_policy_is_enforced_at_the_source() {
+    for (file, cases) in [("cyclonus_cases.json", 230), ("trap_cases.json", 29)] {
+        let Some(all) = cases::load(file) else { return };
+        for question in QUESTIONS {
+            let compared = cases::run_at_source(&all, question);
+            println!("{file} {question:?}: {compared:?}");
+            assert_eq!(compared.cases, cases);
+            assert!(compared.cells > 10_000, "only {} cells were compared", compared.cells);
+        }
+    }
+}

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bulkhead_classifier::Action;
-use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Object, PolicyPort, PolicyRule};
+use bulkhead_control::object::IngressIsolation;
 use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -25,25 +24,6 @@ const HISTORIES: u64 = 60;
 const FLOWS: usize = 300;
 /// Every how many changes a history is looked at.
 const STEPS_PER_STATE: usize = 5;
-
-/// Ranges of many ports are many session rules, which say nothing new.
-fn narrowed(event: Event) -> Event {
-    let narrow = |rules: &mut Option<Vec<PolicyRule>>| {
-        for port in rules.iter_mut().flatten().flat_map(|rule| rule.ports.iter_mut().flatten()) {
-            if let PolicyPort::Range { first, last, .. } = port {
-                *last = (*last).min(first.saturating_add(2));
-            }
-        }
-    };
-    match event {
-        Event::Apply(Object::Policy(mut policy)) => {
-            narrow(&mut policy.ingress);
-            narrow(&mut policy.egress);
-            Event::Apply(Object::Policy(policy))
-        }
-        other => other,
-    }
-}
 
 /// Whether one end lets the connection through.
 fn open(judged: &Judgement, direction: Direction) -> bool {
@@ -69,9 +49,8 @@ fn session_rules_let_through_what_the_oracle_allows_at_both_ends_of_every_node()
         let isolates = isolation == IngressIsolation::DefaultDeny;
         let mut state = State { isolates, ..State::default() };
         for (at, step) in steps.into_iter().enumerate() {
-            match step {
+            match step.narrowed() {
                 Step::Event(event) => {
-                    let event = narrowed(event);
                     state.apply(&event);
                     pipeline.apply(event).unwrap();
                 }

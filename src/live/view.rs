@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_control::renderer::acl::{EnforcedAt, NodeTables};
 use bulkhead_dataplane::{Link, NextHop, PortConfig, PortId, PortKind, Routes, Snapshot};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -55,7 +55,7 @@ impl View<'_> {
         let mut known: HashMap<Arc<str>, PortConfig> = HashMap::new();
         let mut names = Vec::new();
         for interface in self.tables.interfaces.iter() {
-            let port = run::port_config(interface)?;
+            let port = run::port_config(self.tables.enforced_at, interface)?;
             names.push(port.name.clone());
             known.insert(port.name.clone(), port);
         }
@@ -72,7 +72,7 @@ impl View<'_> {
                 port.hairpin = None;
                 if port.kind == PortKind::Pod {
                     // What has no address sends nothing but what is spoofed.
-                    port.egress = None;
+                    (port.egress, port.ingress) = (None, None);
                     port.addresses.clear();
                 }
             }
@@ -99,6 +99,14 @@ impl View<'_> {
         for route in self.routes {
             let port = id_of(&route.port);
             let port = port.ok_or_else(|| anyhow::anyhow!("the route {} leads to no port", route.prefix))?;
+            let is_pod = ports.get(port.index()).is_some_and(|port| port.kind == PortKind::Pod);
+            if is_pod && self.tables.enforced_at == EnforcedAt::Source {
+                // The tables of other ports know the pod by its addresses.
+                anyhow::bail!(
+                    "the route {} leads to a pod's port, where nothing is judged with enforce: source",
+                    route.prefix
+                );
+            }
             routes.entry(route.prefix).or_insert(NextHop { port, gateway: route.via });
         }
         let Some(uplink) = numbered().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id) else {
@@ -138,7 +146,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    use bulkhead_control::object::Denied;
+    use bulkhead_control::object::{Denied, IngressIsolation};
     use bulkhead_control::origin::{Direction, Origin};
     use bulkhead_control::pipeline::Pipeline;
     use bulkhead_control::processor::Scope;
@@ -217,6 +225,28 @@ mod tests {
         assert_eq!(routed.routes().lookup("10.1.9.9".parse().unwrap()), routed.port_named("x/a"));
         let bare = "ports: [{kind: uplink, interface: u}]\nroutes: [{prefix: 10.2.0.0/16, via: 192.0.2.9}]";
         assert_eq!(gateway(&snapshot(&state, bare, &mut Ids::default()), "10.2.0.1").as_deref(), Some("192.0.2.9"));
+    }
+
+    #[test]
+    fn at_the_source_ports_have_tables_for_what_comes_in_and_no_route_leads_to_a_pod() {
+        let mut pipeline = Pipeline::at_source("node-1".into(), IngressIsolation::ClusterDefault);
+        let state = pod("a", "10.1.0.1") + &pod("b", "10.1.0.2");
+        pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
+        let tables = pipeline.node_tables("node-1").unwrap();
+        let (ports, routes) = open("ports: [{kind: uplink, interface: u}, {kind: pod, pod: x/a, interface: a}]");
+        let mut view =
+            View { tables: &tables, ports: &ports, routes: &routes, peers: &[], refusing: vec![], denied: false };
+        let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
+        assert!(snapshot.ports().iter().all(|port| port.egress.is_none() && port.ingress.is_some()));
+        let to_pod = [RouteEntry { prefix: "10.9.0.0/16".parse().unwrap(), via: None, port: "x/a".into() }];
+        view.routes = &to_pod;
+        let error = view.snapshot(2, &mut Ids::default()).unwrap_err().to_string();
+        assert!(error.contains("10.9.0.0/16 leads to a pod's port"), "{error}");
+        view.routes = &routes;
+        view.denied = true;
+        let denied = view.snapshot(3, &mut Ids::default()).unwrap();
+        let pods = || denied.ports().iter().filter(|port| port.kind == PortKind::Pod);
+        assert!(pods().count() == 2 && pods().all(|port| port.table().is_none() && port.addresses.is_empty()));
     }
 
     #[test]

@@ -49,7 +49,8 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
     /// The MAC address behind it where it is known.
     pub mac: Option<[u8; 6]>,
-    /// The table for packets that leave through it, by position in [`NodeTables::tables`].
+    /// The table for packets that leave through it, or come in through it: [`NodeTables::enforced_at`] says which. By position in
+    /// [`NodeTables::tables`].
     pub table: usize,
     /// The origin under which a pod's packets to itself are allowed.
     pub hairpin: Option<OriginId>,
@@ -58,10 +59,30 @@ pub struct Interface {
 /// A compiled table and its name in output.
 #[derive(Clone, Debug)]
 pub struct AclTable {
-    /// `node-exit`, or `local:` and the first pod that uses it.
+    /// `node-exit` or `node-entry`, or `local:` and the first pod that uses it.
     pub name: Arc<str>,
     /// The rules, compiled.
     pub tables: Arc<Tables>,
+}
+
+/// At which end of a packet's way through the vswitch a table judges it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EnforcedAt {
+    /// Where it leaves: at the receiving pod's port, at the uplink, at the host's.
+    #[default]
+    Destination,
+    /// Where it comes in: at the sending pod's port, at the uplink, at the host's.
+    Source,
+}
+
+impl EnforcedAt {
+    /// `destination` or `source`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Destination => "destination",
+            Self::Source => "source",
+        }
+    }
 }
 
 /// All that the vswitch of one node enforces, whole and immutable.
@@ -69,11 +90,13 @@ pub struct AclTable {
 pub struct NodeTables {
     /// The node.
     pub node: Arc<str>,
+    /// Which packets the table of an interface is about.
+    pub enforced_at: EnforcedAt,
     /// Counts the publications, from 1.
     pub generation: u64,
     /// Pods sorted by name, then uplink and host.
     pub interfaces: Arc<[Interface]>,
-    /// The tables; the last one is the node-exit table.
+    /// The tables; the last one is that of uplink and host: `node-exit`, or `node-entry`.
     pub tables: Vec<AclTable>,
 }
 

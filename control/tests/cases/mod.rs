@@ -208,6 +208,49 @@ pub(crate) struct Compared {
     pub(crate) cells: usize,
 }
 
+/// Runs all cases on vswitches that enforce policy at the source: step by step in one pipeline a node, and each step from scratch.
+pub(crate) fn run_at_source(cases: &[Value], question: Question) -> Compared {
+    let (mut compared, mut wrong) = (Compared::default(), Vec::new());
+    for (at_case, case) in cases.iter().enumerate() {
+        compared.cases += 1;
+        let steps = case["steps"].as_array().unwrap();
+        let nodes = nodes_of(steps);
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let mut running = Vswitches::nodes_at_source(&nodes);
+        let mut before = State::default();
+        for (at, step) in steps.iter().enumerate() {
+            compared.steps += 1;
+            let state = question.asked_of(state(step, Strictness::Strict));
+            events(&before, &state, at_case % 2 == 0).iter().for_each(|event| running.apply(event));
+            let mut scratch = Vswitches::nodes_at_source(&nodes);
+            scratch.resync(&state.objects());
+            for Cell { flow, passes, what } in asked(step, question) {
+                compared.cells += 1;
+                let answers = [running.allow(&state, &flow), scratch.allow(&state, &flow)];
+                if answers != [passes; 2] {
+                    let (id, named) = (&case["id"], &case["description"]);
+                    wrong.push(format!("case {id} step {at}: {what} must be {passes}: {answers:?}: {named}"));
+                }
+            }
+            before = state;
+        }
+    }
+    let shown = wrong.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("\n  ");
+    assert!(wrong.is_empty(), "{} cells are wrong (running, scratch):\n  {shown}", wrong.len());
+    compared
+}
+
+/// The nodes of a case.
+fn nodes_of(steps: &[Value]) -> BTreeSet<String> {
+    let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
+    let mut nodes = BTreeSet::new();
+    for step in steps {
+        nodes.extend(list(step, "nodes").iter().filter_map(|node| node["name"].as_str()).map(str::to_owned));
+        nodes.extend(list(step, "pods").iter().filter_map(node_of).map(str::to_owned));
+    }
+    nodes
+}
+
 /// Runs all cases for one question: step by step in one pipeline and in one a node, deletions first in one and last in the other, each
 /// step from scratch, and by the oracle.
 pub(crate) fn run(cases: &[Value], question: Question) -> Compared {
@@ -215,12 +258,7 @@ pub(crate) fn run(cases: &[Value], question: Question) -> Compared {
     for (at_case, case) in cases.iter().enumerate() {
         compared.cases += 1;
         let steps = case["steps"].as_array().unwrap();
-        let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
-        let mut nodes: BTreeSet<String> = BTreeSet::new();
-        for step in steps {
-            nodes.extend(list(step, "nodes").iter().filter_map(|node| node["name"].as_str()).map(str::to_owned));
-            nodes.extend(list(step, "pods").iter().filter_map(node_of).map(str::to_owned));
-        }
+        let nodes = nodes_of(steps);
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let mut running = [(true, Vswitches::cluster()), (false, Vswitches::nodes(&nodes))];
         let mut before = State::default();

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Namespace, Object, PodName};
+use bulkhead_control::object::{IngressIsolation, Namespace, Object, PodName, PolicyPort, PolicyRule};
 
 pub(crate) use self::rng::Rng;
 use crate::oracle::{Flow, Owner, State, number_of};
@@ -27,6 +27,27 @@ pub(crate) enum Step {
     Event(Event),
     /// The source starts over and gives its whole state, in the order of this seed.
     Resync(u64),
+}
+
+impl Step {
+    /// The step with policies whose ranges have three ports at most.
+    pub(crate) fn narrowed(self) -> Self {
+        let narrow = |rules: &mut Option<Vec<PolicyRule>>| {
+            for port in rules.iter_mut().flatten().flat_map(|rule| rule.ports.iter_mut().flatten()) {
+                if let PolicyPort::Range { first, last, .. } = port {
+                    *last = (*last).min(first.saturating_add(2));
+                }
+            }
+        };
+        match self {
+            Self::Event(Event::Apply(Object::Policy(mut policy))) => {
+                narrow(&mut policy.ingress);
+                narrow(&mut policy.egress);
+                Self::Event(Event::Apply(Object::Policy(policy)))
+            }
+            other => other,
+        }
+    }
 }
 
 /// A history: first the objects of a cluster in any order, then changes. `initial` is the number of the first.

@@ -6,6 +6,7 @@
 //!                              v
 //!                         the destination's node: the interface that has the destination
 //! ```
+//! Where policy is enforced at the source it is the interface of the source, and of what comes from elsewhere the uplink.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use bulkhead_control::object::{IngressIsolation, Object};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::{Pipeline, UNBOUND};
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::{Attachment, Interface};
+use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface};
 
 use crate::oracle::{Flow, Owner, State};
 
@@ -60,6 +61,17 @@ impl Vswitches {
     /// The same for a cluster whose namespaces isolate or not when they do not say.
     pub(crate) fn nodes_where(names: &[&str], isolation: IngressIsolation) -> Self {
         let of = |name: &str| Pipeline::with_default_isolation(Scope::Node(name.into()), isolation);
+        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
+    }
+
+    /// A pipeline for each of the nodes that enforces policy at the source.
+    pub(crate) fn nodes_at_source(names: &[&str]) -> Self {
+        Self::nodes_at_source_where(names, IngressIsolation::ClusterDefault)
+    }
+
+    /// The same for a cluster whose namespaces isolate or not when they do not say.
+    pub(crate) fn nodes_at_source_where(names: &[&str], isolation: IngressIsolation) -> Self {
+        let of = |name: &str| Pipeline::at_source(name.into(), isolation);
         Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 
@@ -112,7 +124,11 @@ impl Vswitches {
     fn hop(&self, node: &Arc<str>, flow: &Flow, origins: bool) -> Option<Hop> {
         let pipeline = self.pipeline(node);
         let tables = pipeline.node_tables(node)?;
-        let has = |interface: &&Interface| interface.addresses.contains(&flow.dst);
+        let end = match tables.enforced_at {
+            EnforcedAt::Destination => flow.dst,
+            EnforcedAt::Source => flow.src,
+        };
+        let has = |interface: &&Interface| interface.addresses.contains(&end);
         let uplink = |interface: &&Interface| interface.attachment == Attachment::Uplink;
         let owner = tables.interfaces.iter().find(has).or_else(|| tables.interfaces.iter().find(uplink));
         let interface = owner.expect("every node has an uplink");

@@ -13,7 +13,7 @@ use bulkhead_classifier::{AddressSet, BuildError, Rule};
 
 use super::large::{Beside, Compiled, Owner, TableWork};
 use super::rules::{Changes, LocalId, NodeRules};
-use super::{AclTable, Attachment, Interface, NodeTables, PodChanges};
+use super::{AclTable, Attachment, EnforcedAt, Interface, NodeTables, PodChanges};
 use crate::object::{Node, PodName};
 use crate::origin::Origins;
 use crate::renderer::plain::{PlainList, PlainPod};
@@ -272,6 +272,7 @@ impl NodeRenderer {
         self.generation += 1;
         self.published = Some(Arc::new(NodeTables {
             node: self.node.clone(),
+            enforced_at: EnforcedAt::Destination,
             generation: self.generation,
             interfaces: self.interfaces.clone(),
             tables,

@@ -4,7 +4,7 @@
 //! (ingress orientation) as sorted lists of (source, destination, protocol, port, action), made with Contiv's
 //! `CombineRules` and `BuildGlobalTable`, and says which tables a transaction changed.
 //!
-//! **Not its purpose.** It loads nothing into a stack, and it is not what Bulkhead's own dataplane enforces: products
+//! **Not its purpose.** It loads nothing into a stack, and it is not what Bulkhead's own dataplane enforces, but at the source: products
 //! of sets are smaller, and the verdict of a combined rule cannot say which policy it came from.
 //!
 //! ```text

@@ -123,7 +123,7 @@ impl ContivRenderer {
         &self.pods
     }
 
-    pub(super) fn node_addresses(&self) -> &[IpAddr] {
+    pub(in crate::renderer) fn node_addresses(&self) -> &[IpAddr] {
         &self.node_addresses
     }
 
@@ -134,6 +134,11 @@ impl ContivRenderer {
     /// What is in force.
     pub(super) fn state(&self) -> &RendererState {
         self.cache.state()
+    }
+
+    /// Intervals of address sets written for lists so far.
+    pub(in crate::renderer) fn written(&self) -> u64 {
+        self.lists.written()
     }
 
     /// How often the costly steps were taken so far.

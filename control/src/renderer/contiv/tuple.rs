@@ -65,7 +65,7 @@ pub(super) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {
 
 /// Fewer protocols first: TCP, UDP, SCTP, the others by number, ranges of numbers, at last "any". Then fewer ports
 /// first: single ports ascending, ranges, at last all ports.
-pub(super) fn service_key(service: Option<Service>) -> (u16, u8, u8, u16, u16) {
+pub(in crate::renderer) fn service_key(service: Option<Service>) -> (u16, u8, u8, u16, u16) {
     let Some(Service { protocols: (first, last), ports }) = service else {
         return (u16::MAX, 0, 0, 0, 0);
     };
@@ -80,7 +80,7 @@ pub(super) fn service_key(service: Option<Service>) -> (u16, u8, u8, u16, u16) {
 }
 
 /// Deny sorts before allow.
-pub(super) const fn action_key(action: Action) -> bool {
+pub(in crate::renderer) const fn action_key(action: Action) -> bool {
     matches!(action, Action::Allow)
 }
 

@@ -4,6 +4,8 @@
 //! layer). It takes Contiv's tables in ingress orientation, encodes each rule as session rules, and keeps the stack's
 //! table equal to them with the fewest requests.
 //!
+//! [`SourceRenderer`] is such a stack: our own session table, which our dataplane enforces with `enforce: source`.
+//!
 //! **Not its purpose.** Only TCP and UDP have sessions there: rules for other protocols are not encoded. It opens no
 //! connection to a stack: that is [`SessionTarget`].
 //!
@@ -32,12 +34,17 @@
 //! then the longest local one, then the one with a port.
 
 mod encode;
+mod lower;
 mod renderer;
+mod source;
+mod table;
 
 #[cfg(test)]
 mod tests;
 
 pub use renderer::{AttributedRule, SessionRenderer};
+pub use source::SourceRenderer;
+pub use table::SessionTable;
 
 use std::fmt;
 

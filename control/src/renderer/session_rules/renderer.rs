@@ -68,6 +68,21 @@ impl<T: SessionTarget> SessionRenderer<T> {
         &self.target
     }
 
+    /// Where the rules go, for whoever looks after it.
+    pub(super) const fn target_mut(&mut self) -> &mut T {
+        &mut self.target
+    }
+
+    /// What the rules are made of.
+    pub(super) const fn tuples(&self) -> &ContivRenderer {
+        &self.tuples
+    }
+
+    /// The 6-tuples that the rules are encoded from.
+    pub(super) fn published(&self) -> Option<Arc<TupleTables>> {
+        self.published.latest()
+    }
+
     /// The rules that the target has, with what they rest on, by scope; none while it is not known what it has.
     pub fn rules(&self) -> Vec<AttributedRule> {
         let (Some(installed), Some(tables)) = (&self.installed, self.published.latest()) else { return Vec::new() };

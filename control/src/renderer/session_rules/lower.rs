@@ -1,0 +1,325 @@
+//! From session rules to a list of the classifier: the form in which our own session table is looked up.
+//!
+//! A stack with session rules takes, of all rules that match, the most specific one. Rules of equal prefix lengths about the same ports are
+//! about different connections, so a list sorted by specificity says the same with its first match; and rules that differ in
+//! nothing but the remote network are one rule with a set of addresses.
+//!
+//! ```text
+//!  1. session rules, most specific first          TCP and UDP, ports 1 to 65535
+//!  2. an allow: a stack without a matching rule   the same
+//!  3. 6-tuples in their order                     what has no sessions: other protocols, and port 0
+//! ```
+//! The session form cannot say the third part. It is judged by the tables that the session rules were encoded from, so that a pod
+//! is not more open, nor more closed, than its policies have it.
+//!
+//! **Origins.** Session rules do not carry any. A rule of the list is therefore divided: a part for each rule of the policies that decides in
+//! the same way, in the order in which these are asked. What comes to the parts has been decided, so they change no verdict; of
+//! a packet between two pods of the node the deny names the first end that denies it, the allow the receiver's rule where the
+//! pair has rules of its own.
+//!
+//! **What lost.** A lookup structure for session rules in the dataplane, longest prefix match and a hash for ports: one more engine to be kept
+//! right, without the classifier's bursts, bounds and deltas.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::{
+    Action, AddressSet, Addresses, OriginId, PortRange, Rule, Service, ServiceSet, Services, protocol,
+};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::{SessionMatch, SessionRule, SessionScope, SessionTransport};
+use crate::object::PodName;
+use crate::origin::{Direction, Origins};
+use crate::renderer::contiv::tuple::{SixTuple, action_key, service_key};
+use crate::renderer::plain::{PlainList, PlainPod};
+
+/// The ports that session rules are about.
+const PORTS: PortRange = PortRange { first: 1, last: u16::MAX };
+
+/// The node's pods, for questions about what stands behind rules.
+pub(super) struct Ends<'a> {
+    owners: BTreeMap<IpAddr, &'a PlainPod>,
+    own_node: AddressSet,
+}
+
+impl<'a> Ends<'a> {
+    pub(super) fn new(pods: &'a BTreeMap<PodName, Arc<PlainPod>>, node_addresses: &[IpAddr]) -> Self {
+        let owned = |pod: &'a Arc<PlainPod>| pod.addresses.iter().map(move |&address| (address, &**pod));
+        Self { owners: pods.values().flat_map(owned).collect(), own_node: node_addresses.iter().copied().collect() }
+    }
+
+    /// The list of what a pod sends.
+    pub(super) fn local(
+        &self,
+        pod: &PlainPod,
+        rules: impl Iterator<Item = SessionRule>,
+        table: &[SixTuple],
+    ) -> Vec<Rule> {
+        let mut list = Vec::new();
+        for (group, networks) in groups(SessionScope::Local { namespace: 0 }, rules, table) {
+            let mut others = Vec::with_capacity(networks.len());
+            for network in &networks {
+                let host = (network.prefix_len() == network.max_prefix_len()).then(|| network.addr());
+                match host.map(|host| (host, self.owners.get(&host))) {
+                    Some((host, _)) if pod.addresses.contains(&host) => {
+                        list.push(group.rule(Addresses::Any, Addresses::prefix(*network), None, Origins::OWN_POD));
+                    }
+                    Some((host, Some(PlainPod { ingress: Some(ingress), .. }))) => {
+                        list.extend(self.pair(&group, pod, host, ingress));
+                    }
+                    _ => others.push(*network),
+                }
+            }
+            if others.is_empty() && !networks.is_empty() {
+                continue;
+            }
+            let remote = addresses(&others);
+            for Part { peers, services, origin } in
+                self.parts(&group, pod.egress.as_deref(), Direction::Egress, &remote)
+            {
+                list.push(group.rule(Addresses::Any, peers, Some(services), origin));
+            }
+        }
+        list
+    }
+
+    /// The list of what enters the node.
+    pub(super) fn global(&self, rules: impl Iterator<Item = SessionRule>, table: &[SixTuple]) -> Vec<Rule> {
+        let mut list = Vec::new();
+        for (group, networks) in groups(SessionScope::Global, rules, table) {
+            let pod = group.local.and_then(|network| self.owners.get(&network.addr()));
+            let ingress = pod.and_then(|pod| pod.ingress.as_deref());
+            let local = group.local.map_or(Addresses::Any, Addresses::prefix);
+            for Part { peers, services, origin } in
+                self.parts(&group, ingress, Direction::Ingress, &addresses(&networks))
+            {
+                list.push(group.rule(peers, local.clone(), Some(services), origin));
+            }
+        }
+        list
+    }
+
+    /// The parts of a group by the rules of the one list behind it.
+    fn parts(&self, group: &Group, list: Option<&PlainList>, direction: Direction, remote: &Addresses) -> Vec<Part> {
+        let services = group.services();
+        let whole = |origin| Part { peers: remote.clone(), services: services.clone(), origin };
+        let Some(list) = list else { return vec![whole(Origins::not_isolated(direction))] };
+        let mut parts = Vec::new();
+        for (at, rule) in list.rules.iter().enumerate() {
+            if list.own_node == Some(at)
+                && group.action == Action::Allow
+                && let Some(peers) = meet(remote, &self.own_node.clone().into())
+            {
+                parts.push(Part { peers, services: services.clone(), origin: Origins::OWN_NODE });
+            }
+            if rule.action != group.action {
+                continue;
+            }
+            let Some(peers) = meet(remote, &rule.peers) else { continue };
+            let Some(common) = common(&services, &rule.services) else { continue };
+            let is_all = peers == *remote && common == services;
+            parts.push(Part { peers, services: common, origin: rule.origin });
+            if is_all {
+                return parts;
+            }
+        }
+        // Nothing comes here: the verdict is the group's in any case.
+        let last = parts.last().map_or_else(|| Origins::not_isolated(direction), |part| part.origin);
+        parts.push(whole(last));
+        parts
+    }
+
+    /// The rules for one address of another pod of the node, whose ingress list has a say.
+    fn pair(&self, group: &Group, pod: &PlainPod, host: IpAddr, ingress: &PlainList) -> Vec<Rule> {
+        let services = group.services();
+        let own: Vec<IpAddr> = pod.addresses.iter().copied().filter(|own| own.is_ipv4() == host.is_ipv4()).collect();
+        let dst = Addresses::prefix(host.into());
+        let mut list = Vec::new();
+        let theirs = |within: &Services, list: &mut Vec<Rule>| {
+            for &address in &own {
+                let src = if own.len() == 1 { Addresses::Any } else { Addresses::prefix(address.into()) };
+                for (services, origin) in deciding(ingress, group.action, address, within) {
+                    list.push(group.rule(src.clone(), dst.clone(), Some(services), origin));
+                }
+            }
+        };
+        match &pod.egress {
+            Some(egress) if group.action == Action::Deny => {
+                for rule in egress.rules.iter().filter(|rule| rule.peers.contains(host)) {
+                    let Some(common) = common(&services, &rule.services) else { continue };
+                    let is_all = common == services;
+                    match rule.action {
+                        Action::Deny => list.push(group.rule(Addresses::Any, dst.clone(), Some(common), rule.origin)),
+                        // What this end allows the other one denies.
+                        Action::Allow => theirs(&common, &mut list),
+                    }
+                    if is_all {
+                        break;
+                    }
+                }
+            }
+            _ => theirs(&services, &mut list),
+        }
+        // As above: for the verdict alone.
+        let last = list.last().map_or_else(|| Origins::not_isolated(Direction::Ingress), |rule| rule.origin);
+        list.push(group.rule(Addresses::Any, dst, None, last));
+        list
+    }
+}
+
+/// The rules of a list that decide in this way about traffic with this peer, in their order.
+fn deciding(list: &PlainList, action: Action, peer: IpAddr, within: &Services) -> Vec<(Services, OriginId)> {
+    let mut deciding = Vec::new();
+    for rule in list.rules.iter().filter(|rule| rule.action == action && rule.peers.contains(peer)) {
+        let Some(common) = common(within, &rule.services) else { continue };
+        let is_all = common == *within;
+        deciding.push((common, rule.origin));
+        if is_all {
+            break;
+        }
+    }
+    deciding
+}
+
+/// A part of a group.
+struct Part {
+    peers: Addresses,
+    services: Services,
+    origin: OriginId,
+}
+
+/// Rules that differ in nothing but the remote network. Ascending is the order in which they are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    section: Section,
+    remote_length: Length,
+    local_length: Length,
+    /// Fewer ports first.
+    ports: (u16, u8, u8, u16, u16),
+    is_allow: bool,
+    local: Option<IpNet>,
+    service: Option<Service>,
+    action: Action,
+}
+
+/// The sections of the list, see the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Section {
+    Sessions,
+    Default,
+    Tuples,
+}
+
+/// Longer prefixes first; at last what names no network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Length(bool, Reverse<u8>);
+
+impl Length {
+    fn of(network: Option<IpNet>) -> Self {
+        Self(network.is_none(), Reverse(network.map_or(0, |network| network.prefix_len())))
+    }
+}
+
+impl Group {
+    fn new(
+        section: Section,
+        (local, remote): (Option<IpNet>, Option<IpNet>),
+        service: Option<Service>,
+        action: Action,
+    ) -> Self {
+        Self {
+            section,
+            remote_length: Length::of(remote),
+            local_length: Length::of(local),
+            ports: service_key(service),
+            is_allow: action_key(action),
+            local,
+            service,
+            action,
+        }
+    }
+
+    fn services(&self) -> Services {
+        self.service.map_or(Services::Any, |service| ServiceSet::from_iter([service]).into())
+    }
+
+    /// A rule of the group, about all its services or some.
+    fn rule(&self, src: Addresses, dst: Addresses, services: Option<Services>, origin: OriginId) -> Rule {
+        let services = services.unwrap_or_else(|| self.services());
+        Rule { src, dst, src_ports: PortRange::ALL, services, action: self.action, origin }
+    }
+}
+
+/// All rules of a scope by group, with their remote networks; none is any.
+fn groups(
+    scope: SessionScope,
+    rules: impl Iterator<Item = SessionRule>,
+    table: &[SixTuple],
+) -> BTreeMap<Group, Vec<IpNet>> {
+    let mut groups: BTreeMap<Group, Vec<IpNet>> = BTreeMap::new();
+    let is_global = scope == SessionScope::Global;
+    for SessionRule { matches: SessionMatch { transport, local, remote, .. }, action } in rules {
+        let port = if is_global { local.port } else { remote.port };
+        let ports = if port == 0 { PORTS } else { PortRange::one(port) };
+        let here = is_global.then_some(local.network);
+        let group = Group::new(Section::Sessions, (here, Some(remote.network)), Some(of(transport, ports)), action);
+        groups.entry(group).or_default().push(remote.network);
+    }
+    for transport in SessionTransport::ALL {
+        let group = Group::new(Section::Default, (None, None), Some(of(transport, PORTS)), Action::Allow);
+        groups.insert(group, Vec::new());
+    }
+    // A table without rules is not applied: it allows.
+    let without = [SixTuple::any(Action::Allow)];
+    let tuples = if table.is_empty() { &without } else { table };
+    for &SixTuple { src, dst, service, action } in tuples.iter().filter(|tuple| !is_of_sessions(tuple.service)) {
+        let (here, there) = if is_global { (dst, src) } else { (src, dst) };
+        let group = Group::new(Section::Tuples, (here, there), service, action);
+        groups.entry(group).or_default().extend(there);
+    }
+    groups
+}
+
+const fn of(transport: SessionTransport, ports: PortRange) -> Service {
+    Service { protocols: (transport.number(), transport.number()), ports }
+}
+
+/// Whether session rules say all that there is to say of it.
+fn is_of_sessions(service: Option<Service>) -> bool {
+    service.is_some_and(|Service { protocols, ports }| {
+        [(protocol::TCP, protocol::TCP), (protocol::UDP, protocol::UDP)].contains(&protocols) && ports.first > 0
+    })
+}
+
+/// The addresses of these networks; none is any.
+fn addresses(networks: &[IpNet]) -> Addresses {
+    let [v4, v6] = [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())];
+    let set = AddressSet::from_iter(networks.iter().copied());
+    if networks.is_empty() || set == AddressSet::from_iter([v4, v6]) { Addresses::Any } else { set.into() }
+}
+
+/// What is in both; none when that is nothing.
+fn meet(one: &Addresses, other: &Addresses) -> Option<Addresses> {
+    match (one.members(), other.members()) {
+        (_, None) => Some(one.clone()),
+        (None, Some(set)) => (!set.is_empty()).then(|| other.clone()),
+        (Some(a), Some(b)) => {
+            let both = a.intersect(b);
+            if both == *a {
+                return Some(one.clone());
+            }
+            (!both.is_empty()).then(|| both.into())
+        }
+    }
+}
+
+/// What is in both; none when that is nothing.
+fn common(one: &Services, other: &Services) -> Option<Services> {
+    match one.intersect(other) {
+        Services::Set(set) if set.is_empty() => None,
+        both => Some(both),
+    }
+}

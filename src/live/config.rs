@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::Denied;
+use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::Options;
 use bulkhead_control::source::kubernetes::Access;
@@ -64,6 +65,8 @@ pub(crate) struct Config {
     pub masquerade: Option<MasqueradeConfig>,
     /// What becomes of packets that policy denies, in namespaces that do not say.
     pub denied: Denied,
+    /// At which end of a packet's way through the vswitch policy is judged.
+    pub enforce: EnforcedAt,
     /// The threads that forward.
     pub workers: WorkersConfig,
     /// How connections are remembered.
@@ -368,6 +371,7 @@ impl Config {
         differs("state", self.state != new.state);
         differs("services", self.services != new.services);
         differs("masquerade", self.masquerade != new.masquerade);
+        differs("enforce", self.enforce != new.enforce);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);

@@ -104,7 +104,7 @@ impl Daemon {
             registry.make_up(&Missed::of(socket), file);
         }
         let (settings, attached) = (config.services.clone(), registry.attachments());
-        let mut state = LiveState::load(&config.state, settings, &config.node, addresses, attached)?;
+        let mut state = LiveState::load(&config.state, settings, &config.node, config.enforce, addresses, attached)?;
         state.masquerade(config.masquerade.clone(), config.services.as_ref());
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);

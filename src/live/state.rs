@@ -19,7 +19,7 @@ use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Denied, Node, Object, PodName};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::{self, NodeTables};
+use bulkhead_control::renderer::acl::{self, EnforcedAt, NodeTables};
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
 use ipnet::IpNet;
@@ -93,7 +93,7 @@ pub(super) struct LiveState {
 }
 
 impl LiveState {
-    /// Reads the state for the first time. `services` is none where they are off, `addresses` are those of the node's interfaces,
+    /// Reads the state for the first time, to be enforced at this end. `services` is none where they are off, `addresses` are those of the node's interfaces,
     /// `attached` the pods that were attached.
     ///
     /// # Errors
@@ -102,13 +102,17 @@ impl LiveState {
         config: &StateConfig,
         services: Option<Settings>,
         node: &Arc<str>,
+        enforce: EnforcedAt,
         addresses: BTreeSet<IpAddr>,
         attached: BTreeMap<PodName, Attachment>,
     ) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
         let isolation = config.options.semantics.default_isolation();
-        let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
+        let mut pipeline = match enforce {
+            EnforcedAt::Destination => Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation),
+            EnforcedAt::Source => Pipeline::at_source(node.clone(), isolation),
+        };
         pipeline.resync([])?;
         pipeline.attach(attached)?;
         let nothing = without_state(node, &addresses)?;
@@ -447,7 +451,14 @@ mod tests {
                 when_missing,
                 when_refused,
             };
-            LiveState::load(&config, Some(Settings::default()), &"node-1".into(), BTreeSet::new(), BTreeMap::new())
+            LiveState::load(
+                &config,
+                Some(Settings::default()),
+                &"node-1".into(),
+                EnforcedAt::default(),
+                BTreeSet::new(),
+                BTreeMap::new(),
+            )
         }
     }
 
@@ -648,6 +659,7 @@ mod tests {
             &config,
             Some(Settings::default()),
             &"node-1".into(),
+            EnforcedAt::default(),
             BTreeSet::new(),
             attached.clone().into(),
         )
@@ -807,7 +819,8 @@ mod tests {
         files.write(&node("node-1", 1));
         assert!(reread(&mut state) && state.take_services().is_some());
         let config = StateConfig { options: Strictness::Lenient.into(), ..state.config.clone() };
-        let mut off = LiveState::load(&config, None, &"node-1".into(), BTreeSet::new(), BTreeMap::new()).unwrap();
+        let at = EnforcedAt::default();
+        let mut off = LiveState::load(&config, None, &"node-1".into(), at, BTreeSet::new(), BTreeMap::new()).unwrap();
         assert!(off.take_services().is_none() && off.counts().read().services.is_none());
     }
 }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_control::object;
+use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_dataplane::io::SlowPathLimit;
 use bulkhead_dataplane::vswitch::LEASE;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
-use super::file::{Denied, File};
+use super::file::{Denied, Enforce, File};
 use super::masquerade;
 use super::{
     AdminConfig, Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, TimeoutsConfig,
@@ -63,6 +64,10 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     let mut faults = Faults { file, errors: Vec::new() };
     let node = node_name(node, written.node.as_ref(), &mut faults);
     let ports = ports::ports(&written.ports, &mut faults);
+    let enforce = match written.enforce {
+        Enforce::Destination => EnforcedAt::Destination,
+        Enforce::Source => EnforcedAt::Source,
+    };
     let config = Config {
         node: node.into(),
         attach: written.attach,
@@ -79,12 +84,13 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
             Denied::Drop => object::Denied::Drop,
             Denied::Refuse => object::Denied::Refuse,
         },
+        enforce,
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, session_folder(written, node, folder, &mut faults), &mut faults),
         admin: admin(&written.admin, folder, &mut faults),
         log: LogConfig { format: written.log.format, level: written.log.level },
         created_host: ports::created_host(&written.ports, &mut faults),
-        routes: ports::routes(&written.routes, &ports, &mut faults),
+        routes: ports::routes(&written.routes, &ports, enforce, &mut faults),
         ports,
     };
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }

@@ -38,6 +38,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) denied: Denied,
     #[serde(default)]
+    pub(super) enforce: Enforce,
+    #[serde(default)]
     pub(super) workers: Workers,
     #[serde(default)]
     pub(super) sessions: Sessions,
@@ -127,6 +129,14 @@ pub(super) enum Denied {
     #[default]
     Drop,
     Refuse,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Enforce {
+    #[default]
+    Destination,
+    Source,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -335,6 +335,20 @@ routes:
 }
 
 #[test]
+fn at_the_source_no_route_leads_to_a_pods_port() {
+    let of = |enforce: &str| {
+        let text = format!("{LEAST}enforce: {enforce}\nroutes: [{{prefix: 10.9.0.0/16, port: a/b}}]\n");
+        parse(&text.replace("ports: [", "ports: [{kind: pod, pod: a/b, interface: v}, "))
+    };
+    assert_eq!(of("destination").unwrap().enforce, EnforcedAt::Destination);
+    let error = of("source").unwrap_err();
+    assert!(error.contains("routes[0].port: leads to a pod's port"), "{error}");
+    let error = of("both").unwrap_err();
+    assert!(error.starts_with("c.yaml:4") && error.contains("destination"), "{error}");
+    assert_eq!(parse(LEAST).unwrap().needs_restart(&parse(&format!("{LEAST}enforce: source\n")).unwrap()), ["enforce"]);
+}
+
+#[test]
 fn addresses_and_times_are_taken_as_people_write_them() {
     let port = with_port("{kind: pod, pod: a/b, interface: v, mac: '02:00:0A:f4:01:02'}").unwrap().ports.remove(0);
     assert_eq!(port.mac, Some([2, 0, 0x0a, 0xf4, 1, 2]));

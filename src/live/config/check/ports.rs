@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::object::PodName;
+use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 use serde_saphyr::Spanned;
@@ -163,7 +164,12 @@ fn pod_of(at: usize, entry: &Spanned<Port>, faults: &mut Faults<'_>) -> Option<P
     }
 }
 
-pub(super) fn routes(written: &[Route], ports: &[PortEntry], faults: &mut Faults<'_>) -> Vec<RouteEntry> {
+pub(super) fn routes(
+    written: &[Route],
+    ports: &[PortEntry],
+    enforce: EnforcedAt,
+    faults: &mut Faults<'_>,
+) -> Vec<RouteEntry> {
     let mut routes: Vec<RouteEntry> = Vec::with_capacity(written.len());
     for (at, route) in written.iter().enumerate() {
         let field = |name: &str| format!("routes[{at}].{name}");
@@ -187,6 +193,11 @@ pub(super) fn routes(written: &[Route], ports: &[PortEntry], faults: &mut Faults
             let place = route.port.as_ref().and_then(line);
             let help = format!("write one of {}", names.join(", "));
             faults.add(place, field("port"), format!("there is no port `{port}`"), help);
+        }
+        if enforce == EnforcedAt::Source && known.is_some_and(|known| known.kind == PortKind::Pod) {
+            let place = route.port.as_ref().and_then(line);
+            let problem = "leads to a pod's port, and with enforce: source nothing judges packets to other addresses than the pod's there";
+            faults.add(place, field("port"), problem, "remove the route, or write enforce: destination");
         }
         if routes.iter().any(|other| other.prefix.trunc() == prefix.trunc()) {
             let problem = format!("a second route for {}", prefix.trunc());

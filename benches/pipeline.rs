@@ -7,9 +7,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::Object;
+use bulkhead_control::object::{IngressIsolation, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::session_rules::SessionTable;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use support::{Random, Shape, cluster, namespace, node_name, pod, policy};
 
@@ -78,5 +79,32 @@ fn events(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, compile, events);
+/// Enforcement at the source: what an event costs, and how many requests to the session table it is.
+fn at_source(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("event-at-source");
+    group.sample_size(20);
+    for (name, shape) in [("1k-pods", SMALL), ("10k-pods", MEDIUM)] {
+        let mut pipeline = Pipeline::at_source(node_name(0), IngressIsolation::ClusterDefault);
+        pipeline.resync(cluster(shape)).expect("the cluster fits session rules");
+        let requests = |pipeline: &Pipeline| pipeline.session_table().expect("it enforces at the source").requests();
+        let start = requests(&pipeline);
+        let rules = pipeline.session_table().map_or(0, SessionTable::len);
+        let remote = pod(shape, shape.pods - 1);
+        pipeline.apply(Event::DeletePod(remote.name.clone())).expect("compiles");
+        let gone = requests(&pipeline) - start;
+        println!("{name}: {rules} session rules, {start} requests from scratch, {gone} for a remote pod that goes");
+        assert!(rules > 1_000 && gone < start / 10);
+        pipeline.apply(Event::Apply(Object::Pod(remote.clone()))).expect("compiles");
+        group.bench_function(format!("remote-pod-goes-and-comes/{name}"), |bencher| {
+            bencher.iter(|| {
+                pipeline.apply(Event::DeletePod(remote.name.clone())).expect("compiles");
+                pipeline.apply(Event::Apply(Object::Pod(remote.clone()))).expect("compiles");
+            });
+        });
+        black_box(&pipeline);
+    }
+    group.finish();
+}
+
+criterion_group!(benches, compile, events, at_source);
 criterion_main!(benches);

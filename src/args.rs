@@ -177,6 +177,8 @@ pub enum RendererName {
     Acl,
     /// Contiv's 6-tuple rules of each pod, and the local and global tables that its cache makes of them, as VPP's ACLs take them.
     Contiv,
+    /// The ruleset of the node's kernel, as `dataplane: nftables` has it enforced: a script for `nft -f`.
+    Nftables,
     /// Rules for TCP and UDP sessions of a host stack (VPPTCP): one local table for each pod's applications, one global table.
     SessionRules,
     /// Security groups, rules and port attachments of OpenStack Neutron, for the whole cluster (docs/neutron.md).
@@ -275,6 +277,10 @@ pub struct Compile {
     /// With --renderer neutron: files or folders of an earlier state; print the requests that lead from it
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub before: Vec<PathBuf>,
+    /// With --renderer nftables: a JSON or YAML object of pods and their interfaces on the node (`default/web: veth-13dd25c5cb`);
+    /// without it interfaces are named after the pods
+    #[arg(long, value_name = "FILE")]
+    pub interfaces: Option<PathBuf>,
     /// A JSON or YAML object with service_cidrs (docs/services.md): blocks of policies that lie in them are warned of, for policy is
     /// judged on the pods behind a Service
     #[arg(long, value_name = "FILE")]

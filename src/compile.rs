@@ -3,6 +3,7 @@
 mod acl;
 mod contiv;
 pub(crate) mod neutron;
+mod nftables;
 mod session_rules;
 
 use std::io::{self, BufWriter, Write};
@@ -37,6 +38,9 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     if !args.before.is_empty() && !is_about_all {
         bail!("--before is about --renderer neutron\n  help: leave one of the two out");
     }
+    if args.renderer != RendererName::Nftables && args.interfaces.is_some() {
+        bail!("--interfaces is about the ruleset of --renderer nftables\n  help: leave one of the two out");
+    }
     let settings = resolve::settings(args.settings.as_deref())?;
     let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };
     let (mut pipeline, services) = run::load_with_services(&args.state, scope, false)?;
@@ -50,6 +54,7 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
         RendererName::Acl => acl::write(&pipeline, args, &mut out)?,
         RendererName::Contiv => contiv::write(&mut pipeline, args, &mut out)?,
         RendererName::Neutron => neutron::write(&mut pipeline, args, &mut out)?,
+        RendererName::Nftables => nftables::write(&mut pipeline, args, &mut out)?,
         RendererName::SessionRules => session_rules::write(&mut pipeline, args, &mut out)?,
     }
     out.flush()?;

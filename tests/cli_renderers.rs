@@ -138,6 +138,45 @@ fn session_rules_are_printed_with_scope_namespace_tag_and_the_policies_behind_th
 }
 
 #[test]
+fn the_ruleset_of_the_kernel_is_printed_for_interfaces_of_a_map_or_named_after_the_pods() {
+    let path = scratch("renderers-nftables.yaml", STATE);
+    let script = stdout(&bulkhead(&compile(&path, "nftables")), 0);
+    for line in [
+        "delete table inet bulkhead",
+        "    type filter hook postrouting priority 88; policy accept;",
+        "  chain to-web {",
+        "    comment \"ingress of x/web\"",
+        "add element inet bulkhead to { \"a\" : goto to-a, \"b\" : goto to-b, \"web\" : goto to-web }",
+        "add element inet bulkhead own4 { 198.51.100.1 }",
+    ] {
+        assert!(script.lines().any(|printed| printed == line), "{line} is not in:\n{script}");
+    }
+    for part in [
+        "drop comment \"Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers)\"",
+        " return comment \"Admin tier",
+    ] {
+        assert!(script.contains(part), "{part} is not in:\n{script}");
+    }
+    let map = scratch("renderers-interfaces.yaml", "x/web: veth-13dd25c5cb\n");
+    let args = [&compile(&path, "nftables")[..], &["--interfaces", &map, "-o", "json"]].concat();
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap();
+    assert_eq!(answer["interfaces"], json!({"veth-13dd25c5cb": "x/web"}));
+    let script = answer["script"].as_str().unwrap();
+    assert!(script.contains("unplaced4 { 10.0.0.1, 10.0.0.2 }"), "pods that are not in the map are closed:\n{script}");
+    for (name, text, says) in [
+        ("nobody", "x/nobody: veth1\n", "no pod `x/nobody` on the node"),
+        ("long", "x/web: veth-13dd25c5cb0\n", "is no interface's name"),
+        ("twice", "{x/web: v1, x/a: v1}\n", "have the same interface v1"),
+        ("list", "[]\n", "is no map of interfaces"),
+    ] {
+        let map = scratch(&format!("renderers-interfaces-{name}.yaml"), text);
+        let output = bulkhead(&[&compile(&path, "nftables")[..], &["--interfaces", &map]].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && error.contains(says) && error.contains("help: "), "{name}: {error}");
+    }
+}
+
+#[test]
 fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
     let path = scratch("renderers-errors.yaml", STATE);
     let refused = |args: &[&str], parts: &[&str]| {
@@ -148,12 +187,17 @@ fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
             assert!(error.contains(part), "{part} is not in:\n{error}");
         }
     };
-    for renderer in ["contiv", "session-rules"] {
+    for renderer in ["contiv", "session-rules", "nftables"] {
         let unknown = ["compile", "--state", &path, "--node", "node-9", "--renderer", renderer];
         refused(&unknown, &["no node `node-9` in the state", "node-1"]);
         for option in ["--stats", "--six-tuples"] {
             refused(&[&compile(&path, renderer)[..], &[option]].concat(), &[option, "--renderer acl"]);
         }
+        let with_map = [&compile(&path, renderer)[..], &["--interfaces", "map.yaml"]].concat();
+        refused(
+            &with_map,
+            if renderer == "nftables" { &["map.yaml"] } else { &["--interfaces", "--renderer nftables"] },
+        );
     }
     // Half of all ports is as many rules in either form, for 14 blocks more than a session table takes.
     let blocks: Vec<String> = (0..14).map(|at| format!("{{ipBlock: {{cidr: 10.{}.0.0/16}}}}", 2 * at)).collect();

@@ -124,6 +124,15 @@ impl Pipeline {
         renderer.downcast_ref().expect("the handle is this pipeline's")
     }
 
+    /// The same, to be changed.
+    ///
+    /// # Panics
+    /// With another pipeline's handle.
+    pub fn renderer_mut<R: Renderer>(&mut self, handle: RendererHandle<R>) -> &mut R {
+        let renderer: &mut dyn Any = &mut *self.renderers[handle.at];
+        renderer.downcast_mut().expect("the handle is this pipeline's")
+    }
+
     /// Makes `objects` the whole state.
     ///
     /// # Errors
@@ -389,8 +398,7 @@ impl Pipeline {
     #[cfg(test)]
     fn finish_builds(&mut self) {
         let Enforcing::Acl(handle) = self.enforcing else { return };
-        let acl: &mut dyn Any = &mut *self.renderers[handle.at];
-        acl.downcast_mut::<AclRenderer>().expect("registered by the constructor").finish_builds();
+        self.renderer_mut(handle).finish_builds();
     }
 
     /// The addresses that several pods, or a pod and a node, say are theirs.

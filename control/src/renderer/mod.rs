@@ -7,6 +7,7 @@ pub mod acl;
 pub mod contiv;
 pub mod mirror;
 pub mod neutron;
+pub mod nftables;
 pub mod plain;
 pub mod session_rules;
 

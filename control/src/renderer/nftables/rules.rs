@@ -1,0 +1,185 @@
+//! A tier's rules as rules of nft, and the names of chains and sets.
+
+use std::fmt::Write as _;
+
+use bulkhead_classifier::{OriginId, PortRange, Service, Services, protocol};
+
+use crate::contract::{ListId, Peers, SetId, TierRule, TieredList};
+use crate::object::{RuleAction, Tier};
+use crate::origin::{Direction, Origins};
+
+/// Protocols that have ports, as the kernel tracks them. Of others a policy cannot name any.
+const WITH_PORTS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
+
+/// The sets that stand for an address set: suffix, type, whether it has blocks, and whether it is of IPv4.
+pub(super) const KINDS: [(&str, &str, bool, bool); 4] = [
+    ("hosts4", "ipv4_addr", false, true),
+    ("blocks4", "ipv4_addr", true, true),
+    ("hosts6", "ipv6_addr", false, false),
+    ("blocks6", "ipv6_addr", true, false),
+];
+
+/// The node's own addresses.
+pub(super) const OWN_SETS: [(&str, &str, bool); 2] = [("own4", "ipv4_addr", true), ("own6", "ipv6_addr", false)];
+
+pub(super) fn set_name(set: SetId, suffix: &str) -> String {
+    format!("set-{}-{suffix}", set.0)
+}
+
+/// `to-VETH`, what comes to the pod, or `from-VETH`. Names of interfaces are plain by now.
+pub(super) fn workload_chain(interface: &str, direction: Direction) -> String {
+    let prefix = match direction {
+        Direction::Ingress => "to",
+        Direction::Egress => "from",
+    };
+    // Letters that a chain's name cannot have. No interface has a slash, so that two names stay two.
+    let mut name = format!("{prefix}-");
+    for letter in interface.chars() {
+        if letter.is_ascii_alphanumeric() || "-._".contains(letter) {
+            name.push(letter);
+        } else {
+            write!(name, "/{:02x}", u32::from(letter)).expect("a text takes anything");
+        }
+    }
+    name
+}
+
+pub(super) fn list_chain(list: ListId) -> String {
+    format!("list-{}", list.0)
+}
+
+fn tier_chain(list: ListId, tier: Tier) -> String {
+    let tier = match tier {
+        Tier::Admin => "admin",
+        Tier::NetworkPolicy => "policy",
+        Tier::Baseline => "baseline",
+    };
+    format!("{}-{tier}", list_chain(list))
+}
+
+/// A chain with its comment and its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chain {
+    pub(super) name: String,
+    pub(super) comment: String,
+    pub(super) rules: Vec<String>,
+}
+
+/// The names of a list's chains.
+pub(super) fn names(list: &TieredList) -> Vec<String> {
+    let tiers = tiers(list).into_iter().map(|tier| tier_chain(list.id, tier));
+    std::iter::once(list_chain(list.id)).chain(tiers).collect()
+}
+
+fn tiers(list: &TieredList) -> Vec<Tier> {
+    let mut tiers: Vec<Tier> = list.rules.iter().map(|rule| rule.tier).collect();
+    tiers.dedup();
+    tiers
+}
+
+/// The chains of a list: one that asks the tiers in order, and one for each tier.
+pub(super) fn chains(list: &TieredList, direction: Direction, comment: impl Fn(&TierRule) -> String) -> Vec<Chain> {
+    let tiers = tiers(list);
+    let mut rules: Vec<String> = tiers.iter().map(|&tier| format!("jump {}", tier_chain(list.id, tier))).collect();
+    rules.push(open(direction));
+    let first = Chain { name: list_chain(list.id), comment: direction.name().to_owned(), rules };
+    let of_tier = |tier: Tier| {
+        let rules = list.rules.iter().filter(|rule| rule.tier == tier);
+        Chain {
+            name: tier_chain(list.id, tier),
+            comment: format!("{direction}, tier {}", tier.name()),
+            rules: rules.flat_map(|rule| rule_texts(rule, direction, &comment(rule))).collect(),
+        }
+    };
+    std::iter::once(first).chain(tiers.iter().map(|&tier| of_tier(tier))).collect()
+}
+
+/// The counter of what an origin's rules have decided: `allow-12`, `deny-12`, `pass-12`.
+pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
+    let action = match action {
+        RuleAction::Accept => "allow",
+        RuleAction::Deny => "deny",
+        RuleAction::Pass => "pass",
+    };
+    format!("{action}-{}", origin.0)
+}
+
+/// What is said of traffic that no rule says anything of.
+pub(super) fn open(direction: Direction) -> String {
+    format!("counter name \"{}\" accept", counter(RuleAction::Accept, Origins::not_isolated(direction)))
+}
+
+/// The rules that stand for one: for each set that has some of its peers, and each protocol.
+fn rule_texts(rule: &TierRule, direction: Direction, comment: &str) -> Vec<String> {
+    let verdict = match rule.action {
+        RuleAction::Accept => "accept",
+        RuleAction::Deny => "drop",
+        // What the tier has not decided; the next one is asked.
+        RuleAction::Pass => "return",
+    };
+    let end = format!("counter name \"{}\" {verdict} comment \"{comment}\"", counter(rule.action, rule.origin));
+    let services = services(&rule.services);
+    let mut texts = Vec::new();
+    for peer in peers(&rule.peers, direction) {
+        texts.extend(services.iter().map(|service| format!("{peer}{service}{end}")));
+    }
+    texts
+}
+
+/// The field of the connection that has the other end's address.
+const fn field(direction: Direction, v4: bool) -> &'static str {
+    match (direction, v4) {
+        (Direction::Ingress, true) => "ct original ip saddr",
+        (Direction::Ingress, false) => "ct original ip6 saddr",
+        // After translation: where the answers come from.
+        (Direction::Egress, true) => "ct reply ip saddr",
+        (Direction::Egress, false) => "ct reply ip6 saddr",
+    }
+}
+
+fn peers(peers: &Peers, direction: Direction) -> Vec<String> {
+    match peers {
+        Peers::Any => vec![String::new()],
+        Peers::OwnNode => OWN_SETS.iter().map(|(name, _, v4)| format!("{} @{name} ", field(direction, *v4))).collect(),
+        Peers::Sets(sets) => {
+            let of = |set: &SetId| {
+                KINDS.map(|(suffix, _, _, v4)| format!("{} @{} ", field(direction, v4), set_name(*set, suffix)))
+            };
+            sets.iter().flat_map(of).collect()
+        }
+    }
+}
+
+/// Protocols and ports as matches: one for each protocol that has ports of its own.
+fn services(services: &Services) -> Vec<String> {
+    let Services::Set(set) = services else { return vec![String::new()] };
+    let mut texts = Vec::new();
+    let mut blocks: Vec<((u8, u8), Vec<PortRange>)> = Vec::new();
+    for Service { protocols, ports } in set.services() {
+        match blocks.last_mut().filter(|(last, _)| *last == protocols) {
+            Some((_, all)) => all.push(ports),
+            None => blocks.push((protocols, vec![ports])),
+        }
+    }
+    for ((first, last), ports) in blocks {
+        if ports == [PortRange::ALL] {
+            let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
+            texts.push(format!("meta l4proto {range} "));
+            continue;
+        }
+        let ranges: Vec<String> = ports.iter().map(port_range).collect();
+        for number in (first..=last).filter(|number| WITH_PORTS.contains(number)) {
+            texts.push(format!("meta l4proto {number} ct reply proto-src {{ {} }} ", ranges.join(", ")));
+        }
+        // The port of a packet without ports is 0.
+        if ports.iter().any(|ports| ports.first == 0) {
+            let others = (first..=last).filter(|number| !WITH_PORTS.contains(number));
+            texts.extend(others.map(|number| format!("meta l4proto {number} ")));
+        }
+    }
+    texts
+}
+
+fn port_range(ports: &PortRange) -> String {
+    if ports.first == ports.last { ports.first.to_string() } else { format!("{}-{}", ports.first, ports.last) }
+}

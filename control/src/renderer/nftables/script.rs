@@ -1,0 +1,402 @@
+//! Scripts for `nft -f`: a whole ruleset, and what turns one into another. nft makes one transaction of a script.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Write as _};
+use std::sync::Arc;
+
+use super::elements::{self, Elements};
+use super::rules::{self, Chain, KINDS, OWN_SETS};
+use super::state::{State, Workload};
+use super::{Epoch, MARK_MASK, Suspects, TABLE};
+use bulkhead_classifier::{AddressSet, OriginId};
+
+use crate::contract::{SetId, TierRule};
+use crate::object::RuleAction;
+use crate::origin::{Direction, Origins};
+
+/// What nft keeps of a comment, in bytes without the end.
+/// Source: libnftnl, `NFTNL_UDATA_COMMENT_MAXLEN` 128.
+const COMMENT: usize = 127;
+
+const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
+
+/// What is dropped for another reason than a policy's: the counter, and what it means.
+pub const REASONS: [(&str, &str); 7] = [
+    ("unknown_interface", "the interface may be a pod's and nobody knows it"),
+    ("spoofed_source", "the source address is not the pod's"),
+    ("unplaced_pod", "the address is that of a pod whose interface nobody knows"),
+    ("untracked", "connection tracking does not know the packet"),
+    ("invalid", "the packet belongs to no connection and begins none"),
+    ("stale_error", "an ICMP error of a connection that is to be judged again first"),
+    ("closed", "nothing is known of the pod, or it may not be served"),
+];
+
+/// Whether nft takes the name of an interface as it is, in quotes: no wildcard, no end of the quotes.
+pub(super) fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.len() < 16 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+@=,".contains(c))
+}
+
+/// A text as it can stand in a comment.
+fn comment(text: impl Display) -> String {
+    let plain = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ' { c } else { '?' };
+    let mut text: String = text.to_string().chars().map(plain).collect();
+    if text.len() > COMMENT {
+        text.truncate(COMMENT - 3);
+        text.push_str("...");
+    }
+    text
+}
+
+/// See [`super::remember`].
+pub(super) fn remember(epoch: Epoch) -> String {
+    let (mask, mark) = (MARK_MASK, epoch.mark());
+    format!(
+        "flush chain {TABLE} remember\n\
+         add rule {TABLE} remember ct state related return\n\
+         add rule {TABLE} remember ct mark and {mask:#010x} != {mark:#010x} ct mark set ct mark and {:#010x} or {mark:#010x}\n",
+        !mask
+    )
+}
+
+/// What is the same whatever the policy is.
+fn skeleton(node: &str, suspects: &Suspects) -> String {
+    let mut text = format!("table {TABLE} {{\n  comment \"{}\"\n", comment(format_args!("policy of node {node}")));
+    for (name, why) in REASONS {
+        writeln!(text, "  counter {name} {{ comment \"{why}\"; }}").expect("a text takes anything");
+    }
+    for (name, kind) in [("known", "ifname"), ("pods", "ifname"), ("epoch", "mark")] {
+        writeln!(text, "  set {name} {{ type {kind}; }}").expect("a text takes anything");
+    }
+    text.push_str("  set sources4 { type ifname . ipv4_addr; }\n  set sources6 { type ifname . ipv6_addr; }\n");
+    for (name, kind, _) in OWN_SETS {
+        writeln!(text, "  set {name} {{ type {kind}; }}").expect("a text takes anything");
+    }
+    text.push_str("  set unplaced4 { type ipv4_addr; }\n  set unplaced6 { type ipv6_addr; }\n");
+    text.push_str("  map from { type ifname : verdict; }\n  map to { type ifname : verdict; }\n");
+    let unknown = |end: &str| match suspects {
+        Suspects::Veth => {
+            format!("    {end}ifname != @known meta {end}ifkind \"veth\" counter name \"unknown_interface\" drop\n")
+        }
+        Suspects::Prefixes(prefixes) => prefixes.iter().fold(String::new(), |text, prefix| {
+            text + &format!(
+                "    {end}ifname != @known {end}ifname \"{prefix}*\" counter name \"unknown_interface\" drop\n"
+            )
+        }),
+    };
+    text.push_str("  chain source {\n    type filter hook prerouting priority raw; policy accept;\n");
+    text.push_str("    iifname @pods goto speaks\n");
+    text.push_str("    ip saddr @unplaced4 counter name \"unplaced_pod\" drop\n");
+    text.push_str("    ip6 saddr @unplaced6 counter name \"unplaced_pod\" drop\n");
+    text.push_str(&unknown("i"));
+    text.push_str("  }\n");
+    text.push_str(&SPEAKS.replace("SPOOFED", "counter name \"spoofed_source\" drop"));
+    let mark = format!("    ct mark and {MARK_MASK:#010x} @epoch accept\n");
+    text.push_str(&format!("  chain established {{\n{mark}"));
+    text.push_str("    ct state related meta l4proto { 1, 58 } counter name \"stale_error\" drop\n  }\n");
+    text.push_str(BASE.split("UNKNOWN").collect::<Vec<_>>().join(&unknown("o")).as_str());
+    text.push_str("}\n");
+    text
+}
+
+/// What a pod may send: packets from its own addresses, and what IPv6 needs on a link from link-local ones. Not the advertisements of
+/// a router, by which a pod would make itself one (CVE-2020-10749).
+const SPEAKS: &str = "  chain speaks {
+    iifname . ip saddr @sources4 accept
+    iifname . ip6 saddr @sources6 accept
+    ip6 saddr fe80::/10 ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { 131, 132, 133, 135, 136, 143 } accept
+    ip6 saddr :: ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { 131, 132, 133, 135, 143 } accept
+    SPOOFED
+  }
+";
+
+/// The chains at the hooks. In input, IPVS takes what is for a Service at priorities 98 and 99, and sources are translated at 100; in
+/// postrouting they are at 100 as well. By number, because nft knows the names of priorities at some hooks only.
+/// Source: Linux, `NF_IP_PRI_NAT_SRC` and `ip_vs_ops4`.
+const BASE: &str = r#"  chain untracked {
+    icmpv6 type { 130, 131, 132, 133, 135, 136, 143 } accept
+    iifname != @pods icmpv6 type 134 accept
+    iifname @pods ct state invalid counter name "invalid" drop
+    oifname @pods ct state invalid counter name "invalid" drop
+    iifname @pods counter name "untracked" drop
+    oifname @pods counter name "untracked" drop
+  }
+  chain remember { }
+  chain node {
+    type filter hook input priority 110; policy accept;
+    ct state invalid,untracked goto untracked
+    ct direction original iifname vmap @from
+    ct direction reply iifname vmap @to
+  }
+  chain egress {
+    type filter hook postrouting priority 88; policy accept;
+    ct state invalid,untracked goto untracked
+UNKNOWN    oifname != @pods ip daddr @unplaced4 counter name "unplaced_pod" drop
+    oifname != @pods ip6 daddr @unplaced6 counter name "unplaced_pod" drop
+    ct direction original iifname vmap @from
+    ct direction reply oifname vmap @from
+  }
+  chain ingress {
+    type filter hook postrouting priority 89; policy accept;
+    ct direction original oifname vmap @to
+    ct direction reply iifname vmap @to
+  }
+  chain judged_node {
+    type filter hook input priority 111; policy accept;
+    iifname @pods goto remember
+  }
+  chain judged {
+    type filter hook postrouting priority 90; policy accept;
+    iifname @pods goto remember
+    oifname @pods goto remember
+  }
+"#;
+
+/// A script that is being written.
+pub(super) struct Script<'a> {
+    origins: &'a Origins,
+    /// Commands before the block: what is emptied.
+    before: String,
+    /// What is added.
+    block: String,
+    /// Commands after it: elements, and what goes.
+    after: String,
+}
+
+impl<'a> Script<'a> {
+    /// The whole ruleset, in the place of the one that there is.
+    pub(super) fn full(node: &str, suspects: &Suspects, state: &State, epoch: Epoch, origins: &'a Origins) -> String {
+        // Named first, so that there is one to delete.
+        let head = format!("table {TABLE}\ndelete table {TABLE}\n");
+        head + &skeleton(node, suspects) + &Self::between(&State::default(), state, epoch, origins)
+    }
+
+    /// What turns one ruleset into another.
+    pub(super) fn change(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> String {
+        let head = format!("flush chain {TABLE} remember\nflush set {TABLE} epoch\n");
+        head + &Self::between(old, new, epoch, origins)
+    }
+
+    fn between(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> String {
+        let mut script = Self { origins, before: String::new(), block: String::new(), after: String::new() };
+        script.counters(old, new);
+        script.sets(old, new);
+        script.lists(old, new);
+        script.workloads(old, new);
+        script.interfaces(old, new);
+        script.gone(old, new);
+        let Self { before, block, after, .. } = script;
+        let block = if block.is_empty() { block } else { format!("table {TABLE} {{\n{block}}}\n") };
+        format!("{before}{block}add element {TABLE} epoch {{ {:#010x} }}\n{after}", epoch.mark())
+    }
+
+    fn counters(&mut self, old: &State, new: &State) {
+        let known = counters_of(old);
+        for (name, origin) in new.counters().into_iter().filter(|(name, _)| !known.contains_key(name)) {
+            let comment = self.origins.get(origin).map_or_else(|| "unknown".to_owned(), comment);
+            self.line(format_args!("  counter {name} {{ comment \"{comment}\"; }}"));
+        }
+    }
+
+    /// Sets that are new, whole; of the others what has changed.
+    fn sets(&mut self, old: &State, new: &State) {
+        for (id, set) in &new.sets {
+            let before = old.sets.get(id);
+            if before.is_some_and(|before| Arc::ptr_eq(before, set)) {
+                continue;
+            }
+            let now = Elements::of(set);
+            match before {
+                None => self.new_set(*id, &now),
+                Some(before) => self.changed_set(*id, &Elements::of(before), &now),
+            }
+        }
+        for (name, _, v4) in OWN_SETS {
+            let [before, now] = [&old.own, &new.own].map(|own| own_addresses(own, v4));
+            self.elements(name, &elements::without(&before, &now), &elements::without(&now, &before), v4);
+        }
+    }
+
+    fn new_set(&mut self, id: SetId, elements: &Elements) {
+        for (suffix, kind, has_blocks, v4) in KINDS {
+            let flags = if has_blocks { " flags interval;" } else { "" };
+            let members = match (has_blocks, v4) {
+                (false, true) => elements::hosts(&elements.hosts4, true),
+                (false, false) => elements::hosts(&elements.hosts6, false),
+                (true, true) => elements::blocks(&elements.blocks4, true),
+                (true, false) => elements::blocks(&elements.blocks6, false),
+            };
+            let members = if members.is_empty() { members } else { format!(" elements = {{ {members} }}") };
+            let name = rules::set_name(id, suffix);
+            self.line(format_args!("  set {name} {{ type {kind};{flags}{members} }}"));
+        }
+    }
+
+    fn changed_set(&mut self, id: SetId, old: &Elements, new: &Elements) {
+        for (suffix, v4, before, now) in
+            [("hosts4", true, &old.hosts4, &new.hosts4), ("hosts6", false, &old.hosts6, &new.hosts6)]
+        {
+            let name = rules::set_name(id, suffix);
+            self.elements(&name, &elements::without(before, now), &elements::without(now, before), v4);
+        }
+        for (suffix, v4, before, now) in
+            [("blocks4", true, &old.blocks4, &new.blocks4), ("blocks6", false, &old.blocks6, &new.blocks6)]
+        {
+            if before != now {
+                let name = rules::set_name(id, suffix);
+                writeln!(self.after, "flush set {TABLE} {name}").expect("a text takes anything");
+                self.add(&name, &elements::blocks(now, v4));
+            }
+        }
+    }
+
+    fn elements(&mut self, name: &str, gone: &[u128], new: &[u128], v4: bool) {
+        self.delete(name, &elements::hosts(gone, v4));
+        self.add(name, &elements::hosts(new, v4));
+    }
+
+    fn add(&mut self, set: &str, elements: &str) {
+        if !elements.is_empty() {
+            writeln!(self.after, "add element {TABLE} {set} {{ {elements} }}").expect("a text takes anything");
+        }
+    }
+
+    fn delete(&mut self, set: &str, elements: &str) {
+        if !elements.is_empty() {
+            writeln!(self.after, "delete element {TABLE} {set} {{ {elements} }}").expect("a text takes anything");
+        }
+    }
+
+    fn lists(&mut self, old: &State, new: &State) {
+        let known = old.lists();
+        let origins = self.origins;
+        let name = |rule: &TierRule| origins.get(rule.origin).map_or_else(|| "unknown".to_owned(), comment);
+        for (id, (direction, list)) in new.lists() {
+            if !known.contains_key(&id) {
+                rules::chains(&list, direction, name).iter().for_each(|chain| self.chain(chain));
+            }
+        }
+    }
+
+    fn workloads(&mut self, old: &State, new: &State) {
+        for (interface, workload) in new.workloads.iter().filter(|(_, workload)| workload.is_pod()) {
+            let before = old.workloads.get(interface);
+            for direction in DIRECTIONS {
+                let chain = workload_chain(interface, workload, direction);
+                match before.filter(|before| before.is_pod()) {
+                    Some(before) if workload_chain(interface, before, direction) == chain => {}
+                    Some(_) => {
+                        writeln!(self.before, "flush chain {TABLE} {}", chain.name).expect("a text takes anything");
+                        self.chain(&Chain { comment: String::new(), ..chain });
+                    }
+                    None => self.chain(&chain),
+                }
+            }
+        }
+    }
+
+    fn interfaces(&mut self, old: &State, new: &State) {
+        let changed = |name: &str, old: BTreeSet<String>, new: BTreeSet<String>, script: &mut Self| {
+            script.delete(name, &elements::texts(&old.difference(&new).cloned().collect()));
+            script.add(name, &elements::texts(&new.difference(&old).cloned().collect()));
+        };
+        changed("known", old.names(false), new.names(false), self);
+        changed("pods", old.names(true), new.names(true), self);
+        changed("sources4", old.sources(true), new.sources(true), self);
+        changed("sources6", old.sources(false), new.sources(false), self);
+        for (name, v4) in [("unplaced4", true), ("unplaced6", false)] {
+            let [before, now] = [old, new].map(|state| {
+                let of_family = state.unplaced.iter().filter(|address| address.is_ipv4() == v4);
+                of_family.map(ToString::to_string).collect()
+            });
+            changed(name, before, now, self);
+        }
+        changed("from", old.dispatch(Direction::Egress), new.dispatch(Direction::Egress), self);
+        changed("to", old.dispatch(Direction::Ingress), new.dispatch(Direction::Ingress), self);
+    }
+
+    /// What nothing names any more, in the order in which it was named: chains of workloads, of lists, sets, counters.
+    fn gone(&mut self, old: &State, new: &State) {
+        let mut chains = Vec::new();
+        let is_pod = |state: &State, name: &str| state.workloads.get(name).is_some_and(Workload::is_pod);
+        for name in old.workloads.keys().filter(|name| is_pod(old, name) && !is_pod(new, name)) {
+            chains.extend(DIRECTIONS.map(|direction| rules::workload_chain(name, direction)));
+        }
+        let known = new.lists();
+        for (id, (_, list)) in old.lists() {
+            if !known.contains_key(&id) {
+                chains.extend(rules::names(&list));
+            }
+        }
+        // A chain that another one jumps to cannot go; so all are emptied first.
+        for verb in ["flush", "delete"] {
+            for chain in &chains {
+                writeln!(self.after, "{verb} chain {TABLE} {chain}").expect("a text takes anything");
+            }
+        }
+        for id in old.sets.keys().filter(|id| !new.sets.contains_key(id)) {
+            for (suffix, ..) in KINDS {
+                writeln!(self.after, "delete set {TABLE} {}", rules::set_name(*id, suffix))
+                    .expect("a text takes anything");
+            }
+        }
+        let kept = new.counters();
+        for name in counters_of(old).into_keys().filter(|name| !kept.contains_key(name)) {
+            writeln!(self.after, "delete counter {TABLE} {name}").expect("a text takes anything");
+        }
+    }
+
+    fn chain(&mut self, Chain { name, comment, rules }: &Chain) {
+        self.line(format_args!("  chain {name} {{"));
+        if !comment.is_empty() {
+            self.line(format_args!("    comment \"{comment}\""));
+        }
+        for rule in rules {
+            self.line(format_args!("    {rule}"));
+        }
+        self.line(format_args!("  }}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.block, "{line}").expect("a text takes anything");
+    }
+}
+
+/// The node's addresses of a family, one by one: it has a few.
+fn own_addresses(own: &AddressSet, v4: bool) -> Vec<u128> {
+    let of_v4 = own.v4_intervals().iter().map(|&(first, last)| (u128::from(first), u128::from(last)));
+    let intervals: Vec<_> = if v4 { of_v4.collect() } else { own.v6_intervals().to_vec() };
+    intervals.into_iter().flat_map(|(first, last)| first..=last).collect()
+}
+
+/// The counters that there are: none where there is no ruleset yet.
+fn counters_of(state: &State) -> BTreeMap<String, OriginId> {
+    if *state == State::default() { BTreeMap::new() } else { state.counters() }
+}
+
+/// What is asked of packets of a pod.
+fn workload_chain(interface: &str, workload: &Workload, direction: Direction) -> Chain {
+    let name = rules::workload_chain(interface, direction);
+    let closed = "counter name \"closed\" drop".to_owned();
+    let (pod, mut rules) = match workload {
+        Workload::NoPod => (String::new(), Vec::new()),
+        Workload::Closed(pod) => (pod.to_string(), Vec::new()),
+        Workload::Pod(endpoint) => {
+            let mut rules = vec!["jump established".to_owned()];
+            for address in &endpoint.addresses {
+                let family = if address.is_ipv4() { "ip" } else { "ip6" };
+                // By way of a Service: else it does not leave the pod.
+                rules.push(format!(
+                    "ct original {family} saddr {address} ct reply {family} saddr {address} counter name \"{}\" accept",
+                    rules::counter(RuleAction::Accept, Origins::OWN_POD)
+                ));
+            }
+            rules.push(match workload.list(direction) {
+                Some(list) => format!("jump {}", rules::list_chain(list.id)),
+                None => rules::open(direction),
+            });
+            (endpoint.pod.to_string(), rules)
+        }
+    };
+    rules.push(closed);
+    Chain { name, comment: comment(format_args!("{direction} of {pod}")), rules }
+}

@@ -1,0 +1,89 @@
+//! The kernel's ruleset of a node, for nft.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use bulkhead_control::object::PodName;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
+use ring::digest;
+use serde_json::json;
+
+use super::write_json;
+use crate::args::{Compile, Format};
+
+/// The longest name of an interface, in bytes. Source: Linux, `IFNAMSIZ` is 16 with the end.
+const LONGEST: usize = 15;
+
+/// Writes the ruleset of the node as a script that `nft -f` takes.
+pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Write) -> anyhow::Result<()> {
+    let handle = pipeline.register(NftRenderer::of_node(args.node.as_str().into()));
+    pipeline.render_all()?;
+    let pods: Vec<PodName> = pipeline.renderer(handle).pods().map(|(pod, _)| pod.clone()).collect();
+    let interfaces = match &args.interfaces {
+        Some(path) => read(path, &pods)?,
+        None => named_after(&pods),
+    };
+    pipeline.renderer_mut(handle).set_interfaces(interfaces.clone());
+    // The number says nothing here: a running daemon counts its own.
+    let epoch = Epoch::any(0);
+    let script = pipeline.renderer(handle).full(epoch, pipeline.origins()) + &remember(epoch);
+    match args.output {
+        Format::Text => out.write_all(script.as_bytes())?,
+        Format::Json => {
+            let interfaces: serde_json::Map<_, _> = interfaces
+                .iter()
+                .map(|(name, pod)| (name.to_string(), json!(pod.as_ref().map(ToString::to_string))))
+                .collect();
+            let document =
+                json!({ "node": args.node, "renderer": "nftables", "interfaces": interfaces, "script": script });
+            write_json(&document, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// Interfaces with the pod's name where that fits one, and no other pod has it; else with a digest of it.
+fn named_after(pods: &[PodName]) -> BTreeMap<Arc<str>, Option<PodName>> {
+    let fits = |pod: &PodName| {
+        let namesakes = pods.iter().filter(|other| other.name == pod.name).count();
+        pod.name.len() <= LONGEST && namesakes == 1
+    };
+    let named = pods.iter().map(|pod| {
+        let name = if fits(pod) {
+            pod.name.clone()
+        } else {
+            let digest = digest::digest(&digest::SHA256, pod.to_string().as_bytes());
+            let digits: String = digest.as_ref()[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("veth-{digits}").into()
+        };
+        (name, Some(pod.clone()))
+    });
+    named.collect()
+}
+
+/// Reads the map of pods to interfaces.
+fn read(path: &Path, pods: &[PodName]) -> anyhow::Result<BTreeMap<Arc<str>, Option<PodName>>> {
+    let file = path.display();
+    let help = "write an object of pods and their interfaces on the node: default/web: veth-13dd25c5cb";
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the map of interfaces {file}"))?;
+    let read: BTreeMap<String, String> = serde_saphyr::from_str(&text)
+        .map_err(|error| anyhow::anyhow!("{file} is no map of interfaces: {error}\n  help: {help}"))?;
+    let mut interfaces = BTreeMap::new();
+    for (pod, interface) in read {
+        let Some(name) = pods.iter().find(|name| name.to_string() == pod) else {
+            bail!("{file}: no pod `{pod}` on the node\n  help: {help}");
+        };
+        if interface.is_empty() || interface.len() > LONGEST {
+            bail!("{file}: `{interface}` of pod {pod} is no interface's name\n  help: {help}");
+        }
+        if let Some(Some(other)) = interfaces.insert(interface.as_str().into(), Some(name.clone())) {
+            bail!("{file}: pods {other} and {pod} have the same interface {interface}\n  help: {help}");
+        }
+    }
+    Ok(interfaces)
+}

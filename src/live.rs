@@ -53,6 +53,7 @@ mod last_good;
 mod links;
 mod log;
 mod next_hops;
+mod nft;
 mod observer;
 mod origins;
 mod outlet;
@@ -76,7 +77,7 @@ use anyhow::{Context, bail};
 use crate::args::{Format, Run};
 use crate::output;
 pub(crate) use cleanup::cleanup;
-use config::Config;
+use config::{Config, Dataplane};
 use daemon::Daemon;
 use preflight::{Facts, Finding, Severity};
 
@@ -84,6 +85,9 @@ use preflight::{Facts, Finding, Severity};
 pub(crate) fn run(args: &Run) -> anyhow::Result<ExitCode> {
     if args.check {
         let config = Config::read(&args.config, args.node.as_deref())?;
+        if config.dataplane == Dataplane::Nftables {
+            return check(&preflight::nftables::check(&config), args.output);
+        }
         let mut findings = told(&config, args);
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
         findings.extend(preflight::services::known(&config));
@@ -114,8 +118,15 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
     findings
 }
 
-/// Runs the vswitch until a signal ends it.
+/// Runs the vswitch, or has the kernel enforce policy, until a signal ends it.
 fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
+    if config.dataplane == Dataplane::Nftables {
+        preflight::nftables::check(&config)
+            .iter()
+            .filter(|finding| finding.severity != Severity::Error)
+            .for_each(log::warn);
+        return nft::start(config, args);
+    }
     let findings = told(&config, args);
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {

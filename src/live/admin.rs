@@ -17,14 +17,14 @@
 //! **Invariant.** Nothing that enforces waits for anything here.
 
 mod answers;
-mod connections;
+pub(super) mod connections;
 mod explain;
 pub(super) mod health;
-mod http;
-mod metrics;
-mod probes;
+pub(super) mod http;
+pub(super) mod metrics;
+pub(super) mod probes;
 mod sessions;
-mod socket;
+pub(super) mod socket;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ const FRESH: Duration = Duration::from_millis(100);
 const BLOCKING: usize = 2;
 
 /// How long the end waits for an observation that is under way: the workers are given two seconds to answer.
-const ENDING: Duration = Duration::from_secs(5);
+pub(super) const ENDING: Duration = Duration::from_secs(5);
 
 /// The thread as others see it. Dropped, it ends.
 pub(super) struct Handle {
@@ -139,7 +139,12 @@ pub(super) fn start(
     let serve = move || {
         runtime.block_on(async {
             if let Some(socket) = socket {
-                tokio::spawn(socket::serve(socket, Arc::clone(&shared)));
+                let shared = Arc::clone(&shared);
+                let answer = move |request| {
+                    let shared = Arc::clone(&shared);
+                    async move { answers::answer(request, &shared).await }
+                };
+                tokio::spawn(socket::serve(socket, answer));
             }
             if let Some(metrics) = metrics {
                 tokio::spawn(probes::serve(metrics, Arc::clone(&shared)));

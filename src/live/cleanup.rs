@@ -7,10 +7,10 @@ use bulkhead_dataplane::io::remove_tc_datapath;
 
 use super::config::{Config, DEFAULT_PINS, Pins};
 use super::kernel::TRUNK;
-use super::{host_port, log};
+use super::{host_port, log, nft};
 use crate::args::Cleanup;
 
-/// Removes pinned links and maps, the trunk, and the host port's interfaces where the configuration has them made. Exit code 0, also when there is nothing.
+/// Removes pinned links and maps, the trunk, the table of nftables, and the host port's interfaces where the configuration has them made. Exit code 0, also when there is nothing.
 ///
 /// # Errors
 /// When a vswitch runs here, or the system refuses.
@@ -25,6 +25,7 @@ pub(crate) fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
         Pins::None => None,
     };
     let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.as_deref())?;
+    had |= nft::cleanup()?;
     had |= config.as_ref().map(host_port::remove).transpose()?.unwrap_or_default();
     log::info(if had { "removed what a vswitch had left" } else { "there is nothing to remove" });
     log::finish();

@@ -43,6 +43,10 @@ const MAX_FILE_LEN: u64 = 1 << 20;
 pub(crate) struct Config {
     /// The node whose vswitch this is.
     pub node: Arc<str>,
+    /// Who judges and forwards packets.
+    pub dataplane: Dataplane,
+    /// How the kernel is told, with [`Dataplane::Nftables`].
+    pub nftables: NftablesConfig,
     /// Where the packets of interfaces are taken from the kernel.
     pub attach: Attach,
     /// How interfaces are taken, with [`Attach::Xdp`].
@@ -101,6 +105,24 @@ impl CreatedHost {
     pub(crate) fn names(&self) -> [&str; 2] {
         [&self.interface, &self.peer]
     }
+}
+
+/// Who judges and forwards packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Dataplane {
+    /// The vswitch's workers.
+    #[default]
+    Vswitch,
+    /// The kernel judges by a ruleset of its nftables, and forwards as it did.
+    Nftables,
+}
+
+/// How the kernel is told what to enforce.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct NftablesConfig {
+    /// What the names of pods' interfaces begin with, so that those of nobody drop; empty for all veths.
+    pub pod_interfaces: Vec<Arc<str>>,
 }
 
 /// Where the packets of interfaces are taken from the kernel.
@@ -361,6 +383,8 @@ impl Config {
         let mut fields = Vec::new();
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));
         differs("node", self.node != new.node);
+        differs("dataplane", self.dataplane != new.dataplane);
+        differs("nftables", self.nftables != new.nftables);
         differs("attach", self.attach != new.attach);
         differs("flow_lease", self.flow_lease != new.flow_lease);
         differs("tcx", self.tcx != new.tcx);

@@ -6,6 +6,7 @@
 mod facts;
 pub(super) mod kube_proxy;
 pub(super) mod masquerade;
+pub(super) mod nftables;
 mod others;
 pub(super) mod routes;
 pub(super) mod server;

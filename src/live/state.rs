@@ -2,6 +2,7 @@
 
 mod counts;
 mod masquerade;
+mod nftables;
 mod own_node;
 mod server;
 mod services;

@@ -24,7 +24,7 @@ pub(super) enum Stage {
 
 /// How many connections there may be in each stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(in crate::live) struct Limits {
     pub(super) new: usize,
     pub(super) asking: usize,
     pub(super) changing: usize,
@@ -57,7 +57,7 @@ struct List {
 
 /// See the module.
 #[derive(Clone)]
-pub(super) struct Connections {
+pub(in crate::live) struct Connections {
     limits: Limits,
     list: Arc<Mutex<List>>,
 }
@@ -76,7 +76,7 @@ impl Place {
 }
 
 impl Connections {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(in crate::live) fn new(limits: Limits) -> Self {
         Self { limits, list: Arc::default() }
     }
 

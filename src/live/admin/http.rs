@@ -17,19 +17,19 @@ use super::Connections;
 const HEAD: Duration = Duration::from_secs(5);
 
 /// An answer.
-pub(super) type Answer = Response<Full<Bytes>>;
+pub(in crate::live) type Answer = Response<Full<Bytes>>;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Conversation {
+pub(in crate::live) struct Conversation {
     /// How long it may last, whoever is slow.
-    pub(super) lasting: Duration,
+    pub(in crate::live) lasting: Duration,
     /// Whether it has one request only.
-    pub(super) is_single: bool,
+    pub(in crate::live) is_single: bool,
 }
 
 /// Answers until it is dropped. Listeners may share their connections' number.
-pub(super) async fn serve<A>(
+pub(in crate::live) async fn serve<A>(
     listener: TcpListener,
     connections: Connections,
     conversation: Conversation,

@@ -3,6 +3,8 @@
 //! Names are `bulkhead_<subsystem>_<what>_<unit>`. All values are read when they are asked for; nothing is counted twice. The
 //! number of time series is bounded: by ports, workers and drop reasons, and for policies by [`MAX_POLICIES`].
 
+mod kernel;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -22,6 +24,7 @@ use crate::live::interfaces::PortState;
 use crate::live::observer::Observation;
 use crate::live::summary::{Summary, dropped};
 use crate::services::Counts;
+pub(in crate::live) use kernel::render_kernel;
 
 /// Policies that have time series of their own; of more, those that decided least are counted together. A node with a thousand
 /// busy policies has other worries than its metrics, and a server of metrics is not to have one that policy names can flood.

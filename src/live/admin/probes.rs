@@ -19,19 +19,20 @@ use super::{Connections, Shared, metrics};
 use crate::live::log;
 
 /// Connections at a time: what scrapes and probes has one each.
-const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, answered: 1 };
+pub(in crate::live) const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, answered: 1 };
 
 /// A scraper that keeps a connection for five minutes makes another.
-const CONVERSATION: Conversation = Conversation { lasting: Duration::from_secs(300), is_single: false };
+pub(in crate::live) const CONVERSATION: Conversation =
+    Conversation { lasting: Duration::from_secs(300), is_single: false };
 
 /// What OpenMetrics 1.0 calls itself.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(in crate::live) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Takes the address.
 ///
 /// # Errors
 /// When it cannot be had.
-pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+pub(in crate::live) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -66,7 +67,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Answer {
     response.expect("a known status and a valid header")
 }
 
-fn probe(holds: bool, else_why: &str) -> (StatusCode, &'static str, String) {
+pub(in crate::live) fn probe(holds: bool, else_why: &str) -> (StatusCode, &'static str, String) {
     match holds {
         true => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
         false => (StatusCode::SERVICE_UNAVAILABLE, "text/plain", format!("{else_why}\n")),

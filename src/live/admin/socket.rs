@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
 use super::connections::{Place, Stage};
-use super::{CONNECTIONS, Connections, Shared, answers};
+use super::{CONNECTIONS, Connections};
 use crate::admin::{Answer, Failure, Request, read_request};
 use crate::live::log;
 
@@ -27,7 +26,7 @@ const IDLE: Duration = Duration::from_secs(60);
 const WRITTEN: Duration = Duration::from_secs(10);
 
 /// The socket's file. Dropped, it is removed if it is still this one.
-pub(super) struct Listener {
+pub(in crate::live) struct Listener {
     listener: UnixListener,
     path: PathBuf,
     inode: u64,
@@ -36,7 +35,7 @@ pub(super) struct Listener {
 impl Listener {
     /// Makes the file, for its owner only. What an earlier process has left there is replaced; one that is alive is not. None, which
     /// is said, when there can be none.
-    pub(super) fn bind(path: &Path) -> Option<Self> {
+    pub(in crate::live) fn bind(path: &Path) -> Option<Self> {
         let name = path.display();
         if UnixStream::connect(path).is_ok() {
             log::warn(&format!(
@@ -82,8 +81,11 @@ impl Drop for Listener {
     }
 }
 
-/// Answers until it is dropped.
-pub(super) async fn serve(listener: Listener, shared: Arc<Shared>) {
+/// Has `answer` answer until this is dropped.
+pub(in crate::live) async fn serve<A>(listener: Listener, answer: impl Fn(Request) -> A + Clone + Send + Sync + 'static)
+where
+    A: Future<Output = Result<Value, Failure>> + Send + 'static,
+{
     let accepting = listener.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
     let accepting = match accepting {
         Ok(accepting) => accepting,
@@ -96,15 +98,19 @@ pub(super) async fn serve(listener: Listener, shared: Arc<Shared>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let shared = Arc::clone(&shared);
+        let answer = answer.clone();
         connections.serve(|place| async move {
             // What goes wrong with a client is the client's.
-            let _ = converse(stream, &place, &shared).await;
+            let _ = converse(stream, &place, answer).await;
         });
     }
 }
 
-async fn converse(stream: tokio::net::UnixStream, place: &Place, shared: &Shared) -> io::Result<()> {
+async fn converse<A: Future<Output = Result<Value, Failure>>>(
+    stream: tokio::net::UnixStream,
+    place: &Place,
+    answer: impl Fn(Request) -> A,
+) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -117,7 +123,12 @@ async fn converse(stream: tokio::net::UnixStream, place: &Place, shared: &Shared
         let is_whole = line.ends_with(b"\n");
         let answer = match is_whole || line.len() < usize::try_from(LONGEST).unwrap_or(usize::MAX) {
             true => match read_request(&line) {
-                Ok(request) => answer(request, place, shared).await,
+                Ok(request) if !admits(&request, place) => Err(Failure::new(
+                    "not_ready",
+                    "too many ports are being added or removed at once",
+                    "ask again later",
+                )),
+                Ok(request) => answer(request).await,
                 Err(failure) => Err(failure),
             },
             false => Err(Failure::new("too_long", format!("a request has at most {LONGEST} bytes"), "")),
@@ -130,13 +141,11 @@ async fn converse(stream: tokio::net::UnixStream, place: &Place, shared: &Shared
     }
 }
 
-async fn answer(request: Request, place: &Place, shared: &Shared) -> Result<Value, Failure> {
+/// Whether there is room for what the connection is for now.
+fn admits(request: &Request, place: &Place) -> bool {
     use Request::{AddPort, CheckPort, RemovePort, RetainPorts};
     let is_of_ports = matches!(request, AddPort(_) | RemovePort(_) | CheckPort(_) | RetainPorts { .. });
-    if !place.enter(if is_of_ports { Stage::Changing } else { Stage::Asking }) {
-        return Err(Failure::new("not_ready", "too many ports are being added or removed at once", "ask again later"));
-    }
-    answers::answer(request, shared).await
+    place.enter(if is_of_ports { Stage::Changing } else { Stage::Asking })
 }
 
 async fn write(writer: &mut (impl AsyncWriteExt + Unpin), answer: &Answer) -> io::Result<()> {

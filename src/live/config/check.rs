@@ -1,5 +1,6 @@
 //! From what is written to what it means.
 
+mod nftables;
 mod ports;
 mod state;
 
@@ -17,8 +18,8 @@ use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, Enforce, File};
 use super::masquerade;
 use super::{
-    AdminConfig, Config, ConfigError, ConfigErrors, Pins, SessionsConfig, SharesConfig, SlowPathConfig, TimeoutsConfig,
-    WorkersConfig,
+    AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
+    TimeoutsConfig, WorkersConfig,
 };
 use crate::admin::DEFAULT_SOCKET;
 use crate::live::log::LogConfig;
@@ -70,6 +71,8 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     };
     let config = Config {
         node: node.into(),
+        dataplane: written.dataplane,
+        nftables: nftables::check(written, &mut faults),
         attach: written.attach,
         slow_path: slow_path(&written.slow_path, &mut faults),
         tcx: written.tcx,
@@ -77,7 +80,12 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
-        state: state::state(&written.state, written.services.0.is_some(), folder, &mut faults),
+        state: state::state(
+            &written.state,
+            written.services.0.is_some() && written.dataplane == Dataplane::Vswitch,
+            folder,
+            &mut faults,
+        ),
         services: written.services.0.clone(),
         masquerade: masquerade::check(&written.masquerade, &mut faults),
         denied: match written.denied {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::masquerade;
-use super::{Attach, ConfigError, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
+use super::{Attach, ConfigError, Dataplane, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
 use crate::args::{LogFormat, NamespaceDefault, PolicySemantics};
 use crate::live::log::Verbosity;
 
@@ -18,6 +18,9 @@ use crate::live::log::Verbosity;
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) node: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) dataplane: Dataplane,
+    pub(super) nftables: Option<Nftables>,
     #[serde(default)]
     pub(super) attach: Attach,
     #[serde(default)]
@@ -121,6 +124,12 @@ impl<'de> Deserialize<'de> for Services {
 
         deserializer.deserialize_any(Written)
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Nftables {
+    pub(super) pod_interfaces: Vec<Spanned<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

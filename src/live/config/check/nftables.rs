@@ -1,0 +1,23 @@
+//! What `dataplane: nftables` does with, and what it does not do.
+
+use super::super::NftablesConfig;
+use super::super::file::File;
+use super::{Faults, line};
+
+/// Linux' IFNAMSIZ without the closing zero.
+const MAX_INTERFACE_LEN: usize = 15;
+
+pub(super) fn check(written: &File, faults: &mut Faults<'_>) -> NftablesConfig {
+    let Some(nftables) = &written.nftables else { return NftablesConfig::default() };
+    let prefixes = &nftables.pod_interfaces;
+    for (at, prefix) in prefixes.iter().enumerate() {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._+@=,".contains(c);
+        let text = &prefix.value;
+        if text.is_empty() || text.len() > MAX_INTERFACE_LEN || !text.chars().all(is_plain) {
+            let help = "write what the names begin with, without a wildcard: cali";
+            let problem = format!("`{text}` is not what names of interfaces begin with");
+            faults.add(line(prefix), format!("nftables.pod_interfaces[{at}]"), problem, help);
+        }
+    }
+    NftablesConfig { pod_interfaces: prefixes.iter().map(|prefix| prefix.value.as_str().into()).collect() }
+}

@@ -1,0 +1,339 @@
+//! `bulkhead run` with `dataplane: nftables`: real connections between pods that the node's kernel routes.
+//!
+//! ```text
+//!   [ pod a: eth0 ]--[ p2                        ul0 ]--[ outside: eth0 ]
+//!   [ pod b: eth0 ]--[ p3   node: kernel, nft        ]
+//!   [ pod c: eth0 ]--[ p4   bulkhead run             ]
+//! ```
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use bulkhead_dataplane::io::in_namespace;
+use lab::netns::{Netns, eventually, ip};
+use lab::{Lab, policy};
+
+/// Longer than any answer takes here, and no longer than a test should wait for one that must not come.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// A node whose kernel routes between three pods and an outside.
+fn routed() -> Lab {
+    let mut lab = Lab::new();
+    for name in ["a", "b", "c"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab.outside();
+    lab.more_config = "dataplane: nftables\n".to_owned();
+    let node = &lab.node;
+    node.sysctl("net.ipv4.ip_forward", "1");
+    node.sysctl("net.ipv6.conf.all.forwarding", "1");
+    let ends = lab.pods.iter().map(|pod| pod.interface.as_str()).chain(["ul0"]);
+    ends.for_each(|end| node.sysctl(&format!("net.ipv6.conf.{end}.disable_ipv6"), "0"));
+    for pod in &lab.pods {
+        node.ip(&format!("addr add 169.254.1.1/32 dev {}", pod.interface));
+        node.ip(&format!("addr add fe80::1/64 dev {} nodad", pod.interface));
+        node.ip(&format!("route add {} dev {}", pod.v4, pod.interface));
+        node.ip(&format!("-6 route add {} dev {}", pod.v6, pod.interface));
+    }
+    node.ip("addr add 172.18.0.11/16 dev ul0");
+    node.ip("addr add fd00:18::11/64 dev ul0 nodad");
+    lab
+}
+
+fn within<T: Send>(netns: &Netns, act: impl FnOnce() -> T + Send) -> T {
+    in_namespace(&Path::new("/run/netns").join(netns.name()), act).unwrap()
+}
+
+fn of<'a>(lab: &'a Lab, name: &str) -> &'a Netns {
+    &lab.get(name).netns
+}
+
+/// A server that sends back what it gets.
+fn serve(netns: &Netns, port: u16) {
+    // Of both families.
+    let listener = within(netns, || TcpListener::bind(format!("[::]:{port}")).unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut bytes = [0; 64];
+                while let Ok(length @ 1..) = stream.read(&mut bytes) {
+                    if stream.write_all(&bytes[..length]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn connect(from: &Netns, to: &str) -> Option<TcpStream> {
+    let address: SocketAddr = to.parse().unwrap();
+    let stream = within(from, || TcpStream::connect_timeout(&address, PATIENCE)).ok()?;
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Some(stream)
+}
+
+/// Whether a byte comes back.
+fn answers(stream: &mut TcpStream) -> bool {
+    let mut byte = [0];
+    stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok()
+}
+
+/// `b` is open to these applications, at this port.
+fn only(applications: &str, port: u16) -> String {
+    policy(
+        "b",
+        &format!(
+            "{{podSelector: {{matchLabels: {{app: b}}}}, ingress: [{{from: [{{podSelector: {{matchExpressions: \
+             [{{key: app, operator: In, values: [{applications}]}}]}}}}], ports: [{{port: {port}}}, {{port: {port}, protocol: UDP}}]}}]}}"
+        ),
+    )
+}
+
+fn nft(lab: &Lab, words: &str) -> String {
+    lab.node.exec(&format!("nft {words}"))
+}
+
+#[test]
+fn policy_is_enforced_followed_and_kept_and_nothing_is_left_in_the_end() {
+    require!("nft", "ping");
+    only_with_tc!();
+    let mut lab = routed();
+    serve(of(&lab, "b"), 80);
+    serve(of(&lab, "b"), 81);
+    lab.more_config.push_str("admin: {socket: admin.sock, listen: 127.0.0.1:9965}\n");
+    lab.start(&only("a, c", 80));
+    let (v4, v6) = (format!("{}:80", lab.get("b").v4), format!("[{}]:80", lab.get("b").v6));
+    let mut kept = connect(of(&lab, "a"), &v4).expect("a is allowed");
+    let mut ended = connect(of(&lab, "c"), &v4).expect("c is allowed");
+    assert!(answers(&mut kept) && answers(&mut ended));
+    assert!(connect(of(&lab, "a"), &v6).is_some(), "IPv6 as well");
+    assert!(connect(of(&lab, "a"), &v4.replace(":80", ":81")).is_none(), "another port");
+    assert!(connect(lab.outside.as_ref().unwrap(), &v4).is_none(), "nobody else");
+    assert!(connect(&lab.node, &v4.replace(":80", ":81")).is_some(), "the own node may everything");
+    assert!(lab.pings("a", "169.254.1.1") && !lab.pings("c", &lab.get("b").v4));
+
+    // Without answers of its own a server goes on sending: what it sends ends as well.
+    let [sender, receiver] = ["b", "c"].map(|name| {
+        let address = format!("{}:80", lab.get(name).v4);
+        within(of(&lab, name), || UdpSocket::bind(address).unwrap())
+    });
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let [to_server, to_client] = ["b", "c"].map(|name| format!("{}:80", lab.get(name).v4));
+    receiver.send_to(b"subscribe", &to_server).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let heard = |receiver: &UdpSocket| receiver.recv_from(&mut [0; 64]).is_ok();
+    sender.send_to(b"news", &to_client).unwrap();
+    assert!(heard(&receiver), "an answer");
+
+    lab.apply(&only("a", 80));
+    assert!(answers(&mut kept), "what stays allowed goes on");
+    assert!(!answers(&mut ended), "what is allowed no more ends");
+    sender.send_to(b"news", &to_client).unwrap();
+    assert!(!heard(&receiver), "also what the server sends");
+    assert!(connect(of(&lab, "c"), &v4).is_none());
+
+    // What is known of it.
+    let (code, status) = lab.ask(&["status", "-o", "json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!((code, &status["ready"], &status["node"]), (Some(0), &true.into(), &"node-1".into()), "{status:#}");
+    let (_, policies) = lab.ask(&["policies"]);
+    assert!(
+        policies.contains("ingress isolated by default/b") && policies.contains("default/b ingress[0]"),
+        "{policies}"
+    );
+    let mut stream = within(&lab.node, || TcpStream::connect("127.0.0.1:9965")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    for text in [
+        "bulkhead_policy_denied_packets_total{kind=\"isolation\"",
+        "bulkhead_process_ready 1",
+        "bulkhead_forward_dropped_packets_total{reason=\"spoofed_source\"} 0",
+    ] {
+        assert!(metrics.contains(text), "{text}\n{metrics}");
+    }
+
+    // A state that makes no sense changes nothing.
+    std::fs::write(lab.path("state.yaml"), "kind: [").unwrap();
+    eventually("it is refused", || lab.log().contains("does not load"));
+    assert!(answers(&mut kept) && connect(of(&lab, "c"), &v4).is_none());
+    lab.apply(&only("a", 80));
+
+    // Somebody flushes all tables.
+    nft(&lab, "flush ruleset");
+    eventually("the table is there again", || nft(&lab, "list tables").contains("inet bulkhead"));
+    assert!(connect(of(&lab, "c"), &v4).is_none() && connect(of(&lab, "a"), &v4).is_some());
+
+    // Without the process the kernel goes on, and with the next one as well.
+    lab.kill();
+    assert!(answers(&mut kept) && connect(of(&lab, "c"), &v4).is_none());
+    lab.start(&only("a", 80));
+    assert!(answers(&mut kept) && connect(of(&lab, "c"), &v4).is_none() && connect(of(&lab, "a"), &v4).is_some());
+    let bulkhead = env!("CARGO_BIN_EXE_bulkhead");
+    let refused = lab.node.output(&format!("{bulkhead} cleanup"));
+    assert_eq!(refused.status.code(), Some(2), "one that runs is not cleaned up after");
+    let stopped = lab.stop_with_output();
+    assert!(stopped.status.success());
+    assert!(connect(of(&lab, "c"), &v4).is_none(), "a stop opens nothing");
+    lab.node.exec(&format!("{bulkhead} cleanup"));
+    assert_eq!(nft(&lab, "list tables"), "");
+    assert!(connect(of(&lab, "c"), &v4).is_some());
+}
+
+#[test]
+fn who_is_not_known_or_speaks_for_others_is_dropped() {
+    require!("nft", "ping");
+    only_with_tc!();
+    let mut lab = routed();
+    // Pods are found by the node's routes; d is a pod of nobody.
+    lab.pod("d", "{app: d}");
+    for name in ["a", "b", "c", "d"] {
+        lab.configure(name, false);
+    }
+    lab.hide("d", true);
+    let interface = lab.get("d").interface.clone();
+    lab.node.ip(&format!("addr add 169.254.1.1/32 dev {interface}"));
+    lab.node.ip(&format!("route add {} dev {interface}", lab.get("d").v4));
+    lab.start("");
+    assert!(lab.pings("a", &lab.get("b").v4), "{}", lab.log());
+    assert!(!lab.pings("d", &lab.get("b").v4) && !lab.pings("a", &lab.get("d").v4), "d is unknown");
+    let spoofed = format!("{}/32", lab.get("c").v4);
+    of(&lab, "a").ip(&format!("addr add {spoofed} dev eth0"));
+    let ping = format!("ping -n -c 1 -W 1 -I {} {}", lab.get("c").v4, lab.get("b").v4);
+    assert!(!of(&lab, "a").output(&ping).status.success());
+    let (_, status) = lab.ask(&["status", "-o", "json"]);
+    for reason in ["spoofed_source", "unknown_interface"] {
+        assert!(status.contains(reason), "{reason}: {status}");
+    }
+    // As soon as the state knows it.
+    lab.hide("d", false);
+    lab.write_state("");
+    eventually("d is known", || lab.pings("d", &lab.get("b").v4));
+    // Its interface goes, and with it the route that said whose it was.
+    lab.unplug("d");
+    eventually("d is told to be closed", || lab.log().contains("pod default/d is closed"));
+}
+
+/// A Service at `10.96.0.10:80` whose only endpoint is `b` at port 8080, translated as kube-proxy does.
+fn translated(lab: &Lab, script: &str) {
+    let script = script.replace("ENDPOINT", &lab.get("b").v4).replace("VIP", "10.96.0.10");
+    lab.node.shell(&script);
+}
+
+fn services(lab: &mut Lab, script: &str, what: &str) {
+    serve(of(lab, "b"), 8080);
+    // As a default route: where the node's packets leave is known anew when they are translated.
+    lab.node.ip("route add 10.96.0.0/16 via 172.18.0.100");
+    let egress = policy(
+        "c-out",
+        "{podSelector: {matchLabels: {app: c}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.96.0.0/16}}]}]}",
+    );
+    lab.start(&(only("a, c", 8080) + &egress));
+    translated(lab, script);
+    let mut kept =
+        connect(of(lab, "a"), "10.96.0.10:80").unwrap_or_else(|| panic!("{what}: the port of the pod is allowed"));
+    assert!(answers(&mut kept), "{what}");
+    assert!(
+        connect(of(lab, "c"), "10.96.0.10:80").is_none(),
+        "{what}: a rule for the Service's address says nothing of the pod behind"
+    );
+    assert!(connect(of(lab, "a"), &format!("{}:80", lab.get("b").v4)).is_none(), "{what}");
+    assert!(connect(&lab.node, "10.96.0.10:80").is_some(), "{what}: the node's own connections");
+    let mut hairpin = connect(of(lab, "b"), "10.96.0.10:80").unwrap_or_else(|| panic!("{what}: a pod reaches itself"));
+    assert!(answers(&mut hairpin), "{what}");
+    // Translated connections are judged again by whom they are with.
+    lab.apply(&only("a", 8080));
+    assert!(answers(&mut kept), "{what}");
+    lab.apply(&only("c", 8080));
+    assert!(!answers(&mut kept), "{what}: it ends");
+}
+
+#[test]
+fn services_are_judged_after_their_translation_by_rules_of_nftables() {
+    require!("nft");
+    only_with_tc!();
+    services(
+        &mut routed(),
+        "nft -f - <<'END'
+table ip kube-proxy {
+  chain pre { type nat hook prerouting priority dstnat; ip daddr VIP tcp dport 80 dnat to ENDPOINT:8080; }
+  chain out { type nat hook output priority -100; ip daddr VIP tcp dport 80 dnat to ENDPOINT:8080; }
+  chain post { type nat hook postrouting priority srcnat; ip saddr ENDPOINT ip daddr ENDPOINT masquerade; }
+}
+END",
+        "nftables",
+    );
+}
+
+#[test]
+fn services_are_judged_after_their_translation_by_rules_of_iptables() {
+    require!("nft", "iptables");
+    only_with_tc!();
+    let mut lab = routed();
+    if !lab.node.output("iptables -t nat -L -n").status.success() {
+        println!("skipped: this kernel has no iptables");
+        return;
+    }
+    services(
+        &mut lab,
+        "iptables -t nat -A PREROUTING -d VIP/32 -p tcp --dport 80 -j DNAT --to-destination ENDPOINT:8080
+         iptables -t nat -A OUTPUT -d VIP/32 -p tcp --dport 80 -j DNAT --to-destination ENDPOINT:8080
+         iptables -t nat -A POSTROUTING -s ENDPOINT/32 -d ENDPOINT/32 -j MASQUERADE",
+        "iptables",
+    );
+}
+
+#[test]
+fn services_are_judged_after_their_translation_by_ipvs() {
+    require!("nft");
+    only_with_tc!();
+    let mut lab = routed();
+    if !Path::new("/proc/net/ip_vs").exists() || Command::new("ipvsadm").arg("-v").output().is_err() {
+        println!("skipped: this kernel has no IPVS, or there is no ipvsadm");
+        return;
+    }
+    ip(&format!("-n {} link add kube-ipvs0 type dummy", lab.node.name()));
+    lab.node.ip("addr add 10.96.0.10/32 dev kube-ipvs0");
+    lab.node.sysctl("net.ipv4.vs.conntrack", "1");
+    services(
+        &mut lab,
+        "ipvsadm -A -t VIP:80 -s rr; ipvsadm -a -t VIP:80 -r ENDPOINT:8080 -m
+         nft add table ip kube-proxy
+         nft add chain ip kube-proxy post '{ type nat hook postrouting priority srcnat; }'
+         nft add rule ip kube-proxy post ip saddr ENDPOINT ip daddr ENDPOINT masquerade",
+        "ipvs",
+    );
+}
+
+#[test]
+fn without_nft_nothing_starts_and_the_remedy_is_told() {
+    require!("nft");
+    only_with_tc!();
+    let lab = routed();
+    lab.write_state("");
+    lab.write_config();
+    let mut command = lab.node.command(
+        "env",
+        &[
+            "PATH=/nowhere",
+            env!("CARGO_BIN_EXE_bulkhead"),
+            "run",
+            "--config",
+            lab.path("config.yaml").to_str().unwrap(),
+        ],
+    );
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("nft is not installed") && errors.contains("apt install nftables"), "{errors}");
+}

@@ -33,6 +33,7 @@ mod replay;
 mod resolve;
 pub mod run;
 pub mod services;
+pub mod set_elements;
 mod shell;
 mod sync;
 mod translate;

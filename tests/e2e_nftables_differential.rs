@@ -112,8 +112,8 @@ impl Kernel {
     fn enforce(&mut self, state: &str) {
         self.pipeline.resync(load_text("state", state, Strictness::Strict).unwrap().objects).unwrap();
         self.epoch = self.epoch.next();
-        if let Some(script) = self.pipeline.renderer(self.renderer).change(self.epoch, self.pipeline.origins()) {
-            self.router.nft(&script);
+        if let Some(change) = self.pipeline.renderer(self.renderer).change(self.epoch, self.pipeline.origins()) {
+            self.router.nft(&change.script);
             self.pipeline.renderer_mut(self.renderer).take();
             self.router.nft(&remember(self.epoch));
         }

@@ -54,11 +54,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// When a process that enforces runs here, or the system refuses.
 pub(super) fn cleanup() -> anyhow::Result<bool> {
     let _ownership = kernel::Ownership::take()?;
-    // A node without nft has no table of ours either, as far as anybody can tell.
-    match kernel::remove() {
-        Err(error) if error.to_string().contains("is not installed") => Ok(false),
-        removed => removed,
-    }
+    kernel::remove()
 }
 
 /// Enforces until a signal ends it.
@@ -235,8 +231,8 @@ impl Enforcer {
         }
         let places = places::places(&self.config.ports, &self.routes, self.state.nft_pods(self.handle));
         let next = self.epoch.next();
-        if let Some(script) = self.state.nft_change(self.handle, places.clone(), next) {
-            let done = kernel::run(&script);
+        if let Some(change) = self.state.nft_change(self.handle, places.clone(), next) {
+            let done = kernel::change(&change, next);
             self.state.nft_taken(self.handle, done.is_ok());
             if let Err(error) = done {
                 return self.fail(&error);

@@ -190,7 +190,7 @@ impl Told {
                 connected: source.is_connected,
                 since_seconds: source.since.elapsed().as_secs(),
                 age_seconds: source.age().map(|age| age.as_secs_f64()),
-                last_error: source.last_error.clone(),
+                last_error: source.last_error,
             }),
             services: None,
             service_health: None,

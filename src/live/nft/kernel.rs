@@ -9,8 +9,10 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
-use bulkhead_control::renderer::nftables::{Epoch, TABLE};
+use bulkhead_control::renderer::nftables::{Change, Epoch, TABLE};
 use serde_json::Value;
+
+use crate::set_elements;
 
 /// Bytes of what nft says that are told: it repeats the line that it does not take, which may have all addresses of a cluster.
 const TOLD: usize = 400;
@@ -41,6 +43,21 @@ impl Ownership {
 /// When there is no nft, or it does not take the script; then the kernel has what it had.
 pub(super) fn run(script: &str) -> anyhow::Result<()> {
     nft(&["-f", "-"], script).map(drop)
+}
+
+/// Has the kernel make a change, in one transaction: addresses of sets without nft, which takes longer to read them than the kernel.
+///
+/// # Errors
+/// As for [`run`].
+pub(super) fn change(change: &Change, epoch: Epoch) -> anyhow::Result<()> {
+    if let Some(sets) = &change.sets {
+        match set_elements::change(sets, epoch) {
+            Ok(()) => return Ok(()),
+            // More than a message may have, or what only nft can explain.
+            Err(error) => tracing::debug!("the kernel does not take elements without nft: {error}"),
+        }
+    }
+    run(&change.script)
 }
 
 /// The epoch in the kernel, none where there is no table.
@@ -84,7 +101,8 @@ pub(super) fn counters() -> anyhow::Result<Option<Vec<Counter>>> {
 /// # Errors
 /// When nft refuses.
 pub(super) fn remove() -> anyhow::Result<bool> {
-    if epoch()?.is_none() {
+    // A node without nft, or whose kernel has no nftables, has no table either, as far as anybody can tell.
+    if !matches!(epoch(), Ok(Some(_))) {
         return Ok(false);
     }
     run(&format!("delete table {TABLE}\n")).map(|()| true)

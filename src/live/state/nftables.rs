@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::RendererHandle;
-use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, Suspects};
+use bulkhead_control::renderer::nftables::{Change, Epoch, NftRenderer, Suspects};
 
 use super::LiveState;
 
@@ -40,7 +40,7 @@ impl LiveState {
         handle: RendererHandle<NftRenderer>,
         interfaces: BTreeMap<Arc<str>, Option<PodName>>,
         epoch: Epoch,
-    ) -> Option<String> {
+    ) -> Option<Change> {
         let is_closed = self.denied;
         let renderer = self.pipeline.renderer_mut(handle);
         renderer.set_closed(is_closed);

@@ -88,6 +88,26 @@ impl Epoch {
     }
 }
 
+/// What becomes of the addresses of one set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetChange {
+    /// The set's name.
+    pub set: String,
+    /// Those that go.
+    pub gone: Vec<IpAddr>,
+    /// Those that come.
+    pub new: Vec<IpAddr>,
+}
+
+/// A change of the ruleset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The script for `nft -f`.
+    pub script: String,
+    /// The same where nothing changes but addresses of sets, and the epoch: for who can tell the kernel that without nft.
+    pub sets: Option<Vec<SetChange>>,
+}
+
 /// Which interfaces that nobody has named are a pod's all the same: those drop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Suspects {
@@ -161,10 +181,13 @@ impl NftRenderer {
     }
 
     /// What turns the ruleset that was taken last into the present one, in one transaction; none where they are the same.
-    pub fn change(&self, epoch: Epoch, origins: &Origins) -> Option<String> {
+    pub fn change(&self, epoch: Epoch, origins: &Origins) -> Option<Change> {
         let state = self.state();
         match &self.taken {
-            None => Some(Script::full(&self.node, &self.suspects, &state, epoch, origins)),
+            None => {
+                let script = Script::full(&self.node, &self.suspects, &state, epoch, origins);
+                Some(Change { script, sets: None })
+            }
             Some(taken) if *taken == state => None,
             Some(taken) => Some(Script::change(taken, &state, epoch, origins)),
         }

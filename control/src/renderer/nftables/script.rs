@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::elements::{self, Elements};
 use super::rules::{self, Chain, KINDS, OWN_SETS};
 use super::state::{State, Workload};
-use super::{Epoch, MARK_MASK, Suspects, TABLE};
+use super::{Change, Epoch, MARK_MASK, SetChange, Suspects, TABLE};
 use bulkhead_classifier::{AddressSet, OriginId};
 
 use crate::contract::{SetId, TierRule};
@@ -160,6 +160,10 @@ pub(super) struct Script<'a> {
     block: String,
     /// Commands after it: elements, and what goes.
     after: String,
+    /// The addresses of sets that change, which the commands say as well.
+    sets: Vec<SetChange>,
+    /// What `after` is where it is of these addresses alone.
+    of_sets: usize,
 }
 
 impl<'a> Script<'a> {
@@ -167,24 +171,32 @@ impl<'a> Script<'a> {
     pub(super) fn full(node: &str, suspects: &Suspects, state: &State, epoch: Epoch, origins: &'a Origins) -> String {
         // Named first, so that there is one to delete.
         let head = format!("table {TABLE}\ndelete table {TABLE}\n");
-        head + &skeleton(node, suspects) + &Self::between(&State::default(), state, epoch, origins)
+        head + &skeleton(node, suspects) + &Self::between(&State::default(), state, origins).text(epoch)
     }
 
     /// What turns one ruleset into another.
-    pub(super) fn change(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> String {
+    pub(super) fn change(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> Change {
         let head = format!("flush chain {TABLE} remember\nflush set {TABLE} epoch\n");
-        head + &Self::between(old, new, epoch, origins)
+        let script = Self::between(old, new, origins);
+        let is_of_sets = script.before.is_empty() && script.block.is_empty() && script.after.len() == script.of_sets;
+        let sets = is_of_sets.then(|| script.sets.clone());
+        Change { script: head + &script.text(epoch), sets }
     }
 
-    fn between(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> String {
-        let mut script = Self { origins, before: String::new(), block: String::new(), after: String::new() };
+    fn between(old: &State, new: &State, origins: &'a Origins) -> Self {
+        let (before, block, after) = (String::new(), String::new(), String::new());
+        let mut script = Self { origins, before, block, after, sets: Vec::new(), of_sets: 0 };
         script.counters(old, new);
         script.sets(old, new);
         script.lists(old, new);
         script.workloads(old, new);
         script.interfaces(old, new);
         script.gone(old, new);
-        let Self { before, block, after, .. } = script;
+        script
+    }
+
+    fn text(self, epoch: Epoch) -> String {
+        let Self { before, block, after, .. } = self;
         let block = if block.is_empty() { block } else { format!("table {TABLE} {{\n{block}}}\n") };
         format!("{before}{block}add element {TABLE} epoch {{ {:#010x} }}\n{after}", epoch.mark())
     }
@@ -250,8 +262,15 @@ impl<'a> Script<'a> {
     }
 
     fn elements(&mut self, name: &str, gone: &[u128], new: &[u128], v4: bool) {
+        if gone.is_empty() && new.is_empty() {
+            return;
+        }
+        let before = self.after.len();
         self.delete(name, &elements::hosts(gone, v4));
         self.add(name, &elements::hosts(new, v4));
+        self.of_sets += self.after.len() - before;
+        let [gone, new] = [gone, new].map(|all| all.iter().map(|&number| elements::address(number, v4)).collect());
+        self.sets.push(SetChange { set: name.to_owned(), gone, new });
     }
 
     fn add(&mut self, set: &str, elements: &str) {

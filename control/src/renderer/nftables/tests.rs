@@ -39,13 +39,15 @@ spec:
 struct Node {
     pipeline: Pipeline,
     handle: RendererHandle<NftRenderer>,
+    /// What the last change was of sets alone.
+    sets: Option<Vec<SetChange>>,
 }
 
 impl Node {
     fn new() -> Self {
         let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
         let handle = pipeline.register(NftRenderer::of_node("node-1".into()));
-        Self { pipeline, handle }
+        Self { pipeline, handle, sets: None }
     }
 
     fn load(&mut self, state: &str) {
@@ -68,9 +70,10 @@ impl Node {
 
     /// The change since the last one, which is taken.
     fn change(&mut self) -> Option<String> {
-        let script = self.pipeline.renderer(self.handle).change(EPOCH, self.pipeline.origins());
+        let change = self.pipeline.renderer(self.handle).change(EPOCH, self.pipeline.origins());
         self.renderer().take();
-        script
+        self.sets = change.as_ref().and_then(|change| change.sets.clone());
+        change.map(|change| change.script)
     }
 }
 
@@ -145,6 +148,10 @@ fn a_pod_that_comes_is_one_element_and_no_rule() {
     let events = load_text("state", &third[4..], Strictness::Strict).unwrap().objects;
     node.pipeline.apply_batch(events.into_iter().map(crate::cache::Event::Apply)).unwrap();
     let change = node.change().unwrap();
+    let sets = node.sets.clone().unwrap();
+    assert!(
+        matches!(&sets[..], [SetChange { gone, new, .. }] if gone.is_empty() && *new == ["10.16.5.1".parse::<IpAddr>().unwrap()])
+    );
     let lines: Vec<&str> = change.lines().collect();
     let [remember, epoch, new_epoch, element] = &lines[..] else { panic!("{change}") };
     assert_eq!(*remember, "flush chain inet bulkhead remember");
@@ -169,6 +176,7 @@ fn a_change_of_policy_adds_new_chains_before_it_takes_the_old_ones_away() {
     let at = |text: &str| change.find(text).unwrap_or_else(|| panic!("{text}\n{change}"));
     assert!(at("flush chain inet bulkhead to-v1") < at("  chain list-"), "{change}");
     assert!(at("{ 3457 }") < at("delete chain inet bulkhead list-"), "{change}");
+    assert_eq!(node.sets, None);
     assert!(!change.contains("3456") && !change.contains("add element inet bulkhead to "), "{change}");
 }
 

@@ -26,7 +26,7 @@
 //! * **A change comes in two steps.** A packet is not judged by one generation of the kernel's rules alone: it may meet the old sets
 //!   and then the new `remember`. So the first step leaves `remember` empty ([`NftRenderer::change`]), and the second, when no packet
 //!   of before is on its way any more, fills it ([`remember`]).
-//! * **Sets by kind.** Addresses stand in hash sets, of which a change touches nothing else; blocks ([`elements`]) in interval
+//! * **Sets by kind.** Addresses stand in hash sets, of which a change touches nothing else; blocks (`elements`) in interval
 //!   sets.
 //!
 //! **Invariant.** What [`NftRenderer::full`] says is a function of the last rules, sets and interfaces alone. What

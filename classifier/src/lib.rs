@@ -16,6 +16,8 @@
 //! the answer of a scan from the first rule to the last. Nothing in here can widen a rule: an empty set matches
 //! nothing, and no match is a deny.
 //!
+//! [`identity`] is the other form of tables: addresses are looked up first, and rules are by the identity that has them.
+//!
 //! Four modules make a table: `engine` compiles a list (its text says which structure is taken when, and what lost),
 //! `simd` holds the instructions of the CPU's level, [`Tables`] is both families' compiled lists and their changes, and
 //! [`linear`] is the scan that everything is held against. [`classbench`] reads rule sets and traces.
@@ -31,6 +33,7 @@ mod compiled;
 mod delta;
 mod difference;
 mod engine;
+pub mod identity;
 mod key;
 pub mod linear;
 mod parted;

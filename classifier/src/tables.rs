@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::compiled::Compiled;
 use crate::delta::Delta;
 use crate::engine::{BLOCK, Choice, Cost};
+use crate::identity::{IdentityTables, Judge};
 use crate::simd::{Kernel, Level, Scalar, Simd};
 use crate::{Action, Key, Rule, RuleList, Verdict, linear};
 
@@ -67,6 +68,8 @@ impl BuildOptions<'_> {
 #[derive(Clone, Debug)]
 pub struct Tables {
     rules: RuleList,
+    /// The other form: then the rules are decisions, and none of what follows is there.
+    identities: Option<Arc<IdentityTables>>,
     /// None: the list is scanned.
     compiled: Option<Compiled>,
     delta: Option<Arc<Delta>>,
@@ -74,9 +77,14 @@ pub struct Tables {
 }
 
 impl PartialEq for Tables {
-    /// Tables of equal rules are equal: the compiled form follows from the rules, up to the keys of its hashes.
+    /// Tables of equal rules are equal: the compiled form follows from the rules, up to the keys of its hashes. Identities are equal where
+    /// they are the same.
     fn eq(&self, other: &Self) -> bool {
-        self.rules == other.rules
+        match (&self.identities, &other.identities) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            (None, None) => self.rules == other.rules,
+            _ => false,
+        }
     }
 }
 
@@ -104,7 +112,7 @@ impl Tables {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         let compiled = Compiled::build(&rules, options, choice)?;
-        Ok(Self { rules: rules.into(), compiled: Some(compiled), delta: None, level: Level::detect() })
+        Ok(Self { rules: rules.into(), identities: None, compiled: Some(compiled), delta: None, level: Level::detect() })
     }
 
     /// Tables that are ready at once, whatever the rules: lookups try one rule after the other.
@@ -117,13 +125,25 @@ impl Tables {
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
-        Ok(Self { rules: rules.into(), compiled: None, delta: None, level: Level::detect() })
+        Ok(Self { rules: rules.into(), identities: None, compiled: None, delta: None, level: Level::detect() })
+    }
+
+    /// Tables that look up who has an address and then what that one may do. Their rules are the decisions, in no order, with the
+    /// action and the origin of each; a change of them is another [`IdentityTables`].
+    pub fn of_identities(identities: Arc<IdentityTables>) -> Self {
+        let rules = identities.decisions().clone();
+        Self { rules, identities: Some(identities), compiled: None, delta: None, level: Level::detect() }
+    }
+
+    /// The identities; none for a rule list.
+    pub fn identities(&self) -> Option<&Arc<IdentityTables>> {
+        self.identities.as_ref()
     }
 
     /// The verdict on one key: that of the first matching rule, [`Verdict::NO_MATCH`] (a deny) when there is none.
     pub fn lookup(&self, key: &Key) -> Verdict {
         let mut verdict = Verdict::NO_MATCH;
-        self.level.call(Single { tables: self, key, verdict: &mut verdict });
+        self.lookup_batch(std::slice::from_ref(key), std::slice::from_mut(&mut verdict));
         verdict
     }
 
@@ -133,7 +153,9 @@ impl Tables {
     /// When the two slices differ in length.
     pub fn lookup_batch(&self, keys: &[Key], verdicts: &mut [Verdict]) {
         assert_eq!(keys.len(), verdicts.len(), "one verdict slot per key");
-        if let ([key], [verdict]) = (keys, &mut *verdicts) {
+        if let Some(tables) = self.identities.as_deref() {
+            self.level.call(Judge { tables, keys, verdicts });
+        } else if let ([key], [verdict]) = (keys, &mut *verdicts) {
             self.level.call(Single { tables: self, key, verdict });
         } else {
             self.level.call(Burst { tables: self, keys, verdicts });
@@ -166,7 +188,8 @@ impl Tables {
 
     /// Heap bytes of the compiled form, without the rules themselves.
     pub fn bytes(&self) -> usize {
-        self.compiled.as_ref().map_or(0, Compiled::bytes) + self.added().map_or(0, Compiled::bytes)
+        let identities = self.identities.as_ref().map_or(0, |identities| identities.bytes());
+        identities + self.compiled.as_ref().map_or(0, Compiled::bytes) + self.added().map_or(0, Compiled::bytes)
     }
 
     /// Whether the compiled form is that of the whole list, so that to compile it again would bring nothing.
@@ -176,6 +199,9 @@ impl Tables {
 
     /// How the lists of both families were compiled, for people.
     pub fn describe(&self) -> String {
+        if let Some(identities) = &self.identities {
+            return format!("{}; {}", identities.describe(), self.level.name());
+        }
         let Some(compiled) = &self.compiled else { return format!("scan of {} rules", self.rules.len()) };
         let changed = self.delta.as_deref().map(|delta| match delta.exceptions() {
             exceptions if exceptions.is_empty() => ", changed since".to_owned(),
@@ -188,6 +214,10 @@ impl Tables {
     }
 
     fn cost_of_scan(&self) -> Cost {
+        if self.identities.is_some() {
+            // Two searches of the ipcache, and two of a map each with a row.
+            return Cost { steps: 4, ..Cost::default() };
+        }
         Cost { entries: self.rules.len(), ..Cost::default() }
     }
 
@@ -208,6 +238,7 @@ impl Tables {
     /// Whether every packet gets the same action from these tables, and which.
     pub fn constant_action(&self) -> Option<Action> {
         match self.rules.first() {
+            _ if self.identities.is_some() => None,
             None => Some(Action::Deny),
             Some(first) => (*first == Rule::any(first.action, first.origin)).then_some(first.action),
         }

@@ -48,7 +48,7 @@ pub(crate) struct Classed<A> {
 
 impl<A: Address> Axis<A> {
     /// The tree over the pieces.
-    pub(super) fn new(Classed { lasts, class_of }: Classed<A>) -> Self {
+    pub(crate) fn new(Classed { lasts, class_of }: Classed<A>) -> Self {
         debug_assert_eq!(lasts.len() + 1, class_of.len());
         let mut axis = Self { nodes: Vec::new(), levels: [0; MAX_DEPTH], depth: 0, class_of };
         if lasts.is_empty() {
@@ -91,7 +91,7 @@ impl<A: Address> Axis<A> {
 
     /// The piece that holds a point, by its place.
     #[inline(always)]
-    fn piece<S: Simd>(&self, simd: S, point: A) -> usize {
+    pub(crate) fn piece<S: Simd>(&self, simd: S, point: A) -> usize {
         let mut at = 0;
         for level in 0..self.depth {
             let children = if level + 1 < self.depth { INNER } else { LEAF };
@@ -100,13 +100,18 @@ impl<A: Address> Axis<A> {
         at as usize
     }
 
+    /// The pieces, ascending: where each ends, and its class.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (A, u32)> + '_ {
+        self.class_of.iter().enumerate().map(|(piece, &class)| (self.last(piece), class))
+    }
+
     /// How many pieces there are.
     pub(crate) fn pieces(&self) -> usize {
         self.class_of.len()
     }
 
     /// The last point of a piece.
-    fn last(&self, piece: usize) -> A {
+    pub(crate) fn last(&self, piece: usize) -> A {
         if piece + 1 == self.class_of.len() {
             return A::LAST;
         }

@@ -73,7 +73,7 @@ impl Tables {
     /// [`BuildError`] as for [`Tables::build_with`].
     ///
     /// # Panics
-    /// When a change names a position that the list does not have.
+    /// When a change names a position that the list does not have. In debug builds for tables of identities, which have no list.
     pub fn update(&self, changes: &[Change], options: &BuildOptions<'_>) -> Result<Self, BuildError> {
         self.update_as(changes, options, MIN_SHARED)
     }
@@ -124,7 +124,7 @@ impl Tables {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         if self.compiled.is_none() {
-            return Ok(Self { rules, compiled: None, delta: None, level: self.level });
+            return Ok(Self { rules, identities: None, compiled: None, delta: None, level: self.level });
         }
         let is_long = |compiled: &Compiled| {
             self.rules.len() >= min_shared || intervals(&self.rules, compiled.projection().is_none()) >= min_shared
@@ -146,13 +146,19 @@ impl Tables {
             return Self::build_with(rules.iter().cloned().collect(), options);
         };
         if only_versions && delta.exceptions().is_empty() {
-            return Ok(Self { rules, compiled: Some(compiled), delta: self.delta.clone(), level: self.level });
+            return Ok(Self {
+                rules,
+                identities: None,
+                compiled: Some(compiled),
+                delta: self.delta.clone(),
+                level: self.level,
+            });
         }
         if !delta.finish(&rules, options)? {
             return Self::build_with(rules.iter().cloned().collect(), options);
         }
         let delta = (!delta.is_empty() || movable.is_none()).then(|| Arc::new(delta));
-        Ok(Self { rules, compiled: Some(compiled), delta, level: self.level })
+        Ok(Self { rules, identities: None, compiled: Some(compiled), delta, level: self.level })
     }
 }
 

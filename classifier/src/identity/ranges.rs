@@ -1,0 +1,210 @@
+//! From each address of a family to a number: pieces of the address space in parts that versions share.
+//!
+//! ```text
+//!  address --search tree--> part --search tree--> piece -> number
+//!                            |
+//!  one address later: one part is written, the others are shared
+//! ```
+
+use std::sync::Arc;
+
+use crate::engine::address::Address;
+use crate::engine::{Axis, Classed};
+use crate::simd::Simd;
+
+/// Pieces of a part at most. A change writes one part, 2 us for so many, and counts a reference for each: with 200,000 pieces, those of
+/// 100,000 pods that are no neighbours, 200 to 400 of them, 1 us.
+const MOST: usize = 1_024;
+
+/// The address space of one family, cut into pieces with a number each.
+#[derive(Clone, Debug)]
+pub(super) struct Ranges<A> {
+    /// Which part has an address.
+    top: Arc<Axis<A>>,
+    parts: Vec<Arc<Axis<A>>>,
+}
+
+/// A piece that changes: its first and last address, and what happens there.
+pub(super) type Cut<A> = (A, A, usize);
+
+/// Pieces in the making, ascending.
+struct Pieces<A>(Vec<(A, u32)>);
+
+impl<A: Address> Pieces<A> {
+    fn push(&mut self, last: A, number: u32) {
+        match self.0.last_mut() {
+            Some(before) if before.1 == number => before.0 = last,
+            _ => self.0.push((last, number)),
+        }
+    }
+}
+
+/// The parts of a version in the making.
+struct Parts<A> {
+    lasts: Vec<A>,
+    parts: Vec<Arc<Axis<A>>>,
+}
+
+impl<A: Address> Parts<A> {
+    /// Takes over a part as it is.
+    fn keep(&mut self, last: A, part: &Arc<Axis<A>>) {
+        self.lasts.push(last);
+        self.parts.push(part.clone());
+    }
+
+    /// Writes these pieces as one part, or as some. Joins them to the part before where both are small, so that parts do not become
+    /// more and more as addresses come and go.
+    fn write(&mut self, mut pieces: Vec<(A, u32)>) {
+        if let Some(before) = self.parts.last().filter(|before| before.pieces() + pieces.len() <= MOST / 2) {
+            let end = self.lasts.pop().expect("a part ends somewhere");
+            let mut joined = Pieces(Vec::with_capacity(before.pieces() + pieces.len()));
+            before.ends().for_each(|(last, number)| joined.push(last.min(end), number));
+            pieces.iter().for_each(|&(last, number)| joined.push(last, number));
+            self.parts.pop();
+            pieces = joined.0;
+        }
+        let each = if pieces.len() > MOST { MOST / 2 } else { MOST };
+        for part in pieces.chunks(each) {
+            let (last, _) = part[part.len() - 1];
+            let lasts = part[..part.len() - 1].iter().map(|&(last, _)| last).collect();
+            self.keep(last, &Arc::new(Axis::new(Classed { lasts, class_of: part.iter().map(|&(_, of)| of).collect() })));
+        }
+    }
+
+    fn finish(self) -> Ranges<A> {
+        let Self { mut lasts, parts } = self;
+        lasts.pop();
+        let numbers = (0..).take(parts.len()).collect();
+        Ranges { top: Arc::new(Axis::new(Classed { lasts, class_of: numbers })), parts }
+    }
+}
+
+impl<A: Address> Ranges<A> {
+    /// One piece with this number.
+    pub(super) fn all(number: u32) -> Self {
+        let axis = |number| Arc::new(Axis::new(Classed { lasts: Vec::new(), class_of: vec![number] }));
+        Self { top: axis(0), parts: vec![axis(number)] }
+    }
+
+    /// The number of an address.
+    #[inline(always)]
+    pub(super) fn get<S: Simd>(&self, simd: S, address: A) -> u32 {
+        self.parts[self.top.class(simd, address) as usize].class(simd, address)
+    }
+
+    /// The pieces of a part, ascending. The last ends where the part does.
+    fn pieces(&self, part: usize) -> impl Iterator<Item = (A, u32)> + '_ {
+        let end = self.top.last(part);
+        self.parts[part].ends().map(move |(last, number)| (last.min(end), number))
+    }
+
+    /// All pieces, ascending: where each ends, and its number. Neighbours differ.
+    pub(super) fn all_pieces(&self) -> Vec<(A, u32)> {
+        let mut all = Pieces(Vec::new());
+        (0..self.parts.len()).flat_map(|part| self.pieces(part)).for_each(|(last, number)| all.push(last, number));
+        all.0
+    }
+
+    /// How many pieces there are.
+    pub(super) fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.pieces()).sum()
+    }
+
+    /// The parts.
+    #[cfg(test)]
+    pub(super) fn parts_of_tests(&self) -> &[Arc<Axis<A>>] {
+        &self.parts
+    }
+
+    /// Heap bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes() + size_of::<Axis<A>>()).sum::<usize>() + self.top.bytes()
+    }
+
+    /// The ranges after changes. `cuts` ascend and do not overlap; `next` gives the number of a piece from the one before and from what
+    /// happens there.
+    pub(super) fn changed(&self, cuts: &[Cut<A>], next: &mut dyn FnMut(u32, usize) -> u32) -> Self {
+        let mut parts = Parts { lasts: Vec::new(), parts: Vec::with_capacity(self.parts.len() + 1) };
+        let mut cuts = cuts.iter().copied().peekable();
+        let mut begin = Some(A::ZERO);
+        for (at, part) in self.parts.iter().enumerate() {
+            let end = self.top.last(at);
+            let mut first = begin;
+            begin = end.next();
+            if cuts.peek().is_none_or(|cut| cut.0 > end) {
+                parts.keep(end, part);
+                continue;
+            }
+            let mut pieces = Pieces(Vec::with_capacity(part.pieces() + 2));
+            for (last, number) in self.pieces(at) {
+                while let Some(begin) = first.filter(|&begin| begin <= last) {
+                    let Some(&(from, to, what)) = cuts.peek().filter(|cut| cut.0 <= last) else {
+                        pieces.push(last, number);
+                        first = last.next();
+                        break;
+                    };
+                    if let Some(before) = from.previous().filter(|&before| begin <= before) {
+                        pieces.push(before, number);
+                    }
+                    let to_here = to.min(last);
+                    pieces.push(to_here, next(number, what));
+                    first = to_here.next();
+                    if to <= last {
+                        cuts.next();
+                    } else {
+                        break;
+                    }
+                }
+            }
+            parts.write(pieces.0);
+        }
+        parts.finish()
+    }
+
+    /// The ranges with other numbers. Only parts in which one changes are written.
+    pub(super) fn renumbered(&self, number: &dyn Fn(u32) -> u32) -> Self {
+        let mut parts = Parts { lasts: Vec::new(), parts: Vec::with_capacity(self.parts.len()) };
+        for (at, part) in self.parts.iter().enumerate() {
+            if part.ends().all(|(_, of)| number(of) == of) {
+                parts.keep(self.top.last(at), part);
+            } else {
+                let mut pieces = Pieces(Vec::with_capacity(part.pieces()));
+                self.pieces(at).for_each(|(last, of)| pieces.push(last, number(of)));
+                parts.write(pieces.0);
+            }
+        }
+        parts.finish()
+    }
+
+    /// Tells each pair of different numbers that some address has here and in another version. Looks at parts that are not shared.
+    pub(super) fn differences(&self, other: &Self, tell: &mut dyn FnMut(u32, u32)) {
+        let (mut own, mut others) = (0, 0);
+        while own < self.parts.len() && others < other.parts.len() {
+            let aligned = self.top.last(own) == other.top.last(others);
+            if aligned && Arc::ptr_eq(&self.parts[own], &other.parts[others]) {
+                own += 1;
+                others += 1;
+                continue;
+            }
+            // Up to where parts of both end.
+            let (mut mine, mut theirs) = (own + 1, others + 1);
+            while self.top.last(mine - 1) != other.top.last(theirs - 1) {
+                if self.top.last(mine - 1) < other.top.last(theirs - 1) { mine += 1 } else { theirs += 1 }
+            }
+            let mut a = (own..mine).flat_map(|part| self.pieces(part)).peekable();
+            let mut b = (others..theirs).flat_map(|part| other.pieces(part)).peekable();
+            while let (Some(&(a_last, a_number)), Some(&(b_last, b_number))) = (a.peek(), b.peek()) {
+                if a_number != b_number {
+                    tell(a_number, b_number);
+                }
+                if a_last <= b_last {
+                    a.next();
+                }
+                if b_last <= a_last {
+                    b.next();
+                }
+            }
+            (own, others) = (mine, theirs);
+        }
+    }
+}

@@ -35,6 +35,7 @@ pub mod configurator;
 pub mod contract;
 #[cfg(test)]
 mod fixtures;
+pub mod identity;
 pub mod inventory;
 pub mod object;
 pub mod origin;

@@ -112,7 +112,13 @@ impl Tables {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         let compiled = Compiled::build(&rules, options, choice)?;
-        Ok(Self { rules: rules.into(), identities: None, compiled: Some(compiled), delta: None, level: Level::detect() })
+        Ok(Self {
+            rules: rules.into(),
+            identities: None,
+            compiled: Some(compiled),
+            delta: None,
+            level: Level::detect(),
+        })
     }
 
     /// Tables that are ready at once, whatever the rules: lookups try one rule after the other.

@@ -19,12 +19,33 @@ use crate::object::{Denied, IngressIsolation, Labels, Node, Object, Pod, PodName
 use crate::origin::Origins;
 use crate::processor::{Committed, Processor, Scope};
 use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
+use crate::renderer::identity::IdentityRenderer;
 use crate::renderer::session_rules::{SessionTable, SourceRenderer};
 use crate::renderer::{Refusal, RenderError, Renderer};
 use crate::work::Work;
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
 pub const UNBOUND: &str = "";
+
+/// What makes the node's tables. The verdicts are the same; memory, the cost of an event and that of a lookup differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// Rule lists, compiled, with the addresses of all sets that they name ([`crate::renderer::acl`]).
+    #[default]
+    Acl,
+    /// An ipcache for the node and a policy map for each pod ([`crate::renderer::identity`]).
+    Identity,
+}
+
+impl Engine {
+    /// As it is written in a configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Acl => "acl",
+            Self::Identity => "identity",
+        }
+    }
+}
 
 /// See the module.
 pub struct Pipeline {
@@ -36,6 +57,7 @@ pub struct Pipeline {
     origins: Origins,
     /// The endpoints as renderers know them.
     told: BTreeMap<PodName, Arc<Endpoint>>,
+    /// The first makes the tables.
     renderers: Vec<Box<dyn Renderer>>,
     enforcing: Enforcing,
     /// Whether a renderer could not take in the last transaction: it tries again with the next one, be that empty.
@@ -45,8 +67,10 @@ pub struct Pipeline {
 /// The renderer whose tables the dataplane enforces.
 #[derive(Clone, Copy, Debug)]
 enum Enforcing {
-    /// At the destination.
+    /// At the destination, by rule lists.
     Acl(RendererHandle<AclRenderer>),
+    /// The same, by identities.
+    Identities(RendererHandle<IdentityRenderer>),
     /// At the source.
     Sessions(RendererHandle<SourceRenderer>),
 }
@@ -80,11 +104,13 @@ impl Pipeline {
     /// A pipeline without objects, for a cluster whose namespaces isolate or not when their `extensions/v1beta1` annotation
     /// does not say.
     pub fn with_default_isolation(scope: Scope, isolation: IngressIsolation) -> Self {
-        let acl = match &scope {
-            Scope::Node(node) => AclRenderer::of_node(node.clone()),
-            Scope::Cluster => AclRenderer::of_all_nodes(),
-        };
-        Self::with(scope, isolation, Box::new(acl), Enforcing::Acl(RendererHandle::FIRST))
+        Self::with_engine(scope, isolation, Engine::Acl)
+    }
+
+    /// The same with another engine. Tables of all nodes are always rule lists: an ipcache is a node's.
+    pub fn with_engine(scope: Scope, isolation: IngressIsolation, engine: Engine) -> Self {
+        let (enforcing, renderer) = at_destination(&scope, engine, 0);
+        Self::with(scope, isolation, renderer, enforcing)
     }
 
     /// A pipeline without objects for one node that enforces policy at the source.
@@ -106,6 +132,29 @@ impl Pipeline {
             enforcing,
             is_behind: false,
         }
+    }
+
+    /// What makes the tables.
+    pub fn engine(&self) -> Engine {
+        match self.enforcing {
+            Enforcing::Identities(_) => Engine::Identity,
+            Enforcing::Acl(_) | Enforcing::Sessions(_) => Engine::Acl,
+        }
+    }
+
+    /// Has another engine make the tables from now on, of the present state. Where policy is enforced at the source there is one form
+    /// of tables only, and nothing changes.
+    ///
+    /// # Errors
+    /// As for [`Pipeline::resync`].
+    pub fn select(&mut self, engine: Engine) -> Result<(), RenderError> {
+        let is_fixed = matches!(self.enforcing, Enforcing::Sessions(_)) || *self.processor.scope() == Scope::Cluster;
+        if engine == self.engine() || is_fixed {
+            return Ok(());
+        }
+        let generation = self.all_node_tables().iter().map(|tables| tables.generation).max().unwrap_or_default();
+        (self.enforcing, self.renderers[0]) = at_destination(self.processor.scope(), engine, generation);
+        self.render_all()
     }
 
     /// Registers a further renderer, which goes with the pipeline from thread to thread. It gets every transaction from the next
@@ -319,8 +368,8 @@ impl Pipeline {
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
-            Enforcing::Sessions(sessions) => {
-                self.renderer(sessions).node_tables().filter(|tables| *tables.node == *node).cloned()
+            Enforcing::Identities(_) | Enforcing::Sessions(_) => {
+                self.all_node_tables().into_iter().find(|tables| *tables.node == *node)
             }
         }
     }
@@ -329,7 +378,23 @@ impl Pipeline {
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
+            Enforcing::Identities(identities) => self.renderer(identities).node_tables().cloned().into_iter().collect(),
             Enforcing::Sessions(sessions) => self.renderer(sessions).node_tables().cloned().into_iter().collect(),
+        }
+    }
+
+    fn acl(&self) -> Option<&AclRenderer> {
+        match self.enforcing {
+            Enforcing::Acl(acl) => Some(self.renderer(acl)),
+            Enforcing::Identities(_) | Enforcing::Sessions(_) => None,
+        }
+    }
+
+    /// The identities, where these are the engine.
+    pub fn identities(&self) -> Option<&IdentityRenderer> {
+        match self.enforcing {
+            Enforcing::Identities(identities) => Some(self.renderer(identities)),
+            Enforcing::Acl(_) | Enforcing::Sessions(_) => None,
         }
     }
 
@@ -364,6 +429,7 @@ impl Pipeline {
     pub fn work(&self) -> Work {
         let intervals = match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).written(),
+            Enforcing::Identities(_) => 0,
             Enforcing::Sessions(sessions) => self.renderer(sessions).written(),
         };
         Work { intervals, ..self.processor.work() }
@@ -371,26 +437,14 @@ impl Pipeline {
 
     /// The work that large tables of all nodes took so far; nothing where policy is enforced at the source.
     pub fn table_work(&self) -> TableWork {
-        match self.enforcing {
-            Enforcing::Acl(acl) => self.renderer(acl).work(),
-            Enforcing::Sessions(_) => TableWork::default(),
-        }
+        self.acl().map(AclRenderer::work).unwrap_or_default()
     }
 
     /// The session table, where policy is enforced at the source.
     pub fn session_table(&self) -> Option<&SessionTable> {
         match self.enforcing {
-            Enforcing::Acl(_) => None,
+            Enforcing::Acl(_) | Enforcing::Identities(_) => None,
             Enforcing::Sessions(sessions) => Some(self.renderer(sessions).table()),
-        }
-    }
-
-    /// The ACL renderer.
-    #[cfg(test)]
-    fn acl(&self) -> &AclRenderer {
-        match self.enforcing {
-            Enforcing::Acl(acl) => self.renderer(acl),
-            Enforcing::Sessions(_) => panic!("this pipeline enforces at the source"),
         }
     }
 
@@ -409,6 +463,20 @@ impl Pipeline {
     /// The state. Its pods have no addresses but those that are theirs.
     pub fn cache(&self) -> &Cache {
         &self.cache
+    }
+}
+
+/// The renderer that makes the tables of a scope, and what it is.
+fn at_destination(scope: &Scope, engine: Engine, generation: u64) -> (Enforcing, Box<dyn Renderer>) {
+    match (scope, engine) {
+        (Scope::Node(node), Engine::Identity) => {
+            let renderer = IdentityRenderer::of_node(node.clone(), generation);
+            (Enforcing::Identities(RendererHandle::FIRST), Box::new(renderer))
+        }
+        (Scope::Node(node), Engine::Acl) => {
+            (Enforcing::Acl(RendererHandle::FIRST), Box::new(AclRenderer::of_node(node.clone())))
+        }
+        (Scope::Cluster, _) => (Enforcing::Acl(RendererHandle::FIRST), Box::new(AclRenderer::of_all_nodes())),
     }
 }
 

@@ -90,8 +90,8 @@ mod vectors;
 use std::ops::Add;
 
 use address::{Address, Fields};
-pub(crate) use axis::{Axis, Classed};
 use axis::Search;
+pub(crate) use axis::{Axis, Classed};
 pub(crate) use exceptions::{Changed, Exceptions};
 pub(crate) use family::{Choice, Family};
 pub(crate) use moves::Move;

@@ -67,7 +67,10 @@ impl<A: Address> Parts<A> {
         for part in pieces.chunks(each) {
             let (last, _) = part[part.len() - 1];
             let lasts = part[..part.len() - 1].iter().map(|&(last, _)| last).collect();
-            self.keep(last, &Arc::new(Axis::new(Classed { lasts, class_of: part.iter().map(|&(_, of)| of).collect() })));
+            self.keep(
+                last,
+                &Arc::new(Axis::new(Classed { lasts, class_of: part.iter().map(|&(_, of)| of).collect() })),
+            );
         }
     }
 

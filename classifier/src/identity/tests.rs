@@ -91,7 +91,8 @@ fn row(open: &[(u8, u16, u16)]) -> Row {
 
 #[test]
 fn a_map_has_a_row_for_each_identity_and_the_first_for_all_others() {
-    let rows = [row(&[]), row(&[(protocol::TCP, 6379, 6379)]), row(&[(protocol::UDP, 0, 65535), (protocol::SCTP, 1, 3)])];
+    let rows =
+        [row(&[]), row(&[(protocol::TCP, 6379, 6379)]), row(&[(protocol::UDP, 0, 65535), (protocol::SCTP, 1, 3)])];
     let map = PolicyMap::new(&[(0, 1), (3, 1), (4, 1), (6, 2), (u32::MAX, 1)], &rows);
     for (identity, of) in [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 0), (6, 2), (7, 0), (u32::MAX, 1)] {
         for protocol in [0, 5, 6, 7, 16, 17, 18, 131, 132, 255] {

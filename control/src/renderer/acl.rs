@@ -257,4 +257,4 @@ impl Renderer for AclRenderer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

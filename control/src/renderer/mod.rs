@@ -5,6 +5,7 @@
 
 pub mod acl;
 pub mod contiv;
+pub mod identity;
 pub mod mirror;
 pub mod neutron;
 pub mod nftables;

@@ -101,7 +101,7 @@ fn texts_of(pod: &Value) -> Vec<Value> {
 }
 
 /// The pod's node; of cases that name none, by the block that the pod's address lies in.
-fn node_of(pod: &Value) -> Option<&str> {
+pub(crate) fn node_of(pod: &Value) -> Option<&str> {
     if let Some(node) = pod.get("node") {
         return node.as_str();
     }
@@ -128,7 +128,7 @@ impl Question {
     }
 
     /// The state in which only the rules of this direction are left.
-    fn asked_of(self, mut state: State) -> State {
+    pub(crate) fn asked_of(self, mut state: State) -> State {
         let Self::Only(direction) = self else { return state };
         for policy in state.policies.values_mut() {
             let Policy { ingress, egress, .. } = policy;
@@ -198,6 +198,17 @@ pub(crate) fn asked(step: &Value, question: Question) -> Vec<Cell> {
     let tables = [("tables", false), ("tables6", true), ("derived", false)];
     let tables = tables.into_iter().filter(|(key, _)| step[key].is_object());
     tables.flat_map(|(key, v6)| cells(step, &step[key], question, v6)).collect()
+}
+
+/// The nodes of all steps.
+pub(crate) fn nodes_of(steps: &[Value]) -> BTreeSet<String> {
+    let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
+    let mut nodes: BTreeSet<String> = BTreeSet::new();
+    for step in steps {
+        nodes.extend(list(step, "nodes").iter().filter_map(|node| node["name"].as_str()).map(str::to_owned));
+        nodes.extend(list(step, "pods").iter().filter_map(node_of).map(str::to_owned));
+    }
+    nodes
 }
 
 /// How much was compared.

@@ -16,7 +16,7 @@ use bulkhead_classifier::{Action, Key, OriginId, Rule};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{IngressIsolation, Object};
 use bulkhead_control::origin::Origin;
-use bulkhead_control::pipeline::{Pipeline, UNBOUND};
+use bulkhead_control::pipeline::{Engine, Pipeline, UNBOUND};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface};
 
@@ -72,6 +72,12 @@ impl Vswitches {
     /// The same for a cluster whose namespaces isolate or not when they do not say.
     pub(crate) fn nodes_at_source_where(names: &[&str], isolation: IngressIsolation) -> Self {
         let of = |name: &str| Pipeline::at_source(name.into(), isolation);
+        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
+    }
+
+    /// A pipeline for each of the nodes, whose tables another engine makes.
+    pub(crate) fn nodes_by(names: &[&str], isolation: IngressIsolation, engine: Engine) -> Self {
+        let of = |name: &str| Pipeline::with_engine(Scope::Node(name.into()), isolation, engine);
         Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 

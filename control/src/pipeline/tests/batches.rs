@@ -170,7 +170,7 @@ fn batches_of_any_size_end_where_one_batch_and_a_fresh_start_end_and_the_deltas_
         let end_of_all = batched.renderer(listener);
         prop_assert_eq!((end_of_all.sets.sets().count(), end_of_all.endpoints.len()), (0, 0));
         prop_assert!(batched.processor.sets(&batched.cache).is_empty() && batched.told.is_empty());
-        prop_assert!(batched.acl().holds_nothing());
+        prop_assert!(batched.acl().unwrap().holds_nothing());
         let mut reached = reached.borrow_mut();
         reached[0] += end_of_all.changed;
         reached[1] += usize::from(end_of_all.transactions < batches.len() + 2);

@@ -20,7 +20,7 @@ struct Held {
 }
 
 fn held(pipeline: &Pipeline) -> Held {
-    let acl = pipeline.acl();
+    let acl = pipeline.acl().unwrap();
     let (sets, lists, interned, shared, nodes) = acl.held();
     Held {
         told: [sets, lists, nodes, pipeline.told.len()],
@@ -197,7 +197,7 @@ fn after_fifty_thousand_events_no_more_is_remembered_than_there_is() {
         // Sets, lists, pods and nodes are gone with the last event, whatever was swept when.
         let end = held(&pipeline);
         assert_eq!((end.told, end.book), (empty.told, empty.book), "{scope:?}");
-        assert!(pipeline.acl().holds_nothing());
+        assert!(pipeline.acl().unwrap().holds_nothing());
         assert_eq!((pipeline.cache.pods().count(), pipeline.cache.policies().len()), (0, 0));
     }
 }

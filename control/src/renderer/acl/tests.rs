@@ -132,15 +132,22 @@ fn transaction(random: &mut Random) -> Transaction {
 
 #[test]
 fn a_nodes_tables_say_what_the_tiers_of_the_sender_and_of_the_receiver_say_together() {
+    hold_against_the_tiers(|told| {
+        let mut renderer = AclRenderer::of_node("n".into());
+        renderer.render(told).unwrap();
+        renderer.node_tables("n").unwrap().clone()
+    });
+}
+
+/// Compares what a renderer makes of random tiers with what these say by definition.
+pub(in crate::renderer) fn hold_against_the_tiers(mut tables_of: impl FnMut(&Transaction) -> Arc<NodeTables>) {
     let mut reached = BTreeMap::<String, u32>::new();
     let mut random = Random(0xb1);
     for _ in 0..1_500 {
         let told = transaction(&mut random);
         let mut sets = SetMirror::default();
         sets.apply(&told);
-        let mut renderer = AclRenderer::of_node("n".into());
-        renderer.render(&told).unwrap();
-        let tables = renderer.node_tables("n").unwrap();
+        let tables = tables_of(&told);
         let rules_of = |of: IpAddr| {
             let at = PODS.iter().position(|text| address(text) == of)?;
             Some(told.endpoints[at].1.as_ref().unwrap().rules.clone())

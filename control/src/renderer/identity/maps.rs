@@ -1,0 +1,169 @@
+//! Policy maps: what each identity may do, from the rules of one list.
+//!
+//! ```text
+//!  identity --its sets--> the rules that name one of them --tiers, in order--> row: services -> verdict
+//! ```
+//! Identities that the same rules name share a row. A row asks the tiers as they are defined: what a tier passes or leaves goes to the
+//! next. So nothing has to be cut out of anything beforehand, and no list is too complex.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use bulkhead_classifier::identity::{IdentityTables, PolicyMap, Row};
+use bulkhead_classifier::{Action, OriginId, RuleList, ServiceSet, Services, Verdict};
+
+use super::parties::{OWN_NODE, Parties, Tag, tag};
+use crate::contract::{Peers, RuleAction, TieredList};
+use crate::object::Tier;
+use crate::origin::{Direction, Origins};
+
+/// Numbers for what maps decide.
+#[derive(Debug, Default)]
+pub(super) struct Decisions {
+    all: Vec<(Action, OriginId)>,
+    numbers: AHashMap<(Action, OriginId), u32>,
+    rules: RuleList,
+}
+
+impl Decisions {
+    pub(super) fn verdict(&mut self, action: Action, origin: OriginId) -> Verdict {
+        let number = *self.numbers.entry((action, origin)).or_insert_with(|| {
+            self.all.push((action, origin));
+            u32::try_from(self.all.len() - 1).expect("fewer decisions than rules fit a table")
+        });
+        IdentityTables::verdict(action, number)
+    }
+
+    /// What a verdict stands for.
+    pub(super) fn get(&self, verdict: Verdict) -> Option<(Action, OriginId)> {
+        self.all.get(verdict.rule()?).copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// A rule for each.
+    pub(super) fn rules(&mut self) -> RuleList {
+        if self.rules.len() != self.all.len() {
+            let rule = |&(action, origin): &(Action, OriginId)| IdentityTables::decision(action, origin);
+            self.rules = self.all.iter().map(rule).collect::<Vec<_>>().into();
+        }
+        self.rules.clone()
+    }
+}
+
+/// A list in use, and its map.
+#[derive(Debug)]
+pub(super) struct Listed {
+    list: Arc<TieredList>,
+    direction: Direction,
+    /// How many endpoints have it.
+    pub(super) users: usize,
+    /// The positions of the rules that name everybody, and of those that name each set.
+    everybody: Vec<usize>,
+    by_tag: AHashMap<Tag, Vec<usize>>,
+    /// The row of identities that these rules name.
+    rows: Vec<Row>,
+    by_rules: AHashMap<Vec<usize>, usize>,
+    pub(super) map: Arc<PolicyMap>,
+}
+
+impl Listed {
+    /// The list, without a map yet.
+    pub(super) fn new(list: Arc<TieredList>, direction: Direction) -> Self {
+        let (mut everybody, mut by_tag) = (Vec::new(), AHashMap::<Tag, Vec<usize>>::new());
+        for (at, rule) in list.rules.iter().enumerate() {
+            match &rule.peers {
+                Peers::Any => everybody.push(at),
+                Peers::OwnNode => by_tag.entry(OWN_NODE).or_default().push(at),
+                Peers::Sets(sets) => sets.iter().for_each(|&set| by_tag.entry(tag(set)).or_default().push(at)),
+            }
+        }
+        let (rows, by_rules) = (Vec::new(), AHashMap::new());
+        let map = Arc::new(PolicyMap::new(&[], &[Row::new()]));
+        Self { list, direction, users: 0, everybody, by_tag, rows, by_rules, map }
+    }
+
+    /// The sets that its rules name.
+    pub(super) fn tags(&self) -> impl Iterator<Item = Tag> + '_ {
+        self.by_tag.keys().copied()
+    }
+
+    pub(super) fn origins(&self) -> impl Iterator<Item = OriginId> + '_ {
+        self.list.rules.iter().map(|rule| rule.origin)
+    }
+
+    /// Forgets verdicts: they have other numbers now.
+    pub(super) fn forget_rows(&mut self) {
+        self.rows.clear();
+        self.by_rules.clear();
+    }
+
+    /// What addresses in these sets may do; none where no identity is in them.
+    pub(super) fn known_row(&self, sets: &[Tag]) -> Option<&Row> {
+        self.rows.get(*self.by_rules.get(&self.rules_naming(sets))?)
+    }
+
+    /// The positions of the rules that name addresses in these sets, in order.
+    fn rules_naming(&self, sets: &[Tag]) -> Vec<usize> {
+        let named = sets.iter().filter_map(|tag| self.by_tag.get(tag)).flatten();
+        let mut rules: Vec<usize> = self.everybody.iter().chain(named).copied().collect();
+        rules.sort_unstable();
+        rules.dedup();
+        rules
+    }
+
+    fn row(&mut self, sets: &[Tag], decisions: &mut Decisions) -> usize {
+        let rules = self.rules_naming(sets);
+        if let Some(&known) = self.by_rules.get(&rules) {
+            return known;
+        }
+        self.rows.push(row(&self.list, &rules, self.direction, decisions));
+        self.by_rules.insert(rules, self.rows.len() - 1);
+        self.rows.len() - 1
+    }
+
+    /// Makes the map anew.
+    pub(super) fn compile(&mut self, parties: &Parties, decisions: &mut Decisions) {
+        let unknown = self.row(&[], decisions);
+        debug_assert_eq!(unknown, 0, "the first row is that of the unknown");
+        let named: BTreeSet<u32> = self.by_tag.keys().flat_map(|&tag| parties.in_set(tag)).collect();
+        let identities: Vec<(u32, usize)> =
+            named.into_iter().map(|identity| (identity, self.row(parties.sets_of(identity), decisions))).collect();
+        self.map = Arc::new(PolicyMap::new(&identities, &self.rows));
+    }
+}
+
+/// What these rules say, which come by tier.
+fn row(list: &TieredList, rules: &[usize], direction: Direction, decisions: &mut Decisions) -> Row {
+    let mut row: Vec<(ServiceSet, Verdict)> = Vec::new();
+    let mut decide = |services: ServiceSet, verdict: Verdict| match row.iter_mut().find(|(_, same)| *same == verdict) {
+        _ if services.is_empty() => {}
+        Some((decided, _)) => *decided = decided.union(&services),
+        None => row.push((services, verdict)),
+    };
+    let mut undecided = ServiceSet::all();
+    // What the tier has neither decided nor passed.
+    let (mut tier, mut asked) = (Tier::Admin, undecided.clone());
+    for rule in rules.iter().map(|&at| &list.rules[at]) {
+        if rule.tier != tier {
+            (tier, asked) = (rule.tier, undecided.clone());
+        }
+        let hit = match &rule.services {
+            Services::Any => asked.clone(),
+            Services::Set(services) => asked.intersect(services),
+        };
+        asked = asked.subtract(&hit);
+        let action = match rule.action {
+            RuleAction::Accept => Action::Allow,
+            RuleAction::Deny => Action::Deny,
+            RuleAction::Pass => continue,
+        };
+        undecided = undecided.subtract(&hit);
+        decide(hit, decisions.verdict(action, rule.origin));
+    }
+    decide(undecided, decisions.verdict(Action::Allow, Origins::not_isolated(direction)));
+    row
+}

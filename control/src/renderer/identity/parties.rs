@@ -1,0 +1,171 @@
+//! Who is who: addresses that are in the same sets have one identity.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ahash::{AHashMap, AHashSet};
+use bulkhead_classifier::identity::Party;
+
+use crate::contract::SetId;
+
+/// What an address is in: a set, or one of the special groups below.
+pub(super) type Tag = u64;
+
+/// The addresses of the node itself.
+pub(super) const OWN_NODE: Tag = u64::MAX;
+
+/// The addresses of the other nodes.
+pub(super) const REMOTE_NODE: Tag = u64::MAX - 1;
+
+pub(super) const fn tag(set: SetId) -> Tag {
+    set.0
+}
+
+/// What happens to addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    /// They leave a set.
+    Leave(Tag),
+    /// They enter a set.
+    Enter(Tag),
+    /// They are no longer the endpoint's.
+    Unbind(u32),
+    /// They are the endpoint's.
+    Bind(u32),
+}
+
+/// Numbers for identities, and for parties: an identity with an endpoint or without.
+#[derive(Debug)]
+pub(super) struct Parties {
+    /// The sets of each identity, ascending.
+    sets: Vec<Arc<[Tag]>>,
+    identities: AHashMap<Arc<[Tag]>, u32>,
+    by_tag: AHashMap<Tag, BTreeSet<u32>>,
+    parties: Vec<Party>,
+    numbers: AHashMap<Party, u32>,
+    /// Identities that are new since they were last asked for.
+    fresh: Vec<u32>,
+}
+
+impl Default for Parties {
+    /// The number 0 is that of addresses that are in no set.
+    fn default() -> Self {
+        let mut parties = Self {
+            sets: Vec::new(),
+            identities: AHashMap::new(),
+            by_tag: AHashMap::new(),
+            parties: Vec::new(),
+            numbers: AHashMap::new(),
+            fresh: Vec::new(),
+        };
+        let identity = parties.identity(&[]);
+        parties.party(Party { identity, endpoint: None });
+        parties
+    }
+}
+
+impl Parties {
+    /// All parties, by number.
+    pub(super) fn all(&self) -> &[Party] {
+        &self.parties
+    }
+
+    /// How many identities were numbered.
+    pub(super) fn identities(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// The sets that an identity's addresses are in.
+    pub(super) fn sets_of(&self, identity: u32) -> &Arc<[Tag]> {
+        &self.sets[identity as usize]
+    }
+
+    /// The identities in a set.
+    pub(super) fn in_set(&self, tag: Tag) -> impl Iterator<Item = u32> + '_ {
+        self.by_tag.get(&tag).into_iter().flatten().copied()
+    }
+
+    /// The identities that are new since this was last asked.
+    pub(super) fn take_fresh(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    fn identity(&mut self, sets: &[Tag]) -> u32 {
+        if let Some(&known) = self.identities.get(sets) {
+            return known;
+        }
+        let number = u32::try_from(self.sets.len()).expect("fewer identities than addresses of IPv4");
+        let sets: Arc<[Tag]> = sets.into();
+        for &tag in sets.iter() {
+            self.by_tag.entry(tag).or_default().insert(number);
+        }
+        self.sets.push(sets.clone());
+        self.identities.insert(sets, number);
+        self.fresh.push(number);
+        number
+    }
+
+    fn party(&mut self, party: Party) -> u32 {
+        *self.numbers.entry(party).or_insert_with(|| {
+            self.parties.push(party);
+            u32::try_from(self.parties.len() - 1).expect("fewer parties than addresses of IPv4")
+        })
+    }
+
+    /// The party of addresses of another one after changes, in order.
+    pub(super) fn after<'a>(&mut self, number: u32, changes: impl Iterator<Item = &'a Change>) -> u32 {
+        let Party { identity, mut endpoint } = self.parties[number as usize];
+        let before = self.sets_of(identity).clone();
+        let mut sets = before.to_vec();
+        for change in changes {
+            match *change {
+                Change::Leave(tag) => sets.retain(|&of| of != tag),
+                Change::Enter(tag) => {
+                    if let Err(at) = sets.binary_search(&tag) {
+                        sets.insert(at, tag);
+                    }
+                }
+                Change::Unbind(of) => endpoint = endpoint.filter(|&now| now != of),
+                Change::Bind(to) => endpoint = Some(to),
+            }
+        }
+        let identity = if *sets == *before { identity } else { self.identity(&sets) };
+        self.party(Party { identity, endpoint })
+    }
+
+    /// Forgets a set. Returns which numbers become which others.
+    pub(super) fn retire(&mut self, tags: &[Tag]) -> AHashMap<u32, u32> {
+        let gone: BTreeSet<u32> = tags.iter().flat_map(|tag| self.by_tag.remove(tag).unwrap_or_default()).collect();
+        let tags: AHashSet<Tag> = tags.iter().copied().collect();
+        let mut instead = AHashMap::new();
+        for &identity in &gone {
+            let sets = self.sets[identity as usize].clone();
+            self.identities.remove(&sets);
+            for tag in sets.iter() {
+                if let Some(identities) = self.by_tag.get_mut(tag) {
+                    identities.remove(&identity);
+                }
+            }
+            let left: Vec<Tag> = sets.iter().copied().filter(|tag| !tags.contains(tag)).collect();
+            instead.insert(identity, self.identity(&left));
+        }
+        let affected = (0u32..).zip(self.parties.clone()).filter(|(_, party)| gone.contains(&party.identity));
+        affected
+            .map(|(number, party)| (number, self.party(Party { identity: instead[&party.identity], ..party })))
+            .collect()
+    }
+
+    /// The same with the numbers in use alone. Returns which of them become which others.
+    pub(super) fn compacted(&self, in_use: &AHashSet<u32>) -> (Self, AHashMap<u32, u32>) {
+        let mut compact = Self::default();
+        let mut in_use: Vec<u32> = in_use.iter().copied().collect();
+        in_use.sort_unstable();
+        let renumbered = in_use.into_iter().map(|number| {
+            let Party { identity, endpoint } = self.parties[number as usize];
+            let identity = compact.identity(&self.sets[identity as usize]);
+            (number, compact.party(Party { identity, endpoint }))
+        });
+        let renumbered = renumbered.collect();
+        (compact, renumbered)
+    }
+}

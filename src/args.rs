@@ -177,6 +177,8 @@ pub enum RendererName {
     Acl,
     /// Contiv's 6-tuple rules of each pod, and the local and global tables that its cache makes of them, as VPP's ACLs take them.
     Contiv,
+    /// Who has which address, and what each identity may do with each pod, as Cilium and `engine: identity` have it.
+    Identity,
     /// The ruleset of the node's kernel, as `dataplane: nftables` has it enforced: a script for `nft -f`.
     Nftables,
     /// Rules for TCP and UDP sessions of a host stack (VPPTCP): one local table for each pod's applications, one global table.

@@ -2,6 +2,7 @@
 
 mod acl;
 mod contiv;
+mod identity;
 pub(crate) mod neutron;
 mod nftables;
 mod session_rules;
@@ -53,6 +54,7 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     match args.renderer {
         RendererName::Acl => acl::write(&pipeline, args, &mut out)?,
         RendererName::Contiv => contiv::write(&mut pipeline, args, &mut out)?,
+        RendererName::Identity => identity::write(&mut pipeline, args, &mut out)?,
         RendererName::Neutron => neutron::write(&mut pipeline, args, &mut out)?,
         RendererName::Nftables => nftables::write(&mut pipeline, args, &mut out)?,
         RendererName::SessionRules => session_rules::write(&mut pipeline, args, &mut out)?,

@@ -177,6 +177,49 @@ fn the_ruleset_of_the_kernel_is_printed_for_interfaces_of_a_map_or_named_after_t
 }
 
 #[test]
+fn identities_are_listed_with_the_ipcache_and_each_pods_policy_map() {
+    let path = scratch("renderers-identity.yaml", STATE);
+    let args = [&compile(&path, "identity")[..], &["-o", "json"]].concat();
+    let told: Value = serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap();
+    let find = |list: &Value, field: &str, wanted: &str| {
+        let found = list.as_array().unwrap().iter().find(|one| one[field] == wanted);
+        found.unwrap_or_else(|| panic!("no {field} {wanted} in {list:#}")).clone()
+    };
+    let number = |labels: &str| find(&told["identities"], "labels", labels)["identity"].as_u64().unwrap();
+    let pod = "k8s:io.kubernetes.pod.namespace=x;";
+    let [client, probe] = ["client", "probe"].map(|app| number(&format!("{pod}k8s:app={app};")));
+    assert_eq!([number("reserved:host"), number("reserved:world"), number("reserved:remote-node")], [1, 2, 6]);
+    let block = number("cidr:203.0.113.0/24;");
+    assert!(client >= 256 && client < 1 << 24 && block >= 1 << 24, "{client} {block}");
+    for (prefix, of) in
+        [("10.0.0.1/32", client), ("10.0.1.1/32", probe), ("198.51.100.1/32", 1), ("203.0.113.0/24", block)]
+    {
+        assert_eq!(find(&told["ipcache"], "prefix", prefix)["identity"], of, "{prefix}");
+    }
+    let keys = |pod: &str| -> Vec<String> {
+        let policy = find(&told["pods"], "pod", pod)["policy"].clone();
+        let entries = policy.as_array().unwrap().iter();
+        let line = |entry: &Value| {
+            let keys = entry["keys"].as_array().unwrap().iter().map(|key| key.as_str().unwrap().to_owned());
+            keys.map(|key| format!("{key} {}", entry["action"].as_str().unwrap())).collect::<Vec<_>>()
+        };
+        entries.flat_map(line).collect()
+    };
+    assert_eq!(keys("x/a"), ["0:0:0:ingress allow", "0:0:0:egress allow"], "the default entries");
+    let web = keys("x/web");
+    let wanted = [
+        format!("{client}:TCP:80:ingress allow"),
+        format!("{probe}:TCP:9:ingress allow"),
+        format!("{block}:TCP:80:ingress allow"),
+        "1:0:0:ingress allow".to_owned(),
+        "0:0:0:ingress deny".to_owned(),
+    ];
+    assert!(wanted.iter().all(|key| web.contains(key)), "{wanted:?}\n{web:#?}");
+    let text = stdout(&bulkhead(&compile(&path, "identity")), 0);
+    assert!(text.contains(&format!("{client}:TCP:80:ingress allow  # x/web ingress[0]")), "{text}");
+}
+
+#[test]
 fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
     let path = scratch("renderers-errors.yaml", STATE);
     let refused = |args: &[&str], parts: &[&str]| {
@@ -187,7 +230,7 @@ fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
             assert!(error.contains(part), "{part} is not in:\n{error}");
         }
     };
-    for renderer in ["contiv", "session-rules", "nftables"] {
+    for renderer in ["contiv", "identity", "session-rules", "nftables"] {
         let unknown = ["compile", "--state", &path, "--node", "node-9", "--renderer", renderer];
         refused(&unknown, &["no node `node-9` in the state", "node-1"]);
         for option in ["--stats", "--six-tuples"] {

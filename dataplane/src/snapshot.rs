@@ -3,11 +3,13 @@
 //! This is the one place where control and dataplane meet. A worker reads it once per burst, so a packet, and even a
 //! whole burst, sees exactly one generation. How it is swapped, and who frees the old one: [`crate::swap`].
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
+use bulkhead_classifier::identity::Difference;
 use bulkhead_classifier::{OriginId, Tables};
 
 use crate::address_map::AddressMap;
@@ -226,7 +228,8 @@ impl Snapshot {
 
     /// The generation in which something last changed that packets from or to the port depend on: its addresses, its link,
     /// its table, or a route through it. Generation 0 for a port that the snapshot does not know. What was decided about
-    /// packets between two ports stays right while both have the same epochs.
+    /// packets between two ports stays right while both have the same epochs. Tables by identity are one for all ports: there it is what
+    /// they say of the port's own addresses.
     pub fn epoch(&self, id: PortId) -> u64 {
         self.epochs.get(id.index()).copied().unwrap_or_default()
     }
@@ -245,12 +248,14 @@ impl Snapshot {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             (old, new) => old.is_none() && new.is_none(),
         };
+        let alike = Alike::default();
         let kept = |id: PortId| {
             let (old, new) = (previous.port(id)?, self.port(id)?);
+            let addresses = &self.ports[id.index()].addresses;
             let table = |snapshot: &Self, id: Option<TableId>| snapshot.tables.get(id?.index()).cloned();
             let is_same_table =
                 |old: Option<TableId>, new: Option<TableId>| match (table(previous, old), table(&self, new)) {
-                    (Some(old), Some(new)) => Arc::ptr_eq(&old, &new),
+                    (Some(old), Some(new)) => alike.judge(&old, &new, addresses),
                     (old, new) => old.is_none() && new.is_none(),
                 };
             let has_same_tables = is_same_table(old.egress, new.egress) && is_same_table(old.ingress, new.ingress);
@@ -325,6 +330,24 @@ impl Snapshot {
             }),
             _ => Ok(first),
         }
+    }
+}
+
+/// Whether tables judge the packets of a port as others did. What differs between two versions of a node's identities is found once, for
+/// all ports that have them.
+#[derive(Default)]
+struct Alike(OnceCell<(*const Tables, *const Tables, Difference)>);
+
+impl Alike {
+    fn judge(&self, old: &Arc<Tables>, new: &Arc<Tables>, addresses: &[IpAddr]) -> bool {
+        if Arc::ptr_eq(old, new) {
+            return true;
+        }
+        let (Some(before), Some(after)) = (old.identities(), new.identities()) else { return false };
+        let places = (Arc::as_ptr(old), Arc::as_ptr(new));
+        let (one, other, difference) = self.0.get_or_init(|| (places.0, places.1, Difference::between(before, after)));
+        // Others than the first pair are taken as different: all ports of a node have the same identities.
+        (*one, *other) == places && difference.leaves_alone(before, after, addresses)
     }
 }
 

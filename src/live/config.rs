@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::Denied;
+use bulkhead_control::pipeline::Engine;
 use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::Options;
@@ -71,6 +72,8 @@ pub(crate) struct Config {
     pub denied: Denied,
     /// At which end of a packet's way through the vswitch policy is judged.
     pub enforce: EnforcedAt,
+    /// What makes the tables.
+    pub engine: EngineName,
     /// The threads that forward.
     pub workers: WorkersConfig,
     /// How connections are remembered.
@@ -123,6 +126,26 @@ pub(crate) enum Dataplane {
 pub(crate) struct NftablesConfig {
     /// What the names of pods' interfaces begin with, so that those of nobody drop; empty for all veths.
     pub pod_interfaces: Vec<Arc<str>>,
+}
+
+/// What makes the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EngineName {
+    /// Rule lists.
+    #[default]
+    Acl,
+    /// An ipcache and policy maps.
+    Identity,
+}
+
+impl From<EngineName> for Engine {
+    fn from(name: EngineName) -> Self {
+        match name {
+            EngineName::Acl => Self::Acl,
+            EngineName::Identity => Self::Identity,
+        }
+    }
 }
 
 /// Where the packets of interfaces are taken from the kernel.

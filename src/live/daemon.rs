@@ -106,6 +106,7 @@ impl Daemon {
         let (settings, attached) = (config.services.clone(), registry.attachments());
         let mut state = LiveState::load(&config.state, settings, &config.node, config.enforce, addresses, attached)?;
         state.masquerade(config.masquerade.clone(), config.services.as_ref());
+        state.select(config.engine.into());
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);
         }
@@ -323,7 +324,11 @@ impl Daemon {
         }
         self.ports.tell(Event::Configured(config.ports.clone(), config.routes.clone()));
         self.composer.set_denied(config.denied);
+        if self.config.engine != config.engine {
+            self.policy.select(config.engine.into());
+        }
         (self.config.ports, self.config.routes, self.config.denied) = (config.ports, config.routes, config.denied);
+        self.config.engine = config.engine;
         self.next_hops.check(&self.composer.peers(), &self.config);
     }
 

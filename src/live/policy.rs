@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::object::PodName;
+use bulkhead_control::pipeline::Engine;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
 
 use super::composer::{Composer, Policy};
@@ -71,6 +72,7 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 struct Inbox {
     look: Receiver<()>,
     attached: Receiver<Attach>,
+    engines: Receiver<Engine>,
     lookups: Receiver<Lookup>,
 }
 
@@ -79,6 +81,7 @@ struct Inbox {
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,
+    engines: Sender<Engine>,
     names: Names,
     thread: JoinHandle<()>,
 }
@@ -88,6 +91,12 @@ impl Handle {
     pub(super) fn look(&self) {
         // One that waits says the same; and an error means that it is dead, which `is_dead` tells.
         let _ = self.look.try_send(());
+    }
+
+    /// Has another engine make the tables.
+    pub(super) fn select(&self, engine: Engine) {
+        // An error means that the thread is dead, which `is_dead` tells.
+        let _ = self.engines.send(engine);
     }
 
     /// For the thread that says which pods are attached.
@@ -118,12 +127,13 @@ pub(super) fn start(
 ) -> std::io::Result<Handle> {
     let (look, asked) = crossbeam_channel::bounded(1);
     let (attach, attached) = crossbeam_channel::unbounded();
+    let (engines, selected) = crossbeam_channel::unbounded();
     let (names, lookups) = crossbeam_channel::unbounded();
     let known = Known { ports, change: 0, told: None };
-    let inbox = Inbox { look: asked, attached, lookups };
+    let inbox = Inbox { look: asked, attached, engines: selected, lookups };
     let follow = move || follow(state, &composer, &inbox, &notices, known);
     let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
-    Ok(Handle { look, attach, names: Names(names), thread })
+    Ok(Handle { look, attach, engines, names: Names(names), thread })
 }
 
 /// What the thread that says which pods are attached is told of them.
@@ -156,7 +166,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let rest = rested.saturating_duration_since(Instant::now());
         let (changes, longest) = if rest.is_zero() { (&server, Duration::MAX) } else { (&nothing, rest) };
         let next_look = state.next_look().saturating_duration_since(Instant::now()).min(longest);
-        let mut attach = None;
+        let (mut attach, mut engine) = (None, None);
         select! {
             recv(inbox.look) -> asked => match asked {
                 Ok(()) => state.hurry(),
@@ -164,6 +174,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             },
             // Of many changes the last one says it all. Without the thread that tells them the process ends.
             recv(inbox.attached) -> told => attach = told.ok().map(|told| inbox.attached.try_iter().last().unwrap_or(told)),
+            recv(inbox.engines) -> told => engine = told.ok().map(|told| inbox.engines.try_iter().last().unwrap_or(told)),
             recv(inbox.lookups) -> asked => {
                 if let Ok(lookup) = asked {
                     lookup.answer(&state);
@@ -187,6 +198,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             known.change = change;
             is_attached = state.attach(pods);
         }
+        let is_judged_otherwise = engine.is_some_and(|engine| state.select(engine));
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
         let has_refreshed = state.refresh();
         // Of a change that is none for this node nothing is to be waited for.
@@ -194,7 +206,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let has_changed = has_refreshed || has_changed;
         let services = state.take_services();
         let has_services = services.is_some();
-        if has_changed || is_attached {
+        if has_changed || is_attached || is_judged_otherwise {
             let policy = state.policy();
             // A pod that comes is no news to a person.
             composer.set_policy(Policy { is_told: policy.is_told && has_changed, ..policy }, services, seen, heard);

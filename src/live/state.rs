@@ -18,7 +18,7 @@ use bulkhead_classifier::OriginId;
 use bulkhead_control::attachments::{Attachment, Standing};
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Denied, Node, Object, PodName};
-use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::pipeline::{Engine, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{self, EnforcedAt, NodeTables};
 use bulkhead_control::service::Settings;
@@ -316,6 +316,26 @@ impl LiveState {
         self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
         Ok(!is_same)
+    }
+
+    /// Has another engine make the tables. Returns whether that changed what is in force.
+    pub(super) fn select(&mut self, engine: Engine) -> bool {
+        if self.pipeline.engine() == engine {
+            return false;
+        }
+        let selected = self.pipeline.select(engine).map_err(anyhow::Error::from);
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let contests = self.pipeline.contests().len();
+        match selected.and_then(|()| self.take_tables(contests)) {
+            Ok(has_changed) => has_changed,
+            Err(error) => {
+                let name = engine.name();
+                log::error(&format!("engine {name} cannot be taken; what was in force stays\n{error:#}"));
+                false
+            }
+        }
     }
 
     /// Makes these all pods that are attached. Returns whether that changed what is in force.

@@ -250,13 +250,17 @@ fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Fail
 
 fn table(snapshot: &Snapshot, id: PortId, origins: Option<&SharedOrigins>) -> Option<TableRow> {
     let port = snapshot.port(id)?;
-    let rules = snapshot.table(port.table()?)?.rules();
+    let tables = snapshot.table(port.table()?)?;
+    let rules = tables.rules();
     // Many rules have one origin.
     let mut names: HashMap<u32, String> = HashMap::new();
     let list = origins.map_or_else(Vec::new, |origins| {
         let mut line = |(at, rule): (usize, &Rule)| {
             let named = || origins.get(rule.origin).map(|origin| origin.to_string()).unwrap_or_default();
             let origin = names.entry(rule.origin.0).or_insert_with(named);
+            if tables.identities().is_some() {
+                return format!("{at:>3} {:<5} by identity  # {origin}", rule.action.to_string());
+            }
             let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
             let services = shown_services(&rule.services);
             format!("{at:>3} {:<5} {src} -> {dst} {services}  # {origin}", rule.action.to_string())

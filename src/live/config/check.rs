@@ -93,6 +93,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
             Denied::Refuse => object::Denied::Refuse,
         },
         enforce,
+        engine: written.engine,
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, session_folder(written, node, folder, &mut faults), &mut faults),
         admin: admin(&written.admin, folder, &mut faults),

@@ -10,7 +10,9 @@ use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::masquerade;
-use super::{Attach, ConfigError, Dataplane, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window};
+use super::{
+    Attach, ConfigError, Dataplane, EngineName, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window,
+};
 use crate::args::{LogFormat, NamespaceDefault, PolicySemantics};
 use crate::live::log::Verbosity;
 
@@ -42,6 +44,8 @@ pub(super) struct File {
     pub(super) denied: Denied,
     #[serde(default)]
     pub(super) enforce: Enforce,
+    #[serde(default)]
+    pub(super) engine: EngineName,
     #[serde(default)]
     pub(super) workers: Workers,
     #[serde(default)]

@@ -206,6 +206,16 @@ fn what_policy_denies_is_dropped_or_refused() {
 }
 
 #[test]
+fn tables_are_rule_lists_or_identities_and_change_while_it_runs() {
+    assert_eq!(parse(LEAST).unwrap().engine, EngineName::Acl);
+    let identity = parse(&format!("{LEAST}engine: identity\n")).unwrap();
+    assert_eq!(identity.engine, EngineName::Identity);
+    assert!(parse(LEAST).unwrap().needs_restart(&identity).is_empty());
+    let error = parse(&format!("{LEAST}engine: ipcache\n")).unwrap_err();
+    assert!(error.starts_with("c.yaml:4") && error.contains("identity"), "{error}");
+}
+
+#[test]
 fn services_are_on_unless_they_are_off_and_their_settings_stand_below_them() {
     let with = |services: &str| parse(&format!("{LEAST}{services}\n"));
     for on in ["", "services:", "services: {}"] {

@@ -114,7 +114,7 @@ fn tables(cache: IpCache, open: &[u32]) -> IdentityTables {
     let parties = [(0, None), (1, None), (2, None), (3, Some(0)), (4, Some(1))];
     let parties: Vec<Party> = parties.map(|(identity, endpoint)| Party { identity, endpoint }).into();
     let first = EndpointMaps { ingress: maps(open), egress: any.clone() };
-    let endpoints = [first, EndpointMaps { ingress: any.clone(), egress: maps(&[1, 3]) }];
+    let endpoints = [first, EndpointMaps { ingress: any, egress: maps(&[1, 3]) }];
     let decisions = [Action::Allow, Action::Deny].map(|action| IdentityTables::decision(action, OriginId(9)));
     let decisions = RuleList::from(Vec::from(decisions));
     IdentityTables::new(1, Arc::new(cache), parties.into(), endpoints.into(), ALLOW, decisions)

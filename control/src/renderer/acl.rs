@@ -96,7 +96,7 @@ pub struct NodeTables {
     pub generation: u64,
     /// Pods sorted by name, then uplink and host.
     pub interfaces: Arc<[Interface]>,
-    /// The tables; the last one is that of uplink and host: `node-exit`, or `node-entry`.
+    /// The tables; the last one is that of uplink and host: `node-exit`, or `node-entry`. By identity there is one, for all interfaces.
     pub tables: Vec<AclTable>,
 }
 

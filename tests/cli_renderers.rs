@@ -190,7 +190,7 @@ fn identities_are_listed_with_the_ipcache_and_each_pods_policy_map() {
     let [client, probe] = ["client", "probe"].map(|app| number(&format!("{pod}k8s:app={app};")));
     assert_eq!([number("reserved:host"), number("reserved:world"), number("reserved:remote-node")], [1, 2, 6]);
     let block = number("cidr:203.0.113.0/24;");
-    assert!(client >= 256 && client < 1 << 24 && block >= 1 << 24, "{client} {block}");
+    assert!((256..1 << 24).contains(&client) && block >= 1 << 24, "{client} {block}");
     for (prefix, of) in
         [("10.0.0.1/32", client), ("10.0.1.1/32", probe), ("198.51.100.1/32", 1), ("203.0.113.0/24", block)]
     {

@@ -1,5 +1,5 @@
 //! How long the control plane takes: a full compile, and single events on a running pipeline.
-#![allow(clippy::unwrap_used, reason = "a bench may panic")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and may panic")]
 
 mod support;
 

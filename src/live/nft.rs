@@ -110,7 +110,7 @@ impl Enforcer {
             log::error(&format!("the kernel does not tell the node's addresses; only the state does: {error}"));
             BTreeSet::new()
         });
-        let mut state = LiveState::load(&config.state, None, &config.node, addresses, BTreeMap::new())?;
+        let mut state = LiveState::load(&config.state, None, &config.node, config.enforce, addresses, BTreeMap::new())?;
         let suspects = match &*config.nftables.pod_interfaces {
             [] => Suspects::Veth,
             prefixes => Suspects::Prefixes(prefixes.to_vec()),

@@ -94,8 +94,8 @@ pub(super) struct LiveState {
 }
 
 impl LiveState {
-    /// Reads the state for the first time, to be enforced at this end. `services` is none where they are off, `addresses` are those of the node's interfaces,
-    /// `attached` the pods that were attached.
+    /// Reads the state for the first time, to be enforced at this end. `services` is none where they are off, `addresses` are those of the
+    /// node's interfaces, `attached` the pods that were attached.
     ///
     /// # Errors
     /// When it does not load, unless the configuration says to wait for one.

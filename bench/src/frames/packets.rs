@@ -86,7 +86,11 @@ pub(super) fn snapshot(links: [Link; 2], macs: [[u8; 6]; 2], with_policy: bool) 
     let text = if with_policy { &*text } else { text.split("---\napiVersion: networking").next().unwrap_or_default() };
     pipeline.resync(load_text("bench", text, Strictness::Strict)?.objects)?;
     let tables: Arc<NodeTables> = pipeline.node_tables("node-1").context("the state has no node")?;
-    let mut ports: Vec<PortConfig> = tables.interfaces.iter().map(run::port_config).collect::<anyhow::Result<_>>()?;
+    let mut ports: Vec<PortConfig> = tables
+        .interfaces
+        .iter()
+        .map(|interface| run::port_config(tables.enforced_at, interface))
+        .collect::<anyhow::Result<_>>()?;
     let mut routes: Vec<(IpNet, _)> = Vec::new();
     for (at, port) in (0..).zip(&mut ports) {
         if let (Some(link), Some(mac)) = (links.get(at), macs.get(at)) {

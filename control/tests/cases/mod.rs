@@ -251,17 +251,6 @@ pub(crate) fn run_at_source(cases: &[Value], question: Question) -> Compared {
     compared
 }
 
-/// The nodes of a case.
-fn nodes_of(steps: &[Value]) -> BTreeSet<String> {
-    let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
-    let mut nodes = BTreeSet::new();
-    for step in steps {
-        nodes.extend(list(step, "nodes").iter().filter_map(|node| node["name"].as_str()).map(str::to_owned));
-        nodes.extend(list(step, "pods").iter().filter_map(node_of).map(str::to_owned));
-    }
-    nodes
-}
-
 /// Runs all cases for one question: step by step in one pipeline and in one a node, deletions first in one and last in the other, each
 /// step from scratch, and by the oracle.
 pub(crate) fn run(cases: &[Value], question: Question) -> Compared {

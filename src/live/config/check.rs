@@ -18,8 +18,8 @@ use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, Enforce, File};
 use super::masquerade;
 use super::{
-    AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
-    TimeoutsConfig, WorkersConfig,
+    AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, EngineName, Pins, SessionsConfig, SharesConfig,
+    SlowPathConfig, TimeoutsConfig, WorkersConfig,
 };
 use crate::admin::DEFAULT_SOCKET;
 use crate::live::log::LogConfig;
@@ -65,10 +65,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     let mut faults = Faults { file, errors: Vec::new() };
     let node = node_name(node, written.node.as_ref(), &mut faults);
     let ports = ports::ports(&written.ports, &mut faults);
-    let enforce = match written.enforce {
-        Enforce::Destination => EnforcedAt::Destination,
-        Enforce::Source => EnforcedAt::Source,
-    };
+    let (enforce, engine) = judging(written, &mut faults);
     let config = Config {
         node: node.into(),
         dataplane: written.dataplane,
@@ -93,7 +90,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
             Denied::Refuse => object::Denied::Refuse,
         },
         enforce,
-        engine: written.engine,
+        engine,
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, session_folder(written, node, folder, &mut faults), &mut faults),
         admin: admin(&written.admin, folder, &mut faults),
@@ -103,6 +100,28 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         ports,
     };
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
+}
+
+/// Where policy is judged, and by what; each has to be something that the dataplane does.
+fn judging(written: &File, faults: &mut Faults<'_>) -> (EnforcedAt, EngineName) {
+    let File { enforce, engine, dataplane, .. } = written;
+    let is_at_source = enforce.as_ref().is_some_and(|enforce| enforce.value == Enforce::Source);
+    let chosen = engine.as_ref().map_or(EngineName::Acl, |engine| engine.value);
+    if let (Some(engine), true) = (engine, is_at_source && chosen == EngineName::Identity) {
+        let help = "leave one of the two out: at the source session rules are what makes the tables";
+        faults.add(line(engine), "engine", "`identity` does not go with `enforce: source`", help);
+    }
+    if *dataplane == Dataplane::Nftables {
+        let problem = "is about the vswitch, and `dataplane: nftables` has none";
+        let help = "leave it out, or leave out `dataplane: nftables`";
+        if let (Some(enforce), true) = (enforce, is_at_source) {
+            faults.add(line(enforce), "enforce", problem, help);
+        }
+        if let (Some(engine), EngineName::Identity) = (engine, chosen) {
+            faults.add(line(engine), "engine", problem, help);
+        }
+    }
+    (if is_at_source { EnforcedAt::Source } else { EnforcedAt::Destination }, chosen)
 }
 
 /// The node's name: what the command line says, else what the file says.

@@ -42,10 +42,8 @@ pub(super) struct File {
     pub(super) masquerade: masquerade::Written,
     #[serde(default)]
     pub(super) denied: Denied,
-    #[serde(default)]
-    pub(super) enforce: Enforce,
-    #[serde(default)]
-    pub(super) engine: EngineName,
+    pub(super) enforce: Option<Spanned<Enforce>>,
+    pub(super) engine: Option<Spanned<EngineName>>,
     #[serde(default)]
     pub(super) workers: Workers,
     #[serde(default)]
@@ -144,10 +142,9 @@ pub(super) enum Denied {
     Refuse,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Enforce {
-    #[default]
     Destination,
     Source,
 }

@@ -216,6 +216,21 @@ fn tables_are_rule_lists_or_identities_and_change_while_it_runs() {
 }
 
 #[test]
+fn where_and_by_what_policy_is_judged_has_to_be_what_the_dataplane_does() {
+    for (text, field) in [
+        ("enforce: source\nengine: identity\n", "engine"),
+        ("dataplane: nftables\nengine: identity\n", "engine"),
+        ("dataplane: nftables\nenforce: source\n", "enforce"),
+    ] {
+        let error = parse(&format!("{LEAST}{text}")).unwrap_err();
+        assert!(error.starts_with("c.yaml:5") && error.contains(field) && error.contains("help: "), "{text}: {error}");
+    }
+    for text in ["enforce: source\nengine: acl\n", "dataplane: nftables\nenforce: destination\nengine: acl\n"] {
+        assert!(parse(&format!("{LEAST}{text}")).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn services_are_on_unless_they_are_off_and_their_settings_stand_below_them() {
     let with = |services: &str| parse(&format!("{LEAST}{services}\n"));
     for on in ["", "services:", "services: {}"] {

@@ -35,7 +35,7 @@ use bulkhead_classifier::{Action, AddressSet, OriginId, ServiceSet, Tables, Verd
 
 use self::maps::{Decisions, Listed};
 use self::parties::{Change, OWN_NODE, Parties, REMOTE_NODE, Tag, tag};
-use super::acl::{AclTable, Attachment, Interface, NodeTables};
+use super::acl::{AclTable, Attachment, EnforcedAt, Interface, NodeTables};
 use super::{BoxError, Renderer};
 use crate::contract::{Endpoint, ListId, SetDelta, SetId, TieredList, Transaction};
 use crate::object::PodName;
@@ -426,6 +426,7 @@ impl IdentityRenderer {
         self.generation += 1;
         self.published = Some(Arc::new(NodeTables {
             node: self.node.clone(),
+            enforced_at: EnforcedAt::Destination,
             generation: self.generation,
             interfaces: self.interfaces.clone(),
             tables: vec![AclTable {

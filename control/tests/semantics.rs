@@ -382,8 +382,10 @@ const FLOWS_AT_SOURCE: u64 = 30_000;
 fn tables_at_the_source_say_what_the_objects_say_and_name_the_reason() {
     let (checked, reached) = check_many(FLOWS_AT_SOURCE, Some(Layout::NodesAtSource));
     assert!(checked >= FLOWS_AT_SOURCE);
-    // What the long run meets often this one meets, too; it has a fortieth of the flows. These nodes have no pod without one.
-    let often = MUST_REACH.iter().filter(|(what, least)| *least >= 1_000 && *what != "pod on no node");
+    // What the long run meets often this one meets, too; it has a fortieth of the flows. These nodes have no pod without one, and
+    // whether v1beta1 counts is drawn once for each history, of which there are few.
+    let is_rare = |what: &str| ["pod on no node", "allowed by v1beta1"].contains(&what);
+    let often = MUST_REACH.iter().filter(|(what, least)| *least >= 1_000 && !is_rare(what));
     let missed: Vec<_> = often.filter(|(what, least)| reached.get(what).copied().unwrap_or(0) < least / 100).collect();
     assert!(missed.is_empty(), "not everything was met: {missed:?}\n{reached:?}");
 }

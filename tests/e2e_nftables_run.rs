@@ -337,3 +337,55 @@ fn without_nft_nothing_starts_and_the_remedy_is_told() {
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("nft is not installed") && errors.contains("apt install nftables"), "{errors}");
 }
+
+/// Sends raw IPv6 packets: source, destination, hop limit, next header and payload, of which it works out the checksum at `sum`.
+const RAW: &str = r#"
+import socket, struct, sys
+src, dst, hops, kind, payload, at = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), bytearray.fromhex(sys.argv[5]), int(sys.argv[6])
+a, b = socket.inet_pton(socket.AF_INET6, src), socket.inet_pton(socket.AF_INET6, dst)
+whole = a + b + struct.pack("!II", len(payload), kind) + payload + (b"\0" if len(payload) % 2 else b"")
+total = sum(struct.unpack("!%dH" % (len(whole) // 2), whole))
+while total > 0xffff: total = (total & 0xffff) + (total >> 16)
+struct.pack_into("!H", payload, at, (~total & 0xffff) or 0xffff)
+raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW)
+raw.sendto(struct.pack("!IHBB", 6 << 28, len(payload), kind, hops) + a + b + payload, (dst, 0))
+"#;
+
+#[test]
+fn nobody_speaks_for_the_node_or_its_pods_and_discovery_is_no_way_past_policy() {
+    require!("nft", "python3");
+    only_with_tc!();
+    let mut lab = routed();
+    lab.start(&only("a", 80));
+    let outside = lab.outside.as_ref().unwrap();
+    let (a, b) = (lab.get("a").v6.clone(), lab.get("b").v6.clone());
+    let send = |from: &Netns, [src, dst]: [&str; 2], hops: &str, kind: &str, payload: &str, sum: &str| {
+        let output = from.command("python3", &["-c", RAW, src, dst, hops, kind, payload, sum]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let udp = |from: &Netns, src: &str| send(from, [src, &b], "64", "17", "303900500009000078", "6");
+    let receiver = within(of(&lab, "b"), || UdpSocket::bind(format!("[{b}]:80")).unwrap());
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let heard = || receiver.recv_from(&mut [0; 64]).is_ok();
+    udp(of(&lab, "a"), &a);
+    assert!(heard(), "a itself is allowed");
+    for src in [&*a, "fd00:18::11"] {
+        udp(outside, src);
+        assert!(!heard(), "as {src}");
+    }
+
+    // Connection tracking leaves these alone: neighbour solicitations and reports of listeners, which are answered by nobody who is
+    // asked from afar.
+    let untracked = || {
+        let (_, status) = lab.ask(&["status", "-o", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let rows = status["dropped"].as_array().unwrap().iter();
+        rows.filter(|row| row["reason"] == "untracked").map(|row| row["packets"].as_u64().unwrap()).sum::<u64>()
+    };
+    let solicitation = format!("87000000{:08}{}", 0, "00".repeat(16));
+    let before = untracked();
+    send(outside, ["fd00:18::99", &b], "64", "58", &solicitation, "2");
+    send(of(&lab, "b"), [&b, "fd00:18::99"], "64", "58", &solicitation, "2");
+    send(outside, ["fd00:18::99", &b], "64", "58", "8f00000000000000", "2");
+    eventually("all three are dropped", || untracked() == before + 3);
+}

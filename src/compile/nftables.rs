@@ -29,8 +29,9 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
         None => named_after(&pods),
     };
     pipeline.renderer_mut(handle).set_interfaces(interfaces.clone());
-    // The number says nothing here: a running daemon counts its own.
-    let epoch = Epoch::any(0);
+    // A number of this ruleset's own: what an earlier one has allowed is judged again when this one is loaded.
+    let of_none = pipeline.renderer(handle).full(Epoch::any(0), pipeline.origins());
+    let epoch = Epoch::any(number(&of_none));
     let script = pipeline.renderer(handle).full(epoch, pipeline.origins()) + &remember(epoch);
     match args.output {
         Format::Text => out.write_all(script.as_bytes())?,
@@ -45,6 +46,12 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
         }
     }
     Ok(())
+}
+
+/// A number that is most likely no other text's.
+fn number(text: &str) -> u64 {
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().take(size_of::<u64>()).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Interfaces with the pod's name where that fits one, and no other pod has it; else with a digest of it.

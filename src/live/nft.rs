@@ -110,20 +110,26 @@ impl Enforcer {
             log::error(&format!("the kernel does not tell the node's addresses; only the state does: {error}"));
             BTreeSet::new()
         });
-        let mut state = LiveState::load(&config.state, None, &config.node, config.enforce, addresses, BTreeMap::new())?;
         let suspects = match &*config.nftables.pod_interfaces {
             [] => Suspects::Veth,
             prefixes => Suspects::Prefixes(prefixes.to_vec()),
         };
-        let handle = state.render_for_nftables(suspects)?;
         // A connection may carry the epoch of an earlier process; its policy was another.
         let epoch = match kernel::epoch()? {
             Some(epoch) => {
                 log::info("taking over the table of an earlier process");
                 epoch
             }
-            None => Epoch::any(std::hash::RandomState::new().build_hasher().finish()),
+            None => {
+                let epoch = Epoch::any(std::hash::RandomState::new().build_hasher().finish());
+                // What may be a pod's is closed until the state is known, which takes as long as it takes, and where there is none.
+                kernel::run(&NftRenderer::closed(config.node.clone(), suspects.clone(), epoch))?;
+                epoch
+            }
         };
+        let mut state =
+            LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
+        let handle = state.render_for_nftables(suspects)?;
         let told = Arc::new(Mutex::new(Told::new(&config, &state)));
         let (ask, asked) = crossbeam_channel::bounded(1);
         let admin = admin::start(&config.admin, Arc::clone(&told), ask)?;
@@ -139,7 +145,7 @@ impl Enforcer {
             settles: None,
             again: None,
             looked: Instant::now(),
-            routes: places::host_routes(),
+            routes: places::host_routes().unwrap_or_default(),
             unplaced: BTreeSet::new(),
             is_to_be_told: false,
             failed: None,
@@ -164,7 +170,11 @@ impl Enforcer {
             if self.config_watch.has_changed() {
                 self.reconfigure();
             }
-            self.routes = places::host_routes();
+            match places::host_routes() {
+                Ok(routes) => self.routes = routes,
+                // Pods stay where they were: without routes all of them would be closed.
+                Err(error) => log::error(&format!("the kernel does not tell its routes: {error}")),
+            }
             self.look();
             self.enforce(seen);
             if !is_announced && self.failed.is_none() {
@@ -324,7 +334,9 @@ impl Enforcer {
                         fields.join(", ")
                     ));
                 }
-                self.config.ports = config.ports;
+                if !Config::has_other_ports(&fields) {
+                    self.config.ports = config.ports;
+                }
             }
         }
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -23,10 +24,16 @@ const REJECT: u32 = 0x200;
 pub(super) type HostRoutes = BTreeMap<IpAddr, Arc<str>>;
 
 /// Reads the node's routes to single addresses, in this thread's network namespace.
-pub(super) fn host_routes() -> HostRoutes {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let (v4, v6) = (read("/proc/thread-self/net/route"), read("/proc/thread-self/net/ipv6_route"));
-    v4.lines().skip(1).filter_map(v4_route).chain(v6.lines().filter_map(v6_route)).collect()
+///
+/// # Errors
+/// When the kernel does not tell them. Without IPv6 there are none of it.
+pub(super) fn host_routes() -> io::Result<HostRoutes> {
+    let v4 = fs::read_to_string("/proc/thread-self/net/route")?;
+    let v6 = match fs::read_to_string("/proc/thread-self/net/ipv6_route") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    Ok(v4.lines().skip(1).filter_map(v4_route).chain(v6.lines().filter_map(v6_route)).collect())
 }
 
 /// `Iface Destination Gateway Flags RefCnt Use Metric Mask ..`: numbers in hexadecimal digits as the machine has them in memory.

@@ -6,7 +6,8 @@
 //! ```
 //! A hash set takes and gives up single elements without a look at the others; an interval set is given anew when it changes, because
 //! what nft makes of a change of one depends on all its elements. Pods' addresses are a few each, wherever they lie, and come and go;
-//! blocks are those of policies and stay. Whatever the members are, an interval leaves at most 510 single addresses.
+//! blocks are those of policies and stay. An interval leaves at most 510 single addresses; a set that would have too many of them, as a
+//! block with thousands of exceptions has, is blocks altogether.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,12 +34,31 @@ impl Elements {
     }
 }
 
-fn split(intervals: impl Iterator<Item = (u128, u128)>) -> (Vec<u128>, Vec<(u128, u128)>) {
+/// The most single addresses of a set whose intervals have many each. With fewer an interval set would be larger than what it saves: pods'
+/// addresses, of which a large cluster has more, are an interval or two each.
+const MAX_HOSTS: u128 = 65_536;
+/// Single addresses of an interval that are not many.
+const FEW: u128 = 16;
+
+/// How many single addresses [`split`] makes of an interval.
+const fn singles((first, last): (u128, u128)) -> u128 {
+    let (whole, end) = whole_blocks((first, last));
+    if whole >= end { last - first + 1 } else { whole * BLOCK - first + (last % BLOCK + 1) % BLOCK }
+}
+
+/// By number of block: the first of an interval that is whole, and the first after them that is not.
+const fn whole_blocks((first, last): (u128, u128)) -> (u128, u128) {
+    (first / BLOCK + (first % BLOCK != 0) as u128, last / BLOCK + (last % BLOCK == BLOCK - 1) as u128)
+}
+
+fn split(intervals: impl Iterator<Item = (u128, u128)> + Clone) -> (Vec<u128>, Vec<(u128, u128)>) {
     let (mut hosts, mut blocks) = (Vec::new(), Vec::new());
+    let (count, all) = intervals.clone().fold((0, 0), |(count, all), interval| (count + 1, all + singles(interval)));
+    if all > MAX_HOSTS && all > FEW * count {
+        return (hosts, intervals.collect());
+    }
     for (first, last) in intervals {
-        // By number of block: the first that is whole, and the first after them that is not.
-        let whole = first / BLOCK + u128::from(first % BLOCK != 0);
-        let end = last / BLOCK + u128::from(last % BLOCK == BLOCK - 1);
+        let (whole, end) = whole_blocks((first, last));
         if whole >= end {
             hosts.extend(first..=last);
             continue;
@@ -121,6 +141,16 @@ mod tests {
             }
         }
         all
+    }
+
+    #[test]
+    fn a_block_with_thousands_of_exceptions_stays_blocks_and_the_addresses_of_a_cluster_stay_hosts() {
+        let holes = (0..5_000u128).map(|at| (at * 1_024, at * 1_024 + 1_000));
+        let (hosts, blocks) = split(holes.clone());
+        assert_eq!((hosts.len(), blocks), (0, holes.collect::<Vec<_>>()));
+        let pods = (0..100_000u128).map(|at| (at * 2, at * 2));
+        let (hosts, blocks) = split(pods);
+        assert_eq!((hosts.len(), blocks.len()), (100_000, 0));
     }
 
     #[test]

@@ -148,6 +148,13 @@ impl NftRenderer {
         }
     }
 
+    /// The ruleset of a node of which nothing is known: interfaces that may be a pod's drop.
+    pub fn closed(node: Arc<str>, suspects: Suspects, epoch: Epoch) -> String {
+        let mut renderer = Self::of_node(node);
+        renderer.set_suspects(suspects);
+        renderer.full(epoch, &Origins::default())
+    }
+
     /// Makes these all known interfaces, by name, each with the pod behind it, or none. A pod of which the state knows nothing
     /// is closed. Names that nftables would read as something else are left out, and so dropped with the unknown ones.
     pub fn set_interfaces(&mut self, interfaces: BTreeMap<Arc<str>, Option<PodName>>) {
@@ -222,7 +229,8 @@ impl NftRenderer {
         let placed: HashSet<&PodName> = self.interfaces.values().flatten().collect();
         let unplaced = self.endpoints.values().filter(|endpoint| !placed.contains(&endpoint.pod));
         let unplaced = unplaced.flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
-        State { workloads, sets: self.sets.clone(), own: self.own.clone(), unplaced }
+        let local = self.endpoints.values().flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
+        State { workloads, sets: self.sets.clone(), own: self.own.clone(), unplaced, local }
     }
 }
 

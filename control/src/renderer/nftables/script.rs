@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::elements::{self, Elements};
@@ -21,10 +22,11 @@ const COMMENT: usize = 127;
 const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
 /// What is dropped for another reason than a policy's: the counter, and what it means.
-pub const REASONS: [(&str, &str); 7] = [
+pub const REASONS: [(&str, &str); 8] = [
     ("unknown_interface", "the interface may be a pod's and nobody knows it"),
-    ("spoofed_source", "the source address is not the pod's"),
+    ("spoofed_source", "the source address is not the sender's"),
     ("unplaced_pod", "the address is that of a pod whose interface nobody knows"),
+    ("misrouted", "the packet leaves to a pod that does not have its destination address"),
     ("untracked", "connection tracking does not know the packet"),
     ("invalid", "the packet belongs to no connection and begins none"),
     ("stale_error", "an ICMP error of a connection that is to be judged again first"),
@@ -71,7 +73,9 @@ fn skeleton(node: &str, suspects: &Suspects) -> String {
     for (name, kind, _) in OWN_SETS {
         writeln!(text, "  set {name} {{ type {kind}; }}").expect("a text takes anything");
     }
-    text.push_str("  set unplaced4 { type ipv4_addr; }\n  set unplaced6 { type ipv6_addr; }\n");
+    for name in ["unplaced", "local"] {
+        text.push_str(&format!("  set {name}4 {{ type ipv4_addr; }}\n  set {name}6 {{ type ipv6_addr; }}\n"));
+    }
     text.push_str("  map from { type ifname : verdict; }\n  map to { type ifname : verdict; }\n");
     let unknown = |end: &str| match suspects {
         Suspects::Veth => {
@@ -87,6 +91,11 @@ fn skeleton(node: &str, suspects: &Suspects) -> String {
     text.push_str("    iifname @pods goto speaks\n");
     text.push_str("    ip saddr @unplaced4 counter name \"unplaced_pod\" drop\n");
     text.push_str("    ip6 saddr @unplaced6 counter name \"unplaced_pod\" drop\n");
+    // Nobody else speaks for the node's pods, nor for the node, whose packets begin here. The kernel sees to the second for IPv4 alone.
+    for set in ["local", "own"] {
+        text.push_str(&format!("    iifname != \"lo\" ip saddr @{set}4 counter name \"spoofed_source\" drop\n"));
+        text.push_str(&format!("    iifname != \"lo\" ip6 saddr @{set}6 counter name \"spoofed_source\" drop\n"));
+    }
     text.push_str(&unknown("i"));
     text.push_str("  }\n");
     text.push_str(&SPEAKS.replace("SPOOFED", "counter name \"spoofed_source\" drop"));
@@ -112,9 +121,13 @@ const SPEAKS: &str = "  chain speaks {
 /// The chains at the hooks. In input, IPVS takes what is for a Service at priorities 98 and 99, and sources are translated at 100; in
 /// postrouting they are at 100 as well. By number, because nft knows the names of priorities at some hooks only.
 /// Source: Linux, `NF_IP_PRI_NAT_SRC` and `ip_vs_ops4`.
+///
+/// Connection tracking knows nothing of neighbour and listener discovery. A packet of the first that was routed has a hop limit below 255
+/// (RFC 4861 §7.1), and one of the second stays on its link (RFC 3810 §5): neither is a way past policy.
 const BASE: &str = r#"  chain untracked {
-    icmpv6 type { 130, 131, 132, 133, 135, 136, 143 } accept
-    iifname != @pods icmpv6 type 134 accept
+    ip6 hoplimit 255 icmpv6 type { 133, 135, 136 } accept
+    ip6 hoplimit 255 iifname != @pods icmpv6 type 134 accept
+    ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { 130, 131, 132, 143 } accept
     iifname @pods ct state invalid counter name "invalid" drop
     oifname @pods ct state invalid counter name "invalid" drop
     iifname @pods counter name "untracked" drop
@@ -129,9 +142,11 @@ const BASE: &str = r#"  chain untracked {
   }
   chain egress {
     type filter hook postrouting priority 88; policy accept;
-    ct state invalid,untracked goto untracked
 UNKNOWN    oifname != @pods ip daddr @unplaced4 counter name "unplaced_pod" drop
     oifname != @pods ip6 daddr @unplaced6 counter name "unplaced_pod" drop
+    oifname @pods ip daddr != { 224.0.0.0/4, 255.255.255.255 } oifname . ip daddr != @sources4 counter name "misrouted" drop
+    oifname @pods ip6 daddr != { fe80::/10, ff00::/8 } oifname . ip6 daddr != @sources6 counter name "misrouted" drop
+    ct state invalid,untracked goto untracked
     ct direction original iifname vmap @from
     ct direction reply oifname vmap @from
   }
@@ -322,12 +337,12 @@ impl<'a> Script<'a> {
         changed("pods", old.names(true), new.names(true), self);
         changed("sources4", old.sources(true), new.sources(true), self);
         changed("sources6", old.sources(false), new.sources(false), self);
-        for (name, v4) in [("unplaced4", true), ("unplaced6", false)] {
-            let [before, now] = [old, new].map(|state| {
-                let of_family = state.unplaced.iter().filter(|address| address.is_ipv4() == v4);
-                of_family.map(ToString::to_string).collect()
-            });
-            changed(name, before, now, self);
+        for (name, v4) in [("4", true), ("6", false)] {
+            let texts = |all: &BTreeSet<IpAddr>| {
+                all.iter().filter(|address| address.is_ipv4() == v4).map(ToString::to_string).collect()
+            };
+            changed(&format!("unplaced{name}"), texts(&old.unplaced), texts(&new.unplaced), self);
+            changed(&format!("local{name}"), texts(&old.local), texts(&new.local), self);
         }
         changed("from", old.dispatch(Direction::Egress), new.dispatch(Direction::Egress), self);
         changed("to", old.dispatch(Direction::Ingress), new.dispatch(Direction::Ingress), self);

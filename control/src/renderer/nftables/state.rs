@@ -54,6 +54,8 @@ pub(super) struct State {
     pub(super) own: Arc<AddressSet>,
     /// Addresses of the node's pods whose interface nobody knows.
     pub(super) unplaced: BTreeSet<IpAddr>,
+    /// Addresses of all of the node's pods.
+    pub(super) local: BTreeSet<IpAddr>,
 }
 
 impl State {

@@ -157,7 +157,8 @@ fn a_service_is_told_backend_by_backend_as_it_is_enforced() {
     let redis = service("redis", "10.96.0.20", 6379, &[(&b, "node-1"), ("10.244.9.9", "node-9")]);
     let web = service("web", "10.96.0.21", 80, &[(&b, "node-1"), ("10.244.9.9", "node-9")]);
     let empty = service("empty", "10.96.0.22", 80, &[]);
-    lab.start(&format!("{}{redis}{web}{empty}", policies()));
+    let far = service("far", "10.96.0.23", 80, &[("10.244.9.9", "node-9")]);
+    lab.start(&format!("{}{redis}{web}{empty}{far}", policies()));
     let ask = |to: &str, more: &[&str]| {
         let asked = [&["explain", "--live", "--from", "default/a", "--to", to, "-o", "json"], more].concat();
         let (code, text) = lab.ask(&asked);
@@ -193,6 +194,11 @@ fn a_service_is_told_backend_by_backend_as_it_is_enforced() {
     );
     let (code, told) = ask("service/default/empty", &[]);
     assert_eq!((code, &told["services"][0]["refused"]), (Some(1), &"no_endpoint".into()), "{told:#}");
+    // Nothing of a way that neither begins nor ends here is known here.
+    let remote = ["explain", "--live", "--from", "10.244.8.8", "--to", "service/default/far", "-o", "json"];
+    let (code, text) = lab.ask(&remote);
+    let told: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}"));
+    assert_eq!((code, &told["services"][0]["verdict"]), (Some(1), &"unknown".into()), "{told:#}");
     let (_, text) = lab.ask(&["explain", "--live", "--from", "default/a", "--to", "service/default/web"]);
     for part in ["-> 10.96.0.21:80/TCP of Service default/web: SOME, 1 of 2 backends", "as node node-1 enforces now"] {
         assert!(text.contains(part), "{part}: {text}");

@@ -28,7 +28,7 @@ pub(crate) struct Translated<Walk> {
     /// The node that translates it.
     node: Arc<str>,
     service: Option<String>,
-    /// `allow` where policy lets it go to each backend, `some`, or `deny`.
+    /// `allow` where policy lets it go to each backend, `some`, `deny`, or `unknown` where nothing of it was judged here.
     verdict: Cow<'static, str>,
     /// `dnat`, `reject`, `drop`.
     action: Cow<'static, str>,
@@ -66,7 +66,8 @@ struct Unused {
 }
 
 impl<Walk: Judged> Translated<Walk> {
-    /// Has each leg judged. A leg of which `judge` gives no walk is not judged here, and does not stand in the way.
+    /// Has each leg judged. A leg of which `judge` gives no walk is not judged here; what becomes of a backend all of whose legs are
+    /// such is unknown.
     ///
     /// # Errors
     /// Those of `judge`.
@@ -82,20 +83,28 @@ impl<Walk: Judged> Translated<Walk> {
         for route in routes {
             let note = note(from, &node, &route);
             let mut walks = Vec::with_capacity(route.legs.len());
+            let is_elsewhere = !route.legs.is_empty() && route.source != Source::Hairpin;
             for leg in route.legs {
                 walks.extend(judge(leg)?);
             }
-            let is_allowed = comes && route.source != Source::Missing && walks.iter().all(Judged::is_allowed);
+            let verdict = match comes && route.source != Source::Missing && walks.iter().all(Judged::is_allowed) {
+                false => "deny",
+                true if is_elsewhere && walks.is_empty() => "unknown",
+                true => "allow",
+            };
             backends.push(Backend {
                 address: route.backend,
                 node: route.node,
                 to: route.to.to_string(),
                 source: if route.source == Source::Kept { "kept" } else { "rewritten" }.into(),
-                verdict: if is_allowed { "allow" } else { "deny" }.into(),
+                verdict: verdict.into(),
                 note,
                 walks,
             });
         }
+        let is_unknown = !backends.is_empty() && backends.iter().all(|backend| backend.verdict == "unknown");
+        let allowed = backends.iter().map(|backend| backend.verdict == "allow");
+        let verdict = if is_unknown { "unknown" } else { Extent::of(allowed).name() };
         let unused = told.unused.into_iter().map(|unused| Unused { what: unused.what, why: unused.why });
         Ok(Self {
             from: from.to_string(),
@@ -103,7 +112,7 @@ impl<Walk: Judged> Translated<Walk> {
             to: vip.to_string(),
             node,
             service: told.service,
-            verdict: Extent::of(backends.iter().map(|backend| backend.verdict == "allow")).name().into(),
+            verdict: verdict.into(),
             action: told.action.into(),
             refused: refusal.map(Into::into),
             why: told.why,

@@ -401,6 +401,17 @@ impl Config {
         })
     }
 
+    /// What makes the tables, and where they are asked.
+    pub(crate) fn judging(&self) -> (EnforcedAt, Engine) {
+        (self.enforce, self.engine.into())
+    }
+
+    /// Whether the ports and routes of a configuration that differs in these fields are not to be taken over before a restart: they are
+    /// meant for another way to judge. Without its port a pod would be given back to the kernel before that one judges it.
+    pub(crate) fn has_other_ports(fields: &[&str]) -> bool {
+        fields.iter().any(|field| ["dataplane", "enforce"].contains(field))
+    }
+
     /// What differs that only a restart can change, by field.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let mut fields = Vec::new();

@@ -104,9 +104,8 @@ impl Daemon {
             registry.make_up(&Missed::of(socket), file);
         }
         let (settings, attached) = (config.services.clone(), registry.attachments());
-        let mut state = LiveState::load(&config.state, settings, &config.node, config.enforce, addresses, attached)?;
+        let mut state = LiveState::load(&config.state, settings, &config.node, config.judging(), addresses, attached)?;
         state.masquerade(config.masquerade.clone(), config.services.as_ref());
-        state.select(config.engine.into());
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);
         }
@@ -321,6 +320,9 @@ impl Daemon {
         let fields = self.config.needs_restart(&config);
         if !fields.is_empty() {
             log::warn(&format!("the configuration has changed in {}, which needs a restart", fields.join(", ")));
+        }
+        if Config::has_other_ports(&fields) {
+            return;
         }
         self.ports.tell(Event::Configured(config.ports.clone(), config.routes.clone()));
         self.composer.set_denied(config.denied);

@@ -94,7 +94,7 @@ pub(super) struct LiveState {
 }
 
 impl LiveState {
-    /// Reads the state for the first time, to be enforced at this end. `services` is none where they are off, `addresses` are those of the
+    /// Reads the state for the first time, to be judged so. `services` is none where they are off, `addresses` are those of the
     /// node's interfaces, `attached` the pods that were attached.
     ///
     /// # Errors
@@ -103,16 +103,16 @@ impl LiveState {
         config: &StateConfig,
         services: Option<Settings>,
         node: &Arc<str>,
-        enforce: EnforcedAt,
+        judging: (EnforcedAt, Engine),
         addresses: BTreeSet<IpAddr>,
         attached: BTreeMap<PodName, Attachment>,
     ) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
         let isolation = config.options.semantics.default_isolation();
-        let mut pipeline = match enforce {
-            EnforcedAt::Destination => Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation),
-            EnforcedAt::Source => Pipeline::at_source(node.clone(), isolation),
+        let mut pipeline = match judging {
+            (EnforcedAt::Destination, engine) => Pipeline::with_engine(Scope::Node(node.clone()), isolation, engine),
+            (EnforcedAt::Source, _) => Pipeline::at_source(node.clone(), isolation),
         };
         pipeline.resync([])?;
         pipeline.attach(attached)?;
@@ -329,7 +329,11 @@ impl LiveState {
         }
         let contests = self.pipeline.contests().len();
         match selected.and_then(|()| self.take_tables(contests)) {
-            Ok(has_changed) => has_changed,
+            Ok(has_changed) => {
+                // What one engine takes may be too much for the other one.
+                self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);
+                has_changed
+            }
             Err(error) => {
                 let name = engine.name();
                 log::error(&format!("engine {name} cannot be taken; what was in force stays\n{error:#}"));
@@ -476,7 +480,7 @@ mod tests {
                 &config,
                 Some(Settings::default()),
                 &"node-1".into(),
-                EnforcedAt::default(),
+                (EnforcedAt::default(), Engine::Acl),
                 BTreeSet::new(),
                 BTreeMap::new(),
             )
@@ -680,7 +684,7 @@ mod tests {
             &config,
             Some(Settings::default()),
             &"node-1".into(),
-            EnforcedAt::default(),
+            (EnforcedAt::default(), Engine::Acl),
             BTreeSet::new(),
             attached.clone().into(),
         )
@@ -840,7 +844,7 @@ mod tests {
         files.write(&node("node-1", 1));
         assert!(reread(&mut state) && state.take_services().is_some());
         let config = StateConfig { options: Strictness::Lenient.into(), ..state.config.clone() };
-        let at = EnforcedAt::default();
+        let at = (EnforcedAt::default(), Engine::Acl);
         let mut off = LiveState::load(&config, None, &"node-1".into(), at, BTreeSet::new(), BTreeMap::new()).unwrap();
         assert!(off.take_services().is_none() && off.counts().read().services.is_none());
     }

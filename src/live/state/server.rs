@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Node, Object};
@@ -23,7 +24,9 @@ impl LiveState {
         if !self.denied {
             return;
         }
-        if let Some(kept) = self.api.as_ref().and_then(Api::last_good) {
+        // What the server has told is in the pipeline, refused or not. An older state upon it would be none that there ever was.
+        let is_heard = self.counts.refused.load(Ordering::Relaxed) > 0;
+        if let Some(kept) = self.api.as_ref().filter(|_| !is_heard).and_then(Api::last_good) {
             let (count, age) = (kept.objects.len(), kept.age.as_secs());
             let (services, objects) = services::kept(kept.objects);
             let whole = Changes { events: self.inventory.replace(objects), ..Changes::default() };
@@ -38,7 +41,12 @@ impl LiveState {
                 Err(error) => log::error(&format!("the last good state is not used\n{error:#}")),
             }
         }
-        log::error(&format!("the API server has told no state yet; {DENYING} until it does"));
+        let why = if is_heard {
+            "the state that the API server tells is refused"
+        } else {
+            "the API server has told no state yet"
+        };
+        log::error(&format!("{why}; {DENYING} until it tells one"));
     }
 
     /// What the API server is heard with.

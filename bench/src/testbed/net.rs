@@ -53,8 +53,10 @@ impl Netns {
             netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
             netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
             // The kernel's own default. A machine may have chosen BBR, which paces by its estimate of the bandwidth, so that
-            // throughput would show the estimate instead of the way through the node.
-            netns.sysctl("net/ipv4/tcp_congestion_control", "cubic")?;
+            // throughput would show the estimate instead of the way through the node. One that has may keep CUBIC from namespaces
+            // (`tcp_allowed_congestion_control`), and Reno from nobody.
+            let choose = |name| netns.sysctl("net/ipv4/tcp_congestion_control", name);
+            choose("cubic").or_else(|_| choose("reno"))?;
         }
         Ok(made)
     }

@@ -23,6 +23,10 @@ impl Net {
     /// None when the tests cannot run here.
     pub(crate) fn new(queues: u32, mtu: u32) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
+        if std::env::var("BULKHEAD_E2E").as_deref() == Ok("skip") {
+            println!("skipped: `cargo xtask e2e` runs this (BULKHEAD_E2E=skip)");
+            return None;
+        }
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         if !status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
             assert!(std::env::var("BULKHEAD_E2E").as_deref() != Ok("require"), "BULKHEAD_E2E=require, but not root");

@@ -102,6 +102,8 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
         lifetime: Lifetime::default(),
         ports: vec![ContainerPort { name: "http".into(), transport: Transport::Tcp, port: 8080 }],
         host_ports: [].into(),
+        owner: None,
+        planned: false,
     }
 }
 

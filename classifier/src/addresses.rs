@@ -91,6 +91,19 @@ impl AddressSet {
         Self { v4, v6 }
     }
 
+    /// The set of these inclusive ranges. A range whose ends are of two families has no member.
+    pub fn of_ranges(ranges: impl IntoIterator<Item = (IpAddr, IpAddr)>) -> Self {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for (first, last) in ranges {
+            match (first, last) {
+                (IpAddr::V4(first), IpAddr::V4(last)) if first <= last => v4.push((first.into(), last.into())),
+                (IpAddr::V6(first), IpAddr::V6(last)) if first <= last => v6.push((first.into(), last.into())),
+                _ => {}
+            }
+        }
+        Self::of_intervals(v4, v6)
+    }
+
     /// Whether the set has no member.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()

@@ -334,11 +334,12 @@ pub fn scope_covers(scope: &NamespaceScope, namespace: &Arc<str>, labels: Option
     }
 }
 
-/// Whether two states of a pod differ in nothing but its UID and how far it is in its life, which only tells who has an address.
+/// Whether two states of a pod differ in nothing but its UID, its workload and how far it is in its life: no verdict depends on these,
+/// but for who has an address.
 fn same_to_policy(old: Option<&Pod>, new: Option<&Pod>) -> bool {
     match (old, new) {
-        (Some(old), Some(new)) if (old.lifetime, old.uid) != (new.lifetime, new.uid) => {
-            Pod { lifetime: old.lifetime, uid: old.uid, ..new.clone() } == *old
+        (Some(old), Some(new)) if (old.lifetime, old.uid, &old.owner) != (new.lifetime, new.uid, &new.owner) => {
+            Pod { lifetime: old.lifetime, uid: old.uid, owner: old.owner.clone(), ..new.clone() } == *old
         }
         _ => old == new,
     }

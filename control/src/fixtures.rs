@@ -73,6 +73,8 @@ pub(crate) fn pod(text: &str, addresses: &str, node: &str, label_text: &str) -> 
         lifetime: crate::object::Lifetime::default(),
         ports: vec![],
         host_ports: [].into(),
+        owner: None,
+        planned: false,
     })
 }
 

@@ -41,6 +41,7 @@ pub mod object;
 pub mod origin;
 pub mod pipeline;
 pub mod processor;
+pub mod reachability;
 pub mod renderer;
 pub mod selector;
 pub mod service;

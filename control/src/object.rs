@@ -5,6 +5,7 @@
 mod cluster_policy;
 mod pod;
 mod service;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +23,7 @@ pub use self::pod::{ContainerPort, HostPort, Lifetime, Pod, STATIC_POD_ANNOTATIO
 pub use self::service::{
     ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
 };
+pub use self::workload::Workload;
 use crate::selector::Selector;
 
 /// Label keys and values.

@@ -20,6 +20,7 @@ use crate::origin::Origins;
 use crate::processor::{Committed, Processor, Scope};
 use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
 use crate::renderer::identity::IdentityRenderer;
+use crate::renderer::mirror::Mirror;
 use crate::renderer::session_rules::{SessionTable, SourceRenderer};
 use crate::renderer::{Refusal, RenderError, Renderer};
 use crate::work::Work;
@@ -73,6 +74,8 @@ enum Enforcing {
     Identities(RendererHandle<IdentityRenderer>),
     /// At the source.
     Sessions(RendererHandle<SourceRenderer>),
+    /// Nothing: the rules are kept to be asked about.
+    Nothing(RendererHandle<Mirror>),
 }
 
 /// A registered renderer, to be asked for what it has rendered.
@@ -119,6 +122,13 @@ impl Pipeline {
         Self::with(Scope::Node(node), isolation, renderer, Enforcing::Sessions(RendererHandle::FIRST))
     }
 
+    /// A pipeline without objects, of the pods of all nodes, that makes no tables: for questions that the rules and sets answer by
+    /// themselves ([`crate::reachability`]). Tables of all nodes take most of the time and memory of a large state.
+    pub fn without_tables(isolation: IngressIsolation) -> Self {
+        let enforcing = Enforcing::Nothing(RendererHandle::FIRST);
+        Self::with(Scope::Cluster, isolation, Box::<Mirror>::default(), enforcing)
+    }
+
     fn with(scope: Scope, isolation: IngressIsolation, first: Box<dyn Renderer>, enforcing: Enforcing) -> Self {
         Self {
             attachments: Attachments::default(),
@@ -138,7 +148,7 @@ impl Pipeline {
     pub fn engine(&self) -> Engine {
         match self.enforcing {
             Enforcing::Identities(_) => Engine::Identity,
-            Enforcing::Acl(_) | Enforcing::Sessions(_) => Engine::Acl,
+            Enforcing::Acl(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => Engine::Acl,
         }
     }
 
@@ -368,7 +378,7 @@ impl Pipeline {
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
-            Enforcing::Identities(_) | Enforcing::Sessions(_) => {
+            Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => {
                 self.all_node_tables().into_iter().find(|tables| *tables.node == *node)
             }
         }
@@ -380,13 +390,22 @@ impl Pipeline {
             Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
             Enforcing::Identities(identities) => self.renderer(identities).node_tables().cloned().into_iter().collect(),
             Enforcing::Sessions(sessions) => self.renderer(sessions).node_tables().cloned().into_iter().collect(),
+            Enforcing::Nothing(_) => Vec::new(),
+        }
+    }
+
+    /// The rules and sets, of a pipeline that makes no tables.
+    pub fn mirror(&self) -> Option<&Mirror> {
+        match self.enforcing {
+            Enforcing::Nothing(mirror) => Some(self.renderer(mirror)),
+            Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Sessions(_) => None,
         }
     }
 
     fn acl(&self) -> Option<&AclRenderer> {
         match self.enforcing {
             Enforcing::Acl(acl) => Some(self.renderer(acl)),
-            Enforcing::Identities(_) | Enforcing::Sessions(_) => None,
+            Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => None,
         }
     }
 
@@ -394,7 +413,7 @@ impl Pipeline {
     pub fn identities(&self) -> Option<&IdentityRenderer> {
         match self.enforcing {
             Enforcing::Identities(identities) => Some(self.renderer(identities)),
-            Enforcing::Acl(_) | Enforcing::Sessions(_) => None,
+            Enforcing::Acl(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => None,
         }
     }
 
@@ -429,7 +448,7 @@ impl Pipeline {
     pub fn work(&self) -> Work {
         let intervals = match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).written(),
-            Enforcing::Identities(_) => 0,
+            Enforcing::Identities(_) | Enforcing::Nothing(_) => 0,
             Enforcing::Sessions(sessions) => self.renderer(sessions).written(),
         };
         Work { intervals, ..self.processor.work() }
@@ -443,7 +462,7 @@ impl Pipeline {
     /// The session table, where policy is enforced at the source.
     pub fn session_table(&self) -> Option<&SessionTable> {
         match self.enforcing {
-            Enforcing::Acl(_) | Enforcing::Identities(_) => None,
+            Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Nothing(_) => None,
             Enforcing::Sessions(sessions) => Some(self.renderer(sessions).table()),
         }
     }

@@ -7,6 +7,7 @@ mod oracle;
 mod vswitch;
 
 use cases::{Compared, QUESTIONS};
+use vswitch::Vswitches;
 
 fn run_file(file: &str) -> Option<[Compared; 3]> {
     let all = cases::load(file)?;
@@ -39,7 +40,7 @@ fn every_case_is_right_where_policy_is_enforced_at_the_source() {
     for (file, cases) in [("cyclonus_cases.json", 230), ("trap_cases.json", 29)] {
         let Some(all) = cases::load(file) else { return };
         for question in QUESTIONS {
-            let compared = cases::run_at_source(&all, question);
+            let compared = cases::run_on(&all, question, Vswitches::nodes_at_source);
             println!("{file} {question:?}: {compared:?}");
             assert_eq!(compared.cases, cases);
             assert!(compared.cells > 10_000, "only {} cells were compared", compared.cells);

@@ -5,6 +5,7 @@
 
 mod oracle;
 mod random;
+mod reachability;
 mod vswitch;
 
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Labels, PodName, Transport};
+use super::{Labels, PodName, Transport, Workload};
 
 /// A port that a container declares.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -59,6 +59,13 @@ pub struct Pod {
     /// Most pods have none: a slice without elements takes no memory beyond its place here.
     #[serde(default)]
     pub host_ports: Box<[HostPort]>,
+    /// The workload that has made it; none where nothing has, and where nobody asks ([`crate::source::kubernetes`]).
+    #[serde(default)]
+    pub owner: Option<Arc<Workload>>,
+    /// Whether it is not there yet: it stands for the pods that a workload's template or a manifest will make, and its addresses are
+    /// nobody's. Only [`Templates::Read`](crate::source::Templates) makes such pods, so no vswitch ever knows one.
+    #[serde(default)]
+    pub planned: bool,
 }
 
 impl Pod {

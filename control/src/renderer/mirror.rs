@@ -23,6 +23,21 @@ pub struct Mirror {
 }
 
 impl Mirror {
+    /// The members of all sets.
+    pub fn sets(&self) -> &SetMirror {
+        &self.sets
+    }
+
+    /// The pods that policies may select, by name.
+    pub fn endpoints(&self) -> &BTreeMap<PodName, Arc<Endpoint>> {
+        &self.endpoints
+    }
+
+    /// The nodes by name, with the addresses of the pods that share their network.
+    pub fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
+        &self.nodes
+    }
+
     /// The rules of the pod that match this packet, in the order in which they are asked: by tier, then as the tier has them. The
     /// first of a tier decides for the tier. None for a pod that is not known or has no rules in this direction.
     pub fn matching(

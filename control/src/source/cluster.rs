@@ -16,6 +16,7 @@ use super::decode::{Model, ObjectKey, Outcome, Read};
 use super::error::{Findings, quoted};
 use super::fallback;
 use super::metadata::{object_name, plain_name};
+use super::owner;
 use super::path::FieldPath;
 use super::policy::{block_of, port_number, transport};
 use super::raw::{self, List, Mapping, RawContainer, RawNodeStatus, RawPodStatus};
@@ -49,7 +50,7 @@ pub(super) fn whole_pod(value: &Value) -> Option<Pod> {
 }
 
 /// The pod, as far as it was understood; it may be used only when no problem was found.
-fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
+pub(super) fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
     let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
     let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
     let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
@@ -67,9 +68,11 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
         ports.of_node = Vec::new();
     }
     let addresses = pod_addresses(&status, findings);
+    let labels = labels_of(metadata.labels);
     Some(Pod {
         name: name?,
-        labels: labels_of(metadata.labels),
+        owner: owner::workload(metadata.owner_references.as_ref(), &labels),
+        labels,
         node: spec.node_name.filter(|node| !node.is_empty()).map(Arc::from),
         addresses,
         mac,
@@ -85,6 +88,7 @@ fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
         },
         ports: ports.named,
         host_ports: ports.of_node.into(),
+        planned: false,
     })
 }
 

@@ -12,6 +12,7 @@ use super::names;
 use super::path::FieldPath;
 use super::policy;
 use super::service;
+use super::template::{self, WorkloadRead};
 use crate::object::{ISOLATION_ANNOTATION, Object, PolicyVersion};
 
 /// The apiVersion of the NetworkPolicy that is read.
@@ -40,6 +41,8 @@ pub(super) enum Decoded {
     Unreadable(Problem),
     /// An object of a kind that is read.
     Read(Box<Read>),
+    /// An object with a pod template.
+    Workload(Box<WorkloadRead>),
     /// One that means another thing to the model of 2016.
     BySemantics {
         /// As servers since 1.7 have it.
@@ -152,6 +155,9 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
     };
     if let Some(read) = cluster_policy::read(api_version, kind, value) {
         return Decoded::Read(Box::new(read));
+    }
+    if let Some(read) = template::read(api_version, kind, value) {
+        return Decoded::Workload(Box::new(read));
     }
     let beta = if model == Model::V1beta1 { PolicyVersion::V1beta1 } else { PolicyVersion::V1 };
     let read = match (api_version, kind) {

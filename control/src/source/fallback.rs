@@ -151,9 +151,10 @@ pub(super) fn either_pod(one: &Pod, other: &Pod) -> Option<Pod> {
     let mac = one.mac.filter(|_| one.mac == other.mac);
     let lifetime = if one.lifetime == other.lifetime { one.lifetime } else { Lifetime::default() };
     let uid = one.uid.filter(|_| one.uid == other.uid);
+    let owner = one.owner.clone().filter(|_| one.owner == other.owner);
     let common = |pod: &Pod| {
         let (ports, host_ports) = (Vec::clone(&ports), host_ports.clone().into());
-        Pod { ports, host_ports, mac, uid, lifetime, ..pod.clone() }
+        Pod { ports, host_ports, mac, uid, lifetime, owner: owner.clone(), ..pod.clone() }
     };
     let (one, other) = (common(one), common(other));
     (one == other).then_some(one)

@@ -11,7 +11,9 @@ use super::fallback::{either_namespace, either_pod, exclude_namespaces};
 use super::locate::{Wanted, lines};
 use super::parse::{Entry, parse};
 use super::path::FieldPath;
-use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Unenforced, foreign, service};
+use super::planned::{self, Placed};
+use super::template::WorkloadRead;
+use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
@@ -21,6 +23,9 @@ pub(super) struct Loader {
     /// In the order of the inputs; an object that turned out not to count leaves its place empty.
     slots: Vec<Slot>,
     seen: HashMap<ObjectKey, usize>,
+    /// Workloads, as long as nothing speaks against them.
+    templates: Vec<Option<Placed>>,
+    seen_templates: HashMap<ObjectKey, usize>,
     /// What is not known of objects that are not understood.
     unknown: Unknown,
     /// All but the objects.
@@ -52,12 +57,25 @@ struct Context<'a> {
     unlocated: &'a mut Vec<(Severity, usize, Wanted)>,
 }
 
+impl Context<'_> {
+    fn position(&self) -> Position {
+        Position {
+            file: Arc::clone(self.file),
+            document: self.document,
+            line: self.line,
+            path: self.path.to_string().into(),
+        }
+    }
+}
+
 impl Loader {
     pub(super) fn new(options: Options) -> Self {
         Self {
             options,
             slots: Vec::new(),
             seen: HashMap::new(),
+            templates: Vec::new(),
+            seen_templates: HashMap::new(),
             unknown: Unknown::default(),
             loaded: Loaded::default(),
             errors: SourceErrors::default(),
@@ -81,6 +99,10 @@ impl Loader {
             if let Object::Policy(policy) = object {
                 exclude_namespaces(policy, &self.unknown.namespaces);
             }
+        }
+        if let Templates::Read(blocks) = &self.options.templates {
+            let templates = self.templates.into_iter().flatten().collect();
+            planned::add(&mut objects, templates, blocks, &mut self.loaded.warnings);
         }
         Ok(Loaded { objects, ..self.loaded })
     }
@@ -150,6 +172,7 @@ impl Loader {
         let read = match decoded {
             Decoded::Skipped { api_version, kind } => return self.skip(&api_version, &kind, context),
             Decoded::Unreadable(problem) => return self.report(Severity::Error, context, None, problem),
+            Decoded::Workload(read) => return self.settle_workload(*read, context),
             Decoded::Read(read) => *read,
             Decoded::BySemantics { v1, v1beta1 } => match self.options.semantics {
                 Semantics::V1 => *v1,
@@ -196,12 +219,7 @@ impl Loader {
             _ => None,
         };
         if let Some(position) = position {
-            *position = Some(Position {
-                file: Arc::clone(context.file),
-                document: context.document,
-                line: context.line,
-                path: context.path.to_string().into(),
-            });
+            *position = Some(context.position());
         }
         let key = match (read.key, &mut object) {
             (Some(key), _) => key,
@@ -218,6 +236,37 @@ impl Loader {
                 self.slots.push(Slot { object, file: Arc::clone(context.file), line: context.line });
             }
         }
+    }
+
+    /// Keeps a workload's template, where templates are asked for. One that is not understood, or given twice, stands for nothing where
+    /// faults are survived.
+    fn settle_workload(&mut self, read: WorkloadRead, context: &mut Context<'_>) {
+        if self.options.templates == Templates::Skip {
+            return self.skip(&read.api_version, read.kind, context);
+        }
+        let (severity, consequence) = match self.options.strictness {
+            Strictness::Strict => (Severity::Error, ""),
+            Strictness::Lenient => (Severity::Warning, consequence(&Outcome::Nothing)),
+        };
+        self.loaded.faulty += usize::from(!read.findings.problems.is_empty());
+        for mut problem in read.findings.problems {
+            problem.help.push_str(consequence);
+            self.report(severity, context, Some(&read.label), problem);
+        }
+        for warning in read.findings.warnings {
+            self.report(Severity::Warning, context, Some(&read.label), warning);
+        }
+        let (Some(template), Some(key)) = (read.template, read.key) else { return };
+        if let Some(&first) = self.seen_templates.get(&key) {
+            let place = self.templates[first].as_ref().map(|first| format!(", first at {}", first.position));
+            self.templates[first] = None;
+            self.loaded.faulty += 1;
+            let text = format!("the object is given twice{}", place.unwrap_or_default());
+            let problem = Problem::new(&FieldPath::default(), text, format!("remove one of the two{consequence}"));
+            return self.report(severity, context, Some(&read.label), problem);
+        }
+        self.seen_templates.insert(key, self.templates.len());
+        self.templates.push(Some(Placed { template, position: context.position() }));
     }
 
     /// Gives a policy whose name cannot be read one that no other object has: where it was read.

@@ -10,6 +10,7 @@
 //!                   |                                                 |-- NetworkPolicy --policy--.
 //!                   |                                                 |-- ClusterNetworkPolicy, ... --cluster_policy--+
 //!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
+//!                   |                                                 |-- Deployment, ... --template--planned--> pods, where they are asked for
 //!                   |                                                 |-- Service, EndpointSlice --service, where they are asked for
 //!                   |                                                 |-- other policies: an error |
 //!                   |                                                 `-- any other: counted       |
@@ -64,12 +65,15 @@ mod locate;
 mod metadata;
 mod names;
 mod options;
+mod owner;
 mod parse;
 mod path;
+mod planned;
 mod policy;
 mod raw;
 mod read;
 mod service;
+mod template;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -86,12 +90,14 @@ mod tests_places;
 mod tests_properties;
 #[cfg(test)]
 mod tests_services;
+#[cfg(test)]
+mod tests_templates;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
-pub use options::{KindName, Options, Semantics, ServiceKinds, Strictness, Unenforced};
+pub use options::{KindName, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced};
 
 use crate::object::{Object, Position};
 
@@ -152,7 +158,7 @@ pub fn line_of(position: &Position, sub_path: &str) -> Option<usize> {
 }
 
 /// [`line_of`] in a text that is at hand.
-fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
+pub fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
     let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
     let wanted = locate::Wanted { document: position.document, path };
     locate::lines(text, parse::syntax_of(text), &[wanted]).pop().flatten()
@@ -161,6 +167,14 @@ fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
 /// A block of addresses, or what is wrong with it and the remedy.
 pub(crate) fn block(text: &str) -> Result<ipnet::IpNet, (String, String)> {
     address::parse_block(text).map(|(block, _)| block).map_err(|fault| (fault.text, fault.help))
+}
+
+/// A block of addresses, or the block of a single address, or what is wrong with it and the remedy.
+///
+/// # Errors
+/// The two, when it is neither.
+pub fn block_or_address(text: &str) -> Result<ipnet::IpNet, (String, String)> {
+    if text.contains('/') { block(text) } else { address(text).map(ipnet::IpNet::from) }
 }
 
 /// An address, or what is wrong with it and the remedy.

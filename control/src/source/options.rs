@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use ipnet::IpNet;
+
 use super::foreign;
 use crate::object::IngressIsolation;
 
@@ -62,6 +64,17 @@ pub enum ServiceKinds {
     Read,
 }
 
+/// Whether workloads count that have no pods in the state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Templates {
+    /// Only pods do. A vswitch must know no others: nobody has their addresses.
+    #[default]
+    Skip,
+    /// Pods that workloads' templates make stand for them ([`Pod::planned`](crate::object::Pod::planned)), so that what was never
+    /// applied can be asked about. Their addresses are of these blocks; without any, of blocks that are nobody's.
+    Read(Vec<IpNet>),
+}
+
 /// How objects are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -75,6 +88,8 @@ pub struct Options {
     pub unenforced: Unenforced,
     /// Whether Services are read.
     pub services: ServiceKinds,
+    /// Whether pods are made from workloads' templates.
+    pub templates: Templates,
 }
 
 impl From<Strictness> for Options {

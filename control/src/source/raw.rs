@@ -170,6 +170,7 @@ pub(super) struct Metadata {
     pub(super) namespace: Option<String>,
     pub(super) labels: Option<BTreeMap<String, String>>,
     pub(super) annotations: Option<BTreeMap<String, Value>>,
+    pub(super) owner_references: Option<Value>,
 }
 
 /// What matters of a Namespace.

@@ -77,6 +77,8 @@ status: {phase: Running, startTime: "2026-01-02T00:00:01Z", podIP: 10.0.0.1, pod
         },
         ports: vec![port("http", Transport::Tcp, 80), port("dns", Transport::Udp, 53)],
         host_ports: [].into(),
+        owner: None,
+        planned: false,
     };
     assert_eq!(pod(text), expected);
 }

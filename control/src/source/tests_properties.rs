@@ -201,11 +201,13 @@ proptest! {
     }
 
     #[test]
-    fn no_object_makes_it_panic(value in value(), kind in prop::sample::select(vec!["Pod", "Namespace", "Node", "List", "PodList", "NetworkPolicy", "Service", "EndpointSlice"])) {
+    fn no_object_makes_it_panic(value in value(), kind in prop::sample::select(vec!["Deployment", "CronJob", "Pod", "Namespace", "Node", "List", "PodList", "NetworkPolicy", "Service", "EndpointSlice"])) {
         let mut value = value;
         if let Some(fields) = value.as_object_mut() {
             let api_version = match kind {
                 "NetworkPolicy" => "networking.k8s.io/v1",
+                "Deployment" => "apps/v1",
+                "CronJob" => "batch/v1",
                 "EndpointSlice" => "discovery.k8s.io/v1",
                 _ => "v1",
             };
@@ -213,7 +215,8 @@ proptest! {
             fields.insert("kind".to_owned(), kind.into());
         }
         for strictness in [Strictness::Strict, Strictness::Lenient] {
-            let options = Options { strictness, services: ServiceKinds::Read, ..Options::default() };
+            let templates = Templates::Read(Vec::new());
+            let options = Options { strictness, services: ServiceKinds::Read, templates, ..Options::default() };
             if let Err(errors) = load_text("t", &value.to_string(), options) {
                 prop_assert!(errors.shown().iter().all(|error| !error.problem.is_empty() && !error.help.is_empty()));
             }

@@ -232,6 +232,11 @@ impl Probes {
         probes
     }
 
+    /// All ends.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.all.iter().flatten().copied()
+    }
+
     /// A random flow with a pod at one end at least, none when the state has no two ends.
     pub(crate) fn flow(&self, rng: &mut Rng) -> Option<Flow> {
         let family = usize::from(rng.chance(40));

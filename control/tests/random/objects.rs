@@ -109,6 +109,8 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
     let host_network = rng.chance(10);
     let mut pod = Pod {
         host_ports: [].into(),
+        owner: None,
+        planned: false,
         name: name.clone(),
         labels: labels(rng, POD_LABELS),
         node: rng.chance(96).then(|| text(NODES[at])),

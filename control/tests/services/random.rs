@@ -221,6 +221,8 @@ fn pod(rng: &mut Rng, name: &str) -> Pod {
         lifetime: Lifetime { created, ..Lifetime::default() },
         ports: vec![],
         host_ports: host_ports.into(),
+        owner: None,
+        planned: false,
     }
 }
 

@@ -192,21 +192,38 @@ impl<'a> Script<'a> {
     /// What turns one ruleset into another.
     pub(super) fn change(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> Change {
         let head = format!("flush chain {TABLE} remember\nflush set {TABLE} epoch\n");
-        let script = Self::between(old, new, origins);
+        let script = if old.has_the_workloads_of(new) {
+            Self::between_sets(old, new, origins)
+        } else {
+            Self::between(old, new, origins)
+        };
         let is_of_sets = script.before.is_empty() && script.block.is_empty() && script.after.len() == script.of_sets;
         let sets = is_of_sets.then(|| script.sets.clone());
         Change { script: head + &script.text(epoch), sets }
     }
 
-    fn between(old: &State, new: &State, origins: &'a Origins) -> Self {
+    fn new(origins: &'a Origins) -> Self {
         let (before, block, after) = (String::new(), String::new(), String::new());
-        let mut script = Self { origins, before, block, after, sets: Vec::new(), of_sets: 0 };
+        Self { origins, before, block, after, sets: Vec::new(), of_sets: 0 }
+    }
+
+    fn between(old: &State, new: &State, origins: &'a Origins) -> Self {
+        let mut script = Self::new(origins);
         script.counters(old, new);
         script.sets(old, new);
         script.lists(old, new);
         script.workloads(old, new);
         script.interfaces(old, new);
         script.gone(old, new);
+        script.gone_sets(old, new);
+        script
+    }
+
+    /// The same of states with the same workloads: chains and counters are those of workloads.
+    fn between_sets(old: &State, new: &State, origins: &'a Origins) -> Self {
+        let mut script = Self::new(origins);
+        script.sets(old, new);
+        script.gone_sets(old, new);
         script
     }
 
@@ -348,7 +365,7 @@ impl<'a> Script<'a> {
         changed("to", old.dispatch(Direction::Ingress), new.dispatch(Direction::Ingress), self);
     }
 
-    /// What nothing names any more, in the order in which it was named: chains of workloads, of lists, sets, counters.
+    /// What nothing names any more, but sets: chains of workloads, which jump to those of lists, then these, then counters.
     fn gone(&mut self, old: &State, new: &State) {
         let mut chains = Vec::new();
         let is_pod = |state: &State, name: &str| state.workloads.get(name).is_some_and(Workload::is_pod);
@@ -367,15 +384,19 @@ impl<'a> Script<'a> {
                 writeln!(self.after, "{verb} chain {TABLE} {chain}").expect("a text takes anything");
             }
         }
+        let kept = new.counters();
+        for name in counters_of(old).into_keys().filter(|name| !kept.contains_key(name)) {
+            writeln!(self.after, "delete counter {TABLE} {name}").expect("a text takes anything");
+        }
+    }
+
+    /// Sets that nothing names any more: after the chains that named them.
+    fn gone_sets(&mut self, old: &State, new: &State) {
         for id in old.sets.keys().filter(|id| !new.sets.contains_key(id)) {
             for (suffix, ..) in KINDS {
                 writeln!(self.after, "delete set {TABLE} {}", rules::set_name(*id, suffix))
                     .expect("a text takes anything");
             }
-        }
-        let kept = new.counters();
-        for name in counters_of(old).into_keys().filter(|name| !kept.contains_key(name)) {
-            writeln!(self.after, "delete counter {TABLE} {name}").expect("a text takes anything");
         }
     }
 

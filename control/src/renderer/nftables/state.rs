@@ -59,6 +59,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Whether nothing but sets, and the node's own addresses, differs.
+    pub(super) fn has_the_workloads_of(&self, other: &Self) -> bool {
+        self.workloads == other.workloads && self.unplaced == other.unplaced && self.local == other.local
+    }
+
     /// The lists in use.
     pub(super) fn lists(&self) -> BTreeMap<ListId, (Direction, Arc<TieredList>)> {
         let mut lists = BTreeMap::new();

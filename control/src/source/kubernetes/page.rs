@@ -13,7 +13,7 @@ use super::super::error::{Findings, printable};
 use super::kinds::Kind;
 use super::pruned::Pruned;
 use crate::inventory::Key;
-use crate::object::{ClusterPolicyKind, ClusterPolicyName, ObjectName};
+use crate::object::{ClusterPolicyKind, ClusterPolicyName, Object, ObjectName};
 
 /// An object as it was read.
 pub(super) struct Item {
@@ -122,11 +122,17 @@ fn item(kind: Kind, value: Value) -> Result<Item, String> {
     check_kind(kind, &value)?;
     let (key, version) = (key_of(kind, &value), version_of(&value).and_then(|version| version.parse().ok()));
     let key = key.ok_or(NAMELESS)?;
-    let read = match decode(value, &Inherited::new(kind.api_version(), kind.name())) {
+    let mut read = match decode(value, &Inherited::new(kind.api_version(), kind.name())) {
         // Servers know the model of 2016 no more.
         Decoded::Read(read) | Decoded::BySemantics { v1: read, .. } => *read,
-        Decoded::Skipped { .. } | Decoded::Unreadable(_) => return Err("an object of another kind".to_owned()),
+        Decoded::Skipped { .. } | Decoded::Workload(_) | Decoded::Unreadable(_) => {
+            return Err("an object of another kind".to_owned());
+        }
     };
+    if let Outcome::Object(Object::Pod(pod)) | Outcome::Closed(Object::Pod(pod)) = &mut read.outcome {
+        // No verdict depends on it, and a large cluster's would take megabytes.
+        pod.owner = None;
+    }
     let key = match &read.outcome {
         // Shares the texts of the object.
         Outcome::Object(object) | Outcome::Closed(object) => Key::of(object),

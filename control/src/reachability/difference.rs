@@ -1,0 +1,428 @@
+//! What two states say differently, for all addresses and ports.
+//!
+//! **Purpose.** [`Difference`] pairs the classes of two states and keeps the pairs whose verdicts differ, with the ports and the
+//! decisions that make the difference.
+//!
+//! **Not its purpose.** It names no policies, files or workloads, and says nothing of who is in one state only.
+//!
+//! ```text
+//!  old classes x new classes --members and addresses in both--> joints --from x to--> same services get through? nothing
+//!                                                                                 `-> Delta: protocol, ports, decisions
+//! ```
+//! A pod is compared with the pod of its name, family by family, so that it may have another address now. All other addresses are
+//! compared with themselves; those that are a pod's in either state are left to the pods.
+//!
+//! **Invariant.** A connection of any two ends that both states have is in exactly one delta when its verdicts differ, and in none
+//! when they do not.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use bulkhead_classifier::{AddressSet, ServiceSet};
+
+use super::{ClassId, Decision, Holder, Member, Protocol, Reachability, Side, Verdict, Verdicts};
+use crate::object::PodName;
+use crate::origin::Direction;
+
+/// A pod of both states, in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The pod.
+    pub pod: PodName,
+    /// Its address in the old state.
+    pub before: IpAddr,
+    /// Its address in the new state.
+    pub after: IpAddr,
+    nodes: [Arc<str>; 2],
+}
+
+/// Ends that are of one class in the old state and of one class in the new one.
+#[derive(Clone, Debug)]
+pub struct Joint {
+    /// The class in the old state.
+    pub before: ClassId,
+    /// The class in the new state.
+    pub after: ClassId,
+    /// The pods, by name.
+    pub units: Vec<Unit>,
+    /// The addresses that are no pod's in either state: outside the cluster, or nodes'.
+    pub addresses: AddressSet,
+}
+
+/// First and last address.
+type AddressRange = (IpAddr, IpAddr);
+
+/// Ports of one protocol whose verdict differs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Delta {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Inclusive ranges, ascending and disjoint; all ports for protocols without ports.
+    pub ports: Vec<(u16, u16)>,
+    /// Whether they get through in the new state; in the old one it is the contrary.
+    pub allowed: bool,
+    /// The ends that say otherwise now.
+    pub because: Vec<Cause>,
+}
+
+/// An end that says otherwise now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cause {
+    /// Egress for the source's rules, ingress for the destination's.
+    pub direction: Direction,
+    /// What it said.
+    pub before: Decision,
+    /// What it says.
+    pub after: Decision,
+}
+
+/// Two joints between which verdicts differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Who connects, as a place in [`Difference::joints`].
+    pub from: usize,
+    /// To whom.
+    pub to: usize,
+    /// What differs, as a place in [`Difference::deltas`]. Not for pods and their own nodes, where an [`OwnNode`] says otherwise.
+    pub deltas: usize,
+}
+
+/// What differs between a pod and its own node, where that is not what differs between the pod and other nodes alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnNode {
+    /// The pod's joint.
+    pub joint: usize,
+    /// The pod, as a place among the joint's units.
+    pub unit: usize,
+    /// The joint of addresses of its node.
+    pub node: usize,
+    /// Whether it is the pod that connects.
+    pub outgoing: bool,
+    /// What differs.
+    pub deltas: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Difference {
+    joints: Vec<Joint>,
+    deltas: Vec<Vec<Delta>>,
+    pairs: Vec<Pair>,
+    own_nodes: Vec<OwnNode>,
+    only_before: Vec<(PodName, IpAddr)>,
+    only_after: Vec<(PodName, IpAddr)>,
+    pods: AddressSet,
+}
+
+impl Difference {
+    /// No deltas.
+    pub const NONE: usize = 0;
+
+    /// Compares two states.
+    pub fn of(before: &Reachability, after: &Reachability) -> Self {
+        let mut difference = Self {
+            joints: Vec::new(),
+            deltas: vec![Vec::new()],
+            pairs: Vec::new(),
+            own_nodes: Vec::new(),
+            only_before: Vec::new(),
+            only_after: Vec::new(),
+            pods: AddressSet::default(),
+        };
+        difference.join(before, after);
+        let mut comparison = Comparison::new(before, after);
+        difference.compare(&mut comparison);
+        difference.compare_own_nodes(&mut comparison);
+        difference.drop_pairs_of_own_nodes();
+        difference.deltas.append(&mut comparison.deltas);
+        difference
+    }
+
+    /// The ends, each in one joint.
+    pub fn joints(&self) -> &[Joint] {
+        &self.joints
+    }
+
+    /// What differs, by the places that [`Pair`] and [`OwnNode`] name. The first, [`Difference::NONE`], is nothing.
+    pub fn deltas(&self) -> &[Vec<Delta>] {
+        &self.deltas
+    }
+
+    /// The joints between which verdicts differ, by `from`, then `to`.
+    pub fn pairs(&self) -> &[Pair] {
+        &self.pairs
+    }
+
+    /// The pods and own nodes of which [`Difference::pairs`] does not say it right.
+    pub fn own_nodes(&self) -> &[OwnNode] {
+        &self.own_nodes
+    }
+
+    /// Pods that only the old state has in this family, with their addresses. They are not compared.
+    pub fn only_before(&self) -> &[(PodName, IpAddr)] {
+        &self.only_before
+    }
+
+    /// Pods that only the new state has.
+    pub fn only_after(&self) -> &[(PodName, IpAddr)] {
+        &self.only_after
+    }
+
+    /// The addresses that are a pod's in either state: no range of addresses speaks of them.
+    pub fn pods(&self) -> &AddressSet {
+        &self.pods
+    }
+
+    /// Whether no verdict differs.
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty() && self.own_nodes.iter().all(|own| own.deltas == Self::NONE)
+    }
+
+    fn join(&mut self, before: &Reachability, after: &Reachability) {
+        let mut joints: BTreeMap<(ClassId, ClassId), (Vec<Unit>, Vec<AddressRange>)> = BTreeMap::new();
+        let mut news: BTreeMap<(&PodName, bool), Vec<&Member>> = BTreeMap::new();
+        for member in after.members() {
+            news.entry((&member.pod, member.address.is_ipv6())).or_default().push(member);
+        }
+        // Rare pods have several addresses of a family; they are paired in order.
+        news.values_mut().for_each(|members| members.reverse());
+        for old in before.members() {
+            match news.get_mut(&(&old.pod, old.address.is_ipv6())).and_then(Vec::pop) {
+                Some(new) => joints.entry((old.class, new.class)).or_default().0.push(Unit {
+                    pod: old.pod.clone(),
+                    before: old.address,
+                    after: new.address,
+                    nodes: [old.node.clone(), new.node.clone()],
+                }),
+                None => self.only_before.push((old.pod.clone(), old.address)),
+            }
+        }
+        let left = news.into_values().flatten();
+        self.only_after.extend(left.map(|new| (new.pod.clone(), new.address)));
+        let mut pods = Vec::new();
+        for (first, last, old, new) in before.refined(after) {
+            let is_pod = [before.class(old), after.class(new)].iter().any(|class| class.holder == Holder::Pods);
+            match is_pod {
+                true => pods.push((first, last)),
+                false => joints.entry((old, new)).or_default().1.push((first, last)),
+            }
+        }
+        self.pods = AddressSet::of_ranges(pods);
+        self.joints = joints
+            .into_iter()
+            .map(|((before, after), (units, ranges))| Joint {
+                before,
+                after,
+                units,
+                addresses: AddressSet::of_ranges(ranges),
+            })
+            .collect();
+    }
+
+    fn compare(&mut self, comparison: &mut Comparison<'_>) {
+        let restricted: Vec<bool> = self.joints.iter().map(|joint| comparison.is_restricted(joint)).collect();
+        let families: Vec<bool> = self.joints.iter().map(|joint| comparison.is_v6(joint)).collect();
+        for (from, source) in self.joints.iter().enumerate() {
+            for (to, destination) in self.joints.iter().enumerate() {
+                if families[from] != families[to] || !(restricted[from] || restricted[to]) {
+                    continue;
+                }
+                let alone = from == to && source.units.len() == 1 && source.addresses.is_empty();
+                let deltas = comparison.deltas(source, destination);
+                if deltas != Self::NONE && !alone {
+                    self.pairs.push(Pair { from, to, deltas });
+                }
+            }
+        }
+    }
+
+    /// Looks at each pod and its own nodes, of either state.
+    fn compare_own_nodes(&mut self, comparison: &mut Comparison<'_>) {
+        let mut by_node: AHashMap<(usize, Arc<str>), Vec<usize>> = AHashMap::new();
+        for (at, joint) in self.joints.iter().enumerate() {
+            for (state, names) in comparison.nodes(joint).into_iter().enumerate() {
+                for name in names.into_iter().flatten() {
+                    by_node.entry((state, name.clone())).or_default().push(at);
+                }
+            }
+        }
+        let none = Vec::new();
+        for (joint, pods) in self.joints.iter().enumerate() {
+            if !comparison.is_restricted(pods) {
+                continue;
+            }
+            for (unit, pod) in pods.units.iter().enumerate() {
+                let of = |state: usize| by_node.get(&(state, pod.nodes[state].clone())).unwrap_or(&none);
+                let mut nodes: Vec<usize> = of(0).iter().chain(of(1)).copied().collect();
+                nodes.sort_unstable();
+                nodes.dedup();
+                for node in nodes {
+                    let place = &self.joints[node];
+                    if comparison.is_v6(pods) != comparison.is_v6(place) {
+                        continue;
+                    }
+                    let own = [of(0).contains(&node), of(1).contains(&node)];
+                    for outgoing in [true, false] {
+                        let (from, to) = if outgoing { (pods, place) } else { (place, pods) };
+                        let alike = comparison.deltas(from, to);
+                        let deltas = comparison.own_deltas((joint, node, own, outgoing), from, to);
+                        if deltas != alike {
+                            self.own_nodes.push(OwnNode { joint, unit, node, outgoing, deltas });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Drops the pairs of pods that are all on that node: each of them is told by itself.
+    fn drop_pairs_of_own_nodes(&mut self) {
+        let mut told: AHashMap<(usize, usize, bool), usize> = AHashMap::new();
+        for own in &self.own_nodes {
+            *told.entry((own.joint, own.node, own.outgoing)).or_default() += 1;
+        }
+        let all = |joint: usize, node, outgoing| {
+            told.get(&(joint, node, outgoing)).is_some_and(|&count| count == self.joints[joint].units.len())
+        };
+        self.pairs.retain(|pair| !all(pair.from, pair.to, true) && !all(pair.to, pair.from, false));
+    }
+}
+
+/// Two states while they are compared, with what is known already.
+struct Comparison<'a> {
+    states: [&'a Reachability; 2],
+    /// For each side of each state, a number that equal allowed services have in common.
+    allowed: [Vec<u32>; 2],
+    by_sides: AHashMap<[u32; 4], usize>,
+    by_own_node: AHashMap<(usize, usize, [bool; 2], bool), usize>,
+    numbers: AHashMap<Vec<Delta>, usize>,
+    /// All but the first.
+    deltas: Vec<Vec<Delta>>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(before: &'a Reachability, after: &'a Reachability) -> Self {
+        let mut numbers: AHashMap<Arc<ServiceSet>, u32> = AHashMap::new();
+        let mut allowed = |state: &Reachability| -> Vec<u32> {
+            let number = |side: &Side| {
+                let next = u32::try_from(numbers.len()).expect("fewer than 2^32 sides");
+                *numbers.entry(side.allowed().clone()).or_insert(next)
+            };
+            state.sides().iter().map(number).collect()
+        };
+        Self {
+            allowed: [allowed(before), allowed(after)],
+            states: [before, after],
+            by_sides: AHashMap::new(),
+            by_own_node: AHashMap::new(),
+            numbers: AHashMap::new(),
+            deltas: Vec::new(),
+        }
+    }
+
+    fn classes(joint: &Joint) -> [ClassId; 2] {
+        [joint.before, joint.after]
+    }
+
+    fn is_v6(&self, joint: &Joint) -> bool {
+        self.states[0].class(joint.before).sample.is_ipv6()
+    }
+
+    /// Whether it has rules in either state.
+    fn is_restricted(&self, joint: &Joint) -> bool {
+        let classes = self.states.iter().zip(Self::classes(joint));
+        let directions = [Direction::Egress, Direction::Ingress];
+        classes.into_iter().any(|(state, class)| directions.iter().any(|&way| state.list_number(class, way).is_some()))
+    }
+
+    /// The nodes whose addresses these are, in each state.
+    fn nodes(&self, joint: &Joint) -> [Option<&'a [Arc<str>]>; 2] {
+        let [before, after] = Self::classes(joint);
+        [(self.states[0], before), (self.states[1], after)].map(|(state, class)| match &state.class(class).holder {
+            Holder::Nodes(names) => Some(&**names),
+            Holder::Pods | Holder::Outside => None,
+        })
+    }
+
+    /// What differs between two joints, but for own nodes.
+    fn deltas(&mut self, from: &Joint, to: &Joint) -> usize {
+        let [(eb, ib), (ea, ia)] = [(0, from.before, to.before), (1, from.after, to.after)].map(|(at, from, to)| {
+            let state = self.states[at];
+            (state.side_number(from, Direction::Egress, to), state.side_number(to, Direction::Ingress, from))
+        });
+        let [before, after] = &self.allowed;
+        if before[eb as usize] == after[ea as usize] && before[ib as usize] == after[ia as usize] {
+            return Difference::NONE;
+        }
+        if let Some(&known) = self.by_sides.get(&[eb, ib, ea, ia]) {
+            return known;
+        }
+        let [old, new] = self.states.map(Reachability::sides);
+        let deltas = differences(
+            &Verdicts::of(&old[eb as usize], &old[ib as usize]),
+            &Verdicts::of(&new[ea as usize], &new[ia as usize]),
+        );
+        let number = self.number(deltas);
+        self.by_sides.insert([eb, ib, ea, ia], number);
+        number
+    }
+
+    /// What differs between a pod and a node that is its own in these of the states.
+    fn own_deltas(&mut self, key: (usize, usize, [bool; 2], bool), from: &Joint, to: &Joint) -> usize {
+        if let Some(&known) = self.by_own_node.get(&key) {
+            return known;
+        }
+        let [old, new] = self.states;
+        let deltas =
+            differences(&old.verdicts(from.before, to.before, key.2[0]), &new.verdicts(from.after, to.after, key.2[1]));
+        let number = self.number(deltas);
+        self.by_own_node.insert(key, number);
+        number
+    }
+
+    fn number(&mut self, deltas: Vec<Delta>) -> usize {
+        if deltas.is_empty() {
+            return Difference::NONE;
+        }
+        let next = self.deltas.len() + 1;
+        *self.numbers.entry(deltas).or_insert_with_key(|deltas| {
+            self.deltas.push(deltas.clone());
+            next
+        })
+    }
+}
+
+fn differences(before: &Verdicts, after: &Verdicts) -> Vec<Delta> {
+    let mut deltas: Vec<Delta> = Vec::new();
+    for protocol in Protocol::ALL {
+        let (before, after) = (before.of_protocol(protocol), after.of_protocol(protocol));
+        let (mut old, mut new, mut first) = (0, 0, 0);
+        while let (Some(one), Some(other)) = (before.get(old), after.get(new)) {
+            let last = one.ports.last.min(other.ports.last);
+            if one.allowed() != other.allowed() {
+                add(&mut deltas, protocol, (first, last), one, other);
+            }
+            old += usize::from(one.ports.last == last);
+            new += usize::from(other.ports.last == last);
+            first = last.saturating_add(1);
+        }
+    }
+    deltas
+}
+
+/// Adds ports to the delta with the same causes, or to a new one.
+fn add(deltas: &mut Vec<Delta>, protocol: Protocol, ports: (u16, u16), before: &Verdict, after: &Verdict) {
+    let ends = [(Direction::Egress, before.egress, after.egress), (Direction::Ingress, before.ingress, after.ingress)];
+    let causes = ends.into_iter().filter(|(_, before, after)| before.allowed != after.allowed);
+    let because: Vec<_> = causes.map(|(direction, before, after)| Cause { direction, before, after }).collect();
+    let same = |delta: &&mut Delta| delta.protocol == protocol && delta.because == because;
+    match deltas.iter_mut().find(same) {
+        Some(delta) => match delta.ports.last_mut() {
+            Some(last) if last.1.checked_add(1) == Some(ports.0) => last.1 = ports.1,
+            _ => delta.ports.push(ports),
+        },
+        None => deltas.push(Delta { protocol, ports: vec![ports], allowed: after.allowed(), because }),
+    }
+}

@@ -1,0 +1,209 @@
+//! Workloads: the pod template of each, read as the pod that it makes.
+//!
+//! As of pods, only the few fields that policy needs are read, and all others are passed over.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::cluster::checked_pod;
+use super::decode::ObjectKey;
+use super::error::{Findings, Problem};
+use super::metadata::object_name;
+use super::owner;
+use super::path::FieldPath;
+use super::raw::{self, List, Mapping, Metadata, Part};
+use crate::object::{Labels, Pod, Workload};
+
+/// The kinds that have a pod template, and the groups that they were in over time; the versions in these do not matter, because
+/// templates have the same place in all of them.
+const KINDS: [(&str, &[&str]); 7] = [
+    ("Deployment", &["apps", "extensions"]),
+    ("StatefulSet", &["apps"]),
+    ("DaemonSet", &["apps", "extensions"]),
+    ("ReplicaSet", &["apps", "extensions"]),
+    ("ReplicationController", &[""]),
+    ("CronJob", &["batch"]),
+    ("Job", &["batch"]),
+];
+
+/// A workload, understood or not.
+pub(super) struct WorkloadRead {
+    pub(super) api_version: String,
+    pub(super) kind: &'static str,
+    /// Its kind, namespace and name as far as they are known.
+    pub(super) label: String,
+    pub(super) key: Option<ObjectKey>,
+    /// None when there is a problem among the findings.
+    pub(super) template: Option<Template>,
+    pub(super) findings: Findings,
+}
+
+/// A workload's pod template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Template {
+    /// The pod that it makes, named after the workload, without node and addresses.
+    pub(super) pod: Pod,
+    /// What manages the workload itself: a Deployment its `ReplicaSet`, a `CronJob` its Job.
+    pub(super) manager: Option<Workload>,
+    /// Whether the workload runs more than one pod at a time.
+    pub(super) is_many: bool,
+    /// Whether it is to run no pods at present.
+    pub(super) is_idle: bool,
+    /// Whether it has run all the pods that it ever will: a Job that has ended.
+    pub(super) is_over: bool,
+    /// Of a `StatefulSet`, the number of its first pod.
+    pub(super) first_ordinal: Option<u64>,
+}
+
+/// How far a kind is to be preferred where several workloads of one namespace have one name.
+pub(super) fn precedence(kind: &str) -> usize {
+    KINDS.iter().position(|(known, _)| *known == kind).unwrap_or(KINDS.len())
+}
+
+#[derive(Deserialize)]
+struct RawWorkload {
+    metadata: Part<Metadata>,
+    spec: Part<RawSpec>,
+    status: Option<Value>,
+}
+
+/// What matters of the specs of all these kinds.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSpec {
+    replicas: Option<i64>,
+    parallelism: Option<i64>,
+    ordinals: Part<RawOrdinals>,
+    template: Part<RawTemplate>,
+    job_template: Part<RawJobTemplate>,
+}
+
+#[derive(Deserialize)]
+struct RawOrdinals {
+    start: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct RawJobTemplate {
+    spec: Part<RawJobSpec>,
+}
+
+#[derive(Default, Deserialize)]
+struct RawJobSpec {
+    parallelism: Option<i64>,
+    template: Part<RawTemplate>,
+}
+
+#[derive(Deserialize)]
+struct RawTemplate {
+    metadata: Part<Map<String, Value>>,
+    spec: Part<Map<String, Value>>,
+}
+
+#[derive(Deserialize)]
+struct RawStatus {
+    conditions: List<RawCondition>,
+}
+
+#[derive(Deserialize)]
+struct RawCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+/// Reads a workload; none when the kind is no such.
+pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<WorkloadRead> {
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let (kind, _) = KINDS.into_iter().find(|(known, groups)| *known == kind && groups.contains(&group))?;
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let namespace = text("/metadata/namespace").unwrap_or("default");
+    let (label, key) = match text("/metadata/name") {
+        Some(name) => {
+            let key = ObjectKey { kind, namespace: namespace.into(), name: name.into() };
+            (format!("{kind} {namespace}/{name}"), Some(key))
+        }
+        None => (kind.to_owned(), None),
+    };
+    let mut findings = Findings::default();
+    let template = match raw::typed(value, &FieldPath::default()) {
+        Ok(raw) => template(kind, raw, &mut findings),
+        Err(problem) => {
+            findings.problems.push(problem);
+            None
+        }
+    };
+    let template = template.filter(|_| findings.problems.is_empty());
+    Some(WorkloadRead { api_version: api_version.to_owned(), kind, label, key, template, findings })
+}
+
+/// The template, as far as it was understood; it may be used only when no problem was found.
+fn template(kind: &'static str, raw: RawWorkload, findings: &mut Findings) -> Option<Template> {
+    let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+    let manager = owner::manager(metadata.owner_references.as_ref());
+    let name = object_name(metadata.name, metadata.namespace, &mut findings.problems)?;
+    let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
+    let base = FieldPath::of("spec");
+    let (template, parallelism, path) = match kind {
+        "CronJob" => {
+            let job = spec.job_template.and_then(|Mapping(job)| job.spec).map(|Mapping(job)| job).unwrap_or_default();
+            (job.template, job.parallelism, base.key("jobTemplate").key("spec").key("template"))
+        }
+        _ => (spec.template, spec.parallelism, base.key("template")),
+    };
+    let Some(Mapping(template)) = template else {
+        let help = "add the template of its pods; without it nobody can say what policies select them";
+        findings.problems.push(Problem::new(&path, "the workload has no pod template", help));
+        return None;
+    };
+    let first_ordinal = (kind == "StatefulSet").then(|| spec.ordinals.and_then(|Mapping(o)| o.start).unwrap_or(0));
+    let mut pod = pod_of(template, &path, findings)?;
+    pod.owner = Some(Arc::new(Workload { kind: kind.into(), name: name.name.clone() }));
+    if kind == "Job" {
+        add_job_labels(&mut pod.labels, &name.name);
+    }
+    pod.name = name;
+    let count = match kind {
+        // One on each node.
+        "DaemonSet" => 2,
+        "Job" | "CronJob" => parallelism.unwrap_or(1),
+        _ => spec.replicas.unwrap_or(1),
+    };
+    let is_over = kind == "Job" && raw.status.as_ref().is_some_and(has_ended);
+    Some(Template { pod, manager, is_many: count > 1, is_idle: count < 1, is_over, first_ordinal })
+}
+
+/// The pod of a template, under a name that does not count.
+fn pod_of(template: RawTemplate, path: &FieldPath, findings: &mut Findings) -> Option<Pod> {
+    let mut metadata = template.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+    // Names and owners of a template mean nothing.
+    metadata.retain(|key, _| key == "labels" || key == "annotations");
+    metadata.insert("name".to_owned(), "template".into());
+    let mut spec = template.spec.map(|Mapping(spec)| spec).unwrap_or_default();
+    spec.remove("nodeName");
+    let value = serde_json::json!({ "metadata": metadata, "spec": spec });
+    let raw = raw::typed(&value, path).map_err(|problem| findings.problems.push(problem)).ok()?;
+    let mut own = Findings::default();
+    let pod = checked_pod(raw, &mut own);
+    let within = |problem: Problem| Problem { path: path.join(&problem.path), ..problem };
+    findings.problems.extend(own.problems.into_iter().map(within));
+    findings.warnings.extend(own.warnings.into_iter().map(within));
+    Some(Pod { planned: true, ..pod? })
+}
+
+/// The labels that the Job controller gives its pods, which policies select by.
+/// Source: Kubernetes "Well-Known Labels, Annotations and Taints".
+fn add_job_labels(labels: &mut Labels, job: &Arc<str>) {
+    for key in ["batch.kubernetes.io/job-name", "job-name"] {
+        labels.entry(key.into()).or_insert_with(|| job.clone());
+    }
+}
+
+fn has_ended(status: &Value) -> bool {
+    let conditions = RawStatus::deserialize(status).ok().and_then(|status| status.conditions);
+    conditions.into_iter().flatten().any(|Mapping(condition)| {
+        matches!(condition.kind.as_str(), "Complete" | "Failed") && condition.status == "True"
+    })
+}

@@ -4,7 +4,8 @@
 //! own, and each gets every transaction from the same pipeline; the pipeline's own work, with its ACL renderer, is a line of its own
 //! (`none`), which the memory of the others is told without. Goal: an event that changes one set costs each of them 1 ms at most.
 //!
-//! A renderer whose stack is a node's is asked about one node of 250 pods; one whose stack is the cluster's, about the whole cluster.
+//! A renderer whose stack is a node's is asked about one node of 250 pods; one whose stack is the cluster's, about the whole cluster. Session
+//! rules name each address by itself and for each pod, and a node of 250 of these pods has more than a session layer takes: theirs has 10.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 mod support;
@@ -25,8 +26,10 @@ use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::AclRenderer;
 use bulkhead_control::renderer::contiv::Orientation;
 use bulkhead_control::renderer::contiv::renderer::{ContivRenderer, PublishedTuples};
+use bulkhead_control::renderer::identity::IdentityRenderer;
 use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_control::renderer::neutron::NeutronRenderer;
+use bulkhead_control::renderer::nftables::{Epoch, NftRenderer};
 use bulkhead_control::renderer::session_rules::{
     SessionRenderer, SessionRequest, SessionTarget, TaggedRule, TargetError,
 };
@@ -43,6 +46,8 @@ const EVENTS: u32 = 500;
 enum Stack {
     /// The first node's.
     Node,
+    /// That of a small first node.
+    SmallNode,
     /// All nodes'.
     Cluster,
 }
@@ -58,7 +63,9 @@ const RENDERERS: &[(&str, Stack, Make)] = &[
     ("contiv", Stack::Node, || {
         Box::new(ContivRenderer::new(node_name(0), Orientation::Egress, PublishedTuples::default()))
     }),
-    ("session rules", Stack::Node, || Box::new(SessionRenderer::new(node_name(0), Anything))),
+    ("session rules", Stack::SmallNode, || Box::new(SessionRenderer::new(node_name(0), Anything))),
+    ("identity", Stack::Node, || Box::new(IdentityRenderer::of_node(node_name(0), 0))),
+    ("nftables", Stack::Node, || Box::new(Scripted::default())),
     ("none, all nodes", Stack::Cluster, || Box::new(Nothing)),
     ("neutron", Stack::Cluster, || Box::new(NeutronRenderer::default())),
 ];
@@ -72,6 +79,41 @@ impl Renderer for Nothing {
     }
 
     fn render(&mut self, _: &Transaction) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+/// Renders nftables and writes each change's script, as the daemon does; a kernel that takes everything.
+struct Scripted {
+    renderer: NftRenderer,
+    epoch: Epoch,
+}
+
+impl Default for Scripted {
+    fn default() -> Self {
+        let mut renderer = NftRenderer::of_node(node_name(0));
+        let interface = |at: u32| (format!("veth{at}").into(), Some(pod(LARGE, at).name));
+        renderer.set_interfaces((0..LARGE.pods_per_node).map(interface).collect());
+        Self { renderer, epoch: Epoch::any(0) }
+    }
+}
+
+impl Renderer for Scripted {
+    fn name(&self) -> String {
+        "scripted".into()
+    }
+
+    fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
+        self.render_with(transaction, &Origins::default())
+    }
+
+    fn render_with(&mut self, transaction: &Transaction, origins: &Origins) -> Result<(), BoxError> {
+        self.renderer.render_with(transaction, origins)?;
+        if let Some(change) = self.renderer.change(self.epoch, origins) {
+            std::hint::black_box(change);
+            self.renderer.take();
+            self.epoch = self.epoch.next();
+        }
         Ok(())
     }
 }
@@ -162,20 +204,21 @@ fn main() {
 /// Prints the process's memory in KiB, and times.
 fn measure((name, stack, make): (&str, Stack, Make)) {
     let scope = match stack {
-        Stack::Node => Scope::Node(node_name(0)),
+        Stack::Node | Stack::SmallNode => Scope::Node(node_name(0)),
         Stack::Cluster => Scope::Cluster,
     };
+    let shape = if stack == Stack::SmallNode { Shape { pods_per_node: 10, ..LARGE } } else { LARGE };
     let took = Arc::new(Mutex::new(Vec::new()));
     let mut pipeline = Pipeline::new(scope);
     pipeline.register(Timed { inner: make(), took: took.clone() });
-    pipeline.resync(cluster(LARGE)).unwrap();
+    pipeline.resync(cluster(shape)).unwrap();
     assert_eq!(pipeline.refusals(), [], "{name}");
     let full = took.lock().unwrap().pop().unwrap();
     let memory = resident();
     let events = |pods: &mut dyn Iterator<Item = u32>, pipeline: &mut Pipeline| {
         took.lock().unwrap().clear();
         for at in pods {
-            let pod = pod(LARGE, at);
+            let pod = pod(shape, at);
             pipeline.apply(Event::DeletePod(pod.name.clone())).unwrap();
             pipeline.apply(Event::Apply(Object::Pod(pod))).unwrap();
         }
@@ -185,8 +228,8 @@ fn measure((name, stack, make): (&str, Stack, Make)) {
         took
     };
     // Pods of other nodes, of all namespaces and apps; then some of the first node.
-    let remote = events(&mut (0..EVENTS).map(|at| LARGE.pods - 1 - at * 97), &mut pipeline);
-    let local = events(&mut (0..20).map(|at| at * 7), &mut pipeline);
+    let remote = events(&mut (0..EVENTS).map(|at| shape.pods - 1 - at * 97), &mut pipeline);
+    let local = events(&mut (0..20).map(|at| at * 7 % shape.pods_per_node), &mut pipeline);
     let at = |took: &[Duration], percent: usize| format!("{:.2?}", took[took.len() * percent / 100]);
     let times = [format!("{full:.2?}"), at(&remote, 50), at(&remote, 99), at(&local, 50)];
     println!("{memory} {}", times.map(|time| format!("{time:>12}")).join(" "));

@@ -13,7 +13,7 @@ readonly HERE
 # shellcheck source=lab.sh
 source "$HERE/lab.sh"
 
-readonly CASES=(redis-no-policy redis-policy redis-allow-any dns http icmp ipv6 fragments-sctp node-exit)
+readonly CASES=(redis-no-policy redis-policy redis-allow-any dns http icmp ipv6 fragments-sctp node-exit shop)
 # Body of the http case: about 200 KB, well over a hundred full segments.
 readonly HTTP_BODY_BYTES=200000
 # Larger than two Ethernet MTUs, so that a datagram has a first, a middle and a last fragment.
@@ -330,6 +330,51 @@ record_node-exit() {
     connects client 172.18.0.11:9100
     fails connects client 172.18.0.12:9100
     connects api 10.244.1.2:8080
+    captured
+}
+
+# fetch NS URL...: the pages, on one connection where the server keeps it.
+fetch() {
+    local ns=$1 url arguments=()
+    shift
+    for url in "$@"; do
+        arguments+=(-o /dev/null "$url")
+    done
+    within "$ns" curl -sSf --max-time 5 "${arguments[@]}"
+}
+
+record_shop() {
+    local pod
+    lab_router
+    lab_node 1
+    lab_uplink 1
+    lab_pod 1 2 coredns
+    lab_pod 1 3 web1
+    lab_pod 1 4 web2
+    lab_pod 1 5 api
+    lab_pod 1 6 db
+    lab_pod 1 7 prometheus
+    dns_server coredns
+    for pod in web1 web2; do
+        http_server "$pod"
+    done
+    serve api python3 -m http.server 8000 --directory "$LAB_TMP/www"
+    listening api 8000
+    serve db redis-server --bind 0.0.0.0 --protected-mode no --port 6379 --save '' --dir "$LAB_TMP"
+    listening db 6379
+    capture node-1 br0 "$1/in.pcap" --snapshot-length=256
+    for pod in web1 web2; do
+        within node-1 curl -sSf --max-time 2 -A kube-probe/1.33 "http://10.244.1.$((${pod#web} + 2)):8080/healthz"
+        fetch internet "http://10.244.1.$((${pod#web} + 2)):8080/healthz"
+        within "$pod" dig +tries=2 +time=1 +noall +answer @10.244.1.2 api.shop.svc.cluster.local A
+        fetch "$pod" http://10.244.1.5:8000/healthz http://10.244.1.5:8000/healthz
+        within api dig +tries=2 +time=1 +noall +answer @10.244.1.2 db.shop.svc.cluster.local A
+        [[ $(within api redis-cli -h 10.244.1.6 incr orders) == "${pod#web}" ]]
+    done
+    # What nobody has planned: a web server looks into the database.
+    [[ $(within web2 redis-cli -h 10.244.1.6 get orders) == 2 ]]
+    fetch prometheus http://10.244.1.3:9090/
+    fetch prometheus http://10.244.1.4:9090/
     captured
 }
 

@@ -1,8 +1,14 @@
 //! What the user typed, checked as far as it can be without reading anything.
 
 mod admin;
+mod claims;
 mod cni;
+mod diff;
 mod explain;
+mod learn;
+mod planned;
+mod policies;
+mod replay;
 mod resolve;
 mod sync;
 mod target;
@@ -16,8 +22,14 @@ use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use admin::{Admin, Reload, Sessions, Status, Tables};
+pub use claims::{Test, TestFormat};
 pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
+pub use diff::{Diff, DiffFormat};
 pub use explain::Explain;
+pub use learn::{Learn, Learned};
+pub use planned::Planned;
+pub use policies::Policies;
+pub use replay::Replay;
 pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
 pub use sync::{Sync, SyncNeutron, SyncTarget};
@@ -38,12 +50,18 @@ pub struct Args {
 pub enum Command {
     /// Judge every packet of a capture by a node's tables
     Replay(Replay),
+    /// Make the NetworkPolicies that allow what captures and flow logs show, and prove it
+    Learn(Learn),
     /// Show who can reach whom: the truth table of a cluster
     Reach(Reach),
     /// Walk one connection through every table and name the rule that decides
     Explain(Explain),
+    /// Name what changes verdict from one state to another, exactly, and the rules that make the difference
+    Diff(Diff),
     /// Name the backends that a new connection to a Service may be given
     Resolve(Resolve),
+    /// Prove what is claimed of a state: never, always, only
+    Test(Test),
     /// Print what a renderer makes of a node's policies: its compiled tables
     Compile(Compile),
     /// Bring a system that enforces policy itself up to date: OpenStack's security groups
@@ -58,8 +76,8 @@ pub enum Command {
     Status(Status),
     /// List the running vswitch's ports and what went through them
     Ports(Admin),
-    /// List what each policy and rule of the running vswitch has let through and denied
-    Policies(Admin),
+    /// List what each policy and rule of the running vswitch has let through and denied, or which policies of a state select a pod
+    Policies(Policies),
     /// List the running vswitch's sessions, and who has most of them
     Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules
@@ -75,7 +93,7 @@ pub enum Command {
 }
 
 /// Where the cluster's state comes from.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct State {
     /// Files or folders of Kubernetes objects: YAML, JSON, or what `kubectl get -o yaml|json` printed; `-` for standard input
     #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
@@ -187,38 +205,6 @@ pub enum RendererName {
     Neutron,
 }
 
-/// `bulkhead replay`.
-#[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  bulkhead replay --state pcaps/redis-policy --node node-1 pcaps/redis-policy/in.pcapng\n\n\
-    The port that a packet came in on is the capture's interface where that is named after a port (`namespace/pod`,\n\
-    `uplink`, `host`), else the local pod that has the packet's source address or MAC, else the uplink."
-)]
-pub struct Replay {
-    /// Where the cluster's state comes from.
-    #[command(flatten)]
-    pub state: State,
-    /// The node whose vswitch judges the packets
-    #[arg(long)]
-    pub node: String,
-    /// Write the packets with their verdicts as comments, for Wireshark
-    #[arg(long, value_name = "OUT.pcapng")]
-    pub write: Option<PathBuf>,
-    /// A JSON or YAML object with the settings of Services: service_cidrs, cluster_cidrs and what else docs/services.md lists
-    #[arg(long, value_name = "FILE")]
-    pub settings: Option<PathBuf>,
-    /// Judge a TCP connection that began before the capture by its first packet in it, as if its sender were the client;
-    /// without this only a SYN starts one
-    #[arg(long)]
-    pub tcp_pickup: bool,
-    /// The form of the answer
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub output: Format,
-    /// Captures: pcap or pcapng; `-` for standard input
-    #[arg(required = true, value_name = "CAPTURE")]
-    pub captures: Vec<PathBuf>,
-}
-
 /// `bulkhead reach`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -234,6 +220,9 @@ pub struct Reach {
     /// Where the cluster's state comes from.
     #[command(flatten)]
     pub state: State,
+    /// What of it is not there yet.
+    #[command(flatten)]
+    pub planned: Planned,
     /// The destination port and protocol to ask about, e.g. 80/TCP; may be repeated. With --to a port of the Service; without it all
     #[arg(long = "port", value_name = "PORT/PROTOCOL", required_unless_present = "to")]
     pub ports: Vec<PortProtocol>,
@@ -419,6 +408,15 @@ impl FromStr for EndName {
             _ => Err(format!("`{text}` is neither namespace/pod nor an IP address")),
         }
     }
+}
+
+/// Paths of states and of captures, told by the ends of their names: an option that takes several paths takes the captures behind them as
+/// well.
+pub(crate) fn without_captures(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let is_capture = |path: &PathBuf| {
+        path.extension().and_then(|end| end.to_str()).is_some_and(|end| ["pcap", "pcapng", "cap"].contains(&end))
+    };
+    paths.iter().cloned().partition(|path| !is_capture(path))
 }
 
 #[cfg(test)]

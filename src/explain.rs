@@ -7,7 +7,7 @@
 mod live;
 mod passes;
 mod question;
-mod remedy;
+pub(crate) mod remedy;
 pub(crate) mod service;
 pub(crate) mod step;
 
@@ -20,7 +20,6 @@ use bulkhead_classifier::OriginId;
 use bulkhead_control::object::{Denied, ObjectName, Transport};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_control::source;
 use bulkhead_dataplane::Decision;
@@ -42,7 +41,7 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     }
     let settings = resolve::settings(args.settings.as_deref())?;
     let is_service = matches!(args.to, Target::Service(_));
-    let (mut pipeline, objects) = run::load_with_services(&args.state, Scope::Cluster, is_service)?;
+    let (mut pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, is_service)?;
     let mirror = pipeline.register(Mirror::default());
     pipeline.render_all()?;
     let mut services = Services::new(&pipeline, objects, settings);
@@ -181,7 +180,12 @@ impl Judged for Walk {
 impl Walk {
     fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
         let verdict = self.verdict.to_uppercase();
-        let (from, to) = (end_text(&self.from, self.from_address), end_text(&self.to, self.to_address));
+        let text = |end: &End, name: &str, address| match planned_as(pipeline, end) {
+            Some(workload) => format!("{} (by the template of {workload})", printable(name)),
+            None => end_text(name, address),
+        };
+        let from = text(&self.leg.from, &self.from, self.from_address);
+        let to = text(&self.leg.to, &self.to, self.to_address);
         writeln!(out, "{from} -> {to} {} {}: {verdict}", self.leg.port.transport, self.leg.port.port)?;
         for (number, step) in (1..).zip(&self.steps) {
             step.write(number, out)?;
@@ -221,7 +225,7 @@ fn told(pipeline: &Pipeline, fabric: &Fabric, refusing: &Refusing, hop: &Hop) ->
 }
 
 /// Where the policies behind an origin stand: `web.yaml:14`.
-fn positions(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<String> {
+pub(crate) fn positions(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<String> {
     let place = |policy: &ObjectName, path: &str| {
         let position = run::position(pipeline, policy)?;
         let line = source::line_of(position, path).unwrap_or(position.line);
@@ -244,6 +248,14 @@ fn positions(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<String> {
         Some(Origin::Isolation { policies, .. }) => policies.iter().filter_map(|policy| place(policy, "")).collect(),
         _ => Vec::new(),
     }
+}
+
+/// The workload whose template stands for an end that is not there yet, as in `Deployment web`. Its address is nobody's, and not told.
+fn planned_as(pipeline: &Pipeline, end: &End) -> Option<String> {
+    let End::Pod { name, .. } = end else { return None };
+    let cache = pipeline.cache();
+    let pod = cache.pod(cache.pod_key(name)?)?;
+    pod.planned.then(|| printable(&pod.workload().to_string()))
 }
 
 /// `x/a (10.0.0.1)`; an external end is its address once.

@@ -11,7 +11,8 @@
 //!                                                            ^
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
 //!                                        of connections to Services, as `translate` has them
-//!  resolve, sync: ask `control` alone
+//!  replay --flows, learn: sessions of logs and captures that `flows` reads, judged by `fabric`
+//!  resolve, diff, sync: ask `control` alone
 //!  run: packets of interfaces (`live`)
 //! ```
 //!
@@ -20,18 +21,23 @@
 
 mod admin;
 pub mod args;
+mod claims;
 mod classify;
 mod cni;
 mod compile;
 mod contests;
+mod diff;
 mod explain;
 pub mod fabric;
+pub mod flows;
+mod learn;
 mod live;
 mod output;
 mod reach;
 mod replay;
 mod resolve;
 pub mod run;
+mod selected;
 pub mod services;
 pub mod set_elements;
 mod shell;
@@ -55,9 +61,12 @@ pub fn main() -> ExitCode {
     let args = <args::Args as clap::Parser>::parse_from(words);
     let outcome = match &args.command {
         args::Command::Replay(replay) => replay::run(replay),
+        args::Command::Learn(learn) => learn::run(learn),
         args::Command::Reach(reach) => reach::run(reach),
         args::Command::Explain(explain) => explain::run(explain),
+        args::Command::Diff(diff) => diff::run(diff),
         args::Command::Resolve(resolve) => resolve::run(resolve),
+        args::Command::Test(test) => claims::run(test),
         args::Command::Compile(compile) => compile::run(compile),
         args::Command::Sync(sync) => sync::run(sync),
         args::Command::Classify(classify) => classify::run(classify),
@@ -65,7 +74,10 @@ pub fn main() -> ExitCode {
         args::Command::Cleanup(cleanup) => live::cleanup(cleanup),
         args::Command::Status(status) => admin::status(status),
         args::Command::Ports(ports) => admin::ports(ports),
-        args::Command::Policies(policies) => admin::policies(policies),
+        args::Command::Policies(policies) => match &policies.pod {
+            Some(pod) => selected::run(policies, pod),
+            None => admin::policies(&policies.admin),
+        },
         args::Command::Sessions(sessions) => admin::sessions(sessions),
         args::Command::Tables(tables) => admin::tables(tables),
         args::Command::Reload(reload) => admin::reload(reload),

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use bulkhead_control::object::Pod;
-use bulkhead_control::processor::Scope;
 use serde::Serialize;
 
 use crate::args::{Format, PortProtocol, Reach};
@@ -38,7 +37,7 @@ pub(crate) fn run(args: &Reach) -> anyhow::Result<ExitCode> {
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let pipeline = run::load(&args.state, Scope::Cluster)?;
+    let pipeline = run::load_planned(&args.state, &args.planned)?;
     let ends = ends(&pipeline, &args.external)?;
     let ports = distinct(&args.ports);
     let mut fabric = Fabric::new(&pipeline)?;

@@ -1,9 +1,10 @@
 //! `bulkhead replay`: every packet of the captures through a node's tables, with time taken from the captures.
 //!
 //! Memory is constant: packets are judged in bursts and forgotten, the flow table of the text form has a fixed number of
-//! rows, and the vswitch's own tables are bounded.
+//! rows, and the vswitch's own tables are bounded. Flow logs (`--flows`) hold sessions instead, which the vswitches of all nodes judge.
 
 mod flows;
+pub(crate) mod logged;
 mod translated;
 
 use std::fmt::Write as _;
@@ -36,9 +37,19 @@ use crate::{output, resolve};
 const FILE_BUFFER: usize = 1 << 18;
 
 pub(crate) fn run(args: &Replay) -> anyhow::Result<ExitCode> {
+    if let Some(node) = args.node.as_deref().filter(|_| !args.captures.is_empty()) {
+        captures(args, node)?;
+    }
+    if !args.flows.is_empty() {
+        logged::run(args)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
     let settings = resolve::settings(args.settings.as_deref())?;
-    let (pipeline, services) = run::load_with_services(&args.state, Scope::Node(args.node.as_str().into()), true)?;
-    let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, &args.node)?;
+    let (pipeline, services) = run::load_with_services(&args.state, Scope::Node(node.into()), true)?;
+    let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node)?;
     let names = Names::new(adapter);
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };
     let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
@@ -57,7 +68,7 @@ pub(crate) fn run(args: &Replay) -> anyhow::Result<ExitCode> {
     sink.finish(&worker)?;
     // To standard error: the answer stays the same from run to run.
     output::note(&rate(worker.counters().received(), started.elapsed()));
-    outcome.map(|()| ExitCode::SUCCESS)
+    outcome
 }
 
 /// Opening the output empties it: it must not be one of the files that are still to be read.
@@ -76,15 +87,8 @@ fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
 
 fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<'_>) -> anyhow::Result<()> {
     let name = path.display().to_string();
-    let (source, length): (Box<dyn Read>, _) = if name == "-" {
-        (Box::new(io::stdin().lock()), None)
-    } else {
-        let file = File::open(path).with_context(|| format!("cannot open the capture {name}"))?;
-        let length = file.metadata().ok().map(|metadata| metadata.len());
-        (Box::new(file), length)
-    };
-    let progress = progress(length, &name);
-    let mut reader = CaptureReader::new(&name, BufReader::with_capacity(FILE_BUFFER, progress.wrap_read(source)))?;
+    let (progress, reader) = open(path, "capture")?;
+    let mut reader = CaptureReader::new(&name, reader)?;
     let judged =
         bulkhead_dataplane::replay(&mut reader, snapshot, worker, |packet, outcome| sink.take(packet, outcome));
     progress.finish_and_clear();
@@ -93,6 +97,24 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
         Err(Stop::Capture(error)) => Err(error.into()),
         Err(Stop::Output(error)) => Err(error),
     }
+}
+
+/// A capture or flow log to read, `-` for standard input, with a bar of how far it is read.
+///
+/// # Errors
+/// When it cannot be opened; the message says what it is.
+pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<(ProgressBar, BufReader<Box<dyn Read>>)> {
+    let name = path.display().to_string();
+    let (source, length): (Box<dyn Read>, _) = if name == "-" {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(path).with_context(|| format!("cannot open the {what} {name}"))?;
+        let length = file.metadata().ok().map(|metadata| metadata.len());
+        (Box::new(file), length)
+    };
+    let progress = progress(length, &name);
+    let source: Box<dyn Read> = Box::new(progress.wrap_read(source));
+    Ok((progress, BufReader::with_capacity(FILE_BUFFER, source)))
 }
 
 /// A bar on a terminal, nothing elsewhere.
@@ -280,7 +302,7 @@ fn out_port(snapshot: &Snapshot, outcome: &Outcome) -> Option<PortId> {
 }
 
 /// The time as RFC 3339 with nanoseconds. The reader keeps times within the years that this can show.
-fn rfc3339(nanoseconds: u64) -> String {
+pub(crate) fn rfc3339(nanoseconds: u64) -> String {
     let time: SystemTime = UNIX_EPOCH + Duration::from_nanos(nanoseconds);
     humantime::format_rfc3339_nanos(time).to_string()
 }

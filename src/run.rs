@@ -18,7 +18,7 @@ use bulkhead_control::ties::{self, Tie};
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::args::State;
+use crate::args::{Planned, State};
 use crate::services::Adapter;
 use crate::{contests, output, services};
 
@@ -27,9 +27,33 @@ use crate::{contests, output, services};
 /// # Errors
 /// Everything that is wrong with the files, and rules that do not fit, unless the user is lenient.
 pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
-    let options = state.options()?;
+    load_by(state, &state.options()?, scope)
+}
+
+/// As [`load`] for the whole cluster, with a pod for each workload that has none: for questions, and for nothing that forwards or writes
+/// rules, because nobody has these pods' addresses.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_planned(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
+    load_by(state, &planned.with(state.options()?), Scope::Cluster)
+}
+
+/// As [`load_planned`], without tables: for questions that rules and sets answer by themselves.
+///
+/// # Errors
+/// As for [`load`], but for rules that do not fit: nothing is made of them.
+pub(crate) fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
+    let options = planned.with(state.options()?);
     let loaded = source::load(&state.paths, options.clone())?;
-    Ok(compiled(state, &options, scope, loaded)?.0)
+    let empty = Pipeline::without_tables(options.semantics.default_isolation());
+    Ok(compiled(state, empty, loaded)?.0)
+}
+
+fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
+    let loaded = source::load(&state.paths, options.clone())?;
+    let empty = Pipeline::with_default_isolation(scope, options.semantics.default_isolation());
+    Ok(compiled(state, empty, loaded)?.0)
 }
 
 /// As [`load`], with the Services and endpoint slices of the state. Where the question is not about Services, a fault of one is a warning
@@ -42,7 +66,27 @@ pub(crate) fn load_with_services(
     scope: Scope,
     is_about_services: bool,
 ) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    let options = state.options()?;
+    load_with_services_by(state, &state.options()?, scope, is_about_services)
+}
+
+/// As [`load_planned`] and [`load_with_services`].
+///
+/// # Errors
+/// As for [`load`].
+pub(crate) fn load_planned_with_services(
+    state: &State,
+    planned: &Planned,
+    is_about_services: bool,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    load_with_services_by(state, &planned.with(state.options()?), Scope::Cluster, is_about_services)
+}
+
+fn load_with_services_by(
+    state: &State,
+    options: &Options,
+    scope: Scope,
+    is_about_services: bool,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
     let loaded = match source::load(&state.paths, with) {
         // Standard input cannot be read again.
@@ -54,12 +98,11 @@ pub(crate) fn load_with_services(
         }
         loaded => loaded?,
     };
-    compiled(state, &options, scope, loaded)
+    compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
 }
 
-/// Compiles what was read. Services and slices are left over.
-fn compiled(state: &State, options: &Options, scope: Scope, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    let isolation = options.semantics.default_isolation();
+/// Gives a pipeline what was read. Services and slices are left over.
+fn compiled(state: &State, mut pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
     for warning in loaded.warnings.shown() {
         output::warn(warning);
     }
@@ -78,7 +121,6 @@ fn compiled(state: &State, options: &Options, scope: Scope, loaded: Loaded) -> a
     }
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
-    let mut pipeline = Pipeline::with_default_isolation(scope, isolation);
     pipeline.resync(objects).context("the state does not compile")?;
     contests::check(&pipeline, state.lenient)?;
     check_refusals(&pipeline, state.lenient)?;

@@ -1,6 +1,13 @@
 //! The command line as people and scripts use it: answers, exit codes and messages.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
+mod cli_claims;
+mod cli_cluster_policy;
+mod cli_cni;
+mod cli_diff;
+mod cli_renderers;
+mod cli_resolve;
+mod cli_services;
 mod support;
 
 use std::fs;
@@ -28,11 +35,11 @@ fn the_readme_command_tells_who_was_stopped_and_by_which_policy() {
 
 #[test]
 fn every_example_of_a_help_text_runs() {
-    for subcommand in ["replay", "reach", "explain", "resolve", "compile"] {
+    for subcommand in ["replay", "reach", "explain", "diff", "resolve", "compile"] {
         let help = stdout(&bulkhead(&[subcommand, "--help"]), 0);
         let example = help.lines().find_map(|line| line.strip_prefix("  bulkhead ")).unwrap();
         let code = bulkhead(&example.split_whitespace().collect::<Vec<_>>()).status.code();
-        assert_eq!(code, Some(i32::from(subcommand == "explain")), "{example}");
+        assert_eq!(code, Some(i32::from(matches!(subcommand, "explain" | "diff"))), "{example}");
     }
 }
 
@@ -433,8 +440,8 @@ fn one_address_of_two_pods_is_an_error_also_across_nodes() {
 
 #[test]
 fn kinds_that_are_passed_over_are_counted() {
-    let state = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}}";
+    let state = "{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: a}}";
     let output = bulkhead_with_input(&["reach", "--state", "-", "--port", "80"], state);
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("1 apps/v1 Deployment"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("1 storage.k8s.io/v1 StorageClass"));
 }

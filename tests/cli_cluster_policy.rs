@@ -1,10 +1,7 @@
 //! What the commands say about cluster policies.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{bulkhead, scratch, stdout};
 use serde_json::Value;
-use support::{bulkhead, scratch, stdout};
 
 const STATE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy

@@ -1,22 +1,19 @@
 //! The CNI plugin as a container runtime runs it, as far as that needs no network namespaces: what it says, and to whom.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[path = "../control/tests/support/api_server.rs"]
 mod api_server;
 #[path = "support/fake_vswitch.rs"]
 mod fake_vswitch;
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::support::{bulkhead, stdout};
 use api_server::ApiServer;
 use fake_vswitch::FakeVswitch;
 use serde_json::{Value, json};
-use support::{bulkhead, stdout};
 
 /// A folder of one test.
 struct Place(PathBuf);

@@ -1,10 +1,7 @@
 //! What `compile` prints of the renderers that the vswitch itself does not use.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
+use crate::support::{bulkhead, scratch, stdout};
 use serde_json::{Value, json};
-use support::{bulkhead, scratch, stdout};
 
 /// A tier with all three actions before a NetworkPolicy: what it denies and passes has to stand in lists without an order.
 const STATE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2

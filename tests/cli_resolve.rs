@@ -1,13 +1,10 @@
 //! `bulkhead resolve` as people and scripts use it: the known answers, what it tells, and what it says about nonsense.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
 
+use crate::support::{bulkhead, bulkhead_with_input, cases, scratch, stdout};
 use serde_json::{Value, json};
-use support::{bulkhead, bulkhead_with_input, cases, scratch, stdout};
 
 const STATE: &str = "examples/services.yaml";
 
@@ -86,7 +83,7 @@ NOT USED          WHY
 10.244.2.22:8080  not ready
 ";
     assert_eq!(answer, expected);
-    let page = fs::read_to_string(support::root().join("docs/services.md")).unwrap();
+    let page = fs::read_to_string(crate::support::root().join("docs/services.md")).unwrap();
     assert!(page.contains(expected), "docs/services.md shows another answer");
     let answer = ask_json("203.0.113.7", "192.0.2.11:30080/TCP", 0, &[]);
     assert_eq!(answer["rewrite_source"], json!(["10.244.2.20:8080"]));
@@ -106,7 +103,7 @@ NOT USED          WHY
 
 #[test]
 fn an_operator_is_told_why_a_service_answers_nobody() {
-    let state = fs::read_to_string(support::root().join(STATE)).unwrap();
+    let state = fs::read_to_string(crate::support::root().join(STATE)).unwrap();
     let ask = |name: &str, old: &str, new: &str, node: &str| {
         assert!(state.contains(old), "{old}");
         let path = scratch(&format!("resolve-why-{name}.yaml"), &state.replace(old, new));
@@ -209,7 +206,7 @@ fn a_state_without_services_or_slices_is_told_of() {
 
 #[test]
 fn services_in_a_state_change_nothing_for_commands_about_policy() {
-    let state = fs::read_to_string(support::root().join(STATE)).unwrap();
+    let state = fs::read_to_string(crate::support::root().join(STATE)).unwrap();
     let pods = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: node-1}, status: {podIP: 10.244.1.20}}\n---\n\
                 {apiVersion: v1, kind: Pod, metadata: {name: b}, spec: {nodeName: node-1}, status: {podIP: 10.244.1.21}}\n---\n";
     // Also one that is not understood.

@@ -1,12 +1,9 @@
 //! Questions about policy whose destination is a Service: `reach --to`, `explain`, and what `compile` warns of.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
-
-mod support;
 
 use std::fs;
 
+use crate::support::{bulkhead, bulkhead_with_input, cases, root, scratch, stdout};
 use serde_json::{Value, json};
-use support::{bulkhead, bulkhead_with_input, cases, root, scratch, stdout};
 
 const SERVICES: &str = "examples/services.yaml";
 const POLICY: &str = "examples/service-policy.yaml";

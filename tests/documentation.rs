@@ -112,6 +112,37 @@ fn every_command_of_the_readme_works_and_the_sample_is_what_is_printed() {
     assert!(printed.iter().any(|text| text == samples[0]), "the sample is not what is printed: {printed:#?}");
 }
 
+/// What is printed for a command of the tour. Where standard output goes to a file, that is what is on standard error.
+fn printed(command: &str) -> String {
+    let words: Vec<&str> = command.strip_prefix("bulkhead ").unwrap().split_whitespace().collect();
+    let redirected = words.iter().position(|word| *word == ">");
+    let output = bulkhead(&words[..redirected.unwrap_or(words.len())]);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{command}: {output:?}");
+    String::from_utf8(if redirected.is_some() { output.stderr } else { output.stdout }).unwrap()
+}
+
+#[test]
+fn the_tour_shows_what_its_commands_print() {
+    let path = root().join("docs/tour.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut parts: Vec<String> = text.split("```").map(str::to_owned).collect();
+    let mut commands = 0;
+    // Every second part is inside a fence; what a command prints is in the next one.
+    for at in (1..parts.len().saturating_sub(2)).step_by(2) {
+        if let Some(command) = parts[at].clone().strip_prefix("sh\n") {
+            parts[at + 2] = format!("\n{}", printed(command.trim()));
+            commands += 1;
+        }
+    }
+    assert!(commands >= 5, "{commands} commands");
+    let made = parts.join("```");
+    if std::env::var_os(BLESS).is_some() {
+        fs::write(&path, &made).unwrap();
+    } else {
+        assert!(made == text, "docs/tour.md is not what is printed; `cargo xtask reference` writes it:\n{made}");
+    }
+}
+
 #[test]
 fn every_link_of_the_documents_leads_somewhere() {
     let mut checked = 0;
@@ -119,9 +150,11 @@ fn every_link_of_the_documents_leads_somewhere() {
         "README.md",
         "CONTRIBUTING.md",
         "docs/operating.md",
+        "docs/answers.md",
         "docs/admin.md",
         "docs/configuration.md",
         "docs/services.md",
+        "docs/tour.md",
     ] {
         let path = root().join(file);
         let text = fs::read_to_string(&path).unwrap();
@@ -171,5 +204,18 @@ fn completions_know_every_subcommand_and_the_shell_takes_them() {
             Ok(output) => assert!(output.status.success(), "{shell}: {}", String::from_utf8_lossy(&output.stderr)),
             Err(_) => println!("{shell} is not here: its script was not tried"),
         }
+    }
+}
+
+#[test]
+fn every_file_of_tests_is_a_binary_or_a_module_of_one() {
+    let files =
+        fs::read_dir(root().join("tests")).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let named =
+        ["Cargo.toml", "tests/cli.rs", "tests/e2e.rs"].map(|file| fs::read_to_string(root().join(file)).unwrap());
+    for name in files.filter_map(|file| Some(file.strip_suffix(".rs")?.to_owned())) {
+        let is_named = [format!("[[test]]\nname = \"{name}\""), format!("mod {name};")];
+        let is_run = named.iter().any(|text| is_named.iter().any(|wanted| text.contains(wanted)));
+        assert!(is_run, "tests/{name}.rs is not compiled: name it in Cargo.toml, tests/cli.rs or tests/e2e.rs");
     }
 }

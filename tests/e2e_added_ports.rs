@@ -1,22 +1,17 @@
 //! Ports that a CNI plugin adds at the admin socket: the calls that it makes, without the plugin.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "../control/tests/support/api_server.rs"]
-mod api_server;
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use api_server::ApiServer;
+use crate::api_server::ApiServer;
+use crate::lab::lasting::{Lasting, PATIENCE, answers, connect, echo, inside, settle};
+use crate::lab::netns::{Netns, eventually, run};
+use crate::lab::{Lab, is_attached, policy};
 use bulkhead_dataplane::io::in_namespace;
-use lab::lasting::{Lasting, PATIENCE, answers, connect, echo, inside, settle};
-use lab::netns::{Netns, eventually, run};
-use lab::{Lab, is_attached, policy};
 use serde_json::{Value, json};
 
 /// An answer, or a failure's code and message.

@@ -1,17 +1,14 @@
 //! A running vswitch is asked how it is: the admin socket, metrics and probes.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use lab::lasting::{PATIENCE, answers, connect, echo, settle};
-use lab::netns::{Dialogue, eventually};
-use lab::{Lab, UNANSWERED, policy};
+use crate::lab::lasting::{PATIENCE, answers, connect, echo, settle};
+use crate::lab::netns::{Dialogue, eventually};
+use crate::lab::{Lab, UNANSWERED, policy};
 use serde_json::Value;
 
 /// Two pods, of which `b` takes nothing but port 6379 from `a`.

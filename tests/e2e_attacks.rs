@@ -1,11 +1,8 @@
 //! Pods that do not keep to the rules.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::{Dialogue, Netns, Running, eventually};
-use lab::{Dump, Lab, policy};
+use crate::lab::netns::{Dialogue, Netns, Running, eventually};
+use crate::lab::{Dump, Lab, policy};
+use crate::require;
 
 fn lab_of(pods: &[&str]) -> Lab {
     let mut lab = Lab::new();

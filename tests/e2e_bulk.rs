@@ -1,14 +1,11 @@
 //! Bulk TCP, whose packets the kernel makes larger than any wire carries, while something changes.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::cell::Cell;
 
-use lab::bulk::Bulk;
-use lab::netns::{Netns, eventually};
-use lab::{Dump, Lab, is_tc, policy};
+use crate::lab::bulk::Bulk;
+use crate::lab::netns::{Netns, eventually};
+use crate::lab::{Dump, Lab, is_tc, policy};
 
 /// The server takes what comes from pods with this label, and from the one that makes marks.
 fn from(app: &str) -> String {

@@ -1,16 +1,13 @@
 //! The vswitch as a container of `deploy/daemonset.yaml`: root with the capabilities that are granted there, `/proc/sys` read-only, and a
 //! small limit of locked memory.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
-use lab::{Lab, policy};
+use crate::lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
+use crate::lab::{Lab, policy};
 
 const PORT: u16 = 7040;
 

@@ -1,16 +1,13 @@
 //! What a change of policy does to traffic under way.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::lab::netns::{eventually, seconds};
+use crate::lab::{Dump, Lab, Pod, policy};
 use bulkhead_dataplane::io::in_namespace;
-use lab::netns::{eventually, seconds};
-use lab::{Dump, Lab, Pod, policy};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::Value;
 

@@ -3,18 +3,15 @@
 //!
 //! The node of these tests forwards by itself: it has routes to its pods and knows their MAC addresses. Every test shows
 //! that this way exists, so that a packet that takes it is seen.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
+use crate::lab::netns::{Netns, eventually};
+use crate::lab::{Lab, Options, is_attached, is_tc, policy};
 use bulkhead_dataplane::io::{Interface, Port, QueueConfig, Umem, XdpMode, XskPort, in_namespace};
-use lab::netns::{Netns, eventually};
-use lab::{Lab, Options, is_attached, is_tc, policy};
 
 /// Three pods; b is to receive nothing, by policy, and would receive everything from the node's own kernel.
 fn node_that_forwards(options: Options) -> (Lab, String) {

@@ -1,19 +1,12 @@
 //! The CNI plugin in real network namespaces, with `host-local` and `ptp`: what it makes and leaves, whoever answers at the admin socket.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/cni.rs"]
-mod cni;
-#[path = "support/fake_vswitch.rs"]
-mod fake_vswitch;
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::{require, require_plugins};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use cni::{Runtime, Sandbox};
-use fake_vswitch::{FakeVswitch, content};
-use lab::netns::{Netns, ip};
+use crate::cni::{Runtime, Sandbox};
+use crate::fake_vswitch::{FakeVswitch, content};
+use crate::lab::netns::{Netns, ip};
 use serde_json::{Value, json};
 
 /// A node where somebody answers as the vswitch does: sets the interface up and says that the port is open.

@@ -1,12 +1,7 @@
 //! Pods that a container runtime wires by the CNI plugin, with the real vswitch behind it: created, used while policy changes, deleted, and
 //! what becomes of them while the vswitch is away.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/cni.rs"]
-mod cni;
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::{require, require_plugins};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -14,10 +9,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::cni::{Runtime, Sandbox, one_datagram};
+use crate::lab::netns::{Running, eventually};
+use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
-use cni::{Runtime, Sandbox, one_datagram};
-use lab::netns::{Running, eventually};
-use lab::{Lab, policy};
 use serde_json::Value;
 
 /// A node whose pods come and go by CNI.
@@ -418,7 +413,7 @@ fn pods_that_end_in_whatever_order_are_no_warning() {
     }
     cluster.delete(&told);
     // A namespace that goes takes the veth with it.
-    let vanish = |pod: &Sandbox| drop(lab::netns::ip(&format!("netns del {}", pod.netns.name())));
+    let vanish = |pod: &Sandbox| drop(crate::lab::netns::ip(&format!("netns del {}", pod.netns.name())));
     vanish(&gone_before);
     eventually("its port is closed", || cluster.port("default/gone-before").unwrap()["state"] == "absent");
     cluster.delete(&gone_before);

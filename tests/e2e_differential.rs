@@ -8,14 +8,8 @@
 //!
 //! Somebody answers what has arrived, and only that: a live vswitch does not remember what it has refused, and a replay does. The
 //! kernels of pods and node stay silent, so that there is nothing but what was planned.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-#[path = "support/conversation.rs"]
-mod conversation;
-
+use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -24,13 +18,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::conversation::{PORTS, Random, Talk, number_in};
+use crate::lab::netns::Netns;
+use crate::lab::station::{Station, mac_of};
+use crate::lab::{Attach, Lab, Options, is_tc, policy};
 use bulkhead_dataplane::io::{CaptureWriter, CapturedPacket};
 use bulkhead_dataplane::wire::{ethernet, icmpv4, ipv4};
 use bulkhead_dataplane::{DropReason, LinkType, PortConfig, PortId, PortKind, Verdict};
-use conversation::{PORTS, Random, Talk, number_in};
-use lab::netns::Netns;
-use lab::station::{Station, mac_of};
-use lab::{Attach, Lab, Options, is_tc, policy};
 use serde_json::Value;
 
 const PODS: [&str; 4] = ["a", "b", "c", "d"];

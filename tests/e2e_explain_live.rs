@@ -1,11 +1,8 @@
 //! `bulkhead explain --live`: the answer of a running vswitch, beside what becomes of real packets.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::eventually;
-use lab::{Lab, policy};
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, policy};
+use crate::require;
 use serde_json::Value;
 
 /// Two pods, a machine outside, and a pod of another node that is in the state alone.

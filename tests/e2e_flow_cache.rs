@@ -1,16 +1,13 @@
 //! Packets of established sessions that the kernel forwards and no worker sees.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, Pod, policy};
 use bulkhead_dataplane::io::in_namespace;
-use lab::netns::eventually;
-use lab::{Lab, Pod, policy};
 use serde_json::Value;
 
 const PORT: u16 = 5000;

@@ -1,16 +1,13 @@
 //! Frames that pods write themselves: with VLAN tags, with the MAC address of another pod, longer than the way carries.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::net::Ipv4Addr;
 
+use crate::lab::lasting::{PATIENCE, answers, connect, echo, settle};
+use crate::lab::netns::Dialogue;
+use crate::lab::station::{Station, mac_of};
+use crate::lab::{Lab, Pod, policy};
 use bulkhead_dataplane::wire::{icmpv4, ipv4};
-use lab::lasting::{PATIENCE, answers, connect, echo, settle};
-use lab::netns::Dialogue;
-use lab::station::{Station, mac_of};
-use lab::{Lab, Pod, policy};
 
 fn lab_of(pods: &[&str]) -> Lab {
     let mut lab = Lab::new();

@@ -1,13 +1,10 @@
 //! A node with one network card, which stays the kernel's: the vswitch makes the host port's interfaces, and pods reach everything else
 //! through the node's kernel.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::lasting::Lasting;
-use lab::netns::{Netns, eventually};
-use lab::{Lab, policy, veth};
+use crate::lab::lasting::Lasting;
+use crate::lab::netns::{Netns, eventually};
+use crate::lab::{Lab, policy, veth};
+use crate::require;
 
 const PORT: u16 = 7050;
 

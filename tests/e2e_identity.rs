@@ -1,11 +1,8 @@
 //! `engine: identity` on a live node: the redis story's policy between real stacks, and another engine while it runs.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::Running;
-use lab::{Lab, policy};
+use crate::lab::netns::Running;
+use crate::lab::{Lab, policy};
+use crate::require;
 
 fn node() -> (Lab, Running) {
     let mut lab = Lab::new();

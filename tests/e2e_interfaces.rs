@@ -1,15 +1,12 @@
 //! Interfaces that come, move and go, and how soon the vswitch has them.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::lab::netns::{Dialogue, Netns, eventually};
+use crate::lab::{Lab, UNANSWERED, is_attached, is_tc, own_programs};
 use bulkhead_dataplane::io::{LinkEvent, LinkWatch, in_namespace};
-use lab::netns::{Dialogue, Netns, eventually};
-use lab::{Lab, UNANSWERED, is_attached, is_tc, own_programs};
 
 fn pair() -> Lab {
     let mut lab = Lab::new();

@@ -1,24 +1,17 @@
 //! A vswitch that follows an API server, which it reaches through itself: the server is behind the uplink that the vswitch forwards to.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "../control/tests/support/api_server.rs"]
-mod api_server;
-#[path = "support/lab.rs"]
-mod lab;
-#[path = "support/objects.rs"]
-mod objects;
-
+use crate::require;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use api_server::ApiServer;
+use crate::api_server::ApiServer;
+use crate::lab::Lab;
+use crate::lab::lasting::inside;
+use crate::lab::netns::run;
+use crate::objects::{beside_a_server, deny, node, pod};
 use bulkhead_dataplane::io::in_namespace;
-use lab::Lab;
-use lab::lasting::inside;
-use lab::netns::run;
-use objects::{beside_a_server, deny, node, pod};
 use serde_json::{Value, json};
 
 /// Where the server is.

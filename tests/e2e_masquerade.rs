@@ -1,17 +1,14 @@
 //! Masquerading in a node's vswitch, with the kernels of pods and of a machine outside that has no way back to pods.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
+use crate::lab::netns::{Netns, Running, eventually};
+use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
-use lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
-use lab::netns::{Netns, Running, eventually};
-use lab::{Lab, policy};
 use serde_json::Value;
 
 const WORLD: &str = "172.18.0.100";
@@ -166,7 +163,7 @@ fn bulk_goes_on_in_the_kernel_with_the_nodes_address() {
 #[test]
 fn several_workers_masquerade() {
     require!("socat", "ss", "ping");
-    let Some(cores) = lab::netns::two_cores() else { return };
+    let Some(cores) = crate::lab::netns::two_cores() else { return };
     let mut lab = lab();
     lab.more_config.push_str(&format!("workers: {{cores: {cores:?}}}\n"));
     lab.start("");

@@ -1,11 +1,8 @@
 //! The same traffic with every way to set the vswitch up: generic mode, several workers, several queues, spinning.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::{Netns, eventually, two_cores};
-use lab::{Lab, Options, is_tc, policy};
+use crate::lab::netns::{Netns, eventually, two_cores};
+use crate::lab::{Lab, Options, is_tc, policy};
+use crate::require;
 use serde_json::Value;
 
 /// Two clients and a server that only one of them may use; bulk both ways, ping, and the one that may not.

@@ -6,26 +6,22 @@
 //!                       `------------------- the same? --------'--> arrived or not
 //! ```
 //! One router serves all clusters, one after the other, so that what is tested are the changes from each to the next as well.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
-
+use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::lab::router::{First, Router};
+use crate::support::{bulkhead_with_input, cases, stdout};
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::{Pipeline, RendererHandle};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
 use bulkhead_control::source::{Strictness, load_text};
-use lab::router::{First, Router};
 use serde_json::{Value, json};
-use support::{bulkhead_with_input, cases, stdout};
 
 /// The most ends of a cluster: pods, and addresses outside.
 const WIRES: usize = 14;

@@ -6,30 +6,23 @@
 //! ```
 //! A connection is its first packet, an answer where that has arrived, and an answer that nobody has asked for. Between two sets of policies
 //! the connections of the first one go on with another packet each, which the new policies judge.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-#[path = "support/conversation.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
-mod conversation;
-
+use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::conversation::Random;
+use crate::lab::router::{First, Router};
+use crate::lab::station::{Station, mac_of};
+use crate::lab::{Lab, policy};
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::{Pipeline, RendererHandle};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
 use bulkhead_control::source::{Strictness, load_text};
-use conversation::Random;
-use lab::router::{First, Router};
-use lab::station::{Station, mac_of};
-use lab::{Lab, policy};
 
 const PODS: [&str; 4] = ["a", "b", "c", "d"];
 const PORTS: [u16; 3] = [53, 80, 8080];
@@ -95,7 +88,7 @@ impl Kernel {
             .shell("nft add table inet none; nft add chain inet none c '{ type filter hook input priority 0; }'");
         router.node.shell("nft add rule inet none c ct state invalid counter");
         router.node.sysctl("net.netfilter.nf_conntrack_checksum", "0");
-        let addresses = |pod: &lab::Pod| vec![pod.v4.parse().unwrap(), pod.v6.parse().unwrap()];
+        let addresses = |pod: &crate::lab::Pod| vec![pod.v4.parse().unwrap(), pod.v6.parse().unwrap()];
         router.place(&lab.pods.iter().map(addresses).collect::<Vec<Vec<IpAddr>>>());
         let node: Arc<str> = lab.node_name().into();
         let mut pipeline = Pipeline::new(Scope::Node(node.clone()));

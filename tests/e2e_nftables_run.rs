@@ -5,20 +5,17 @@
 //!   [ pod b: eth0 ]--[ p3   node: kernel, nft        ]
 //!   [ pod c: eth0 ]--[ p4   bulkhead run             ]
 //! ```
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::lab::netns::{Netns, eventually, ip};
+use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
-use lab::netns::{Netns, eventually, ip};
-use lab::{Lab, policy};
 
 /// Longer than any answer takes here, and no longer than a test should wait for one that must not come.
 const PATIENCE: Duration = Duration::from_millis(300);

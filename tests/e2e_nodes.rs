@@ -1,11 +1,8 @@
 //! Two nodes, the host and the outside.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::eventually;
-use lab::{Lab, Options, policy, veth};
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, Options, policy, veth};
+use crate::require;
 
 /// Two nodes whose uplinks are the two ends of a wire, each with a pod, and each with the state of both.
 fn two_nodes() -> (Lab, Lab) {
@@ -36,7 +33,7 @@ fn a_policy_holds_between_pods_of_two_nodes_and_stops_them_where_they_leave() {
     two.start("");
     let (server, other) = (two.get("server"), two.get("other"));
     let _servers = [server, other].map(|pod| pod.netns.serve("socat TCP6-LISTEN:80,fork,reuseaddr EXEC:cat", 80));
-    let reaches = |pod: &lab::Pod| [&pod.v4, &pod.v6].map(|address| one.connects("client", address, 80));
+    let reaches = |pod: &crate::lab::Pod| [&pod.v4, &pod.v6].map(|address| one.connects("client", address, 80));
     assert_eq!((reaches(server), reaches(other)), ([true; 2], [true; 2]));
     assert!(two.pings("server", &one.get("client").v4), "and back");
 
@@ -78,7 +75,7 @@ fn the_node_reaches_its_pods_whatever_policy_says_and_the_outside_does_not() {
     let (v4, v6) = (web.v4.clone(), web.v6.clone());
     let _server = web.netns.serve("socat TCP6-LISTEN:80,fork,reuseaddr EXEC:cat", 80);
     let connects =
-        |netns: &lab::netns::Netns, to: &str| netns.output(&format!("nc -n -z -w 1 {to} 80")).status.success();
+        |netns: &crate::lab::netns::Netns, to: &str| netns.output(&format!("nc -n -z -w 1 {to} 80")).status.success();
     let outside = lab.outside.as_ref().unwrap();
     for address in [&v4, &v6] {
         assert!(connects(&lab.node, address), "the node reaches {address}");

@@ -1,17 +1,14 @@
 //! Host ports in a node's vswitch, with real programs: who is reached at the node's address, whom he sees, and what ends with the pod.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::lab::lasting::inside;
+use crate::lab::netns::{Netns, Running, eventually};
+use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
-use lab::lasting::inside;
-use lab::netns::{Netns, Running, eventually};
-use lab::{Lab, policy};
 
 /// The pod `web` with these ports, in the place of the one without any.
 fn web(lab: &Lab, phase: &str, ports: &str) -> String {

@@ -1,16 +1,13 @@
 //! Ports that come and go, and processes that end: in order, and not.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::lab::netns::{Dialogue, Running, eventually, run};
+use crate::lab::{Lab, UNANSWERED, is_attached, is_tc};
 use bulkhead_dataplane::io::{LinkWatch, in_namespace};
-use lab::netns::{Dialogue, Running, eventually, run};
-use lab::{Lab, UNANSWERED, is_attached, is_tc};
 
 fn three() -> Lab {
     let mut lab = Lab::new();

@@ -1,12 +1,9 @@
 //! The story that the design begins with: a redis server, two backends that may use it and a frontend that may not.
 //! Real redis-server and redis-cli, over IPv4 and IPv6.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::Running;
-use lab::{Lab, policy};
+use crate::lab::netns::Running;
+use crate::lab::{Lab, policy};
+use crate::require;
 
 /// The two families, by a pod's address.
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];

@@ -1,13 +1,10 @@
 //! `denied: refuse`, with the programs that people use: a denied connection fails at once, and nobody outside is told.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::time::{Duration, Instant};
 
-use lab::netns::Netns;
-use lab::{Dump, Lab, policy};
+use crate::lab::netns::Netns;
+use crate::lab::{Dump, Lab, policy};
 
 /// Longer than an answer at once takes on a busy machine, and less than curl waits here.
 const AT_ONCE: Duration = Duration::from_secs(2);

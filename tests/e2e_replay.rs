@@ -1,13 +1,10 @@
 //! The verdicts of the live path are those of a replay of what it received.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::path::Path;
 use std::process::Command;
 
-use lab::{Lab, policy};
+use crate::lab::{Lab, policy};
 use serde_json::Value;
 
 /// The first words of each packet's comment, `forward` or `drop REASON`, from a pcapng's enhanced packet blocks.

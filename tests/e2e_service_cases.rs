@@ -8,22 +8,18 @@
 //! ```
 //!
 //! The kernels of pods, node and outside stay silent, so that there is nothing but what was sent. One vswitch goes from cluster to cluster.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-mod support;
-
+use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::lab::netns::Netns;
+use crate::lab::station::{Station, mac_of};
+use crate::lab::{Lab, is_tc};
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::wire::ethernet::ethertype;
-use lab::netns::Netns;
-use lab::station::{Station, mac_of};
-use lab::{Lab, is_tc};
 use serde_json::Value;
 
 /// The last parts of the addresses that pods of the node have in the cases.
@@ -371,7 +367,7 @@ impl<'a> Case<'a> {
 #[test]
 fn every_packet_of_a_pod_or_from_outside_is_given_to_the_right_backends_and_answered() {
     require!("tc", "python3");
-    let Some(folder) = support::cases() else { return };
+    let Some(folder) = crate::support::cases() else { return };
     if !is_tc() {
         println!("skipped: attachments do not differ in this; it runs without BULKHEAD_ATTACH");
         return;

@@ -1,15 +1,12 @@
 //! More clients from outside than one backend of another node can tell apart: their source is the node's, and its ports run out.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::net::Ipv4Addr;
 
+use crate::lab::Lab;
+use crate::lab::netns::{Running, eventually};
+use crate::lab::station::{Station, mac_of};
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
-use lab::Lab;
-use lab::netns::{Running, eventually};
-use lab::station::{Station, mac_of};
 use serde_json::Value;
 
 /// The source ports that there are for one backend, from 1024 on.

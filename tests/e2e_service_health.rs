@@ -1,17 +1,14 @@
 //! What load balancers are told of a node over HTTP, by a vswitch that runs: the ports of Services, and the proxy's own.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::lab::Lab;
+use crate::lab::netns::{Netns, eventually};
 use bulkhead_dataplane::io::in_namespace;
-use lab::Lab;
-use lab::netns::{Netns, eventually};
 use serde_json::{Value, json};
 
 /// kube-proxy's port.

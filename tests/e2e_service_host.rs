@@ -4,19 +4,16 @@
 //!   [ pod client ]--[ vswitch  bh-host ]~~[ bh-node   node's kernel   card ]--[ another node, with a pod's address ]
 //!   [ pod web    ]--[                  ]    10.96.0.0/12 via 169.254.1.1 dev bh-node src 172.18.0.11
 //! ```
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 
+use crate::lab::lasting::{Lasting, PATIENCE, settle};
+use crate::lab::netns::{Netns, eventually};
+use crate::lab::{Lab, policy, veth};
 use bulkhead_dataplane::io::in_namespace;
-use lab::lasting::{Lasting, PATIENCE, settle};
-use lab::netns::{Netns, eventually};
-use lab::{Lab, policy, veth};
 
 /// The node's own addresses, of its card.
 const NODE: [&str; 2] = ["172.18.0.11", "fd00:18::11"];

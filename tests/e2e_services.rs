@@ -1,17 +1,14 @@
 //! Services in a node's vswitch, with real programs: who is reached behind an address, whom a server sees, what ends and what goes on.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
-use lab::netns::{Netns, Running, eventually};
-use lab::{Lab, Pod, policy};
+use crate::lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
+use crate::lab::netns::{Netns, Running, eventually};
+use crate::lab::{Lab, Pod, policy};
 use serde_json::Value;
 
 const VIP: &str = "10.96.0.20";
@@ -173,7 +170,7 @@ fn bulk_goes_on_in_the_kernel_with_its_segments_whole() {
     let server = [Endpoint::of(lab.get("web1"), 5201)];
     lab.start(&service("bulk", [VIP, VIP6], "", "{port: 5000, targetPort: 5201}", &server));
     let _server = lab.get("web1").netns.serve("iperf3 -s", 5201);
-    let dump = lab::Dump::start(&lab, "web1", "tcp dst port 5201 and greater 20000");
+    let dump = crate::lab::Dump::start(&lab, "web1", "tcp dst port 5201 and greater 20000");
     for vip in [VIP, VIP6] {
         let said = lab.get("client").netns.exec(&format!("iperf3 -c {vip} -p 5000 -t 1 -J"));
         let said: Value = serde_json::from_str(&said).unwrap();
@@ -343,7 +340,7 @@ fn translated_connections_outlive_the_process() {
     let to = |pod: &Pod| service("echo", [VIP, VIP6], "", "{port: 7}", &[Endpoint::of(pod, 7000)]);
     let state = to(lab.get("web1"));
     lab.start(&state);
-    lab::lasting::echo(lab.get("web1"), 7000);
+    crate::lab::lasting::echo(lab.get("web1"), 7000);
     let address: std::net::SocketAddr = format!("{VIP}:7").parse().unwrap();
     let connect = |lab: &Lab| {
         let stream = inside(lab.get("client"), || std::net::TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
@@ -424,7 +421,7 @@ fn clients_with_affinity_find_their_endpoint_again_after_a_stop_and_after_a_kill
 #[test]
 fn two_workers_serve_one_service() {
     require!("socat", "ss", "nc");
-    let Some(cores) = lab::netns::two_cores() else { return };
+    let Some(cores) = crate::lab::netns::two_cores() else { return };
     let mut lab = lab();
     lab.more_config.push_str(&format!("workers: {{cores: {cores:?}}}\n"));
     let all = [Endpoint::of(lab.get("web1"), 8080), Endpoint::of(lab.get("web2"), 8080)];

@@ -1,13 +1,10 @@
 //! Connections of real programs live longer than the process, and than a policy that cuts them.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::time::{Duration, Instant};
 
-use lab::netns::{Dialogue, Running, eventually};
-use lab::{Lab, policy};
+use crate::lab::netns::{Dialogue, Running, eventually};
+use crate::lab::{Lab, policy};
 
 /// Opens connections to the argument's address, and has each one answered for each line.
 const CLIENT: &str = "

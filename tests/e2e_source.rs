@@ -1,11 +1,8 @@
 //! `enforce: source`: policy is judged where packets come in, at the sending pod's port and, for what enters the node, by one table.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::Netns;
-use lab::{Lab, policy};
+use crate::lab::netns::Netns;
+use crate::lab::{Lab, policy};
+use crate::require;
 use serde_json::Value;
 
 /// The server takes TCP 80 and UDP 53 from the client, and sends nothing of its own.
@@ -62,7 +59,7 @@ fn tcp_and_udp_are_judged_at_the_sender_and_what_enters_the_node_by_one_table() 
         assert!(!connects(outside, to, 80), "from outside to {to}");
         assert!(connects(&lab.node, to, 81), "the own node to {to}");
     }
-    lab::netns::eventually("a datagram of the client is answered", || answers(&lab.get("client").netns, &v6));
+    crate::lab::netns::eventually("a datagram of the client is answered", || answers(&lab.get("client").netns, &v6));
     assert!(!answers(&lab.get("other").netns, &v6));
     // Protocols without sessions.
     let client = lab.get("client").v4.clone();
@@ -95,7 +92,7 @@ fn a_change_of_the_receivers_policy_ends_the_senders_connection_and_no_other() {
             print('ready', flush=True)\n\
             for line in sys.stdin:\n    try:\n        c.send(b'x'); print(c.recv(9).decode() or 'end', flush=True)\n\
             \x20   except OSError: print('silence', flush=True)\n";
-        let mut dialogue = lab::netns::Dialogue::start(&lab.get(pod).netns, program, &v4);
+        let mut dialogue = crate::lab::netns::Dialogue::start(&lab.get(pod).netns, program, &v4);
         assert_eq!(dialogue.hear(), "ready");
         dialogue
     };

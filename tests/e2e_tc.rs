@@ -1,14 +1,11 @@
 //! What `attach: tc` promises: pods keep their offloads, what is established outlives the process, nothing gets past it.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::time::{Duration, Instant};
 
-use lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
-use lab::netns::eventually;
-use lab::{Lab, is_attached, policy};
+use crate::lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, is_attached, policy};
 use serde_json::Value;
 
 fn count(summary: &Value, path: &str) -> u64 {
@@ -27,7 +24,7 @@ fn pods_keep_their_offloads_and_segments_stay_whole_from_pod_to_pod() {
     lab.start("");
     let (a, b) = (lab.get("a"), lab.get("b"));
     let server = b.netns.serve("iperf3 -s -1", 5201);
-    let dump = lab::Dump::start(&lab, "b", "tcp dst port 5201 and greater 20000");
+    let dump = crate::lab::Dump::start(&lab, "b", "tcp dst port 5201 and greater 20000");
     a.netns.exec(&format!("iperf3 -c {} -t 1", b.v4));
     let large = dump.seen("-c 5").lines().count();
     drop(server);
@@ -204,7 +201,7 @@ fn an_interface_that_is_moved_to_another_namespace_takes_no_program_along() {
         lab.pod(name, &format!("{{app: {name}}}"));
     }
     lab.start("");
-    let elsewhere = lab::netns::Netns::new("elsewhere");
+    let elsewhere = crate::lab::netns::Netns::new("elsewhere");
     lab.node.ip(&format!("link set p2 netns {}", elsewhere.name()));
     elsewhere.ip("link set p2 up");
     eventually("the port is removed", || lab.count("port default/a (p2) was removed") == 1);

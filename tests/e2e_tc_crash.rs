@@ -2,20 +2,17 @@
 //!
 //! The node forwards by itself, so that a packet that gets past the vswitch arrives. The moments are spread over the time that
 //! a start took when nobody disturbed it, and over what comes after; where each one was is told by the log.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
+use crate::lab::netns::{Running, eventually};
+use crate::lab::{Lab, has_tcx, own_programs, policy};
 use bulkhead_dataplane::io::{LinkInfo, in_namespace};
-use lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
-use lab::netns::{Running, eventually};
-use lab::{Lab, has_tcx, own_programs, policy};
 
 const PORT: u16 = 7010;
 

@@ -1,11 +1,8 @@
 //! How `attach: tc` attaches: ports are opened by filters at once, links take their place later, and where there are no links filters do.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
-use lab::netns::eventually;
-use lab::{Lab, is_attached};
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, is_attached};
+use crate::require;
 
 /// A lab with two pods and this in its configuration.
 fn lab(more_config: &str) -> Lab {

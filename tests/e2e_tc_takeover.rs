@@ -1,9 +1,6 @@
 //! Another version of the program takes over what the one before has left, or none of it.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpStream;
@@ -11,10 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, has_tcx, is_attached, policy};
 use bulkhead_dataplane::io::{LinkInfo, in_namespace, tc_programs};
-use lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
-use lab::netns::eventually;
-use lab::{Lab, has_tcx, is_attached, policy};
 
 const PORT: u16 = 7020;
 

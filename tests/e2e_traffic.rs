@@ -1,13 +1,10 @@
 //! Traffic of real programs through the vswitch: bulk, jumbo, datagrams, errors that come back.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/lab.rs"]
-mod lab;
-
+use crate::require;
 use std::fs;
 
-use lab::netns::{run, seconds};
-use lab::{Dump, Lab, Options};
+use crate::lab::netns::{run, seconds};
+use crate::lab::{Dump, Lab, Options};
 use serde_json::Value;
 
 fn pair(options: Options) -> Lab {

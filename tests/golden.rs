@@ -43,6 +43,22 @@ impl Case {
         stdout(&bulkhead(&args), 0)
     }
 
+    /// What is learned from the captures, and the proof.
+    fn learn(&self) -> (Vec<u8>, Vec<u8>) {
+        let state = relative(&self.folder.join("state.yaml"));
+        let captures = self.captures.iter().map(String::as_str);
+        let output = bulkhead(&["learn", "--state", &state].into_iter().chain(captures).collect::<Vec<_>>());
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&output.stderr));
+        (output.stdout, output.stderr)
+    }
+
+    /// A flow log of the case judged; none where it has none.
+    fn flows(&self, form: &str) -> Option<String> {
+        let log = self.folder.join("flows.log");
+        let (state, log) = (relative(&self.folder.join("state.yaml")), log.is_file().then(|| relative(&log))?);
+        Some(stdout(&bulkhead(&["replay", "--state", &state, "--flows", &log, "-o", form]), 0))
+    }
+
     fn compile(&self, renderer: &str) -> String {
         let state = relative(&self.folder.join("state.yaml"));
         stdout(&bulkhead(&["compile", "--state", &state, "--node", &self.node, "--renderer", renderer]), 0)
@@ -119,7 +135,7 @@ fn every_case_gives_its_expected_output_and_loses_no_packet() {
     let cases = all_cases();
     assert!(cases.len() >= 6, "only {} cases", cases.len());
     let scratch = root().join(env!("CARGO_TARGET_TMPDIR"));
-    let mut wrong = Vec::new();
+    let (mut wrong, mut logs) = (Vec::new(), 0);
     for case in &cases {
         let annotated = scratch.join(format!("{}.pcapng", case.folder.file_name().unwrap().to_str().unwrap()));
         let lines = case.replay("json", &annotated);
@@ -127,10 +143,20 @@ fn every_case_gives_its_expected_output_and_loses_no_packet() {
         expect(&case.folder.join("expected.jsonl"), lines.as_bytes(), &mut wrong);
         expect(&case.folder.join("expected.pcapng"), &fs::read(&annotated).unwrap(), &mut wrong);
         expect(&case.folder.join("expected.txt"), case.replay("text", &annotated).as_bytes(), &mut wrong);
+        let (learned, proof) = case.learn();
+        expect(&case.folder.join("expected.learn.policies.txt"), &learned, &mut wrong);
+        expect(&case.folder.join("expected.learn.txt"), &proof, &mut wrong);
+        for (form, file) in [("text", "expected.flows.txt"), ("json", "expected.flows.jsonl")] {
+            if let Some(told) = case.flows(form) {
+                logs += 1;
+                expect(&case.folder.join(file), told.as_bytes(), &mut wrong);
+            }
+        }
         for (renderer, file) in [("acl", "tables"), ("contiv", "contiv"), ("session-rules", "session-rules")] {
             let path = case.folder.join(format!("expected.{file}.txt"));
             expect(&path, case.compile(renderer).as_bytes(), &mut wrong);
         }
     }
+    assert!(logs >= 2, "no case has a flow log");
     assert!(wrong.is_empty(), "{}\n\nIf this is what you meant: cargo xtask golden bless", wrong.join("\n"));
 }

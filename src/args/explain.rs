@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{EndName, Format, PortProtocol, State, Target};
+use super::{EndName, Format, Planned, PortProtocol, State, Target};
 use crate::admin::DEFAULT_SOCKET;
 
 /// `bulkhead explain`.
@@ -23,8 +23,11 @@ pub struct Explain {
     /// Where the cluster's state comes from.
     #[command(flatten)]
     pub state: State,
+    /// What of it is not there yet.
+    #[command(flatten)]
+    pub planned: Planned,
     /// Ask the running vswitch instead of reading a state
-    #[arg(long, conflicts_with_all = ["paths", "lenient", "policy_semantics", "namespace_default", "ignore", "settings", "node"])]
+    #[arg(long, conflicts_with_all = ["paths", "lenient", "policy_semantics", "namespace_default", "ignore", "settings", "node", "pod_cidrs"])]
     pub live: bool,
     /// With --live, the vswitch's admin socket
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, requires = "live")]

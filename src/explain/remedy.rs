@@ -11,7 +11,7 @@ use crate::fabric::End;
 use crate::output::printable;
 
 /// Writes the advice for a connection that `origin` denies.
-pub(super) fn write(
+pub(crate) fn write(
     pipeline: &Pipeline,
     from: &End,
     to: &End,
@@ -98,7 +98,7 @@ fn write_peer(pipeline: &Pipeline, subject: &End, peer: &End, out: &mut impl Wri
 }
 
 /// The labels as a selector in YAML flow form.
-fn selector(labels: &Labels) -> String {
+pub(crate) fn selector(labels: &Labels) -> String {
     if labels.is_empty() {
         return "{}".into();
     }

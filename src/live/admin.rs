@@ -25,14 +25,13 @@ pub(super) mod metrics;
 pub(super) mod probes;
 mod sessions;
 pub(super) mod socket;
+pub(super) mod thread;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use crossbeam_channel::Sender;
 use serde_json::Value;
-use tokio::runtime;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::config::AdminConfig;
@@ -43,6 +42,7 @@ use crate::admin::Failure;
 use crate::services::NodeHealth;
 use connections::{Connections, Limits};
 use health::Health;
+use thread::Handle;
 
 /// Connections of the admin socket at a time. A person has one, a program a few. A pod that is being started has one as well, which waits
 /// for its port: a node has some hundred pods, and they may all start at once.
@@ -56,22 +56,6 @@ const BLOCKING: usize = 2;
 
 /// How long the end waits for an observation that is under way: the workers are given two seconds to answer.
 pub(super) const ENDING: Duration = Duration::from_secs(5);
-
-/// The thread as others see it. Dropped, it ends.
-pub(super) struct Handle {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // One that has panicked has said so.
-            let _ = thread.join();
-        }
-    }
-}
 
 /// What all connections share.
 struct Shared {
@@ -127,37 +111,26 @@ pub(super) fn start(
     ports: Sender<Event>,
     health: Option<watch::Receiver<NodeHealth>>,
 ) -> anyhow::Result<Handle> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
-    let metrics = config
-        .listen
-        .map(|address| probes::bind(address).with_context(|| format!("admin.listen: cannot listen at {address}")));
-    let metrics = metrics.transpose()?;
+    let metrics = config.listen.map(probes::listen).transpose()?;
     let health = config.service_health.zip(health).map(|(address, known)| Arc::new(Health::new(address, known)));
     let shared = Arc::new(Shared { observer, last: Mutex::new(None), listing: Mutex::new(()), notices, ports, health });
-    let (stop, stopped) = oneshot::channel();
-    let serve = move || {
-        runtime.block_on(async {
-            if let Some(socket) = socket {
+    let begin = move || {
+        if let Some(socket) = socket {
+            let shared = Arc::clone(&shared);
+            let answer = move |request| {
                 let shared = Arc::clone(&shared);
-                let answer = move |request| {
-                    let shared = Arc::clone(&shared);
-                    async move { answers::answer(request, &shared).await }
-                };
-                tokio::spawn(socket::serve(socket, answer));
-            }
-            if let Some(metrics) = metrics {
-                tokio::spawn(probes::serve(metrics, Arc::clone(&shared)));
-            }
-            if let Some(health) = &shared.health {
-                tokio::spawn(health::serve(Arc::clone(health), shared.observer.clone()));
-            }
-            // An error is the end as well.
-            let _ = stopped.await;
-        });
-        // What is asked of the workers now is waited for: nobody else may hold them when they are stopped.
-        runtime.shutdown_timeout(ENDING);
+                async move { answers::answer(request, &shared).await }
+            };
+            tokio::spawn(socket::serve(socket, answer));
+        }
+        if let Some(metrics) = metrics {
+            tokio::spawn(probes::serve(metrics, Arc::clone(&shared)));
+        }
+        if let Some(health) = &shared.health {
+            tokio::spawn(health::serve(Arc::clone(health), shared.observer.clone()));
+        }
     };
-    let thread = std::thread::Builder::new().name("admin".into()).spawn(serve)?;
-    Ok(Handle { stop: Some(stop), thread: Some(thread) })
+    // What is asked of the workers at the end is waited for: nobody else may hold them when they are stopped.
+    Ok(Handle::start(BLOCKING, ENDING, begin)?)
 }

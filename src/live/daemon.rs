@@ -75,7 +75,7 @@ pub(super) struct Daemon {
     tc: Option<Arc<TcDatapath>>,
     format: Format,
     observer: Observer,
-    admin: admin::Handle,
+    admin: admin::thread::Handle,
 }
 
 impl Daemon {

@@ -28,6 +28,7 @@ use bulkhead_control::pipeline::RendererHandle;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, Suspects, remember};
 use crossbeam_channel::{Receiver, never, select};
 
+use super::admin::thread::Handle;
 use super::config::Config;
 use super::log;
 use super::own_addresses;
@@ -43,7 +44,8 @@ pub(super) use kernel::check;
 const ROUTES: Duration = Duration::from_millis(100);
 /// How often it is looked at whether the table is still there: what `nft flush ruleset` opens is open for so long at most.
 const LOOK: Duration = Duration::from_secs(2);
-/// When the second step of a change follows the first. No packet takes as long from one hook to the next.
+/// When the second step of a change follows the first, at the soonest. A packet hardly takes as long from one hook to the next, and
+/// [`kernel::wait_for_packets`] waits for those that do.
 const SETTLED: Duration = Duration::from_millis(20);
 /// When what failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -98,7 +100,7 @@ struct Enforcer {
     told: Arc<Mutex<Told>>,
     ready_file: Option<PathBuf>,
     format: Format,
-    _admin: admin::Handle,
+    _admin: Handle,
     asked: Receiver<()>,
 }
 
@@ -256,6 +258,7 @@ impl Enforcer {
                 log::info("the new state is in force");
             }
         } else if self.settles.is_some_and(|settles| Instant::now() >= settles) {
+            kernel::wait_for_packets();
             if let Err(error) = kernel::run(&remember(self.epoch)) {
                 // Perhaps the table is gone.
                 self.state.nft_taken(self.handle, false);

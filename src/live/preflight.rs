@@ -16,7 +16,7 @@ use std::fmt;
 
 use super::config::{Attach, Config, Mode, Poll, PortEntry, buffers};
 use crate::output;
-pub(super) use facts::{Facts, Offload, namespace_path};
+pub(super) use facts::{Facts, Offload, namespace_path, version_of};
 
 /// bpf_link for XDP, which detaches the program with the process, came with this version.
 const KERNEL: (u32, u32) = (5, 9);

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use bulkhead_control::object::ServiceName;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::processor::Scope;
 use serde::Serialize;
 
 use super::{NamedEnd, family};
@@ -61,7 +60,7 @@ enum Question {
 
 pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let settings = resolve::settings(args.settings.as_deref())?;
-    let (pipeline, objects) = run::load_with_services(&args.state, Scope::Cluster, true)?;
+    let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, true)?;
     let mut services = Services::new(&pipeline, objects, settings);
     let questions = questions(&services, args)?;
     if questions.iter().all(|question| matches!(question, Question::Port(..))) {

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
@@ -27,6 +28,14 @@ pub(in crate::live) const CONVERSATION: Conversation =
 
 /// What OpenMetrics 1.0 calls itself.
 pub(in crate::live) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Takes the address that `admin.listen` names.
+///
+/// # Errors
+/// When it cannot be had.
+pub(in crate::live) fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    bind(address).with_context(|| format!("admin.listen: cannot listen at {address}"))
+}
 
 /// Takes the address.
 ///

@@ -1,5 +1,6 @@
 //! From what is written to what it means.
 
+mod judging;
 mod nftables;
 mod ports;
 mod state;
@@ -9,20 +10,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_control::object;
-use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_dataplane::io::SlowPathLimit;
 use bulkhead_dataplane::vswitch::LEASE;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
-use super::file::{Denied, Enforce, File};
+use super::file::{Denied, File};
 use super::masquerade;
 use super::{
-    AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, EngineName, Pins, SessionsConfig, SharesConfig,
-    SlowPathConfig, TimeoutsConfig, WorkersConfig,
+    AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
+    TimeoutsConfig, WorkersConfig,
 };
 use crate::admin::DEFAULT_SOCKET;
 use crate::live::log::LogConfig;
+use judging::Judging;
 pub(in crate::live) use ports::{check_interface, parse_mac};
 
 /// Two receive rings and what is under way; with less no packet goes from one port to another.
@@ -65,10 +66,10 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     let mut faults = Faults { file, errors: Vec::new() };
     let node = node_name(node, written.node.as_ref(), &mut faults);
     let ports = ports::ports(&written.ports, &mut faults);
-    let (enforce, engine) = judging(written, &mut faults);
+    let Judging { dataplane, enforce, engine } = judging::check(written, &mut faults);
     let config = Config {
         node: node.into(),
-        dataplane: written.dataplane,
+        dataplane,
         nftables: nftables::check(written, &mut faults),
         attach: written.attach,
         slow_path: slow_path(&written.slow_path, &mut faults),
@@ -79,7 +80,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         flow_cache: written.flow_cache,
         state: state::state(
             &written.state,
-            written.services.0.is_some() && written.dataplane == Dataplane::Vswitch,
+            written.services.0.is_some() && dataplane == Dataplane::Vswitch,
             folder,
             &mut faults,
         ),
@@ -100,28 +101,6 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         ports,
     };
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
-}
-
-/// Where policy is judged, and by what; each has to be something that the dataplane does.
-fn judging(written: &File, faults: &mut Faults<'_>) -> (EnforcedAt, EngineName) {
-    let File { enforce, engine, dataplane, .. } = written;
-    let is_at_source = enforce.as_ref().is_some_and(|enforce| enforce.value == Enforce::Source);
-    let chosen = engine.as_ref().map_or(EngineName::Acl, |engine| engine.value);
-    if let (Some(engine), true) = (engine, is_at_source && chosen == EngineName::Identity) {
-        let help = "leave one of the two out: at the source session rules are what makes the tables";
-        faults.add(line(engine), "engine", "`identity` does not go with `enforce: source`", help);
-    }
-    if *dataplane == Dataplane::Nftables {
-        let problem = "is about the vswitch, and `dataplane: nftables` has none";
-        let help = "leave it out, or leave out `dataplane: nftables`";
-        if let (Some(enforce), true) = (enforce, is_at_source) {
-            faults.add(line(enforce), "enforce", problem, help);
-        }
-        if let (Some(engine), EngineName::Identity) = (engine, chosen) {
-            faults.add(line(engine), "engine", problem, help);
-        }
-    }
-    (if is_at_source { EnforcedAt::Source } else { EnforcedAt::Destination }, chosen)
 }
 
 /// The node's name: what the command line says, else what the file says.

@@ -20,8 +20,8 @@ use crate::live::log::Verbosity;
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) node: Option<Spanned<String>>,
-    #[serde(default)]
-    pub(super) dataplane: Dataplane,
+    pub(super) renderers: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(super) dataplane: Option<Spanned<Dataplane>>,
     pub(super) nftables: Option<Nftables>,
     #[serde(default)]
     pub(super) attach: Attach,

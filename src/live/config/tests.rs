@@ -231,6 +231,36 @@ fn where_and_by_what_policy_is_judged_has_to_be_what_the_dataplane_does() {
 }
 
 #[test]
+fn a_renderer_names_what_its_three_fields_say_and_no_other_value_stands_beside_it() {
+    let judging = |text: &str| {
+        let config = parse(&format!("{LEAST}{text}\n")).unwrap();
+        (config.dataplane, config.enforce, config.engine)
+    };
+    for (name, fields) in [
+        ("acl", ""),
+        ("identity", "engine: identity"),
+        ("session-rules", "enforce: source"),
+        ("nftables", "dataplane: nftables"),
+    ] {
+        assert_eq!(judging(&format!("renderers: [{name}]")), judging(fields), "{name}");
+        assert_eq!(judging(&format!("renderers: [{name}]\n{fields}")), judging(fields), "{name}");
+    }
+    for (text, field, told) in [
+        ("renderers: []", "renderers", "name one"),
+        ("renderers: [acl, nftables]", "renderers", "name one"),
+        ("renderers: [nft]", "renderers[0]", "session-rules"),
+        ("renderers: [neutron]", "renderers[0]", "bulkhead sync neutron"),
+        ("renderers: [nftables]\ndataplane: vswitch", "dataplane", "leave one"),
+        ("renderers: [acl]\nenforce: source", "enforce", "leave one"),
+        ("renderers: [acl]\nengine: identity", "engine", "leave one"),
+    ] {
+        let error = parse(&format!("{LEAST}{text}\n")).unwrap_err();
+        let line = format!("c.yaml:{}", 3 + text.lines().count());
+        assert!(error.starts_with(&line) && error.contains(field) && error.contains(told), "{text}: {error}");
+    }
+}
+
+#[test]
 fn services_are_on_unless_they_are_off_and_their_settings_stand_below_them() {
     let with = |services: &str| parse(&format!("{LEAST}{services}\n"));
     for on in ["", "services:", "services: {}"] {

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,8 +18,6 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Request as HttpRequest, Response, StatusCode};
 use serde_json::Value;
-use tokio::runtime;
-use tokio::sync::oneshot;
 
 use super::kernel::{self, Counter};
 use crate::admin::{
@@ -30,6 +27,7 @@ use crate::admin::{
 use crate::args::Format;
 use crate::live::admin::connections::Connections;
 use crate::live::admin::http::{self, Answer};
+use crate::live::admin::thread::Handle;
 use crate::live::admin::{metrics, probes, socket};
 use crate::live::config::{AdminConfig, Config};
 use crate::live::log;
@@ -259,21 +257,6 @@ fn statistic(interface: &str, what: &str) -> Option<u64> {
     fs::read_to_string(format!("/sys/class/net/{interface}/statistics/{what}")).ok()?.trim().parse().ok()
 }
 
-/// The thread. Dropped, it ends.
-pub(super) struct Handle {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Who answers.
 #[derive(Clone)]
 struct Answers {
@@ -346,31 +329,20 @@ async fn counters() -> Result<Vec<Counter>, Failure> {
 /// # Errors
 /// When the address of the metrics cannot be had, or the system refuses a thread.
 pub(super) fn start(config: &AdminConfig, told: Arc<Mutex<Told>>, look: Sender<()>) -> anyhow::Result<Handle> {
-    // One that asks nft: whoever asks meanwhile waits.
-    let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
-    let bind = |address: SocketAddr| {
-        probes::bind(address).with_context(|| format!("admin.listen: cannot listen at {address}"))
-    };
-    let listener = config.listen.map(bind).transpose()?;
-    let (stop, stopped) = oneshot::channel();
+    let listener = config.listen.map(probes::listen).transpose()?;
     let answers = Answers { told, look };
-    let serve = move || {
-        runtime.block_on(async {
-            if let Some(socket) = socket {
-                let answers = answers.clone();
-                tokio::spawn(socket::serve(socket, move |request| answers.clone().answer(request)));
-            }
-            if let Some(listener) = listener.and_then(|listener| tokio::net::TcpListener::from_std(listener).ok()) {
-                let connections = Connections::new(probes::CONNECTIONS);
-                let answer = move |request| answers.clone().answer_http(request);
-                tokio::spawn(http::serve(listener, connections, probes::CONVERSATION, answer));
-            }
-            // An error is the end as well.
-            let _ = stopped.await;
-        });
-        runtime.shutdown_timeout(ENDING);
+    let begin = move || {
+        if let Some(socket) = socket {
+            let answers = answers.clone();
+            tokio::spawn(socket::serve(socket, move |request| answers.clone().answer(request)));
+        }
+        if let Some(listener) = listener.and_then(|listener| tokio::net::TcpListener::from_std(listener).ok()) {
+            let connections = Connections::new(probes::CONNECTIONS);
+            let answer = move |request| answers.clone().answer_http(request);
+            tokio::spawn(http::serve(listener, connections, probes::CONVERSATION, answer));
+        }
     };
-    let thread = std::thread::Builder::new().name("admin".into()).spawn(serve)?;
-    Ok(Handle { stop: Some(stop), thread: Some(thread) })
+    // One thread that asks nft: whoever asks meanwhile waits.
+    Ok(Handle::start(1, ENDING, begin)?)
 }

@@ -10,8 +10,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use bulkhead_control::renderer::nftables::{Change, Epoch, TABLE};
+use rustix::thread::{MembarrierCommand, membarrier};
 use serde_json::Value;
 
+use crate::live::preflight::version_of;
 use crate::set_elements;
 
 /// Bytes of what nft says that are told: it repeats the line that it does not take, which may have all addresses of a cluster.
@@ -43,6 +45,14 @@ impl Ownership {
 /// When there is no nft, or it does not take the script; then the kernel has what it had.
 pub(super) fn run(script: &str) -> anyhow::Result<()> {
     nft(&["-f", "-"], script).map(drop)
+}
+
+/// Waits until every packet that is between two hooks now is past the last one: hooks of one place run in one read section of RCU,
+/// and `MEMBARRIER_CMD_GLOBAL` is `synchronize_rcu` (Linux, `kernel/sched/membarrier.c`). A kernel with `nohz_full` has it not.
+pub(super) fn wait_for_packets() {
+    if let Err(error) = membarrier(MembarrierCommand::Global) {
+        tracing::debug!("the kernel does not wait for its packets: {error}");
+    }
 }
 
 /// Has the kernel make a change, in one transaction: addresses of sets without nft, which takes longer to read them than the kernel.
@@ -108,13 +118,29 @@ pub(super) fn remove() -> anyhow::Result<bool> {
     run(&format!("delete table {TABLE}\n")).map(|()| true)
 }
 
-/// Whether there is an nft, and it may change something.
+/// The oldest kernel. Before 5.5 a rule in postrouting does not know the interface that a packet came in on, and would let all that pods
+/// send pass; what lies between was not tried.
+const OLDEST: (u32, u32) = (5, 14);
+
+/// Whether the kernel is new enough, and there is an nft that may change something.
 ///
 /// # Errors
 /// Why not.
 pub(in crate::live) fn check() -> anyhow::Result<()> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    check_release(release.trim())?;
     // It asks the kernel for its tables, which takes the same capability as to change them.
     nft(&["-c", "-f", "-"], &format!("table {TABLE} {{ }}\n")).map(drop)
+}
+
+fn check_release(release: &str) -> anyhow::Result<()> {
+    if version_of(release).is_some_and(|version| version < OLDEST) {
+        let (major, minor) = OLDEST;
+        bail!(
+            "Linux {release} is too old for dataplane: nftables\n  help: use Linux {major}.{minor} or newer, or leave out dataplane: nftables"
+        );
+    }
+    Ok(())
 }
 
 /// A JSON document, none where what is listed is not there.
@@ -159,6 +185,17 @@ fn nft(words: &[&str], input: &str) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_older_kernel_is_refused_with_the_remedy() {
+        for release in ["6.18.44", "5.14.0-1-amd64", "5.15", "of nobody"] {
+            assert!(check_release(release).is_ok(), "{release}");
+        }
+        for release in ["5.4.0-150-generic", "5.13.9", "4.19.0"] {
+            let error = check_release(release).unwrap_err().to_string();
+            assert!(error.contains(release) && error.contains("help: use Linux 5.14"), "{error}");
+        }
+    }
 
     #[test]
     fn one_process_has_the_table_at_a_time() {

@@ -147,9 +147,14 @@ impl Facts {
 
     /// Major and minor number.
     pub(super) fn kernel_version(&self) -> Option<(u32, u32)> {
-        let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());
-        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+        version_of(&self.release)
     }
+}
+
+/// Major and minor number of a release of Linux: `5.4.0-150-generic`.
+pub(in crate::live) fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The soft limit of `Max locked memory`; none for `unlimited`.

@@ -15,7 +15,8 @@ pub(in crate::live) fn check(config: &Config) -> Vec<Finding> {
             severity: Severity::Error,
             what: output::told(&error).lines().next().unwrap_or_default().to_owned(),
             why: "the kernel's ruleset is loaded by it".to_owned(),
-            remedy: "install nftables (apt install nftables) and start as root, or with CAP_NET_ADMIN".to_owned(),
+            remedy: "use Linux 5.14 or newer, install nftables (apt install nftables), and start as root or with CAP_NET_ADMIN"
+                .to_owned(),
             comes_again: true,
         });
     }

@@ -1,0 +1,149 @@
+//! Whom a claim is about: words to addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use bulkhead_classifier::AddressSet;
+use bulkhead_control::cache::Cache;
+use bulkhead_control::object::{Labels, ObjectName, Pod};
+use bulkhead_control::reachability::Reachability;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// One end of a claim.
+#[derive(Debug)]
+pub(super) enum Who {
+    /// Every address, in the cluster and outside.
+    Anyone,
+    /// Every address that is neither a pod's nor a node's.
+    Outside,
+    /// Whoever has an address of the block.
+    Block(IpNet),
+    /// The pod of this name, or the pods of the workload.
+    Named(ObjectName),
+    /// Pods by what they are.
+    Pods(PodsOf),
+    /// Each of these.
+    AnyOf(Vec<Self>),
+}
+
+/// Pods that meet all of these.
+#[derive(Debug, Default)]
+pub(super) struct PodsOf {
+    /// In one of these; in any where there are none.
+    pub(super) namespaces: Vec<Arc<str>>,
+    pub(super) namespace_labels: Labels,
+    pub(super) labels: Labels,
+    pub(super) workload: Option<Arc<str>>,
+    /// Of the workload.
+    pub(super) kind: Option<Arc<str>>,
+    pub(super) pod: Option<Arc<str>>,
+}
+
+/// The addresses of an end.
+#[derive(Debug, Default)]
+pub(super) struct Selected {
+    pub(super) addresses: AddressSet,
+    /// Pods that are meant and have no address that can be asked about.
+    pub(super) nowhere: Vec<String>,
+    /// Pods that are meant and have the addresses of their node, so that no policy is about them.
+    pub(super) on_host: Vec<String>,
+}
+
+impl Who {
+    /// Its addresses in a state.
+    pub(super) fn select(&self, cache: &Cache, reachability: &Reachability) -> Selected {
+        let of = |addresses| Selected { addresses, ..Selected::default() };
+        match self {
+            Self::Anyone => of(everything()),
+            Self::Outside => of(reachability.outside().intersect(&everything())),
+            Self::Block(block) => {
+                of(AddressSet::of_ranges([(block.network(), block.broadcast())]).intersect(&everything()))
+            }
+            Self::Named(name) => {
+                let is_meant =
+                    |pod: &Pod| pod.name == *name || (of_workload(pod, &name.name, None) && in_own(pod, name));
+                select_pods(cache, reachability, is_meant)
+            }
+            Self::Pods(pods) => select_pods(cache, reachability, |pod| pods.means(cache, pod)),
+            Self::AnyOf(all) => all.iter().fold(Selected::default(), |mut all, one| {
+                let one = one.select(cache, reachability);
+                all.addresses = all.addresses.union(&one.addresses);
+                all.nowhere.extend(one.nowhere);
+                all.on_host.extend(one.on_host);
+                all
+            }),
+        }
+    }
+}
+
+/// What no packet that travels has as its source or destination: every vswitch drops it, whatever policy says (RFC 1812 §5.3.7,
+/// RFC 4291 §2.5), so that no claim is about it.
+const NEVER_TRAVELS: [IpNet; 8] = [
+    v4([0, 0, 0, 0], 8),
+    v4([127, 0, 0, 0], 8),
+    v4([224, 0, 0, 0], 4),
+    v4([255, 255, 255, 255], 32),
+    v6(Ipv6Addr::UNSPECIFIED, 128),
+    v6(Ipv6Addr::LOCALHOST, 128),
+    v6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96),
+    v6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+];
+
+const fn v4([a, b, c, d]: [u8; 4], length: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), length))
+}
+
+const fn v6(address: Ipv6Addr, length: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(address, length))
+}
+
+/// Every address of both families that travels.
+pub(super) fn everything() -> AddressSet {
+    let v4 = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::BROADCAST));
+    let v6 = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));
+    let never = NEVER_TRAVELS.iter().map(|block| (block.network(), block.broadcast()));
+    AddressSet::of_ranges([v4, v6]).subtract(&AddressSet::of_ranges(never))
+}
+
+fn in_own(pod: &Pod, name: &ObjectName) -> bool {
+    pod.name.namespace == name.namespace
+}
+
+fn of_workload(pod: &Pod, name: &str, kind: Option<&str>) -> bool {
+    let workload = pod.workload();
+    *workload.name == *name && kind.is_none_or(|kind| workload.kind.eq_ignore_ascii_case(kind))
+}
+
+impl PodsOf {
+    fn means(&self, cache: &Cache, pod: &Pod) -> bool {
+        let has = |all: &Labels, wanted: &Labels| wanted.iter().all(|(key, value)| all.get(key) == Some(value));
+        let namespace = &pod.name.namespace;
+        let in_namespace = || {
+            let known = cache.namespaces().get(namespace);
+            self.namespace_labels.is_empty() || known.is_some_and(|known| has(&known.labels, &self.namespace_labels))
+        };
+        (self.namespaces.is_empty() || self.namespaces.contains(namespace))
+            && has(&pod.labels, &self.labels)
+            && self.pod.as_ref().is_none_or(|name| pod.name.name == *name)
+            && self.workload.as_ref().is_none_or(|name| of_workload(pod, name, self.kind.as_deref()))
+            && in_namespace()
+    }
+}
+
+fn select_pods(cache: &Cache, reachability: &Reachability, is_meant: impl Fn(&Pod) -> bool) -> Selected {
+    let mut selected = Selected::default();
+    let mut addresses = Vec::new();
+    for (_, pod) in cache.pods().filter(|(_, pod)| !pod.finished && is_meant(pod)) {
+        let members = reachability.members_of(&pod.name);
+        addresses.extend(members.iter().map(|member| (member.address, member.address)));
+        if members.is_empty() {
+            selected.nowhere.push(pod.name.to_string());
+        } else if pod.host_network {
+            selected.on_host.push(pod.name.to_string());
+        }
+    }
+    selected.nowhere.sort_unstable();
+    selected.on_host.sort_unstable();
+    selected.addresses = AddressSet::of_ranges(addresses);
+    selected
+}

@@ -1,0 +1,215 @@
+//! Whether a claim holds, for all addresses and ports at once, and a connection that shows that it does not.
+//!
+//! ```text
+//!  from, to --regions--> classes with their addresses --each pair of classes--> sides --against the claim's ports--> violated?
+//!                                                                               `-- a pair of addresses of theirs that is a connection
+//! ```
+//! What is no connection between two ends is not asked: an address and itself, addresses of two families, ends of which neither is a
+//! pod that policies may select, and a pod and its own node, between which NetworkPolicy forbids nothing.
+//!
+//! **Invariant.** A claim holds only if there is at least one connection that it is about.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bulkhead_classifier::{AddressSet, ServiceSet};
+use bulkhead_control::cache::Cache;
+use bulkhead_control::origin::Direction;
+use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability, Verdict};
+
+use super::ends::{Selected, everything};
+use super::file::{Claim, Kind};
+
+/// What became of a claim.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Holds,
+    /// There is no connection that it is about, for this reason.
+    Vacuous(String),
+    Fails(Witness),
+}
+
+/// A connection that the claim says something wrong about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Witness {
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    pub(super) protocol: Protocol,
+    /// 0 for protocols without ports.
+    pub(super) port: u16,
+    pub(super) verdict: Verdict,
+}
+
+/// A class and those of its addresses that an end has, as ranges.
+type Part = (ClassId, Vec<(IpAddr, IpAddr)>);
+
+/// Judges a claim.
+pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -> Outcome {
+    let (from, to) = (claim.from.select(cache, reachability), claim.to.select(cache, reachability));
+    for (end, selected) in [("from", &from), ("to", &to)] {
+        if selected.addresses.is_empty() {
+            return Outcome::Vacuous(nobody(end, selected));
+        }
+    }
+    let sources = match claim.kind {
+        Kind::Only => everything().subtract(&from.addresses),
+        Kind::Never | Kind::Always => from.addresses.clone(),
+    };
+    let (sources, targets) = (parts(&sources, reachability), parts(&to.addresses, reachability));
+    let mut asked =
+        Asked { reachability, claim, clipped: vec![None; reachability.sides().len()], known: HashMap::new() };
+    let mut is_about_something = false;
+    for source in &sources {
+        for target in &targets {
+            if !asked.is_violated(source.0, target.0) {
+                is_about_something = is_about_something || asked.connection(source, target).is_some();
+            } else if let Some((from, to)) = asked.connection(source, target) {
+                return Outcome::Fails(asked.witness(from, to));
+            }
+        }
+    }
+    if is_about_something {
+        return Outcome::Holds;
+    }
+    let on_host: Vec<&str> = from.on_host.iter().chain(&to.on_host).map(String::as_str).collect();
+    Outcome::Vacuous(match on_host.first() {
+        Some(pod) => format!("no policy is about such connections: {pod} is on the host network"),
+        None => {
+            "there is no such connection: both ends are the same pod, outside the cluster, or of two address families"
+                .to_owned()
+        }
+    })
+}
+
+fn nobody(end: &str, selected: &Selected) -> String {
+    match selected.nowhere.first() {
+        Some(pod) => format!("`{end}` selects only pods without an address, such as {pod}"),
+        None => format!("`{end}` selects nobody"),
+    }
+}
+
+/// The addresses by class, in the order of the address space.
+fn parts(addresses: &AddressSet, reachability: &Reachability) -> Vec<Part> {
+    let v4 = addresses.v4_intervals().iter().map(|&(first, last)| (IpAddr::V4(first.into()), IpAddr::V4(last.into())));
+    let v6 = addresses.v6_intervals().iter().map(|&(first, last)| (IpAddr::V6(first.into()), IpAddr::V6(last.into())));
+    let wanted: Vec<(IpAddr, IpAddr)> = v4.chain(v6).collect();
+    let mut places: Vec<Option<usize>> = vec![None; reachability.classes().len()];
+    let mut parts: Vec<Part> = Vec::new();
+    let mut next = 0;
+    for region in reachability.regions() {
+        while wanted.get(next).is_some_and(|&(_, last)| last < region.first) {
+            next += 1;
+        }
+        for &(first, last) in wanted[next..].iter().take_while(|&&(first, _)| first <= region.last) {
+            let place = *places[region.class.index()].get_or_insert_with(|| {
+                parts.push((region.class, Vec::new()));
+                parts.len() - 1
+            });
+            parts[place].1.push((first.max(region.first), last.min(region.last)));
+        }
+    }
+    parts
+}
+
+/// An address outside that people recognise as one, where the ranges have it: of the blocks for documentation (RFC 5737, RFC 3849).
+fn shown(ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
+    const SHOWN: [IpAddr; 4] = [
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)),
+        IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)),
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+    ];
+    SHOWN.into_iter().find(|shown| ranges.iter().any(|(first, last)| first <= shown && shown <= last))
+}
+
+/// Every address of a range.
+fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
+    match (first, last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            Box::new((u32::from(first)..=u32::from(last)).map(|at| IpAddr::V4(at.into())))
+        }
+        (IpAddr::V6(first), IpAddr::V6(last)) => {
+            Box::new((u128::from(first)..=u128::from(last)).map(|at| IpAddr::V6(at.into())))
+        }
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+/// A claim against a state.
+struct Asked<'a> {
+    reachability: &'a Reachability,
+    claim: &'a Claim,
+    /// By the number of a side: what it lets through of the claim's ports.
+    clipped: Vec<Option<ServiceSet>>,
+    /// Whether two sides together violate the claim.
+    known: HashMap<(u32, u32), bool>,
+}
+
+impl Asked<'_> {
+    /// Whether connections between two classes are not as the claim says.
+    fn is_violated(&mut self, from: ClassId, to: ClassId) -> bool {
+        let egress = self.reachability.side_number(from, Direction::Egress, to);
+        let ingress = self.reachability.side_number(to, Direction::Ingress, from);
+        if let Some(&known) = self.known.get(&(egress, ingress)) {
+            return known;
+        }
+        let passing = self.clip(egress).intersect(&self.clip(ingress));
+        let is_violated = match self.claim.kind {
+            Kind::Never | Kind::Only => !passing.is_empty(),
+            Kind::Always => passing != self.claim.ports,
+        };
+        self.known.insert((egress, ingress), is_violated);
+        is_violated
+    }
+
+    fn clip(&mut self, side: u32) -> ServiceSet {
+        let (reachability, claim) = (self.reachability, self.claim);
+        let clip = || reachability.sides()[side as usize].allowed().intersect(&claim.ports);
+        self.clipped[side as usize].get_or_insert_with(clip).clone()
+    }
+
+    /// An address of each that make a connection; none where there are none such.
+    fn connection(&self, (from, sources): &Part, (to, targets): &Part) -> Option<(IpAddr, IpAddr)> {
+        let holder = |class: &ClassId| &self.reachability.class(*class).holder;
+        if *holder(from) != Holder::Pods && *holder(to) != Holder::Pods {
+            return None;
+        }
+        let is_connection = |&(from, to): &(IpAddr, IpAddr)| {
+            from != to && from.is_ipv4() == to.is_ipv4() && !self.reachability.is_own_node(from, to)
+        };
+        // Which of its pods is asked matters only towards nodes, and then there are as many addresses as pods; else two are enough, so
+        // that one is not the other end.
+        let is_to_node = [from, to].into_iter().any(|class| matches!(holder(class), Holder::Nodes(_)));
+        let each = |ranges: &[(IpAddr, IpAddr)]| -> Vec<IpAddr> {
+            match is_to_node {
+                true => ranges.iter().flat_map(|&range| within(range)).collect(),
+                false => shown(ranges).into_iter().chain(ranges.iter().take(2).flat_map(|&(a, b)| [a, b])).collect(),
+            }
+        };
+        let (sources, targets) = (each(sources), each(targets));
+        let mut pairs = sources.iter().flat_map(|&from| targets.iter().map(move |&to| (from, to)));
+        pairs.find(is_connection)
+    }
+
+    /// The first port at which the connection is not as the claim says.
+    fn witness(&self, from: IpAddr, to: IpAddr) -> Witness {
+        let (source, target) = (self.reachability.class_at(from), self.reachability.class_at(to));
+        let verdicts = self.reachability.verdicts(source, target, false);
+        let is_wrong = |verdict: &Verdict| verdict.allowed() != (self.claim.kind == Kind::Always);
+        let found = Protocol::ALL.into_iter().find_map(|protocol| {
+            let wanted = self.claim.ports.ports_of(protocol.number());
+            let mut wrong = verdicts.of_protocol(protocol).iter().filter(|verdict| is_wrong(verdict));
+            wrong.find_map(|verdict| {
+                let overlap = |&(first, last): &(u16, u16)| {
+                    let (first, last) = (first.max(verdict.ports.first), last.min(verdict.ports.last));
+                    (first <= last).then_some((first, last))
+                };
+                let (first, last) = wanted.iter().find_map(overlap)?;
+                // Port 0 is no service's.
+                let port = if protocol == Protocol::Other { 0 } else { first.max(1).min(last) };
+                Some(Witness { from, to, protocol, port, verdict: *verdict })
+            })
+        });
+        found.expect("the sides of the two classes violate the claim at a port")
+    }
+}

@@ -1,0 +1,54 @@
+//! The answer about claims as SARIF 2.1.0: a result for each claim that does not hold, at the rule that decides where one does, else at
+//! the claim.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::report::{Line, Report};
+
+pub(super) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let results: Vec<Value> = report.claims.iter().filter(|line| line.result != "pass").map(result).collect();
+    let rules = [
+        ("never", "A connection gets through that never should"),
+        ("always", "A connection is denied that always should get through"),
+        ("only", "Somebody else gets through as well"),
+        ("vacuous", "A claim is about nobody"),
+    ];
+    let rules = rules.map(|(id, text)| json!({ "id": id, "shortDescription": { "text": text } }));
+    let driver = json!({
+        "name": "bulkhead",
+        "version": env!("CARGO_PKG_VERSION"),
+        "rules": rules,
+    });
+    let log = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{ "tool": { "driver": driver }, "results": results }],
+    });
+    serde_json::to_writer_pretty(&mut *out, &log)?;
+    writeln!(out)
+}
+
+fn result(line: &Line) -> Value {
+    let id = if line.result == "vacuous" { "vacuous" } else { line.claim };
+    let places = line.witness.iter().flat_map(|witness| &witness.because).flat_map(|because| &because.at);
+    let mut locations: Vec<Value> = places.map(|place| location(&place.file, place.line)).collect();
+    let claim = location(&line.file, line.line);
+    // Viewers show the first one only.
+    let primary = if locations.is_empty() { claim.clone() } else { locations.remove(0) };
+    let mut related = locations;
+    related.push(claim);
+    let text = format!("{}: {}", line.name, line.details().join("\n"));
+    json!({
+        "ruleId": id,
+        "level": "error",
+        "message": { "text": text },
+        "locations": [primary],
+        "relatedLocations": related,
+    })
+}
+
+fn location(file: &str, line: usize) -> Value {
+    json!({ "physicalLocation": { "artifactLocation": { "uri": file }, "region": { "startLine": line } } })
+}

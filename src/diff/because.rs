@@ -1,0 +1,200 @@
+//! Which rules make a difference, and where they are written.
+
+use std::collections::HashMap;
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::object::Position;
+use bulkhead_control::origin::{Direction, Origin};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::difference::{Delta, Difference};
+use bulkhead_control::reachability::{Decision, Protocol, Verdict};
+use bulkhead_control::source;
+use serde::Serialize;
+
+use super::{ALLOW, DENY};
+use crate::run::{self, Attribution};
+
+/// The ends that say otherwise now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Because {
+    /// What they said.
+    pub(super) before: Vec<Reason>,
+    /// What they say.
+    pub(super) after: Vec<Reason>,
+}
+
+impl Because {
+    /// Why one port changes verdict.
+    pub(super) fn of(before: &Verdict, after: &Verdict, reasons: &mut [Reasons<'_>; 2]) -> Self {
+        let ends =
+            [(Direction::Egress, before.egress, after.egress), (Direction::Ingress, before.ingress, after.ingress)];
+        let [old, new] = reasons;
+        let mut because = Self::default();
+        for (direction, was, is) in ends.into_iter().filter(|(_, was, is)| was.allowed != is.allowed) {
+            because.before.push(old.get(direction, was));
+            because.after.push(new.get(direction, is));
+        }
+        because
+    }
+}
+
+/// What one end says, and why.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Reason {
+    /// `egress` for the source's rules, `ingress` for the destination's.
+    pub(super) direction: &'static str,
+    verdict: &'static str,
+    /// The rule, as it is told everywhere.
+    pub(super) text: String,
+    #[serde(flatten)]
+    attribution: Attribution,
+    /// Where the rule or the policies are written.
+    pub(super) at: Vec<Place>,
+}
+
+impl PartialEq for Reason {
+    fn eq(&self, other: &Self) -> bool {
+        (self.direction, self.verdict, &self.text) == (other.direction, other.verdict, &other.text)
+    }
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Place {
+    pub(super) file: String,
+    /// From 1.
+    pub(super) line: usize,
+}
+
+impl Reason {
+    /// `ingress allowed by shop/open ingress[1] (web.yaml:14)`.
+    pub(super) fn told(&self) -> String {
+        let places: Vec<String> = self.at.iter().map(|place| format!("{}:{}", place.file, place.line)).collect();
+        let at = if places.is_empty() { String::new() } else { format!(" ({})", places.join(", ")) };
+        format!("{}{at}", self.text)
+    }
+}
+
+/// Ports of one protocol that change verdict, as they are told.
+#[derive(Debug)]
+pub(super) struct Telling {
+    pub(super) protocol: Protocol,
+    pub(super) ports: Vec<(u16, u16)>,
+    pub(super) allowed: bool,
+    pub(super) because: Because,
+}
+
+/// The tellings of each place in [`Difference::deltas`].
+#[derive(Debug)]
+pub(super) struct Tellings(Vec<Vec<Telling>>);
+
+impl Tellings {
+    pub(super) fn of(difference: &Difference, reasons: &mut [Reasons<'_>; 2]) -> Self {
+        Self(difference.deltas().iter().map(|deltas| tellings(deltas, reasons)).collect())
+    }
+
+    pub(super) fn get(&self, deltas: usize) -> &[Telling] {
+        &self.0[deltas]
+    }
+}
+
+/// One telling for each protocol and verdict.
+fn tellings(deltas: &[Delta], reasons: &mut [Reasons<'_>; 2]) -> Vec<Telling> {
+    let mut all: Vec<Telling> = Vec::new();
+    for delta in deltas {
+        let same = |telling: &Telling| (telling.protocol, telling.allowed) == (delta.protocol, delta.allowed);
+        let telling = match all.iter().position(same) {
+            Some(at) => &mut all[at],
+            None => {
+                let because = Because::default();
+                all.push(Telling { protocol: delta.protocol, ports: Vec::new(), allowed: delta.allowed, because });
+                all.last_mut().expect("it was pushed")
+            }
+        };
+        telling.ports.extend(&delta.ports);
+        for cause in &delta.because {
+            let [before, after] = reasons;
+            add(&mut telling.because.before, before.get(cause.direction, cause.before));
+            add(&mut telling.because.after, after.get(cause.direction, cause.after));
+        }
+    }
+    for telling in &mut all {
+        telling.ports.sort_unstable();
+        telling.ports.dedup_by(|next, last| {
+            let touches = last.1.checked_add(1) == Some(next.0);
+            if touches {
+                last.1 = next.1;
+            }
+            touches
+        });
+    }
+    all
+}
+
+fn add(reasons: &mut Vec<Reason>, reason: Reason) {
+    if !reasons.contains(&reason) {
+        reasons.push(reason);
+    }
+}
+
+/// The reasons of one state, each worked out once: places in files are looked up there.
+pub(super) struct Reasons<'a> {
+    pipeline: &'a Pipeline,
+    known: HashMap<(Direction, bool, Option<OriginId>), Reason>,
+}
+
+impl<'a> Reasons<'a> {
+    pub(super) fn of(pipeline: &'a Pipeline) -> Self {
+        Self { pipeline, known: HashMap::new() }
+    }
+
+    fn get(&mut self, direction: Direction, decision: Decision) -> Reason {
+        let Decision { allowed, origin } = decision;
+        let pipeline = self.pipeline;
+        let reason = || {
+            let origin = origin.and_then(|id| pipeline.origins().get(id));
+            let way = direction.name();
+            let text = match origin {
+                None => format!("no {way} isolation"),
+                Some(Origin::Policy { .. } | Origin::ClusterPolicy { .. }) if allowed => {
+                    format!("{way} allowed by {}", origin.map(ToString::to_string).unwrap_or_default())
+                }
+                Some(origin @ Origin::ClusterPolicy { .. }) => format!("{way} denied by {origin}"),
+                Some(Origin::OwnNode) => format!("{way} allowed, its own node"),
+                Some(origin) => origin.to_string(),
+            };
+            let verdict = if allowed { ALLOW } else { DENY };
+            Reason {
+                direction: way,
+                verdict,
+                text,
+                attribution: run::attribution(origin),
+                at: places(pipeline, origin),
+            }
+        };
+        self.known.entry((direction, allowed, origin)).or_insert_with(reason).clone()
+    }
+}
+
+/// Where the rule, or the policies that isolate, are written.
+fn places(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<Place> {
+    let cache = pipeline.cache();
+    let place = |position: Option<&Position>, path: &str| {
+        let position = position?;
+        let line = source::line_of(position, path).unwrap_or(position.line);
+        Some(Place { file: position.file.to_string(), line })
+    };
+    match origin {
+        Some(Origin::Policy { policy, direction, rule }) => {
+            place(run::position(pipeline, policy), &format!("spec.{direction}[{rule}]")).into_iter().collect()
+        }
+        Some(Origin::ClusterPolicy { policy, direction, rule, .. }) => {
+            let position = cache.cluster_policies().get(policy).and_then(|policy| policy.position.as_ref());
+            place(position, &format!("spec.{direction}[{rule}]")).into_iter().collect()
+        }
+        Some(Origin::Isolation { policies, .. }) => {
+            policies.iter().filter_map(|policy| place(run::position(pipeline, policy), "")).collect()
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,167 @@
+//! Every pair by itself: pods, and ranges of addresses.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::rc::Rc;
+
+use bulkhead_classifier::AddressSet;
+use bulkhead_control::reachability::difference::{Difference, OwnNode, Unit};
+
+use super::because::Tellings;
+use super::ranges::prefixes;
+use super::{ALLOW, Change, DENY, Take, family};
+
+/// What differs towards each joint, or from each.
+type Row = BTreeMap<usize, usize>;
+
+/// A pod's place: joint and unit.
+type Place = (usize, usize);
+
+struct Rows<'a> {
+    difference: &'a Difference,
+    tellings: &'a Tellings,
+    /// By `from`.
+    out: Vec<Row>,
+    /// By `to`.
+    into: Vec<Row>,
+    /// By the pod and whether it connects: what differs about each of its own nodes.
+    own: HashMap<(Place, bool), Row>,
+    /// By the node's joint: the pods of which something else differs when they are connected to from there.
+    own_into: HashMap<usize, Vec<&'a OwnNode>>,
+    /// The prefixes of joints' addresses together.
+    prefixes: HashMap<Vec<usize>, Rc<[String]>>,
+}
+
+/// Tells every change, by the name of the source, then of the destination.
+pub(super) fn each(difference: &Difference, tellings: &Tellings, take: &mut Take<'_>) -> io::Result<()> {
+    let mut rows = Rows::new(difference, tellings);
+    let mut places: Vec<(&Unit, Place)> = Vec::new();
+    for (joint, of) in difference.joints().iter().enumerate() {
+        places.extend(of.units.iter().enumerate().map(|(at, unit)| (unit, (joint, at))));
+    }
+    places.sort_by(|(a, _), (b, _)| (&a.pod, a.before).cmp(&(&b.pod, b.before)));
+    for &(unit, place) in &places {
+        rows.rows_of_pod(unit, place, take)?;
+    }
+    for &(unit, place) in &places {
+        rows.rows_of_addresses(unit, place, take)?;
+    }
+    Ok(())
+}
+
+impl<'a> Rows<'a> {
+    fn new(difference: &'a Difference, tellings: &'a Tellings) -> Self {
+        let joints = difference.joints().len();
+        let (mut out, mut into) = (vec![Row::new(); joints], vec![Row::new(); joints]);
+        for pair in difference.pairs() {
+            out[pair.from].insert(pair.to, pair.deltas);
+            into[pair.to].insert(pair.from, pair.deltas);
+        }
+        let mut own: HashMap<(Place, bool), Row> = HashMap::new();
+        let mut own_into: HashMap<usize, Vec<&OwnNode>> = HashMap::new();
+        for one in difference.own_nodes() {
+            own.entry(((one.joint, one.unit), one.outgoing)).or_default().insert(one.node, one.deltas);
+            if !one.outgoing {
+                own_into.entry(one.node).or_default().push(one);
+            }
+        }
+        Self { difference, tellings, out, into, own, own_into, prefixes: HashMap::new() }
+    }
+
+    /// What differs about a pod, its own nodes included.
+    fn row(&self, place: Place, outgoing: bool) -> Row {
+        let mut row = if outgoing { self.out[place.0].clone() } else { self.into[place.0].clone() };
+        row.extend(self.own.get(&(place, outgoing)).into_iter().flatten());
+        row
+    }
+
+    fn rows_of_pod(&mut self, unit: &Unit, place: Place, take: &mut Take<'_>) -> io::Result<()> {
+        let row = self.row(place, true);
+        let from = unit.pod.to_string();
+        let mut targets: Vec<(String, usize)> = Vec::new();
+        let joints = self.difference.joints();
+        for (&joint, &deltas) in &row {
+            for (at, other) in joints[joint].units.iter().enumerate() {
+                // This pod may be on the other one's own node.
+                let own = self.own.get(&((joint, at), false)).and_then(|row| row.get(&place.0));
+                targets.extend(askable(unit, other).then(|| (other.pod.to_string(), own.copied().unwrap_or(deltas))));
+            }
+        }
+        for own in self.own_into.get(&place.0).into_iter().flatten().filter(|own| !row.contains_key(&own.joint)) {
+            let other = &joints[own.joint].units[own.unit];
+            targets.extend(askable(unit, other).then(|| (other.pod.to_string(), own.deltas)));
+        }
+        targets.sort_unstable();
+        let v6 = unit.before.is_ipv6();
+        for (to, deltas) in &targets {
+            self.tell((&from, to), v6, *deltas, take)?;
+        }
+        for (prefix, deltas) in self.ranges(&row) {
+            self.tell((&from, &prefix), v6, deltas, take)?;
+        }
+        Ok(())
+    }
+
+    fn rows_of_addresses(&mut self, unit: &Unit, place: Place, take: &mut Take<'_>) -> io::Result<()> {
+        let row = self.row(place, false);
+        let to = unit.pod.to_string();
+        for (prefix, deltas) in self.ranges(&row) {
+            self.tell((&prefix, &to), unit.before.is_ipv6(), deltas, take)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses of a row's joints as prefixes, each with what differs.
+    fn ranges(&mut self, row: &Row) -> Vec<(String, usize)> {
+        let mut by_deltas: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (&joint, &deltas) in row {
+            if deltas != Difference::NONE && !self.difference.joints()[joint].addresses.is_empty() {
+                by_deltas.entry(deltas).or_default().push(joint);
+            }
+        }
+        let mut all = Vec::new();
+        for (deltas, joints) in by_deltas {
+            let shown = match self.prefixes.get(&joints) {
+                Some(known) => known.clone(),
+                None => {
+                    let shown: Rc<[String]> = shown(self.difference, &joints).into();
+                    self.prefixes.insert(joints, shown.clone());
+                    shown
+                }
+            };
+            all.extend(shown.iter().map(|prefix| (prefix.clone(), deltas)));
+        }
+        all
+    }
+
+    fn tell(&self, (from, to): (&str, &str), v6: bool, deltas: usize, take: &mut Take<'_>) -> io::Result<()> {
+        for telling in self.tellings.get(deltas) {
+            let (before, after) = if telling.allowed { (DENY, ALLOW) } else { (ALLOW, DENY) };
+            take(&Change {
+                from,
+                to,
+                family: family(v6),
+                protocol: telling.protocol.name(),
+                ports: &telling.ports,
+                before,
+                after,
+                except: None,
+                because: &telling.because,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is anything to ask between two pods: one pod has no way to itself, nor one address.
+fn askable(one: &Unit, other: &Unit) -> bool {
+    one.pod != other.pod && one.before != other.before && one.after != other.after
+}
+
+/// The addresses of joints together as prefixes.
+pub(super) fn shown(difference: &Difference, joints: &[usize]) -> Vec<String> {
+    let sets = joints.iter().map(|&joint| &difference.joints()[joint].addresses);
+    let ranges = sets.flat_map(|set| set.prefixes().collect::<Vec<_>>());
+    let together: AddressSet = ranges.collect();
+    prefixes(&together, difference.pods()).iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,117 @@
+//! Flow logs, line by line. What a line is, it says itself: logs of several tools may be in one file.
+
+use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Observations, conntrack, hubble, own};
+
+/// The longest line that is read, in bytes. Hubble's lines have a few thousand: what is longer is no flow.
+const MAX_LINE: u64 = 1 << 20;
+
+/// The longest list of sessions that is read, in bytes: `bulkhead sessions` tells 10,000 at most, each of some 400 bytes.
+const MAX_DOCUMENT: u64 = 1 << 26;
+
+/// A flow log that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file itself.
+    #[error("cannot read the flow log {file}: {error}")]
+    Read {
+        /// The file.
+        file: Arc<str>,
+        /// What happened.
+        #[source]
+        error: io::Error,
+    },
+    /// A line of it.
+    #[error(
+        "{file}:{line}: {fault}\n  help: a flow log is what `hubble observe -o json`, `conntrack -L`, `conntrack -E -o timestamp` or \
+         `bulkhead sessions -o json` print; with --lenient such lines are counted and passed over"
+    )]
+    Line {
+        /// The file.
+        file: Arc<str>,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        fault: String,
+    },
+}
+
+/// What a line gives.
+pub(super) type Read1 = Result<(), String>;
+
+/// Reads a log to its end.
+///
+/// # Errors
+/// When it cannot be read; unless the user is `lenient`, when a line of it cannot. Then it is counted in [`Observations::unread`].
+pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observations) -> Result<(), LogError> {
+    let name: Arc<str> = file.into();
+    let failed = |error| LogError::Read { file: name.clone(), error };
+    let (mut line, mut bytes) = (0, Vec::new());
+    loop {
+        bytes.clear();
+        if (&mut from).take(MAX_LINE).read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
+            return Ok(());
+        }
+        line += 1;
+        let is_cut = bytes.len() as u64 == MAX_LINE && !bytes.ends_with(b"\n");
+        let outcome = if is_cut {
+            skip_line(&mut from).map_err(failed)?;
+            Err(format!("the line has more than {MAX_LINE} bytes"))
+        } else if bytes.trim_ascii() == b"{" {
+            // A document of several lines. It is the rest of the file.
+            (&mut from).take(MAX_DOCUMENT).read_to_end(&mut bytes).map_err(failed)?;
+            document(&name, &bytes, line, into)
+        } else {
+            one(&name, &bytes, line, into)
+        };
+        match outcome {
+            Ok(()) => into.read += 1,
+            Err(fault) if lenient => *into.unread.entry(fault).or_default() += 1,
+            Err(fault) => return Err(LogError::Line { file: name, line, fault }),
+        }
+    }
+}
+
+/// Passes over what is left of a line, without holding it.
+fn skip_line(from: &mut impl BufRead) -> io::Result<()> {
+    loop {
+        let buffer = from.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let end = buffer.iter().position(|&byte| byte == b'\n');
+        let length = end.map_or(buffer.len(), |end| end + 1);
+        from.consume(length);
+        if end.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+fn one(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Read1 {
+    let text = std::str::from_utf8(bytes).map_err(|_| "the line is not UTF-8 text".to_owned())?.trim();
+    match text.chars().next() {
+        None => Ok(()),
+        Some('{') => document(file, text.as_bytes(), line, into),
+        Some('[') if text.len() == 1 || text.starts_with("[{") || text.starts_with("[ {") => {
+            Err("this is a JSON array; one flow a line is read (`jq -c '.[]'` makes that of it)".to_owned())
+        }
+        Some(_) => conntrack::read(file, text, line, into),
+    }
+}
+
+/// A JSON object: which tool has written it, its fields say.
+fn document(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Read1 {
+    if bytes.len() as u64 > MAX_DOCUMENT {
+        return Err(format!("the document has more than {MAX_DOCUMENT} bytes"));
+    }
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| format!("this is no JSON object: {error}"))?;
+    if value.get("sessions").is_some() {
+        return own::read(file, &value, line, into);
+    }
+    hubble::read(file, &value, line, into)
+}

@@ -1,0 +1,165 @@
+//! Sessions of a capture: what its packets are parts of, without judging them.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::protocol;
+use bulkhead_dataplane::io::{CaptureError, CaptureReader};
+use bulkhead_dataplane::{Flow, Glance, Part, glance};
+
+use super::{Conversation, Missing, Observations, Said, SeenEnd, Sign};
+
+/// A capture that cannot be read to its end. What came before the fault has been taken in.
+pub type PacketError = CaptureError;
+
+/// The two ends with their ports, the lower one first, and the protocol. Both directions have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Ends {
+    low: (IpAddr, u16),
+    high: (IpAddr, u16),
+    protocol: u8,
+}
+
+/// What is known of a session.
+struct Session {
+    /// Whether `low` has opened it; none while nothing has told.
+    low_opens: Option<bool>,
+    icmp: Option<(u8, u8)>,
+    sessions: u64,
+    is_over: bool,
+    answered: bool,
+    packets: u64,
+    bytes: u64,
+    first: u64,
+    last: u64,
+    line: u64,
+}
+
+type Sessions = HashMap<Ends, Session>;
+
+/// Takes in the sessions of a capture. With `pickup` the sender of the first packet of a TCP connection whose beginning is not in the
+/// capture counts as its client; without, it is not known who has opened it.
+///
+/// # Errors
+/// When the file is damaged. What came before the damage is taken in.
+pub fn from_capture<R: Read>(file: &str, read: R, pickup: bool, into: &mut Observations) -> Result<u64, PacketError> {
+    let mut sessions = Sessions::default();
+    let mut count = 0;
+    let outcome = collect(file, read, pickup, &mut sessions, &mut count, into);
+    into.read += count;
+    let name: Arc<str> = file.into();
+    for (ends, session) in sessions {
+        into.add(&name, sign(&ends, &session));
+    }
+    outcome.map(|()| count)
+}
+
+fn collect<R: Read>(
+    file: &str,
+    read: R,
+    pickup: bool,
+    sessions: &mut Sessions,
+    count: &mut u64,
+    into: &mut Observations,
+) -> Result<(), PacketError> {
+    let mut reader = CaptureReader::new(file, read)?;
+    while let Some(packet) = reader.next_packet()? {
+        *count += 1;
+        match glance(packet.link, packet.data, packet.original_len) {
+            Ok(Glance::Conversation(flow, part)) => {
+                let entry = sessions.entry(ends(&flow)).or_insert_with(|| Session {
+                    low_opens: None,
+                    icmp: flow.icmp,
+                    sessions: 1,
+                    is_over: false,
+                    answered: false,
+                    packets: 0,
+                    bytes: 0,
+                    first: packet.time,
+                    last: packet.time,
+                    line: packet.number,
+                });
+                entry.take(&flow, part, pickup);
+                entry.packets += 1;
+                entry.bytes += packet.original_len as u64;
+                entry.first = entry.first.min(packet.time);
+                entry.last = entry.last.max(packet.time);
+            }
+            // Their first fragment names the ports, and counts the session.
+            Ok(Glance::LaterFragment(_)) => into.remark(format!("later fragments in {file}, counted with none"), 1),
+            Ok(Glance::Aside) => {}
+            Err(reason) => *into.unread.entry(format!("packets of {file}: {}", reason.describe())).or_default() += 1,
+        }
+    }
+    Ok(())
+}
+
+fn ends(flow: &Flow) -> Ends {
+    // The identifier of an echo is in both port fields or in one of them: either way it is no port.
+    let is_ported = flow.icmp.is_none();
+    let end = |address, port| (address, if is_ported { port } else { 0 });
+    let (src, dst) = (end(flow.src, flow.sport), end(flow.dst, flow.dport));
+    Ends { low: src.min(dst), high: src.max(dst), protocol: flow.protocol }
+}
+
+impl Session {
+    fn take(&mut self, flow: &Flow, part: Part, pickup: bool) {
+        let is_ported = flow.icmp.is_none();
+        let from_low = if is_ported { (flow.src, flow.sport) <= (flow.dst, flow.dport) } else { flow.src <= flow.dst };
+        match part {
+            Part::Opens => {
+                if self.is_over {
+                    self.sessions += 1;
+                    self.is_over = false;
+                    self.low_opens = None;
+                }
+                self.icmp = flow.icmp;
+                self.low_opens.get_or_insert(from_low);
+            }
+            Part::Answers => {
+                self.low_opens.get_or_insert(!from_low);
+            }
+            Part::Silent => {
+                self.low_opens.get_or_insert(from_low);
+            }
+            Part::Continues | Part::Ends if pickup => {
+                self.low_opens.get_or_insert(from_low);
+            }
+            Part::Continues | Part::Ends => {}
+        }
+        self.is_over |= part == Part::Ends;
+        self.answered |= self.low_opens == Some(!from_low);
+    }
+}
+
+fn sign(ends: &Ends, session: &Session) -> Sign {
+    let (client, server) = if session.low_opens == Some(false) { (ends.high, ends.low) } else { (ends.low, ends.high) };
+    let has_ports = matches!(ends.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+    let icmp = session.icmp.map(|(kind, code)| match kind {
+        // Only the reply was captured: it answers an echo (RFC 792, RFC 4443).
+        0 => (8, code),
+        129 => (128, code),
+        _ => (kind, code),
+    });
+    Sign {
+        conversation: Conversation {
+            from: SeenEnd::at(client.0),
+            to: SeenEnd::at(server.0),
+            protocol: Some(ends.protocol),
+            port: has_ports.then_some(server.1),
+            icmp,
+            service: None,
+            missing: session.low_opens.is_none().then_some(Missing::Opener),
+        },
+        client_port: has_ports.then_some(client.1),
+        said: Said::default(),
+        sessions: session.sessions,
+        answered: session.answered,
+        ends: false,
+        counts: Some((session.packets, session.bytes)),
+        times: (Some(session.first), Some(session.last)),
+        line: session.line,
+    }
+}

@@ -1,0 +1,197 @@
+//! From contacts to rules: what the state's own policies do not allow yet, said in as few words as mean exactly that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::cache::Cache;
+use bulkhead_control::object::{Pod, PolicyName, Tier, Transport};
+use bulkhead_control::origin::{Direction, Origin};
+use bulkhead_control::reachability::{Decision, Protocol};
+use ipnet::IpNet;
+
+use super::evidence::{Contact, EdgeEnd, Evidence, edge_end};
+use super::policy::{LearnedPolicy, Peer, PortName, PortNames, Rule};
+use super::workload::{Workload, Workloads};
+use super::{Sets, Wanted};
+use crate::args::Learned;
+
+/// DNS. A resolver asks over UDP, and over TCP when the answer does not fit (RFC 7766).
+const DNS: u16 = 53;
+
+/// Blocks of one rule of which pairs are tried to be joined: all pairs of more would take long.
+const MAX_JOINED: usize = 256;
+
+/// What a side wants of its peers: by peer, the protocols and ports.
+type Wants = BTreeMap<EdgeEnd, BTreeSet<(Transport, u16)>>;
+
+/// The policies that are missing for the contacts to be allowed.
+pub(super) fn learned(
+    evidence: &Evidence,
+    before: &Sets,
+    cache: &Cache,
+    workloads: &Workloads,
+    wanted: &Wanted,
+) -> Vec<LearnedPolicy> {
+    let mut sides: BTreeMap<usize, BTreeMap<&'static str, Wants>> = BTreeMap::new();
+    for (&(from, to, transport, port), contact) in &evidence.contacts {
+        // What passes between a pod and its own node always does: it must not be the reason to isolate the pod.
+        if before.reachability.is_own_node(from, to) {
+            continue;
+        }
+        let Some(verdicts) = before.reachability.between(from, to) else { continue };
+        let verdict = verdicts.at(Protocol::from(transport), port);
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let (subject, peer, decision) = match direction {
+                Direction::Ingress => (&contact.to, &contact.from, verdict.ingress),
+                Direction::Egress => (&contact.from, &contact.to, verdict.egress),
+            };
+            let EdgeEnd::Workload(subject) = edge_end(subject, workloads) else { continue };
+            if wanted.covers(&workloads.all[subject])
+                && is_asked(direction, wanted.direction, contact)
+                && is_missing(before, decision)
+            {
+                let wants = sides.entry(subject).or_default().entry(direction.name()).or_default();
+                wants.entry(edge_end(peer, workloads)).or_default().insert((transport, port));
+            }
+        }
+    }
+    let mut slack = wanted.slack;
+    let policy = |(workload, directions): (usize, BTreeMap<&'static str, Wants>)| {
+        let rules = directions.into_iter().map(|(direction, wants)| {
+            (direction, rules(direction == Direction::Ingress.name(), workload, wants, workloads, &mut slack))
+        });
+        LearnedPolicy { workload, rules: rules.collect(), name: free_name(cache, &workloads.all[workload]) }
+    };
+    sides.into_iter().map(policy).collect()
+}
+
+fn is_asked(direction: Direction, wanted: Learned, contact: &Contact) -> bool {
+    match direction {
+        Direction::Ingress => wanted != Learned::Egress && !contact.is_departure,
+        Direction::Egress => wanted != Learned::Ingress,
+    }
+}
+
+/// Whether a rule must be learned for what this decides. What an Admin tier says no NetworkPolicy can change, and what an own policy
+/// allows needs none.
+fn is_missing(before: &Sets, decision: Decision) -> bool {
+    let origin = decision.origin.and_then(|origin| before.pipeline.origins().get(origin));
+    match origin {
+        Some(Origin::ClusterPolicy { tier, .. }) => *tier != Tier::Admin,
+        Some(Origin::OwnNode | Origin::OwnPod) => false,
+        Some(Origin::Policy { .. }) => !decision.allowed,
+        Some(Origin::Isolation { .. } | Origin::NotIsolated(_)) | None => true,
+    }
+}
+
+fn free_name(cache: &Cache, workload: &Workload) -> String {
+    let stem = format!("learned-{}", workload.name);
+    let is_free =
+        |name: &String| !cache.policies().contains_key(&PolicyName::new(workload.namespace.clone(), name.as_str()));
+    let mut names = std::iter::once(stem.clone()).chain((2u32..).map(|n| format!("{stem}-{n}")));
+    names.find(is_free).unwrap_or(stem)
+}
+
+fn rules(is_ingress: bool, subject: usize, mut wants: Wants, workloads: &Workloads, slack: &mut u64) -> Vec<Rule> {
+    for (&peer, ports) in &mut wants {
+        let server = if is_ingress { EdgeEnd::Workload(subject) } else { peer };
+        let is_dns = matches!(server, EdgeEnd::Workload(at) if is_cluster_dns(&workloads.all[at]));
+        if is_dns && ports.iter().any(|&(_, port)| port == DNS) {
+            ports.extend([(Transport::Udp, DNS), (Transport::Tcp, DNS)]);
+        }
+    }
+    let mut by_ports: BTreeMap<PortNames, Vec<Peer>> = BTreeMap::new();
+    let mut addresses: BTreeMap<PortNames, BTreeSet<IpAddr>> = BTreeMap::new();
+    for (peer, ports) in wants {
+        let server = if is_ingress { Some(subject) } else { None };
+        match peer {
+            EdgeEnd::Workload(at) => {
+                let pods = &workloads.all[server.unwrap_or(at)].pods;
+                by_ports.entry(named(&ports, pods)).or_default().push(Peer::Workload(at));
+            }
+            EdgeEnd::Address(address) => {
+                let pods = server.map_or(&[][..], |at| &workloads.all[at].pods);
+                addresses.entry(named(&ports, pods)).or_default().insert(address);
+            }
+        }
+    }
+    for (ports, addresses) in addresses {
+        let blocks = joined(&addresses, ports.len() as u64, workloads, slack);
+        by_ports.entry(ports).or_default().extend(blocks.into_iter().map(Peer::Block));
+    }
+    let mut rules: Vec<Rule> = by_ports.into_iter().map(|(ports, peers)| Rule { peers, ports }).collect();
+    rules.sort_by(|a, b| (&a.peers, &a.ports).cmp(&(&b.peers, &b.ports)));
+    rules
+}
+
+fn is_cluster_dns(workload: &Workload) -> bool {
+    let labels = workload.pods.first().map(|pod| &pod.labels);
+    &*workload.namespace == "kube-system"
+        && labels.and_then(|labels| labels.get("k8s-app")).is_some_and(|value| &**value == "kube-dns")
+}
+
+/// The ports by the names that all the pods that serve them declare; by their numbers where they do not.
+fn named(ports: &BTreeSet<(Transport, u16)>, pods: &[Arc<Pod>]) -> PortNames {
+    let name = |&(transport, port): &(Transport, u16)| {
+        let name = pods.first().filter(|_| port != DNS).and_then(|first| {
+            let mut names: Vec<&Arc<str>> = first
+                .ports
+                .iter()
+                .filter(|declared| (declared.transport, declared.port) == (transport, port))
+                .map(|declared| &declared.name)
+                .collect();
+            names.sort_unstable();
+            names.into_iter().find(|name| pods.iter().all(|pod| means(pod, name, transport, port)))
+        });
+        (transport, name.map_or(PortName::Number(port), |name| PortName::Name(name.clone())))
+    };
+    ports.iter().map(name).collect()
+}
+
+/// Whether the pod declares this name for this port and for no other.
+fn means(pod: &Pod, name: &Arc<str>, transport: Transport, port: u16) -> bool {
+    let mut numbers =
+        pod.ports.iter().filter(|of| of.name == *name && of.transport == transport).map(|of| of.port).peekable();
+    numbers.peek().is_some() && numbers.all(|number| number == port)
+}
+
+/// Blocks of exactly these addresses; or of more where `slack` has room for the addresses times `ports` that are added. No block holds a
+/// pod's address.
+fn joined(addresses: &BTreeSet<IpAddr>, ports: u64, workloads: &Workloads, slack: &mut u64) -> Vec<IpNet> {
+    let mut blocks = IpNet::aggregate(&addresses.iter().map(|&address| IpNet::from(address)).collect());
+    blocks.sort_unstable();
+    while *slack > 0 && blocks.len() <= MAX_JOINED {
+        let mut best: Option<(u64, IpNet)> = None;
+        // In order of address the cheapest partner is a neighbour.
+        for pair in blocks.windows(2) {
+            let Some(block) = around(pair[0], pair[1]) else { continue };
+            let held: u128 = blocks.iter().filter(|inner| block.contains(*inner)).map(size).sum();
+            let added = (size(&block) - held).saturating_mul(u128::from(ports));
+            let Ok(added) = u64::try_from(added) else { continue };
+            if added <= *slack && best.is_none_or(|(least, _)| added < least) && !workloads.any_in(&block) {
+                best = Some((added, block));
+            }
+        }
+        let Some((added, block)) = best else { break };
+        *slack -= added;
+        blocks.retain(|inner| !block.contains(inner));
+        blocks.push(block);
+        blocks.sort_unstable();
+    }
+    blocks
+}
+
+fn size(block: &IpNet) -> u128 {
+    let bits = u32::from(block.max_prefix_len() - block.prefix_len());
+    1u128.checked_shl(bits).unwrap_or(u128::MAX)
+}
+
+/// The smallest block with both.
+fn around(one: IpNet, other: IpNet) -> Option<IpNet> {
+    let mut block = one;
+    while !block.contains(&other) {
+        block = block.supernet()?;
+    }
+    Some(block.trunc())
+}

@@ -1,0 +1,48 @@
+//! The thread that answers, as others see it.
+
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+/// A thread with a runtime of its own. Dropped, it ends.
+pub(in crate::live) struct Handle {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Handle {
+    /// Starts the tasks that `begin` spawns. What waits for others does so on `blocking` more threads, and at the end for `ending` at
+    /// most.
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    pub(in crate::live) fn start(
+        blocking: usize,
+        ending: Duration,
+        begin: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(blocking).build()?;
+        let (stop, stopped) = oneshot::channel();
+        let serve = move || {
+            runtime.block_on(async {
+                begin();
+                // An error is the end as well.
+                let _ = stopped.await;
+            });
+            runtime.shutdown_timeout(ending);
+        };
+        let thread = std::thread::Builder::new().name("admin".into()).spawn(serve)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // One that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}

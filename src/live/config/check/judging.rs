@@ -1,0 +1,109 @@
+//! Where policy is judged, and by what: either `renderers` names what enforces, or `dataplane`, `enforce` and `engine` say it one by one.
+
+use bulkhead_control::renderer::acl::EnforcedAt;
+
+use super::super::file::{Enforce, File};
+use super::super::{Dataplane, EngineName};
+use super::{Faults, line};
+
+/// What enforces policy on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Judging {
+    pub(super) dataplane: Dataplane,
+    pub(super) enforce: EnforcedAt,
+    pub(super) engine: EngineName,
+}
+
+/// What a renderer's output is enforced by, by the renderer's name as `bulkhead compile --renderer` has it.
+const ENFORCING: [(&str, Judging); 4] = [
+    ("acl", in_the_vswitch(EnforcedAt::Destination, EngineName::Acl)),
+    ("identity", in_the_vswitch(EnforcedAt::Destination, EngineName::Identity)),
+    ("session-rules", in_the_vswitch(EnforcedAt::Source, EngineName::Acl)),
+    ("nftables", Judging { dataplane: Dataplane::Nftables, enforce: EnforcedAt::Destination, engine: EngineName::Acl }),
+];
+
+const fn in_the_vswitch(enforce: EnforcedAt, engine: EngineName) -> Judging {
+    Judging { dataplane: Dataplane::Vswitch, enforce, engine }
+}
+
+/// What the file says; each part of it has to be something that the dataplane does.
+pub(super) fn check(written: &File, faults: &mut Faults<'_>) -> Judging {
+    let one_by_one = one_by_one(written);
+    match renderer(written, faults) {
+        Some((name, named)) => {
+            contradictions(written, one_by_one, (name, named), faults);
+            named
+        }
+        None => {
+            combination(written, one_by_one, faults);
+            one_by_one
+        }
+    }
+}
+
+fn one_by_one(written: &File) -> Judging {
+    let File { enforce, engine, dataplane, .. } = written;
+    let is_at_source = enforce.as_ref().is_some_and(|enforce| enforce.value == Enforce::Source);
+    Judging {
+        dataplane: dataplane.as_ref().map_or(Dataplane::default(), |dataplane| dataplane.value),
+        enforce: if is_at_source { EnforcedAt::Source } else { EnforcedAt::Destination },
+        engine: engine.as_ref().map_or(EngineName::default(), |engine| engine.value),
+    }
+}
+
+/// The renderer that the file names, if it names one.
+fn renderer(written: &File, faults: &mut Faults<'_>) -> Option<(&'static str, Judging)> {
+    let list = written.renderers.as_ref()?;
+    let [name] = &*list.value else {
+        let help =
+            "name one: acl, identity, session-rules or nftables; `bulkhead compile --renderer` prints what others make";
+        faults.add(line(list), "renderers", "has to have one name: one of them enforces policy on a node", help);
+        return None;
+    };
+    let found = ENFORCING.iter().find(|(known, _)| *known == name.value);
+    if found.is_none() {
+        let help = match &*name.value {
+            "neutron" => "`bulkhead sync neutron` applies it, for the whole cluster",
+            "contiv" => "`bulkhead compile --renderer contiv` prints it; nothing enforces it",
+            _ => "name one of acl, identity, session-rules and nftables",
+        };
+        faults.add(line(name), "renderers[0]", format!("nothing on a node enforces `{}`", name.value), help);
+    }
+    found.copied()
+}
+
+/// The fields that say something else than the renderer.
+fn contradictions(written: &File, said: Judging, (name, named): (&str, Judging), faults: &mut Faults<'_>) {
+    let File { enforce, engine, dataplane, .. } = written;
+    let fields = [
+        ("dataplane", dataplane.as_ref().and_then(line), said.dataplane == named.dataplane),
+        ("enforce", enforce.as_ref().and_then(line), said.enforce == named.enforce),
+        ("engine", engine.as_ref().and_then(line), said.engine == named.engine),
+    ];
+    for (field, line, is_same) in fields {
+        if let (Some(line), false) = (line, is_same) {
+            let problem = format!("says something else than `renderers: [{name}]`");
+            faults.add(Some(line), field, problem, "leave one of the two out");
+        }
+    }
+}
+
+/// Fields that do not go together.
+fn combination(written: &File, said: Judging, faults: &mut Faults<'_>) {
+    let File { enforce, engine, .. } = written;
+    let is_at_source = said.enforce == EnforcedAt::Source;
+    if let (Some(engine), true) = (engine, is_at_source && said.engine == EngineName::Identity) {
+        let help = "leave one of the two out: at the source session rules are what makes the tables";
+        faults.add(line(engine), "engine", "`identity` does not go with `enforce: source`", help);
+    }
+    if said.dataplane == Dataplane::Nftables {
+        let problem = "is about the vswitch, and `dataplane: nftables` has none";
+        let help = "leave it out, or leave out `dataplane: nftables`";
+        if let (Some(enforce), true) = (enforce, is_at_source) {
+            faults.add(line(enforce), "enforce", problem, help);
+        }
+        if let (Some(engine), EngineName::Identity) = (engine, said.engine) {
+            faults.add(line(engine), "engine", problem, help);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `bulkhead diff`: exact against `reach`, and what it prints.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::support::{bulkhead, root, scratch, stdout};
+
+const OLD: &str = "tests/cli/diff/old.yaml";
+const NEW: &str = "tests/cli/diff/new.yaml";
+
+fn diff(old: &str, new: &str, more: &[&str], code: i32) -> String {
+    stdout(&bulkhead(&[&["diff", "--state", old, "--against", new][..], more].concat()), code)
+}
+
+fn json(old: &str, new: &str, more: &[&str], code: i32) -> Value {
+    serde_json::from_str(&diff(old, new, &[&["-o", "json"][..], more].concat(), code)).unwrap()
+}
+
+/// A question that `reach` answers: from, to, family, protocol, port.
+type Cell = (String, String, String, String, u64);
+
+/// What `reach` says to every pair, at ports in and beside those of the rules.
+fn reached(state: &str) -> BTreeMap<Cell, String> {
+    let ports = [
+        "5431/TCP",
+        "5432/TCP",
+        "443/TCP",
+        "1/TCP",
+        "65535/TCP",
+        "7999/UDP",
+        "8000/UDP",
+        "8002/UDP",
+        "8003/UDP",
+        "5432/SCTP",
+    ];
+    let externals = [
+        "198.51.100.63",
+        "198.51.100.64",
+        "198.51.100.127",
+        "198.51.100.128",
+        "198.51.101.0",
+        "192.0.2.1",
+        "192.0.3.0",
+        "172.18.0.12",
+        "172.18.0.11",
+        "9.255.255.255",
+        "10.244.0.200",
+        "2001:db8::1",
+        "fd00:10::ff",
+        "fd00:18::12",
+    ];
+    let mut args = vec!["reach", "--state", state, "-o", "json"];
+    args.extend(ports.iter().flat_map(|port| ["--port", port]));
+    args.extend(externals.iter().flat_map(|address| ["--external", address]));
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap();
+    let text = |probe: &Value, field: &str| probe[field].as_str().unwrap().to_owned();
+    let cell = |probe: &Value| {
+        let key = ["from", "to", "family", "protocol"].map(|field| text(probe, field));
+        let [from, to, family, protocol] = key;
+        ((from, to, family, protocol, probe["port"].as_u64().unwrap()), text(probe, "verdict"))
+    };
+    answer["probes"].as_array().unwrap().iter().map(cell).collect()
+}
+
+/// Whether an end of an entry is this one: by name, or as an address of its range.
+fn is_end(entry: &Value, end: &str) -> bool {
+    let told = entry.as_str().unwrap();
+    match (told.parse::<IpNet>(), end.parse::<IpAddr>()) {
+        (Ok(range), Ok(address)) => range.contains(&address),
+        _ => told == end,
+    }
+}
+
+#[test]
+fn each_entry_is_what_the_vswitches_do_and_they_do_nothing_else_otherwise() {
+    for (old, new) in [(OLD, NEW), (NEW, OLD)] {
+        let changes = json(old, new, &["--ungrouped"], 1);
+        let changes = changes["changes"].as_array().unwrap();
+        let (before, after) = (reached(old), reached(new));
+        let (mut same, mut differing) = (0, 0);
+        for (cell, was) in &before {
+            let Some(is) = after.get(cell) else { continue };
+            let (from, to, family, protocol, port) = cell;
+            let tells = |change: &&Value| {
+                let ports = change["ports"].as_array().unwrap();
+                let in_ports = ports.iter().any(|p| (p[0].as_u64().unwrap()..=p[1].as_u64().unwrap()).contains(port));
+                is_end(&change["from"], from)
+                    && is_end(&change["to"], to)
+                    && (&change["family"], &change["protocol"]) == (&Value::from(&**family), &Value::from(&**protocol))
+                    && in_ports
+            };
+            let told: Vec<_> = changes.iter().filter(tells).collect();
+            assert_eq!(told.len(), usize::from(was != is), "{cell:?}: {was} {is}, told {told:?}");
+            for change in told {
+                assert_eq!((&change["before"], &change["after"]), (&Value::from(&**was), &Value::from(&**is)));
+                assert!(change["because"]["before"][0]["text"].is_string(), "{change}");
+            }
+            if was == is { same += 1 } else { differing += 1 }
+        }
+        assert!(same > 500 && differing > 50, "{same} the same, {differing} differ");
+    }
+}
+
+#[test]
+fn the_answer_to_people_is_as_it_was_read_and_approved() {
+    for (form, file) in [("text", "expected.txt"), ("markdown", "expected.md")] {
+        let path = root().join("tests/cli/diff").join(file);
+        let answer = diff(OLD, NEW, &["-o", form], 1);
+        if std::env::var_os("BULKHEAD_BLESS").is_some() {
+            fs::write(&path, &answer).unwrap();
+        }
+        assert_eq!(answer, fs::read_to_string(&path).unwrap(), "{form}");
+    }
+}
+
+#[test]
+fn the_rule_that_makes_the_difference_is_named_with_file_and_line() {
+    let answer = json(OLD, NEW, &["--ungrouped"], 1);
+    let changes = answer["changes"].as_array().unwrap();
+    let ends = |change: &&Value| change["from"] == "dev/web" && change["to"] == "shop/db" && change["family"] == "IPv4";
+    let mut of_pair: Vec<_> = changes.iter().filter(ends).collect();
+    assert_eq!(of_pair.len(), 1);
+    let change = of_pair.remove(0);
+    assert_eq!(change["ports"], serde_json::json!([[5432, 5432]]));
+    let [before, after] = ["before", "after"].map(|side| &change["because"][side][0]);
+    assert_eq!(before["isolated_by"][0]["name"], "db");
+    assert_eq!((&after["policy"]["name"], &after["policy"]["rule"]), (&"open".into(), &1.into()));
+    let line = after["at"][0]["line"].as_u64().unwrap();
+    let text = fs::read_to_string(root().join(NEW)).unwrap();
+    let written = text.lines().nth(usize::try_from(line).unwrap() - 1).unwrap();
+    assert!(written.contains("namespaceSelector") && after["at"][0]["file"] == NEW, "{written}");
+    assert_eq!(answer["only_before"], serde_json::json!(["dev/gone"]));
+    assert_eq!(answer["only_after"], serde_json::json!(["dev/fresh"]));
+    let log: Value = serde_json::from_str(&diff(OLD, NEW, &["-o", "sarif"], 1)).unwrap();
+    let results = log["runs"][0]["results"].as_array().unwrap();
+    assert!(results.iter().all(|result| result["message"]["text"].is_string()));
+    let at = |result: &Value| result["locations"][0]["physicalLocation"]["region"]["startLine"] == line;
+    assert!(results.iter().any(|result| result["ruleId"] == "newly-allowed" && at(result)));
+}
+
+#[test]
+fn the_exit_code_says_whether_there_is_a_difference_or_new_access() {
+    assert!(diff(OLD, OLD, &[], 0).contains("no difference"));
+    assert_eq!(json(OLD, OLD, &["--ungrouped"], 0)["changes"], serde_json::json!([]));
+    diff(OLD, NEW, &["--no-new-access"], 1);
+    let text = fs::read_to_string(root().join(OLD)).unwrap();
+    let shut = format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{namespace: dev, name: shut}}\n\
+         spec: {{podSelector: {{}}, policyTypes: [Ingress]}}\n---\n{text}"
+    );
+    let shut = scratch("diff-shut.yaml", &shut);
+    diff(OLD, &shut, &[], 1);
+    diff(OLD, &shut, &["--no-new-access"], 0);
+    diff(&shut, OLD, &["--no-new-access"], 1);
+    assert_eq!(bulkhead(&["diff", "--state", OLD, "--against", "no-such-file.yaml"]).status.code(), Some(2));
+}

@@ -1,0 +1,59 @@
+//! Real programs through the vswitch, in network namespaces. One binary for all of `tests/e2e_*.rs`, because each of its own would be linked
+//! with everything that they share; `cargo test --workspace --test e2e -- e2e_redis` runs those of one file.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
+
+#[macro_use]
+#[path = "support/lab.rs"]
+mod lab;
+#[path = "../control/tests/support/api_server.rs"]
+mod api_server;
+#[path = "support/cni.rs"]
+mod cni;
+#[path = "support/conversation.rs"]
+mod conversation;
+#[path = "support/fake_vswitch.rs"]
+mod fake_vswitch;
+#[path = "support/objects.rs"]
+mod objects;
+mod support;
+
+mod e2e_added_ports;
+mod e2e_admin;
+mod e2e_attacks;
+mod e2e_bulk;
+mod e2e_capabilities;
+mod e2e_changes;
+mod e2e_closed;
+mod e2e_cni;
+mod e2e_cni_live;
+mod e2e_differential;
+mod e2e_explain_live;
+mod e2e_flow_cache;
+mod e2e_frames;
+mod e2e_host_port;
+mod e2e_identity;
+mod e2e_interfaces;
+mod e2e_kubernetes;
+mod e2e_masquerade;
+mod e2e_modes;
+mod e2e_nftables;
+mod e2e_nftables_differential;
+mod e2e_nftables_run;
+mod e2e_nodes;
+mod e2e_pod_host_port;
+mod e2e_ports;
+mod e2e_redis;
+mod e2e_refusals;
+mod e2e_replay;
+mod e2e_service_cases;
+mod e2e_service_flood;
+mod e2e_service_health;
+mod e2e_service_host;
+mod e2e_services;
+mod e2e_sessions;
+mod e2e_source;
+mod e2e_tc;
+mod e2e_tc_crash;
+mod e2e_tc_filters;
+mod e2e_tc_takeover;
+mod e2e_traffic;

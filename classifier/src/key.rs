@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IANA protocol numbers that the project names.
+/// IANA protocol numbers that rules are often about.
 /// Source: IANA "Assigned Internet Protocol Numbers".
 pub mod protocol {
     /// ICMP for IPv4 (RFC 792).

@@ -13,7 +13,7 @@ pub struct Rule {
     pub src: Addresses,
     /// Destination addresses.
     pub dst: Addresses,
-    /// Source ports; [`PortRange::ALL`] in everything that NetworkPolicy can say.
+    /// Source ports; [`PortRange::ALL`] where they do not matter, as in everything that Kubernetes NetworkPolicy can say.
     pub src_ports: PortRange,
     /// Protocols and destination ports.
     pub services: Services,

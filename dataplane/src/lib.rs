@@ -29,11 +29,11 @@
 //! packets pass on their way in. Users are only shown directions from the pod's point of view.
 
 mod address_map;
+pub mod conversation;
 mod counters;
 mod drop;
 pub mod forward;
 mod fragment;
-mod glance;
 pub mod io;
 mod masquerade;
 mod outcome;
@@ -55,7 +55,6 @@ mod worker;
 pub use counters::{ClientCounters, Counters, OriginCounters, PortCounters, SessionCounters};
 pub use drop::DropReason;
 pub use fragment::FragmentConfig;
-pub use glance::{Glance, Part, glance};
 pub use masquerade::Masquerade;
 pub use outcome::{BodyKind, Decision, Flow, Judged, Outcome, Packet, Received, SessionState, Verdict};
 pub use packet::LinkType;

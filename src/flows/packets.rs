@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_classifier::protocol;
+use bulkhead_dataplane::Flow;
+use bulkhead_dataplane::conversation::{self, Frame, Part};
 use bulkhead_dataplane::io::{CaptureError, CaptureReader};
-use bulkhead_dataplane::{Flow, Glance, Part, glance};
 
 use super::{Conversation, Missing, Observations, Said, SeenEnd, Sign};
 
@@ -67,8 +68,8 @@ fn collect<R: Read>(
     let mut reader = CaptureReader::new(file, read)?;
     while let Some(packet) = reader.next_packet()? {
         *count += 1;
-        match glance(packet.link, packet.data, packet.original_len) {
-            Ok(Glance::Conversation(flow, part)) => {
+        match conversation::read(packet.link, packet.data, packet.original_len) {
+            Ok(Frame::Conversation(flow, part)) => {
                 let entry = sessions.entry(ends(&flow)).or_insert_with(|| Session {
                     low_opens: None,
                     icmp: flow.icmp,
@@ -88,8 +89,8 @@ fn collect<R: Read>(
                 entry.last = entry.last.max(packet.time);
             }
             // Their first fragment names the ports, and counts the session.
-            Ok(Glance::LaterFragment(_)) => into.remark(format!("later fragments in {file}, counted with none"), 1),
-            Ok(Glance::Aside) => {}
+            Ok(Frame::LaterFragment(_)) => into.remark(format!("later fragments in {file}, counted with none"), 1),
+            Ok(Frame::Control) => {}
             Err(reason) => *into.unread.entry(format!("packets of {file}: {}", reason.describe())).or_default() += 1,
         }
     }
@@ -121,7 +122,7 @@ impl Session {
             Part::Answers => {
                 self.low_opens.get_or_insert(!from_low);
             }
-            Part::Silent => {
+            Part::Unmarked => {
                 self.low_opens.get_or_insert(from_low);
             }
             Part::Continues | Part::Ends if pickup => {

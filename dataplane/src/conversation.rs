@@ -1,4 +1,4 @@
-//! What a packet is to its conversation, without a snapshot that would judge it.
+//! Which conversation a frame belongs to and what it does there, without a snapshot that would judge it.
 //!
 //! Whoever lists the conversations of a capture needs their ends and who has opened them, not a verdict. The parsing is that of the
 //! pipeline, so that both agree on what a packet is.
@@ -6,7 +6,7 @@
 use crate::packet::{self, Body, LinkType, Transport};
 use crate::{DropReason, Flow};
 
-/// What a packet is to its conversation.
+/// What a packet does in its conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// It asks for a new one: SYN, INIT, an echo request.
@@ -18,26 +18,26 @@ pub enum Part {
     /// Anything else of one whose protocol says who opens it.
     Continues,
     /// One of a protocol whose packets do not say, such as UDP: the first one opens.
-    Silent,
+    Unmarked,
 }
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance {
+pub enum Frame {
     /// A packet of a conversation.
     Conversation(Flow, Part),
     /// The middle or the end of a datagram, which names no ports: its first fragment stands for it.
     LaterFragment(Flow),
-    /// Address resolution, neighbour discovery, ICMP errors and other messages that open nothing.
-    Aside,
+    /// A control message that belongs to no conversation of its own: address resolution, neighbour discovery, ICMP errors.
+    Control,
 }
 
 /// Reads a frame. `wire_len` is how long it was on the wire, in bytes.
 ///
 /// # Errors
 /// Why it is not understood.
-pub fn glance(link: LinkType, frame: &[u8], wire_len: usize) -> Result<Glance, DropReason> {
-    let Body::Ip(ip) = packet::parse(link, frame, wire_len).body? else { return Ok(Glance::Aside) };
+pub fn read(link: LinkType, frame: &[u8], wire_len: usize) -> Result<Frame, DropReason> {
+    let Body::Ip(ip) = packet::parse(link, frame, wire_len).body? else { return Ok(Frame::Control) };
     Ok(match ip.transport {
         Transport::Tcp(flags) | Transport::Sctp(flags) => {
             type Flags = packet::TcpFlags;
@@ -50,15 +50,15 @@ pub fn glance(link: LinkType, frame: &[u8], wire_len: usize) -> Result<Glance, D
             } else {
                 Part::Continues
             };
-            Glance::Conversation(ip.flow, part)
+            Frame::Conversation(ip.flow, part)
         }
         Transport::Echo { request, .. } => {
-            Glance::Conversation(ip.flow, if request { Part::Opens } else { Part::Answers })
+            Frame::Conversation(ip.flow, if request { Part::Opens } else { Part::Answers })
         }
-        Transport::Udp => Glance::Conversation(ip.flow, Part::Silent),
-        Transport::Other if ip.flow.icmp.is_none() => Glance::Conversation(ip.flow, Part::Silent),
-        Transport::LaterFragment => Glance::LaterFragment(ip.flow),
-        Transport::Other | Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) => Glance::Aside,
+        Transport::Udp => Frame::Conversation(ip.flow, Part::Unmarked),
+        Transport::Other if ip.flow.icmp.is_none() => Frame::Conversation(ip.flow, Part::Unmarked),
+        Transport::LaterFragment => Frame::LaterFragment(ip.flow),
+        Transport::Other | Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) => Frame::Control,
     })
 }
 
@@ -74,8 +74,8 @@ mod tests {
         let parts = |kind, src: &str, dst: &str| {
             let probe = Probe { src: src.parse().unwrap(), dst: dst.parse().unwrap(), kind, sport: 9, dport: 80 };
             [probe.request().unwrap(), probe.reply().unwrap()].map(|packet| {
-                match glance(LinkType::Raw, &packet, packet.len()).unwrap() {
-                    Glance::Conversation(flow, part) => (flow.src == probe.src, part),
+                match read(LinkType::Raw, &packet, packet.len()).unwrap() {
+                    Frame::Conversation(flow, part) => (flow.src == probe.src, part),
                     other => panic!("{other:?}"),
                 }
             })
@@ -86,8 +86,8 @@ mod tests {
             }
             // An answer to an INIT is read as any other packet that is none.
             assert_eq!(parts(ProbeKind::Sctp, from, to), [(true, Part::Opens), (false, Part::Continues)]);
-            assert_eq!(parts(ProbeKind::Udp, from, to), [(true, Part::Silent), (false, Part::Silent)]);
+            assert_eq!(parts(ProbeKind::Udp, from, to), [(true, Part::Unmarked), (false, Part::Unmarked)]);
         }
-        assert!(glance(LinkType::Raw, &[0x45], 1).is_err());
+        assert!(read(LinkType::Raw, &[0x45], 1).is_err());
     }
 }

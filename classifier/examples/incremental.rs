@@ -1,0 +1,77 @@
+//! A list that changes while packets are judged: the new tables share what has not changed, and readers keep the old ones as long as
+//! they want.
+//!
+//! ```sh
+//! cargo run --release --example incremental
+//! ```
+
+#![allow(clippy::print_stdout, reason = "a program for people")]
+
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bulkhead_classifier::{
+    Action, AddressSet, Addresses, BuildOptions, Change, Key, OriginId, PortRange, Rule, Service, ServiceSet, Tables,
+    protocol,
+};
+use ipnet::IpNet;
+
+/// Enough for a change to be much quicker than a build, and few enough for the example to be done at once.
+const SERVERS: u16 = 2_000;
+
+/// A rule for each server: its clients may come to one port.
+fn rules() -> Vec<Rule> {
+    let rule = |server: u16| {
+        let [high, low] = server.to_be_bytes();
+        let client = IpNet::from(IpAddr::from([10, 1, high, low]));
+        let service = Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(8080) };
+        Rule {
+            src: AddressSet::from_iter([client]).into(),
+            dst: Addresses::prefix(IpAddr::from([10, 2, high, low]).into()),
+            services: ServiceSet::from_iter([service]).into(),
+            ..Rule::any(Action::Allow, OriginId(server.into()))
+        }
+    };
+    (0..SERVERS).map(rule).collect()
+}
+
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
+    let options = BuildOptions::default();
+    let started = Instant::now();
+    let old = Arc::new(Tables::build(rules())?);
+    println!("built {} rules in {:?}: {}", old.rules().len(), started.elapsed(), old.describe());
+
+    // A second client for server 7: a rule in the place of another, which differs in one address.
+    let newcomer = Ipv4Addr::new(10, 1, 200, 1);
+    let rule = &old.rules()[7];
+    let mut clients: Vec<IpNet> =
+        rule.src.members().into_iter().flat_map(|set| set.prefixes().collect::<Vec<_>>()).collect();
+    clients.push(IpAddr::V4(newcomer).into());
+    let rule = Rule { src: clients.into_iter().collect::<AddressSet>().into(), ..rule.clone() };
+    let started = Instant::now();
+    let new = old.update(&[Change::Replace { at: 7, rule }], &options)?;
+    println!("a client entered a set in {:?}: {}", started.elapsed(), new.describe());
+
+    let key = Key::new(newcomer.into(), [10, 2, 0, 7].into(), protocol::TCP, 50_000, 8080);
+    // Whoever still holds the old tables gets the old answer.
+    assert!(!old.lookup(&key).is_allow() && new.lookup(&key).is_allow());
+
+    // A deny in front of everything, and then out again. Positions count as the changes before have left the list.
+    let blocked =
+        Rule { src: Addresses::prefix(IpAddr::V4(newcomer).into()), ..Rule::any(Action::Deny, OriginId(u32::MAX)) };
+    let shut = new.update(&[Change::Insert { at: 0, rule: blocked }], &options)?;
+    assert_eq!(shut.lookup(&key).rule(), Some(0));
+    let open = shut.update(&[Change::Remove { at: 0 }], &options)?;
+    assert_eq!(open.lookup(&key).rule(), Some(7));
+    assert!(open == new, "tables of equal rules are equal");
+
+    // When changes have piled up, compiling the list again makes lookups as quick as they were.
+    if !open.is_whole() {
+        let whole = Tables::build(open.rules().iter().cloned().collect())?;
+        assert!(whole.is_whole() && whole == open);
+        println!("compiled again: {}", whole.describe());
+    }
+    Ok(())
+}

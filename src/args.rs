@@ -6,6 +6,7 @@ mod cni;
 mod diff;
 mod explain;
 mod learn;
+mod lint;
 mod planned;
 mod policies;
 mod replay;
@@ -27,6 +28,7 @@ pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
 pub use diff::{Diff, DiffFormat};
 pub use explain::Explain;
 pub use learn::{Learn, Learned};
+pub use lint::{Lint, LintFormat};
 pub use planned::Planned;
 pub use policies::Policies;
 pub use replay::Replay;
@@ -58,6 +60,8 @@ pub enum Command {
     Explain(Explain),
     /// Name what changes verdict from one state to another, exactly, and the rules that make the difference
     Diff(Diff),
+    /// Find rules that never decide, and what policies say otherwise than was meant
+    Lint(Lint),
     /// Name the backends that a new connection to a Service may be given
     Resolve(Resolve),
     /// Prove what is claimed of a state: never, always, only

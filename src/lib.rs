@@ -12,7 +12,7 @@
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
 //!                                        of connections to Services, as `translate` has them
 //!  replay --flows, learn: sessions of logs and captures that `flows` reads, judged by `fabric`
-//!  resolve, diff, sync: ask `control` alone
+//!  resolve, diff, lint, sync: ask `control` alone
 //!  run: packets of interfaces (`live`)
 //! ```
 //!
@@ -31,12 +31,14 @@ mod explain;
 pub mod fabric;
 pub mod flows;
 mod learn;
+mod lint;
 mod live;
 mod output;
 mod reach;
 mod replay;
 mod resolve;
 pub mod run;
+mod sarif;
 mod selected;
 pub mod services;
 pub mod set_elements;
@@ -65,6 +67,7 @@ pub fn main() -> ExitCode {
         args::Command::Reach(reach) => reach::run(reach),
         args::Command::Explain(explain) => explain::run(explain),
         args::Command::Diff(diff) => diff::run(diff),
+        args::Command::Lint(lint) => lint::run(lint),
         args::Command::Resolve(resolve) => resolve::run(resolve),
         args::Command::Test(test) => claims::run(test),
         args::Command::Compile(compile) => compile::run(compile),

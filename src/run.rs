@@ -13,7 +13,7 @@ use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
 use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface, NodeTables};
 use bulkhead_control::service::Settings;
-use bulkhead_control::source::{self, Loaded, Options, ServiceKinds};
+use bulkhead_control::source::{self, Loaded, Options, ServiceKinds, SourceErrors};
 use bulkhead_control::ties::{self, Tie};
 use bulkhead_dataplane::{Decision, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -48,6 +48,48 @@ pub(crate) fn load_without_tables(state: &State, planned: &Planned) -> anyhow::R
     let loaded = source::load(&state.paths, options.clone())?;
     let empty = Pipeline::without_tables(options.semantics.default_isolation());
     Ok(compiled(state, empty, loaded)?.0)
+}
+
+/// A state for questions about its rules: none of them is left out because others leave it nothing to do.
+pub(crate) struct Whole {
+    /// The rules and sets, without tables.
+    pub(crate) pipeline: Pipeline,
+    /// The same with tables, for what was seen; only where that is asked for.
+    pub(crate) tables: Option<Pipeline>,
+    /// Services and endpoint slices.
+    pub(crate) services: Vec<Object>,
+    /// See [`Loaded::idle_rules`].
+    pub(crate) idle_rules: SourceErrors,
+    /// See [`Loaded::empty_lists`].
+    pub(crate) empty_lists: SourceErrors,
+}
+
+/// Reads a state with its Services, and pods for workloads that have none. A fault of a Service is a warning, and then there are none.
+///
+/// # Errors
+/// As for [`load`].
+pub(crate) fn load_whole(state: &State, planned: &Planned, with_tables: bool) -> anyhow::Result<Whole> {
+    let options = planned.with(state.options()?);
+    let isolation = options.semantics.default_isolation();
+    let mut loaded = read_with_services(state, &options, false)?;
+    let (idle_rules, empty_lists) = (std::mem::take(&mut loaded.idle_rules), std::mem::take(&mut loaded.empty_lists));
+    tell_loaded(&loaded, &idle_rules);
+    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
+    let tables = if with_tables {
+        let mut tables = Pipeline::with_default_isolation(Scope::Cluster, isolation);
+        tables.resync(objects.clone()).context("the state does not compile")?;
+        check_refusals(&tables, state.lenient)?;
+        Some(tables)
+    } else {
+        None
+    };
+    let mut pipeline = Pipeline::with_every_rule(isolation);
+    pipeline.resync(objects).context("the state does not compile")?;
+    contests::check(&pipeline, state.lenient)?;
+    warn_of_missing_namespaces(&pipeline);
+    warn_of_missing_nodes(&pipeline);
+    Ok(Whole { pipeline, tables, services, idle_rules, empty_lists })
 }
 
 fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
@@ -87,8 +129,14 @@ fn load_with_services_by(
     scope: Scope,
     is_about_services: bool,
 ) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let loaded = read_with_services(state, options, is_about_services)?;
+    compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
+}
+
+/// Reads a state with its Services.
+fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
-    let loaded = match source::load(&state.paths, with) {
+    Ok(match source::load(&state.paths, with) {
         // Standard input cannot be read again.
         Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
             let without = source::load(&state.paths, options.clone())?;
@@ -97,28 +145,31 @@ fn load_with_services_by(
             without
         }
         loaded => loaded?,
-    };
-    compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
+    })
 }
 
-/// Gives a pipeline what was read. Services and slices are left over.
-fn compiled(state: &State, mut pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    for warning in loaded.warnings.shown() {
-        output::warn(warning);
-    }
+/// Tells the warnings of what was read, and what of it does not count. What is in `told` is told elsewhere.
+fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
+    let untold = loaded.warnings.shown().iter().filter(|warning| !told.shown().contains(warning));
+    untold.for_each(output::warn);
     match loaded.warnings.total() - loaded.warnings.shown().len() {
         0 => {}
         more => output::warn(&format!("{more} more of such")),
     }
-    let told = [
+    let kinds = [
         ("skipped, because policy does not depend on them", &loaded.skipped),
         ("ignored as asked, though they restrict traffic", &loaded.ignored),
     ];
-    for (what, kinds) in told.into_iter().filter(|(_, kinds)| !kinds.is_empty()) {
+    for (what, kinds) in kinds.into_iter().filter(|(_, kinds)| !kinds.is_empty()) {
         let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
         output::note(&format!("{what}: {}", output::some_of(&kinds, 8)));
     }
+}
+
+/// Gives a pipeline what was read. Services and slices are left over.
+fn compiled(state: &State, mut pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    tell_loaded(&loaded, &SourceErrors::default());
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
     pipeline.resync(objects).context("the state does not compile")?;

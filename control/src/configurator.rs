@@ -8,7 +8,8 @@
 //!  NetworkPolicy  where the pod is isolated: own node; rules by the policies' names; deny of the rest, which names those that isolate
 //!  Baseline       where it is not: rules by rank, then in their order
 //! ```
-//! No policy for a direction: no list, the direction is open.
+//! No policy for a direction: no list, the direction is open. What an earlier rule leaves nothing to do is left out, unless every rule is
+//! asked for: rules that follow one that lets everything through, and Baseline rules of an isolated pod.
 
 use std::sync::{Arc, Weak};
 
@@ -34,9 +35,15 @@ pub struct Configurator {
     /// The lists that some endpoint has, and some that none has any more.
     lists: AHashMap<ListKey, Weak<TieredList>>,
     given: u64,
+    keeps_all: bool,
 }
 
 impl Configurator {
+    /// One that leaves no rule out. The verdicts are the same; what a rule would do if others were not there can be read from its lists.
+    pub fn keeping_every_rule() -> Self {
+        Self { keeps_all: true, ..Self::default() }
+    }
+
     /// The rules of a pod that these policies select.
     pub fn configure<'a>(
         &mut self,
@@ -72,7 +79,7 @@ impl Configurator {
     ) -> Option<Arc<TieredList>> {
         let mut concerned: Vec<_> =
             policies.iter().filter(|revision| concerns(&revision.policy, direction, policies)).collect();
-        if concerned.iter().any(|revision| revision.policy.rank.is_none()) {
+        if !self.keeps_all && concerned.iter().any(|revision| revision.policy.rank.is_none()) {
             // What isolates is final.
             concerned.retain(|revision| tier(&revision.policy) != Tier::Baseline);
         }
@@ -90,7 +97,8 @@ impl Configurator {
         }
         self.given += 1;
         let policies: Vec<_> = concerned.iter().map(|revision| &*revision.policy).collect();
-        let list = Arc::new(TieredList { id: ListId(self.given), rules: generate(direction, pod, &policies, origins) });
+        let rules = generate(direction, pod, &policies, self.keeps_all, origins);
+        let list = Arc::new(TieredList { id: ListId(self.given), rules });
         self.lists.insert(key, Arc::downgrade(&list));
         Some(list)
     }
@@ -122,28 +130,58 @@ fn numbers(entry: &Match, pod: &Pod) -> Vec<(Transport, u16)> {
 }
 
 /// The rules of policies that come in their order.
-fn generate(direction: Direction, pod: &Pod, policies: &[&CompiledPolicy], origins: &mut Origins) -> Vec<TierRule> {
-    let (cluster, namespaced): (Vec<&CompiledPolicy>, Vec<_>) =
-        policies.iter().partition(|policy| policy.rank.is_some());
+fn generate(
+    direction: Direction,
+    pod: &Pod,
+    policies: &[&CompiledPolicy],
+    keeps_all: bool,
+    origins: &mut Origins,
+) -> Vec<TierRule> {
+    let (namespaced, cluster): (Vec<&CompiledPolicy>, Vec<_>) =
+        policies.iter().partition(|policy| policy.rank.is_none());
     let mut rules = Vec::new();
-    for (policy, rank) in cluster.iter().filter_map(|policy| Some((policy, policy.rank.as_ref()?))) {
-        for entry in policy.matches(direction).into_iter().flatten() {
-            let Some(services) = services(entry, pod) else { continue };
-            let (tier, rule_name) = (rank.tier, entry.name.clone());
-            let policy = rank.name.clone();
-            let origin = origins.id(Origin::ClusterPolicy { tier, policy, direction, rule: entry.rule, rule_name });
-            rules.push(TierRule { tier, peers: entry.peers.clone(), services, action: entry.action, origin });
+    let add_tier = |of: Tier, rules: &mut Vec<TierRule>, origins: &mut Origins| {
+        for (policy, rank) in cluster.iter().filter_map(|policy| Some((policy, policy.rank.as_ref()?))) {
+            if rank.tier == of {
+                rules.extend(ranked(direction, pod, policy, rank, origins));
+            }
         }
-    }
+    };
+    add_tier(Tier::Admin, &mut rules, origins);
     if !namespaced.is_empty() {
-        // Then Baseline has no say, so that these are the last.
-        rules.extend(isolate(direction, pod, &namespaced, origins));
+        rules.extend(isolate(direction, pod, &namespaced, keeps_all, origins));
     }
+    // Of an isolated pod there are none but where every rule is kept: then Baseline has no say.
+    add_tier(Tier::Baseline, &mut rules, origins);
     rules
 }
 
+/// The rules of a cluster policy.
+fn ranked(
+    direction: Direction,
+    pod: &Pod,
+    policy: &CompiledPolicy,
+    rank: &Rank,
+    origins: &mut Origins,
+) -> Vec<TierRule> {
+    let matches = policy.matches(direction).into_iter().flatten();
+    let rule = |entry: &Match| {
+        let services = services(entry, pod)?;
+        let (tier, rule_name, policy) = (rank.tier, entry.name.clone(), rank.name.clone());
+        let origin = origins.id(Origin::ClusterPolicy { tier, policy, direction, rule: entry.rule, rule_name });
+        Some(TierRule { tier, peers: entry.peers.clone(), services, action: entry.action, origin })
+    };
+    matches.filter_map(rule).collect()
+}
+
 /// The rules of the NetworkPolicies that isolate a pod.
-fn isolate(direction: Direction, pod: &Pod, policies: &[&CompiledPolicy], origins: &mut Origins) -> Vec<TierRule> {
+fn isolate(
+    direction: Direction,
+    pod: &Pod,
+    policies: &[&CompiledPolicy],
+    keeps_all: bool,
+    origins: &mut Origins,
+) -> Vec<TierRule> {
     let rule =
         |peers, services, action, origin| TierRule { tier: Tier::NetworkPolicy, peers, services, action, origin };
     let mut rules = vec![rule(Peers::OwnNode, Services::Any, RuleAction::Accept, Origins::OWN_NODE)];
@@ -153,7 +191,7 @@ fn isolate(direction: Direction, pod: &Pod, policies: &[&CompiledPolicy], origin
             let origin = origins.id(Origin::Policy { policy: policy.name.clone(), direction, rule: entry.rule });
             let allows_everything = entry.peers == Peers::Any && services == Services::Any;
             rules.push(rule(entry.peers.clone(), services, RuleAction::Accept, origin));
-            if allows_everything {
+            if allows_everything && !keeps_all {
                 return rules;
             }
         }

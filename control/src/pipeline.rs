@@ -129,6 +129,12 @@ impl Pipeline {
         Self::with(Scope::Cluster, isolation, Box::<Mirror>::default(), enforcing)
     }
 
+    /// The same, and no rule is left out of the lists because others leave it nothing to do, so that it can be asked what would be if those
+    /// were not there ([`crate::reachability::removal`]).
+    pub fn with_every_rule(isolation: IngressIsolation) -> Self {
+        Self { configurator: Configurator::keeping_every_rule(), ..Self::without_tables(isolation) }
+    }
+
     fn with(scope: Scope, isolation: IngressIsolation, first: Box<dyn Renderer>, enforcing: Enforcing) -> Self {
         Self {
             attachments: Attachments::default(),

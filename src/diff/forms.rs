@@ -10,6 +10,7 @@ use super::flows::{FlowChange, Flows};
 use super::{Change, Count, OnlyIn};
 use crate::args::DiffFormat;
 use crate::output::{printable, some_of};
+use crate::sarif;
 
 /// Ends of a side that people are told.
 const SHOWN: usize = 6;
@@ -122,18 +123,8 @@ impl<'a, W: Write> Form<'a, W> {
                 writeln!(self.out, "}}")
             }
             DiffFormat::Sarif => {
-                let rules = ["newly-allowed", "newly-denied"].map(|id| json!({ "id": id }));
-                let results = std::mem::take(&mut self.sarif);
-                let driver = json!({
-                    "name": "bulkhead diff", "version": env!("CARGO_PKG_VERSION"), "rules": rules
-                });
-                let log = json!({
-                    "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-                    "version": "2.1.0",
-                    "runs": [{ "tool": { "driver": driver }, "results": results }],
-                });
-                serde_json::to_writer_pretty(&mut *self.out, &log)?;
-                writeln!(self.out)
+                let rules = [("newly-allowed", ""), ("newly-denied", "")];
+                sarif::write("bulkhead diff", &rules, &std::mem::take(&mut self.sarif), self.out)
             }
             DiffFormat::Text => self.text(count, flows),
             DiffFormat::Markdown => self.markdown(count, only, flows),
@@ -211,11 +202,6 @@ fn sarif_result(change: &Change<'_>) -> Value {
         format!("{} -> {} {} ({}) is {}; {}", row.from, row.to, row.service, change.family, row.word(), row.because);
     let reasons = change.because.after.iter().chain(&change.because.before);
     let place = reasons.flat_map(|reason| &reason.at).next();
-    let location = |place: &super::because::Place| {
-        json!({ "physicalLocation": {
-            "artifactLocation": { "uri": place.file }, "region": { "startLine": place.line }
-        } })
-    };
-    let locations: Vec<Value> = place.map(location).into_iter().collect();
+    let locations: Vec<Value> = place.map(|place| sarif::location(&place.file, place.line)).into_iter().collect();
     json!({ "ruleId": rule, "level": level, "message": { "text": text }, "locations": locations })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use bulkhead_control::object::{IpBlock, Object, Peer, PolicyRule, Position, ServiceName};
+use bulkhead_control::object::{IpBlock, Object, Peer, PolicyName, PolicyRule, Position, ServiceName};
 use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source;
@@ -23,6 +23,45 @@ const MAX_NAMED: usize = 3;
 ///
 /// A block that holds the pods behind a Service as well means what it says, such as `0.0.0.0/0`, and is not among them.
 pub(crate) fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> {
+    let mut found: Vec<String> = vain_blocks(pipeline, services).iter().map(told).collect();
+    let more = found.len().saturating_sub(MAX_TOLD);
+    found.truncate(MAX_TOLD);
+    found.extend((more > 0).then(|| format!("and {more} more of such")));
+    found
+}
+
+/// A block of a policy that names virtual addresses in vain.
+pub(crate) struct VainBlock<'a> {
+    /// The policy, among those of both sorts.
+    pub(crate) policy: PolicyName,
+    /// `NetworkPolicy shop/web`.
+    label: String,
+    /// Which of its lists.
+    pub(crate) direction: Direction,
+    /// The rule's position in that list, from 0.
+    pub(crate) rule: usize,
+    /// Where the policy was read.
+    pub(crate) position: Option<&'a Position>,
+    /// The field: `spec.egress[0].to[1].ipBlock.cidr`.
+    pub(crate) path: String,
+    wrong: Wrong,
+}
+
+impl VainBlock<'_> {
+    /// What is wrong with it, and what follows.
+    pub(crate) fn reason(&self) -> String {
+        let Wrong { block, what, is_except, .. } = &self.wrong;
+        let effect = if *is_except { "excludes nothing there" } else { "matches nothing there" };
+        format!("{block} {what}, and policy is judged on the pod behind a Service: it {effect}")
+    }
+}
+
+/// What to do about them.
+pub(crate) const REMEDY: &str =
+    "name the pods behind the Service by podSelector and namespaceSelector; ports are those of the pods";
+
+/// The blocks of all policies that name virtual addresses in vain; see [`warnings`].
+pub(crate) fn vain_blocks<'a>(pipeline: &'a Pipeline, services: &Services) -> Vec<VainBlock<'a>> {
     let known = Known::of(pipeline, services);
     if known.is_empty() {
         return Vec::new();
@@ -34,15 +73,16 @@ pub(crate) fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> 
         for (direction, rules) in lists {
             for (at, rule) in rules.iter().flatten().enumerate() {
                 let peers = if direction == Direction::Ingress { "from" } else { "to" };
-                let path = format!("spec.{}[{at}].{peers}", direction.name());
                 for (peer, wrong) in in_rule(&known, &mut seen, rule, direction) {
-                    let path = format!("{path}[{peer}].ipBlock.{}", wrong.part);
-                    found.push(told(
-                        &format!("NetworkPolicy {}", policy.name),
-                        policy.position.as_ref(),
-                        &path,
-                        &wrong,
-                    ));
+                    found.push(VainBlock {
+                        policy: policy.name.clone(),
+                        label: format!("NetworkPolicy {}", policy.name),
+                        direction,
+                        rule: at,
+                        position: policy.position.as_ref(),
+                        path: format!("spec.{direction}[{at}].{peers}[{peer}].ipBlock.{}", wrong.part),
+                        wrong,
+                    });
                 }
             }
         }
@@ -51,30 +91,29 @@ pub(crate) fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> 
         let lists = [(Direction::Ingress, &policy.ingress), (Direction::Egress, &policy.egress)];
         for (direction, rules) in lists {
             for (at, rule) in rules.iter().enumerate() {
-                let path = format!("spec.{}[{at}]", direction.name());
-                // A peer may list several networks, which are peers of their own here.
                 for (_, wrong) in in_rule(&known, &mut seen, &rule.traffic, direction) {
-                    found.push(told(&policy.rank.name.to_string(), policy.position.as_ref(), &path, &wrong));
+                    found.push(VainBlock {
+                        policy: policy.rank.name.key(),
+                        label: policy.rank.name.to_string(),
+                        direction,
+                        rule: at,
+                        position: policy.position.as_ref(),
+                        // A peer may list several networks, which are peers of their own here.
+                        path: format!("spec.{direction}[{at}]"),
+                        wrong,
+                    });
                 }
             }
         }
     }
-    let more = found.len().saturating_sub(MAX_TOLD);
-    found.truncate(MAX_TOLD);
-    found.extend((more > 0).then(|| format!("and {more} more of such")));
     found
 }
 
-fn told(policy: &str, position: Option<&Position>, path: &str, wrong: &Wrong) -> String {
+fn told(block: &VainBlock<'_>) -> String {
+    let VainBlock { label, position, path, .. } = block;
     let line = position.map(|position| source::line_of(position, path).unwrap_or(position.line));
     let place = position.zip(line).map(|(position, line)| format!("{}:{line}: ", printable(&position.file)));
-    let Wrong { block, what, is_except, .. } = wrong;
-    let effect = if *is_except { "excludes nothing there" } else { "matches nothing there" };
-    format!(
-        "{}{policy}: {path}: {block} {what}, and policy is judged on the pod behind a Service: it {effect}\n  \
-         help: name the pods behind the Service by podSelector and namespaceSelector; ports are those of the pods",
-        place.unwrap_or_default()
-    )
+    format!("{}{label}: {path}: {}\n  help: {REMEDY}", place.unwrap_or_default(), block.reason())
 }
 
 /// A part of a block that names virtual addresses in vain.

@@ -28,6 +28,7 @@
 mod classes;
 pub mod difference;
 mod partition;
+pub mod removal;
 mod side;
 
 use std::collections::BTreeMap;

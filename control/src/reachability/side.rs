@@ -97,6 +97,14 @@ impl Side {
 
     /// What these rules say, in their order, to somebody whom all of them name.
     pub(super) fn of_rules<'a>(rules: impl Iterator<Item = &'a TierRule>) -> Self {
+        Self::watched(rules, |_, _| {})
+    }
+
+    /// The same. `hits` is told what each rule is the first of its tier to match, also where it passes it on.
+    pub(super) fn watched<'a>(
+        rules: impl Iterator<Item = &'a TierRule>,
+        mut hits: impl FnMut(&'a TierRule, &ServiceSet),
+    ) -> Self {
         // What no rule of this tier has decided, and what one has passed on to the next tier.
         let (mut open, mut passed) = (ServiceSet::all(), ServiceSet::default());
         let mut pieces: Vec<(ServiceSet, Decision)> = Vec::new();
@@ -114,6 +122,7 @@ impl Side {
                 continue;
             }
             open = open.subtract(&hit);
+            hits(rule, &hit);
             let allowed = match rule.action {
                 RuleAction::Accept => true,
                 RuleAction::Deny => false,

@@ -140,6 +140,10 @@ impl fmt::Display for Problem {
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
+    /// Rules of a direction that the policy does not concern; among the warnings as well.
+    pub(super) idle_rules: Vec<Problem>,
+    /// Lists that are written and empty, so that they mean everybody, or every port.
+    pub(super) empty_lists: Vec<Problem>,
 }
 
 impl Findings {
@@ -149,6 +153,15 @@ impl Findings {
 
     pub(super) fn warning(&mut self, path: &FieldPath, text: impl Into<String>, help: impl Into<String>) {
         self.warnings.push(Problem::new(path, text, help));
+    }
+
+    pub(super) fn idle_rules(&mut self, path: &FieldPath, text: &str, help: &str) {
+        self.warning(path, text, help);
+        self.idle_rules.push(Problem::new(path, text, help));
+    }
+
+    pub(super) fn empty_list(&mut self, path: &FieldPath, text: &str, help: &str) {
+        self.empty_lists.push(Problem::new(path, text, help));
     }
 }
 

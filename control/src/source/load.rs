@@ -46,6 +46,10 @@ enum Severity {
     Warning,
     /// Of a kind that is not enforced, and is only told.
     Unenforced,
+    /// See [`Loaded::idle_rules`].
+    IdleRules,
+    /// See [`Loaded::empty_lists`].
+    EmptyList,
 }
 
 /// The place of an entry, and the faults of its text whose lines are yet to be found.
@@ -147,6 +151,8 @@ impl Loader {
             Severity::Error => &mut self.errors,
             Severity::Warning => &mut self.loaded.warnings,
             Severity::Unenforced => &mut self.loaded.unenforced,
+            Severity::IdleRules => &mut self.loaded.idle_rules,
+            Severity::EmptyList => &mut self.loaded.empty_lists,
         }
     }
 
@@ -204,6 +210,12 @@ impl Loader {
         }
         for warning in read.findings.warnings {
             self.report(Severity::Warning, context, label, warning);
+        }
+        for rules in read.findings.idle_rules {
+            self.report(Severity::IdleRules, context, label, rules);
+        }
+        for list in read.findings.empty_lists {
+            self.report(Severity::EmptyList, context, label, list);
         }
         let mut object = match read.outcome {
             Outcome::Object(object) => Some(object),

@@ -118,6 +118,10 @@ pub struct Loaded {
     pub faulty: usize,
     /// The first object of each kind that restricts traffic and is not enforced; only with [`Unenforced::Report`].
     pub unenforced: SourceErrors,
+    /// Rules of NetworkPolicies that have no effect, because `policyTypes` does not list their direction; among the warnings as well.
+    pub idle_rules: SourceErrors,
+    /// Lists of NetworkPolicies' rules that are written and empty: they mean everybody, or every port. No warnings, for that may be meant.
+    pub empty_lists: SourceErrors,
 }
 
 /// Reads the files, in the order given; of a directory those that end in `.yaml`, `.yml` or `.json`, sorted, with all
@@ -155,6 +159,28 @@ pub fn line_of(position: &Position, sub_path: &str) -> Option<usize> {
     }
     let text = read::file_text(position.file.as_ref().as_ref()).ok()?;
     line_in(&text, position, sub_path)
+}
+
+/// [`line_of`] for many fields: each file is read and walked once.
+pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
+    let mut by_file: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, (position, _)) in fields.iter().enumerate().filter(|(_, (position, _))| &*position.file != read::STDIN) {
+        by_file.entry(&position.file).or_default().push(at);
+    }
+    let mut lines = vec![None; fields.len()];
+    for (file, places) in by_file {
+        let Ok(text) = read::file_text(file.as_ref()) else { continue };
+        let wanted = |&at: &usize| {
+            let (position, sub_path) = fields[at];
+            let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
+            Some((at, locate::Wanted { document: position.document, path }))
+        };
+        let (places, wanted): (Vec<usize>, Vec<_>) = places.iter().filter_map(wanted).unzip();
+        for (at, line) in places.into_iter().zip(locate::lines(&text, parse::syntax_of(&text), &wanted)) {
+            lines[at] = line;
+        }
+    }
+    lines
 }
 
 /// [`line_of`] in a text that is at hand.

@@ -168,7 +168,7 @@ fn directions(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) -> (boo
     for (key, word, has_rules) in [("ingress", "Ingress", has_ingress), ("egress", "Egress", has_egress)] {
         if has_rules && !listed(word) {
             let text = format!("these rules have no effect: policyTypes does not list {word}");
-            findings.warning(&base.key(key), text, format!("add {word} to policyTypes, or remove the rules"));
+            findings.idle_rules(&base.key(key), &text, &format!("add {word} to policyTypes, or remove the rules"));
         }
     }
     (listed("Ingress"), listed("Egress"))
@@ -186,6 +186,9 @@ impl Rules<'_> {
     fn rule(&mut self, peers: &List<RawPeer>, peers_key: &str, ports: &List<RawPort>, base: &FieldPath) -> PolicyRule {
         // An empty list: everything in v1, nothing in v1beta1.
         let empty_is_nothing = self.version == PolicyVersion::V1beta1;
+        if !empty_is_nothing {
+            self.empty_lists(peers.as_ref().map(Vec::len), peers_key, ports.as_ref().map(Vec::len), base);
+        }
         let peers = peers.as_ref().filter(|peers| empty_is_nothing || !peers.is_empty()).map(|peers| {
             let peer =
                 |(at, Mapping(peer)): (usize, &Mapping<RawPeer>)| self.peer(peer, &base.key(peers_key).index(at));
@@ -196,6 +199,18 @@ impl Rules<'_> {
             ports.iter().enumerate().filter_map(port).collect()
         });
         PolicyRule { peers, ports }
+    }
+
+    /// Remarks on lists that are written and have no elements.
+    fn empty_lists(&mut self, peers: Option<usize>, peers_key: &str, ports: Option<usize>, base: &FieldPath) {
+        for (count, key, whom) in [(peers, peers_key, "everybody"), (ports, "ports", "every port of every protocol")] {
+            if count == Some(0) {
+                let text = format!("an empty `{key}` means {whom}, not nothing");
+                let help =
+                    format!("leave `{key}` out if that is meant, and remove the rule if nothing is to be allowed");
+                self.findings.empty_list(&base.key(key), &text, &help);
+            }
+        }
     }
 
     fn peer(&mut self, peer: &RawPeer, base: &FieldPath) -> Option<Peer> {

@@ -2,6 +2,7 @@
 //! reason that it knows.
 
 mod difference;
+mod removal;
 
 use bulkhead_classifier::OriginId;
 use bulkhead_control::object::{IngressIsolation, PodName};

@@ -1,0 +1,346 @@
+//! What changes when rules or whole policies are removed, for all addresses and ports.
+//!
+//! **Purpose.** [`Removals`] says whether a rule, a policy, or a group of both can go without any verdict changing, and why. It asks one
+//! compiled state and compiles nothing anew: a rule occurs in few lists, and few classes of peers are named by it.
+//!
+//! **Not its purpose.** It names no files and gives no advice. What a changed rule would do it does not say.
+//!
+//! ```text
+//!  rule --occurs in--> lists --sides that it names--> without it the same services get through? it does nothing there
+//!                                                 `--> they differ: does the other end of any connection let them through? it matters
+//! ```
+//! **Invariant.** A removal is harmless exactly when [`Difference`](super::difference::Difference) between the state and the same state
+//! without what is removed is empty. The state must be one of
+//! [`Pipeline::with_every_rule`](crate::pipeline::Pipeline::with_every_rule): else what others leave nothing to do is not there to be asked
+//! about.
+//!
+//! **What lost.** Compiling the state without each rule and comparing: exact as well, and the slow truth of the tests, but seconds for each
+//! of some thousand rules. Comparing rules pairwise, as linters of single files do: two that together cover a third are not found, and
+//! neither is what the other end of the connection denies.
+
+mod reason;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ahash::{AHashMap, AHashSet};
+use bulkhead_classifier::{OriginId, ServiceSet};
+
+pub use self::reason::Reason;
+use super::{ClassId, Holder, ListNumber, Reachability, Side};
+use crate::contract::{Peers, Tier, TierRule};
+use crate::object::PolicyName;
+use crate::origin::{Direction, Origin, Origins};
+
+/// What is removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// Rules, by the number of their origin.
+    pub rules: BTreeSet<OriginId>,
+    /// Whole policies, with their rules and the isolation that selecting a pod means. Of a cluster policy its
+    /// [key](crate::object::ClusterPolicyName::key).
+    pub policies: BTreeSet<PolicyName>,
+}
+
+impl Removal {
+    /// One rule.
+    pub fn of_rule(rule: OriginId) -> Self {
+        Self { rules: [rule].into(), ..Self::default() }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Removals<'a> {
+    state: &'a Reachability,
+    /// By list number.
+    lists: Vec<Occurrence>,
+    /// By side number: the list, and the positions of its rules that name those whom the side is about.
+    named: Vec<(ListNumber, Box<[u32]>)>,
+    /// By side number: what gets through without what has been removed so far.
+    allowed: Vec<Arc<ServiceSet>>,
+    lists_of_rule: AHashMap<OriginId, Vec<ListNumber>>,
+    lists_of_policy: AHashMap<PolicyName, BTreeSet<ListNumber>>,
+    rules_of_policy: AHashMap<PolicyName, BTreeSet<OriginId>>,
+    /// By class: how many pods' addresses there are, and on which nodes.
+    members: Vec<(usize, BTreeSet<Arc<str>>)>,
+    removed: Removal,
+}
+
+/// A list, and who has it.
+#[derive(Debug)]
+struct Occurrence {
+    direction: Direction,
+    /// The classes of pods that have the list.
+    holders: Vec<ClassId>,
+    /// The policies that isolate these pods in this direction.
+    isolating: Arc<[PolicyName]>,
+}
+
+/// A list that a removal changes.
+struct Changed {
+    list: ListNumber,
+    /// What gets through instead, by side number.
+    sides: AHashMap<u32, Arc<ServiceSet>>,
+    /// Whether traffic with own nodes may be judged otherwise: for rules of NetworkPolicies it is not.
+    concerns_own_nodes: bool,
+}
+
+impl<'a> Removals<'a> {
+    /// Nothing is removed yet.
+    pub fn of(state: &'a Reachability, origins: &Origins) -> Self {
+        let mut members = vec![(0, BTreeSet::new()); state.classes.len()];
+        for member in &state.members {
+            let (count, nodes) = &mut members[member.class.index()];
+            *count += 1;
+            nodes.insert(member.node.clone());
+        }
+        let mut removals = Self {
+            lists: Vec::with_capacity(state.lists.len()),
+            named: vec![(ListNumber(0), [].into()); state.sides.len()],
+            allowed: state.sides.iter().map(|side| side.allowed().clone()).collect(),
+            lists_of_rule: AHashMap::new(),
+            lists_of_policy: AHashMap::new(),
+            rules_of_policy: AHashMap::new(),
+            members,
+            removed: Removal::default(),
+            state,
+        };
+        for number in (0..).map(ListNumber).take(state.lists.len()) {
+            removals.add_list(number, origins);
+        }
+        removals.find_holders();
+        removals
+    }
+
+    fn add_list(&mut self, number: ListNumber, origins: &Origins) {
+        let listed = &self.state.lists[number.0 as usize];
+        let mut isolating: Arc<[PolicyName]> = [].into();
+        let mut direction = Direction::Ingress;
+        for rule in &listed.list.rules {
+            let policy = match origins.get(rule.origin) {
+                Some(Origin::Policy { policy, direction: of, .. }) => {
+                    direction = *of;
+                    policy.clone()
+                }
+                Some(Origin::ClusterPolicy { policy, direction: of, .. }) => {
+                    direction = *of;
+                    policy.key()
+                }
+                Some(Origin::Isolation { policies, direction: of }) => {
+                    (direction, isolating) = (*of, policies.clone());
+                    for policy in &**policies {
+                        self.lists_of_policy.entry(policy.clone()).or_default().insert(number);
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            let lists = self.lists_of_rule.entry(rule.origin).or_default();
+            if lists.last() != Some(&number) {
+                lists.push(number);
+            }
+            self.lists_of_policy.entry(policy.clone()).or_default().insert(number);
+            self.rules_of_policy.entry(policy).or_default().insert(rule.origin);
+        }
+        self.lists.push(Occurrence { direction, holders: Vec::new(), isolating });
+        let named = Named::of(self.state, number);
+        let mut known: AHashSet<u32> = AHashSet::new();
+        for (&side, class) in listed.row.iter().zip(0..) {
+            if known.insert(side) {
+                self.named[side as usize] = (number, named.by(ClassId(class)));
+            }
+        }
+    }
+
+    fn find_holders(&mut self) {
+        for (class, at) in self.state.classes.iter().zip(0..) {
+            if self.members[at as usize].0 == 0 {
+                continue;
+            }
+            for list in [class.egress, class.ingress].into_iter().flatten() {
+                self.lists[list.0 as usize].holders.push(ClassId(at));
+            }
+        }
+    }
+
+    /// Whether no verdict changes when this is removed, beside what has been removed before.
+    pub fn is_harmless(&self, removal: &Removal) -> bool {
+        let changed = self.changed(removal);
+        !changed.iter().any(|one| self.is_felt(one, &changed, removal))
+    }
+
+    /// Removes it: later questions are about the state without it.
+    pub fn remove(&mut self, removal: &Removal) {
+        for one in self.changed(removal) {
+            for (side, allowed) in one.sides {
+                self.allowed[side as usize] = allowed;
+            }
+        }
+        self.removed.rules.extend(self.rules_in(removal));
+        self.removed.policies.extend(removal.policies.iter().cloned());
+    }
+
+    /// The rules of which a policy has made something: those that name nobody are not among them.
+    pub fn rules_of(&self, policy: &PolicyName) -> impl Iterator<Item = OriginId> {
+        self.rules_of_policy.get(policy).into_iter().flatten().copied()
+    }
+
+    fn rules_in(&self, removal: &Removal) -> BTreeSet<OriginId> {
+        let of_policies = removal.policies.iter().flat_map(|policy| self.rules_of(policy));
+        removal.rules.iter().copied().chain(of_policies).collect()
+    }
+
+    fn rules(&self, list: ListNumber) -> &'a [TierRule] {
+        &self.state.lists[list.0 as usize].list.rules
+    }
+
+    fn occurrence(&self, list: ListNumber) -> &Occurrence {
+        &self.lists[list.0 as usize]
+    }
+
+    /// Whether nothing isolates the pods of a list any more, of those that do.
+    fn is_open(&self, list: ListNumber, removal: &Removal) -> bool {
+        let isolating = &self.occurrence(list).isolating;
+        let goes = |policy| self.removed.policies.contains(policy) || removal.policies.contains(policy);
+        !isolating.is_empty() && isolating.iter().all(goes)
+    }
+
+    /// The rules at these positions that are left. `gone` are rules that go, beside those that have gone before.
+    fn left(
+        &self,
+        list: ListNumber,
+        positions: impl Iterator<Item = u32>,
+        gone: &BTreeSet<OriginId>,
+        is_open: bool,
+    ) -> impl Iterator<Item = &'a TierRule> {
+        let rules = positions.map(move |at| &self.rules(list)[at as usize]);
+        rules.filter(move |rule| {
+            let is_gone = gone.contains(&rule.origin) || self.removed.rules.contains(&rule.origin);
+            !is_gone && !(is_open && rule.tier == Tier::NetworkPolicy)
+        })
+    }
+
+    fn changed(&self, removal: &Removal) -> Vec<Changed> {
+        let gone = self.rules_in(removal);
+        let of_rules = removal.rules.iter().filter_map(|rule| self.lists_of_rule.get(rule)).flatten();
+        let of_policies = removal.policies.iter().filter_map(|policy| self.lists_of_policy.get(policy)).flatten();
+        let lists: BTreeSet<ListNumber> = of_rules.chain(of_policies).copied().collect();
+        let changed = lists.into_iter().map(|list| self.changed_list(list, removal, &gone));
+        changed.filter(|one| !one.sides.is_empty() || one.concerns_own_nodes).collect()
+    }
+
+    fn changed_list(&self, list: ListNumber, removal: &Removal, gone: &BTreeSet<OriginId>) -> Changed {
+        let is_open = self.is_open(list, removal);
+        let opens = is_open && !self.is_open(list, &Removal::default());
+        let mut sides = AHashMap::new();
+        let mut seen = AHashSet::new();
+        for &side in &self.state.lists[list.0 as usize].row {
+            if !seen.insert(side) {
+                continue;
+            }
+            let (_, named) = &self.named[side as usize];
+            let goes = || named.iter().any(|&at| gone.contains(&self.rules(list)[at as usize].origin));
+            if !opens && !goes() {
+                continue;
+            }
+            let after = Side::of_rules(self.left(list, named.iter().copied(), gone, is_open));
+            if after.allowed() != &self.allowed[side as usize] {
+                sides.insert(side, after.allowed().clone());
+            }
+        }
+        let is_around = |rule: &TierRule| rule.tier != Tier::NetworkPolicy && gone.contains(&rule.origin);
+        Changed { list, sides, concerns_own_nodes: opens || self.rules(list).iter().any(is_around) }
+    }
+
+    /// Whether a connection of a pod that has the list gets another verdict.
+    fn is_felt(&self, one: &Changed, all: &[Changed], removal: &Removal) -> bool {
+        let Occurrence { direction, holders, .. } = self.occurrence(one.list);
+        let mut same: AHashSet<(u32, u32)> = AHashSet::new();
+        let row = &self.state.lists[one.list.0 as usize].row;
+        for (side, peer) in row.iter().zip((0..).map(ClassId)) {
+            let Some(after) = one.sides.get(side) else { continue };
+            for &pod in holders.iter().filter(|&&pod| self.is_connection(pod, peer)) {
+                let other = self.state.side_number(peer, direction.opposite(), pod);
+                if same.contains(&(*side, other)) {
+                    continue;
+                }
+                let opposite = &self.allowed[other as usize];
+                let opposite_after = all.iter().find_map(|one| one.sides.get(&other)).unwrap_or(opposite);
+                if self.allowed[*side as usize].intersect(opposite) != after.intersect(opposite_after) {
+                    return true;
+                }
+                same.insert((*side, other));
+            }
+        }
+        one.concerns_own_nodes && holders.iter().any(|&pod| self.is_felt_at_own_node(one.list, pod, removal))
+    }
+
+    /// Whether two classes of one family have ends that may connect, other than a pod and its own node.
+    fn is_connection(&self, pod: ClassId, peer: ClassId) -> bool {
+        let (one, other) = (self.state.class(pod), self.state.class(peer));
+        one.sample.is_ipv4() == other.sample.is_ipv4()
+            && match &other.holder {
+                Holder::Outside => true,
+                Holder::Pods => self.members[peer.index()].0 > usize::from(pod == peer),
+                Holder::Nodes(names) => self.members[pod.index()].1.iter().any(|node| !names.contains(node)),
+            }
+    }
+
+    fn is_felt_at_own_node(&self, list: ListNumber, pod: ClassId, removal: &Removal) -> bool {
+        let gone = self.rules_in(removal);
+        let named = Named::of(self.state, list);
+        self.own_nodes(pod).any(|node| {
+            let allowed = |gone: &BTreeSet<OriginId>, removal: &Removal| {
+                let is_open = self.is_open(list, removal);
+                Side::of_rules(self.left(list, named.by_own_node(node), gone, is_open)).allowed().clone()
+            };
+            allowed(&BTreeSet::new(), &Removal::default()) != allowed(&gone, removal)
+        })
+    }
+
+    /// The classes of the addresses that the own nodes of a class of pods have, in its family.
+    fn own_nodes(&self, pod: ClassId) -> impl Iterator<Item = ClassId> {
+        let is_v4 = self.state.class(pod).sample.is_ipv4();
+        let nodes = self.members[pod.index()].1.iter().filter_map(|node| self.state.nodes.get(node));
+        let addresses = nodes.flatten().filter(move |address| address.is_ipv4() == is_v4);
+        let classes = addresses.map(|&address| self.state.class_at(address));
+        classes.filter(|&class| matches!(self.state.class(class).holder, Holder::Nodes(_)))
+    }
+}
+
+/// Which rules of a list name whom.
+struct Named<'a> {
+    state: &'a Reachability,
+    rules: &'a [TierRule],
+    /// For each rule with sets their places among those of the state.
+    places: Vec<Vec<u32>>,
+}
+
+impl<'a> Named<'a> {
+    fn of(state: &'a Reachability, list: ListNumber) -> Self {
+        let rules = &state.lists[list.0 as usize].list.rules;
+        let place = |set| state.sets.binary_search(set).ok().and_then(|at| u32::try_from(at).ok());
+        let places = rules.iter().map(|rule| match &rule.peers {
+            Peers::Sets(sets) => sets.iter().filter_map(place).collect(),
+            Peers::Any | Peers::OwnNode => Vec::new(),
+        });
+        Self { state, rules, places: places.collect() }
+    }
+
+    fn names(&self, at: usize, class: ClassId) -> bool {
+        let sets = &self.state.class(class).sets;
+        self.rules[at].peers == Peers::Any || self.places[at].iter().any(|place| sets.binary_search(place).is_ok())
+    }
+
+    /// The positions of the rules that name a class, but for own nodes.
+    fn by(&self, class: ClassId) -> Box<[u32]> {
+        (0..).zip(0..self.rules.len()).filter(|&(_, at)| self.names(at, class)).map(|(number, _)| number).collect()
+    }
+
+    /// The positions of the rules that name a class which is the own node's.
+    fn by_own_node(&self, class: ClassId) -> impl Iterator<Item = u32> {
+        let names = move |at: usize| self.rules[at].peers == Peers::OwnNode || self.names(at, class);
+        (0..).zip(0..self.rules.len()).filter(move |&(_, at)| names(at)).map(|(number, _)| number)
+    }
+}

@@ -1,0 +1,137 @@
+//! Policies that let pods connect to somebody, and not to a DNS server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use bulkhead_classifier::protocol;
+use bulkhead_control::cache::Cache;
+use bulkhead_control::object::{Labels, Peer, PodName, PolicyPort, Tier, Transport};
+use bulkhead_control::origin::Direction;
+use bulkhead_control::reachability::{ClassId, Reachability};
+
+use super::finding::{EGRESS_WITHOUT_DNS, Found};
+use super::subject::{Rule, Subject};
+use crate::output::some_of;
+
+/// Source: RFC 1035, section 4.2.
+const DNS: u16 = 53;
+
+/// The label of the cluster's DNS servers and of the caches on nodes. Source: Kubernetes, addons `dns` and `dns/nodelocaldns`.
+const DNS_LABEL: &str = "k8s-app";
+const SERVER: &str = "kube-dns";
+const NODE_CACHE: &str = "node-local-dns";
+
+/// Pods that are named in a line.
+const MAX_NAMED: usize = 3;
+
+/// What is known of DNS servers.
+struct Servers {
+    /// The classes of the cluster's servers, with the UDP port of each. Without any it is not known which they are.
+    known: BTreeSet<(ClassId, u16)>,
+    /// Whether every node has a cache, which its pods always reach.
+    on_nodes: bool,
+}
+
+impl Servers {
+    fn of(cache: &Cache, state: &Reachability) -> Self {
+        let is = |labels: &Labels, value: &str| labels.get(DNS_LABEL).is_some_and(|label| **label == *value);
+        let servers = cache.pods().map(|(_, pod)| pod).filter(|pod| pod.is_endpoint() && is(&pod.labels, SERVER));
+        let mut known = BTreeSet::new();
+        for pod in servers {
+            let dns = pod.ports.iter().filter(|port| port.transport == Transport::Udp && port.name.starts_with("dns"));
+            let numbers: Vec<u16> = dns.map(|port| port.port).chain([DNS]).collect();
+            for address in &pod.addresses {
+                known.extend(numbers.iter().map(|&number| (state.class_at(*address), number)));
+            }
+        }
+        let on_nodes = cache.pods().any(|(_, pod)| is(&pod.labels, NODE_CACHE));
+        Self { known, on_nodes }
+    }
+}
+
+/// Looks at all policies.
+pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
+    let servers = Servers::of(cache, state);
+    if servers.on_nodes {
+        return Vec::new();
+    }
+    let resolvers = resolvers(cache, subjects);
+    let mut known: BTreeMap<(u32, bool), bool> = BTreeMap::new();
+    let mut reaches = |address: IpAddr| {
+        let class = state.class_at(address);
+        let Some(list) = state.list_number(class, Direction::Egress) else { return true };
+        let is_v4 = address.is_ipv4();
+        *known.entry((list, is_v4)).or_insert_with(|| reaches(state, class, &servers))
+    };
+    let mut found = Vec::new();
+    for subject in subjects.iter().filter(|subject| subject.tier == Tier::NetworkPolicy) {
+        let Some(rule) = subject.rules.iter().find(|rule| needs_names(rule)) else { continue };
+        let without = subject.pods.iter().filter(|pod| {
+            // The name of another server may be what the policy is for.
+            !resolvers.contains(&pod.name) && !pod.addresses.iter().any(|&address| reaches(address))
+        });
+        let names: Vec<String> = without.map(|pod| pod.name.to_string()).collect();
+        if names.is_empty() {
+            continue;
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let text = format!(
+            "{} may connect to others (egress[{}]) and cannot ask a DNS server: names, of Services too, are not resolved",
+            some_of(&names, MAX_NAMED),
+            rule.at
+        );
+        let mend = "allow egress to the pods `k8s-app: kube-dns` of namespace kube-system at 53/UDP and 53/TCP";
+        found.push(subject.found_in(EGRESS_WITHOUT_DNS, rule, subject.rule_at(rule), text, mend));
+    }
+    found
+}
+
+/// Pods of which a rule names port 53 over UDP of somebody who is there: they have a DNS server, whoever that is.
+fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a PodName> {
+    let names_port = |rule: &&Rule<'_>| {
+        rule.direction == Direction::Egress
+            && rule.ports().any(|(_, port)| {
+                matches!(port, PolicyPort::Range { transport: Transport::Udp, first, last } if *first <= DNS && DNS <= *last)
+            })
+            && names_somebody(cache, rule)
+    };
+    let with = subjects.iter().filter(|subject| subject.rules.iter().any(|rule| names_port(&rule)));
+    with.flat_map(|subject| &subject.pods).map(|pod| &pod.name).collect()
+}
+
+fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
+    let is_there = |peer: &Peer| match peer {
+        Peer::Block(_) | Peer::Nodes(_) => true,
+        Peer::Pods(peer) => !cache.pods_of_peer(peer).is_empty(),
+    };
+    rule.traffic.peers.as_ref().is_none_or(|peers| peers.iter().any(is_there))
+}
+
+/// Whether a rule lets pods connect to ends that are usually known by name: pods, or everybody. Blocks are addresses as they stand.
+fn needs_names(rule: &Rule<'_>) -> bool {
+    let is_named = |peer: &Peer| match peer {
+        Peer::Pods(_) => true,
+        Peer::Block(block) => block.cidr.prefix_len() == 0,
+        Peer::Nodes(_) => false,
+    };
+    let speaks = match &rule.traffic.ports {
+        None => true,
+        Some(ports) => !ports.is_empty(),
+    };
+    rule.direction == Direction::Egress
+        && speaks
+        && rule.traffic.peers.as_ref().is_none_or(|peers| peers.iter().any(is_named))
+}
+
+/// Whether pods of a class may ask a DNS server: one that is known, else anybody at port 53.
+fn reaches(state: &Reachability, pod: ClassId, servers: &Servers) -> bool {
+    let allows = |peer: ClassId, number: u16| {
+        let side = state.side_number(pod, Direction::Egress, peer);
+        state.sides()[side as usize].allowed().contains(protocol::UDP, number)
+    };
+    let family = |peer: ClassId| state.class(peer).sample.is_ipv4() == state.class(pod).sample.is_ipv4();
+    if servers.known.iter().any(|&(peer, _)| family(peer)) {
+        return servers.known.iter().any(|&(peer, number)| family(peer) && allows(peer, number));
+    }
+    state.regions().any(|region| family(region.class) && allows(region.class, DNS))
+}

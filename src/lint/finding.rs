@@ -1,0 +1,175 @@
+//! What is found, and the kinds of it.
+
+use bulkhead_control::object::{PolicyName, Position};
+use bulkhead_control::origin::Direction;
+use bulkhead_control::source;
+use serde::Serialize;
+
+/// How much it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    /// The policy does something else than it says to its reader.
+    Error,
+    /// Something has no effect, or probably not the one that is meant.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+impl Severity {
+    /// As it is printed, which is what SARIF calls it too.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// A kind of findings.
+#[derive(Debug)]
+pub(super) struct Check {
+    /// Stable: scripts and annotations name it.
+    pub(super) id: &'static str,
+    pub(super) severity: Severity,
+    pub(super) text: &'static str,
+}
+
+macro_rules! checks {
+    ($($name:ident $severity:ident $id:literal $text:literal;)*) => {
+        $(pub(super) const $name: &Check = &Check { id: $id, severity: Severity::$severity, text: $text };)*
+        /// All kinds, in the order of docs/answers.md.
+        pub(super) const CHECKS: &[&Check] = &[$($name),*];
+    };
+}
+
+checks! {
+    POLICY_SELECTS_NOBODY Warning "policy-selects-nobody" "A policy selects no pod";
+    POLICY_CHANGES_NOTHING Warning "policy-changes-nothing" "Without the whole policy every verdict would be the same";
+    PEER_SELECTS_NOBODY Warning "peer-selects-nobody" "A peer of a rule names nobody";
+    RULE_NAMES_NOTHING Warning "rule-names-nothing" "A rule names no connection at all";
+    REDUNDANT_RULE Warning "redundant-rule" "Without the rule others decide the same";
+    SHADOWED_RULE Warning "shadowed-rule" "Rules that come before leave the rule nothing to decide";
+    BLOCKED_RULE Warning "blocked-rule" "What the rule is about is denied at the other end of every connection";
+    NAMES_ITSELF Note "names-itself" "The only peer of the rule is the pod itself";
+    SEPARATE_SELECTORS Error "separate-selectors" "Two peers were written where one with two selectors is meant";
+    NAMED_PORT_MISSING Error "named-port-missing" "No pod has the port of this name";
+    SERVICE_PORT Warning "service-port" "The rule names the port of a Service, and the pods behind it listen on another one";
+    EXCEPT_REOPENED Warning "except-reopened" "Another rule allows what an except leaves out";
+    BLOCK_NAMES_PODS Warning "block-names-pods" "An ipBlock names addresses of pods";
+    BLOCK_NAMES_SERVICE Warning "block-names-service" "An ipBlock names addresses of Services, which policy never sees";
+    RULES_WITHOUT_TYPE Error "rules-without-type" "policyTypes does not list the direction of rules";
+    EMPTY_LIST Warning "empty-list" "An empty list means everybody or everything";
+    EGRESS_WITHOUT_DNS Warning "egress-without-dns" "Pods may connect to somebody, and not to a DNS server";
+    SAME_PRIORITY Warning "same-priority" "Cluster policies of one priority disagree";
+    UNUSED_RULE Note "unused-rule" "The rule has decided nothing in the time looked at";
+}
+
+/// A field of a policy.
+#[derive(Clone, Debug)]
+pub(super) struct At<'a> {
+    /// The rule or policy as it is told: `shop/web ingress[1]`.
+    pub(super) text: String,
+    pub(super) position: Option<&'a Position>,
+    pub(super) path: String,
+}
+
+/// Something that is found, before its lines are looked up.
+#[derive(Clone, Debug)]
+pub(super) struct Found<'a> {
+    pub(super) check: &'static Check,
+    /// Among the names of both sorts.
+    pub(super) policy: PolicyName,
+    pub(super) rule: Option<(Direction, usize)>,
+    pub(super) at: At<'a>,
+    pub(super) reason: String,
+    pub(super) mend: String,
+    /// The rules and policies that the reason is about.
+    pub(super) by: Vec<At<'a>>,
+    /// Of what never decides: whether it can be removed together with all other findings of which this is true.
+    pub(super) together: Option<bool>,
+    /// Its line where it is known already.
+    pub(super) line: Option<(String, usize)>,
+}
+
+/// The same as it is printed: the names are what the JSON promises.
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) id: &'static str,
+    pub(super) severity: Severity,
+    /// `shop/web`, `ClusterNetworkPolicy isolate`.
+    pub(super) policy: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) direction: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rule: Option<usize>,
+    /// The field; empty where the whole policy is meant.
+    pub(super) path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) line: Option<usize>,
+    pub(super) reason: String,
+    pub(super) mend: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) by: Vec<Place>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) removable_together: Option<bool>,
+}
+
+/// A rule or policy, and where it stands.
+#[derive(Debug, Serialize)]
+pub(super) struct Place {
+    pub(super) rule: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) line: Option<usize>,
+}
+
+/// Looks up all lines at once, and sorts: by file and line.
+pub(super) fn placed(found: Vec<Found<'_>>) -> Vec<Finding> {
+    let fields = found.iter().flat_map(|one| std::iter::once(&one.at).chain(&one.by));
+    let wanted: Vec<(&Position, &str)> = fields.filter_map(|at| Some((at.position?, at.path.as_str()))).collect();
+    let lines = source::lines_of(&wanted);
+    let mut lines = wanted.iter().zip(lines).map(|((position, _), line)| line.unwrap_or(position.line));
+    let mut place = |at: &At<'_>| {
+        let line = at.position.and_then(|_| lines.next());
+        Place { rule: at.text.clone(), file: at.position.map(|position| position.file.to_string()), line }
+    };
+    let finding = |one: &Found<'_>| {
+        let own = place(&one.at);
+        let by = one.by.iter().map(&mut place).collect();
+        let (file, line) = match &one.line {
+            Some((file, line)) => (Some(file.clone()), Some(*line)),
+            None => (own.file, own.line),
+        };
+        Finding {
+            id: one.check.id,
+            severity: one.check.severity,
+            policy: label(&one.policy),
+            direction: one.rule.map(|(direction, _)| direction.name()),
+            rule: one.rule.map(|(_, at)| at),
+            path: one.at.path.clone(),
+            file,
+            line,
+            reason: one.reason.clone(),
+            mend: one.mend.clone(),
+            by,
+            removable_together: one.together,
+        }
+    };
+    let mut all: Vec<Finding> = found.iter().map(finding).collect();
+    all.sort_by(|a, b| (&a.file, a.line, &a.policy, &a.path, a.id).cmp(&(&b.file, b.line, &b.policy, &b.path, b.id)));
+    all
+}
+
+/// A policy of either sort as it is told everywhere else.
+pub(super) fn label(policy: &PolicyName) -> String {
+    match policy.name.split_once('/') {
+        Some((kind, name)) if policy.namespace.is_empty() => format!("{kind} {name}"),
+        _ => policy.to_string(),
+    }
+}

@@ -1,0 +1,195 @@
+//! Policies of both sorts and their rules, as checks walk over them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::cache::Cache;
+use bulkhead_control::object::{
+    IpBlock, Peer, Pod, PodPeer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Position, RuleAction, Tier,
+};
+use bulkhead_control::origin::{Direction, Origin};
+use bulkhead_control::pipeline::Pipeline;
+
+use super::finding::{At, Check, Found, label};
+
+/// A policy.
+pub(super) struct Subject<'a> {
+    /// Its name among those of both sorts.
+    pub(super) name: PolicyName,
+    pub(super) position: Option<&'a Position>,
+    pub(super) tier: Tier,
+    /// Whether it concerns a direction, and so isolates in it if it is a NetworkPolicy.
+    pub(super) concerns: [bool; 2],
+    pub(super) rules: Vec<Rule<'a>>,
+    /// The running pods that it is about.
+    pub(super) pods: Vec<&'a Arc<Pod>>,
+    /// The pods that its selector selects and that are in the network of their node, so that no policy is about them.
+    pub(super) on_host_network: usize,
+    /// Which pods it asks for, in words.
+    pub(super) asks_for: String,
+}
+
+/// A rule.
+#[derive(Clone, Copy)]
+pub(super) struct Rule<'a> {
+    pub(super) direction: Direction,
+    /// Its position in the policy's list.
+    pub(super) at: usize,
+    pub(super) action: RuleAction,
+    pub(super) traffic: &'a PolicyRule,
+}
+
+impl<'a> Subject<'a> {
+    /// All policies that were understood, NetworkPolicies first. An isolation that follows from a namespace is none.
+    pub(super) fn all(cache: &'a Cache) -> Vec<Self> {
+        let own = cache.policies().values();
+        let own = own.filter(|policy| policy.fault.is_none() && policy.version != PolicyVersion::NamespaceIsolation);
+        let own = own.map(|policy| {
+            let selected = cache.pods_in(&policy.name.namespace).map(|(_, pod)| pod);
+            let (pods, others): (Vec<_>, Vec<_>) = selected
+                .filter(|pod| policy.subject.matches(&pod.labels) && !pod.finished)
+                .partition(|pod| pod.is_endpoint());
+            let lists = [(Direction::Ingress, &policy.ingress), (Direction::Egress, &policy.egress)];
+            let rules = lists.into_iter().flat_map(|(direction, rules)| {
+                let rule = move |(at, traffic)| Rule { direction, at, action: RuleAction::Accept, traffic };
+                rules.iter().flatten().enumerate().map(rule)
+            });
+            Self {
+                name: policy.name.clone(),
+                position: policy.position.as_ref(),
+                tier: Tier::NetworkPolicy,
+                concerns: [policy.ingress.is_some(), policy.egress.is_some()],
+                rules: rules.collect(),
+                pods,
+                on_host_network: others.iter().filter(|pod| pod.host_network).count(),
+                asks_for: format!("{} in namespace {}", policy.subject, policy.name.namespace),
+            }
+        });
+        let cluster = cache.cluster_policies().values().filter(|policy| policy.fault.is_none()).map(|policy| {
+            let lists = [(Direction::Ingress, &policy.ingress), (Direction::Egress, &policy.egress)];
+            let rules = lists.into_iter().flat_map(|(direction, rules)| {
+                rules.iter().enumerate().map(move |(at, rule)| Rule {
+                    direction,
+                    at,
+                    action: rule.action,
+                    traffic: &rule.traffic,
+                })
+            });
+            let pods = cache.pods_of_peer(&policy.subject).into_iter().filter_map(|key| cache.pod(key));
+            Self {
+                name: policy.rank.name.key(),
+                position: policy.position.as_ref(),
+                tier: policy.rank.tier,
+                concerns: [!policy.ingress.is_empty(), !policy.egress.is_empty()],
+                rules: rules.collect(),
+                pods: pods.collect(),
+                on_host_network: 0,
+                asks_for: super::nobody::told(&policy.subject),
+            }
+        });
+        own.chain(cluster).collect()
+    }
+
+    pub(super) fn label(&self) -> String {
+        label(&self.name)
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.tier != Tier::NetworkPolicy
+    }
+
+    /// The policy as a whole.
+    pub(super) fn at(&self) -> At<'a> {
+        At { text: self.label(), position: self.position, path: String::new() }
+    }
+
+    /// A rule of it.
+    pub(super) fn rule_at(&self, rule: &Rule<'_>) -> At<'a> {
+        let text = format!("{} {}[{}]", self.label(), rule.direction, rule.at);
+        At { text, position: self.position, path: rule.path() }
+    }
+
+    /// The field of a peer of a rule. Those of cluster policies may stand for several in one: there it is the rule.
+    pub(super) fn peer_at(&self, rule: &Rule<'_>, peer: usize) -> At<'a> {
+        let at = self.rule_at(rule);
+        let list = if rule.direction == Direction::Ingress { "from" } else { "to" };
+        let path = if self.is_cluster() { at.path } else { format!("{}.{list}[{peer}]", at.path) };
+        At { path, ..at }
+    }
+
+    /// The field of a port of a rule.
+    pub(super) fn port_at(&self, rule: &Rule<'_>, port: usize) -> At<'a> {
+        let at = self.rule_at(rule);
+        let path = if self.is_cluster() { at.path } else { format!("{}.ports[{port}].port", at.path) };
+        At { path, ..at }
+    }
+
+    /// A finding about the policy as a whole.
+    pub(super) fn found(&self, check: &'static Check, reason: impl Into<String>, mend: impl Into<String>) -> Found<'a> {
+        Found {
+            check,
+            policy: self.name.clone(),
+            rule: None,
+            at: self.at(),
+            reason: reason.into(),
+            mend: mend.into(),
+            by: Vec::new(),
+            together: None,
+            line: None,
+        }
+    }
+
+    /// A finding about a rule, or a field of it.
+    pub(super) fn found_in(
+        &self,
+        check: &'static Check,
+        rule: &Rule<'_>,
+        at: At<'a>,
+        reason: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Found<'a> {
+        Found { rule: Some((rule.direction, rule.at)), at, ..self.found(check, reason, mend) }
+    }
+}
+
+impl Rule<'_> {
+    fn path(&self) -> String {
+        format!("spec.{}[{}]", self.direction, self.at)
+    }
+
+    pub(super) fn ports(&self) -> impl Iterator<Item = (usize, &PolicyPort)> {
+        self.traffic.ports.iter().flatten().enumerate()
+    }
+
+    pub(super) fn peers(&self) -> impl Iterator<Item = (usize, &Peer)> {
+        self.traffic.peers.iter().flatten().enumerate()
+    }
+
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &IpBlock)> {
+        self.peers().filter_map(|(at, peer)| match peer {
+            Peer::Block(block) => Some((at, block)),
+            Peer::Pods(_) | Peer::Nodes(_) => None,
+        })
+    }
+
+    pub(super) fn pod_peers(&self) -> impl Iterator<Item = (usize, &PodPeer)> {
+        self.peers().filter_map(|(at, peer)| match peer {
+            Peer::Pods(peer) => Some((at, peer)),
+            Peer::Block(_) | Peer::Nodes(_) => None,
+        })
+    }
+}
+
+/// A rule's place among the policies of both sorts.
+pub(super) type RuleKey = (PolicyName, Direction, usize);
+
+/// The numbers of rules: those that some list has.
+pub(super) fn origins(pipeline: &Pipeline) -> BTreeMap<RuleKey, OriginId> {
+    let rule = |(id, origin): (OriginId, &Origin)| match origin {
+        Origin::Policy { policy, direction, rule } => Some(((policy.clone(), *direction, *rule), id)),
+        Origin::ClusterPolicy { policy, direction, rule, .. } => Some(((policy.key(), *direction, *rule), id)),
+        _ => None,
+    };
+    pipeline.origins().since(OriginId(0)).filter_map(rule).collect()
+}

@@ -10,6 +10,7 @@ mod because;
 mod flows;
 mod forms;
 mod groups;
+mod names;
 mod ranges;
 mod units;
 
@@ -47,6 +48,9 @@ struct Change<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     except: Option<&'static str>,
     because: &'a Because,
+    /// `from` and `to` as people are told them, which may be shorter.
+    #[serde(skip)]
+    told: [&'a [String]; 2],
 }
 
 impl Change<'_> {

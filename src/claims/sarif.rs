@@ -6,28 +6,19 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::report::{Line, Report};
+use crate::sarif::{self, location};
+
+/// What a result may say.
+const RULES: [(&str, &str); 4] = [
+    ("never", "A connection gets through that never should"),
+    ("always", "A connection is denied that always should get through"),
+    ("only", "Somebody else gets through as well"),
+    ("vacuous", "A claim is about nobody"),
+];
 
 pub(super) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let results: Vec<Value> = report.claims.iter().filter(|line| line.result != "pass").map(result).collect();
-    let rules = [
-        ("never", "A connection gets through that never should"),
-        ("always", "A connection is denied that always should get through"),
-        ("only", "Somebody else gets through as well"),
-        ("vacuous", "A claim is about nobody"),
-    ];
-    let rules = rules.map(|(id, text)| json!({ "id": id, "shortDescription": { "text": text } }));
-    let driver = json!({
-        "name": "bulkhead",
-        "version": env!("CARGO_PKG_VERSION"),
-        "rules": rules,
-    });
-    let log = json!({
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [{ "tool": { "driver": driver }, "results": results }],
-    });
-    serde_json::to_writer_pretty(&mut *out, &log)?;
-    writeln!(out)
+    sarif::write("bulkhead test", &RULES, &results, out)
 }
 
 fn result(line: &Line) -> Value {
@@ -47,8 +38,4 @@ fn result(line: &Line) -> Value {
         "locations": [primary],
         "relatedLocations": related,
     })
-}
-
-fn location(file: &str, line: usize) -> Value {
-    json!({ "physicalLocation": { "artifactLocation": { "uri": file }, "region": { "startLine": line } } })
 }

@@ -37,12 +37,7 @@ pub(crate) fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> 
                 let path = format!("spec.{}[{at}].{peers}", direction.name());
                 for (peer, wrong) in in_rule(&known, &mut seen, rule, direction) {
                     let path = format!("{path}[{peer}].ipBlock.{}", wrong.part);
-                    found.push(told(
-                        &format!("NetworkPolicy {}", policy.name),
-                        policy.position.as_ref(),
-                        &path,
-                        &wrong,
-                    ));
+                    found.push((format!("NetworkPolicy {}", policy.name), policy.position.as_ref(), path, wrong));
                 }
             }
         }
@@ -54,15 +49,15 @@ pub(crate) fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> 
                 let path = format!("spec.{}[{at}]", direction.name());
                 // A peer may list several networks, which are peers of their own here.
                 for (_, wrong) in in_rule(&known, &mut seen, &rule.traffic, direction) {
-                    found.push(told(&policy.rank.name.to_string(), policy.position.as_ref(), &path, &wrong));
+                    found.push((policy.rank.name.to_string(), policy.position.as_ref(), path.clone(), wrong));
                 }
             }
         }
     }
     let more = found.len().saturating_sub(MAX_TOLD);
-    found.truncate(MAX_TOLD);
-    found.extend((more > 0).then(|| format!("and {more} more of such")));
-    found
+    // The line of each is looked up in its file.
+    let shown = found.iter().take(MAX_TOLD).map(|(policy, position, path, wrong)| told(policy, *position, path, wrong));
+    shown.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
 }
 
 fn told(policy: &str, position: Option<&Position>, path: &str, wrong: &Wrong) -> String {

@@ -12,6 +12,8 @@ mod forms;
 mod groups;
 mod names;
 mod ranges;
+#[cfg(test)]
+mod tests;
 mod units;
 
 use std::collections::HashSet;

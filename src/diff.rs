@@ -10,7 +10,10 @@ mod because;
 mod flows;
 mod forms;
 mod groups;
+mod names;
 mod ranges;
+#[cfg(test)]
+mod tests;
 mod units;
 
 use std::collections::HashSet;
@@ -47,6 +50,9 @@ struct Change<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     except: Option<&'static str>,
     because: &'a Because,
+    /// `from` and `to` as people are told them, which may be shorter.
+    #[serde(skip)]
+    told: [&'a [String]; 2],
 }
 
 impl Change<'_> {

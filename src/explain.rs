@@ -17,17 +17,17 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_control::object::{Denied, ObjectName, Transport};
+use bulkhead_control::object::{Denied, Transport};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::renderer::mirror::Mirror;
-use bulkhead_control::source;
 use bulkhead_dataplane::Decision;
 use serde::Serialize;
 
 use crate::args::{Explain, Format, Target};
 use crate::fabric::{End, Fabric, Hop};
 use crate::output::{self, printable};
+use crate::places::{Places, Written};
 use crate::resolve;
 use crate::run;
 use crate::translate::{Leg, Services, blocks};
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
             transport: port.transport,
         },
         mirror: pipeline.renderer(mirror),
+        places: Places::of(&pipeline),
         pipeline: &pipeline,
     };
     let (mut walks, mut translated) = (Vec::new(), Vec::new());
@@ -128,6 +129,7 @@ struct Refusing {
 struct Asker<'a> {
     pipeline: &'a Pipeline,
     mirror: &'a Mirror,
+    places: Places<'a>,
     fabric: Fabric,
     refusing: Refusing,
 }
@@ -146,10 +148,39 @@ impl Asker<'_> {
             to: leg.to.to_string(),
             to_address: leg.to.address(),
             verdict: if is_allowed { "allow" } else { "deny" },
-            steps: hops.iter().map(|hop| told(self.pipeline, &self.fabric, &self.refusing, hop)).collect(),
-            passes: passes::find(self.pipeline, self.mirror, &leg.from, &to, leg.port),
+            steps: hops.iter().map(|hop| self.told(hop)).collect(),
+            passes: passes::find((self.pipeline, &self.places), self.mirror, &leg.from, &to, leg.port),
             denied_by: if is_allowed { None } else { run::origin(self.pipeline, last) },
             leg,
+        })
+    }
+
+    /// A hop as it is told.
+    fn told(&self, hop: &Hop) -> Step {
+        let Self { pipeline, fabric, refusing, .. } = self;
+        let outcome = &hop.outcome;
+        let origin = run::origin(pipeline, outcome.decision);
+        let tables = fabric.tables(&hop.node);
+        let table =
+            outcome.decision.and_then(|decision| decision.table).and_then(|table| tables?.tables.get(table.index()));
+        let rule = outcome.decision.and_then(|Decision { rule, .. }| rule);
+        let port = |port| fabric.port_name(&hop.node, port);
+        let in_port = port(outcome.in_port);
+        let refuses = outcome
+            .decision
+            .and_then(|decision| decision.origin)
+            .is_some_and(|origin| refusing.origins.contains(&origin));
+        Step::new(Pass {
+            node: hop.node.clone(),
+            is_reply: hop.reply,
+            outcome,
+            out: outcome.verdict.out_port().and_then(port),
+            answer: step::answer_to(outcome, in_port.as_deref(), refusing.transport, refuses),
+            in_port,
+            table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
+            decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
+            at: positions(&self.places, origin.as_ref()),
+            origin,
         })
     }
 }
@@ -198,56 +229,10 @@ impl Walk {
     }
 }
 
-/// A hop as it is told.
-fn told(pipeline: &Pipeline, fabric: &Fabric, refusing: &Refusing, hop: &Hop) -> Step {
-    let outcome = &hop.outcome;
-    let origin = run::origin(pipeline, outcome.decision);
-    let tables = fabric.tables(&hop.node);
-    let table =
-        outcome.decision.and_then(|decision| decision.table).and_then(|table| tables?.tables.get(table.index()));
-    let rule = outcome.decision.and_then(|Decision { rule, .. }| rule);
-    let port = |port| fabric.port_name(&hop.node, port);
-    let in_port = port(outcome.in_port);
-    let refuses =
-        outcome.decision.and_then(|decision| decision.origin).is_some_and(|origin| refusing.origins.contains(&origin));
-    Step::new(Pass {
-        node: hop.node.clone(),
-        is_reply: hop.reply,
-        outcome,
-        out: outcome.verdict.out_port().and_then(port),
-        answer: step::answer_to(outcome, in_port.as_deref(), refusing.transport, refuses),
-        in_port,
-        table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
-        decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
-        at: positions(pipeline, origin.as_ref()),
-        origin,
-    })
-}
-
-/// Where the policies behind an origin stand: `web.yaml:14`.
-pub(crate) fn positions(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<String> {
-    let place = |policy: &ObjectName, path: &str| {
-        let position = run::position(pipeline, policy)?;
-        let line = source::line_of(position, path).unwrap_or(position.line);
-        Some(format!("{policy} at {}:{line}", position.file))
-    };
-    match origin {
-        Some(Origin::Policy { policy, direction, rule }) => {
-            place(policy, &format!("spec.{}[{rule}]", direction.name())).into_iter().collect()
-        }
-        Some(Origin::ClusterPolicy { policy, direction, rule, .. }) => {
-            let known = pipeline.cache().cluster_policies().get(policy);
-            let position = known.and_then(|policy| policy.position.as_ref());
-            let place = position.map(|position| {
-                let path = format!("spec.{}[{rule}]", direction.name());
-                let line = source::line_of(position, &path).unwrap_or(position.line);
-                format!("{policy} at {}:{line}", position.file)
-            });
-            place.into_iter().collect()
-        }
-        Some(Origin::Isolation { policies, .. }) => policies.iter().filter_map(|policy| place(policy, "")).collect(),
-        _ => Vec::new(),
-    }
+/// Where the policies behind an origin stand: `web at web.yaml:14`.
+fn positions(places: &Places<'_>, origin: Option<&Origin>) -> Vec<String> {
+    let told = |Written { policy, file, line }: Written| format!("{policy} at {file}:{line}");
+    places.of_origin(origin).into_iter().map(told).collect()
 }
 
 /// The workload whose template stands for an end that is not there yet, as in `Deployment web`. Its address is nobody's, and not told.

@@ -34,6 +34,7 @@ mod learn;
 mod lint;
 mod live;
 mod output;
+mod places;
 mod reach;
 mod replay;
 mod resolve;

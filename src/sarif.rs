@@ -1,16 +1,13 @@
-//! Findings in code for systems that show them: SARIF 2.1.0, one run.
+//! SARIF 2.1.0, the form in which code scanning takes findings (OASIS, "Static Analysis Results Interchange Format").
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-/// Writes a log. `tool` names the command, `rules` the identities that results may have, each with what it means (empty where the name
-/// says it).
+/// Writes a log of one run. `rules` are the kinds of findings: identifier and description. `results` name them in `ruleId`.
 pub(crate) fn write(tool: &str, rules: &[(&str, &str)], results: &[Value], out: &mut impl Write) -> io::Result<()> {
-    let rule = |&(id, text): &(&str, &str)| match text {
-        "" => json!({ "id": id }),
-        text => json!({ "id": id, "shortDescription": { "text": text } }),
-    };
+    let rule = |&(id, text): &(&str, &str)| json!({ "id": id, "shortDescription": { "text": text } });
     let driver = json!({
         "name": tool,
         "version": env!("CARGO_PKG_VERSION"),
@@ -25,7 +22,35 @@ pub(crate) fn write(tool: &str, rules: &[(&str, &str)], results: &[Value], out: 
     writeln!(out)
 }
 
-/// A line of a file, from 1.
+/// A line of a file.
 pub(crate) fn location(file: &str, line: usize) -> Value {
-    json!({ "physicalLocation": { "artifactLocation": { "uri": file }, "region": { "startLine": line } } })
+    json!({ "physicalLocation": { "artifactLocation": { "uri": uri(file) }, "region": { "startLine": line } } })
+}
+
+/// A path as a URI reference (RFC 3986): relative paths stay so, because viewers resolve them in the repository.
+fn uri(path: &str) -> String {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    // `//name` would be a host.
+    let (scheme, path) = if path.starts_with('/') { ("file://", path) } else { ("", path) };
+    let mut uri = scheme.to_owned();
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
+            // A string takes everything.
+            _ => drop(write!(uri, "%{byte:02X}")),
+        }
+    }
+    uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_uri_reference() {
+        assert_eq!(uri("policies/web.yaml"), "policies/web.yaml");
+        assert_eq!(uri("./my chart/a:b.yaml"), "my%20chart/a%3Ab.yaml");
+        assert_eq!(uri("/srv/state.yaml"), "file:///srv/state.yaml");
+    }
 }

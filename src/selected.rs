@@ -13,11 +13,11 @@ use bulkhead_control::object::{
     Position, Tier,
 };
 use bulkhead_control::origin::Direction;
-use bulkhead_control::source;
 use serde::Serialize;
 
 use crate::args::{Format, Policies};
 use crate::output::printable;
+use crate::places::Places;
 use crate::run;
 
 /// What policies say about a pod.
@@ -83,7 +83,8 @@ pub(crate) fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     let found = found.with_context(|| {
         format!("no pod {pod} in the state\n  help: name a pod, or a workload without pods, as `reach` lists them")
     })?;
-    let side = |direction| side(cache, found, direction);
+    let places = Places::of(&pipeline);
+    let side = |direction| side(cache, &places, found, direction);
     let labels: Vec<String> = found.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let answer = Answer {
         pod: pod.to_string(),
@@ -105,7 +106,7 @@ pub(crate) fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn side(cache: &Cache, pod: &Pod, direction: Direction) -> Side {
+fn side(cache: &Cache, places: &Places<'_>, pod: &Pod, direction: Direction) -> Side {
     let mut side = Side { isolated: false, policies: Vec::new() };
     if !pod.is_endpoint() {
         return side;
@@ -117,24 +118,24 @@ fn side(cache: &Cache, pod: &Pod, direction: Direction) -> Side {
     });
     around.sort_by(|one, other| one.rank.cmp(&other.rank));
     let of_tier = |tier| around.iter().filter(move |policy| policy.rank.tier == tier);
-    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(policy, direction)));
+    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(places, policy, direction)));
     for policy in cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels)) {
-        let Some(selecting) = own(policy, pod, direction) else { continue };
+        let Some(selecting) = own(places, policy, pod, direction) else { continue };
         side.isolated |= policy.version != PolicyVersion::V1beta1;
         side.policies.push(selecting);
     }
-    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(policy, direction)));
+    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(places, policy, direction)));
     side
 }
 
 /// A NetworkPolicy that selects the pod; none where it does not concern the direction.
-fn own(policy: &Policy, pod: &Pod, direction: Direction) -> Option<Selecting> {
+fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) -> Option<Selecting> {
     let rules = match direction {
         Direction::Ingress => policy.ingress.as_ref()?,
         Direction::Egress => policy.egress.as_ref()?,
     };
-    let rule =
-        |(at, rule): (usize, &PolicyRule)| told(at, "Accept", rule, policy.position.as_ref(), direction, Some(pod));
+    let line = |at| places.of_rule(policy.position.as_ref()?, direction, at);
+    let rule = |(at, rule): (usize, &PolicyRule)| told(at, "Accept", rule, line(at), direction, Some(pod));
     Some(Selecting {
         policy: policy.name.to_string(),
         tier: "NetworkPolicy",
@@ -145,14 +146,15 @@ fn own(policy: &Policy, pod: &Pod, direction: Direction) -> Option<Selecting> {
 }
 
 /// A cluster policy that selects the pod; none where it has no rule in the direction.
-fn cluster(policy: &ClusterPolicy, direction: Direction) -> Option<Selecting> {
+fn cluster(places: &Places<'_>, policy: &ClusterPolicy, direction: Direction) -> Option<Selecting> {
     let rules = match direction {
         Direction::Ingress => &policy.ingress,
         Direction::Egress => &policy.egress,
     };
+    let line = |at| places.of_rule(policy.position.as_ref()?, direction, at);
     let rules: Vec<Rule> = (0..)
         .zip(rules)
-        .map(|(at, rule)| told(at, rule.action.name(), &rule.traffic, policy.position.as_ref(), direction, None))
+        .map(|(at, rule)| told(at, rule.action.name(), &rule.traffic, line(at), direction, None))
         .collect();
     (!rules.is_empty()).then(|| Selecting {
         policy: policy.rank.name.to_string(),
@@ -171,11 +173,10 @@ fn told(
     at: usize,
     action: &'static str,
     rule: &PolicyRule,
-    position: Option<&Position>,
+    line: Option<usize>,
     direction: Direction,
     target: Option<&Pod>,
 ) -> Rule {
-    let line = position.and_then(|position| source::line_of(position, &format!("spec.{direction}[{at}]")));
     // The port of a name is the destination's: of the pod itself where it is asked about ingress.
     let target = target.filter(|_| direction == Direction::Ingress);
     Rule {

@@ -252,8 +252,8 @@ fn results_are_told_as_junit_and_as_sarif() {
         (physical["artifactLocation"]["uri"].as_str().unwrap(), physical["region"]["startLine"].as_u64().unwrap())
     };
     let line = 1 + CHART.lines().position(|line| line == "  - from:").unwrap() as u64;
-    assert_eq!(place(0), (&*state, line));
-    assert_eq!((place(1), &results[1]["ruleId"]), ((&*claims, 6), &"vacuous".into()));
+    assert_eq!(place(0), (&*format!("file://{state}"), line));
+    assert_eq!((place(1), &results[1]["ruleId"]), ((&*format!("file://{claims}"), 6), &"vacuous".into()));
     assert_eq!((results.len(), &sarif["version"]), (2, &"2.1.0".into()));
 }
 

@@ -107,7 +107,9 @@ fn each_entry_is_what_the_vswitches_do_and_they_do_nothing_else_otherwise() {
 
 #[test]
 fn the_answer_to_people_is_as_it_was_read_and_approved() {
-    for (form, file) in [("text", "expected.txt"), ("markdown", "expected.md")] {
+    let forms =
+        [("text", "expected.txt"), ("markdown", "expected.md"), ("json", "expected.json"), ("sarif", "expected.sarif")];
+    for (form, file) in forms {
         let path = root().join("tests/cli/diff").join(file);
         let answer = diff(OLD, NEW, &["-o", form], 1);
         if std::env::var_os("BULKHEAD_BLESS").is_some() {
@@ -140,6 +142,61 @@ fn the_rule_that_makes_the_difference_is_named_with_file_and_line() {
     assert!(results.iter().all(|result| result["message"]["text"].is_string()));
     let at = |result: &Value| result["locations"][0]["physicalLocation"]["region"]["startLine"] == line;
     assert!(results.iter().any(|result| result["ruleId"] == "newly-allowed" && at(result)));
+}
+
+/// A chart as it is rendered, with the port that the database is opened at.
+fn chart(name: &str, port: u16) -> String {
+    let text = format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web, namespace: \
+         shop}}\nspec: {{replicas: 3, template: {{metadata: {{labels: {{app: web}}}}, spec: {{containers: [{{name: c}}]}}}}}}\n---\napiVersion: \
+         apps/v1\nkind: StatefulSet\nmetadata: {{name: db, namespace: shop}}\nspec: {{template: {{metadata: {{labels: {{app: db}}}}, spec: \
+         {{containers: [{{name: c}}]}}}}}}\n---\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: copy, namespace: shop}}\nspec: {{template: {{metadata: \
+         {{labels: {{app: copy}}}}, spec: {{containers: [{{name: c}}]}}}}}}\n---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: db, \
+         namespace: shop}}\nspec: {{podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: [{{podSelector: {{matchLabels: {{app: web}}}}}}], ports: \
+         [{{port: {port}}}]}}]}}\n"
+    );
+    scratch(name, &text)
+}
+
+#[test]
+fn charts_are_compared_by_the_templates_of_their_workloads() {
+    let (old, new) = (chart("diff-chart-old.yaml", 5432), chart("diff-chart-new.yaml", 5433));
+    let grouped = json(&old, &new, &[], 1);
+    let told = |at: usize| {
+        let change = &grouped["changes"][at];
+        (change["from"].clone(), change["to"].clone(), change["ports"].clone(), change["after"].clone())
+    };
+    let ends = |ports, verdict: &str| ("shop/web".into(), "shop/db".into(), ports, verdict.into());
+    assert_eq!(grouped["changes"].as_array().unwrap().len(), 2, "{grouped}");
+    assert_eq!(told(0), ends(serde_json::json!([[5433, 5433]]), "allow"));
+    assert_eq!(told(1), ends(serde_json::json!([[5432, 5432]]), "deny"));
+    assert_eq!(grouped["only_before"], serde_json::json!([]));
+    // The second web server stands for the others.
+    let pairs = json(&old, &new, &["--ungrouped"], 1);
+    let from: Vec<&Value> = pairs["changes"].as_array().unwrap().iter().map(|change| &change["from"]).collect();
+    assert_eq!(from, ["shop/web", "shop/web", "shop/web#2", "shop/web#2"]);
+}
+
+#[test]
+fn sarif_is_what_version_2_1_0_asks_for() {
+    let folder = "diff sarif";
+    let (old, new) = (chart(&format!("{folder}-old.yaml"), 1), chart(&format!("{folder}-new.yaml"), 2));
+    let log: Value = serde_json::from_str(&diff(&old, &new, &["-o", "sarif"], 1)).unwrap();
+    assert_eq!((&log["version"], log["runs"].as_array().unwrap().len()), (&"2.1.0".into(), 1));
+    let run = &log["runs"][0];
+    assert_eq!(run["tool"]["driver"]["name"], "bulkhead diff");
+    let rules: Vec<&Value> =
+        run["tool"]["driver"]["rules"].as_array().unwrap().iter().map(|rule| &rule["id"]).collect();
+    let results = run["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2, "{log:#}");
+    for result in results {
+        assert!(rules.contains(&&result["ruleId"]) && result["message"]["text"].is_string(), "{result}");
+        assert!(["none", "note", "warning", "error"].contains(&result["level"].as_str().unwrap()), "{result}");
+        let place = &result["locations"][0]["physicalLocation"];
+        let uri = place["artifactLocation"]["uri"].as_str().unwrap();
+        assert!(uri.ends_with("diff%20sarif-new.yaml") && !uri.contains(' '), "{uri}");
+        assert!(place["region"]["startLine"].as_u64().unwrap() >= 1, "{result}");
+    }
 }
 
 #[test]

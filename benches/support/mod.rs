@@ -12,6 +12,7 @@
 //! egress port names without pod selectors (to everybody, to a block), which may mean any pod that declares the name.
 #![allow(dead_code, clippy::unwrap_used, reason = "each bench uses a part of this")]
 
+pub(crate) mod files;
 pub(crate) mod services;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -13,9 +13,10 @@ use serde::Serialize;
 use super::file::{Claim, Kind};
 use super::judge::{Outcome, Witness};
 use crate::args::PortProtocol;
-use crate::explain::{self, remedy};
+use crate::explain::remedy;
 use crate::fabric::End;
 use crate::output::printable;
+use crate::places::{Places, Written};
 
 /// See the module.
 #[derive(Serialize)]
@@ -86,13 +87,14 @@ impl Report {
         pipeline: &Pipeline,
         judged: impl Iterator<Item = (&'a Claim, Outcome)>,
     ) -> anyhow::Result<Self> {
+        let places = Places::of(pipeline);
         let mut report = Self { claims: Vec::new(), passed: 0, failed: 0, vacuous: 0 };
         for (claim, outcome) in judged {
             let (result, count, reason, witness) = match outcome {
                 Outcome::Holds => ("pass", &mut report.passed, None, None),
                 Outcome::Vacuous(reason) => ("vacuous", &mut report.vacuous, Some(reason), None),
                 Outcome::Fails(witness) => {
-                    ("fail", &mut report.failed, None, Some(told(pipeline, claim.kind, &witness)?))
+                    ("fail", &mut report.failed, None, Some(told(pipeline, &places, claim.kind, &witness)?))
                 }
             };
             *count += 1;
@@ -152,7 +154,7 @@ impl Told {
     }
 }
 
-fn told(pipeline: &Pipeline, kind: Kind, witness: &Witness) -> anyhow::Result<Told> {
+fn told(pipeline: &Pipeline, places: &Places<'_>, kind: Kind, witness: &Witness) -> anyhow::Result<Told> {
     let [from, to] = [witness.from, witness.to].map(|address| End::at(pipeline, address));
     let verdict = witness.verdict;
     let sides = [(Direction::Egress, verdict.egress), (Direction::Ingress, verdict.ingress)];
@@ -164,7 +166,7 @@ fn told(pipeline: &Pipeline, kind: Kind, witness: &Witness) -> anyhow::Result<To
         .skip(of_interest)
         .take(deciding)
         .filter(|(direction, _)| is_judged(pipeline, if *direction == Direction::Egress { &from } else { &to }))
-        .map(|&(direction, decision)| because(pipeline, direction, decision))
+        .map(|&(direction, decision)| because(pipeline, places, direction, decision))
         .collect();
     let remedy = match kind {
         Kind::Always => open(pipeline, &from, &to, witness)?,
@@ -199,20 +201,15 @@ fn origin(pipeline: &Pipeline, decision: Decision) -> Option<Origin> {
     pipeline.origins().get(decision.origin?).cloned()
 }
 
-fn because(pipeline: &Pipeline, direction: Direction, decision: Decision) -> Because {
+fn because(pipeline: &Pipeline, places: &Places<'_>, direction: Direction, decision: Decision) -> Because {
     let origin = origin(pipeline, decision);
     let rule = match &origin {
         Some(origin) => origin.to_string(),
         None => format!("no {direction} isolation: no policy decides"),
     };
-    let at = explain::positions(pipeline, origin.as_ref());
-    // `NAME at FILE:LINE`.
-    let place = |text: String| {
-        let (policy, place) = text.rsplit_once(" at ")?;
-        let (file, line) = place.rsplit_once(':')?;
-        Some(Place { policy: policy.to_owned(), file: file.to_owned(), line: line.parse().ok()? })
-    };
-    Because { direction: direction.name(), rule, at: at.into_iter().filter_map(place).collect() }
+    let place = |Written { policy, file, line }: Written| Place { policy, file: file.to_string(), line };
+    let at = places.of_origin(origin.as_ref()).into_iter().map(place).collect();
+    Because { direction: direction.name(), rule, at }
 }
 
 /// What would let a connection through.

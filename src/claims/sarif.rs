@@ -8,15 +8,17 @@ use serde_json::{Value, json};
 use super::report::{Line, Report};
 use crate::sarif::{self, location};
 
+/// What a result may say.
+const RULES: [(&str, &str); 4] = [
+    ("never", "A connection gets through that never should"),
+    ("always", "A connection is denied that always should get through"),
+    ("only", "Somebody else gets through as well"),
+    ("vacuous", "A claim is about nobody"),
+];
+
 pub(super) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let results: Vec<Value> = report.claims.iter().filter(|line| line.result != "pass").map(result).collect();
-    let rules = [
-        ("never", "A connection gets through that never should"),
-        ("always", "A connection is denied that always should get through"),
-        ("only", "Somebody else gets through as well"),
-        ("vacuous", "A claim is about nobody"),
-    ];
-    sarif::write("bulkhead", &rules, &results, out)
+    sarif::write("bulkhead test", &RULES, &results, out)
 }
 
 fn result(line: &Line) -> Value {

@@ -18,17 +18,17 @@ use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric};
 
 /// A generator of which nothing is asked but that the same seed gives the same (xorshift64).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         usize::try_from(self.0 >> 33).unwrap() % limit
     }
 
-    fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+    pub(crate) fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
 }
@@ -44,7 +44,7 @@ const PORT_WORDS: [(&str, &str, &[usize]); 5] = [
 ];
 
 /// A port of each part of the ports that [`PORT_WORDS`] tell apart.
-const PORTS: [(Transport, u16); 7] = [
+pub(crate) const PORTS: [(Transport, u16); 7] = [
     (Transport::Tcp, 1),
     (Transport::Tcp, 79),
     (Transport::Tcp, 80),
@@ -55,18 +55,25 @@ const PORTS: [(Transport, u16); 7] = [
 ];
 
 /// An address of each part of the outside that [`BLOCKS`] tell apart.
-const OUTSIDE: [&str; 6] = ["192.0.2.1", "192.0.2.5", "192.0.2.9", "198.51.100.1", "2001:db8::1", "2001:db8:1::1"];
+pub(crate) const OUTSIDE: [&str; 6] =
+    ["192.0.2.1", "192.0.2.5", "192.0.2.9", "198.51.100.1", "2001:db8::1", "2001:db8:1::1"];
 const BLOCKS: [&str; 5] = ["192.0.2.0/29", "192.0.2.4/30", "0.0.0.0/0", "2001:db8::/48", "::/0"];
 
 /// A pod: namespace, label, and the name of its workload.
 #[derive(Clone, Copy)]
-struct Made {
+pub(crate) struct Made {
     namespace: &'static str,
     app: &'static str,
 }
 
 /// A state as YAML, with the pods by address.
 fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
+    let (text, made) = pods(random);
+    (text + &policies(random), made)
+}
+
+/// Two nodes with pods on them, as YAML, and the pods by address.
+pub(crate) fn pods(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
     let (mut text, mut pods) = (String::new(), BTreeMap::new());
     for node in 1..=2 {
         let _ = writeln!(
@@ -91,6 +98,12 @@ fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
         );
         pods.extend(std::iter::once(v4).chain(v6).map(|address| (address, made)));
     }
+    (text, pods)
+}
+
+/// Policies for such pods, as YAML.
+pub(crate) fn policies(random: &mut Random) -> String {
+    let mut text = String::new();
     for at in 0..random.below(4) {
         let namespace = random.one(&["a", "b"]);
         let subject = random.one(&["{}", "{matchLabels: {app: x}}", "{matchLabels: {app: z}}"]);
@@ -117,7 +130,7 @@ fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
             rules.join(", ")
         );
     }
-    (text, pods)
+    text
 }
 
 /// An end as a claim names it, and whether an address is of it.

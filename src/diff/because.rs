@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_control::object::Position;
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::reachability::difference::{Delta, Difference};
 use bulkhead_control::reachability::{Decision, Protocol, Verdict};
-use bulkhead_control::source;
 use serde::Serialize;
 
 use super::{ALLOW, DENY};
+use crate::places::{Places, Written};
 use crate::run::{self, Attribution};
 
 /// The ends that say otherwise now.
@@ -140,17 +139,18 @@ fn add(reasons: &mut Vec<Reason>, reason: Reason) {
 /// The reasons of one state, each worked out once: places in files are looked up there.
 pub(super) struct Reasons<'a> {
     pipeline: &'a Pipeline,
+    places: Places<'a>,
     known: HashMap<(Direction, bool, Option<OriginId>), Reason>,
 }
 
 impl<'a> Reasons<'a> {
     pub(super) fn of(pipeline: &'a Pipeline) -> Self {
-        Self { pipeline, known: HashMap::new() }
+        Self { pipeline, places: Places::of(pipeline), known: HashMap::new() }
     }
 
     fn get(&mut self, direction: Direction, decision: Decision) -> Reason {
         let Decision { allowed, origin } = decision;
-        let pipeline = self.pipeline;
+        let (pipeline, places) = (self.pipeline, &self.places);
         let reason = || {
             let origin = origin.and_then(|id| pipeline.origins().get(id));
             let way = direction.name();
@@ -164,37 +164,15 @@ impl<'a> Reasons<'a> {
                 Some(origin) => origin.to_string(),
             };
             let verdict = if allowed { ALLOW } else { DENY };
+            let place = |Written { file, line, .. }: Written| Place { file: file.to_string(), line };
             Reason {
                 direction: way,
                 verdict,
                 text,
                 attribution: run::attribution(origin),
-                at: places(pipeline, origin),
+                at: places.of_origin(origin).into_iter().map(place).collect(),
             }
         };
         self.known.entry((direction, allowed, origin)).or_insert_with(reason).clone()
-    }
-}
-
-/// Where the rule, or the policies that isolate, are written.
-fn places(pipeline: &Pipeline, origin: Option<&Origin>) -> Vec<Place> {
-    let cache = pipeline.cache();
-    let place = |position: Option<&Position>, path: &str| {
-        let position = position?;
-        let line = source::line_of(position, path).unwrap_or(position.line);
-        Some(Place { file: position.file.to_string(), line })
-    };
-    match origin {
-        Some(Origin::Policy { policy, direction, rule }) => {
-            place(run::position(pipeline, policy), &format!("spec.{direction}[{rule}]")).into_iter().collect()
-        }
-        Some(Origin::ClusterPolicy { policy, direction, rule, .. }) => {
-            let position = cache.cluster_policies().get(policy).and_then(|policy| policy.position.as_ref());
-            place(position, &format!("spec.{direction}[{rule}]")).into_iter().collect()
-        }
-        Some(Origin::Isolation { policies, .. }) => {
-            policies.iter().filter_map(|policy| place(run::position(pipeline, policy), "")).collect()
-        }
-        _ => Vec::new(),
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use bulkhead_control::reachability::Protocol;
 use serde_json::{Value, json};
 
-use super::because::Because;
+use super::because::{Because, Place};
 use super::flows::{FlowChange, Flows};
 use super::{Change, Count, OnlyIn};
 use crate::args::DiffFormat;
@@ -20,9 +21,16 @@ pub(super) struct Form<'a, W> {
     format: DiffFormat,
     out: &'a mut W,
     first: bool,
-    /// What text and Markdown tell at the end: lines that differ in the family alone are one.
-    rows: BTreeMap<Row, Vec<&'static str>>,
-    sarif: Vec<Value>,
+    /// What people are told at the end: changes that differ in family or service alone are one.
+    rows: BTreeMap<Row, Services>,
+}
+
+/// What one row is about, in each family.
+#[derive(Debug, Default)]
+struct Services {
+    by_family: BTreeMap<&'static str, Vec<(&'static str, String)>>,
+    /// Where the rule is written that decides now, else the one that did.
+    at: Option<Place>,
 }
 
 /// A line for people; what is newly allowed comes first.
@@ -31,18 +39,17 @@ struct Row {
     is_denied: bool,
     from: String,
     to: String,
-    service: String,
     because: String,
 }
 
 impl Row {
     fn of(change: &Change<'_>) -> Self {
         let except = change.except.map_or_else(String::new, |except| format!(" (not its {except})"));
+        let [from, to] = change.told.map(shortened);
         Self {
             is_denied: !change.is_allowed(),
-            from: shortened(change.from),
-            to: format!("{}{except}", shortened(change.to)),
-            service: service(change),
+            from,
+            to: format!("{to}{except}"),
             because: printable(&told(change.because)),
         }
     }
@@ -52,15 +59,54 @@ impl Row {
     }
 }
 
-/// A side's ends, the first of them where there are more than a person reads. JSON has all.
-fn shortened(ends: &str) -> String {
-    some_of(&ends.split(", ").collect::<Vec<_>>(), SHOWN)
+impl Services {
+    fn add(&mut self, change: &Change<'_>) {
+        let services = self.by_family.entry(change.family).or_default();
+        services.push((change.protocol, service(change)));
+        let reasons = change.because.after.iter().chain(&change.because.before);
+        let place = || reasons.flat_map(|reason| &reason.at).next().cloned();
+        self.at = self.at.take().or_else(place);
+    }
+
+    /// The services with the families that they are for: `TCP 80 (IPv4, IPv6)`.
+    fn told(&self) -> Vec<(String, String)> {
+        let mut told: Vec<(String, String)> = Vec::new();
+        for (family, services) in &self.by_family {
+            let services = together(services);
+            match told.iter_mut().find(|(known, _)| *known == services) {
+                Some((_, families)) => families.push_str(&format!(", {family}")),
+                None => told.push((services, (*family).to_owned())),
+            }
+        }
+        told
+    }
 }
+
+/// `TCP 80, 443-500; UDP *`; `everything` where that is all ports of all protocols.
+fn together(services: &[(&'static str, String)]) -> String {
+    let whole = |protocol: Protocol| match protocol {
+        Protocol::Other => OTHER.to_owned(),
+        _ => format!("{} *", protocol.name()),
+    };
+    let is_all = Protocol::ALL.into_iter().all(|protocol| services.iter().any(|(_, text)| *text == whole(protocol)));
+    match is_all {
+        true => "everything".to_owned(),
+        false => services.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// A side's ends, the first of them where there are more than a person reads. JSON has all.
+fn shortened(ends: &[String]) -> String {
+    some_of(&ends.iter().map(String::as_str).collect::<Vec<_>>(), SHOWN)
+}
+
+/// How protocols without ports are told.
+const OTHER: &str = "other protocols";
 
 /// `TCP 80, 443-500`, `TCP *`, `other protocols`.
 fn service(change: &Change<'_>) -> String {
-    if change.protocol == "other" {
-        return "other protocols".into();
+    if change.protocol == Protocol::Other.name() {
+        return OTHER.into();
     }
     let port = |&(first, last): &(u16, u16)| match (first, last) {
         (0, u16::MAX) => "*".into(),
@@ -81,7 +127,7 @@ fn told(because: &Because) -> String {
 
 impl<'a, W: Write> Form<'a, W> {
     pub(super) fn new(format: DiffFormat, out: &'a mut W) -> Self {
-        Self { format, out, first: true, rows: BTreeMap::new(), sarif: Vec::new() }
+        Self { format, out, first: true, rows: BTreeMap::new() }
     }
 
     pub(super) fn begin(&mut self) -> io::Result<()> {
@@ -98,13 +144,9 @@ impl<'a, W: Write> Form<'a, W> {
                 serde_json::to_writer(&mut *self.out, change)?;
                 self.first = false;
             }
-            DiffFormat::Text | DiffFormat::Markdown => {
-                let families = self.rows.entry(Row::of(change)).or_default();
-                if !families.contains(&change.family) {
-                    families.push(change.family);
-                }
+            DiffFormat::Text | DiffFormat::Markdown | DiffFormat::Sarif => {
+                self.rows.entry(Row::of(change)).or_default().add(change);
             }
-            DiffFormat::Sarif => self.sarif.push(sarif_result(change)),
         }
         Ok(())
     }
@@ -123,8 +165,10 @@ impl<'a, W: Write> Form<'a, W> {
                 writeln!(self.out, "}}")
             }
             DiffFormat::Sarif => {
-                let rules = [("newly-allowed", ""), ("newly-denied", "")];
-                sarif::write("bulkhead diff", &rules, &std::mem::take(&mut self.sarif), self.out)
+                let results = self.rows.iter().flat_map(|(row, services)| sarif_results(row, services));
+                let flows = flows.into_iter().flat_map(|flows| &flows.changed).map(sarif_flow);
+                let results: Vec<Value> = results.chain(flows).collect();
+                sarif::write("bulkhead diff", &RULES, &results, self.out)
             }
             DiffFormat::Text => self.text(count, flows),
             DiffFormat::Markdown => self.markdown(count, only, flows),
@@ -132,10 +176,12 @@ impl<'a, W: Write> Form<'a, W> {
     }
 
     fn text(&mut self, count: &Count, flows: Option<&Flows>) -> io::Result<()> {
-        for (row, families) in &self.rows {
+        for (row, services) in &self.rows {
             let sign = if row.is_denied { '-' } else { '+' };
-            let Row { from, to, service, because, .. } = row;
-            writeln!(self.out, "{sign} {from} -> {to}  {service} ({})", families.join(", "))?;
+            let Row { from, to, because, .. } = row;
+            for (service, families) in services.told() {
+                writeln!(self.out, "{sign} {from} -> {to}  {service} ({families})")?;
+            }
             writeln!(self.out, "    {}; {because}", row.word())?;
         }
         writeln!(self.out, "{}", summary(&self.rows, count))?;
@@ -172,10 +218,12 @@ impl<'a, W: Write> Form<'a, W> {
             writeln!(self.out, "\n| | From | To | Service | Family | Because |\n|-|-|-|-|-|-|")?;
         }
         let cell = |text: &str| text.replace('\\', "\\\\").replace('|', "\\|").replace('*', "\\*").replace('<', "&lt;");
-        for (row, families) in &self.rows {
-            let Row { from, to, service, because, .. } = row;
-            let cells = [row.word(), from, to, service, &families.join(", "), because].map(cell);
-            writeln!(self.out, "| {} |", cells.join(" | "))?;
+        for (row, services) in &self.rows {
+            let Row { from, to, because, .. } = row;
+            for (service, families) in services.told() {
+                let cells = [row.word(), from, to, &service, &families, because].map(cell);
+                writeln!(self.out, "| {} |", cells.join(" | "))?;
+            }
         }
         for (names, state) in [(&only.only_before, "old"), (&only.only_after, "new")] {
             if !names.is_empty() {
@@ -186,7 +234,7 @@ impl<'a, W: Write> Form<'a, W> {
     }
 }
 
-fn summary(rows: &BTreeMap<Row, Vec<&'static str>>, count: &Count) -> String {
+fn summary(rows: &BTreeMap<Row, Services>, count: &Count) -> String {
     if count.allowed + count.denied == 0 {
         return "no difference".into();
     }
@@ -194,14 +242,35 @@ fn summary(rows: &BTreeMap<Row, Vec<&'static str>>, count: &Count) -> String {
     format!("{} newly allowed, {denied} newly denied", rows.len() - denied)
 }
 
-/// One result, at the rule that decides now, else at the one that did.
-fn sarif_result(change: &Change<'_>) -> Value {
-    let row = Row::of(change);
+/// What a SARIF result may say.
+const RULES: [(&str, &str); 4] = [
+    ("newly-allowed", "Connections get through that did not before"),
+    ("newly-denied", "Connections no longer get through"),
+    ("flow-cut", "Connections that were seen would no longer get through"),
+    ("flow-opened", "Connections that were seen would get through now"),
+];
+
+/// One for each line that people are told, at the rule that decides now, else at the one that did.
+fn sarif_results(row: &Row, services: &Services) -> Vec<Value> {
     let (rule, level) = if row.is_denied { ("newly-denied", "note") } else { ("newly-allowed", "warning") };
-    let text =
-        format!("{} -> {} {} ({}) is {}; {}", row.from, row.to, row.service, change.family, row.word(), row.because);
-    let reasons = change.because.after.iter().chain(&change.because.before);
-    let place = reasons.flat_map(|reason| &reason.at).next();
+    let result = |(service, families): (String, String)| {
+        let Row { from, to, because, .. } = row;
+        let text = format!("{from} -> {to} {service} ({families}) is {}; {because}", row.word());
+        sarif_result(rule, level, &text, services.at.as_ref())
+    };
+    services.told().into_iter().map(result).collect()
+}
+
+/// A flow that was seen and that the change cuts is more than a remark.
+fn sarif_flow(flow: &FlowChange) -> Value {
+    let (rule, word) = if flow.is_cut() { ("flow-cut", "cut") } else { ("flow-opened", "opened") };
+    let FlowChange { from, to, service, sessions, because, .. } = flow;
+    let text = printable(&format!("{from} -> {to} {service}: {sessions} seen sessions are {word}; {}", told(because)));
+    let place = because.after.iter().chain(&because.before).flat_map(|reason| &reason.at).next();
+    sarif_result(rule, "warning", &text, place)
+}
+
+fn sarif_result(rule: &str, level: &str, text: &str, place: Option<&Place>) -> Value {
     let locations: Vec<Value> = place.map(|place| sarif::location(&place.file, place.line)).into_iter().collect();
     json!({ "ruleId": rule, "level": level, "message": { "text": text }, "locations": locations })
 }

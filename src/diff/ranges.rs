@@ -13,6 +13,13 @@ pub(super) fn prefixes(set: &AddressSet, free: &AddressSet) -> Vec<IpNet> {
     all.prefixes().filter_map(|prefix| Some(hull(ends_within(set, prefix)?))).collect()
 }
 
+/// The smallest prefix that holds all of these, which are of one family; none of none.
+pub(super) fn hull_of(prefixes: &[IpNet]) -> Option<IpNet> {
+    let first = prefixes.iter().map(IpNet::network).min()?;
+    let last = prefixes.iter().map(IpNet::broadcast).max()?;
+    Some(hull((first, last)))
+}
+
 /// The first and the last member in the prefix.
 fn ends_within(set: &AddressSet, prefix: IpNet) -> Option<(IpAddr, IpAddr)> {
     fn ends<T: Copy + Ord>(intervals: &[(T, T)], first: T, last: T) -> Option<(T, T)> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use bulkhead_classifier::AddressSet;
@@ -135,6 +136,7 @@ impl<'a> Rows<'a> {
     }
 
     fn tell(&self, (from, to): (&str, &str), v6: bool, deltas: usize, take: &mut Take<'_>) -> io::Result<()> {
+        let ends = [from.to_owned(), to.to_owned()];
         for telling in self.tellings.get(deltas) {
             let (before, after) = if telling.allowed { (DENY, ALLOW) } else { (ALLOW, DENY) };
             take(&Change {
@@ -147,6 +149,7 @@ impl<'a> Rows<'a> {
                 after,
                 except: None,
                 because: &telling.because,
+                told: [&ends[..1], &ends[1..]],
             })?;
         }
         Ok(())
@@ -160,8 +163,17 @@ fn askable(one: &Unit, other: &Unit) -> bool {
 
 /// The addresses of joints together as prefixes.
 pub(super) fn shown(difference: &Difference, joints: &[usize]) -> Vec<String> {
+    prefixes(&together(difference, joints), difference.pods()).iter().map(ToString::to_string).collect()
+}
+
+/// The addresses of joints together.
+pub(super) fn together(difference: &Difference, joints: &[usize]) -> AddressSet {
     let sets = joints.iter().map(|&joint| &difference.joints()[joint].addresses);
-    let ranges = sets.flat_map(|set| set.prefixes().collect::<Vec<_>>());
-    let together: AddressSet = ranges.collect();
-    prefixes(&together, difference.pods()).iter().map(ToString::to_string).collect()
+    let v4 = |set: &AddressSet| -> Vec<(IpAddr, IpAddr)> {
+        set.v4_intervals().iter().map(|&(first, last)| (IpAddr::V4(first.into()), IpAddr::V4(last.into()))).collect()
+    };
+    let v6 = |set: &AddressSet| -> Vec<(IpAddr, IpAddr)> {
+        set.v6_intervals().iter().map(|&(first, last)| (IpAddr::V6(first.into()), IpAddr::V6(last.into()))).collect()
+    };
+    AddressSet::of_ranges(sets.flat_map(|set| v4(set).into_iter().chain(v6(set))))
 }

@@ -13,7 +13,11 @@ use super::positions;
 use crate::args::PortProtocol;
 use crate::fabric::End;
 use crate::output::printable;
+use crate::places::Places;
 use crate::run::{self, Attribution};
+
+/// The state that is asked about, and where its rules are written.
+type Asked<'a> = (&'a Pipeline, &'a Places<'a>);
 
 /// A Pass that one end's rules met.
 #[derive(Serialize)]
@@ -39,17 +43,17 @@ struct Rule {
 }
 
 /// The passes at both ends: of the sender's egress, then of the receiver's ingress.
-pub(super) fn find(pipeline: &Pipeline, mirror: &Mirror, from: &End, to: &End, port: PortProtocol) -> Vec<Pass> {
+pub(super) fn find(asked: Asked<'_>, mirror: &Mirror, from: &End, to: &End, port: PortProtocol) -> Vec<Pass> {
     let ends = [(from, Direction::Egress, to), (to, Direction::Ingress, from)];
     let pods = ends.into_iter().filter_map(|(end, direction, peer)| match end {
         End::Pod { name, host_network: false, .. } => Some((name, direction, peer.address())),
         End::Pod { .. } | End::Node { .. } | End::External(_) => None,
     });
-    pods.flat_map(|(pod, direction, peer)| of_end(pipeline, mirror, pod, direction, peer, port)).collect()
+    pods.flat_map(|(pod, direction, peer)| of_end(asked, mirror, pod, direction, peer, port)).collect()
 }
 
 fn of_end(
-    pipeline: &Pipeline,
+    (pipeline, places): Asked<'_>,
     mirror: &Mirror,
     pod: &PodName,
     direction: Direction,
@@ -70,7 +74,7 @@ fn of_end(
                 action: rule.action.name(),
                 attribution: run::attribution(origin),
                 origin: origin.map(ToString::to_string).unwrap_or_default(),
-                at: positions(pipeline, origin),
+                at: positions(places, origin),
             }
         };
         passes.push(Pass {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use bulkhead_control::object::Transport;
@@ -99,10 +98,9 @@ impl Lesson {
         // Pairs of ends by what they may do: of a workload with many pods there is one line.
         let mut rows: BTreeMap<Key<'_>, u128> = BTreeMap::new();
         for excess in &self.surplus.excess {
-            let pairs = count(excess.from).saturating_mul(count(excess.to));
             let key = (&*excess.from_title, &*excess.to_title, excess.transport, &*excess.ports);
             let total = rows.entry(key).or_default();
-            *total = total.saturating_add(pairs);
+            *total = total.saturating_add(excess.pairs());
         }
         if rows.is_empty() {
             return writeln!(out, "surplus: none, they allow nothing that was not seen");
@@ -188,14 +186,5 @@ impl Lesson {
             EdgeEnd::Workload(at) => self.workloads.all[at].title(),
             EdgeEnd::Address(address) => address.to_string(),
         }
-    }
-}
-
-/// How many addresses there are from the first to the last.
-fn count((first, last): (IpAddr, IpAddr)) -> u128 {
-    match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => u128::from(u32::from(last) - u32::from(first)) + 1,
-        (IpAddr::V6(first), IpAddr::V6(last)) => (u128::from(last) - u128::from(first)).saturating_add(1),
-        _ => 0,
     }
 }

@@ -1,34 +1,58 @@
 //! What the learned policies allow and was not seen, exactly.
 //!
-//! Each pod of a policy's workload and each end that a rule names are asked about, at the rule's ports: what of it gets through in the
-//! new state and was in no session. Outside addresses are ranges that no rule tells apart, cut at those that were seen.
+//! ```text
+//!  pods of a workload --same class, same declared ports--> a block ---.
+//!  outside addresses --regions that no rule tells apart--> a block ---+--block x block, at the rule's ports--> allowed and not seen?
+//!  pairs of addresses that were seen, or of a pod and its own node ----'--each by itself
+//! ```
+//! All pairs of two blocks have one answer but those few, so that workloads with hundreds of pods are asked about once and not pair by pair.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bulkhead_classifier::{PortRange, Service, ServiceSet};
-use bulkhead_control::object::Transport;
+use bulkhead_control::object::{ContainerPort, Transport};
 use bulkhead_control::origin::Direction;
-use bulkhead_control::reachability::{ClassId, Protocol, Region};
+use bulkhead_control::reachability::{ClassId, Holder, Protocol};
 
 use super::Sets;
 use super::evidence::Evidence;
 use super::policy::{LearnedPolicy, Peer, PortName, Rule};
-use super::workload::{Workload, Workloads};
+use super::workload::Workloads;
 
 /// Addresses, first and last.
 pub(super) type Range = (IpAddr, IpAddr);
 
-/// What is allowed without having been seen: from, to, the workloads or blocks as they are told, and the ports.
+/// What is allowed without having been seen: from each of the ones to each of the others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Excess {
-    /// As it is told, from.
+    /// The workload or block as it is told.
     pub(super) from_title: String,
     pub(super) to_title: String,
     pub(super) transport: Transport,
     pub(super) ports: Vec<(u16, u16)>,
-    pub(super) from: Range,
-    pub(super) to: Range,
+    pub(super) from: Arc<[Range]>,
+    pub(super) to: Arc<[Range]>,
+    /// Pairs that are not meant.
+    pub(super) but: BTreeSet<(IpAddr, IpAddr)>,
+}
+
+impl Excess {
+    /// How many pairs of addresses there are.
+    pub(super) fn pairs(&self) -> u128 {
+        let count = |ranges: &[Range]| ranges.iter().fold(0u128, |sum, &range| sum.saturating_add(addresses(range)));
+        count(&self.from).saturating_mul(count(&self.to)).saturating_sub(self.but.len() as u128)
+    }
+}
+
+/// How many addresses there are from the first to the last.
+fn addresses((first, last): Range) -> u128 {
+    match (first, last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => u128::from(u32::from(last) - u32::from(first)) + 1,
+        (IpAddr::V6(first), IpAddr::V6(last)) => (u128::from(last) - u128::from(first)).saturating_add(1),
+        _ => 0,
+    }
 }
 
 /// See the module.
@@ -37,146 +61,234 @@ pub(super) struct Surplus {
     pub(super) excess: Vec<Excess>,
 }
 
-/// What one end may reach of another: services by the two ranges.
-type Found = BTreeMap<(Range, Range), (String, String, ServiceSet)>;
-
 impl Surplus {
     pub(super) fn of(policies: &[LearnedPolicy], workloads: &Workloads, evidence: &Evidence, after: &Sets) -> Self {
-        let mut search = Search {
-            workloads,
-            after,
-            seen: BTreeMap::new(),
-            partners: [(); 2].map(|()| BTreeMap::new()),
-            allowed: HashMap::new(),
-            found: Found::new(),
-        };
-        for &(from, to, transport, port) in evidence.contacts.keys() {
-            search.seen.entry((from, to)).or_default().insert((transport, port));
-            search.partners[0].entry(from).or_default().insert(to);
-            search.partners[1].entry(to).or_default().insert(from);
-        }
+        let blocks = Blocks::of(workloads, after);
+        let mut search = Search { blocks: &blocks, after, named: BTreeMap::new(), allowed: HashMap::new() };
         for policy in policies {
-            let subject = &workloads.all[policy.workload];
             for (direction, rules) in &policy.rules {
                 let is_ingress = *direction == Direction::Ingress.name();
                 for rule in rules {
-                    rule.peers.iter().for_each(|peer| search.peer(subject, is_ingress, rule, peer));
+                    rule.peers.iter().for_each(|peer| search.name(policy.workload, is_ingress, rule, peer));
                 }
             }
         }
-        let rows = |((from, to), (from_title, to_title, services)): ((Range, Range), (String, String, ServiceSet))| {
-            Transport::ALL.into_iter().filter_map(move |transport| {
-                let ports = services.ports_of(transport.number()).to_vec();
-                let (from_title, to_title) = (from_title.clone(), to_title.clone());
-                (!ports.is_empty()).then_some(Excess { from_title, to_title, transport, ports, from, to })
-            })
-        };
-        let mut excess: Vec<Excess> = search.found.into_iter().flat_map(rows).collect();
+        let mut seen: HashMap<(usize, usize), BTreeMap<(IpAddr, IpAddr), ServiceSet>> = HashMap::new();
+        for &(from, to, transport, port) in evidence.contacts.keys() {
+            let pair = (blocks.at(from, after), blocks.at(to, after));
+            let services = seen.entry(pair).or_default().entry((from, to)).or_default();
+            *services = services.union(&[service(transport, port)].into_iter().collect());
+        }
+        let none = BTreeMap::new();
+        let mut excess = Vec::new();
+        for ((from, to), services) in std::mem::take(&mut search.named) {
+            search.ask((from, to), &services, seen.get(&(from, to)).unwrap_or(&none), &mut excess);
+        }
         excess.sort_unstable();
         Self { excess }
     }
 }
 
+/// Addresses that no rule and no port name tells apart.
+struct Block {
+    title: String,
+    class: ClassId,
+    ranges: Arc<[Range]>,
+    /// What its pods declare; nothing outside.
+    ports: Arc<[ContainerPort]>,
+}
+
+impl Block {
+    fn is_v4(&self) -> bool {
+        self.ranges.first().is_some_and(|(first, _)| first.is_ipv4())
+    }
+
+    fn each(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.ranges.iter().flat_map(|&range| within(range))
+    }
+}
+
+/// Every block: those of the workloads, then the regions of the state.
+struct Blocks {
+    all: Vec<Block>,
+    of_workloads: Vec<Vec<usize>>,
+    by_address: HashMap<IpAddr, usize>,
+    /// The place of the first region among them.
+    regions: usize,
+}
+
+impl Blocks {
+    fn of(workloads: &Workloads, after: &Sets) -> Self {
+        let reachability = &after.reachability;
+        let mut blocks = Self { all: Vec::new(), of_workloads: Vec::new(), by_address: HashMap::new(), regions: 0 };
+        for workload in &workloads.all {
+            let mut members: BTreeMap<(ClassId, Vec<(Transport, u16, &str)>), Vec<(IpAddr, &[ContainerPort])>> =
+                BTreeMap::new();
+            for pod in &workload.pods {
+                let mut declared: Vec<_> = pod.ports.iter().map(|of| (of.transport, of.port, &*of.name)).collect();
+                declared.sort_unstable();
+                for &address in &pod.addresses {
+                    let key = (reachability.class_at(address), declared.clone());
+                    members.entry(key).or_default().push((address, &pod.ports));
+                }
+            }
+            let mut places = Vec::new();
+            for ((class, _), mut addresses) in members {
+                addresses.sort_unstable_by_key(|(address, _)| *address);
+                blocks.by_address.extend(addresses.iter().map(|&(address, _)| (address, blocks.all.len())));
+                places.push(blocks.all.len());
+                blocks.all.push(Block {
+                    title: workload.title(),
+                    class,
+                    ports: addresses[0].1.into(),
+                    ranges: addresses.iter().map(|&(address, _)| (address, address)).collect(),
+                });
+            }
+            blocks.of_workloads.push(places);
+        }
+        blocks.regions = blocks.all.len();
+        blocks.all.extend(reachability.regions().map(|region| Block {
+            title: String::new(),
+            class: region.class,
+            ranges: [(region.first, region.last)].into(),
+            ports: [].into(),
+        }));
+        blocks
+    }
+
+    /// That of an address.
+    fn at(&self, address: IpAddr, after: &Sets) -> usize {
+        let known = self.by_address.get(&address).copied();
+        known.unwrap_or_else(|| self.regions + after.reachability.region_at(address))
+    }
+
+    /// The regions of a block of addresses. A rule names the block, so that each is inside or outside of it.
+    fn regions_of(&self, block: &ipnet::IpNet, after: &Sets) -> std::ops::RangeInclusive<usize> {
+        let at = |address| self.regions + after.reachability.region_at(address);
+        at(block.network())..=at(block.broadcast())
+    }
+}
+
+/// Two blocks, from and to.
+type Pair = (usize, usize);
+
 struct Search<'a> {
-    workloads: &'a Workloads,
+    blocks: &'a Blocks,
     after: &'a Sets,
-    seen: BTreeMap<(IpAddr, IpAddr), BTreeSet<(Transport, u16)>>,
-    /// Whom an address was seen to connect to, and who to it.
-    partners: [BTreeMap<IpAddr, BTreeSet<IpAddr>>; 2],
+    /// The blocks that rules name, as they are told, with the services of these rules.
+    named: BTreeMap<Pair, Named>,
     /// What gets through between two classes, with whether one is the other one's node.
     allowed: HashMap<(ClassId, ClassId, bool), ServiceSet>,
-    found: Found,
+}
+
+struct Named {
+    titles: [String; 2],
+    services: ServiceSet,
 }
 
 impl Search<'_> {
-    fn peer(&mut self, subject: &Workload, is_ingress: bool, rule: &Rule, peer: &Peer) {
-        for pod in &subject.pods {
-            for &own in &pod.addresses {
-                match peer {
-                    Peer::Workload(at) => {
-                        let other = &self.workloads.all[*at];
-                        for other_pod in &other.pods {
-                            let services = services(rule, if is_ingress { &pod.ports } else { &other_pod.ports });
-                            for &address in &other_pod.addresses {
-                                let (from, to) = if is_ingress { (address, own) } else { (own, address) };
-                                let titles = if is_ingress { (other, subject) } else { (subject, other) };
-                                let titles = (titles.0.title(), titles.1.title());
-                                self.ask((from, from), (to, to), titles, &services);
-                            }
-                        }
-                    }
-                    Peer::Block(block) => {
-                        let services = services(rule, &pod.ports);
-                        for range in self.pieces(own, is_ingress, block) {
-                            let (from, to) = if is_ingress { (range, (own, own)) } else { ((own, own), range) };
-                            let titles = (subject.title(), block.to_string());
-                            let titles = if is_ingress { (titles.1, titles.0) } else { titles };
-                            self.ask(from, to, titles, &services);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// The parts of a block that no rule tells apart; addresses that the pod was seen with are parts of their own.
-    fn pieces(&self, own: IpAddr, is_ingress: bool, block: &ipnet::IpNet) -> Vec<Range> {
-        let (first, last) = (block.network(), block.broadcast());
-        let regions = self.after.reachability.regions();
-        let clip = |region: &Region| {
-            let same = region.first.is_ipv4() == first.is_ipv4();
-            (same && region.first <= last && region.last >= first)
-                .then(|| (region.first.max(first), region.last.min(last)))
+    fn name(&mut self, subject: usize, is_ingress: bool, rule: &Rule, peer: &Peer) {
+        let blocks = self.blocks;
+        let (others, title): (Vec<usize>, _) = match peer {
+            Peer::Workload(at) => (blocks.of_workloads[*at].clone(), None),
+            Peer::Block(block) => (blocks.regions_of(block, self.after).collect(), Some(block.to_string())),
         };
-        let ranges: Vec<Range> = regions.filter_map(clip).collect();
-        let none = BTreeSet::new();
-        let partners = self.partners[usize::from(is_ingress)].get(&own).unwrap_or(&none);
-        let mut pieces = Vec::new();
-        for (mut start, end) in ranges {
-            let mut is_open = true;
-            for &partner in partners.range(start..=end) {
-                if partner > start {
-                    pieces.push((start, step(partner, -1)));
+        for &own in &blocks.of_workloads[subject] {
+            for &other in &others {
+                let (from, to) = if is_ingress { (other, own) } else { (own, other) };
+                if blocks.all[from].is_v4() != blocks.all[to].is_v4() {
+                    continue;
                 }
-                pieces.push((partner, partner));
-                is_open = partner < end;
-                if is_open {
-                    start = step(partner, 1);
-                }
-            }
-            if is_open {
-                pieces.push((start, end));
+                let services = services(rule, &blocks.all[to].ports);
+                let titles = || {
+                    let of = |at: usize| match &title {
+                        Some(title) if at == other => title.clone(),
+                        _ => blocks.all[at].title.clone(),
+                    };
+                    Named { titles: [of(from), of(to)], services: ServiceSet::default() }
+                };
+                let named = self.named.entry((from, to)).or_insert_with(titles);
+                named.services = named.services.union(&services);
             }
         }
-        pieces
     }
 
-    fn ask(&mut self, from: Range, to: Range, titles: (String, String), services: &ServiceSet) {
-        let reachability = &self.after.reachability;
-        // An address of its own is not asked about, and of two families there is no connection.
-        if from.0 == to.0 || from.0.is_ipv4() != to.0.is_ipv4() {
-            return;
+    /// What of the services gets through between two blocks and was in no session.
+    fn ask(
+        &mut self,
+        (from, to): Pair,
+        named: &Named,
+        seen: &BTreeMap<(IpAddr, IpAddr), ServiceSet>,
+        excess: &mut Vec<Excess>,
+    ) {
+        let (source, destination) = (&self.blocks.all[from], &self.blocks.all[to]);
+        let mut but: BTreeSet<(IpAddr, IpAddr)> = seen.keys().copied().collect();
+        let own = self.of_own_nodes(source, destination);
+        but.extend(&own);
+        if from == to {
+            // A pod has no way to itself.
+            but.extend(source.each().map(|address| (address, address)));
         }
-        let own_node = reachability.is_own_node(from.0, to.0);
-        let classes = (reachability.class_at(from.0), reachability.class_at(to.0), own_node);
-        let allowed = self.allowed.entry(classes).or_insert_with(|| {
-            let verdicts = reachability.verdicts(classes.0, classes.1, own_node);
+        let allowed = named.services.intersect(self.allowed(source.class, destination.class, false));
+        let Named { titles, .. } = named;
+        add(excess, titles, &allowed, (source.ranges.clone(), destination.ranges.clone()), but);
+        let none = ServiceSet::default();
+        let single: BTreeSet<(IpAddr, IpAddr)> = seen.keys().copied().chain(own).collect();
+        for (a, b) in single.into_iter().filter(|(a, b)| a != b) {
+            let own_node = self.after.reachability.is_own_node(a, b);
+            let allowed = named.services.intersect(self.allowed(source.class, destination.class, own_node));
+            let left = allowed.subtract(seen.get(&(a, b)).unwrap_or(&none));
+            add(excess, titles, &left, ([(a, a)].into(), [(b, b)].into()), BTreeSet::new());
+        }
+    }
+
+    /// The pairs of a pod and its own node.
+    fn of_own_nodes(&self, source: &Block, destination: &Block) -> Vec<(IpAddr, IpAddr)> {
+        let reachability = &self.after.reachability;
+        let is_node = |block: &Block| matches!(reachability.class(block.class).holder, Holder::Nodes(_));
+        if !is_node(source) && !is_node(destination) {
+            return Vec::new();
+        }
+        let pairs = source.each().flat_map(|from| destination.each().map(move |to| (from, to)));
+        pairs.filter(|&(from, to)| reachability.is_own_node(from, to)).collect()
+    }
+
+    fn allowed(&mut self, from: ClassId, to: ClassId, own_node: bool) -> &ServiceSet {
+        let reachability = &self.after.reachability;
+        self.allowed.entry((from, to, own_node)).or_insert_with(|| {
+            let verdicts = reachability.verdicts(from, to, own_node);
             let of = |transport: Transport| {
                 let verdicts = verdicts.of_protocol(Protocol::from(transport)).iter().filter(|of| of.allowed());
                 verdicts
-                    .map(|of| of.ports)
+                    .map(|of| Service { protocols: (transport.number(), transport.number()), ports: of.ports })
                     .collect::<Vec<_>>()
-                    .into_iter()
-                    .map(move |ports| Service { protocols: (transport.number(), transport.number()), ports })
             };
             Transport::ALL.into_iter().flat_map(of).collect()
-        });
-        let seen = self.seen.get(&(from.0, to.0)).filter(|_| from.0 == from.1 && to.0 == to.1);
-        let seen: ServiceSet = seen.into_iter().flatten().map(|&(transport, port)| service(transport, port)).collect();
-        let excess = services.intersect(allowed).subtract(&seen);
-        if !excess.is_empty() {
-            let found = self.found.entry((from, to)).or_insert_with(|| (titles.0, titles.1, ServiceSet::default()));
-            found.2 = found.2.union(&excess);
+        })
+    }
+}
+
+/// Adds what there is, a row for each protocol.
+fn add(
+    excess: &mut Vec<Excess>,
+    [from_title, to_title]: &[String; 2],
+    services: &ServiceSet,
+    (from, to): (Arc<[Range]>, Arc<[Range]>),
+    but: BTreeSet<(IpAddr, IpAddr)>,
+) {
+    for transport in Transport::ALL {
+        let ports = services.ports_of(transport.number()).to_vec();
+        let row = Excess {
+            from_title: from_title.clone(),
+            to_title: to_title.clone(),
+            transport,
+            ports,
+            from: from.clone(),
+            to: to.clone(),
+            but: but.clone(),
+        };
+        if !row.ports.is_empty() && row.pairs() > 0 {
+            excess.push(row);
         }
     }
 }
@@ -186,7 +298,7 @@ fn service(transport: Transport, port: u16) -> Service {
 }
 
 /// What a rule's ports are at a pod that declares these.
-fn services(rule: &Rule, declared: &[bulkhead_control::object::ContainerPort]) -> ServiceSet {
+fn services(rule: &Rule, declared: &[ContainerPort]) -> ServiceSet {
     let numbers = |(transport, port): &(Transport, PortName)| -> Vec<Service> {
         match port {
             PortName::Number(number) => vec![service(*transport, *number)],
@@ -200,10 +312,15 @@ fn services(rule: &Rule, declared: &[bulkhead_control::object::ContainerPort]) -
     rule.ports.iter().flat_map(numbers).collect()
 }
 
-/// The address before or after. Only called where there is one.
-fn step(address: IpAddr, by: i8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => IpAddr::V4(u32::from(address).wrapping_add_signed(i32::from(by)).into()),
-        IpAddr::V6(address) => IpAddr::V6(u128::from(address).wrapping_add_signed(i128::from(by)).into()),
+/// Every address of a range.
+fn within((first, last): Range) -> Box<dyn Iterator<Item = IpAddr>> {
+    match (first, last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            Box::new((u32::from(first)..=u32::from(last)).map(|at| IpAddr::V4(at.into())))
+        }
+        (IpAddr::V6(first), IpAddr::V6(last)) => {
+            Box::new((u128::from(first)..=u128::from(last)).map(|at| IpAddr::V6(at.into())))
+        }
+        _ => Box::new(std::iter::empty()),
     }
 }

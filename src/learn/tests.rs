@@ -259,10 +259,15 @@ fn expanded(surplus: &Surplus) -> BTreeSet<Pair> {
     };
     let mut pairs = BTreeSet::new();
     for excess in &surplus.excess {
-        for from in addresses(excess.from) {
-            for to in addresses(excess.to) {
-                let ports = excess.ports.iter().flat_map(|&(first, last)| first..=last);
-                pairs.extend(ports.map(|port| (from, to, excess.transport, port)));
+        let all = |ranges: &[(IpAddr, IpAddr)]| ranges.iter().flat_map(|&range| addresses(range)).collect::<Vec<_>>();
+        let (sources, destinations) = (all(&excess.from), all(&excess.to));
+        let of_both = sources.iter().flat_map(|&from| destinations.iter().map(move |&to| (from, to)));
+        let meant: Vec<_> = of_both.filter(|pair| !excess.but.contains(pair)).collect();
+        assert_eq!(excess.pairs(), meant.len() as u128, "{excess:?}");
+        for (from, to) in meant {
+            let ports = excess.ports.iter().flat_map(|&(first, last)| first..=last);
+            for pair in ports.map(|port| (from, to, excess.transport, port)) {
+                assert!(pairs.insert(pair), "{pair:?} is told twice");
             }
         }
     }

@@ -23,11 +23,11 @@ const MAX_NAMED: usize = 3;
 ///
 /// A block that holds the pods behind a Service as well means what it says, such as `0.0.0.0/0`, and is not among them.
 pub(crate) fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> {
-    let mut found: Vec<String> = vain_blocks(pipeline, services).iter().map(told).collect();
+    let found = vain_blocks(pipeline, services);
     let more = found.len().saturating_sub(MAX_TOLD);
-    found.truncate(MAX_TOLD);
-    found.extend((more > 0).then(|| format!("and {more} more of such")));
-    found
+    // The line of each is looked up in its file.
+    let shown = found.iter().take(MAX_TOLD).map(told);
+    shown.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
 }
 
 /// A block of a policy that names virtual addresses in vain.

@@ -40,7 +40,7 @@ use bulkhead_classifier::AddressSet;
 
 use self::classes::{Classes, HeldBy, Lists, Rows, holders, members};
 pub use self::partition::Region;
-use self::partition::{Family, class_at, cut, refine};
+use self::partition::{Family, class_at, cut, refine, region_at};
 pub use self::side::{Decision, Protocol, Side, Verdict, Verdicts};
 use crate::contract::{Peers, SetId, TieredList};
 use crate::object::PodName;
@@ -181,6 +181,12 @@ impl Reachability {
     /// The whole address space in order, IPv4 first.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
         self.regions.iter().flatten()
+    }
+
+    /// The place of an address's region among [`Reachability::regions`].
+    pub fn region_at(&self, address: IpAddr) -> usize {
+        let before = if address.is_ipv4() { 0 } else { self.regions[0].len() };
+        before + region_at(&self.regions[Family::of(address) as usize], address)
     }
 
     /// The whole address space cut where either state is, IPv4 first: first and last address, the class here and the class there.

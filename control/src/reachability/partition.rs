@@ -119,10 +119,14 @@ pub(super) fn cut<'a, H: Copy>(
     regions
 }
 
+/// The place of the region of an address of the family. The regions cover it, so that there is one.
+pub(super) fn region_at(regions: &[Region], address: IpAddr) -> usize {
+    regions.partition_point(|region| region.last < address)
+}
+
 /// The class at an address.
 pub(super) fn class_at(regions: &[Region], address: IpAddr) -> ClassId {
-    // The regions cover the family.
-    regions[regions.partition_point(|region| region.last < address)].class
+    regions[region_at(regions, address)].class
 }
 
 /// Both partitions of one family cut where either is: the ends of each piece, and its class in each.

@@ -1,6 +1,7 @@
 //! Lines of fields, found afterwards: only what is wrong or explained needs them, so reading does not pay for them.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span};
 
@@ -45,70 +46,57 @@ pub(super) enum Shape {
 /// The lines, from 1, of the wanted fields in the same order, by one walk over the text; where a field is not written
 /// (it is missing, or came through an alias or a merge key) the line of the nearest field around it.
 pub(super) fn lines(text: &str, syntax: Syntax, wanted: &[Wanted]) -> Vec<Option<usize>> {
-    let mut roots: Vec<(usize, Place)> = Vec::new();
+    let mut roots: BTreeMap<usize, Place> = BTreeMap::new();
     for Wanted { document, path } in wanted {
-        let root = match roots.iter().position(|(number, _)| number == document) {
-            Some(at) => at,
-            None => {
-                roots.push((*document, Place::default()));
-                roots.len() - 1
-            }
-        };
-        roots[root].1.want(path.steps());
+        roots.entry(*document).or_default().want(path.steps());
     }
     match syntax {
         Syntax::Json => walk_documents(&mut JsonTokens::new(text), &mut roots),
         Syntax::Yaml => walk_documents(&mut YamlTokens(Parser::new_from_str(text)), &mut roots),
     }
-    wanted
-        .iter()
-        .map(|Wanted { document, path }| {
-            let (_, place) = roots.iter().find(|(number, _)| number == document)?;
-            place.line_of(path.steps())
-        })
-        .collect()
+    wanted.iter().map(|Wanted { document, path }| roots.get(document)?.line_of(path.steps())).collect()
 }
 
-/// A node of the tree of wanted paths.
+/// A node of the tree of wanted paths. A list of thousands of policies has as many children, so they are found by their step.
 #[derive(Default)]
 struct Place {
     line: Option<usize>,
-    children: Vec<(Step, Place)>,
+    fields: HashMap<String, Self>,
+    elements: HashMap<usize, Self>,
 }
 
 impl Place {
     fn want(&mut self, steps: &[Step]) {
         let Some((first, rest)) = steps.split_first() else { return };
-        let at = self.children.iter().position(|(step, _)| step == first).unwrap_or_else(|| {
-            self.children.push((first.clone(), Self::default()));
-            self.children.len() - 1
-        });
-        self.children[at].1.want(rest);
-    }
-
-    fn find(&mut self, is_it: impl Fn(&Step) -> bool) -> Option<&mut Self> {
-        self.children.iter_mut().find(|(step, _)| is_it(step)).map(|(_, child)| child)
+        let child = match first {
+            Step::Key(key) => self.fields.entry(key.clone()).or_default(),
+            Step::Index(index) => self.elements.entry(*index).or_default(),
+        };
+        child.want(rest);
     }
 
     fn element(&mut self, index: usize) -> Option<&mut Self> {
-        self.find(|step| *step == Step::Index(index))
+        self.elements.get_mut(&index)
     }
 
     fn field(&mut self, key: &str) -> Option<&mut Self> {
-        self.find(|step| matches!(step, Step::Key(own) if own == key))
+        self.fields.get_mut(key)
     }
 
     fn line_of(&self, steps: &[Step]) -> Option<usize> {
         let deeper = steps.split_first().and_then(|(first, rest)| {
-            let (_, child) = self.children.iter().find(|(own, _)| own == first)?;
-            child.line_of(rest)
+            let child = match first {
+                Step::Key(key) => self.fields.get(key),
+                Step::Index(index) => self.elements.get(index),
+            };
+            child?.line_of(rest)
         });
         deeper.or(self.line)
     }
 }
 
-fn walk_documents<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, roots: &mut [(usize, Place)]) {
-    let last = roots.iter().map(|&(document, _)| document).max().unwrap_or(0);
+fn walk_documents<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, roots: &mut BTreeMap<usize, Place>) {
+    let last = roots.last_key_value().map_or(0, |(&document, _)| document);
     let mut document = 0;
     while document < last
         && let Some((token, line)) = tokens.next()
@@ -117,7 +105,7 @@ fn walk_documents<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, roo
             continue;
         }
         document += 1;
-        let mut root = roots.iter_mut().find(|&&mut (number, _)| number == document).map(|(_, place)| place);
+        let mut root = roots.get_mut(&document);
         if let Some(place) = &mut root {
             place.line = Some(line);
         }

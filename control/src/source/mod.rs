@@ -150,15 +150,20 @@ pub fn load_text(file_name: &str, text: &str, options: impl Into<Options>) -> Re
 }
 
 /// The line, from 1, of a field such as `spec.ingress[0]` of the object at `position`; of the nearest field around it where
-/// the object does not write it. Reads the file again.
+/// the object does not write it. Reads the file again: [`lines_of`] finds many fields at once.
 ///
 /// None when the file cannot be read any more (standard input never can) or no longer holds such an object.
 pub fn line_of(position: &Position, sub_path: &str) -> Option<usize> {
-    if &*position.file == read::STDIN {
-        return None;
+    lines_of(&position.file, &[(position, sub_path)]).pop().flatten()
+}
+
+/// The lines of fields of objects of one file, in the same order, by one walk over it; each as [`line_of`] tells it.
+pub fn lines_of(file: &str, fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
+    let text = if file == read::STDIN { None } else { read::file_text(file.as_ref()).ok() };
+    match text {
+        Some(text) => lines_in(&text, fields),
+        None => vec![None; fields.len()],
     }
-    let text = read::file_text(position.file.as_ref().as_ref()).ok()?;
-    line_in(&text, position, sub_path)
 }
 
 /// [`line_of`] for many fields: each file is read and walked once.
@@ -185,9 +190,18 @@ pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
 
 /// [`line_of`] in a text that is at hand.
 pub fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
-    let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
-    let wanted = locate::Wanted { document: position.document, path };
-    locate::lines(text, parse::syntax_of(text), &[wanted]).pop().flatten()
+    lines_in(text, &[(position, sub_path)]).pop().flatten()
+}
+
+fn lines_in(text: &str, fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
+    let wanted = |(position, sub_path): &(&Position, &str)| {
+        let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
+        Some(locate::Wanted { document: position.document, path })
+    };
+    let wanted: Vec<Option<locate::Wanted>> = fields.iter().map(wanted).collect();
+    let readable: Vec<locate::Wanted> = wanted.iter().flatten().cloned().collect();
+    let mut lines = locate::lines(text, parse::syntax_of(text), &readable).into_iter();
+    wanted.iter().map(|wanted| wanted.as_ref().and_then(|_| lines.next().flatten())).collect()
 }
 
 /// A block of addresses, or what is wrong with it and the remedy.

@@ -9,13 +9,20 @@
 //! when a field goes or changes its meaning. New fields and requests come without that: whoever reads answers ignores what they do
 //! not know.
 
+#[cfg_attr(not(target_os = "linux"), path = "admin/nowhere.rs")]
 mod client;
 mod commands;
+#[cfg(target_os = "linux")]
 mod missed;
 mod protocol;
 
-pub(crate) use client::{AskError, ask, exchange};
-pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
+pub(crate) use client::ask;
+#[cfg(target_os = "linux")]
+pub(crate) use client::{AskError, exchange};
+pub(crate) use commands::policies;
+#[cfg(target_os = "linux")]
+pub(crate) use commands::{ports, reload, sessions, status, tables};
+#[cfg(target_os = "linux")]
 pub(crate) use missed::Missed;
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,

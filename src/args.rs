@@ -7,6 +7,8 @@ mod diff;
 mod explain;
 mod learn;
 mod lint;
+#[cfg(target_os = "linux")]
+mod live;
 mod planned;
 mod policies;
 mod replay;
@@ -29,6 +31,8 @@ pub use diff::{Diff, DiffFormat};
 pub use explain::Explain;
 pub use learn::{Learn, Learned};
 pub use lint::{Lint, LintFormat};
+#[cfg(target_os = "linux")]
+pub use live::LiveCommand;
 pub use planned::Planned;
 pub use policies::Policies;
 pub use replay::Replay;
@@ -68,28 +72,14 @@ pub enum Command {
     Test(Test),
     /// Print what a renderer makes of a node's policies: its compiled tables
     Compile(Compile),
-    /// Bring a system that enforces policy itself up to date: OpenStack's security groups
-    Sync(Sync),
     /// Check and time the classifier on a ClassBench rule set and trace
     Classify(Classify),
-    /// Forward a node's traffic and enforce its policy: the live vswitch
-    Run(Run),
-    /// Remove what a vswitch has left in the kernel: pinned links and maps, the trunk
-    Cleanup(Cleanup),
-    /// Show how the running vswitch is: what is up, what is late, the last error
-    Status(Status),
-    /// List the running vswitch's ports and what went through them
-    Ports(Admin),
     /// List what each policy and rule of the running vswitch has let through and denied, or which policies of a state select a pod
     Policies(Policies),
-    /// List the running vswitch's sessions, and who has most of them
-    Sessions(Sessions),
-    /// List the tables that the running vswitch enforces, or one port's rules
-    Tables(Tables),
-    /// Have the running vswitch look at its configuration and its state now
-    Reload(Reload),
-    /// Wire pods for a container runtime: the CNI plugin, and its installation
-    Cni(Cni),
+    /// What needs a Linux machine.
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    Live(LiveCommand),
     /// Print the script that completes this command line in a shell
     Completions(Completions),
     /// Write man pages, of the program and of each subcommand

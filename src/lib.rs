@@ -18,11 +18,16 @@
 //!
 //! **Invariant.** Every subcommand asks the same engine. What `reach` and `explain` say is what the vswitch does.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, unused_imports, reason = "only what is Linux's uses some of it")
+)]
 
 mod admin;
 pub mod args;
 mod claims;
 mod classify;
+#[cfg(target_os = "linux")]
 mod cni;
 mod compile;
 mod contests;
@@ -32,6 +37,7 @@ pub mod fabric;
 pub mod flows;
 mod learn;
 mod lint;
+#[cfg(target_os = "linux")]
 mod live;
 mod output;
 mod places;
@@ -42,8 +48,10 @@ pub mod run;
 mod sarif;
 mod selected;
 pub mod services;
+#[cfg(target_os = "linux")]
 pub mod set_elements;
 mod shell;
+#[cfg(target_os = "linux")]
 mod sync;
 mod translate;
 
@@ -53,14 +61,12 @@ use std::process::ExitCode;
 /// Runs the program as the user typed it, or as a container runtime runs the plugin: by that name. Returns the exit code: 0 ok, 1 the
 /// answer is "no" or the plugin's error, 2 an error.
 pub fn main() -> ExitCode {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
-    if words.first().is_some_and(|name| cni::is_named_so(name)) {
-        if words.len() == 1 {
-            return cni::run();
-        }
-        // `bulkhead-cni install` is `bulkhead cni install`.
-        words.splice(..1, ["bulkhead".into(), "cni".into()]);
-    }
+    let words: Vec<OsString> = std::env::args_os().collect();
+    #[cfg(target_os = "linux")]
+    let words = match cni::words(words) {
+        Some(words) => words,
+        None => return cni::run(),
+    };
     let args = <args::Args as clap::Parser>::parse_from(words);
     let outcome = match &args.command {
         args::Command::Replay(replay) => replay::run(replay),
@@ -72,22 +78,13 @@ pub fn main() -> ExitCode {
         args::Command::Resolve(resolve) => resolve::run(resolve),
         args::Command::Test(test) => claims::run(test),
         args::Command::Compile(compile) => compile::run(compile),
-        args::Command::Sync(sync) => sync::run(sync),
         args::Command::Classify(classify) => classify::run(classify),
-        args::Command::Run(run) => live::run(run),
-        args::Command::Cleanup(cleanup) => live::cleanup(cleanup),
-        args::Command::Status(status) => admin::status(status),
-        args::Command::Ports(ports) => admin::ports(ports),
         args::Command::Policies(policies) => match &policies.pod {
             Some(pod) => selected::run(policies, pod),
             None => admin::policies(&policies.admin),
         },
-        args::Command::Sessions(sessions) => admin::sessions(sessions),
-        args::Command::Tables(tables) => admin::tables(tables),
-        args::Command::Reload(reload) => admin::reload(reload),
-        args::Command::Cni(args::Cni { action: None }) => return cni::run(),
-        args::Command::Cni(args::Cni { action: Some(args::CniAction::Install(install)) }) => cni::install(install),
-        args::Command::Cni(args::Cni { action: Some(args::CniAction::Uninstall(place)) }) => cni::uninstall(place),
+        #[cfg(target_os = "linux")]
+        args::Command::Live(command) => live_command(command),
         args::Command::Completions(completions) => shell::completions(completions),
         args::Command::Man(man) => shell::man(man),
     };
@@ -98,5 +95,24 @@ pub fn main() -> ExitCode {
             output::report(&error);
             ExitCode::from(2)
         }
+    }
+}
+
+/// The commands about a machine that has a vswitch or shall have one, and the one that changes another system.
+#[cfg(target_os = "linux")]
+fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
+    use args::{Cni, CniAction, LiveCommand};
+    match command {
+        LiveCommand::Sync(sync) => sync::run(sync),
+        LiveCommand::Run(run) => live::run(run),
+        LiveCommand::Cleanup(cleanup) => live::cleanup(cleanup),
+        LiveCommand::Status(status) => admin::status(status),
+        LiveCommand::Ports(ports) => admin::ports(ports),
+        LiveCommand::Sessions(sessions) => admin::sessions(sessions),
+        LiveCommand::Tables(tables) => admin::tables(tables),
+        LiveCommand::Reload(reload) => admin::reload(reload),
+        LiveCommand::Cni(Cni { action: None }) => Ok(cni::run()),
+        LiveCommand::Cni(Cni { action: Some(CniAction::Install(install)) }) => cni::install(install),
+        LiveCommand::Cni(Cni { action: Some(CniAction::Uninstall(place)) }) => cni::uninstall(place),
     }
 }

@@ -11,7 +11,6 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -71,9 +70,21 @@ fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
     outcome
 }
 
+/// What two names of one file have in common.
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// What two names of one file have in common, where there are no links.
+#[cfg(not(unix))]
+fn identity(path: &Path) -> Option<PathBuf> {
+    path.exists().then(|| path.to_owned())
+}
+
 /// Opening the output empties it: it must not be one of the files that are still to be read.
 fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
-    let identity = |path: &PathBuf| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
     let Some(output) = args.write.as_ref().and_then(|path| Some((path, identity(path)?))) else { return Ok(()) };
     if let Some(input) = args.captures.iter().find(|input| identity(input) == Some(output.1)) {
         bail!(

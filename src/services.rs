@@ -31,7 +31,7 @@ use bulkhead_control::service::{
 };
 use bulkhead_dataplane::{Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 use ipnet::IpNet;
-use ring::digest::{SHA256, digest};
+use sha2::{Digest, Sha256};
 
 pub use counts::Counts;
 pub(crate) use counts::{OFF, told};
@@ -378,8 +378,7 @@ fn first_address(block: &IpNet) -> Option<IpAddr> {
 /// A number of a text: what the choice of backends is hashed with. Not one of this process' own: nodes that are asked the same
 /// must answer the same.
 fn seed(text: &str) -> u64 {
-    let hash = digest(&SHA256, text.as_bytes());
-    hash.as_ref().iter().take(size_of::<u64>()).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+    Sha256::digest(text).iter().take(size_of::<u64>()).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
 /// What clients' affinity is kept under: the same for as long as the service port has its name, in every process.

@@ -28,10 +28,16 @@
 //! out to the pod. Where policy is judged at the source, ports have an *ingress* table ([`PortConfig::ingress`]) in its place, which
 //! packets pass on their way in. Users are only shown directions from the pod's point of view.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, unused_imports, reason = "only what is Linux's uses some of it")
+)]
+
 mod address_map;
 pub mod conversation;
 mod counters;
 mod drop;
+#[cfg(target_os = "linux")]
 pub mod forward;
 mod fragment;
 pub mod io;
@@ -48,6 +54,7 @@ mod snapshot;
 mod swap;
 mod sync;
 mod translations;
+#[cfg(target_os = "linux")]
 pub mod vswitch;
 pub mod wire;
 mod worker;
@@ -62,9 +69,11 @@ pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
 pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, Explained, ServicePort, Services, Vip, VipEntry};
+#[cfg(target_os = "linux")]
+pub use session::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub use session::{
-    Adoption, EndedSessions, Percent, RefusedFile, SessionConfig, SessionInfo, SessionMemoryError, SessionPage,
-    SessionSelector, SessionStore, SessionStoreError, TcpWindow, Timeouts,
+    EndedSessions, Percent, SessionConfig, SessionInfo, SessionMemoryError, SessionPage, SessionSelector, TcpWindow,
+    Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
 pub use worker::{Affinity, BURST, Worker, WorkerConfig};

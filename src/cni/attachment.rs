@@ -3,7 +3,7 @@
 //! `DEL` may come without the network namespace, without the result of `ADD`, and after a restart of everything. So what it has to
 //! find is derived from what it is always told, and not from something that is kept.
 
-use ring::digest::{Digest, SHA256, digest};
+use sha2::{Digest, Sha256};
 
 use super::mac::Mac;
 
@@ -59,10 +59,10 @@ impl Attachment {
         words.next().is_none().then_some(Self { network, container, interface })
     }
 
-    fn hash(&self, what: &[u8]) -> Digest {
+    fn hash(&self, what: &[u8]) -> [u8; 32] {
         let Self { network, container, interface } = self;
         // None of them has a zero byte in it.
-        digest(&SHA256, &[what, network.as_bytes(), container.as_bytes(), interface.as_bytes()].join(&0))
+        Sha256::digest([what, network.as_bytes(), container.as_bytes(), interface.as_bytes()].join(&0)).into()
     }
 }
 

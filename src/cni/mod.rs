@@ -35,7 +35,7 @@ mod result;
 mod sandbox;
 mod version;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,9 +56,16 @@ pub(crate) const NAME: &str = "bulkhead-cni";
 /// A configuration is some hundred bytes, with what earlier plugins have made some thousand, with a node's attachments some ten thousand.
 const LONGEST: u64 = 1 << 24;
 
-/// Whether a program of this name, or path, is the plugin.
-pub(crate) fn is_named_so(program: &OsStr) -> bool {
-    Path::new(program).file_name() == Some(OsStr::new(NAME))
+/// The words of the command line that are meant; none where the program was started as the plugin, by its name.
+pub(crate) fn words(mut words: Vec<OsString>) -> Option<Vec<OsString>> {
+    if words.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new(NAME))) {
+        if words.len() == 1 {
+            return None;
+        }
+        // `bulkhead-cni install` is `bulkhead cni install`.
+        words.splice(..1, ["bulkhead".into(), "cni".into()]);
+    }
+    Some(words)
 }
 
 /// Carries a command out, as the environment and standard input say. Returns the exit code: 0 ok, 1 an error, which is on standard

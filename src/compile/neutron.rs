@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::bail;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::neutron::plan::{self, Listed, placeholder};
+use bulkhead_control::renderer::neutron::plan::{self, Call, Listed, placeholder};
 use bulkhead_control::renderer::neutron::{Desired, NeutronRenderer};
 use serde_json::{Value, json};
 
@@ -14,7 +14,6 @@ use super::write_json;
 use crate::args::{Compile, Format, State};
 use crate::output::{self, Columns, printable};
 use crate::run;
-use crate::sync::call_value;
 
 /// The tag of all groups of a cluster. Its colon is in no other tag of ours but that of a generation.
 pub(crate) fn owner(cluster: &str) -> String {
@@ -108,4 +107,9 @@ fn document(desired: &Desired, owner: &str) -> Value {
         })
     });
     json!({ "renderer": "neutron", "groups": groups.collect::<Vec<_>>(), "ports": ports.collect::<Vec<_>>() })
+}
+
+/// A request for programs.
+pub(crate) fn call_value(call: &Call) -> Value {
+    json!({ "method": call.method, "path": call.path, "body": call.body, "about": call.about })
 }

@@ -10,8 +10,8 @@ use anyhow::{Context, bail};
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
-use ring::digest;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::write_json;
 use crate::args::{Compile, Format};
@@ -50,8 +50,7 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
 
 /// A number that is most likely no other text's.
 fn number(text: &str) -> u64 {
-    let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().take(size_of::<u64>()).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    Sha256::digest(text).iter().take(size_of::<u64>()).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Interfaces with the pod's name where that fits one, and no other pod has it; else with a digest of it.
@@ -64,8 +63,8 @@ fn named_after(pods: &[PodName]) -> BTreeMap<Arc<str>, Option<PodName>> {
         let name = if fits(pod) {
             pod.name.clone()
         } else {
-            let digest = digest::digest(&digest::SHA256, pod.to_string().as_bytes());
-            let digits: String = digest.as_ref()[..5].iter().map(|byte| format!("{byte:02x}")).collect();
+            let digits: String =
+                Sha256::digest(pod.to_string())[..5].iter().map(|byte| format!("{byte:02x}")).collect();
             format!("veth-{digits}").into()
         };
         (name, Some(pod.clone()))

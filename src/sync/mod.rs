@@ -4,7 +4,6 @@ mod neutron;
 
 use std::process::ExitCode;
 
-pub(crate) use self::neutron::call_value;
 use crate::args::{Sync, SyncTarget};
 
 pub(crate) fn run(args: &Sync) -> anyhow::Result<ExitCode> {

@@ -13,19 +13,26 @@
 #[cfg(feature = "afxdp")]
 mod afxdp_port;
 mod capture_error;
+#[cfg(target_os = "linux")]
 mod capture_port;
 mod capture_reader;
 mod capture_writer;
+#[cfg(target_os = "linux")]
 mod fault_port;
 mod flow_cache;
+#[cfg(target_os = "linux")]
 mod frame_pool;
+#[cfg(target_os = "linux")]
 mod live;
+#[cfg(target_os = "linux")]
 mod loopback_port;
 mod pcap;
 mod pcapng;
 mod port_finder;
+#[cfg(target_os = "linux")]
 mod segments;
 mod source;
+#[cfg(target_os = "linux")]
 mod xsk;
 
 use std::sync::Arc;
@@ -33,17 +40,23 @@ use std::sync::Arc;
 #[cfg(feature = "afxdp")]
 pub use afxdp_port::AfxdpPort;
 pub use capture_error::CaptureError;
+#[cfg(target_os = "linux")]
 pub use capture_port::{CaptureClock, CaptureFilter, CaptureInput, CapturePort, CapturePortError};
 pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
+#[cfg(target_os = "linux")]
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
 pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, KernelFlows, Translation};
+#[cfg(target_os = "linux")]
 pub use frame_pool::FramePool;
+#[cfg(target_os = "linux")]
 pub use live::{Port, PortError, PortStatistics};
+#[cfg(target_os = "linux")]
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};
 pub use port_finder::PortFinder;
 #[cfg(feature = "bench")]
 pub use xsk::Generator;
+#[cfg(target_os = "linux")]
 pub use xsk::{
     AddressWatch, Frame, HostPair, HostRoute, Interface, InterfaceAddress, KernelFlowCache, KernelRoute, LinkEvent,
     LinkFeatures, LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig, SlowPathLimit, TcAttachment, TcConfig,
@@ -52,6 +65,7 @@ pub use xsk::{
     remove_tc_datapath, set_generic_receive_offload, set_link_up, set_transmit_checksum_offload, takes_xdp_frames,
     tc_programs, transmit_checksum_offload, xdp_programs,
 };
+#[cfg(target_os = "linux")]
 pub(crate) use xsk::{FileWords, map_file};
 
 use crate::LinkType;

@@ -15,6 +15,7 @@
 //! differently: a service port has its [identity](super::ServicePort::identity), a backend its address and port. What is looked up is
 //! only compared with the backends that may be chosen, so neither a damaged file nor an old one gives a client any other.
 
+#[cfg(target_os = "linux")]
 mod file;
 
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ahash::RandomState;
 
 use super::lines::{Lines, WORDS};
+#[cfg(target_os = "linux")]
 pub(crate) use file::Found;
 
 /// Places: 4 MiB, which is touched as it is used. A quarter of a million clients of Services with affinity, per node.

@@ -32,7 +32,9 @@ use ahash::AHashMap;
 use bulkhead_classifier::{AddressSet, protocol};
 use ipnet::IpNet;
 
-pub(crate) use affinity::{ClientAffinity, Found as FoundClients, Remembered};
+#[cfg(target_os = "linux")]
+pub(crate) use affinity::Found as FoundClients;
+pub(crate) use affinity::{ClientAffinity, Remembered};
 pub use choice::Backends;
 pub(crate) use clients::{Client, Place};
 pub(crate) use steering::Steering;

@@ -8,14 +8,15 @@
 //! million sessions and nothing at a hundred thousand, since a burst's address translations overlap like its cache misses
 //! do; and the first session on each would wait until two megabytes are cleared, with a burst behind it.
 
-use std::fs::File;
+#[cfg_attr(not(target_os = "linux"), path = "memory/heap.rs")]
+mod mapped;
+
 use std::io;
 use std::marker::PhantomData;
 
-use memmap2::{MmapMut, MmapOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::io::map_file;
+use mapped::Bytes;
 
 /// Memory for the sessions cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +36,7 @@ pub struct SessionMemoryError {
 /// A fixed number of records.
 #[derive(Debug)]
 pub(super) struct Column<T> {
-    bytes: MmapMut,
+    bytes: Bytes,
     records: PhantomData<T>,
 }
 
@@ -47,33 +48,22 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Column<T> {
     /// reserved (`vm.overcommit_memory=2`).
     pub(super) fn new(len: usize, capacity: usize) -> Result<Self, SessionMemoryError> {
         let len = len.max(1).saturating_mul(size_of::<T>());
-        // No reservation: memory that is not used yet shall not count against the machine's commit limit.
-        let bytes = MmapOptions::new().len(len).no_reserve_swap().map_anon();
-        let bytes = bytes.map_err(|source| SessionMemoryError { bytes: len, capacity, source })?;
-        Ok(Self { bytes, records: PhantomData })
-    }
-
-    /// The records that lie in a file from a byte on, shared with everybody who maps it: they outlive the process.
-    ///
-    /// # Errors
-    /// As [`Column::new`].
-    pub(super) fn in_file(file: &File, start: u64, len: usize, capacity: usize) -> Result<Self, SessionMemoryError> {
-        let len = len.max(1).saturating_mul(size_of::<T>());
-        let bytes = map_file(file, start, len);
-        let bytes = bytes.map_err(|source| SessionMemoryError { bytes: len, capacity, source })?;
+        let bytes = mapped::reserve(len).map_err(|source| SessionMemoryError { bytes: len, capacity, source })?;
         Ok(Self { bytes, records: PhantomData })
     }
 
     /// All records.
     #[inline]
     pub(super) fn records(&self) -> &[T] {
-        <[T]>::ref_from_bytes(&self.bytes).expect("mappings begin at a page and are a whole number of records long")
+        <[T]>::ref_from_bytes(&self.bytes)
+            .expect("memory begins at a page or a word and are a whole number of records long")
     }
 
     /// All records, to be changed.
     #[inline]
     pub(super) fn records_mut(&mut self) -> &mut [T] {
-        <[T]>::mut_from_bytes(&mut self.bytes).expect("mappings begin at a page and are a whole number of records long")
+        <[T]>::mut_from_bytes(&mut self.bytes)
+            .expect("memory begins at a page or a word and are a whole number of records long")
     }
 }
 

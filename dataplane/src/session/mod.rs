@@ -49,6 +49,7 @@ mod links;
 mod lists;
 mod memory;
 mod rewrite;
+#[cfg_attr(not(target_os = "linux"), path = "store/nowhere.rs")]
 mod store;
 mod table;
 mod tcp;
@@ -60,6 +61,7 @@ pub(crate) use key::{Key, KeyHasher};
 pub use memory::SessionMemoryError;
 pub(crate) use rewrite::{Rewrite, Rewritten};
 pub(crate) use store::TableFile;
+#[cfg(target_os = "linux")]
 pub use store::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub(crate) use table::{Belief, Evidence, Hit, Match, PlainHit, SessionTable};
 pub use table::{EndedSessions, SessionInfo, SessionPage, SessionSelector};

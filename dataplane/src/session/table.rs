@@ -1,5 +1,6 @@
 //! The table: two columns of entries, a keyed index into them, and lists by last use.
 
+#[cfg(target_os = "linux")]
 mod adoption;
 mod changes;
 mod hit;

@@ -19,13 +19,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::neutron::Desired;
-use bulkhead_control::renderer::neutron::plan::{Call, Plan, placeholder, plan};
+use bulkhead_control::renderer::neutron::plan::{Plan, placeholder, plan};
 use serde_json::{Value, json};
 
 use self::apply::Apply;
 use self::client::Client;
 use crate::args::{Format, SyncNeutron};
-use crate::compile::neutron::{desired, owner};
+use crate::compile::neutron::{call_value, desired, owner};
 use crate::{output, run};
 
 /// The variable that the token is in, as for OpenStack's own client.
@@ -146,9 +146,4 @@ fn warn(plan: &Plan) {
     if more > 0 {
         output::warn(&format!("{more} more of such"));
     }
-}
-
-/// A request for programs.
-pub(crate) fn call_value(call: &Call) -> Value {
-    json!({ "method": call.method, "path": call.path, "body": call.body, "about": call.about })
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ring::digest::{SHA256, digest};
+use sha2::{Digest, Sha256};
 
 use super::PeerUser;
 use crate::object::{PolicyIdentity, PolicyName};
@@ -92,6 +92,5 @@ pub(super) fn plain_or_hashed(text: &str) -> String {
 
 /// The first bits of the SHA-256, in hexadecimal.
 pub(super) fn hash(text: &str) -> String {
-    let digest = digest(&SHA256, text.as_bytes());
-    digest.as_ref()[..HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(text)[..HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,0 +1,29 @@
+//! The subcommands about a machine that has a vswitch or shall have one, and the one that changes another system. Builds for other systems
+//! than Linux lack them.
+
+use clap::Subcommand;
+
+use super::{Admin, Cleanup, Cni, Reload, Run, Sessions, Status, Sync, Tables};
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum LiveCommand {
+    /// Bring a system that enforces policy itself up to date: OpenStack's security groups
+    Sync(Sync),
+    /// Forward a node's traffic and enforce its policy: the live vswitch
+    Run(Run),
+    /// Remove what a vswitch has left in the kernel: pinned links and maps, the trunk
+    Cleanup(Cleanup),
+    /// Show how the running vswitch is: what is up, what is late, the last error
+    Status(Status),
+    /// List the running vswitch's ports and what went through them
+    Ports(Admin),
+    /// List the running vswitch's sessions, and who has most of them
+    Sessions(Sessions),
+    /// List the tables that the running vswitch enforces, or one port's rules
+    Tables(Tables),
+    /// Have the running vswitch look at its configuration and its state now
+    Reload(Reload),
+    /// Wire pods for a container runtime: the CNI plugin, and its installation
+    Cni(Cni),
+}

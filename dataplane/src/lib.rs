@@ -31,6 +31,7 @@
 mod address_map;
 mod counters;
 mod drop;
+pub mod filter;
 pub mod forward;
 mod fragment;
 mod glance;
@@ -64,8 +65,8 @@ pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
 pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, Explained, ServicePort, Services, Vip, VipEntry};
 pub use session::{
-    Adoption, EndedSessions, Percent, RefusedFile, SessionConfig, SessionInfo, SessionMemoryError, SessionPage,
-    SessionSelector, SessionStore, SessionStoreError, TcpWindow, Timeouts,
+    Adoption, EndedSessions, Percent, RefusedFile, SessionConfig, SessionEnd, SessionInfo, SessionMemoryError,
+    SessionPage, SessionSelector, SessionStore, SessionStoreError, Tally, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
 pub use worker::{Affinity, BURST, Worker, WorkerConfig};

@@ -13,15 +13,18 @@ mod client;
 mod commands;
 mod missed;
 mod protocol;
+mod watch;
 
 pub(crate) use client::{AskError, ask, exchange};
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use missed::Missed;
+pub(crate) use watch::{capture, monitor, trace};
+
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,
-    LastError, LiveWalk, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
-    RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status,
-    TableRow, WorkerRow, read_request,
+    LastError, LiveWalk, Monitor, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
+    RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions,
+    SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

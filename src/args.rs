@@ -12,6 +12,7 @@ mod replay;
 mod resolve;
 mod sync;
 mod target;
+mod watch;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
 pub use sync::{Sync, SyncNeutron, SyncTarget};
 pub use target::{ServicePortWord, ServiceTarget, Target};
+pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
@@ -82,6 +84,12 @@ pub enum Command {
     Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules
     Tables(Tables),
+    /// Show verdicts as they come: new sessions, and packets that are dropped, with the policy that decides
+    Monitor(Monitor),
+    /// Show packets as they come, each with its walk through ports, session, translation, tables and rule
+    Trace(Trace),
+    /// Write packets as they come into a pcapng, with their verdicts
+    Capture(Capture),
     /// Have the running vswitch look at its configuration and its state now
     Reload(Reload),
     /// Wire pods for a container runtime: the CNI plugin, and its installation

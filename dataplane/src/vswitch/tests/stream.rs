@@ -154,14 +154,18 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
                 (seen.endings, seen.packets) = (seen.endings + read.endings, seen.packets + read.packets);
             }
         }
-        node.until("all packets", |node| {
-            while node.peers[B.index()].as_mut().unwrap().pop().is_some() {}
-            node.vswitch.counters().port(A).received == 200 * 23 && node.vswitch.counters().lost() == 0
-        });
+        let until_all = |node: &mut Node, packets: u64| {
+            node.until("all packets", |node| {
+                while node.peers[B.index()].as_mut().unwrap().pop().is_some() {}
+                let counters = node.vswitch.counters();
+                counters.port(A).received == packets && counters.lost() == 0
+            });
+        };
+        until_all(&mut node, 200 * 23);
         node.vswitch.end_sessions(&SessionSelector { service: Some(80), ..Default::default() }, |_| ());
         // A round later they are told.
         node.send(A, &from_a(&a_to_b(FIN)));
-        node.until_dropped(DropReason::TcpWithoutSession, 201);
+        until_all(&mut node, 200 * 23 + 1);
         let counters = node.vswitch.counters();
         let read = counted(&all(&mut reader));
         let left_out = reader.left_out();
@@ -191,7 +195,7 @@ fn tracepoints_tell_the_packets_that_they_select_and_their_bytes() {
     node.send(A, &request);
     node.receive(B);
     node.send(A, &other);
-    node.send(A, &vec![7; 60]);
+    node.send(A, &ethernet(A_MAC, 0x1234, &[0; 46]));
     node.until_dropped(DropReason::UnknownEthertype, 1);
     node.send(B, &ethernet(B_MAC, 0x0800, &b_to_a(SYN | ACK)));
     node.receive(A);

@@ -115,7 +115,9 @@ impl Hub {
     /// # Errors
     /// What is wrong with the question.
     pub(super) async fn watch(&self, watch: Watch) -> Result<(Watching, mpsc::Receiver<String>), Failure> {
-        let (lines, received) = mpsc::channel(WAITING);
+        // The past comes all at once.
+        let past = if let Watch::Monitor(asked) = &watch { asked.last.min(REMEMBERED) } else { 0 };
+        let (lines, received) = mpsc::channel(WAITING + past);
         let (opened, answer) = oneshot::channel();
         // An error means that the thread is dead; then nobody answers.
         let _ = self.requests.send(Request { watch, lines, opened });

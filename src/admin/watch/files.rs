@@ -27,7 +27,6 @@ pub(super) struct Files {
     /// Bytes of the present file.
     length: u64,
     packets: u64,
-    flushes: bool,
 }
 
 impl Files {
@@ -43,16 +42,7 @@ impl Files {
         // Without a number of files none is written over.
         let ring = args.file_size.map(|size| (args.files.unwrap_or(u32::MAX), u64::from(size) * MEGABYTE));
         let ports = watching.ports.iter().map(port).collect();
-        let mut files = Self {
-            path: args.write.clone(),
-            ring,
-            number: 0,
-            ports,
-            writer: None,
-            length: 0,
-            packets: 0,
-            flushes: is_stdout,
-        };
+        let mut files = Self { path: args.write.clone(), ring, number: 0, ports, writer: None, length: 0, packets: 0 };
         files.open()?;
         Ok(files)
     }
@@ -116,9 +106,8 @@ impl Files {
         writer
             .write(&captured, in_port, verdict, &comment)
             .with_context(|| format!("cannot write {}", self.path.display()))?;
-        if self.flushes {
-            writer.flush()?;
-        }
+        // A person ends a capture with Ctrl-C: the file is whole then.
+        writer.flush()?;
         match self.ring {
             Some((files, most)) if self.length >= most => {
                 self.close()?;

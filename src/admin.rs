@@ -15,6 +15,7 @@ mod commands;
 #[cfg(target_os = "linux")]
 mod missed;
 mod protocol;
+mod watch;
 
 pub(crate) use client::ask;
 #[cfg(target_os = "linux")]
@@ -24,11 +25,13 @@ pub(crate) use commands::policies;
 pub(crate) use commands::{ports, reload, sessions, status, tables};
 #[cfg(target_os = "linux")]
 pub(crate) use missed::Missed;
+pub(crate) use watch::{capture, monitor, trace};
+
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,
-    LastError, LiveWalk, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
-    RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status,
-    TableRow, WorkerRow, read_request,
+    LastError, LiveWalk, Monitor, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
+    RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions,
+    SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

@@ -15,6 +15,7 @@ mod replay;
 mod resolve;
 mod sync;
 mod target;
+mod watch;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
 pub use sync::{Sync, SyncNeutron, SyncTarget};
 pub use target::{ServicePortWord, ServiceTarget, Target};
+pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]

@@ -65,6 +65,7 @@ mod preflight;
 pub(crate) mod scratch;
 mod signals;
 mod state;
+mod stream;
 mod summary;
 mod view;
 mod watch;

@@ -32,6 +32,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use bulkhead_dataplane::filter::Filter;
+use bulkhead_dataplane::vswitch::stream::{StreamPlan, Tracepoint};
 use bulkhead_dataplane::{BURST, Percent, SessionConfig, WorkerConfig};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -73,12 +75,49 @@ pub(crate) struct Pipeline {
     /// Every packet starts a session; as many sessions end because their time is up
     #[arg(long)]
     pub(crate) new_sessions: bool,
+    /// What is watched meanwhile: nothing at all, packets of a filter that selects none, or every verdict; a thread reads it as the
+    /// vswitch's does
+    #[arg(long, value_enum, default_value = "off")]
+    pub(crate) watch: Watch,
     /// How long to measure, in milliseconds
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     pub(crate) duration: u32,
     /// The form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,
+}
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Watch {
+    /// There is no stream
+    Off,
+    /// A trace whose filter selects no packet
+    Nothing,
+    /// Each new session and each dropped packet, as for a monitor
+    Verdicts,
+}
+
+impl Watch {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Nothing => "nothing",
+            Self::Verdicts => "verdicts",
+        }
+    }
+
+    /// What workers are to tell; none without a stream.
+    fn plan(self) -> Option<StreamPlan> {
+        // Of the documentation's addresses (RFC 5737): no flow here has it.
+        let filter = || Filter::parse("host 203.0.113.77").unwrap_or_default();
+        let nothing = || Tracepoint { filter: filter(), ..Tracepoint::default() };
+        match self {
+            Self::Off => None,
+            Self::Nothing => Some(StreamPlan { tracepoints: [nothing()].into(), ..StreamPlan::default() }),
+            Self::Verdicts => Some(StreamPlan { verdicts: true, ..StreamPlan::default() }),
+        }
+    }
 }
 
 /// How flows are spread over workers.
@@ -131,6 +170,7 @@ struct Setup {
     engine: WorkerConfig,
     /// Nanoseconds from burst to burst, as packets tell the time.
     step: u64,
+    watch: Watch,
 }
 
 /// A worker's part of the flows.
@@ -165,7 +205,8 @@ impl Setup {
             Order::Random | Order::Each => 12_800,
         };
         let engine = WorkerConfig { sessions, ..WorkerConfig::default() };
-        Self { size: args.size.into(), flows: args.flows, sessions: flows, spread: args.spread, order, engine, step }
+        let (size, flows_of_all, spread, watch) = (args.size.into(), args.flows, args.spread, args.watch);
+        Self { size, flows: flows_of_all, sessions: flows, spread, order, engine, step, watch }
     }
 }
 
@@ -179,6 +220,7 @@ pub(crate) fn run(args: &Pipeline) -> anyhow::Result<ExitCode> {
         !args.translated || (!args.engine && args.workers == 1),
         "--translated is about one worker of the vswitch: without --engine, and with --workers 1"
     );
+    ensure!(args.watch == Watch::Off || !args.engine, "--watch is about the vswitch: without --engine");
     let (setup, node) = (Setup::new(args), &Node::new(args.rules, args.translated)?);
     let duration = Duration::from_millis(args.duration.into());
     let measured = if args.engine {
@@ -254,6 +296,7 @@ fn report(args: &Pipeline, measured: &[Measured]) -> Value {
         "translated": args.translated,
         "path": if args.engine { "engine" } else { "vswitch" },
         "spread": args.spread.name(),
+        "watch": args.watch.name(),
         "dropped": sum(|worker| worker.dropped),
         "generator_ns_per_packet": measured.iter().map(|worker| worker.generator).sum::<f64>() / measured.len() as f64,
         "session_bytes": bytes,

@@ -37,6 +37,7 @@ mod address_map;
 pub mod conversation;
 mod counters;
 mod drop;
+pub mod filter;
 #[cfg(target_os = "linux")]
 pub mod forward;
 mod fragment;
@@ -72,8 +73,8 @@ pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, Explained, 
 #[cfg(target_os = "linux")]
 pub use session::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub use session::{
-    EndedSessions, Percent, SessionConfig, SessionInfo, SessionMemoryError, SessionPage, SessionSelector, TcpWindow,
-    Timeouts,
+    EndedSessions, Percent, SessionConfig, SessionEnd, SessionInfo, SessionMemoryError, SessionPage, SessionSelector, Tally,
+    TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
 pub use worker::{Affinity, BURST, Worker, WorkerConfig};

@@ -1,6 +1,7 @@
 //! The side that asks.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,6 +75,51 @@ fn help(error: &io::Error) -> &'static str {
 pub(crate) fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<T> {
     let answer = exchange(socket, request, PATIENCE)?;
     serde_json::from_value(answer).with_context(|| format!("the answer of {} is not understood", socket.display()))
+}
+
+/// Asks to watch. Gives what comes before the lines, and then each line to `each`, until that says to stop or no more come.
+///
+/// # Errors
+/// When none answers, with the remedy; what the vswitch says is wrong; or what `each` says.
+pub(crate) fn watch<T: DeserializeOwned>(
+    socket: &Path,
+    request: &Request,
+    mut begin: impl FnMut(T) -> anyhow::Result<()>,
+    mut each: impl FnMut(&str) -> anyhow::Result<ControlFlow<()>>,
+) -> anyhow::Result<()> {
+    let place = || socket.to_owned();
+    let silent = |source| AskError::Silent { socket: place(), source };
+    let not_understood = |source| AskError::NotUnderstood { socket: place(), source };
+    let mut stream = UnixStream::connect(socket).map_err(|source| AskError::Unreachable { socket: place(), source })?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
+    let mut line = serde_json::to_value(request).map_err(not_understood)?;
+    line["version"] = VERSION.into();
+    writeln!(stream, "{line}").and_then(|()| stream.flush()).map_err(silent)?;
+    let later = stream.try_clone().map_err(silent)?;
+    let mut reader = BufReader::new(stream);
+    let mut text = String::new();
+    if (&mut reader).take(LONGEST).read_line(&mut text).map_err(silent)? == 0 {
+        return Err(AskError::Ended { socket: place() }.into());
+    }
+    let answer: Answer = serde_json::from_str(&text).map_err(not_understood)?;
+    if let Some(failure) = answer.failure {
+        return Err(AskError::Failed(failure).into());
+    }
+    let answer = serde_json::from_value(answer.answer.unwrap_or_default()).map_err(not_understood)?;
+    // From now on silence means that nothing happens.
+    later.set_read_timeout(None).map_err(silent)?;
+    begin(answer)?;
+    loop {
+        text.clear();
+        match (&mut reader).take(LONGEST).read_line(&mut text) {
+            Ok(0) => return Ok(()),
+            Ok(_) if each(text.trim_end())?.is_break() => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(silent(error).into()),
+        }
+    }
 }
 
 /// One request and its answer. `patience` is how long each part of it may take.

@@ -8,6 +8,7 @@
 mod added_ports;
 mod explanation;
 mod status;
+mod watching;
 
 use std::net::IpAddr;
 
@@ -20,6 +21,8 @@ pub(crate) use status::{
     DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
     SourceStatus, Status, WorkerRow,
 };
+
+pub(crate) use watching::{Monitor, Trace, WatchedPort, Watching};
 
 /// The version of the protocol.
 pub(crate) const VERSION: u64 = 1;
@@ -46,6 +49,10 @@ pub(crate) enum Request {
     Sessions(SessionFilter),
     /// End the sessions that match; all without a filter. The limit does not count.
     EndSessions(SessionFilter),
+    /// Verdicts of new sessions and dropped packets, as they come.
+    Monitor(Monitor),
+    /// Packets as they come, each with its walk.
+    Trace(Trace),
     /// Look at the configuration and the state now.
     Reload,
     /// Serve a container's interface, and answer when it is served.

@@ -3,7 +3,9 @@
 
 use clap::Subcommand;
 
-use super::{Admin, Cleanup, Cni, Reload, Run, Sessions, Status, Sync, Tables};
+use super::{
+    Admin, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Trace,
+};
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -22,6 +24,12 @@ pub enum LiveCommand {
     Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules
     Tables(Tables),
+    /// Show verdicts as they come: new sessions, and packets that are dropped, with the policy that decides
+    Monitor(Monitor),
+    /// Show packets as they come, each with its walk through ports, session, translation, tables and rule
+    Trace(Trace),
+    /// Write packets as they come into a pcapng, with their verdicts
+    Capture(Capture),
     /// Have the running vswitch look at its configuration and its state now
     Reload(Reload),
     /// Wire pods for a container runtime: the CNI plugin, and its installation

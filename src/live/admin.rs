@@ -18,7 +18,7 @@
 
 mod answers;
 pub(super) mod connections;
-mod explain;
+pub(super) mod explain;
 pub(super) mod health;
 pub(super) mod http;
 pub(super) mod metrics;
@@ -26,6 +26,8 @@ pub(super) mod probes;
 mod sessions;
 pub(super) mod socket;
 pub(super) mod thread;
+
+pub(super) use answers::kind_name;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +40,7 @@ use super::config::AdminConfig;
 use super::daemon::Notice;
 use super::observer::{Observation, Observer};
 use super::ports::{Event, Question};
+use super::stream::Hub;
 use crate::admin::Failure;
 use crate::services::NodeHealth;
 use connections::{Connections, Limits};
@@ -46,7 +49,7 @@ use thread::Handle;
 
 /// Connections of the admin socket at a time. A person has one, a program a few. A pod that is being started has one as well, which waits
 /// for its port: a node has some hundred pods, and they may all start at once.
-const CONNECTIONS: Limits = Limits { new: 256, asking: 32, changing: 512, answered: 32 };
+const CONNECTIONS: Limits = Limits { new: 256, asking: 32, changing: 512, watching: 16, answered: 32 };
 
 /// How old an observation may be that is told again.
 const FRESH: Duration = Duration::from_millis(100);
@@ -67,6 +70,8 @@ struct Shared {
     notices: Sender<Notice>,
     /// To the thread that says which ports there are.
     ports: Sender<Event>,
+    /// What watches the workers.
+    hub: Hub,
     /// What load balancers are told, where they are told something.
     health: Option<Arc<Health>>,
 }
@@ -114,13 +119,15 @@ pub(super) fn start(
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
     let metrics = config.listen.map(probes::listen).transpose()?;
     let health = config.service_health.zip(health).map(|(address, known)| Arc::new(Health::new(address, known)));
-    let shared = Arc::new(Shared { observer, last: Mutex::new(None), listing: Mutex::new(()), notices, ports, health });
+    let (hub, watcher) = Hub::start(observer.clone())?;
+    let (last, listing) = (Mutex::new(None), Mutex::new(()));
+    let shared = Arc::new(Shared { observer, last, listing, notices, ports, hub, health });
     let begin = move || {
         if let Some(socket) = socket {
             let shared = Arc::clone(&shared);
             let answer = move |request| {
                 let shared = Arc::clone(&shared);
-                async move { answers::answer(request, &shared).await }
+                async move { answers::reply(request, &shared).await }
             };
             tokio::spawn(socket::serve(socket, answer));
         }
@@ -132,5 +139,5 @@ pub(super) fn start(
         }
     };
     // What is asked of the workers at the end is waited for: nobody else may hold them when they are stopped.
-    Ok(Handle::start(BLOCKING, ENDING, begin)?)
+    Ok(Handle::start(BLOCKING, ENDING, begin)?.with(watcher))
 }

@@ -144,6 +144,7 @@ impl Daemon {
         let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
         let about = About {
             started: Instant::now(),
+            stream: Arc::default(),
             node: config.node.clone(),
             origins: state.origins(),
             state: state.counts(),

@@ -7,7 +7,7 @@
 //!
 //! **Invariant.** To observe changes nothing, and nothing that enforces waits for it. Only [`Observer::end_sessions`] changes something.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bulkhead_control::object::PodName;
 use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
-use bulkhead_dataplane::{SessionInfo, SessionSelector, Snapshot};
+use bulkhead_dataplane::{PortId, SessionInfo, SessionSelector, Snapshot};
 use crossbeam_channel::RecvTimeoutError;
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
@@ -28,6 +28,7 @@ use super::interfaces::thread::{Asker, Report};
 use super::origins::SharedOrigins;
 use super::policy::Names;
 use super::state::{Asked, StateCounters, StateCounts, Translations};
+use super::stream::{EndFacts, Selector, StreamCounts};
 use super::summary::Summary;
 
 /// See the module. Clones ask the same vswitch.
@@ -45,6 +46,7 @@ pub(super) struct Observer {
 /// What does not change, and what it is read from.
 pub(super) struct About {
     pub(super) started: Instant,
+    pub(super) stream: Arc<StreamCounts>,
     pub(super) node: Arc<str>,
     pub(super) origins: SharedOrigins,
     pub(super) state: Arc<StateCounts>,
@@ -158,6 +160,45 @@ impl Observer {
     /// What the state's Services make of connections. An error as above.
     pub(super) fn translations(&self, asked: Asked, patience: Duration) -> Result<Translations, RecvTimeoutError> {
         self.names.translations(asked, patience)
+    }
+
+    /// What the state says of addresses, in their order. An error as above.
+    pub(super) fn ends_of(
+        &self,
+        addresses: Vec<IpAddr>,
+        patience: Duration,
+    ) -> Result<Vec<EndFacts>, RecvTimeoutError> {
+        self.names.ends(addresses, patience)
+    }
+
+    /// The addresses of the pods that are selected. An error as above.
+    pub(super) fn addresses_of_selected(
+        &self,
+        selector: Selector,
+        patience: Duration,
+    ) -> Result<HashSet<IpAddr>, RecvTimeoutError> {
+        self.names.selected(selector, patience)
+    }
+
+    /// The vswitch, until somebody stops it. Not to be kept.
+    pub(super) fn vswitch(&self) -> Option<Arc<Vswitch>> {
+        self.vswitch.upgrade()
+    }
+
+    /// Ends all flows in the kernel: packets of established sessions come to the workers, which add their flows again.
+    pub(super) fn end_all_flows(&self) {
+        let ports = (0..=u16::MAX).map(PortId).take(self.composer.current().ports().len());
+        self.composer.end_flows_of_sessions(ports);
+    }
+
+    /// What became of those who watch.
+    pub(super) fn stream(&self) -> &Arc<StreamCounts> {
+        &self.about.stream
+    }
+
+    /// The node's name.
+    pub(super) fn node(&self) -> &Arc<str> {
+        &self.about.node
     }
 
     /// What is in force now.

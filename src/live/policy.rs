@@ -4,7 +4,7 @@
 //! All of it takes as long as it takes, seconds for a large cluster, for ever for a file on a server that does not answer. Nothing
 //! else waits for it: interfaces are attached to, held closed and opened with the policy that was in force before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,6 +21,7 @@ use super::log;
 use super::own_addresses;
 use super::ports::{Attach, Event};
 use super::state::{Asked, LiveState, Translations};
+use super::stream::{EndFacts, Selector};
 
 /// Asks the thread what the state says. Each answer is an error when the thread is busy for longer than `patience`.
 #[derive(Clone)]
@@ -37,6 +38,16 @@ impl Names {
         self.ask(patience, |reply| Lookup::Services(asked, reply))
     }
 
+    /// What the state says of addresses, in their order.
+    pub(super) fn ends(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<EndFacts>, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Ends(addresses, reply))
+    }
+
+    /// The addresses of the pods that are selected.
+    pub(super) fn selected(&self, selector: Selector, patience: Duration) -> Result<HashSet<IpAddr>, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Selected(selector, reply))
+    }
+
     fn ask<T>(&self, patience: Duration, lookup: impl FnOnce(Sender<T>) -> Lookup) -> Result<T, RecvTimeoutError> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         // An error means that it is dead: then nobody answers.
@@ -49,6 +60,8 @@ impl Names {
 enum Lookup {
     Pod(PodName, Sender<Option<Vec<IpAddr>>>),
     Services(Asked, Sender<Translations>),
+    Ends(Vec<IpAddr>, Sender<Vec<EndFacts>>),
+    Selected(Selector, Sender<HashSet<IpAddr>>),
 }
 
 impl Lookup {
@@ -57,6 +70,11 @@ impl Lookup {
         match self {
             Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),
             Self::Services(asked, reply) => drop(reply.send(state.translations(&asked))),
+            Self::Ends(addresses, reply) => {
+                let facts = addresses.into_iter().map(|address| state.end_at(address));
+                drop(reply.send(facts.collect()));
+            }
+            Self::Selected(selector, reply) => drop(reply.send(state.addresses_selected(&selector))),
         }
     }
 }

@@ -8,7 +8,7 @@ mod server;
 mod services;
 mod translations;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +32,7 @@ use super::config::{StateConfig, WhenMissing, WhenRefused};
 use super::log;
 use super::next_hops::{self, Peer};
 use super::origins::SharedOrigins;
+use super::stream::{EndFacts, Selector};
 use super::watch::Watch;
 use crate::services::{Adapter, NodeHealth};
 use crate::{contests, run};
@@ -375,6 +376,25 @@ impl LiveState {
         let cache = self.pipeline.cache();
         let pod = cache.pod(cache.pod_key(name)?)?;
         (!pod.finished).then(|| pod.addresses.to_vec())
+    }
+
+    /// What there is at an address.
+    pub(super) fn end_at(&self, address: IpAddr) -> EndFacts {
+        let cache = self.pipeline.cache();
+        // A pod that has the node's address is told as the node.
+        let pods = cache.pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished && !pod.host_network);
+        let pod = pods
+            .last()
+            .map(|pod| (pod.name.namespace.clone(), pod.name.name.clone(), pod.labels.clone(), pod.owner.clone()));
+        let is_node = || cache.nodes().values().any(|node| node.addresses.contains(&address));
+        EndFacts { is_node: pod.is_none() && is_node(), pod }
+    }
+
+    /// The addresses of the pods that are selected.
+    pub(super) fn addresses_selected(&self, selector: &Selector) -> HashSet<IpAddr> {
+        let pods = self.pipeline.cache().pods().map(|(_, pod)| pod);
+        let selected = pods.filter(|pod| !pod.finished && selector.selects(pod));
+        selected.flat_map(|pod| pod.addresses.iter().copied()).collect()
     }
 
     /// Tells these, but for those that were told of the last state, or of this one.

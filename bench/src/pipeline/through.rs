@@ -82,6 +82,18 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
     let (mut vswitch, stepped) = Vswitch::stepped(&config, &publisher).context("cannot make the vswitch")?;
     let pools: Vec<FramePool> = stepped.iter().map(|_| vswitch.pool().sibling()).collect();
     let control = Arc::new((vswitch, publisher));
+    if let Some(plan) = setup.watch.plan() {
+        let (mut reader, control) = (control.0.open_stream(&plan), Arc::downgrade(&control));
+        // As the vswitch's thread does: every 10 ms, for as long as there are workers.
+        std::thread::spawn(move || {
+            while control.strong_count() > 0 {
+                reader.read(usize::MAX, |_, record, bytes| {
+                    std::hint::black_box((record, bytes));
+                });
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        });
+    }
     let under_way = Arc::new(AtomicUsize::new(0));
     let limit = (IN_USE * usize::from(workers)).min(UNDER_WAY);
     let through = |(number, (worker, mut pool)): (u16, (SteppedWorker, FramePool))| {

@@ -110,6 +110,14 @@ impl<W: Write> CaptureWriter<W> {
         block.option(EPB_VERDICT, &verdict_option(verdict)).write(&mut self.write)
     }
 
+    /// Has what was written so far leave the writer's buffers.
+    ///
+    /// # Errors
+    /// When writing fails.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.write.flush()
+    }
+
     /// Writes out what is buffered and gives the stream back. A file without packets gets its interfaces here.
     ///
     /// # Errors

@@ -120,6 +120,14 @@ impl Key {
         self.rest & COMMON == other.rest & COMMON
     }
 
+    /// The ports of a packet, source first.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the fields have 16 bits")]
+    pub(crate) const fn ports(&self, from_low: bool) -> [u16; 2] {
+        let (low, high) = ((self.rest >> shift::LOW_PORT) as u16, (self.rest >> shift::HIGH_PORT) as u16);
+        if from_low { [low, high] } else { [high, low] }
+    }
+
     /// Whether its addresses are of IPv6.
     #[inline]
     pub(crate) const fn is_v6(&self) -> bool {

@@ -64,4 +64,4 @@ pub(crate) use store::TableFile;
 #[cfg(target_os = "linux")]
 pub use store::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub(crate) use table::{Belief, Evidence, Hit, Match, PlainHit, SessionTable};
-pub use table::{EndedSessions, SessionInfo, SessionPage, SessionSelector};
+pub use table::{EndedSessions, SessionEnd, SessionInfo, SessionPage, SessionSelector, Tally};

@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 mod adoption;
 mod changes;
+mod endings;
 mod hit;
 mod listing;
 mod room;
@@ -28,6 +29,7 @@ use super::{Key, Rewrite, SessionConfig, TcpWindow};
 use crate::service::Steering;
 use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
 
+pub use endings::{SessionEnd, Tally};
 pub(crate) use hit::{Hit, PlainHit};
 pub use listing::{EndedSessions, SessionInfo, SessionPage, SessionSelector};
 pub(crate) use tracking::{Belief, Evidence};
@@ -85,6 +87,8 @@ pub(crate) struct SessionTable {
     /// The same for hits that are to be looked at: where an entry is to be moved, or to be sampled.
     looks: [u32; 16],
     pub(crate) counts: SessionCounters,
+    /// None while nobody listens.
+    endings: Option<Box<endings::Endings>>,
 }
 
 impl SessionTable {
@@ -137,6 +141,7 @@ impl SessionTable {
             periods,
             looks,
             counts: SessionCounters::default(),
+            endings: None,
         })
     }
 
@@ -252,6 +257,15 @@ impl SessionTable {
 
     fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
         &mut self.entries.records_mut()[slot as usize]
+    }
+
+    /// Whether the entry in a slot has this key.
+    pub(crate) fn has_key(&self, slot: Slot, key: &Key) -> bool {
+        self.entries().get(slot as usize).is_some_and(|entry| entry.key == *key) || self.has_alias_in(slot, key)
+    }
+
+    fn has_alias_in(&self, slot: Slot, key: &Key) -> bool {
+        (slot as usize) < self.entries().len() && self.has_alias(slot, key)
     }
 
     /// What allowed or refused it.
@@ -370,6 +384,9 @@ impl SessionTable {
     }
 
     fn remove(&mut self, slot: Slot) {
+        if self.endings.is_some() {
+            self.tell_end(slot, false);
+        }
         let entry = *self.entry(slot);
         if entry.is_translated() {
             self.remove_alias(slot);

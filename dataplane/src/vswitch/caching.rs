@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stage::Chain;
+use super::stream::StreamWriter;
 use crate::forward::Forwarder;
 use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot};
 use crate::translations::Translated;
@@ -118,6 +119,8 @@ pub(super) struct About<'a> {
     pub(super) forwarder: &'a Forwarder<Chain>,
     pub(super) snapshot: &'a Snapshot,
     pub(super) now: u64,
+    /// What may want to see all packets of some flows.
+    pub(super) stream: Option<&'a StreamWriter>,
 }
 
 impl Caching {
@@ -224,6 +227,9 @@ impl Caching {
             let Some((from, to, out)) = self.way(&packet, judged) else { continue };
             // What goes back to where it came from is left to the worker: a program has not been seen to send it there.
             if from == to {
+                continue;
+            }
+            if about.stream.is_some_and(|stream| stream.keeps_from_cache(&packet)) {
                 continue;
             }
             let translated = about.engine.translated(judged);

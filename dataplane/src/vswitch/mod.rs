@@ -41,6 +41,7 @@ mod lane;
 mod ports;
 mod stage;
 mod stepped;
+pub mod stream;
 mod tap;
 mod trunk;
 mod worker_loop;
@@ -68,6 +69,7 @@ use clock::Clock;
 use config::MAX_WORKERS;
 use lane::{Incoming, Outgoing};
 use stage::Surroundings;
+use stream::{StreamPlan, StreamReader, StreamWriter};
 use worker_loop::{Parts, WorkerLoop};
 
 /// How long the control thread waits for a worker's answer. A round takes well under a millisecond, a sleep at most
@@ -92,6 +94,8 @@ pub(crate) enum Command {
     Sessions(u32, Sender<SessionPage>),
     /// End those of such a part that are selected.
     EndSessions(u32, SessionSelector, Sender<EndedSessions>),
+    /// Write to this stream from now on, or to none.
+    Stream(Option<Box<StreamWriter>>),
     /// Close all ports and say so.
     Halt(Sender<()>),
     /// End.
@@ -306,6 +310,21 @@ impl Vswitch {
             }
         }
         true
+    }
+
+    /// Has all workers tell what the plan asks for, in place of what an earlier stream has asked for. Each begins when it next looks at
+    /// its commands, which is before it answers [`counters`](Self::counters).
+    pub fn open_stream(&self, plan: &StreamPlan) -> StreamReader {
+        let (writers, reader) = stream::stream(plan, self.workers.len());
+        for (worker, writer) in writers.into_iter().enumerate() {
+            self.tell(worker, Command::Stream(Some(writer)));
+        }
+        reader
+    }
+
+    /// Has the workers tell nothing any more.
+    pub fn close_stream(&self) {
+        (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Stream(None)));
     }
 
     /// Closes all ports, ends the workers and tells what they counted.

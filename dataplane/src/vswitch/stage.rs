@@ -24,6 +24,7 @@ use super::bell::Bell;
 use super::caching::{About, Caching};
 use super::lane::{Incoming, Outgoing};
 use super::ports::Ports;
+use super::stream::StreamWriter;
 use super::{Captured, Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
 use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
@@ -72,6 +73,7 @@ pub(super) struct Stage {
     incoming: Vec<Incoming>,
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
+    stream: Option<Box<StreamWriter>>,
     caching: Option<Caching>,
     /// The place of the port with which the last round began.
     first_port: usize,
@@ -111,6 +113,7 @@ impl Stage {
             incoming,
             bells,
             tap,
+            stream: None,
             caching,
             first_port: 0,
             is_drained: false,
@@ -140,6 +143,9 @@ impl Stage {
         if let Some(caching) = &mut self.caching {
             caching.begin(now);
         }
+        if let Some(stream) = &mut self.stream {
+            stream.begin_round(now, snapshot.generation());
+        }
         self.forwarder.begin(snapshot, now);
         self.is_drained = true;
         let mut worked = self.receive(snapshot);
@@ -156,6 +162,9 @@ impl Stage {
         self.ports.flush(&mut self.pool, &mut self.counters);
         if let Some(caching) = &mut self.caching {
             caching.end(|| self.is_drained && !self.ports.is_waiting(), now);
+        }
+        if let Some(stream) = &mut self.stream {
+            stream.end_round(&mut self.engine, &self.counters.other_drops);
         }
         self.counters.busy_rounds += u64::from(worked);
         self.counters.idle_rounds += u64::from(!worked);
@@ -189,6 +198,15 @@ impl Stage {
         self.know_slot(id, None);
         self.engine.remove_port(id);
         self.ports.remove(id, &mut self.pool, &mut self.counters);
+    }
+
+    /// Has a stream told what happens from now on, or none.
+    pub(super) fn set_stream(&mut self, stream: Option<Box<StreamWriter>>) {
+        self.stream = stream;
+        match &mut self.stream {
+            Some(stream) => stream.begin(&mut self.engine, &self.counters.other_drops),
+            None => self.engine.listen(false),
+        }
     }
 
     fn know_slot(&mut self, id: PortId, slot: Option<FlowSlot>) {
@@ -287,7 +305,13 @@ impl Stage {
             self.translate(&mut arrivals);
         }
         if let Some(caching) = &mut self.caching {
-            let about = About { engine: &self.engine, forwarder: &self.forwarder, snapshot, now: self.now };
+            let about = About {
+                engine: &self.engine,
+                forwarder: &self.forwarder,
+                snapshot,
+                now: self.now,
+                stream: self.stream.as_deref(),
+            };
             caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
         }
         self.depart(snapshot, &mut arrivals);
@@ -298,7 +322,19 @@ impl Stage {
     /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
     #[inline(never)]
     fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged);
+        match &mut self.stream {
+            None => self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged),
+            Some(_) => self.ask_engine_and_tell(snapshot, arrivals),
+        }
+    }
+
+    /// The same with a stream.
+    #[cold]
+    #[inline(never)]
+    fn ask_engine_and_tell(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        let Some(stream) = &mut self.stream else { return };
+        let (packets, witness) = (arrivals.iter(&self.umem), stream.begin_burst());
+        self.engine.judge_before(snapshot, self.now, packets, &mut self.judged, witness);
     }
 
     /// The same, and when the engine fails, nobody but these packets suffers. Around [`Stage::ask_engine`] and not in it: what a closure
@@ -320,7 +356,12 @@ impl Stage {
         let of = |Received { frame, wire_len, in_port }| Packet { frame, wire_len, link, in_port, time: self.now };
         let packets: Vec<Packet<'_>> = arrivals.iter(&self.umem).map(of).collect();
         let mut outcomes = vec![Outcome::UNJUDGED; packets.len()];
-        self.engine.process(snapshot, &packets, &mut outcomes);
+        match &mut self.stream {
+            None => self.engine.process(snapshot, &packets, &mut outcomes),
+            Some(stream) => {
+                self.engine.process_before(snapshot, &packets, &mut outcomes, stream.begin_burst());
+            }
+        }
         self.judged.clear();
         for (packet, outcome) in packets.iter().zip(&outcomes) {
             let (verdict, session, translation) = (outcome.verdict, outcome.session, outcome.place);

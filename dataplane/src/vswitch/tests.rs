@@ -3,6 +3,7 @@
 mod caching;
 mod fragments;
 mod services;
+mod stream;
 mod torture;
 
 use std::time::{Duration, Instant};

@@ -232,6 +232,16 @@ pub(super) enum Frames<'a> {
     Any(&'a [Packet<'a>]),
 }
 
+impl<'a> Frames<'a> {
+    /// The bytes of a packet's first frame.
+    pub(super) fn bytes(&self, at: usize) -> &'a [u8] {
+        match self {
+            Self::Ethernet(frames) => frames[at],
+            Self::Any(packets) => packets[at].frame,
+        }
+    }
+}
+
 /// A burst on its way through the stages.
 pub(super) struct Burst<'a> {
     pub(super) snapshot: &'a Snapshot,

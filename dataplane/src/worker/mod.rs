@@ -49,13 +49,14 @@ mod neighbours;
 mod pending;
 mod services;
 mod team;
+mod witness;
 
 use std::sync::Arc;
 
 use crate::fragment::FragmentTable;
 use crate::packet::{Body, Ip, Transport};
 use crate::service::ClientAffinity;
-use crate::session::{EndedSessions, Moment, SessionPage, SessionSelector, SessionTable, Slot};
+use crate::session::{EndedSessions, Moment, SessionEnd, SessionPage, SessionSelector, SessionTable, Slot};
 use crate::translations::Translated;
 use crate::{
     BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services,
@@ -64,6 +65,7 @@ use crate::{
 
 pub use affinity::Affinity;
 pub(crate) use denial::denied_by;
+pub(crate) use witness::{Judgements, Nobody, Witness};
 
 use admission::Arrival;
 use column::{Burst, Columns, Frames, PortFacts};
@@ -141,6 +143,19 @@ impl Worker {
         packets: impl IntoIterator<Item = Received<'a>>,
         judged: &mut Vec<Judged>,
     ) {
+        self.judge_before(snapshot, time, packets, judged, &mut Nobody);
+    }
+
+    /// The same, and a witness sees what becomes of the packets.
+    #[inline]
+    pub(crate) fn judge_before<'a>(
+        &mut self,
+        snapshot: &Snapshot,
+        time: u64,
+        packets: impl IntoIterator<Item = Received<'a>>,
+        judged: &mut Vec<Judged>,
+        witness: &mut impl Witness,
+    ) {
         judged.clear();
         self.enter(snapshot);
         let mut columns = std::mem::take(&mut self.columns);
@@ -154,8 +169,11 @@ impl Worker {
                 let frame = (LinkType::Ethernet, packet.frame, packet.wire_len);
                 columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
                 frames.push(packet.frame);
+                witness.arrive(packet.wire_len.max(packet.frame.len()));
             }
-            self.run::<false>(snapshot, &mut columns, Frames::Ethernet(&frames), Times::One(time));
+            let bytes = Frames::Ethernet(&frames);
+            self.run::<false>(snapshot, &mut columns, bytes, Times::One(time));
+            witness.see(&mut self.judgements(snapshot, &columns, bytes));
             judged.extend_from_slice(&columns.judged);
             if columns.len() < BURST {
                 break;
@@ -172,6 +190,17 @@ impl Worker {
     /// # Panics
     /// When the two slices differ in length.
     pub fn process(&mut self, snapshot: &Snapshot, packets: &[Packet<'_>], outcomes: &mut [Outcome]) {
+        self.process_before(snapshot, packets, outcomes, &mut Nobody);
+    }
+
+    /// The same, and a witness sees what becomes of the packets.
+    pub(crate) fn process_before(
+        &mut self,
+        snapshot: &Snapshot,
+        packets: &[Packet<'_>],
+        outcomes: &mut [Outcome],
+        witness: &mut impl Witness,
+    ) {
         assert_eq!(packets.len(), outcomes.len(), "one outcome slot per packet");
         self.enter(snapshot);
         let mut columns = std::mem::take(&mut self.columns);
@@ -181,8 +210,10 @@ impl Worker {
             for packet in packets {
                 let frame = (packet.link, packet.frame, packet.wire_len);
                 columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
+                witness.arrive(packet.wire_len.max(packet.frame.len()));
             }
             self.run::<true>(snapshot, &mut columns, Frames::Any(packets), Times::Each(packets));
+            witness.see(&mut self.judgements(snapshot, &columns, Frames::Any(packets)));
             for (at, outcome) in outcomes.iter_mut().enumerate() {
                 let Judged { verdict, session, translation: place, elsewhere, .. } = columns.judged[at];
                 let (decision, flow) = (columns.decisions.get(at), columns.flow(at));
@@ -192,6 +223,22 @@ impl Worker {
             }
         }
         self.columns = columns;
+    }
+
+    /// For a witness.
+    #[inline]
+    fn judgements<'a>(&'a mut self, snapshot: &Snapshot, columns: &'a Columns, frames: Frames<'a>) -> Judgements<'a> {
+        Judgements { generation: snapshot.generation(), columns, frames, sessions: &mut self.sessions }
+    }
+
+    /// Has the ends of sessions told, and their packets counted where a witness does, from now on or no more.
+    pub(crate) fn listen(&mut self, listens: bool) {
+        self.sessions.listen(listens);
+    }
+
+    /// Gives sessions that have ended since the last call to `each`, and returns how many more there were.
+    pub(crate) fn take_endings(&mut self, each: impl FnMut(SessionEnd)) -> u64 {
+        self.sessions.take_endings(each)
     }
 
     /// What was counted since the worker was made.

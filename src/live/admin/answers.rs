@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_classifier::Rule;
@@ -9,6 +10,7 @@ use bulkhead_control::object::PodName;
 use bulkhead_dataplane::{PortId, PortKind, Snapshot};
 use serde_json::Value;
 
+use super::socket::Reply;
 use super::{Shared, explain, sessions};
 use crate::admin::{
     Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals,
@@ -23,12 +25,31 @@ use crate::live::observer::{Observation, Observer};
 use crate::live::origins::SharedOrigins;
 use crate::live::ports::Question;
 use crate::live::state::Asked;
+use crate::live::stream::Watch;
 use crate::live::summary::dropped;
 use crate::translate::Translation;
 
 /// The answer to a request.
-pub(super) async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
+pub(super) async fn reply(request: Request, shared: &Shared) -> Result<Reply, Failure> {
+    let watch = match request {
+        Request::Monitor(asked) => Watch::Monitor(asked),
+        Request::Trace(asked) => Watch::Trace(asked),
+        request => return answer(request, shared).await.map(Reply::Value),
+    };
+    let (watching, lines) = shared.hub.watch(watch).await?;
+    let value = serde_json::to_value(watching);
+    Ok(Reply::Lines(
+        value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))?,
+        lines,
+        Arc::clone(shared.observer.stream()),
+    ))
+}
+
+async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
     let value = match request {
+        Request::Monitor(_) | Request::Trace(_) => {
+            return Err(Failure::new("internal", "a stream is no answer", "report it"));
+        }
         Request::Status => serde_json::to_value(status(&*shared.observe().await, shared)),
         Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
@@ -212,7 +233,7 @@ fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
     }
 }
 
-const fn kind_name(kind: PortKind) -> &'static str {
+pub(in crate::live) const fn kind_name(kind: PortKind) -> &'static str {
     match kind {
         PortKind::Pod => "pod",
         PortKind::Uplink => "uplink",

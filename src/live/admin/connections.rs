@@ -18,6 +18,8 @@ pub(super) enum Stage {
     Asking,
     /// The same, about added ports.
     Changing,
+    /// It watches, until it ends.
+    Watching,
     /// It has its answer.
     Answered,
 }
@@ -28,6 +30,7 @@ pub(in crate::live) struct Limits {
     pub(super) new: usize,
     pub(super) asking: usize,
     pub(super) changing: usize,
+    pub(super) watching: usize,
     pub(super) answered: usize,
 }
 
@@ -37,6 +40,7 @@ impl Limits {
             Stage::New => self.new,
             Stage::Asking => self.asking,
             Stage::Changing => self.changing,
+            Stage::Watching => self.watching,
             Stage::Answered => self.answered,
         }
     }
@@ -104,7 +108,8 @@ impl Connections {
         }
         let Some(connection) = list.connections.remove(at) else { return true };
         let limit = self.limits.of(stage);
-        let is_full = stage == Stage::Changing && list.count(stage) >= limit;
+        let waits = matches!(stage, Stage::Changing | Stage::Watching);
+        let is_full = waits && list.count(stage) >= limit;
         let stage = if is_full { connection.stage } else { stage };
         if !is_full {
             list.make_room(stage, limit);
@@ -155,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_stage_has_room_of_its_own_and_the_oldest_of_a_full_one_ends() {
-        let connections = Connections::new(Limits { new: 2, asking: 1, changing: 2, answered: 1 });
+        let connections = Connections::new(Limits { new: 2, asking: 1, changing: 2, watching: 1, answered: 1 });
         let [first, second] = [open(&connections).await, open(&connections).await];
         assert!(first.enter(Stage::Changing) && second.enter(Stage::Changing));
         let third = open(&connections).await;

@@ -31,12 +31,12 @@ pub(super) trait Names {
 }
 
 /// What is judged by.
-pub(super) struct Node<'a> {
-    pub(super) name: Arc<str>,
-    pub(super) snapshot: &'a Snapshot,
-    pub(super) origins: &'a SharedOrigins,
-    pub(super) ports: &'a [PortStatus],
-    pub(super) is_denying: bool,
+pub(in crate::live) struct Node<'a> {
+    pub(in crate::live) name: Arc<str>,
+    pub(in crate::live) snapshot: &'a Snapshot,
+    pub(in crate::live) origins: &'a SharedOrigins,
+    pub(in crate::live) ports: &'a [PortStatus],
+    pub(in crate::live) is_denying: bool,
 }
 
 /// One end.
@@ -193,7 +193,12 @@ impl Node<'_> {
         })
     }
 
-    fn step(&self, is_reply: bool, outcome: &bulkhead_dataplane::Outcome, service: PortProtocol) -> Step {
+    pub(in crate::live) fn step(
+        &self,
+        is_reply: bool,
+        outcome: &bulkhead_dataplane::Outcome,
+        service: PortProtocol,
+    ) -> Step {
         let name = |id| self.snapshot.port(id).map(|port| port.name.clone());
         let (in_port, out) = (name(outcome.in_port), outcome.verdict.out_port().and_then(name));
         let id = outcome.decision.and_then(|decision| decision.table);

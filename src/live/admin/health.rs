@@ -32,7 +32,7 @@ use crate::services::NodeHealth;
 pub(in crate::live) use listen::listen;
 
 /// Connections of all ports at a time. A balancer has one now and then for each Service.
-const CONNECTIONS: Limits = Limits { new: 128, asking: 1, changing: 1, answered: 1 };
+const CONNECTIONS: Limits = Limits { new: 128, asking: 1, changing: 1, watching: 1, answered: 1 };
 
 /// One request, and an answer that fits the socket's buffer.
 const CONVERSATION: Conversation = Conversation { lasting: Duration::from_secs(10), is_single: true };

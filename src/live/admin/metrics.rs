@@ -7,6 +7,7 @@ mod kernel;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bulkhead_control::origin::{Direction, Origin};
@@ -123,6 +124,7 @@ impl Metrics {
         metrics.add_source(now);
         metrics.add_ports(now, &summary);
         metrics.add_workers(now);
+        metrics.add_stream(now);
         metrics.add_sessions(now, &summary);
         metrics.add_services(now, &summary);
         metrics.add_kernel(&summary);
@@ -249,6 +251,19 @@ impl Metrics {
         for ((name, help, unit), values) in names.into_iter().zip(values) {
             self.add(name, help, unit, Kind::Counter, values);
         }
+    }
+
+    /// What is watched with `monitor`, `trace` and `capture`.
+    fn add_stream(&mut self, now: &Observation) {
+        let stream = &now.about.stream;
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        self.gauge("stream_clients", "Clients that watch", count(&stream.clients));
+        let help = "Sessions and packets that clients should have seen and for which the workers had no room";
+        self.counter("stream_left_out_records", help, count(&stream.left_out));
+        let help = "Sessions and packets that clients did not get, as they were slow or over their rate";
+        self.counter("stream_unsent_records", help, count(&stream.unsent));
+        let help = "Clients that were disconnected, as they did not read";
+        self.counter("stream_disconnected_clients", help, count(&stream.disconnected));
     }
 
     fn add_workers(&mut self, now: &Observation) {

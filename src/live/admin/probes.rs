@@ -20,7 +20,7 @@ use super::{Connections, Shared, metrics};
 use crate::live::log;
 
 /// Connections at a time: what scrapes and probes has one each.
-pub(in crate::live) const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, answered: 1 };
+pub(in crate::live) const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, watching: 1, answered: 1 };
 
 /// A scraper that keeps a connection for five minutes makes another.
 pub(in crate::live) const CONVERSATION: Conversation =

@@ -5,16 +5,20 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
 use super::connections::{Place, Stage};
 use super::{CONNECTIONS, Connections};
 use crate::admin::{Answer, Failure, Request, read_request};
 use crate::live::log;
+use crate::live::stream::StreamCounts;
 
 /// Bytes of a request. The longest one names all containers of a node, which have IDs of 64 letters.
 const LONGEST: u64 = 1 << 18;
@@ -24,6 +28,17 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// How long a reader may take for one answer.
 const WRITTEN: Duration = Duration::from_secs(10);
+
+/// What is answered.
+pub(in crate::live) enum Reply {
+    /// This, and that is all.
+    Value(Value),
+    /// This, and then lines as they come.
+    Lines(Value, Receiver<String>, Arc<StreamCounts>),
+}
+
+/// Bytes of lines that are written with one call.
+const BATCH: usize = 1 << 16;
 
 /// The socket's file. Dropped, it is removed if it is still this one.
 pub(in crate::live) struct Listener {
@@ -84,7 +99,7 @@ impl Drop for Listener {
 /// Has `answer` answer until this is dropped.
 pub(in crate::live) async fn serve<A>(listener: Listener, answer: impl Fn(Request) -> A + Clone + Send + Sync + 'static)
 where
-    A: Future<Output = Result<Value, Failure>> + Send + 'static,
+    A: Future<Output = Result<Reply, Failure>> + Send + 'static,
 {
     let accepting = listener.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
     let accepting = match accepting {
@@ -106,7 +121,7 @@ where
     }
 }
 
-async fn converse<A: Future<Output = Result<Value, Failure>>>(
+async fn converse<A: Future<Output = Result<Reply, Failure>>>(
     stream: tokio::net::UnixStream,
     place: &Place,
     answer: impl Fn(Request) -> A,
@@ -123,17 +138,26 @@ async fn converse<A: Future<Output = Result<Value, Failure>>>(
         let is_whole = line.ends_with(b"\n");
         let answer = match is_whole || line.len() < usize::try_from(LONGEST).unwrap_or(usize::MAX) {
             true => match read_request(&line) {
-                Ok(request) if !admits(&request, place) => Err(Failure::new(
-                    "not_ready",
-                    "too many ports are being added or removed at once",
-                    "ask again later",
-                )),
+                Ok(request) if !admits(&request, place) => {
+                    Err(Failure::new("not_ready", "too many clients wait for ports, or watch", "ask again later"))
+                }
                 Ok(request) => answer(request).await,
                 Err(failure) => Err(failure),
             },
             false => Err(Failure::new("too_long", format!("a request has at most {LONGEST} bytes"), "")),
         };
+        let (answer, lines) = match answer {
+            Ok(Reply::Value(value)) => (Ok(value), None),
+            Ok(Reply::Lines(value, lines, counts)) => (Ok(value), Some((lines, counts))),
+            Err(failure) => (Err(failure), None),
+        };
         timeout(WRITTEN, write(&mut writer, &Answer::of(answer))).await??;
+        if let Some((lines, counts)) = lines {
+            let written = write_lines(&mut reader, &mut writer, lines).await;
+            let is_stuck = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+            counts.disconnected.fetch_add(u64::from(is_stuck), Ordering::Relaxed);
+            return written;
+        }
         place.enter(Stage::Answered);
         if !is_whole {
             return Ok(());
@@ -141,11 +165,39 @@ async fn converse<A: Future<Output = Result<Value, Failure>>>(
     }
 }
 
+/// Writes lines as they come, until there are no more, or the client says something or goes.
+///
+/// # Errors
+/// When it does not read.
+async fn write_lines(
+    reader: &mut (impl AsyncReadExt + Unpin),
+    writer: &mut (impl AsyncWriteExt + Unpin),
+    mut lines: Receiver<String>,
+) -> io::Result<()> {
+    let mut byte = [0];
+    loop {
+        let first = tokio::select! {
+            line = lines.recv() => line,
+            _ = reader.read(&mut byte) => return Ok(()),
+        };
+        let Some(mut batch) = first else { return Ok(()) };
+        while batch.len() < BATCH
+            && let Ok(line) = lines.try_recv()
+        {
+            batch.push_str(&line);
+        }
+        timeout(WRITTEN, writer.write_all(batch.as_bytes())).await??;
+    }
+}
+
 /// Whether there is room for what the connection is for now.
 fn admits(request: &Request, place: &Place) -> bool {
-    use Request::{AddPort, CheckPort, RemovePort, RetainPorts};
-    let is_of_ports = matches!(request, AddPort(_) | RemovePort(_) | CheckPort(_) | RetainPorts { .. });
-    place.enter(if is_of_ports { Stage::Changing } else { Stage::Asking })
+    use Request::{AddPort, CheckPort, Monitor, RemovePort, RetainPorts, Trace};
+    place.enter(match request {
+        AddPort(_) | RemovePort(_) | CheckPort(_) | RetainPorts { .. } => Stage::Changing,
+        Monitor(_) | Trace(_) => Stage::Watching,
+        _ => Stage::Asking,
+    })
 }
 
 async fn write(writer: &mut (impl AsyncWriteExt + Unpin), answer: &Answer) -> io::Result<()> {

@@ -9,6 +9,8 @@ use tokio::sync::oneshot;
 pub(in crate::live) struct Handle {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
+    /// Another one, which ends with what the tasks have.
+    other: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Handle {
@@ -33,14 +35,22 @@ impl Handle {
             runtime.shutdown_timeout(ending);
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(serve)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        Ok(Self { stop: Some(stop), thread: Some(thread), other: None })
+    }
+}
+
+impl Handle {
+    /// A thread that ends when the tasks have dropped what they have; it is waited for as well.
+    pub(super) fn with(mut self, other: std::thread::JoinHandle<()>) -> Self {
+        self.other = Some(other);
+        self
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        for thread in [self.thread.take(), self.other.take()].into_iter().flatten() {
             // One that has panicked has said so.
             let _ = thread.join();
         }

@@ -335,7 +335,10 @@ pub(super) fn start(config: &AdminConfig, told: Arc<Mutex<Told>>, look: Sender<(
     let begin = move || {
         if let Some(socket) = socket {
             let answers = answers.clone();
-            tokio::spawn(socket::serve(socket, move |request| answers.clone().answer(request)));
+            tokio::spawn(socket::serve(socket, move |request| {
+                let answers = answers.clone();
+                async move { answers.answer(request).await.map(socket::Reply::Value) }
+            }));
         }
         if let Some(listener) = listener.and_then(|listener| tokio::net::TcpListener::from_std(listener).ok()) {
             let connections = Connections::new(probes::CONNECTIONS);

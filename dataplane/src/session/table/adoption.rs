@@ -68,6 +68,10 @@ impl SessionTable {
             self.adopt(stored, now);
         });
         self.counts = counts;
+        if self.endings.is_some() {
+            // What was counted by slot is another session's now.
+            self.listen(true);
+        }
         Ok(())
     }
 }

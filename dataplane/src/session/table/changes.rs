@@ -78,6 +78,9 @@ impl SessionTable {
     /// either, after others have cut it.
     pub(crate) fn revoke(&mut self, slot: Slot, epoch: u32, decision: &Decision, reason: DropReason, now: Moment) {
         let old = self.entry(slot).class();
+        if self.endings.is_some() {
+            self.tell_end(slot, true);
+        }
         self.set_decision(slot, epoch, decision);
         let entry = self.entry_mut(slot);
         let is_first = entry.refused().is_none();

@@ -113,6 +113,15 @@ impl SessionTable {
         if !is_session || self.is_expired(slot, now) {
             return None;
         }
+        self.describe(slot, now)
+    }
+
+    /// What an entry is, whatever its class and time.
+    pub(super) fn describe(&self, slot: Slot, now: u64) -> Option<SessionInfo> {
+        let entry = self.entry(slot);
+        if entry.key.is_unused() {
+            return None;
+        }
         let [source, responder] = entry.endpoints(Direction::Forward);
         let rewrite = self.rewrite(slot);
         let initiator = rewrite.map_or(source, |rewrite| rewrite.client());

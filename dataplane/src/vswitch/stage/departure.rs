@@ -6,7 +6,7 @@ use super::super::arrivals::{Arrival, Arrivals};
 use super::Stage;
 use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite, translate};
 use crate::io::{Frame, Translation};
-use crate::{DropReason, Judged, LinkType, Packet, PortId, Snapshot, Verdict};
+use crate::{DropReason, Judged, LinkType, Packet, PortId, Received, Snapshot, Verdict};
 
 /// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
 /// for jumbo packets.
@@ -139,10 +139,18 @@ impl Stage {
                 }
                 self.report(snapshot, &first, arrival, verdict, reason);
                 if verdict.out_port().is_some() {
-                    self.counters.drop_packet(reason);
+                    self.drop_known(&first, arrival.port, arrival.len(), reason);
                 }
                 self.pool.give_all(std::iter::once(first).chain(rest));
             }
+        }
+    }
+
+    /// Counts a packet that is dropped after the engine has let it pass, or before it, and tells of it.
+    pub(super) fn drop_known(&mut self, first: &Frame, in_port: PortId, wire_len: usize, reason: DropReason) {
+        self.counters.drop_packet(reason);
+        if let Some(stream) = &mut self.stream {
+            stream.tell_drop(&Received { frame: self.umem.bytes(first), wire_len, in_port }, reason);
         }
     }
 
@@ -214,7 +222,7 @@ impl Stage {
                     }
                     let arrival = Arrival::new(released.in_port, 1 + rest.len(), len);
                     self.report(snapshot, &first, arrival, Verdict::Forward(released.out), reason);
-                    self.counters.drop_packet(reason);
+                    self.drop_known(&first, released.in_port, len, reason);
                     self.pool.give_all(std::iter::once(first).chain(rest));
                 }
             }

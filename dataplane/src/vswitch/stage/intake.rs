@@ -119,17 +119,20 @@ impl Stage {
             true => following.iter().position(is_last).map_or(following.len(), |last| last + 1),
         };
         let len = first.len() + following[..rest].iter().map(Frame::len).sum::<usize>();
-        let mut packet = std::iter::once(first).chain(frames.take(rest));
-        match owner {
-            Ok(owner) if owner == self.id => packet.for_each(|frame| self.arrivals.push(port, frame)),
-            Ok(owner) => {
-                let handed = self.ports.hand_over(owner, rest + 1, &mut packet, port, &mut self.pool);
-                handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
-            }
+        let owner = match owner {
+            Ok(owner) => owner,
             Err(reason) => {
-                self.counters.drop_packet(reason);
-                self.pool.give_all(packet);
+                self.drop_known(&first, port, len, reason);
+                self.pool.give_all(std::iter::once(first).chain(frames.take(rest)));
+                return len as u64;
             }
+        };
+        let mut packet = std::iter::once(first).chain(frames.take(rest));
+        if owner == self.id {
+            packet.for_each(|frame| self.arrivals.push(port, frame));
+        } else {
+            let handed = self.ports.hand_over(owner, rest + 1, &mut packet, port, &mut self.pool);
+            handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
         }
         len as u64
     }

@@ -1,0 +1,51 @@
+//! What is wrong with an expression, and where.
+
+use std::fmt;
+
+/// An expression that is not understood. Displayed, it points at the place:
+///
+/// ```text
+/// this filter is not understood: a port is a number from 0 to 65535
+///   tcp port 80808
+///            ^^^^^
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterError {
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it; may be empty.
+    pub help: String,
+    /// The first byte of the expression that is wrong, and the one behind the last.
+    pub span: (usize, usize),
+    text: Box<str>,
+}
+
+/// Letters of the expression that are shown on either side of the place.
+const SHOWN: usize = 60;
+
+impl FilterError {
+    pub(super) fn new(text: &str, span: (usize, usize), message: impl Into<String>, help: &str) -> Self {
+        Self { message: message.into(), help: help.to_owned(), span, text: text.into() }
+    }
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { message, help, span: (start, end), text } = self;
+        write!(f, "this filter is not understood: {message}")?;
+        // In letters and not in bytes, and nothing that a terminal obeys.
+        let letters = |part: Option<&str>| -> Vec<char> {
+            part.unwrap_or_default().chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+        };
+        let (before, place, after) =
+            (letters(text.get(..*start)), letters(text.get(*start..*end)), letters(text.get(*end..)));
+        let (cut, rest) = (before.len().saturating_sub(SHOWN), after.len().min(SHOWN));
+        let place = &place[..place.len().min(SHOWN)];
+        let shown: String = before[cut..].iter().chain(place).chain(&after[..rest]).collect();
+        writeln!(f, "\n  {shown}")?;
+        write!(f, "  {}{}", " ".repeat(before.len() - cut), "^".repeat(place.len().max(1)))?;
+        if help.is_empty() { Ok(()) } else { write!(f, "\n  help: {help}") }
+    }
+}
+
+impl std::error::Error for FilterError {}

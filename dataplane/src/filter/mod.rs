@@ -1,0 +1,117 @@
+//! Packet filters in the syntax of `pcap-filter(7)`: the part of it that is about addresses, ports and protocols.
+//!
+//! **Purpose.** [`Filter::parse`] makes a program of an expression, and says where an expression is wrong. [`Filter::matches`] runs it.
+//!
+//! **Not its purpose.** Everything else of the syntax: link-layer addresses, lengths, bytes at an offset, names of hosts.
+//!
+//! ```text
+//!   text --token--> tokens --parse--> tree --program--> tests with two ways on each
+//! ```
+//!
+//! As in libpcap `and` and `or` bind equally and from the left, `not` binds tighter, and a value without a qualifier has those of the
+//! one before it: `port 80 or 443`.
+//!
+//! **Invariant.** An expression has at most [`LONGEST`] bytes, [`MOST_TESTS`] tests and [`DEEPEST`] parentheses in each other, so that
+//! neither reading nor running it takes long or deep recursion. A program only goes forward.
+
+mod error;
+mod parse;
+mod program;
+#[cfg(test)]
+mod tests;
+mod token;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+pub use error::FilterError;
+use program::{Predicate, Program, Sides};
+
+use crate::Flow;
+
+/// Bytes of an expression: a screen full of addresses.
+pub const LONGEST: usize = 4096;
+
+/// Tests of an expression. Each may cost every packet a nanosecond.
+pub const MOST_TESTS: usize = 256;
+
+/// Parentheses in each other: more than anybody writes by hand, and little stack.
+pub const DEEPEST: usize = 32;
+
+/// What a filter asks of a packet.
+pub(crate) trait Subject {
+    /// The IANA protocol number.
+    fn protocol(&self) -> u8;
+    fn is_v6(&self) -> bool;
+    /// Source and destination.
+    fn addresses(&self) -> [IpAddr; 2];
+    /// Source and destination; 0 where there are none.
+    fn ports(&self) -> [u16; 2];
+}
+
+impl Subject for Flow {
+    fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
+    fn is_v6(&self) -> bool {
+        self.src.is_ipv6()
+    }
+
+    fn addresses(&self) -> [IpAddr; 2] {
+        [self.src, self.dst]
+    }
+
+    fn ports(&self) -> [u16; 2] {
+        [self.sport, self.dport]
+    }
+}
+
+/// A filter that is ready to run. The default one matches everything.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    program: Program,
+}
+
+impl Filter {
+    /// Reads an expression. An empty one matches everything.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(text: &str) -> Result<Self, FilterError> {
+        let program = parse::parse(text)?.map(|tree| Program::of(&tree)).unwrap_or_default();
+        Ok(Self { program })
+    }
+
+    /// This one, for packets from or to one of the addresses alone.
+    #[must_use]
+    pub fn with_an_end_in(self, addresses: Arc<HashSet<IpAddr>>) -> Self {
+        Self { program: self.program.after(Predicate::Among(Sides::Either, addresses)) }
+    }
+
+    /// Whether it matches everything, also what has no addresses.
+    pub fn is_everything(&self) -> bool {
+        self.program.is_empty()
+    }
+
+    /// Whether it matches packets of this flow.
+    pub fn matches(&self, flow: &Flow) -> bool {
+        self.program.run(flow)
+    }
+
+    /// The same, of what need not be made a flow for it.
+    #[inline]
+    pub(crate) fn selects(&self, subject: &impl Subject) -> bool {
+        self.program.run(subject)
+    }
+}
+
+impl FromStr for Filter {
+    type Err = FilterError;
+
+    fn from_str(text: &str) -> Result<Self, FilterError> {
+        Self::parse(text)
+    }
+}

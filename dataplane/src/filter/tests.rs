@@ -1,0 +1,186 @@
+//! Filters as people write them, and as nobody should.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testbed::ip;
+
+fn flow(protocol: u8, src: &str, sport: u16, dst: &str, dport: u16) -> Flow {
+    Flow { src: ip(src), dst: ip(dst), protocol, sport, dport, icmp: None }
+}
+
+fn web() -> Flow {
+    flow(6, "10.0.0.1", 4000, "10.1.0.2", 80)
+}
+
+fn dns() -> Flow {
+    flow(17, "fd00::1", 5000, "fd00:1::2", 53)
+}
+
+fn ping() -> Flow {
+    flow(1, "10.0.0.1", 0, "10.1.0.2", 0)
+}
+
+fn which(text: &str) -> String {
+    let filter = Filter::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    [("w", web()), ("d", dns()), ("p", ping())]
+        .into_iter()
+        .filter_map(|(name, flow)| filter.matches(&flow).then_some(name))
+        .collect()
+}
+
+#[test]
+fn expressions_select_what_libpcap_selects() {
+    for (text, expected) in [
+        ("", "wdp"),
+        ("tcp", "w"),
+        ("udp", "d"),
+        ("ip", "wp"),
+        ("ip6", "d"),
+        ("icmp", "p"),
+        ("icmp6", ""),
+        ("sctp", ""),
+        ("proto 1", "p"),
+        ("ip proto tcp", "w"),
+        ("port 80", "w"),
+        ("port http", "w"),
+        ("src port 80", ""),
+        ("dst port 80", "w"),
+        ("src or dst port 80", "w"),
+        ("src and dst port 80", ""),
+        ("tcp port 53", ""),
+        ("udp port 53 or 80", "d"),
+        ("port 80 or 53", "wd"),
+        ("portrange 50-100", "wd"),
+        ("port 0", ""),
+        ("host 10.0.0.1", "wp"),
+        ("10.0.0.1", "wp"),
+        ("src host 10.0.0.1 and dst host 10.1.0.2", "wp"),
+        ("dst host 10.0.0.1", ""),
+        ("net 10.1", "wp"),
+        ("net 10", "wp"),
+        ("net 10.1.0.0/16 and not icmp", "w"),
+        ("src net fd00::/64", "d"),
+        ("ip6 host fd00::1", "d"),
+        ("not ip", "d"),
+        ("! ip && ! udp", ""),
+        ("not not tcp", "w"),
+        // Equally, from the left: (icmp or tcp) and port 80.
+        ("icmp or tcp and port 80", "w"),
+        ("icmp or (tcp and port 80)", "wp"),
+        ("not (tcp or udp)", "p"),
+        ("not host 10.0.0.1 and 10.1.0.2", ""),
+        ("src 10.0.0.1 and dst 10.1.0.2", "wp"),
+    ] {
+        assert_eq!(which(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn errors_point_at_the_place() {
+    for (text, place, says) in [
+        ("tcp port 80808", "80808", "a port is a number"),
+        ("hosst 10.0.0.1", "hosst", "no word that is known"),
+        ("host web", "web", "no address"),
+        ("host 10.0.0.0/8", "10.0.0.0/8", "no prefix length"),
+        ("net 10.0.0.1/8", "10.0.0.1/8", "bits set"),
+        ("net 10.256", "10.256", "no network"),
+        ("net +10", "+", "means nothing"),
+        ("tcp and (port 80", "", "a `)` is missing"),
+        ("tcp)", ")", "no `(`"),
+        ("tcp port", "", "ends where a test must be"),
+        ("tcp udp", "udp", "no address"),
+        ("tcp (port 80)", "(", "`and` or `or` is missing"),
+        ("and tcp", "and", "a test must be here"),
+        ("tcp and", "", "ends where"),
+        ("()", ")", "a test must be here"),
+        ("portrange 90-80", "90-80", "the lower one first"),
+        ("src src 10.0.0.1", "src", "no address"),
+        ("icmp port 80", "80", "ICMP has no ports"),
+        ("ip host fd00::1", "fd00::1", "other family"),
+        ("ether host 1", "ether", "cannot be asked for"),
+        ("tcp[13] & 2 != 0", "[", "means nothing"),
+        ("tcp & udp", "&", "single `&`"),
+        ("höst 1", "ö", "means nothing"),
+        ("proto 256", "256", "from 0 to 255"),
+    ] {
+        let error = Filter::parse(text).err().unwrap_or_else(|| panic!("{text} is taken"));
+        let shown = text.get(error.span.0..error.span.1);
+        assert_eq!(shown, Some(place), "{text}: {error}");
+        assert!(error.message.contains(says), "{text}: {error}");
+    }
+    let error = Filter::parse("tcp port 80808").unwrap_err().to_string();
+    assert!(error.contains("\n  tcp port 80808\n           ^^^^^"), "{error}");
+    let error = Filter::parse("host \u{1b}[2J").unwrap_err().to_string();
+    assert!(!error.contains('\u{1b}'), "what a terminal obeys is not shown");
+}
+
+#[test]
+fn what_is_too_much_is_refused_and_never_recursed_into() {
+    let deep = "(".repeat(100) + "tcp" + &")".repeat(100);
+    assert!(Filter::parse(&deep).unwrap_err().message.contains("parentheses"));
+    let deepest = "(".repeat(DEEPEST) + "tcp" + &")".repeat(DEEPEST);
+    assert_eq!(which(&deepest), "w");
+    let long = vec!["tcp"; MOST_TESTS + 1].join(" or ");
+    assert!(Filter::parse(&long).unwrap_err().message.contains("tests"));
+    assert!(Filter::parse(&"a".repeat(LONGEST + 1)).unwrap_err().message.contains("bytes"));
+    assert_eq!(which(&("not ".repeat(1000) + "tcp")), "w");
+    let mixed: String = (0..MOST_TESTS - 1).map(|at| if at % 2 == 0 { "udp or " } else { "tcp and " }).collect();
+    assert!(Filter::parse(&(mixed + "tcp")).is_ok());
+}
+
+#[test]
+fn an_end_among_addresses_comes_before_the_expression() {
+    let only = |text: &str, addresses: &[&str]| {
+        let addresses = Arc::new(addresses.iter().map(|address| ip(address)).collect());
+        let filter = Filter::parse(text).unwrap().with_an_end_in(addresses);
+        [web(), dns(), ping()].map(|flow| filter.matches(&flow))
+    };
+    assert_eq!(only("", &["10.0.0.1"]), [true, false, true]);
+    assert_eq!(only("tcp or udp", &["10.1.0.2", "fd00::1"]), [true, true, false]);
+    assert_eq!(only("", &[]), [false; 3]);
+}
+
+/// An expression, and what it says of a flow.
+fn expression() -> impl Strategy<Value = (String, [bool; 3])> {
+    let leaf =
+        prop::sample::select(vec!["tcp", "udp", "ip", "ip6", "icmp", "port 80", "host 10.0.0.1", "net fd00::/8"])
+            .prop_map(|text| {
+                let filter = Filter::parse(text).unwrap();
+                (text.to_owned(), [web(), dns(), ping()].map(|flow| filter.matches(&flow)))
+            });
+    leaf.prop_recursive(6, 64, 3, |inner| {
+        let pair = |a: [bool; 3], b: [bool; 3], of: fn(bool, bool) -> bool| [0, 1, 2].map(|at| of(a[at], b[at]));
+        prop_oneof![
+            inner.clone().prop_map(|(text, says)| (format!("not ({text})"), says.map(|says| !says))),
+            (inner.clone(), inner.clone())
+                .prop_map(move |((a, x), (b, y))| (format!("({a}) and ({b})"), pair(x, y, |x, y| x && y))),
+            (inner.clone(), inner)
+                .prop_map(move |((a, x), (b, y))| (format!("({a}) || ({b})"), pair(x, y, |x, y| x || y))),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_program_says_what_the_expression_says((text, says) in expression()) {
+        let filter = Filter::parse(&text).unwrap();
+        prop_assert_eq!([web(), dns(), ping()].map(|flow| filter.matches(&flow)), says);
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC{0,200}") {
+        let _ = Filter::parse(&text).map_err(|error| error.to_string());
+    }
+
+    #[test]
+    fn no_words_make_it_panic(words in prop::collection::vec(prop::sample::select(vec![
+        "(", ")", "not", "!", "and", "or", "&&", "src", "dst", "host", "net", "port", "portrange", "proto", "tcp", "udp",
+        "ip", "ip6", "icmp", "10.0.0.1", "10.1", "fd00::/8", "80", "1-2", "x", "é", "&",
+    ]), 0..400)) {
+        let text = words.join(" ");
+        if let Ok(filter) = Filter::parse(&text) {
+            let _ = filter.matches(&web());
+        }
+    }
+}

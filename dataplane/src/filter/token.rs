@@ -1,0 +1,79 @@
+//! The words of an expression.
+
+use super::{FilterError, LONGEST};
+
+/// One word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    Open,
+    Close,
+    Not,
+    And,
+    Or,
+    Word(&'a str),
+}
+
+/// A word and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spanned<'a> {
+    pub(super) token: Token<'a>,
+    pub(super) span: (usize, usize),
+}
+
+/// Takes an expression apart.
+pub(super) fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, FilterError> {
+    if text.len() > LONGEST {
+        let help = "name networks instead of many hosts, or --pod, --namespace and --label";
+        return Err(FilterError::new(text, (0, 0), format!("it has more than {LONGEST} bytes"), help));
+    }
+    let bytes = text.as_bytes();
+    let (mut tokens, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let start = at;
+        let token = match bytes[at] {
+            byte if byte.is_ascii_whitespace() => {
+                at += 1;
+                continue;
+            }
+            b'(' => Token::Open,
+            b')' => Token::Close,
+            b'!' => Token::Not,
+            b'&' | b'|' => {
+                let is_double = bytes.get(at + 1) == Some(&bytes[at]);
+                if !is_double {
+                    let help = "write `and`, `or`, `&&` or `||`; bits of a packet cannot be asked for";
+                    return Err(FilterError::new(text, (at, at + 1), "a single `&` or `|`", help));
+                }
+                at += 1;
+                if bytes[at] == b'&' { Token::And } else { Token::Or }
+            }
+            byte if is_of_word(byte) => {
+                while at + 1 < bytes.len() && is_of_word(bytes[at + 1]) {
+                    at += 1;
+                }
+                word(&text[start..=at])
+            }
+            _ => {
+                let length = text[at..].chars().next().map_or(1, char::len_utf8);
+                let help = "expressions such as `tcp port 80 and not host 10.0.0.1` are understood";
+                return Err(FilterError::new(text, (at, at + length), "a character that means nothing here", help));
+            }
+        };
+        at += 1;
+        tokens.push(Spanned { token, span: (start, at) });
+    }
+    Ok(tokens)
+}
+
+const fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b':' | b'/' | b'-' | b'_')
+}
+
+fn word(text: &str) -> Token<'_> {
+    match text {
+        "not" => Token::Not,
+        "and" => Token::And,
+        "or" => Token::Or,
+        _ => Token::Word(text),
+    }
+}

@@ -1,0 +1,337 @@
+//! What is watched: the thread that reads the workers' stream and tells it to whoever asks at the admin socket.
+//!
+//! ```text
+//!   workers ==rings==> [ this thread: fold repeats, name the ends, select ] --bounded queue--> a task of the admin thread --> client
+//!                                        |  addresses it does not know                `--full, or over its rate: counted
+//!                                        `--asked--> policy thread
+//! ```
+//!
+//! Without a client there is no stream, and the thread sleeps. It looks at the rings every [`TICK`]: nobody rings for it, so that no worker
+//! makes a system call for an observer.
+//!
+//! **Invariant.** No client keeps the thread waiting, and the thread keeps no worker waiting. What a client does not get is told to it as a
+//! number: packets and sessions seen and lost are together what has happened.
+
+mod client;
+mod ends;
+mod flow;
+mod reasons;
+mod repeats;
+mod select;
+mod walk;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::Snapshot;
+use bulkhead_dataplane::vswitch::stream::{LeftOut, MOST_TRACEPOINTS, Record, StreamPlan, StreamReader};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use tokio::sync::{mpsc, oneshot};
+
+use super::observer::Observer;
+use crate::admin::{Failure, Monitor, Trace, WatchedPort, Watching};
+use client::{Client, Wanted};
+pub(super) use ends::EndFacts;
+use ends::Ends;
+use repeats::{Event, Repeats};
+pub(super) use select::Selector;
+
+/// How often the rings are read while somebody watches. They hold what happens in 160 ms at 100,000 sessions a second.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Records of each worker that are read at a time, so that a flood does not keep clients from being served.
+const AT_ONCE: usize = 4096;
+
+/// Lines that wait for a client: at the usual rate a tenth of a second, and less than a megabyte.
+const WAITING: usize = 1024;
+
+/// Verdicts that are remembered for `--last`: some megabytes.
+const REMEMBERED: usize = 4096;
+
+/// How often the addresses of pods that a trace is about are looked up again.
+const LOOKUP: Duration = Duration::from_secs(1);
+
+/// What became of streams so far, for the metrics.
+#[derive(Debug, Default)]
+pub(super) struct StreamCounts {
+    /// Clients that there are.
+    pub(super) clients: AtomicU64,
+    /// Verdicts and packets that workers left out, because their rings were full.
+    pub(super) left_out: AtomicU64,
+    /// Lines that clients did not get, because they were slow or over their rate.
+    pub(super) unsent: AtomicU64,
+    /// Clients that were disconnected because they did not read.
+    pub(super) disconnected: AtomicU64,
+}
+
+/// What somebody wants to watch.
+pub(super) enum Watch {
+    Monitor(Monitor),
+    Trace(Trace),
+}
+
+/// Somebody who watches.
+struct Request {
+    watch: Watch,
+    lines: mpsc::Sender<String>,
+    opened: oneshot::Sender<Result<Watching, Failure>>,
+}
+
+/// The thread, for those who ask it. It ends when nobody has this any more.
+#[derive(Clone)]
+pub(super) struct Hub {
+    requests: Sender<Request>,
+}
+
+impl Hub {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system refuses one.
+    pub(super) fn start(observer: Observer) -> io::Result<(Self, JoinHandle<()>)> {
+        let (requests, asked) = crossbeam_channel::unbounded();
+        let counts = Arc::clone(observer.stream());
+        let watcher = Watcher {
+            observer,
+            counts,
+            clients: Vec::new(),
+            reader: None,
+            left_out: LeftOut::default(),
+            repeats: Repeats::default(),
+            ends: Ends::default(),
+            past: VecDeque::new(),
+            looked_up: Instant::now(),
+        };
+        let thread = std::thread::Builder::new().name("stream".into()).spawn(move || watcher.run(&asked))?;
+        Ok((Self { requests }, thread))
+    }
+
+    /// Begins to watch. Returns what comes before the lines, and where they come.
+    ///
+    /// # Errors
+    /// What is wrong with the question.
+    pub(super) async fn watch(&self, watch: Watch) -> Result<(Watching, mpsc::Receiver<String>), Failure> {
+        // The past comes all at once.
+        let past = if let Watch::Monitor(asked) = &watch { asked.last.min(REMEMBERED) } else { 0 };
+        let (lines, received) = mpsc::channel(WAITING + past);
+        let (opened, answer) = oneshot::channel();
+        // An error means that the thread is dead; then nobody answers.
+        let _ = self.requests.send(Request { watch, lines, opened });
+        let dead = || Failure::new("internal", "the thread that watches has died", "report it");
+        Ok((answer.await.unwrap_or_else(|_| Err(dead()))?, received))
+    }
+}
+
+struct Watcher {
+    observer: Observer,
+    counts: Arc<StreamCounts>,
+    clients: Vec<Client>,
+    reader: Option<StreamReader>,
+    /// What the reader's workers had left out when that was told last.
+    left_out: LeftOut,
+    repeats: Repeats,
+    ends: Ends,
+    past: VecDeque<flow::Told>,
+    looked_up: Instant,
+}
+
+impl Watcher {
+    fn run(mut self, asked: &Receiver<Request>) {
+        loop {
+            let request = match self.clients.is_empty() {
+                true => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => asked.recv_timeout(TICK),
+            };
+            match request {
+                Ok(request) => {
+                    self.admit(request);
+                    // Those that come together share a stream.
+                    while let Ok(request) = asked.try_recv() {
+                        self.admit(request);
+                    }
+                    self.plan();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.tick();
+        }
+    }
+
+    /// Lets somebody watch, or says why not.
+    fn admit(&mut self, request: Request) {
+        let Request { watch, lines, opened } = request;
+        let snapshot = self.observer.snapshot();
+        match Client::new(watch, lines, &self.observer) {
+            Err(failure) => drop(opened.send(Err(failure))),
+            Ok(client) if client.is_tracing() && self.tracers() == MOST_TRACEPOINTS => {
+                let message = format!("{MOST_TRACEPOINTS} traces are under way");
+                // Whoever has asked may be gone.
+                let _ = opened.send(Err(Failure::new("busy", message, "end one of them")));
+            }
+            Ok(mut client) => {
+                client.remember(&self.past);
+                client.opened = Some((opened, watching(&self.observer, &snapshot, self.past.len())));
+                self.clients.push(client);
+            }
+        }
+    }
+
+    fn tracers(&self) -> usize {
+        self.clients.iter().filter(|client| client.is_tracing()).count()
+    }
+
+    /// Has workers tell what the clients want, and tells those that wait for it.
+    fn plan(&mut self) {
+        self.clients.retain(|client| !client.is_over());
+        self.counts.clients.store(self.clients.len() as u64, Ordering::Relaxed);
+        let Some(vswitch) = self.observer.vswitch() else { return };
+        if self.clients.is_empty() {
+            vswitch.close_stream();
+            self.drain();
+            self.reader = None;
+            return;
+        }
+        let tracepoints = self.clients.iter().filter_map(Client::tracepoint).collect();
+        let plan = StreamPlan {
+            verdicts: self.clients.iter().any(|client| !client.is_tracing()),
+            endings: false,
+            tracepoints,
+        };
+        let reader = vswitch.open_stream(&plan);
+        // They answer when they write to it: what comes from now on is told.
+        vswitch.counters();
+        drop(vswitch);
+        // By the places of the tracepoints until now.
+        self.drain();
+        (self.reader, self.left_out) = (Some(reader), LeftOut::default());
+        let mut point = 0;
+        for client in &mut self.clients {
+            client.point = client.is_tracing().then(|| {
+                point += 1;
+                point - 1
+            });
+        }
+        if plan.tracepoints.iter().any(|point| point.keeps_from_cache) {
+            self.observer.end_all_flows();
+        }
+        for client in &mut self.clients {
+            client.open();
+        }
+    }
+
+    /// Reads all that lies in the rings.
+    fn drain(&mut self) {
+        while self.read() > 0 {}
+        self.count_left_out();
+    }
+
+    fn tick(&mut self) {
+        self.read();
+        self.count_left_out();
+        let now = Instant::now();
+        let events = self.repeats.due(now);
+        self.tell(events);
+        self.clients.iter_mut().for_each(|client| client.tell_lost(now, &self.counts));
+        let must_look = now.duration_since(self.looked_up) >= LOOKUP;
+        let mut is_other = self.clients.iter().any(Client::is_over);
+        if must_look {
+            self.looked_up = now;
+            for client in &mut self.clients {
+                is_other |= client.look_up(&self.observer);
+            }
+        }
+        if is_other {
+            self.plan();
+        }
+    }
+
+    /// Reads some of what lies in the rings, and tells it. Returns how many records there were.
+    fn read(&mut self) -> usize {
+        let Some(mut reader) = self.reader.take() else { return 0 };
+        let (now, mut events, mut packets) = (Instant::now(), Vec::new(), Vec::new());
+        let repeats = &mut self.repeats;
+        let count = reader.read(AT_ONCE, |_, record, bytes| match record {
+            Record::Session(judgement) => events.push(Event::session(judgement)),
+            Record::Dropped(judgement) => events.extend(repeats.fold(judgement, now)),
+            Record::Lost { time, reason, packets } => events.push(Event::lost(*time, *reason, *packets)),
+            Record::Ended { .. } => {}
+            Record::Packet { tracepoints, judgement, .. } => packets.push((*tracepoints, *judgement, bytes.to_vec())),
+        });
+        self.reader = Some(reader);
+        self.tell(events);
+        let snapshot = self.observer.snapshot();
+        for (points, judgement, bytes) in packets {
+            for client in &mut self.clients {
+                let is_selected = client.point.is_some_and(|point| points >> point & 1 == 1);
+                if is_selected {
+                    client.tell_packet(&self.observer, &snapshot, &judgement, &bytes);
+                }
+            }
+        }
+        count
+    }
+
+    /// Tells verdicts, and remembers them.
+    fn tell(&mut self, events: Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
+        let snapshot = self.observer.snapshot();
+        let now = Instant::now();
+        self.ends.learn(events.iter().flat_map(Event::addresses), &self.observer, &snapshot, now);
+        for event in events {
+            let told = flow::Told::new(event, &self.ends, &snapshot);
+            for client in &mut self.clients {
+                if let Wanted::Flows(filter) = &client.wanted
+                    && filter.selects(&told)
+                {
+                    client.tell_flow(&told, &self.observer);
+                }
+            }
+            if self.past.len() == REMEMBERED {
+                self.past.pop_front();
+            }
+            self.past.push_back(told);
+        }
+    }
+
+    fn count_left_out(&mut self) {
+        let Some(reader) = &self.reader else { return };
+        let left_out = reader.left_out();
+        let more = left_out.since(self.left_out);
+        self.left_out = left_out;
+        if more.total() > 0 {
+            self.counts.left_out.fetch_add(more.total(), Ordering::Relaxed);
+            for client in &mut self.clients {
+                client.left_out += if client.is_tracing() { more.packets } else { more.sessions + more.dropped };
+            }
+        }
+    }
+}
+
+/// Nanoseconds since 1970.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn watching(observer: &Observer, snapshot: &Snapshot, remembered: usize) -> Watching {
+    let ports = snapshot.ports().iter().filter(|port| !super::view::is_unused(&port.name));
+    Watching {
+        node: observer.node().to_string(),
+        generation: snapshot.generation(),
+        ports: ports
+            .map(|port| WatchedPort {
+                name: port.name.to_string(),
+                kind: super::admin::kind_name(port.kind).to_owned(),
+                addresses: port.addresses.clone(),
+            })
+            .collect(),
+        remembered,
+    }
+}

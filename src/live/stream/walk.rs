@@ -1,0 +1,48 @@
+//! A packet's walk through the vswitch, as a trace tells it.
+
+use bulkhead_control::object::Transport;
+use bulkhead_dataplane::vswitch::stream::Judgement;
+use bulkhead_dataplane::{Outcome, Snapshot};
+use serde_json::{Value, json};
+
+use super::flow::{end, rfc3339, summary};
+use crate::args::PortProtocol;
+use crate::live::admin::explain::Node;
+use crate::live::observer::Observer;
+
+/// One line: the packet, its walk with the words of `explain --live`, and its bytes in hexadecimal digits.
+pub(super) fn json(observer: &Observer, snapshot: &Snapshot, judgement: &Judgement, bytes: &[u8]) -> Value {
+    let Judgement { time, generation, len, tcp_flags, outcome } = *judgement;
+    let Outcome { flow, translation, verdict, in_port, .. } = outcome;
+    let node =
+        Node { name: observer.node().clone(), snapshot, origins: observer.origins(), ports: &[], is_denying: false };
+    let protocol = flow.map_or(0, |flow| flow.protocol);
+    let transport = Transport::ALL.into_iter().find(|known| known.number() == protocol).unwrap_or(Transport::Udp);
+    let step = node.step(false, &outcome, PortProtocol { port: flow.map_or(0, |flow| flow.dport), transport });
+    let name = |id| snapshot.port(id).map(|port| port.name.to_string());
+    let packet = json!({
+        "time": rfc3339(time),
+        "node_name": observer.node(),
+        "generation": generation,
+        "length": len,
+        "verdict": if verdict.out_port().is_some() { "FORWARDED" } else { "DROPPED" },
+        "reason": verdict.drop_reason().map(|reason| reason.name()),
+        "means": verdict.drop_reason().map(|reason| reason.describe()),
+        "protocol": flow.map(|flow| flow.protocol),
+        "summary": summary(flow.as_ref(), tcp_flags),
+        "from": flow.map(|flow| end(flow.src, flow.sport)),
+        "to": flow.map(|flow| end(flow.dst, flow.dport)),
+        "translated_from": translation.map(|sent| end(sent.src, sent.sport)),
+        "translated_to": translation.map(|sent| end(sent.dst, sent.dport)),
+        "in": name(in_port),
+        "walk": step,
+        "bytes": hexadecimal(bytes),
+    });
+    json!({ "packet": packet })
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}

@@ -76,7 +76,7 @@ fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
         );
     }
     for at in 1..=2 + random.below(4) {
-        let made = Made { namespace: random.one(&["a", "b"]), app: random.one(&["x", "z"]) };
+        let made = Made { namespace: random.one::<&str>(&["a", "b"]), app: random.one::<&str>(&["x", "z"]) };
         let node = 1 + random.below(2);
         let v4: IpAddr = format!("10.244.{node}.{at}").parse().unwrap();
         let v6: Option<IpAddr> = (random.below(2) == 0).then(|| format!("fd00:{node}::{at}").parse().unwrap());

@@ -13,16 +13,18 @@ mod client;
 mod commands;
 mod missed;
 mod protocol;
+mod wait;
 
 pub(crate) use client::{AskError, ask, exchange};
 pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use missed::Missed;
 pub(crate) use protocol::{
-    AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,
-    LastError, LiveWalk, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
-    RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status,
-    TableRow, WorkerRow, read_request,
+    AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure,
+    FlowCacheRow, LastError, LiveWalk, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals,
+    RefusedPort, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions,
+    SourceStatus, Status, TableRow, WorkerRow, read_request,
 };
+pub(crate) use wait::wait;
 
 /// Where the socket is when nobody says otherwise.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/bulkhead/admin.sock";

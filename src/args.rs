@@ -12,6 +12,7 @@ mod replay;
 mod resolve;
 mod sync;
 mod target;
+mod wait;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
 pub use sync::{Sync, SyncNeutron, SyncTarget};
 pub use target::{ServicePortWord, ServiceTarget, Target};
+pub use wait::{PolicyReference, Wait};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
@@ -84,6 +86,8 @@ pub enum Command {
     Tables(Tables),
     /// Have the running vswitch look at its configuration and its state now
     Reload(Reload),
+    /// Wait until the running vswitch enforces a policy
+    Wait(Wait),
     /// Wire pods for a container runtime: the CNI plugin, and its installation
     Cni(Cni),
     /// Print the script that completes this command line in a shell

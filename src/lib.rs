@@ -81,6 +81,7 @@ pub fn main() -> ExitCode {
         args::Command::Sessions(sessions) => admin::sessions(sessions),
         args::Command::Tables(tables) => admin::tables(tables),
         args::Command::Reload(reload) => admin::reload(reload),
+        args::Command::Wait(wait) => admin::wait(wait),
         args::Command::Cni(args::Cni { action: None }) => return cni::run(),
         args::Command::Cni(args::Cni { action: Some(args::CniAction::Install(install)) }) => cni::install(install),
         args::Command::Cni(args::Cni { action: Some(args::CniAction::Uninstall(place)) }) => cni::uninstall(place),

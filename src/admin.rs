@@ -15,6 +15,9 @@ mod commands;
 #[cfg(target_os = "linux")]
 mod missed;
 mod protocol;
+#[cfg(target_os = "linux")]
+mod wait;
+#[cfg(target_os = "linux")]
 mod watch;
 
 pub(crate) use client::ask;
@@ -25,13 +28,16 @@ pub(crate) use commands::policies;
 pub(crate) use commands::{ports, reload, sessions, status, tables};
 #[cfg(target_os = "linux")]
 pub(crate) use missed::Missed;
+#[cfg(target_os = "linux")]
+pub(crate) use wait::wait;
+#[cfg(target_os = "linux")]
 pub(crate) use watch::{capture, monitor, trace};
 
 pub(crate) use protocol::{
-    AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,
-    LastError, LiveWalk, Monitor, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
-    RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions,
-    SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
+    AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure,
+    FlowCacheRow, LastError, LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
+    PortTotals, RefusedPort, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow,
+    SessionTotals, Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

@@ -15,6 +15,7 @@ mod replay;
 mod resolve;
 mod sync;
 mod target;
+mod wait;
 mod watch;
 
 use std::net::IpAddr;
@@ -41,6 +42,7 @@ pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
 pub use sync::{Sync, SyncNeutron, SyncTarget};
 pub use target::{ServicePortWord, ServiceTarget, Target};
+pub use wait::{PolicyReference, Wait};
 pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.

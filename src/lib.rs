@@ -113,6 +113,7 @@ fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
         LiveCommand::Monitor(monitor) => admin::monitor(monitor),
         LiveCommand::Trace(trace) => admin::trace(trace),
         LiveCommand::Capture(capture) => admin::capture(capture),
+        LiveCommand::Wait(wait) => admin::wait(wait),
         LiveCommand::Reload(reload) => admin::reload(reload),
         LiveCommand::Cni(Cni { action: None }) => Ok(cni::run()),
         LiveCommand::Cni(Cni { action: Some(CniAction::Install(install)) }) => cni::install(install),

@@ -100,7 +100,7 @@ impl<'a> Places<'a> {
         });
         let rules: Vec<_> = rules.collect();
         let fields: Vec<(&Position, &str)> = rules.iter().map(|(position, .., path)| (*position, &**path)).collect();
-        let lines = source::lines_of(file, &fields);
+        let lines = source::lines_of(&fields);
         let found = rules.iter().zip(lines).filter_map(|((position, direction, rule, _), line)| {
             Some(((position.document, position.path.clone(), *direction, *rule), line?))
         });

@@ -58,3 +58,4 @@ mod e2e_tc_crash;
 mod e2e_tc_filters;
 mod e2e_tc_takeover;
 mod e2e_traffic;
+mod e2e_wait;

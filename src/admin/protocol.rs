@@ -6,6 +6,7 @@
 //! ```
 
 mod added_ports;
+mod enforcement;
 mod explanation;
 mod status;
 mod watching;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
+pub(crate) use enforcement::{Enforcement, PolicyQuestion};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub(crate) use status::{
     DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
@@ -45,6 +47,8 @@ pub(crate) enum Request {
     },
     /// What would become of a connection.
     Explain(Connection),
+    /// Whether a policy is in force.
+    Enforcement(PolicyQuestion),
     /// Sessions, some of them.
     Sessions(SessionFilter),
     /// End the sessions that match; all without a filter. The limit does not count.

@@ -3,9 +3,7 @@
 
 use clap::Subcommand;
 
-use super::{
-    Admin, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Trace,
-};
+use super::{Admin, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Trace, Wait};
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -30,6 +28,8 @@ pub enum LiveCommand {
     Trace(Trace),
     /// Write packets as they come into a pcapng, with their verdicts
     Capture(Capture),
+    /// Wait until the running vswitch enforces a policy
+    Wait(Wait),
     /// Have the running vswitch look at its configuration and its state now
     Reload(Reload),
     /// Wire pods for a container runtime: the CNI plugin, and its installation

@@ -112,6 +112,8 @@ pub(super) struct Enforced {
     pub is_denying: bool,
     /// Whether there is a newer one, of policy or ports, that cannot be put into force and is tried again.
     pub is_refused: bool,
+    /// Whether flows in the kernel go on as an earlier process had allowed them, because ports are still to be opened.
+    pub keeps_flows: bool,
 }
 
 /// What an earlier process has left to this one.
@@ -224,7 +226,8 @@ impl Composer {
     pub(super) fn enforced(&self) -> Enforced {
         let inner = self.lock();
         let (since, took) = inner.enforced;
-        Enforced { since, took, is_denying: inner.policy.denied, is_refused: inner.refused.is_some() }
+        let (is_denying, is_refused) = (inner.policy.denied, inner.refused.is_some());
+        Enforced { since, took, is_denying, is_refused, keeps_flows: inner.keeps_flows }
     }
 
     /// Has what policy denies dropped or refused, where the namespace does not say.

@@ -32,6 +32,7 @@ use super::admin::thread::Handle;
 use super::config::Config;
 use super::log;
 use super::own_addresses;
+use super::policy::{Lookup, Names};
 use super::signals::{self, Request};
 use super::state::{DENYING, LiveState};
 use super::watch::Watch;
@@ -102,6 +103,7 @@ struct Enforcer {
     format: Format,
     _admin: Handle,
     asked: Receiver<()>,
+    lookups: Receiver<Lookup>,
 }
 
 impl Enforcer {
@@ -134,7 +136,8 @@ impl Enforcer {
         let handle = state.render_for_nftables(suspects)?;
         let told = Arc::new(Mutex::new(Told::new(&config, &state)));
         let (ask, asked) = crossbeam_channel::bounded(1);
-        let admin = admin::start(&config.admin, Arc::clone(&told), ask)?;
+        let (names, lookups) = Names::new();
+        let admin = admin::start(&config.admin, Arc::clone(&told), ask, names)?;
         Ok(Self {
             _ownership: ownership,
             config,
@@ -150,6 +153,7 @@ impl Enforcer {
             routes: places::host_routes().unwrap_or_default(),
             unplaced: BTreeSet::new(),
             is_to_be_told: false,
+            lookups,
             failed: None,
             told,
             ready_file: args.ready_file.clone(),
@@ -186,7 +190,7 @@ impl Enforcer {
             let next = [Some(Instant::now() + ROUTES), self.settles, self.again, Some(self.state.next_look())];
             let next =
                 next.into_iter().flatten().min().map_or(ROUTES, |next| next.saturating_duration_since(Instant::now()));
-            let asked = self.asked.clone();
+            let (asked, lookups) = (self.asked.clone(), self.lookups.clone());
             select! {
                 recv(requests) -> request => match request.unwrap_or(Request::Stop) {
                     Request::Stop => break,
@@ -194,6 +198,10 @@ impl Enforcer {
                     Request::Look => self.hurry("SIGHUP"),
                 },
                 recv(asked) -> asked => if asked.is_ok() { self.hurry("the admin socket") },
+                // What the state has was put into force above, or is told to be refused.
+                recv(lookups) -> lookup => if let Ok(lookup) = lookup {
+                    lookup.answer(&self.state);
+                },
                 recv(addresses) -> told => match told {
                     Ok(()) => renumbered = true,
                     Err(_) => addresses = never(),

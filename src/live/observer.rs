@@ -30,6 +30,7 @@ use super::policy::Names;
 use super::state::{Asked, StateCounters, StateCounts, Translations};
 use super::stream::{EndFacts, Selector, StreamCounts};
 use super::summary::Summary;
+use crate::admin::{Enforcement, PolicyQuestion};
 
 /// See the module. Clones ask the same vswitch.
 #[derive(Clone)]
@@ -199,6 +200,30 @@ impl Observer {
     /// The node's name.
     pub(super) fn node(&self) -> &Arc<str> {
         &self.about.node
+    }
+
+    /// How far a policy is in force. An error as above.
+    pub(super) fn enforcement(
+        &self,
+        asked: PolicyQuestion,
+        patience: Duration,
+    ) -> Result<Enforcement, RecvTimeoutError> {
+        // In this order: what the policy thread knows is published when it answers, and what is published the workers confirm.
+        let mut told = self.names.enforcement(asked, patience)?;
+        let enforced = self.composer.enforced();
+        told.tables_generation = self.composer.current().generation();
+        if enforced.is_refused {
+            told.pending.push("a newer state or other ports cannot be put into force, and are tried again".into());
+        }
+        if enforced.keeps_flows {
+            told.pending.push("flows of an earlier process go on until all ports are open".into());
+        }
+        if !self.vswitch.upgrade().is_some_and(|vswitch| vswitch.confirm()) {
+            told.pending.push("a worker does not answer".into());
+        }
+        told.stale = self.about.follower.as_ref().is_some_and(|follower| !follower.health().is_connected);
+        told.enforced = told.pending.is_empty();
+        Ok(told)
     }
 
     /// What is in force now.

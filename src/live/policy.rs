@@ -22,12 +22,19 @@ use super::own_addresses;
 use super::ports::{Attach, Event};
 use super::state::{Asked, LiveState, Translations};
 use super::stream::{EndFacts, Selector};
+use crate::admin::{Enforcement, PolicyQuestion};
 
 /// Asks the thread what the state says. Each answer is an error when the thread is busy for longer than `patience`.
 #[derive(Clone)]
 pub(super) struct Names(Sender<Lookup>);
 
 impl Names {
+    /// For a thread that has a state, and where it is asked.
+    pub(super) fn new() -> (Self, Receiver<Lookup>) {
+        let (ask, lookups) = crossbeam_channel::unbounded();
+        (Self(ask), lookups)
+    }
+
     /// The addresses of a pod, none when the state has no such pod.
     pub(super) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Pod(pod.clone(), reply))
@@ -48,6 +55,15 @@ impl Names {
         self.ask(patience, |reply| Lookup::Selected(selector, reply))
     }
 
+    /// What the state says of a policy; see [`LiveState::enforcement`]. What it knows is published by then, or refused.
+    pub(super) fn enforcement(
+        &self,
+        asked: PolicyQuestion,
+        patience: Duration,
+    ) -> Result<Enforcement, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Policy(asked, reply))
+    }
+
     fn ask<T>(&self, patience: Duration, lookup: impl FnOnce(Sender<T>) -> Lookup) -> Result<T, RecvTimeoutError> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         // An error means that it is dead: then nobody answers.
@@ -57,16 +73,17 @@ impl Names {
 }
 
 /// See [`Names`].
-enum Lookup {
+pub(super) enum Lookup {
     Pod(PodName, Sender<Option<Vec<IpAddr>>>),
     Services(Asked, Sender<Translations>),
     Ends(Vec<IpAddr>, Sender<Vec<EndFacts>>),
     Selected(Selector, Sender<HashSet<IpAddr>>),
+    Policy(PolicyQuestion, Sender<Enforcement>),
 }
 
 impl Lookup {
     /// Answers from the state. Whoever has asked may have given up.
-    fn answer(self, state: &LiveState) {
+    pub(super) fn answer(self, state: &LiveState) {
         match self {
             Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),
             Self::Services(asked, reply) => drop(reply.send(state.translations(&asked))),
@@ -75,6 +92,7 @@ impl Lookup {
                 drop(reply.send(facts.collect()));
             }
             Self::Selected(selector, reply) => drop(reply.send(state.addresses_selected(&selector))),
+            Self::Policy(asked, reply) => drop(reply.send(state.enforcement(&asked))),
         }
     }
 }
@@ -146,12 +164,12 @@ pub(super) fn start(
     let (look, asked) = crossbeam_channel::bounded(1);
     let (attach, attached) = crossbeam_channel::unbounded();
     let (engines, selected) = crossbeam_channel::unbounded();
-    let (names, lookups) = crossbeam_channel::unbounded();
+    let (names, lookups) = Names::new();
     let known = Known { ports, change: 0, told: None };
     let inbox = Inbox { look: asked, attached, engines: selected, lookups };
     let follow = move || follow(state, &composer, &inbox, &notices, known);
     let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
-    Ok(Handle { look, attach, engines, names: Names(names), thread })
+    Ok(Handle { look, attach, engines, names, thread })
 }
 
 /// What the thread that says which pods are attached is told of them.

@@ -4,6 +4,7 @@ mod counts;
 mod masquerade;
 mod nftables;
 mod own_node;
+mod policies;
 mod server;
 mod services;
 mod translations;
@@ -92,6 +93,8 @@ pub(super) struct LiveState {
     /// The same of an API server's Services, which have batches of their own.
     told_of_services: BTreeSet<String>,
     counts: Arc<StateCounts>,
+    /// Whether what was read or heard last was refused, so that an older state is in force.
+    is_refused: bool,
 }
 
 impl LiveState {
@@ -145,6 +148,7 @@ impl LiveState {
             told: BTreeSet::new(),
             told_of_services: BTreeSet::new(),
             counts: Arc::default(),
+            is_refused: false,
         };
         state.count_services();
         if state.api.is_some() {
@@ -200,6 +204,7 @@ impl LiveState {
     fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
         let error = match loaded.and_then(|loaded| self.take(loaded)) {
             Ok(has_changed) => {
+                self.is_refused = false;
                 if !has_changed && !self.services.as_ref().is_some_and(Adapter::has_changed) {
                     log::info("the new state is in force; it changes nothing for this node");
                 }
@@ -208,6 +213,7 @@ impl LiveState {
             Err(error) => error,
         };
         self.count(|counts| &counts.refused);
+        self.is_refused = true;
         let was_denied = self.denied;
         self.denied |= self.config.when_refused == WhenRefused::Deny;
         let then = if self.denied { DENYING } else { "the last good one stays in force" };

@@ -103,6 +103,11 @@ impl Watch {
         self.next
     }
 
+    /// Whether the files look as they did when they were last read, now that somebody asks.
+    pub(crate) fn is_read(&self) -> bool {
+        Look::at(&self.paths) == self.read
+    }
+
     /// What at the last look was neither a file nor a folder: to read it may take for ever. In folders only by the names
     /// that are read at all.
     pub(crate) fn endless(&self) -> Option<&Path> {

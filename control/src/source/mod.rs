@@ -154,19 +154,10 @@ pub fn load_text(file_name: &str, text: &str, options: impl Into<Options>) -> Re
 ///
 /// None when the file cannot be read any more (standard input never can) or no longer holds such an object.
 pub fn line_of(position: &Position, sub_path: &str) -> Option<usize> {
-    lines_of(&position.file, &[(position, sub_path)]).pop().flatten()
+    lines_of(&[(position, sub_path)]).pop().flatten()
 }
 
-/// The lines of fields of objects of one file, in the same order, by one walk over it; each as [`line_of`] tells it.
-pub fn lines_of(file: &str, fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
-    let text = if file == read::STDIN { None } else { read::file_text(file.as_ref()).ok() };
-    match text {
-        Some(text) => lines_in(&text, fields),
-        None => vec![None; fields.len()],
-    }
-}
-
-/// [`line_of`] for many fields: each file is read and walked once.
+/// The lines of many fields, in the same order, each as [`line_of`] tells it: each file is read and walked once.
 pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
     let mut by_file: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, (position, _)) in fields.iter().enumerate().filter(|(_, (position, _))| &*position.file != read::STDIN) {
@@ -175,13 +166,8 @@ pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
     let mut lines = vec![None; fields.len()];
     for (file, places) in by_file {
         let Ok(text) = read::file_text(file.as_ref()) else { continue };
-        let wanted = |&at: &usize| {
-            let (position, sub_path) = fields[at];
-            let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
-            Some((at, locate::Wanted { document: position.document, path }))
-        };
-        let (places, wanted): (Vec<usize>, Vec<_>) = places.iter().filter_map(wanted).unzip();
-        for (at, line) in places.into_iter().zip(locate::lines(&text, parse::syntax_of(&text), &wanted)) {
+        let here: Vec<_> = places.iter().map(|&at| fields[at]).collect();
+        for (at, line) in places.into_iter().zip(lines_in(&text, &here)) {
             lines[at] = line;
         }
     }

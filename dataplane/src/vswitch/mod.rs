@@ -88,6 +88,8 @@ pub(crate) enum Command {
     Attach(PortId, FlowSlot),
     /// A port is no more.
     Remove(PortId),
+    /// Say that the next round reads the snapshot anew.
+    Confirm(Sender<()>),
     /// Tell what was counted.
     Report(Sender<WorkerCounters>),
     /// Tell the sessions of a part of the table that begins here.
@@ -276,6 +278,16 @@ impl Vswitch {
         let asked: Vec<_> = asked.collect();
         let workers = asked.into_iter().map(|report| report.recv_timeout(ANSWER).unwrap_or_default());
         VswitchCounters { workers: workers.collect() }
+    }
+
+    /// Whether every worker has been between two rounds since the call. A round reads the snapshot once, so from then on each of them judges
+    /// by what was published before the call, or by something newer. Waits for their answers, a few milliseconds at most when all is well.
+    pub fn confirm(&self) -> bool {
+        let (answer, confirmed) = crossbeam_channel::bounded(self.workers.len());
+        (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Confirm(answer.clone())));
+        drop(answer);
+        let deadline = std::time::Instant::now() + ANSWER;
+        self.workers.iter().all(|_| confirmed.recv_deadline(deadline).is_ok())
     }
 
     /// Tells the sessions of all workers to `each`, until that says to stop. Asks for one part at a time, so that packets wait for some ten

@@ -122,6 +122,8 @@ impl WorkerLoop {
                     let _ = done.send(());
                 }
                 // As above.
+                Ok(Command::Confirm(answer)) => drop(answer.send(())),
+                // As above.
                 Ok(Command::Report(answer)) => drop(answer.send(self.stage.counters())),
                 // As above.
                 Ok(Command::Sessions(from, answer)) => drop(answer.send(self.stage.session_page(from))),

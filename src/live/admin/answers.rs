@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::socket::Reply;
 use super::{Shared, explain, sessions};
 use crate::admin::{
-    Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals,
-    Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
+    Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
+    PortTotals, Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
 };
 use crate::compile::{shown_addresses, shown_services};
 use crate::fabric;
@@ -55,6 +55,7 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
         Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
         Request::Explain(asked) => return explained(asked, shared).await,
+        Request::Enforcement(asked) => return enforcement(asked, shared).await,
         Request::Sessions(filter) => {
             // One list at a time: whoever asks how the vswitch is does not wait for more than that.
             let _turn = shared.listing.lock().await;
@@ -84,6 +85,16 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
 
 /// How long a name that is not this node's is asked for. The policy thread is busy for some milliseconds, with a large state for seconds.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+async fn enforcement(asked: PolicyQuestion, shared: &Shared) -> Result<Value, Failure> {
+    // One at a time, as below: workers are asked, and those who wait ask often.
+    let _turn = shared.listing.lock().await;
+    let observer = shared.observer.clone();
+    let internal = |error: &dyn std::fmt::Display| Failure::new("internal", error.to_string(), "report it");
+    let told = tokio::task::spawn_blocking(move || observer.enforcement(asked, PATIENCE)).await;
+    let told = told.map_err(|error| internal(&error))?.map_err(|_| Names::busy("the policy"))?;
+    serde_json::to_value(told).map_err(|error| internal(&error))
+}
 
 async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure> {
     let now = shared.observe().await;

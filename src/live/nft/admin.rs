@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use super::kernel::{self, Counter};
 use crate::admin::{
-    DropRow, Failure, FlowCacheRow, LastError, PolicyRow, PolicyStatus, PortRow, PortTotals, Request, SessionTotals,
-    SourceStatus, Status,
+    DropRow, Enforcement, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus, PortRow,
+    PortTotals, Request, SessionTotals, SourceStatus, Status,
 };
 use crate::args::Format;
 use crate::live::admin::connections::Connections;
@@ -32,10 +32,14 @@ use crate::live::admin::{metrics, probes, socket};
 use crate::live::config::{AdminConfig, Config};
 use crate::live::log;
 use crate::live::origins::SharedOrigins;
+use crate::live::policy::Names;
 use crate::live::state::{LiveState, StateCounts};
 
 /// How long the end waits for an answer that is under way.
 const ENDING: Duration = Duration::from_secs(2);
+
+/// How long the thread that enforces is waited for: it may be compiling a large state.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the thread that enforces tells of itself.
 pub(in crate::live) struct Told {
@@ -262,6 +266,7 @@ fn statistic(interface: &str, what: &str) -> Option<u64> {
 struct Answers {
     told: Arc<Mutex<Told>>,
     look: Sender<()>,
+    names: Names,
 }
 
 impl Answers {
@@ -280,6 +285,7 @@ impl Answers {
                 let counters = counters().await?;
                 serde_json::to_value(self.lock().policies(&counters))
             }
+            Request::Enforcement(asked) => serde_json::to_value(self.enforcement(asked).await?),
             Request::Reload => {
                 // One that waits says the same.
                 let _ = self.look.try_send(());
@@ -292,6 +298,23 @@ impl Answers {
             }
         };
         value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))
+    }
+
+    /// How far a policy is in force.
+    async fn enforcement(&self, asked: PolicyQuestion) -> Result<Enforcement, Failure> {
+        let (names, busy) =
+            (self.names.clone(), || Failure::new("no_answer", "cannot look up the policy", "ask again"));
+        // The thread that enforces answers between two changes.
+        let told = tokio::task::spawn_blocking(move || names.enforcement(asked, PATIENCE)).await.map_err(|_| busy())?;
+        let mut told = told.map_err(|_| busy())?;
+        let now = self.lock();
+        told.tables_generation = now.changes;
+        if now.is_refused || !now.is_settled {
+            told.pending.push("the kernel has not taken the newest ruleset yet; it is tried again".into());
+        }
+        told.stale = now.source().is_some_and(|source| !source.is_connected);
+        told.enforced = told.pending.is_empty();
+        Ok(told)
     }
 
     async fn answer_http(self, request: HttpRequest<Incoming>) -> Answer {
@@ -328,10 +351,15 @@ async fn counters() -> Result<Vec<Counter>, Failure> {
 ///
 /// # Errors
 /// When the address of the metrics cannot be had, or the system refuses a thread.
-pub(super) fn start(config: &AdminConfig, told: Arc<Mutex<Told>>, look: Sender<()>) -> anyhow::Result<Handle> {
+pub(super) fn start(
+    config: &AdminConfig,
+    told: Arc<Mutex<Told>>,
+    look: Sender<()>,
+    names: Names,
+) -> anyhow::Result<Handle> {
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
     let listener = config.listen.map(probes::listen).transpose()?;
-    let answers = Answers { told, look };
+    let answers = Answers { told, look, names };
     let begin = move || {
         if let Some(socket) = socket {
             let answers = answers.clone();

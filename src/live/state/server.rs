@@ -76,11 +76,13 @@ impl LiveState {
         };
         match taken.and_then(|changes| self.take_changes(changes)) {
             Ok(has_changed) => {
+                self.is_refused = false;
                 self.api.iter_mut().for_each(Api::was_good);
                 has_changed
             }
             Err(error) => {
                 self.count(|counts| &counts.refused);
+                self.is_refused = true;
                 let then = if self.denied { DENYING } else { "the last good one stays in force" };
                 log::error(&format!("what the API server has changed cannot be enforced; {then}\n{error:#}"));
                 false

@@ -19,9 +19,9 @@ pub(crate) use commands::{policies, ports, reload, sessions, status, tables};
 pub(crate) use missed::Missed;
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Explanation, Failure, FlowCacheRow,
-    LastError, LiveWalk, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
-    RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status,
-    TableRow, WorkerRow, read_request,
+    Judging, LastError, LiveWalk, NotOpen, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
+    RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions,
+    SourceStatus, Status, TableRow, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

@@ -17,7 +17,7 @@ use serde_json::Value;
 pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub(crate) use status::{
-    DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
+    DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
     SourceStatus, Status, WorkerRow,
 };
 

@@ -31,7 +31,7 @@ use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_control::renderer::neutron::NeutronRenderer;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer};
 use bulkhead_control::renderer::session_rules::{
-    SessionRenderer, SessionRequest, SessionTarget, TaggedRule, TargetError,
+    SessionRenderer, SessionRequest, SessionTarget, SourceRenderer, TaggedRule, TargetError,
 };
 use bulkhead_control::renderer::{BoxError, Refusal, Renderer};
 use support::{Shape, cluster, node_name, pod};
@@ -64,6 +64,7 @@ const RENDERERS: &[(&str, Stack, Make)] = &[
         Box::new(ContivRenderer::new(node_name(0), Orientation::Egress, PublishedTuples::default()))
     }),
     ("session rules", Stack::SmallNode, || Box::new(SessionRenderer::new(node_name(0), Anything))),
+    ("source", Stack::SmallNode, || Box::new(SourceRenderer::new(node_name(0)))),
     ("identity", Stack::Node, || Box::new(IdentityRenderer::of_node(node_name(0), 0))),
     ("nftables", Stack::Node, || Box::new(Scripted::default())),
     ("none, all nodes", Stack::Cluster, || Box::new(Nothing)),

@@ -35,7 +35,7 @@ pub(crate) use watch::{capture, monitor, trace};
 
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure,
-    FlowCacheRow, LastError, LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
+    FlowCacheRow, Judging, LastError, LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
     PortTotals, RefusedPort, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow,
     SessionTotals, Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };

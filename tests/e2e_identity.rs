@@ -1,5 +1,12 @@
 //! `engine: identity` on a live node: the redis story's policy between real stacks, and another engine while it runs.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::io::in_namespace;
+
 use crate::lab::netns::Running;
 use crate::lab::{Lab, policy};
 use crate::require;
@@ -60,15 +67,71 @@ fn the_engine_changes_while_it_runs_and_an_open_connection_goes_on() {
             let new = lab.path("config.yaml.new");
             std::fs::write(&new, text.replace(&format!("engine: {now}"), &format!("engine: {engine}"))).unwrap();
             std::fs::rename(new, lab.path("config.yaml")).unwrap();
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_secs(20);
             while is_identity(&lab) != expected {
-                assert!(std::time::Instant::now() < deadline, "engine {engine} is not in force\n{}", lab.log());
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                assert!(Instant::now() < deadline, "engine {engine} is not in force\n{}", lab.log());
+                std::thread::sleep(Duration::from_millis(50));
             }
             assert_eq!(["frontend", "backend"].map(|pod| pong(&lab, pod)), [false, true], "{engine}");
         }
     });
     let said = said.into_inner().unwrap();
     assert_eq!(said.lines().filter(|line| *line == "PONG").count(), 60, "{said}");
+    lab.stop();
+}
+
+/// As many backends elsewhere.
+fn backends(count: u32) -> String {
+    let pod = |at: u32| {
+        let address = std::net::Ipv4Addr::from(0x0a64_0000 + at);
+        format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: far-{at}, namespace: default, labels: {{role: backend}}}}, \
+             spec: {{nodeName: elsewhere}}, status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}}}\n"
+        )
+    };
+    (0..count).map(pod).collect()
+}
+
+#[test]
+fn with_engine_auto_the_state_chooses_and_status_says_what_it_is() {
+    require!("redis-server", "redis-cli");
+    let (mut lab, _server) = node();
+    lab.more_config = "engine: auto\n".into();
+    let (few, many) = (lab.more_state.clone(), lab.more_state.clone() + &backends(10_000));
+    let rules = policy("network-policy-allow-backend", SPEC);
+    lab.start(&rules);
+    let judging = |lab: &Lab| {
+        let (_, status) = lab.ask(&["status", "-o", "json"]);
+        serde_json::from_str::<serde_json::Value>(&status).unwrap()["judging"].clone()
+    };
+    let by = |renderer: &str| serde_json::json!({"renderer": renderer, "place": "destination", "automatic": true});
+    assert_eq!(judging(&lab), by("acl"));
+    let (_, status) = lab.ask(&["status"]);
+    assert!(status.contains("judged: by acl, where packets leave (engine: auto)"), "{status}");
+    // One connection, while the engine changes to and fro.
+    let address = format!("{}:6379", lab.get("db").v4);
+    let netns = Path::new("/run/netns").join(lab.get("backend").netns.name());
+    let mut connection = in_namespace(&netns, || TcpStream::connect(address)).unwrap().unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut answers = || {
+        let mut answer = [0; 7];
+        connection.write_all(b"PING\r\n").is_ok()
+            && connection.read_exact(&mut answer).is_ok()
+            && answer == *b"+PONG\r\n"
+    };
+    assert!(answers());
+    for (state, engine) in [(many, "identity"), (few, "acl")] {
+        lab.more_state = state;
+        lab.write_state(&rules);
+        // A file of ten thousand pods takes a while to read.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while judging(&lab) != by(engine) {
+            assert!(Instant::now() < deadline, "engine {engine} is not in force\n{}", lab.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(lab.log().contains(&format!("engine auto: {engine} makes the tables")), "{}", lab.log());
+        assert_eq!(["frontend", "backend"].map(|pod| pong(&lab, pod)), [false, true], "{engine}");
+        assert!(answers(), "{engine}: the connection goes on");
+    }
     lab.stop();
 }

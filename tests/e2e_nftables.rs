@@ -414,6 +414,79 @@ fn large(members: impl Iterator<Item = u32>) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
+/// The example of the article on Calico's felix: a server takes everything of client1's pods, here and elsewhere, and TCP 3456 of
+/// 10.16.2.0/24 but for 10.16.2.122; it may send whatever it wants.
+const ARTICLE: &str = r#"
+{apiVersion: v1, kind: Namespace, metadata: {name: x}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node-1}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: server, namespace: x, labels: {hyapp: server}}, spec: {nodeName: node-1}, status: {podIP: 10.16.1.9}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: here, namespace: x, labels: {hyapp: client1}}, spec: {nodeName: node-1}, status: {podIP: 10.16.3.7}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: there, namespace: x, labels: {hyapp: client1}}, spec: {nodeName: node-2}, status: {podIP: 10.16.4.8}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: server, namespace: x}
+spec:
+  podSelector: {matchLabels: {hyapp: server}}
+  policyTypes: [Ingress, Egress]
+  egress:
+  - {}
+  ingress:
+  - from:
+    - podSelector: {matchLabels: {hyapp: client1}}
+  - from:
+    - ipBlock: {cidr: 10.16.2.0/24, except: [10.16.2.122/32]}
+    ports:
+    - {port: 3456, protocol: TCP}
+"#;
+
+#[test]
+fn the_kernel_gives_the_verdicts_of_the_articles_example() {
+    require!("nft", "python3");
+    let mut kernel = Kernel::new();
+    let end = |name: &str, is_pod: bool, address: &str| End {
+        name: name.to_owned(),
+        pod: is_pod.then(|| PodName::new("x", name)),
+        addresses: vec![address.parse().unwrap()],
+    };
+    let ends = [
+        end("server", true, "10.16.1.9"),
+        end("here", true, "10.16.3.7"),
+        end("there", false, "10.16.4.8"),
+        end("near", false, "10.16.2.5"),
+        end("excepted", false, "10.16.2.122"),
+        end("others", false, "10.16.5.5"),
+    ];
+    kernel.enforce(ARTICLE, &ends);
+    let (tcp, udp) = (6, 17);
+    let answers = [
+        ("here", "server", tcp, 80, true),
+        ("here", "server", udp, 53, true),
+        ("there", "server", tcp, 80, true),
+        ("there", "server", tcp, 3456, true),
+        ("near", "server", tcp, 3456, true),
+        ("near", "server", tcp, 3457, false),
+        ("near", "server", udp, 3456, false),
+        ("excepted", "server", tcp, 3456, false),
+        ("others", "server", tcp, 3456, false),
+        ("server", "others", tcp, 80, true),
+        ("server", "excepted", udp, 53, true),
+        ("others", "here", tcp, 80, true),
+    ];
+    let address = |name: &str| ends.iter().find(|end| end.name == name).unwrap().addresses[0];
+    let cells = answers.map(|(from, to, protocol, port, passes)| {
+        let what = format!("{from} to {to}, protocol {protocol}, port {port}");
+        Cell { from: address(from), to: address(to), protocol, port, passes, what }
+    });
+    for (cell, arrived) in cells.iter().zip(kernel.probe(&cells)) {
+        assert_eq!(arrived, cell.passes, "{}", cell.what);
+    }
+}
+
 /// Ten thousand elements come and go while a client that stays allowed opens connections all the time, and one that is not does: not one
 /// of the first is dropped, and not one of the second passes. Says how long each change took.
 #[test]

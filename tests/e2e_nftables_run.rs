@@ -188,6 +188,38 @@ fn policy_is_enforced_followed_and_kept_and_nothing_is_left_in_the_end() {
 }
 
 #[test]
+fn a_restart_without_a_state_keeps_what_an_earlier_process_has_put_into_force() {
+    require!("nft", "ping");
+    only_with_tc!();
+    let mut lab = routed();
+    serve(of(&lab, "b"), 80);
+    lab.start(&only("a", 80));
+    let v4 = format!("{}:80", lab.get("b").v4);
+    let mut kept = connect(of(&lab, "a"), &v4).expect("a is allowed");
+    assert!(answers(&mut kept));
+    let (_, status) = lab.ask(&["status"]);
+    assert!(status.contains("judged: by nftables, in the node's kernel"), "{status}");
+    lab.kill();
+    // The state is not there, as that of a server which is away.
+    lab.state = "{paths: [late.yaml], when_missing: deny}".to_owned();
+    lab.start("");
+    assert!(lab.log().contains("the table of an earlier process stays in force"), "{}", lab.log());
+    assert!(answers(&mut kept) && connect(of(&lab, "a"), &v4).is_some() && connect(of(&lab, "c"), &v4).is_none());
+    let (code, status) = lab.ask(&["status", "-o", "json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!((code, &status["ready"], &status["denying"]), (Some(1), &false.into(), &false.into()), "{status:#}");
+    // Without the table nothing is known, and nothing passes.
+    nft(&lab, "flush ruleset");
+    eventually("the table is there again", || nft(&lab, "list tables").contains("inet bulkhead"));
+    eventually("nothing passes", || connect(of(&lab, "a"), &v4).is_none());
+    lab.write_state(&only("c", 80));
+    std::fs::rename(lab.path("state.yaml"), lab.path("late.yaml")).unwrap();
+    eventually("there is a state", || connect(of(&lab, "c"), &v4).is_some());
+    assert!(connect(of(&lab, "a"), &v4).is_none());
+    lab.stop_with_output();
+}
+
+#[test]
 fn who_is_not_known_or_speaks_for_others_is_dropped() {
     require!("nft", "ping");
     only_with_tc!();

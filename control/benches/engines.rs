@@ -1,6 +1,6 @@
 //! Rule lists beside identities, on one node of clusters of three sizes: memory, one event, one lookup.
 //!
-//! `cargo bench -p bulkhead-control --bench engines [-- PODS...]`. Each line is measured in a process of its own, so that its memory is its
+//! `cargo bench -p bulkhead-control --bench engines [-- PODS...]`: three sizes, or these. Each line is measured in a process of its own, so that its memory is its
 //! own. Both engines give the same answers to the same packets, or the bench fails.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
@@ -53,7 +53,7 @@ fn main() {
         "{:>7} {:<8} {:<6} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9}",
         "pods", "engine", "", "compile", "peak MB", "tables KiB", "event", "p99", "burst ns", "single ns"
     );
-    for pods in SIZES.into_iter().filter(|pods| wanted.is_empty() || wanted.contains(pods)) {
+    for pods in if wanted.is_empty() { SIZES.to_vec() } else { wanted } {
         for kind in ["usual", "broad"] {
             let answers = ["acl", "identity"].map(|engine| {
                 let line = format!("{pods} {engine} {kind}");

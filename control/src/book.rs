@@ -155,6 +155,15 @@ impl AddressBook {
         self.blocks.get(addresses).expect("a policy's blocks are made before it is compiled").set
     }
 
+    /// How many pods something in use names. A port name in a group names none besides the group's.
+    pub(crate) fn pods_named_by(&self, used: &Use) -> usize {
+        match used {
+            Use::Group(id) => self.get(*id).members.len(),
+            Use::NamedAnywhere(place, name) => self.named_anywhere(place, name).pods(),
+            Use::NamedIn(..) | Use::Block(_) | Use::Nodes(_) | Use::Quarantine => 0,
+        }
+    }
+
     /// Lets `user` use the peer's group, which is made when it is the first.
     pub(crate) fn acquire(&mut self, cache: &Cache, peer: &PodPeer, user: &PolicyName, work: &mut Work) -> GroupId {
         let id = match self.by_peer.get(peer) {

@@ -3,6 +3,8 @@
 //! Owned by one thread, without a lock. A batch of events runs through all layers before the next is taken, so a renderer sees whole
 //! states only.
 
+mod enforcing;
+
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::marker::PhantomData;
@@ -10,43 +12,23 @@ use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
+use self::enforcing::{Enforcing, at_destination};
 use crate::attachments::{Attachment, Attachments, Standing};
 use crate::cache::{Cache, CacheChange, Event};
 use crate::claims::{Claims, Contest};
 use crate::configurator::Configurator;
 use crate::contract::{Endpoint, Transaction};
+pub use crate::engine::{Choice, Engine};
 use crate::object::{Denied, IngressIsolation, Labels, Node, Object, Pod, PodName, PolicyName};
 use crate::origin::Origins;
 use crate::processor::{Committed, Processor, Scope};
-use crate::renderer::acl::{AclRenderer, NodeTables, TableWork};
-use crate::renderer::identity::IdentityRenderer;
 use crate::renderer::mirror::Mirror;
-use crate::renderer::session_rules::{SessionTable, SourceRenderer};
+use crate::renderer::nftables::{NftRenderer, Suspects};
+use crate::renderer::session_rules::SourceRenderer;
 use crate::renderer::{Refusal, RenderError, Renderer};
-use crate::work::Work;
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
 pub const UNBOUND: &str = "";
-
-/// What makes the node's tables. The verdicts are the same; memory, the cost of an event and that of a lookup differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Engine {
-    /// Rule lists, compiled, with the addresses of all sets that they name ([`crate::renderer::acl`]).
-    #[default]
-    Acl,
-    /// An ipcache for the node and a policy map for each pod ([`crate::renderer::identity`]).
-    Identity,
-}
-
-impl Engine {
-    /// As it is written in a configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Acl => "acl",
-            Self::Identity => "identity",
-        }
-    }
-}
 
 /// See the module.
 pub struct Pipeline {
@@ -61,21 +43,9 @@ pub struct Pipeline {
     /// The first makes the tables.
     renderers: Vec<Box<dyn Renderer>>,
     enforcing: Enforcing,
+    choice: Choice,
     /// Whether a renderer could not take in the last transaction: it tries again with the next one, be that empty.
     is_behind: bool,
-}
-
-/// The renderer whose tables the dataplane enforces.
-#[derive(Clone, Copy, Debug)]
-enum Enforcing {
-    /// At the destination, by rule lists.
-    Acl(RendererHandle<AclRenderer>),
-    /// The same, by identities.
-    Identities(RendererHandle<IdentityRenderer>),
-    /// At the source.
-    Sessions(RendererHandle<SourceRenderer>),
-    /// Nothing: the rules are kept to be asked about.
-    Nothing(RendererHandle<Mirror>),
 }
 
 /// A registered renderer, to be asked for what it has rendered.
@@ -122,6 +92,13 @@ impl Pipeline {
         Self::with(Scope::Node(node), isolation, renderer, Enforcing::Sessions(RendererHandle::FIRST))
     }
 
+    /// A pipeline without objects for one node whose kernel enforces policy by nftables. It makes no tables.
+    pub fn in_the_kernel(node: Arc<str>, isolation: IngressIsolation, suspects: Suspects) -> Self {
+        let mut renderer = NftRenderer::of_node(node.clone());
+        renderer.set_suspects(suspects);
+        Self::with(Scope::Node(node), isolation, Box::new(renderer), Enforcing::Kernel(RendererHandle::FIRST))
+    }
+
     /// A pipeline without objects, of the pods of all nodes, that makes no tables: for questions that the rules and sets answer by
     /// themselves ([`crate::reachability`]). Tables of all nodes take most of the time and memory of a large state.
     pub fn without_tables(isolation: IngressIsolation) -> Self {
@@ -145,32 +122,10 @@ impl Pipeline {
             origins: Origins::default(),
             told: BTreeMap::new(),
             renderers: vec![first],
+            choice: Choice::Fixed(enforcing.engine()),
             enforcing,
             is_behind: false,
         }
-    }
-
-    /// What makes the tables.
-    pub fn engine(&self) -> Engine {
-        match self.enforcing {
-            Enforcing::Identities(_) => Engine::Identity,
-            Enforcing::Acl(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => Engine::Acl,
-        }
-    }
-
-    /// Has another engine make the tables from now on, of the present state. Where policy is enforced at the source there is one form
-    /// of tables only, and nothing changes.
-    ///
-    /// # Errors
-    /// As for [`Pipeline::resync`].
-    pub fn select(&mut self, engine: Engine) -> Result<(), RenderError> {
-        let is_fixed = matches!(self.enforcing, Enforcing::Sessions(_)) || *self.processor.scope() == Scope::Cluster;
-        if engine == self.engine() || is_fixed {
-            return Ok(());
-        }
-        let generation = self.all_node_tables().iter().map(|tables| tables.generation).max().unwrap_or_default();
-        (self.enforcing, self.renderers[0]) = at_destination(self.processor.scope(), engine, generation);
-        self.render_all()
     }
 
     /// Registers a further renderer, which goes with the pipeline from thread to thread. It gets every transaction from the next
@@ -224,6 +179,8 @@ impl Pipeline {
     /// As for [`Pipeline::resync`].
     pub fn render_all(&mut self) -> Result<(), RenderError> {
         let committed = self.processor.resync(&self.cache);
+        // Before anything is made of the state: an engine that does not suit it would take the longest.
+        self.suit();
         // Kept until the end: lists that endpoints still have keep their identities.
         let before = std::mem::take(&mut self.told);
         let nodes = self.cache.nodes().keys().chain(self.cache.host_networks()).cloned().collect();
@@ -293,6 +250,9 @@ impl Pipeline {
             self.processor.process(&self.cache, &change);
         }
         let committed = self.processor.commit(&self.cache);
+        if self.suit() {
+            return self.render_all();
+        }
         let transaction = self.transaction(committed, moved, nodes);
         if transaction.is_empty() && !self.is_behind {
             return Ok(());
@@ -380,49 +340,6 @@ impl Pipeline {
         });
     }
 
-    /// The latest tables of a node, none when the node is not in the scope or nothing is known of it.
-    pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
-        match self.enforcing {
-            Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
-            Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => {
-                self.all_node_tables().into_iter().find(|tables| *tables.node == *node)
-            }
-        }
-    }
-
-    /// The latest tables of all nodes of the scope, by name.
-    pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
-        match self.enforcing {
-            Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
-            Enforcing::Identities(identities) => self.renderer(identities).node_tables().cloned().into_iter().collect(),
-            Enforcing::Sessions(sessions) => self.renderer(sessions).node_tables().cloned().into_iter().collect(),
-            Enforcing::Nothing(_) => Vec::new(),
-        }
-    }
-
-    /// The rules and sets, of a pipeline that makes no tables.
-    pub fn mirror(&self) -> Option<&Mirror> {
-        match self.enforcing {
-            Enforcing::Nothing(mirror) => Some(self.renderer(mirror)),
-            Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Sessions(_) => None,
-        }
-    }
-
-    fn acl(&self) -> Option<&AclRenderer> {
-        match self.enforcing {
-            Enforcing::Acl(acl) => Some(self.renderer(acl)),
-            Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => None,
-        }
-    }
-
-    /// The identities, where these are the engine.
-    pub fn identities(&self) -> Option<&IdentityRenderer> {
-        match self.enforcing {
-            Enforcing::Identities(identities) => Some(self.renderer(identities)),
-            Enforcing::Acl(_) | Enforcing::Sessions(_) | Enforcing::Nothing(_) => None,
-        }
-    }
-
     /// The rules that do not fit a renderer, with what is in force in their place. Everything else is in force.
     pub fn refusals(&self) -> Vec<Refusal> {
         self.renderers.iter().flat_map(|renderer| renderer.refusals()).collect()
@@ -450,36 +367,6 @@ impl Pipeline {
         self.origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
     }
 
-    /// The work that finding and compiling the affected policies and writing their sets took so far.
-    pub fn work(&self) -> Work {
-        let intervals = match self.enforcing {
-            Enforcing::Acl(acl) => self.renderer(acl).written(),
-            Enforcing::Identities(_) | Enforcing::Nothing(_) => 0,
-            Enforcing::Sessions(sessions) => self.renderer(sessions).written(),
-        };
-        Work { intervals, ..self.processor.work() }
-    }
-
-    /// The work that large tables of all nodes took so far; nothing where policy is enforced at the source.
-    pub fn table_work(&self) -> TableWork {
-        self.acl().map(AclRenderer::work).unwrap_or_default()
-    }
-
-    /// The session table, where policy is enforced at the source.
-    pub fn session_table(&self) -> Option<&SessionTable> {
-        match self.enforcing {
-            Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Nothing(_) => None,
-            Enforcing::Sessions(sessions) => Some(self.renderer(sessions).table()),
-        }
-    }
-
-    /// Waits for the tables that are compiled beside, so that the next event goes on from them.
-    #[cfg(test)]
-    fn finish_builds(&mut self) {
-        let Enforcing::Acl(handle) = self.enforcing else { return };
-        self.renderer_mut(handle).finish_builds();
-    }
-
     /// The addresses that several pods, or a pod and a node, say are theirs.
     pub fn contests(&self) -> Vec<Contest> {
         self.claims.contests(&self.cache)
@@ -488,20 +375,6 @@ impl Pipeline {
     /// The state. Its pods have no addresses but those that are theirs.
     pub fn cache(&self) -> &Cache {
         &self.cache
-    }
-}
-
-/// The renderer that makes the tables of a scope, and what it is.
-fn at_destination(scope: &Scope, engine: Engine, generation: u64) -> (Enforcing, Box<dyn Renderer>) {
-    match (scope, engine) {
-        (Scope::Node(node), Engine::Identity) => {
-            let renderer = IdentityRenderer::of_node(node.clone(), generation);
-            (Enforcing::Identities(RendererHandle::FIRST), Box::new(renderer))
-        }
-        (Scope::Node(node), Engine::Acl) => {
-            (Enforcing::Acl(RendererHandle::FIRST), Box::new(AclRenderer::of_node(node.clone())))
-        }
-        (Scope::Cluster, _) => (Enforcing::Acl(RendererHandle::FIRST), Box::new(AclRenderer::of_all_nodes())),
     }
 }
 

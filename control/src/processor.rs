@@ -183,6 +183,13 @@ impl Processor {
         Committed { affected, sets, dropped }
     }
 
+    /// The most pods that one policy of the scope's pods names together, each as often as the policy's groups have it. A port name that is
+    /// looked up among all pods names those that declare it.
+    pub(crate) fn most_named(&self) -> usize {
+        let named = |assignment: &Assignment| assignment.uses.iter().map(|used| self.book.pods_named_by(used)).sum();
+        self.assignments.values().map(named).max().unwrap_or(0)
+    }
+
     /// How much of the address book, and how many policies and pods of policies are remembered.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {

@@ -54,6 +54,9 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         (false, false) => "starting",
     };
     writeln!(out, "node {}: {word}; up {}", printable(&status.node), seconds(status.uptime_seconds))?;
+    if let Some(judging) = &status.judging {
+        writeln!(out, "judged: {}", printable(&judging.to_string()))?;
+    }
     let policy = &status.policy;
     #[expect(
         clippy::cast_possible_truncation,
@@ -321,6 +324,11 @@ mod tests {
             pod_networks: Vec::new(),
             ready: true,
             denying: false,
+            judging: Some(crate::admin::Judging {
+                renderer: "identity".into(),
+                place: "destination".into(),
+                automatic: true,
+            }),
             uptime_seconds: 61,
             generation: 7,
             policy: PolicyStatus {
@@ -360,6 +368,7 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         for part in [
             "node node-1: ready; up 1m 1s",
+            "judged: by identity, where packets leave (engine: auto)",
             "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
             "3 objects are not understood",
             "  load balancers are told: healthy; address [::]:10256, ports 10256\n  not at port 30000: in use",

@@ -20,7 +20,7 @@ pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPo
 pub(crate) use enforcement::{Enforcement, PolicyQuestion};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub(crate) use status::{
-    DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
+    DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
     SourceStatus, Status, WorkerRow,
 };
 

@@ -23,14 +23,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::Denied;
-use bulkhead_control::pipeline::Engine;
+use bulkhead_control::pipeline::{Choice, Engine};
 use bulkhead_control::renderer::acl::EnforcedAt;
+use bulkhead_control::renderer::nftables::Suspects;
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::Options;
 use bulkhead_control::source::kubernetes::Access;
 use ipnet::IpNet;
 
 use super::log::LogConfig;
+use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
 pub(crate) use error::{ConfigError, ConfigErrors};
 pub(crate) use masquerade::MasqueradeConfig;
@@ -128,6 +130,16 @@ pub(crate) struct NftablesConfig {
     pub pod_interfaces: Vec<Arc<str>>,
 }
 
+impl NftablesConfig {
+    /// Which interfaces that nobody has named are a pod's all the same.
+    pub(super) fn suspects(&self) -> Suspects {
+        match &*self.pod_interfaces {
+            [] => Suspects::Veth,
+            prefixes => Suspects::Prefixes(prefixes.to_vec()),
+        }
+    }
+}
+
 /// What makes the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -137,13 +149,27 @@ pub(crate) enum EngineName {
     Acl,
     /// An ipcache and policy maps.
     Identity,
+    /// Whatever suits the state.
+    Auto,
 }
 
-impl From<EngineName> for Engine {
+impl EngineName {
+    /// As it is written.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Acl => "acl",
+            Self::Identity => "identity",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl From<EngineName> for Choice {
     fn from(name: EngineName) -> Self {
         match name {
-            EngineName::Acl => Self::Acl,
-            EngineName::Identity => Self::Identity,
+            EngineName::Acl => Self::Fixed(Engine::Acl),
+            EngineName::Identity => Self::Fixed(Engine::Identity),
+            EngineName::Auto => Self::Auto,
         }
     }
 }
@@ -401,9 +427,13 @@ impl Config {
         })
     }
 
-    /// What makes the tables, and where they are asked.
-    pub(crate) fn judging(&self) -> (EnforcedAt, Engine) {
-        (self.enforce, self.engine.into())
+    /// Who judges packets, and by what.
+    pub(super) fn judging(&self) -> Judging {
+        match (self.dataplane, self.enforce) {
+            (Dataplane::Vswitch, EnforcedAt::Destination) => Judging::Destination(self.engine.into()),
+            (Dataplane::Vswitch, EnforcedAt::Source) => Judging::Source,
+            (Dataplane::Nftables, _) => Judging::Kernel(self.nftables.suspects()),
+        }
     }
 
     /// Whether the ports and routes of a configuration that differs in these fields are not to be taken over before a restart: they are

@@ -328,7 +328,7 @@ impl Daemon {
         self.ports.tell(Event::Configured(config.ports.clone(), config.routes.clone()));
         self.composer.set_denied(config.denied);
         if self.config.engine != config.engine {
-            self.policy.select(config.engine.into());
+            self.policy.choose(config.engine.into());
         }
         (self.config.ports, self.config.routes, self.config.denied) = (config.ports, config.routes, config.denied);
         self.config.engine = config.engine;

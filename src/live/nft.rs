@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::RendererHandle;
-use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, Suspects, remember};
+use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
 use crossbeam_channel::{Receiver, never, select};
 
 use super::admin::thread::Handle;
-use super::config::Config;
+use super::config::{Config, WhenRefused};
 use super::log;
 use super::own_addresses;
 use super::policy::{Lookup, Names};
@@ -45,8 +45,8 @@ pub(super) use kernel::check;
 const ROUTES: Duration = Duration::from_millis(100);
 /// How often it is looked at whether the table is still there: what `nft flush ruleset` opens is open for so long at most.
 const LOOK: Duration = Duration::from_secs(2);
-/// When the second step of a change follows the first, at the soonest. A packet hardly takes as long from one hook to the next, and
-/// [`kernel::wait_for_packets`] waits for those that do.
+/// When the second step of a change follows the first, at the soonest: changes that follow each other within so long have one second step
+/// together. That no packet of before is on its way any more [`kernel::wait_for_packets`] makes sure of, and not this time.
 const SETTLED: Duration = Duration::from_millis(20);
 /// When what failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -114,27 +114,31 @@ impl Enforcer {
             log::error(&format!("the kernel does not tell the node's addresses; only the state does: {error}"));
             BTreeSet::new()
         });
-        let suspects = match &*config.nftables.pod_interfaces {
-            [] => Suspects::Veth,
-            prefixes => Suspects::Prefixes(prefixes.to_vec()),
-        };
+        let suspects = config.nftables.suspects();
         // A connection may carry the epoch of an earlier process; its policy was another.
-        let epoch = match kernel::epoch()? {
+        let (epoch, has_earlier) = match kernel::epoch()? {
             Some(epoch) => {
                 log::info("taking over the table of an earlier process");
-                epoch
+                (epoch, true)
             }
             None => {
                 let epoch = Epoch::any(std::hash::RandomState::new().build_hasher().finish());
                 // What may be a pod's is closed until the state is known, which takes as long as it takes, and where there is none.
-                kernel::run(&NftRenderer::closed(config.node.clone(), suspects.clone(), epoch))?;
-                epoch
+                kernel::run(&NftRenderer::closed(config.node.clone(), suspects, epoch))?;
+                (epoch, false)
             }
         };
-        let mut state =
-            LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
-        let handle = state.render_for_nftables(suspects)?;
-        let told = Arc::new(Mutex::new(Told::new(&config, &state)));
+        let state = LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
+        let handle = state.nft_renderer().context("no renderer of the kernel's ruleset, a fault of the program")?;
+        let mut told = Told::new(&config, &state);
+        // What an earlier process has put into force made sense: without a state it is the last that did.
+        told.is_kept = has_earlier && state.is_denying() && config.state.when_refused == WhenRefused::Keep;
+        if told.is_kept {
+            told.is_denying = false;
+            log::warn("the table of an earlier process stays in force until there is a state");
+        }
+        let settles = told.is_kept.then(Instant::now);
+        let told = Arc::new(Mutex::new(told));
         let (ask, asked) = crossbeam_channel::bounded(1);
         let (names, lookups) = Names::new();
         let admin = admin::start(&config.admin, Arc::clone(&told), ask, names)?;
@@ -147,7 +151,7 @@ impl Enforcer {
             state,
             handle,
             epoch,
-            settles: None,
+            settles,
             again: None,
             looked: Instant::now(),
             routes: places::host_routes().unwrap_or_default(),
@@ -238,6 +242,7 @@ impl Enforcer {
             Ok(epoch) if epoch == Some(self.epoch) => {}
             Ok(_) => {
                 log::error("somebody has removed or changed the table inet bulkhead: it is made anew");
+                self.lock().is_kept = false;
                 self.state.nft_taken(self.handle, false);
             }
             Err(error) => self.fail(&error),
@@ -251,7 +256,9 @@ impl Enforcer {
         }
         let places = places::places(&self.config.ports, &self.routes, self.state.nft_pods(self.handle));
         let next = self.epoch.next();
-        if let Some(change) = self.state.nft_change(self.handle, places.clone(), next) {
+        let is_kept = self.lock().is_kept && self.state.is_denying();
+        let change = if is_kept { None } else { self.state.nft_change(self.handle, places.clone(), next) };
+        if let Some(change) = change {
             let done = kernel::change(&change, next);
             self.state.nft_taken(self.handle, done.is_ok());
             if let Err(error) = done {
@@ -309,9 +316,12 @@ impl Enforcer {
         self.lock().is_settled = true;
         let announced = signals::announce_ready(self.ready_file.as_deref());
         announced.context("cannot announce that policy is in force")?;
-        let denying =
-            if self.state.is_denying() { format!("; denying: there is no state, {DENYING}") } else { String::new() };
         let told = self.lock();
+        let denying = match (told.is_kept, self.state.is_denying()) {
+            (true, _) => "; there is no state, and what an earlier process has put into force stays".to_owned(),
+            (false, true) => format!("; denying: there is no state, {DENYING}"),
+            (false, false) => String::new(),
+        };
         let pods = told.places.values().flatten().count();
         log::info(&format!("ready: node {}, the kernel judges {pods} pods{denying}", told.node));
         Ok(())

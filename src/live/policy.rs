@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::object::PodName;
-use bulkhead_control::pipeline::Engine;
+use bulkhead_control::pipeline::Choice;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
 
 use super::composer::{Composer, Policy};
@@ -108,7 +108,7 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 struct Inbox {
     look: Receiver<()>,
     attached: Receiver<Attach>,
-    engines: Receiver<Engine>,
+    engines: Receiver<Choice>,
     lookups: Receiver<Lookup>,
 }
 
@@ -117,7 +117,7 @@ struct Inbox {
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,
-    engines: Sender<Engine>,
+    engines: Sender<Choice>,
     names: Names,
     thread: JoinHandle<()>,
 }
@@ -129,10 +129,10 @@ impl Handle {
         let _ = self.look.try_send(());
     }
 
-    /// Has another engine make the tables.
-    pub(super) fn select(&self, engine: Engine) {
+    /// Has another engine make the tables, or the state choose one.
+    pub(super) fn choose(&self, choice: Choice) {
         // An error means that the thread is dead, which `is_dead` tells.
-        let _ = self.engines.send(engine);
+        let _ = self.engines.send(choice);
     }
 
     /// For the thread that says which pods are attached.
@@ -234,7 +234,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             known.change = change;
             is_attached = state.attach(pods);
         }
-        let is_judged_otherwise = engine.is_some_and(|engine| state.select(engine));
+        let is_judged_otherwise = engine.is_some_and(|engine| state.choose(engine));
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
         let has_refreshed = state.refresh();
         // Of a change that is none for this node nothing is to be waited for.

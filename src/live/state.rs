@@ -1,6 +1,7 @@
 //! The policy in force: what the state's files or the API server say, or said when they last made sense.
 
 mod counts;
+mod judging;
 mod masquerade;
 mod nftables;
 mod own_node;
@@ -19,9 +20,8 @@ use bulkhead_classifier::OriginId;
 use bulkhead_control::attachments::{Attachment, Standing};
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Denied, Node, Object, PodName};
-use bulkhead_control::pipeline::{Engine, Pipeline};
-use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::{self, EnforcedAt, NodeTables};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::renderer::acl::{self, NodeTables};
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
 use ipnet::IpNet;
@@ -38,7 +38,9 @@ use super::watch::Watch;
 use crate::services::{Adapter, NodeHealth};
 use crate::{contests, run};
 pub(super) use counts::{StateCounters, StateCounts};
+pub(super) use judging::{Judged, Judging};
 use masquerade::Masquerading;
+use nftables::KernelState;
 use own_node::{check_node, more_addresses, nameless, with_addresses, without_state};
 pub(super) use translations::{Asked, AskedFor, Translations};
 
@@ -71,7 +73,10 @@ pub(super) struct LiveState {
     /// Addresses that connections to Services were to leave with, and whose they are: they are not used.
     taken_sources: BTreeMap<IpAddr, String>,
     origins: SharedOrigins,
+    /// Those of a node without a state where the kernel enforces.
     tables: Arc<NodeTables>,
+    /// What the kernel is to enforce: the number of the last state that made sense, and whether a later one does not.
+    kernel: KernelState,
     peers: Arc<[Peer]>,
     /// The node's own blocks.
     pod_networks: Arc<[IpNet]>,
@@ -107,17 +112,14 @@ impl LiveState {
         config: &StateConfig,
         services: Option<Settings>,
         node: &Arc<str>,
-        judging: (EnforcedAt, Engine),
+        judging: Judging,
         addresses: BTreeSet<IpAddr>,
         attached: BTreeMap<PodName, Attachment>,
     ) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
         let isolation = config.options.semantics.default_isolation();
-        let mut pipeline = match judging {
-            (EnforcedAt::Destination, engine) => Pipeline::with_engine(Scope::Node(node.clone()), isolation, engine),
-            (EnforcedAt::Source, _) => Pipeline::at_source(node.clone(), isolation),
-        };
+        let mut pipeline = judging.pipeline(node, isolation)?;
         pipeline.resync([])?;
         pipeline.attach(attached)?;
         let nothing = without_state(node, &addresses)?;
@@ -136,6 +138,7 @@ impl LiveState {
             taken_sources: BTreeMap::new(),
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
+            kernel: KernelState::default(),
             peers: [].into(),
             pod_networks: [].into(),
             primary: [].into(),
@@ -150,6 +153,7 @@ impl LiveState {
             counts: Arc::default(),
             is_refused: false,
         };
+        state.counts.judged(Judged::of(&state.pipeline));
         state.count_services();
         if state.api.is_some() {
             state.load_from_server();
@@ -272,6 +276,7 @@ impl LiveState {
         // pipeline tries again with the next change.
         let changes = self.inventory.replace(objects);
         let (policy, services) = self.divide(changes);
+        self.kernel.is_held = true;
         let applied = self.pipeline.apply_batch(policy);
         // Whatever becomes of policy.
         self.follow_services(services, &own, more);
@@ -304,14 +309,25 @@ impl LiveState {
 
     /// Takes what the pipeline has compiled. Returns whether that is something else than before.
     fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
-        let tables = run::node_tables(&self.pipeline, &self.node)?;
+        let (tables, is_other_kernel) = match self.kernel_revision() {
+            None => (run::node_tables(&self.pipeline, &self.node)?, false),
+            // There are no tables: the kernel is told what has changed.
+            Some(revision) => {
+                run::check_node(&self.pipeline, &self.node)?;
+                let before = std::mem::replace(&mut self.kernel.revision, revision);
+                (Arc::clone(&self.tables), before != revision)
+            }
+        };
         run::check_addresses(&tables)?;
+        self.kernel.is_held = false;
+        self.tell_judging();
         self.origins.follow(self.pipeline.origins());
         let peers = next_hops::peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
         let blocks: Vec<IpNet> = self.own_blocks().collect();
         let (has_other_primary, is_masqueraded_otherwise) = (self.find_primary(), self.follow_masquerade());
         let is_same = Arc::ptr_eq(&tables, &self.tables)
+            && !is_other_kernel
             && !is_masqueraded_otherwise
             && *peers == *self.peers
             && *blocks == *self.pod_networks
@@ -323,30 +339,6 @@ impl LiveState {
         self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
         Ok(!is_same)
-    }
-
-    /// Has another engine make the tables. Returns whether that changed what is in force.
-    pub(super) fn select(&mut self, engine: Engine) -> bool {
-        if self.pipeline.engine() == engine {
-            return false;
-        }
-        let selected = self.pipeline.select(engine).map_err(anyhow::Error::from);
-        if self.counts.applied.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let contests = self.pipeline.contests().len();
-        match selected.and_then(|()| self.take_tables(contests)) {
-            Ok(has_changed) => {
-                // What one engine takes may be too much for the other one.
-                self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);
-                has_changed
-            }
-            Err(error) => {
-                let name = engine.name();
-                log::error(&format!("engine {name} cannot be taken; what was in force stays\n{error:#}"));
-                false
-            }
-        }
     }
 
     /// Makes these all pods that are attached. Returns whether that changed what is in force.
@@ -476,6 +468,7 @@ fn told(warnings: &SourceErrors) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_control::pipeline::Choice;
     use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
     use super::*;
@@ -506,7 +499,7 @@ mod tests {
                 &config,
                 Some(Settings::default()),
                 &"node-1".into(),
-                (EnforcedAt::default(), Engine::Acl),
+                Judging::Destination(Choice::default()),
                 BTreeSet::new(),
                 BTreeMap::new(),
             )
@@ -515,7 +508,7 @@ mod tests {
 
     /// What is counted, but for Services.
     fn of_policy(state: &LiveState) -> StateCounters {
-        StateCounters { services: None, ..state.counts().read() }
+        StateCounters { services: None, judged: Judged::default(), ..state.counts().read() }
     }
 
     /// Reads the files now, without waiting for them to come to rest.
@@ -710,7 +703,7 @@ mod tests {
             &config,
             Some(Settings::default()),
             &"node-1".into(),
-            (EnforcedAt::default(), Engine::Acl),
+            Judging::Destination(Choice::default()),
             BTreeSet::new(),
             attached.clone().into(),
         )
@@ -870,7 +863,7 @@ mod tests {
         files.write(&node("node-1", 1));
         assert!(reread(&mut state) && state.take_services().is_some());
         let config = StateConfig { options: Strictness::Lenient.into(), ..state.config.clone() };
-        let at = (EnforcedAt::default(), Engine::Acl);
+        let at = Judging::Destination(Choice::default());
         let mut off = LiveState::load(&config, None, &"node-1".into(), at, BTreeSet::new(), BTreeMap::new()).unwrap();
         assert!(off.take_services().is_none() && off.counts().read().services.is_none());
     }

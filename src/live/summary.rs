@@ -229,8 +229,16 @@ impl Summary<'_> {
             writeln!(out, "capture: {written} written, {unwritten} not written, {} missed", self.capture_missed())?;
         }
         let (state, ports) = (self.state, self.ports);
-        let StateCounters { applied, refused, faulty, contested_addresses, unenforced_kinds, refused_tables, services } =
-            state;
+        let StateCounters {
+            applied,
+            refused,
+            faulty,
+            contested_addresses,
+            unenforced_kinds,
+            refused_tables,
+            services,
+            ..
+        } = state;
         writeln!(
             out,
             "state: {applied} applied, {refused} refused; {faulty} objects not understood, {contested_addresses} addresses contested, \
@@ -444,6 +452,7 @@ mod tests {
                 unenforced_kinds: 5,
                 refused_tables: 6,
                 services: Some(services::Counts { listed: false, services: 7, vips: 8, backends: 9 }),
+                ..StateCounters::default()
             },
             source: Some(&SourceHealth {
                 is_connected: false,

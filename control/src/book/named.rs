@@ -116,6 +116,11 @@ impl Named {
         in_use
     }
 
+    /// How many pods declare the name, each as often as it has numbers there.
+    pub(super) fn pods(&self) -> usize {
+        self.numbers.values().map(|number| number.pods).sum()
+    }
+
     /// The sets by the number that the name has there.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (u16, SetId)> {
         self.numbers.iter().map(|(&number, entry)| (number, entry.set))

@@ -505,5 +505,6 @@ proptest! {
 }
 
 mod batches;
+mod engines;
 mod growth;
 mod work;

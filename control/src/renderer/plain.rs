@@ -53,6 +53,8 @@ pub(crate) struct PlainRule {
 pub(crate) struct PlainList {
     /// Distinguishes this list from every other list of the renderer that ever was.
     pub(crate) revision: u64,
+    /// The revision that this list takes the place of for its pods, mostly with other addresses in the same rules.
+    pub(crate) previous: Option<u64>,
     /// The rules.
     pub(crate) rules: Vec<PlainRule>,
     /// Before which rule traffic with the own node is allowed; none where no rule says so.
@@ -63,7 +65,7 @@ impl PlainList {
     /// A list that lets nothing through. `origin` is the rule that does not fit.
     fn closed(revision: u64, origin: OriginId) -> Self {
         let deny = PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin };
-        Self { revision, rules: vec![deny], own_node: None }
+        Self { revision, previous: None, rules: vec![deny], own_node: None }
     }
 }
 
@@ -306,7 +308,8 @@ impl PlainLists {
                         continue;
                     }
                     let (rules, own_node) = (lowered.rules, lowered.own_node);
-                    listed.plain = Some(Arc::new(PlainList { revision: revision(), rules, own_node }));
+                    let previous = listed.plain.as_ref().map(|plain| plain.revision);
+                    listed.plain = Some(Arc::new(PlainList { revision: revision(), previous, rules, own_node }));
                 }
                 Err(why) => {
                     if let Some(refused) = &mut listed.refused {

@@ -1,5 +1,7 @@
 //! How the vswitch is: the answer to `status`.
 
+use std::fmt;
+
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,9 @@ pub(crate) struct Status {
     pub(crate) ready: bool,
     /// Whether nothing may pass, since there is no state that makes sense.
     pub(crate) denying: bool,
+    /// What judges packets; null of a program that does not tell.
+    #[serde(default)]
+    pub(crate) judging: Option<Judging>,
     /// Since when it runs.
     pub(crate) uptime_seconds: u64,
     /// The number of the snapshot in force.
@@ -49,6 +54,29 @@ pub(crate) struct Status {
     pub(crate) flow_cache: FlowCacheRow,
     /// The last error that was logged.
     pub(crate) last_error: Option<LastError>,
+}
+
+/// What judges packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Judging {
+    /// `acl`, `identity`, `session-rules` or `nftables`.
+    pub(crate) renderer: String,
+    /// `destination`, `source` or `kernel`.
+    pub(crate) place: String,
+    /// Whether the state has chosen the renderer (`engine: auto`).
+    pub(crate) automatic: bool,
+}
+
+impl fmt::Display for Judging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match &*self.place {
+            "kernel" => "in the node's kernel",
+            "source" => "where packets come in",
+            _ => "where packets leave",
+        };
+        let how = if self.automatic { " (engine: auto)" } else { "" };
+        write!(f, "by {}, {place}{how}", self.renderer)
+    }
 }
 
 /// What load balancers are told of the node over HTTP.

@@ -161,6 +161,7 @@ fn status(now: &Observation, shared: &Shared) -> Status {
         pod_networks: now.pod_networks.to_vec(),
         ready: now.is_ready(),
         denying: enforced.is_denying,
+        judging: now.state.judging(),
         uptime_seconds: now.uptime.as_secs(),
         generation: now.snapshot.generation(),
         policy: PolicyStatus {

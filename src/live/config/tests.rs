@@ -211,6 +211,8 @@ fn tables_are_rule_lists_or_identities_and_change_while_it_runs() {
     let identity = parse(&format!("{LEAST}engine: identity\n")).unwrap();
     assert_eq!(identity.engine, EngineName::Identity);
     assert!(parse(LEAST).unwrap().needs_restart(&identity).is_empty());
+    let auto = parse(&format!("{LEAST}engine: auto\n")).unwrap();
+    assert!(matches!(auto.judging(), Judging::Destination(Choice::Auto)));
     let error = parse(&format!("{LEAST}engine: ipcache\n")).unwrap_err();
     assert!(error.starts_with("c.yaml:4") && error.contains("identity"), "{error}");
 }
@@ -219,6 +221,8 @@ fn tables_are_rule_lists_or_identities_and_change_while_it_runs() {
 fn where_and_by_what_policy_is_judged_has_to_be_what_the_dataplane_does() {
     for (text, field) in [
         ("enforce: source\nengine: identity\n", "engine"),
+        ("enforce: source\nengine: auto\n", "engine"),
+        ("dataplane: nftables\nengine: auto\n", "engine"),
         ("dataplane: nftables\nengine: identity\n", "engine"),
         ("dataplane: nftables\nenforce: source\n", "enforce"),
     ] {

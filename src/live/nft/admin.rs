@@ -50,6 +50,8 @@ pub(in crate::live) struct Told {
     /// How often the ruleset was changed.
     pub(in crate::live) changes: u64,
     pub(in crate::live) is_denying: bool,
+    /// Whether what an earlier process has put into force stays, because there is no state yet.
+    pub(super) is_kept: bool,
     /// Whether a change cannot be put into force.
     pub(in crate::live) is_refused: bool,
     /// Whether the first ruleset was taken.
@@ -72,6 +74,7 @@ impl Told {
             unplaced: BTreeSet::new(),
             changes: 0,
             is_denying: state.is_denying(),
+            is_kept: false,
             is_refused: false,
             is_settled: false,
             since: Instant::now(),
@@ -87,6 +90,7 @@ impl Told {
     /// There is another ruleset in force.
     pub(super) fn enforced(&mut self, places: BTreeMap<Arc<str>, Option<PodName>>, is_denying: bool, seen: Instant) {
         (self.places, self.is_denying, self.since) = (places, is_denying, Instant::now());
+        self.is_kept = false;
         self.took = seen.elapsed();
         self.changes += 1;
     }
@@ -102,7 +106,7 @@ impl Told {
     /// Whether the node's pods are judged as they should be: there is a policy in force that is not too old.
     pub(in crate::live) fn is_ready(&self) -> bool {
         let is_fresh = self.source().is_none_or(|source| source.age().is_some_and(|age| age <= self.stale_after));
-        self.is_settled && !self.is_denying && is_fresh
+        self.is_settled && !self.is_denying && !self.is_kept && is_fresh
     }
 
     /// What a counter is of, where it is of a rule: whether it allows, and where it comes from.
@@ -175,6 +179,7 @@ impl Told {
             pod_networks: Vec::new(),
             ready: self.is_ready(),
             denying: self.is_denying,
+            judging: state.judging(),
             uptime_seconds: self.started.elapsed().as_secs(),
             generation: self.changes,
             policy: PolicyStatus {

@@ -7,9 +7,11 @@ use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bulkhead_control::renderer::nftables::{Change, Epoch, TABLE};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{MembarrierCommand, membarrier};
 use serde_json::Value;
 
@@ -47,11 +49,23 @@ pub(super) fn run(script: &str) -> anyhow::Result<()> {
     nft(&["-f", "-"], script).map(drop)
 }
 
-/// Waits until every packet that is between two hooks now is past the last one: hooks of one place run in one read section of RCU,
-/// and `MEMBARRIER_CMD_GLOBAL` is `synchronize_rcu` (Linux, `kernel/sched/membarrier.c`). A kernel with `nohz_full` has it not.
+/// How long a packet is waited for where the kernel does not tell. From chain to chain of a hook takes one some microseconds.
+const UNTOLD: Duration = Duration::from_millis(200);
+
+/// Waits until every packet that is between two chains of a hook now is past the last one. That is exact: the chains of a hook run in one
+/// read section of RCU (Linux, `nf_hook`), what judges and what remembers are chains of one hook each, and both ways end no earlier than
+/// all read sections that have begun. `MEMBARRIER_CMD_GLOBAL` is `synchronize_rcu` (`kernel/sched/membarrier.c`); a kernel with `nohz_full`
+/// has it not, but ends every packet socket with `synchronize_net` (`net/packet/af_packet.c`, `packet_release`).
 pub(super) fn wait_for_packets() {
-    if let Err(error) = membarrier(MembarrierCommand::Global) {
-        tracing::debug!("the kernel does not wait for its packets: {error}");
+    if membarrier(MembarrierCommand::Global).is_ok() {
+        return;
+    }
+    match socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+        Ok(socket) => drop(socket),
+        Err(error) => {
+            tracing::debug!("the kernel does not tell when its packets are gone: {error}");
+            std::thread::sleep(UNTOLD);
+        }
     }
 }
 

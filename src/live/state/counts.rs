@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::judging::Judged;
+use crate::admin::Judging;
 use crate::services::Counts;
 
 /// How often the files changed.
@@ -22,6 +24,18 @@ pub(in crate::live) struct StateCounters {
     pub refused_tables: u64,
     /// How much is known of Services; none where they are off.
     pub services: Option<Counts>,
+    /// What judges packets.
+    #[serde(skip)]
+    pub judged: Judged,
+}
+
+impl StateCounters {
+    /// What judges packets; none before that is decided.
+    pub(in crate::live) fn judging(&self) -> Option<Judging> {
+        let Judged { renderer, place, is_automatic } = self.judged;
+        let (renderer, place) = (renderer.to_owned(), place.to_owned());
+        (!renderer.is_empty()).then_some(Judging { renderer, place, automatic: is_automatic })
+    }
 }
 
 /// Counts that other threads read.
@@ -34,6 +48,7 @@ pub(in crate::live) struct StateCounts {
     pub(super) unenforced_kinds: AtomicU64,
     pub(super) refused_tables: AtomicU64,
     pub(super) services: Mutex<Option<Counts>>,
+    judged: Mutex<Judged>,
 }
 
 impl StateCounts {
@@ -47,6 +62,12 @@ impl StateCounts {
             unenforced_kinds: read(&self.unenforced_kinds),
             refused_tables: read(&self.refused_tables),
             services: *self.services.lock().unwrap_or_else(PoisonError::into_inner),
+            judged: *self.judged.lock().unwrap_or_else(PoisonError::into_inner),
         }
+    }
+
+    /// Notes what judges now. Returns what did before.
+    pub(super) fn judged(&self, now: Judged) -> Judged {
+        std::mem::replace(&mut *self.judged.lock().unwrap_or_else(PoisonError::into_inner), now)
     }
 }

@@ -6,24 +6,28 @@ use std::sync::Arc;
 
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::RendererHandle;
-use bulkhead_control::renderer::nftables::{Change, Epoch, NftRenderer, Suspects};
+use bulkhead_control::renderer::nftables::{Change, Epoch, NftRenderer};
 
 use super::LiveState;
 
+/// What the kernel is to enforce.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KernelState {
+    /// The number of what the renderer knew when it was in force last.
+    pub(super) revision: u64,
+    /// Whether the renderer knows more than what makes sense. Until the state does the kernel is not told of it.
+    pub(super) is_held: bool,
+}
+
 impl LiveState {
-    /// Has the state rendered for the kernel as well.
-    ///
-    /// # Errors
-    /// When a renderer does not take the present state.
-    pub(in crate::live) fn render_for_nftables(
-        &mut self,
-        suspects: Suspects,
-    ) -> anyhow::Result<RendererHandle<NftRenderer>> {
-        let mut renderer = NftRenderer::of_node(self.node.clone());
-        renderer.set_suspects(suspects);
-        let handle = self.pipeline.register(renderer);
-        self.pipeline.render_all()?;
-        Ok(handle)
+    /// The renderer of the kernel's ruleset, where the kernel enforces.
+    pub(in crate::live) fn nft_renderer(&self) -> Option<RendererHandle<NftRenderer>> {
+        self.pipeline.kernel()
+    }
+
+    /// The number of what the kernel's renderer knows; none where the vswitch enforces.
+    pub(super) fn kernel_revision(&self) -> Option<u64> {
+        Some(self.pipeline.renderer(self.pipeline.kernel()?).revision())
     }
 
     /// The node's pods with their addresses.
@@ -41,9 +45,13 @@ impl LiveState {
         interfaces: BTreeMap<Arc<str>, Option<PodName>>,
         epoch: Epoch,
     ) -> Option<Change> {
-        let is_closed = self.denied;
+        let (is_closed, is_held) = (self.denied, self.kernel.is_held);
         let renderer = self.pipeline.renderer_mut(handle);
-        renderer.set_closed(is_closed);
+        if is_held && renderer.is_taken() {
+            return None;
+        }
+        // What was in force last is gone from the kernel, and nobody knows it any more.
+        renderer.set_closed(is_closed || is_held);
         renderer.set_interfaces(interfaces);
         self.pipeline.renderer(handle).change(epoch, self.pipeline.origins())
     }

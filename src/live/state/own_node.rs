@@ -69,7 +69,11 @@ impl LiveState {
         let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
         // What stays is known by the nodes' addresses, the new ones.
         let is_masqueraded_otherwise = self.follow_masquerade();
-        let tables = applied.and_then(|()| run::node_tables(&self.pipeline, &self.node));
+        let tables = applied.and_then(|()| match self.kernel_revision() {
+            None => run::node_tables(&self.pipeline, &self.node),
+            // The kernel is told by itself.
+            Some(_) => Ok(Arc::clone(&self.tables)),
+        });
         match tables {
             // Without a state it is the node's own addresses that are in force.
             Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => {

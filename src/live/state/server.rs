@@ -120,6 +120,7 @@ impl LiveState {
                 _ => {}
             }
         }
+        self.kernel.is_held = true;
         self.pipeline.apply_batch(events)?;
         // Which addresses of the interfaces are pods' may have changed with them.
         let node = self.own_node();

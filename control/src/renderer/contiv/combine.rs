@@ -19,6 +19,7 @@ use ipnet::IpNet;
 use super::Orientation;
 use super::allowed_ports::AllowedPorts;
 use super::list::{PeerList, PeerRule};
+use super::rules::Rules;
 use crate::renderer::contiv::tuple::SixTuple;
 
 /// What replaces the owner's own rules for single addresses of others: the allowed ports, then a deny.
@@ -78,7 +79,7 @@ pub(super) fn size(own: &PeerList, overlay: &Overlay) -> usize {
 
 /// The owner's table: its own rules, those of the overlay in place of what it says about these addresses alone, and an
 /// allow of the rest where nothing else decides it. Rules of wider blocks stay: host rules sort before them.
-pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Overlay) -> Vec<SixTuple> {
+pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Overlay) -> Rules {
     let replaced = |rule: &&PeerRule| {
         let host = rule.peer.filter(|net| net.prefix_len() == net.max_prefix_len());
         host.is_none_or(|net| !overlay.contains_key(&net.addr()))
@@ -87,17 +88,10 @@ pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Ov
     let mut rules: Vec<_> = rules.map(|rule| own_side(orientation, rule)).collect();
     // Two sorted runs, which the stable sort merges.
     rules.sort();
-    close(&mut rules);
-    rules
-}
-
-/// Appends the allow of the rest to a table that has rules, but none for everything.
-pub(super) fn close(rules: &mut Vec<SixTuple>) {
-    if let Some(last) = rules.last()
-        && *last != SixTuple::any(last.action)
-    {
+    if rules.last().is_some_and(|last| *last != SixTuple::any(last.action)) {
         rules.push(SixTuple::any(Action::Allow));
     }
+    Rules::of_sorted(&rules)
 }
 
 /// A rule as it stands in the pod's own table: the pod's side is not written.
@@ -113,21 +107,22 @@ fn own_side(orientation: Orientation, rule: &PeerRule) -> SixTuple {
 pub(super) fn global_rules(
     orientation: Orientation,
     address: IpAddr,
-    list: &PeerList,
-) -> impl Iterator<Item = SixTuple> + '_ {
+    rules: impl IntoIterator<Item = PeerRule>,
+) -> impl Iterator<Item = SixTuple> {
     let pod = Some(IpNet::from(address));
-    let family = move |rule: &&PeerRule| rule.peer.is_none_or(|net| net.addr().is_ipv4() == address.is_ipv4());
-    list.rules().iter().filter(family).map(move |&PeerRule { peer, service, action }| match orientation {
-        Orientation::Egress => SixTuple { src: pod, dst: peer, service, action },
-        Orientation::Ingress => SixTuple { src: peer, dst: pod, service, action },
+    rules.into_iter().filter(move |rule| is_of_family(address, rule)).map(move |PeerRule { peer, service, action }| {
+        match orientation {
+            Orientation::Egress => SixTuple { src: pod, dst: peer, service, action },
+            Orientation::Ingress => SixTuple { src: peer, dst: pod, service, action },
+        }
     })
 }
 
-/// The address that [`global_rules`] made the rule for; none for the allow of the rest.
-pub(super) fn pod_of(orientation: Orientation, rule: &SixTuple) -> Option<IpAddr> {
-    match orientation {
-        Orientation::Egress => rule.src,
-        Orientation::Ingress => rule.dst,
-    }
-    .map(|net| net.addr())
+/// How many rules of a list [`global_rules`] makes one of.
+pub(super) fn global_size(address: IpAddr, list: &PeerList) -> usize {
+    list.rules().iter().filter(|rule| is_of_family(address, rule)).count()
+}
+
+fn is_of_family(address: IpAddr, rule: &PeerRule) -> bool {
+    rule.peer.is_none_or(|net| net.addr().is_ipv4() == address.is_ipv4())
 }

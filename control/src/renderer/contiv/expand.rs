@@ -1,12 +1,99 @@
 //! From a pod's list of set products to one-sided 6-tuples: every prefix with every service.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bulkhead_classifier::{Action, AddressSet, Addresses, Services};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use super::list::{PeerList, PeerRule};
+use super::tuple::network_key;
 use crate::renderer::plain::{PlainList, PlainRule, Product, subtract};
+
+/// A pod's list as one-sided 6-tuples, with what they were made of: where the next list has other addresses in the same rules, what has
+/// changed in the sets is enough to make its tuples.
+#[derive(Debug)]
+pub(super) struct Expansion {
+    allows: Vec<Allowed>,
+    closed: bool,
+    list: Arc<PeerList>,
+}
+
+/// A product of what is allowed.
+#[derive(Debug)]
+struct Allowed {
+    peers: Addresses,
+    services: Services,
+    /// How many prefixes the addresses are, and how many services there are.
+    networks: usize,
+    count: usize,
+}
+
+impl Allowed {
+    fn new((peers, services): Product) -> Self {
+        let (networks, count) = (networks(&peers).count(), all(&services).count());
+        Self { peers, services, networks, count }
+    }
+
+    fn rules(&self, peer: Option<IpNet>) -> impl Iterator<Item = PeerRule> + '_ {
+        all(&self.services).map(move |service| PeerRule { peer, service, action: Action::Allow })
+    }
+}
+
+impl Expansion {
+    /// The tuples.
+    pub(super) const fn list(&self) -> &Arc<PeerList> {
+        &self.list
+    }
+
+    /// The tuples of a list that may differ from this one's in nothing but addresses: then those of the prefixes that come and go are made
+    /// anew, and no others. What comes out is what [`expand`] makes.
+    ///
+    /// # Errors
+    /// As for [`expand`].
+    pub(super) fn follow(&self, list: &PlainList, node: &[IpAddr], limit: usize) -> Result<Self, usize> {
+        let (products, closed) = allows_of(list, node, limit)?;
+        let Some((allows, networks)) = self.changes(&products).filter(|_| closed == self.closed) else {
+            return made_of(products, closed, limit);
+        };
+        check(&allows, closed, limit)?;
+        let about = |network| {
+            let having = allows.iter().filter(|allowed| has_prefix(&allowed.peers, network));
+            having.flat_map(|allowed| allowed.rules(Some(network))).collect()
+        };
+        let list = Arc::new(self.list.with(&networks, about));
+        Ok(Self { allows, closed, list })
+    }
+
+    /// The products with how many prefixes each has, and the prefixes that some of them have gained or lost, sorted as rules are. None
+    /// where more than addresses has changed, or so much that it is no shorter way.
+    fn changes(&self, products: &[Product]) -> Option<(Vec<Allowed>, Vec<IpNet>)> {
+        if self.allows.len() != products.len() {
+            return None;
+        }
+        let (mut allows, mut changed) = (Vec::with_capacity(products.len()), Vec::new());
+        for (old, (peers, services)) in self.allows.iter().zip(products) {
+            if old.services != *services {
+                return None;
+            }
+            let mut networks = old.networks;
+            match (old.peers.members(), peers.members()) {
+                (None, None) => {}
+                (Some(before), Some(after)) => {
+                    let [gone, new] =
+                        [(before, after), (after, before)].map(|(one, other)| prefixes_without(one, other));
+                    networks = networks + new.len() - gone.len();
+                    changed.extend(gone.into_iter().chain(new));
+                }
+                (None, Some(_)) | (Some(_), None) => return None,
+            }
+            allows.push(Allowed { peers: peers.clone(), services: services.clone(), networks, count: old.count });
+        }
+        changed.sort_unstable_by_key(|network| network_key(Some(*network)));
+        changed.dedup();
+        (changed.len() * 4 <= self.list.rules().len()).then_some((allows, changed))
+    }
+}
 
 /// The 6-tuples of a pod's list, where traffic with the pod's own node is always allowed.
 ///
@@ -15,25 +102,64 @@ use crate::renderer::plain::{PlainList, PlainRule, Product, subtract};
 ///
 /// # Errors
 /// How many tuples it would be at least, when these are more than `limit`; nothing of that size is made.
-pub(super) fn expand(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<PeerList, usize> {
+pub(super) fn expand(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<Expansion, usize> {
+    let (products, closed) = allows_of(list, node, limit)?;
+    made_of(products, closed, limit)
+}
+
+fn allows_of(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<(Vec<Product>, bool), usize> {
     let own_node = list.own_node.filter(|_| !node.is_empty());
     let own_node = own_node.map(|at| (at, node.iter().copied().collect::<AddressSet>().into()));
-    let (allows, closed) = allows(&list.rules, own_node.as_ref(), limit)?;
-    let sizes = allows.iter().map(|(peers, services)| networks(peers).count().saturating_mul(all(services).count()));
-    let size = sizes.fold(usize::from(closed), usize::saturating_add);
-    if size > limit {
-        return Err(size);
-    }
-    let mut rules = Vec::with_capacity(size);
-    for (peers, services) in &allows {
-        for peer in networks(peers) {
-            rules.extend(all(services).map(|service| PeerRule { peer, service, action: Action::Allow }));
-        }
+    allows(&list.rules, own_node.as_ref(), limit)
+}
+
+fn made_of(products: Vec<Product>, closed: bool, limit: usize) -> Result<Expansion, usize> {
+    let allows: Vec<_> = products.into_iter().map(Allowed::new).collect();
+    let mut rules = Vec::with_capacity(check(&allows, closed, limit)?);
+    for allowed in &allows {
+        rules.extend(networks(&allowed.peers).flat_map(|peer| allowed.rules(peer)));
     }
     if closed {
         rules.push(PeerRule::DENY_THE_REST);
     }
-    Ok(PeerList::new(rules).expect("the only deny is that of the rest"))
+    let list = PeerList::new(rules).expect("the only deny is that of the rest");
+    Ok(Expansion { allows, closed, list: Arc::new(list) })
+}
+
+/// How many tuples the products are, which must not be more than `limit`.
+fn check(allows: &[Allowed], closed: bool, limit: usize) -> Result<usize, usize> {
+    let sizes = allows.iter().map(|allowed| allowed.networks.saturating_mul(allowed.count));
+    let size = sizes.fold(usize::from(closed), usize::saturating_add);
+    if size > limit { Err(size) } else { Ok(size) }
+}
+
+/// The prefixes of the intervals of one set that are no intervals of the other.
+fn prefixes_without(one: &AddressSet, other: &AddressSet) -> Vec<IpNet> {
+    fn own<'a, T: Ord + Copy>(one: &'a [(T, T)], other: &'a [(T, T)]) -> impl Iterator<Item = (T, T)> + 'a {
+        let mut others = other.iter().peekable();
+        one.iter().copied().filter(move |interval| {
+            while others.next_if(|other| *other < interval).is_some() {}
+            others.next_if_eq(&interval).is_none()
+        })
+    }
+    let v4 = own(one.v4_intervals(), other.v4_intervals());
+    let v6 = own(one.v6_intervals(), other.v6_intervals());
+    let v4 = v4.flat_map(|(a, b)| Ipv4Subnets::new(a.into(), b.into(), 0)).map(IpNet::V4);
+    v4.chain(v6.flat_map(|(a, b)| Ipv6Subnets::new(a.into(), b.into(), 0)).map(IpNet::V6)).collect()
+}
+
+/// Whether the prefix is one of those that [`AddressSet::prefixes`] gives: the largest ones within the set's intervals.
+fn has_prefix(addresses: &Addresses, prefix: IpNet) -> bool {
+    fn within<T: Ord + Copy>(intervals: &[(T, T)], first: T, last: T) -> bool {
+        let at = intervals.partition_point(|interval| interval.1 < first);
+        intervals.get(at).is_some_and(|interval| interval.0 <= first && last <= interval.1)
+    }
+    let Some(set) = addresses.members() else { return false };
+    let contains = |prefix: IpNet| match prefix {
+        IpNet::V4(net) => within(set.v4_intervals(), u32::from(net.network()), u32::from(net.broadcast())),
+        IpNet::V6(net) => within(set.v6_intervals(), u128::from(net.network()), u128::from(net.broadcast())),
+    };
+    contains(prefix) && !prefix.supernet().is_some_and(contains)
 }
 
 /// What the ordered rules allow, as products whose order does not matter, and whether anything is left to deny. With the own
@@ -94,7 +220,11 @@ fn all(services: &Services) -> impl Iterator<Item = Option<bulkhead_classifier::
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use bulkhead_classifier::{OriginId, PortRange, Service, ServiceSet, protocol};
+    use proptest::prelude::*;
 
     use super::*;
     use crate::renderer::contiv::MAX_TUPLES;
@@ -115,8 +245,12 @@ mod tests {
         }
     }
 
+    fn plain(rules: Vec<PlainRule>) -> PlainList {
+        PlainList { revision: 1, previous: None, rules, own_node: Some(0) }
+    }
+
     fn shown(rules: Vec<PlainRule>, node: &[IpAddr]) -> Vec<String> {
-        let list = expand(&PlainList { revision: 1, rules, own_node: Some(0) }, node, MAX_TUPLES).unwrap();
+        let list = expand(&plain(rules), node, MAX_TUPLES).unwrap().list;
         let peer = |rule: &PeerRule| rule.peer.map_or("any".into(), |net| net.to_string());
         let service = |rule: &PeerRule| rule.service.map_or("any".into(), |service| service.to_string());
         list.rules().iter().map(|rule| format!("{} {} {}", rule.action, peer(rule), service(rule))).collect()
@@ -167,14 +301,62 @@ mod tests {
     #[test]
     fn contivs_stress_policy_expands_and_what_exceeds_the_bound_is_refused_before_it_is_made() {
         let blocks = |count: u32| -> AddressSet {
-            (0..count).map(|at| IpNet::from(IpAddr::from(std::net::Ipv4Addr::from(at << 4 | 1)))).collect()
+            (0..count).map(|at| IpNet::from(IpAddr::from(Ipv4Addr::from(at << 4 | 1)))).collect()
         };
         let list = |count| {
             let services = rule(&[], &(0..20).map(|port| port * 2).collect::<Vec<_>>(), Action::Allow).services;
             let rules = vec![PlainRule { peers: blocks(count).into(), services, ..rule(&[], &[], Action::Allow) }];
-            PlainList { revision: 1, rules, own_node: Some(0) }
+            plain(rules)
         };
-        assert_eq!(expand(&list(24_350), &[], MAX_TUPLES).unwrap().rules().len(), 487_001);
-        assert_eq!(expand(&list(100_000), &[], MAX_TUPLES), Err(2_000_001));
+        assert_eq!(expand(&list(24_350), &[], MAX_TUPLES).unwrap().list().rules().len(), 487_001);
+        assert_eq!(expand(&list(100_000), &[], MAX_TUPLES).unwrap_err(), 2_000_001);
+    }
+
+    proptest! {
+        #[test]
+        fn what_changes_in_the_sets_leads_to_the_tuples_that_the_whole_list_has(
+            sets in proptest::collection::vec(proptest::collection::btree_set(0u32..600, 100..500), 3),
+            kinds in proptest::collection::vec((0usize..3, 0usize..4, 0u8..6), 1..5),
+            steps in proptest::collection::vec((0usize..3, proptest::collection::btree_set(0u32..600, 0..9)), 1..8),
+        ) {
+            let mut sets = sets;
+            let list = |sets: &[BTreeSet<u32>]| {
+                let of = |at: usize| -> Addresses {
+                    let v4 = |&number: &u32| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + number));
+                    let v6 = |&number: &u32| IpAddr::from(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(number)));
+                    let members = sets[at].iter();
+                    members.flat_map(|number| [v4(number), v6(number)]).collect::<AddressSet>().into()
+                };
+                let ports = [&[][..], &[80], &[80, 443], &[443]];
+                let mut rules: Vec<_> = kinds
+                    .iter()
+                    .map(|&(set, service, kind)| {
+                        let action = if kind == 0 { Action::Deny } else { Action::Allow };
+                        let peers = if kind == 1 { Addresses::Any } else { of(set) };
+                        PlainRule { peers, ..rule(&[], ports[service], action) }
+                    })
+                    .collect();
+                rules.push(rule(&[], &[], Action::Deny));
+                plain(rules)
+            };
+            let node = ["10.0.0.7".parse().unwrap()];
+            let mut followed = expand(&list(&sets), &node, MAX_TUPLES).unwrap();
+            for (set, moved) in steps {
+                for number in moved {
+                    if !sets[set].remove(&number) {
+                        sets[set].insert(number);
+                    }
+                }
+                let now = list(&sets);
+                followed = followed.follow(&now, &node, MAX_TUPLES).unwrap();
+                let fresh = expand(&now, &node, MAX_TUPLES).unwrap();
+                prop_assert_eq!(followed.list.rules(), fresh.list.rules());
+                prop_assert!(followed.list == fresh.list && followed.list.is_closed() == fresh.list.is_closed());
+                let sizes = |expansion: &Expansion| expansion.allows.iter().map(|allowed| allowed.networks).collect::<Vec<_>>();
+                prop_assert_eq!(sizes(&followed), sizes(&fresh));
+                let limit = check(&fresh.allows, fresh.closed, usize::MAX).unwrap() - 1;
+                prop_assert_eq!(followed.follow(&now, &node, limit).unwrap_err(), expand(&now, &node, limit).unwrap_err());
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bulkhead_classifier::{Action, PortRange, Service};
@@ -102,18 +103,45 @@ impl PeerList {
         if rules.last() == Some(&PeerRule { action: Action::Allow, ..PeerRule::DENY_THE_REST }) {
             rules.retain(|rule| rule.action == Action::Allow);
         }
-        let closed = rules.iter().any(|rule| denies(&rule));
-        let mut lengths = [Vec::new(), Vec::new()];
-        for net in rules.iter().filter_map(|rule| rule.peer) {
-            let of_family = &mut lengths[usize::from(matches!(net, IpNet::V6(_)))];
-            if of_family.last() != Some(&net.prefix_len()) {
-                of_family.push(net.prefix_len());
-            }
+        Ok(Self::of_sorted(rules))
+    }
+
+    fn of_sorted(rules: Vec<PeerRule>) -> Self {
+        let fingerprint = rules.iter().map(fingerprint).fold(0, u64::wrapping_add);
+        Self { closed: is_closed(&rules), lengths: lengths(&rules), rules, fingerprint }
+    }
+
+    /// The list with other rules about these networks, which are sorted as its rules are; about others it stays.
+    pub(super) fn with(&self, networks: &[IpNet], mut about: impl FnMut(IpNet) -> Vec<PeerRule>) -> Self {
+        let mut rules = Vec::with_capacity(self.rules.len() + networks.len());
+        let (mut fingerprint, mut copied) = (self.fingerprint, 0);
+        let sum = |rules: &[PeerRule]| rules.iter().map(self::fingerprint).fold(0, u64::wrapping_add);
+        for &network in networks {
+            let old = self.range_of(Some(network));
+            rules.extend_from_slice(&self.rules[copied..old.start]);
+            let mut new = about(network);
+            new.sort_unstable();
+            new.dedup();
+            fingerprint = fingerprint.wrapping_sub(sum(&self.rules[old.clone()])).wrapping_add(sum(&new));
+            rules.append(&mut new);
+            copied = old.end;
         }
-        let mut hasher = std::hash::BuildHasher::build_hasher(&keys());
-        rules.hash(&mut hasher);
-        let fingerprint = hasher.finish();
-        Ok(Self { rules, closed, lengths, fingerprint })
+        rules.extend_from_slice(&self.rules[copied..]);
+        debug_assert!(rules.is_sorted_by(|a, b| a < b));
+        Self { closed: self.closed, lengths: lengths(&rules), rules, fingerprint }
+    }
+
+    /// What of this list is not in the other, and what of that is not in this.
+    pub(super) fn difference(&self, other: &Self) -> (Vec<PeerRule>, Vec<PeerRule>) {
+        let without = |one: &Self, other: &Self| {
+            let mut theirs = other.rules.iter().peekable();
+            let is_other = |rule: &&PeerRule| {
+                while theirs.next_if(|other| other < rule).is_some() {}
+                theirs.next_if_eq(rule).is_none()
+            };
+            one.rules.iter().filter(is_other).copied().collect()
+        };
+        (without(self, other), without(other, self))
     }
 
     /// The rules, sorted.
@@ -140,10 +168,14 @@ impl PeerList {
     }
 
     fn rules_of(&self, network: Option<IpNet>) -> &[PeerRule] {
+        &self.rules[self.range_of(network)]
+    }
+
+    fn range_of(&self, network: Option<IpNet>) -> Range<usize> {
         let key = network_key(network);
         let first = self.rules.partition_point(|rule| network_key(rule.peer) < key);
         let count = self.rules[first..].partition_point(|rule| network_key(rule.peer) == key);
-        &self.rules[first..first + count]
+        first..first + count
     }
 
     /// The networks that the list allows something with, each once; none among them is "any".
@@ -169,6 +201,27 @@ impl PeerList {
     }
 }
 
+fn is_closed(rules: &[PeerRule]) -> bool {
+    rules.iter().any(|rule| rule.action == Action::Deny)
+}
+
+/// The prefix lengths that occur, IPv4 and IPv6; the rules are sorted by them.
+fn lengths(rules: &[PeerRule]) -> [Vec<u8>; 2] {
+    let mut lengths = [Vec::new(), Vec::new()];
+    for net in rules.iter().filter_map(|rule| rule.peer) {
+        let of_family = &mut lengths[usize::from(matches!(net, IpNet::V6(_)))];
+        if of_family.last() != Some(&net.prefix_len()) {
+            of_family.push(net.prefix_len());
+        }
+    }
+    lengths
+}
+
+/// A rule's part of its list's fingerprint, which is the sum of them.
+fn fingerprint(rule: &PeerRule) -> u64 {
+    keys().hash_one(rule)
+}
+
 #[cfg(test)]
 thread_local! {
     /// How often this thread asked a list about an address: the work of combining, without a clock.
@@ -176,9 +229,9 @@ thread_local! {
 }
 
 /// One random key for all fingerprints of the process, so that equal lists have equal ones and nobody can aim at them.
-fn keys() -> ahash::RandomState {
+fn keys() -> &'static ahash::RandomState {
     static KEYS: std::sync::OnceLock<ahash::RandomState> = std::sync::OnceLock::new();
-    KEYS.get_or_init(ahash::RandomState::new).clone()
+    KEYS.get_or_init(ahash::RandomState::new)
 }
 
 impl PartialEq for PeerList {

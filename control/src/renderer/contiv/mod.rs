@@ -27,6 +27,7 @@ mod expand;
 pub mod list;
 pub mod renderer;
 mod renderer_state;
+pub mod rules;
 pub mod table;
 pub mod tuple;
 

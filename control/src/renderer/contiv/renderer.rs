@@ -12,7 +12,7 @@ use ahash::{AHashMap, AHashSet};
 use bulkhead_classifier::OriginId;
 
 use super::cache::{InTwoTables, RendererCache, RendererState};
-use super::expand::expand;
+use super::expand::{Expansion, expand};
 use super::list::{PeerList, PodLists};
 use super::table::{Table, TableChange};
 use super::tuple::SixTuple;
@@ -71,7 +71,9 @@ pub struct ContivRenderer {
     /// Pods that came, changed or went since the last transaction that was rendered.
     pending: BTreeSet<PodName>,
     /// By the list's revision. They depend on the node's addresses.
-    expanded: AHashMap<u64, Arc<PeerList>>,
+    expanded: AHashMap<u64, Expansion>,
+    /// Those that the present transaction takes out: others follow from them.
+    before: AHashMap<u64, Expansion>,
     /// Lists that were too long: by revision, for how many tuples there was room, and how many they have at least. They
     /// depend on the node's addresses too.
     refused: AHashMap<u64, (usize, usize)>,
@@ -110,6 +112,7 @@ impl ContivRenderer {
             pods: BTreeMap::new(),
             pending: BTreeSet::new(),
             expanded: AHashMap::new(),
+            before: AHashMap::new(),
             refused: AHashMap::new(),
             refusal: None,
             attempts: Attempts::default(),
@@ -198,7 +201,8 @@ impl ContivRenderer {
     fn updates(&mut self) -> Result<Vec<(PodName, Option<PodLists>)>, TooManyTuples> {
         let lists = |config: &Arc<PlainPod>| [config.ingress.clone(), config.egress.clone()];
         let live: AHashSet<u64> = self.pods.values().flat_map(lists).flatten().map(|list| list.revision).collect();
-        self.expanded.retain(|revision, _| live.contains(revision));
+        let dead: Vec<u64> = self.expanded.keys().filter(|revision| !live.contains(revision)).copied().collect();
+        self.before = dead.into_iter().filter_map(|dead| Some((dead, self.expanded.remove(&dead)?))).collect();
         self.refused.retain(|revision, _| live.contains(revision));
         let mut updates = Vec::with_capacity(self.pending.len());
         for name in self.pending.clone() {
@@ -223,9 +227,9 @@ impl ContivRenderer {
     ) -> Result<Arc<PeerList>, TooManyTuples> {
         let Some(list) = list else { return Ok(self.open.clone()) };
         if let Some(expanded) = self.expanded.get(&list.revision) {
-            return Ok(expanded.clone());
+            return Ok(expanded.list().clone());
         }
-        let others: usize = self.expanded.values().map(|list| list.rules().len()).sum();
+        let others: usize = self.expanded.values().map(|expanded| expanded.list().rules().len()).sum();
         let room = self.limit - others;
         let refusal = |tuples: usize| TooManyTuples {
             what: format!("the {direction} list of pod {pod} (with all others)"),
@@ -237,20 +241,27 @@ impl ContivRenderer {
             return Err(refusal(tuples));
         }
         self.attempts.expansions += 1;
-        let expanded = expand(list, &self.node_addresses, room).map_err(|tuples| {
+        let before = list.previous.and_then(|previous| self.before.get(&previous));
+        let expanded = match before {
+            Some(before) => before.follow(list, &self.node_addresses, room),
+            None => expand(list, &self.node_addresses, room),
+        };
+        let expanded = expanded.map_err(|tuples| {
             self.refused.insert(list.revision, (room, tuples));
             refusal(tuples)
         })?;
-        let expanded = Arc::new(expanded);
-        self.expanded.insert(list.revision, expanded.clone());
-        Ok(expanded)
+        let tuples = expanded.list().clone();
+        self.expanded.insert(list.revision, expanded);
+        Ok(tuples)
     }
 
     fn commit(&mut self) -> Result<Vec<TableChange>, TooManyTuples> {
         if let Some(refusal) = &self.refusal {
             return Err(refusal.clone());
         }
-        let updates = self.updates()?;
+        let updates = self.updates();
+        self.before.clear();
+        let updates = updates?;
         self.attempts.combinations += 1;
         Ok(self.cache.stage(false, updates)?.commit())
     }

@@ -5,9 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
+use bulkhead_classifier::Action;
 
 use super::combine::{self, Overlay};
 use super::list::{PeerList, PodLists};
+use super::rules::Rules;
 use super::table::{Table, TableChange, TableName};
 use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
@@ -20,8 +22,8 @@ pub struct RendererState {
     limit: usize,
     pods: BTreeMap<PodName, PodLists>,
     /// Pods by the list that their own table starts from.
-    owners: AHashMap<Arc<PeerList>, BTreeSet<PodName>>,
-    claims: BTreeMap<IpAddr, BTreeSet<PodName>>,
+    owners: AHashMap<Arc<PeerList>, Arc<BTreeSet<PodName>>>,
+    claims: BTreeMap<IpAddr, Arc<BTreeSet<PodName>>>,
     /// Lists with rules that have to be enforced in the tables of others, by the pod's address.
     others: BTreeMap<IpAddr, Arc<PeerList>>,
     overlays: BTreeMap<PodName, Arc<Overlay>>,
@@ -39,8 +41,11 @@ pub struct RendererState {
 #[derive(Clone, Debug)]
 struct Shared {
     table: Arc<Table>,
-    pods: BTreeSet<PodName>,
+    pods: Arc<BTreeSet<PodName>>,
 }
+
+/// Addresses with the lists that were behind them.
+type Exchanged = BTreeMap<IpAddr, Option<Arc<PeerList>>>;
 
 /// The pods whose configuration a transaction changed, and the addresses they had or have.
 #[derive(Debug, Default)]
@@ -62,7 +67,7 @@ impl RendererState {
             made: AHashMap::new(),
             table_of: BTreeMap::new(),
             tables: BTreeMap::new(),
-            global: Arc::new(Table { id: TableName::of(&[]), rules: Vec::new() }),
+            global: Arc::new(Table::of(Rules::default())),
             tuples: 0,
             recovered: false,
         }
@@ -79,7 +84,7 @@ impl RendererState {
         fresh.recovered = true;
         let sorted = |mut rules: Vec<SixTuple>| {
             rules.sort_unstable();
-            Arc::new(Table { id: TableName::of(&rules), rules })
+            Arc::new(Table::of(Rules::of_sorted(&rules)))
         };
         for (rules, pods) in locals {
             let table = fresh.insert(sorted(rules));
@@ -111,7 +116,7 @@ impl RendererState {
 
     /// The local tables with the pods that share each, in Contiv's order: by number of rules, then by the rules.
     pub fn tables(&self) -> Vec<(&Arc<Table>, &BTreeSet<PodName>)> {
-        let mut tables: Vec<_> = self.tables.values().map(|shared| (&shared.table, &shared.pods)).collect();
+        let mut tables: Vec<_> = self.tables.values().map(|shared| (&shared.table, &*shared.pods)).collect();
         tables.sort_by(|(a, _), (b, _)| in_table_order(a, b));
         tables
     }
@@ -160,14 +165,14 @@ impl RendererState {
         if let Some(old) = self.pods.remove(name) {
             let (own, _) = self.lists(&old);
             if let Some(owners) = self.owners.get_mut(&own) {
-                owners.remove(name);
+                Arc::make_mut(owners).remove(name);
                 if owners.is_empty() {
                     self.owners.remove(&own);
                 }
             }
             for address in &old.addresses {
                 if let Some(claimants) = self.claims.get_mut(address) {
-                    claimants.remove(name);
+                    Arc::make_mut(claimants).remove(name);
                     if claimants.is_empty() {
                         self.claims.remove(address);
                     }
@@ -177,9 +182,9 @@ impl RendererState {
         }
         if let Some(config) = config {
             let (own, _) = self.lists(config);
-            self.owners.entry(own).or_default().insert(name.clone());
+            Arc::make_mut(self.owners.entry(own).or_default()).insert(name.clone());
             for address in &config.addresses {
-                self.claims.entry(*address).or_default().insert(name.clone());
+                Arc::make_mut(self.claims.entry(*address).or_default()).insert(name.clone());
                 touched.addresses.insert(*address);
             }
             self.pods.insert(name.clone(), config.clone());
@@ -187,15 +192,12 @@ impl RendererState {
     }
 
     /// Brings the lists behind these addresses up to date. Returns the addresses where what a closed list says changed,
-    /// and those where anything changed.
-    fn exchange_others(
-        &mut self,
-        addresses: &BTreeSet<IpAddr>,
-    ) -> Result<(Vec<IpAddr>, BTreeSet<IpAddr>), TooManyTuples> {
-        let (mut closed, mut exchanged) = (Vec::new(), BTreeSet::new());
+    /// and those where anything changed, with the lists of before.
+    fn exchange_others(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<(Vec<IpAddr>, Exchanged), TooManyTuples> {
+        let (mut closed, mut exchanged) = (Vec::new(), Exchanged::new());
         for &address in addresses {
             let mut list: Option<Arc<PeerList>> = None;
-            for name in self.claims.get(&address).into_iter().flatten() {
+            for name in self.claims.get(&address).into_iter().flat_map(|names| names.iter()) {
                 let (_, other) = self.lists(&self.pods[name]);
                 list = Some(match list {
                     Some(list) if list != other => Arc::new(self.both(address, &list, &other)?),
@@ -208,11 +210,11 @@ impl RendererState {
                 None => self.others.remove(&address),
             };
             if old != list {
-                exchanged.insert(address);
                 let is_closed = |list: &Option<Arc<PeerList>>| list.as_ref().is_some_and(|list| list.is_closed());
                 if is_closed(&old) || is_closed(&list) {
                     closed.push(address);
                 }
+                exchanged.insert(address, old);
             }
         }
         Ok((closed, exchanged))
@@ -270,7 +272,7 @@ impl RendererState {
     fn detach(&mut self, name: &PodName) {
         let Some(table) = self.table_of.remove(name) else { return };
         let Some(shared) = self.tables.get_mut(&table.id) else { return };
-        shared.pods.remove(name);
+        Arc::make_mut(&mut shared.pods).remove(name);
         if shared.pods.is_empty() {
             self.tables.remove(&table.id);
             self.tuples -= table.rules.len();
@@ -293,8 +295,7 @@ impl RendererState {
             None => {
                 let (own, overlay) = &key;
                 self.check(|| format!("the table of pod {name}"), self.tuples + combine::size(own, overlay))?;
-                let rules = combine::local_rules(self.orientation, own, overlay);
-                Arc::new(Table { id: TableName::of(&rules), rules })
+                Arc::new(Table::of(combine::local_rules(self.orientation, own, overlay)))
             }
         };
         let table = self.insert(table);
@@ -317,37 +318,53 @@ impl RendererState {
         }
         let table = if table.id == id { table } else { Arc::new(Table { id, rules: table.rules.clone() }) };
         self.tuples += table.rules.len();
-        self.tables.insert(id, Shared { table: table.clone(), pods: BTreeSet::new() });
+        self.tables.insert(id, Shared { table: table.clone(), pods: Arc::default() });
         table
     }
 
     fn share(&mut self, table: &Table, name: PodName) {
         if let Some(shared) = self.tables.get_mut(&table.id) {
-            shared.pods.insert(name);
+            Arc::make_mut(&mut shared.pods).insert(name);
         }
     }
 
     /// Exchanges the rules of these addresses in the global table; all rules when nothing is known of their origin.
-    fn exchange_global(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<(), TooManyTuples> {
-        let orientation = self.orientation;
-        let stays = |rule: &&SixTuple| {
-            combine::pod_of(orientation, rule).is_some_and(|pod| !self.recovered && !addresses.contains(&pod))
+    fn exchange_global(&mut self, exchanged: &Exchanged) -> Result<(), TooManyTuples> {
+        let before = if self.recovered { Rules::default() } else { self.global.rules.clone() };
+        let addresses: Vec<IpAddr> =
+            if self.recovered { self.others.keys().copied().collect() } else { exchanged.keys().copied().collect() };
+        let nothing = PeerList::default();
+        let lists = || {
+            addresses.iter().map(|address| {
+                let old = exchanged.get(address).and_then(Option::as_deref).filter(|_| !self.recovered);
+                (*address, old.unwrap_or(&nothing), self.others.get(address).map_or(&nothing, |list| &**list))
+            })
         };
-        let mut rules: Vec<_> = self.global.rules.iter().filter(stays).cloned().collect();
-        let lists = || addresses.iter().filter_map(|&address| Some((address, self.others.get(&address)?)));
-        let more: usize = lists().map(|(_, list)| list.rules().len()).sum();
+        let closing = [SixTuple::any(Action::Allow)];
+        let ours: usize = lists().map(|(address, old, _)| combine::global_size(address, old)).sum();
+        let others = before.len().saturating_sub(ours + usize::from(!before.is_empty()));
+        let more: usize = lists().map(|(.., new)| new.rules().len()).sum();
         let locals = self.tuples - self.global.rules.len();
-        self.check(|| "the global table".into(), locals + rules.len() + more + 1)?;
-        let mut added: Vec<_> =
-            lists().flat_map(|(address, list)| combine::global_rules(orientation, address, list)).collect();
-        added.sort_unstable();
-        rules.append(&mut added);
-        // Two sorted runs, which the stable sort merges.
-        rules.sort();
-        combine::close(&mut rules);
+        self.check(|| "the global table".into(), locals + others + more + 1)?;
+        let (mut gone, mut new, mut count) = (Vec::new(), Vec::new(), others);
+        for (address, before, after) in lists() {
+            let (out, come) = before.difference(after);
+            gone.extend(combine::global_rules(self.orientation, address, out));
+            new.extend(combine::global_rules(self.orientation, address, come));
+            count += combine::global_size(address, after);
+        }
+        gone.sort_unstable();
+        new.sort_unstable();
+        // The allow of the rest is the last, where there are others.
+        match (before.is_empty(), count == 0) {
+            (true, false) => new.extend(closing),
+            (false, true) => gone.extend(closing),
+            _ => {}
+        }
+        let rules = before.changed(&gone, &new);
         self.tuples = locals + rules.len();
         if rules != self.global.rules {
-            self.global = Arc::new(Table { id: TableName::of(&rules), rules });
+            self.global = Arc::new(Table::of(rules));
         }
         Ok(())
     }
@@ -361,7 +378,7 @@ impl RendererState {
 
     /// What leads from the earlier tables to these: local tables in table order, the global table last.
     pub(super) fn changes_since(&self, before: &Self) -> Vec<TableChange> {
-        let none = BTreeSet::new();
+        let none = Arc::new(BTreeSet::new());
         let mut locals = Vec::new();
         for (id, old) in &before.tables {
             let now = self.tables.get(id).filter(|now| Arc::ptr_eq(&now.table, &old.table) || now.table == old.table);
@@ -376,8 +393,8 @@ impl RendererState {
             }
         }
         locals.sort_by(|(a, ..), (b, ..)| in_table_order(a, b));
-        let local = |(table, previous, pods): (&Arc<Table>, &BTreeSet<PodName>, &BTreeSet<PodName>)| {
-            TableChange::Local { table: table.clone(), previous: previous.clone(), pods: pods.clone() }
+        let local = |(table, previous, pods): (&Arc<Table>, &Arc<BTreeSet<PodName>>, &Arc<BTreeSet<PodName>>)| {
+            TableChange::Local { table: table.clone(), previous: (**previous).clone(), pods: (**pods).clone() }
         };
         let mut changes: Vec<_> = locals.into_iter().map(local).collect();
         if self.global.rules != before.global.rules {
@@ -388,24 +405,23 @@ impl RendererState {
 }
 
 fn in_table_order(a: &Table, b: &Table) -> std::cmp::Ordering {
-    a.rules.len().cmp(&b.rules.len()).then_with(|| a.rules.cmp(&b.rules))
+    a.rules.len().cmp(&b.rules.len()).then_with(|| a.rules.iter().cmp(&b.rules))
 }
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_classifier::Action;
-
     use super::*;
 
     #[test]
     fn two_tables_with_one_fingerprint_both_live_and_are_found_again() {
         // Contiv's fault B1: the name stood for the content, the second table was refused, and its pod was left open.
         let mut state = RendererState::new(Orientation::Egress, 100);
-        let table = |action| Arc::new(Table { id: TableName(u64::MAX), rules: vec![SixTuple::any(action)] });
+        let table =
+            |action| Arc::new(Table { id: TableName(u64::MAX), rules: Rules::of_sorted(&[SixTuple::any(action)]) });
         let allow = state.insert(table(Action::Allow));
         let deny = state.insert(table(Action::Deny));
         assert_ne!(allow.id, deny.id);
-        assert_eq!((&allow.rules[0].action, &deny.rules[0].action), (&Action::Allow, &Action::Deny));
+        assert_eq!([&allow, &deny].map(|table| table.rules.last().unwrap().action), [Action::Allow, Action::Deny]);
         for (again, first) in [(Action::Allow, &allow), (Action::Deny, &deny)] {
             assert!(Arc::ptr_eq(&state.insert(table(again)), first));
         }

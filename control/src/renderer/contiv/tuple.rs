@@ -55,7 +55,7 @@ fn services(services: &Services) -> Box<dyn Iterator<Item = Option<Service>> + '
 }
 
 /// Family (IPv4, IPv6, any), then the longer prefix first, then the address. 0.0.0.0/0 is not "any" and sorts before it.
-pub(super) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {
+pub(in crate::renderer) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {
     match network {
         Some(IpNet::V4(net)) => (0, Reverse(net.prefix_len()), u32::from(net.addr()).into()),
         Some(IpNet::V6(net)) => (1, Reverse(net.prefix_len()), net.addr().into()),
@@ -107,6 +107,11 @@ impl SixTuple {
         Self { src: None, dst: None, service: None, action }
     }
 
+    /// How the networks sort, whatever the rest is.
+    pub(super) fn cmp_networks(&self, src: Option<IpNet>, dst: Option<IpNet>) -> Ordering {
+        network_key(self.src).cmp(&network_key(src)).then_with(|| network_key(self.dst).cmp(&network_key(dst)))
+    }
+
     /// Whether the packet is one of the rule's.
     pub fn matches(&self, key: &Key) -> bool {
         self.src.is_none_or(|net| net.contains(&key.src()))
@@ -120,11 +125,12 @@ impl SixTuple {
 
 /// What a table says of a packet. A table without rules is not applied, so it allows; in one with rules, what no rule
 /// matches is denied, as in an ACL (tables that the cache makes end with a rule that matches everything).
-pub fn first_match(rules: &[SixTuple], key: &Key) -> Action {
-    if rules.is_empty() {
+pub fn first_match<'a>(rules: impl IntoIterator<Item = &'a SixTuple>, key: &Key) -> Action {
+    let mut rules = rules.into_iter().peekable();
+    if rules.peek().is_none() {
         return Action::Allow;
     }
-    rules.iter().find(|rule| rule.matches(key)).map_or(Action::Deny, |rule| rule.action)
+    rules.find(|rule| rule.matches(key)).map_or(Action::Deny, |rule| rule.action)
 }
 
 #[cfg(test)]

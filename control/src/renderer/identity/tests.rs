@@ -8,7 +8,7 @@ use crate::cache::Event;
 use crate::fixtures;
 use crate::identity::{Identities, Identity, LabelSet};
 use crate::object::{IngressIsolation, Object};
-use crate::pipeline::{Engine, Pipeline};
+use crate::pipeline::{Choice, Engine, Pipeline};
 use crate::processor::Scope;
 
 fn pipeline() -> Pipeline {
@@ -183,7 +183,7 @@ fn the_engine_changes_while_it_runs_and_publications_go_on() {
     let mut pipeline = redis();
     pipeline.apply(Event::Apply(allow_backend())).unwrap();
     for engine in [Engine::Acl, Engine::Identity] {
-        pipeline.select(engine).unwrap();
+        pipeline.choose(Choice::Fixed(engine)).unwrap();
         assert_eq!(pipeline.engine(), engine);
         let tables = pipeline.node_tables("n1").unwrap();
         let db = tables.interfaces.iter().find(|interface| interface.addresses.contains(&at(DB))).unwrap();

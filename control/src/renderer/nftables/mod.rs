@@ -129,6 +129,7 @@ pub struct NftRenderer {
     interfaces: BTreeMap<Arc<str>, Option<PodName>>,
     suspects: Suspects,
     is_closed: bool,
+    revision: u64,
     /// What was taken; none where all has to be said.
     taken: Option<State>,
 }
@@ -144,6 +145,7 @@ impl NftRenderer {
             interfaces: BTreeMap::new(),
             suspects: Suspects::default(),
             is_closed: false,
+            revision: 0,
             taken: None,
         }
     }
@@ -174,6 +176,16 @@ impl NftRenderer {
     /// Whether no pod may send or be sent anything, because there is no state to judge by.
     pub const fn set_closed(&mut self, is_closed: bool) {
         self.is_closed = is_closed;
+    }
+
+    /// Another number with each transaction that changes anything of the rules, sets and addresses.
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Whether it is known what the kernel has.
+    pub const fn is_taken(&self) -> bool {
+        self.taken.is_some()
     }
 
     /// The pods of the node that rules are known of, with their addresses.
@@ -247,6 +259,7 @@ impl Renderer for NftRenderer {
 
     /// Never fails: what the kernel says of it is known when it is asked.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
+        let mut has_changed = transaction.resync;
         if transaction.resync {
             self.sets.clear();
             self.endpoints.clear();
@@ -256,20 +269,26 @@ impl Renderer for NftRenderer {
             let changed = members.subtract(removed).union(added);
             if **members != changed {
                 *members = Arc::new(changed);
+                has_changed = true;
             }
         }
         for (name, endpoint) in &transaction.endpoints {
-            match endpoint.as_ref().filter(|endpoint| endpoint.node == self.node) {
+            let new = endpoint.as_ref().filter(|endpoint| endpoint.node == self.node);
+            let old = match new {
                 Some(endpoint) => self.endpoints.insert(name.clone(), endpoint.clone()),
                 None => self.endpoints.remove(name),
             };
+            has_changed |= old.as_ref() != new;
         }
         if let Some(node) = transaction.node(&self.node) {
-            self.own = Arc::new(node.map(|node| node.addresses.iter().copied().collect()).unwrap_or_default());
+            let own: AddressSet = node.map(|node| node.addresses.iter().copied().collect()).unwrap_or_default();
+            has_changed |= *self.own != own;
+            self.own = Arc::new(own);
         }
         for set in &transaction.dropped {
-            self.sets.remove(set);
+            has_changed |= self.sets.remove(set).is_some();
         }
+        self.revision += u64::from(has_changed);
         Ok(())
     }
 

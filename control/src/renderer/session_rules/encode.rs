@@ -11,17 +11,35 @@
 //! The second form says for every port what the lookup would otherwise have found in wider networks. Longer prefixes decide
 //! first, so it changes nothing for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bulkhead_classifier::{Action, PortRange, Service};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{SessionMatch, SessionScope, SessionSide, SessionTransport};
-use crate::renderer::contiv::tuple::SixTuple;
+use super::{SessionMatch, SessionRequest, SessionRule, SessionScope, SessionSide, SessionTransport};
+use crate::renderer::contiv::rules::Rules;
+use crate::renderer::contiv::tuple::{SixTuple, network_key};
+
+/// What leads from one table's session rules to another's.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    /// Of each match those that delete it come before the one that adds it.
+    pub(super) requests: Vec<SessionRequest>,
+    /// The pairs that are wide from now on, or are not any more: see [`Encoded::wide`].
+    pub(super) widths: Vec<(Pair, bool)>,
+}
 
 /// Rules by what they match.
-pub(super) type Rules = BTreeMap<SessionMatch, Action>;
+pub(super) type SessionRules = BTreeMap<SessionMatch, Action>;
+
+/// The session rules of a table.
+#[derive(Debug, Default)]
+pub(super) struct Encoded {
+    pub(super) rules: SessionRules,
+    /// Pairs whose rules also depend on what is said of wider networks.
+    pub(super) wide: BTreeSet<Pair>,
+}
 
 const EVERY: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
@@ -36,7 +54,7 @@ const WIDE: usize = 1_024;
 
 /// The connections of a scope whose rules differ in nothing but ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pair {
+pub(super) struct Pair {
     transport: SessionTransport,
     local: IpNet,
     remote: IpNet,
@@ -47,8 +65,7 @@ type PortRules = Vec<(Option<PortRange>, Action)>;
 
 /// The session rules of a sorted table; `own` are the addresses of the pod whose table it is, none for the global one.
 /// None when they are more than `limit`.
-pub(super) fn encode(scope: SessionScope, table: &[SixTuple], own: &[IpAddr], limit: usize) -> Option<Rules> {
-    let is_own = |rule: &&SixTuple| rule.dst.is_some_and(|net| own.iter().any(|&own| net == IpNet::from(own)));
+pub(super) fn encode(scope: SessionScope, table: &Rules, own: &[IpAddr], limit: usize) -> Option<Encoded> {
     let mut pairs: BTreeMap<Pair, PortRules> = BTreeMap::new();
     if scope != SessionScope::Global && table.last() == Some(&SixTuple::any(Action::Deny)) {
         for &address in own {
@@ -56,36 +73,135 @@ pub(super) fn encode(scope: SessionScope, table: &[SixTuple], own: &[IpAddr], li
             add(scope, &allow, &mut pairs);
         }
     }
-    let encoded = table.iter().filter(|rule| **rule != SixTuple::any(Action::Allow));
-    for rule in encoded.filter(|rule| scope == SessionScope::Global || !is_own(rule)) {
+    for rule in table.iter().filter(|rule| is_encoded(scope, rule, own)) {
         add(scope, rule, &mut pairs);
     }
-    let mut rules = Rules::new();
+    let mut encoded = Encoded::default();
     for (pair, ports) in &pairs {
-        let mut parts = ports.clone();
-        if size(&parts) > WIDE {
-            let short = all_ports_and_exceptions(&verdicts(&pairs, pair));
-            if size(&short) < size(&parts) {
-                parts = short;
-            }
+        let (parts, is_wide) = parts(ports, || verdicts(|pair| pairs.get(pair).cloned().unwrap_or_default(), pair));
+        if is_wide {
+            encoded.wide.insert(*pair);
         }
-        if rules.len() + parts.len() > limit {
+        if encoded.rules.len() + parts.len() > limit {
             return None;
         }
-        for (range, action) in parts {
-            let ports = range.map_or(0..=0, |range| range.first..=range.last);
-            for port in ports {
-                let (local, remote) = if scope == SessionScope::Global { (port, 0) } else { (0, port) };
-                let local = SessionSide { network: pair.local, port: local };
-                let remote = SessionSide { network: pair.remote, port: remote };
-                rules.entry(SessionMatch { scope, transport: pair.transport, local, remote }).or_insert(action);
-                if rules.len() > limit {
-                    return None;
-                }
+        for (matches, action) in session_rules(scope, pair, &parts) {
+            encoded.rules.entry(matches).or_insert(action);
+            if encoded.rules.len() > limit {
+                return None;
             }
         }
     }
-    Some(rules)
+    Some(encoded)
+}
+
+/// What leads from the session rules of one table to those of another: a request for each rule that differs. Looks at the pairs that the tables do not share, and at the wide ones below them. `wide` are the first table's.
+///
+/// None where a pod's own addresses are said something else of, or all: then the whole table is to be encoded.
+pub(super) fn difference(
+    scope: SessionScope,
+    (old, new): (&Rules, &Rules),
+    own: &[IpAddr],
+    wide: &BTreeSet<Pair>,
+) -> Option<Difference> {
+    if old.last() != new.last() {
+        return None;
+    }
+    let (gone, come) = old.difference(new);
+    let mut touched: BTreeMap<Pair, PortRules> = BTreeMap::new();
+    for tuple in gone.into_iter().chain(come).filter(|tuple| is_encoded(scope, tuple, own)) {
+        add(scope, tuple, &mut touched);
+    }
+    let mut pairs: BTreeSet<Pair> = touched.keys().copied().collect();
+    let is_below = |pair: &Pair| {
+        let above = touched.range(Pair { remote: EVERY[0], ..*pair }..);
+        let above = above.take_while(|(other, _)| (other.transport, other.local) == (pair.transport, pair.local));
+        above.into_iter().any(|(other, _)| other.remote.contains(&pair.remote))
+    };
+    pairs.extend(wide.iter().filter(|pair| is_below(pair)));
+    let (mut requests, mut widths) = (Vec::new(), Vec::new());
+    for pair in &pairs {
+        let [(before, was_wide), (after, is_wide)] = [old, new].map(|table| {
+            let of = |pair: &Pair| ports_of(scope, table, own, pair);
+            let (parts, is_wide) = parts(&of(pair), || verdicts(of, pair));
+            let mut rules = SessionRules::new();
+            for (matches, action) in session_rules(scope, pair, &parts) {
+                rules.entry(matches).or_insert(action);
+            }
+            (rules, is_wide)
+        });
+        requests.extend(requests_between(&before, &after));
+        if was_wide != is_wide {
+            widths.push((*pair, is_wide));
+        }
+    }
+    Some(Difference { requests, widths })
+}
+
+/// What leads from the old rules to the new ones.
+pub(super) fn requests_between(old: &SessionRules, new: &SessionRules) -> Vec<SessionRequest> {
+    let rule = |(&matches, &action): (&SessionMatch, &Action)| SessionRule { matches, action };
+    let gone = old.iter().filter(|(matches, action)| new.get(matches) != Some(action));
+    let come = new.iter().filter(|(matches, action)| old.get(matches) != Some(action));
+    gone.map(rule).map(SessionRequest::Delete).chain(come.map(rule).map(SessionRequest::Add)).collect()
+}
+
+/// Whether session rules say anything of a tuple: not of the allow of the rest, nor of what a pod's table says of the pod itself.
+fn is_encoded(scope: SessionScope, tuple: &SixTuple, own: &[IpAddr]) -> bool {
+    let is_own = tuple.dst.is_some_and(|net| own.iter().any(|&own| net == IpNet::from(own)));
+    *tuple != SixTuple::any(Action::Allow) && (scope == SessionScope::Global || !is_own)
+}
+
+/// What a table says of the ports of a pair: what [`add`] collects, looked up.
+fn ports_of(scope: SessionScope, table: &Rules, own: &[IpAddr], pair: &Pair) -> PortRules {
+    if scope != SessionScope::Global && own.iter().any(|&own| pair.remote == IpNet::from(own)) {
+        let denies_rest = table.last() == Some(&SixTuple::any(Action::Deny));
+        return if denies_rest && pair.local.prefix_len() == 0 { vec![(None, Action::Allow)] } else { Vec::new() };
+    }
+    // The networks that stand for the pair's: a half is that of all addresses, and all addresses that of any.
+    let mut locals = vec![Some(pair.local)];
+    locals.extend((pair.local.prefix_len() == 0).then_some(None));
+    let mut remotes = vec![Some(pair.remote)];
+    if pair.remote.prefix_len() == 1 {
+        remotes.extend([pair.remote.supernet(), None]);
+    }
+    let sided = |local, remote| if scope == SessionScope::Global { (remote, local) } else { (local, remote) };
+    let both = |local: Option<IpNet>| remotes.iter().map(move |&remote| sided(local, remote));
+    let mut networks: Vec<_> = locals.into_iter().flat_map(both).collect();
+    // In the order of the table, in which the first decides.
+    networks.sort_by_key(|&(src, dst)| (network_key(src), network_key(dst)));
+    let tuples = networks.into_iter().flat_map(|(src, dst)| table.about(src, dst));
+    let tuples = tuples.filter(|tuple| is_encoded(scope, tuple, own));
+    tuples.filter_map(|tuple| Some((ports(tuple.service, pair.transport)?, tuple.action))).collect()
+}
+
+/// What the rules of a pair are in the end, and whether that depends on wider networks.
+fn parts(ports: &PortRules, verdicts: impl FnOnce() -> Vec<(PortRange, Action)>) -> (PortRules, bool) {
+    let is_wide = size(ports) > WIDE;
+    if is_wide {
+        let short = all_ports_and_exceptions(&verdicts());
+        if size(&short) < size(ports) {
+            return (short, true);
+        }
+    }
+    (ports.clone(), is_wide)
+}
+
+/// The session rules of a pair; of two with one match the first decides.
+fn session_rules<'a>(
+    scope: SessionScope,
+    pair: &'a Pair,
+    parts: &'a PortRules,
+) -> impl Iterator<Item = (SessionMatch, Action)> + 'a {
+    parts.iter().flat_map(move |&(range, action)| {
+        let ports = range.map_or(0..=0, |range| range.first..=range.last);
+        ports.map(move |port| {
+            let (local, remote) = if scope == SessionScope::Global { (port, 0) } else { (0, port) };
+            let local = SessionSide { network: pair.local, port: local };
+            let remote = SessionSide { network: pair.remote, port: remote };
+            (SessionMatch { scope, transport: pair.transport, local, remote }, action)
+        })
+    })
 }
 
 fn add(scope: SessionScope, rule: &SixTuple, pairs: &mut BTreeMap<Pair, PortRules>) {
@@ -135,12 +251,12 @@ fn size(rules: &PortRules) -> usize {
 
 /// What happens to connections of the pair to each port, in ascending ranges that leave out no port: its own rules first, then
 /// those of ever wider remote networks, at last the allow of a stack without a rule.
-fn verdicts(pairs: &BTreeMap<Pair, PortRules>, pair: &Pair) -> Vec<(PortRange, Action)> {
+fn verdicts(rules_of: impl Fn(&Pair) -> PortRules, pair: &Pair) -> Vec<(PortRange, Action)> {
     let mut decided: Vec<(PortRange, Action)> = Vec::new();
     let mut open = vec![PORTS];
     let mut remote = Some(pair.remote);
     while let Some(network) = remote.filter(|_| !open.is_empty()) {
-        for (range, action) in pairs.get(&Pair { remote: network, ..*pair }).into_iter().flatten() {
+        for (range, action) in rules_of(&Pair { remote: network, ..*pair }) {
             let range = range.unwrap_or(PORTS);
             let mut left = Vec::with_capacity(open.len() + 1);
             for part in open {
@@ -149,7 +265,7 @@ fn verdicts(pairs: &BTreeMap<Pair, PortRules>, pair: &Pair) -> Vec<(PortRange, A
                     left.push(part);
                     continue;
                 }
-                decided.push((PortRange { first, last }, *action));
+                decided.push((PortRange { first, last }, action));
                 if part.first < first {
                     left.push(PortRange { first: part.first, last: first - 1 });
                 }

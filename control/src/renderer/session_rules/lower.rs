@@ -33,6 +33,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::{SessionMatch, SessionRule, SessionScope, SessionTransport};
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
+use crate::renderer::contiv::rules::Rules;
 use crate::renderer::contiv::tuple::{SixTuple, action_key, service_key};
 use crate::renderer::plain::{PlainList, PlainPod};
 
@@ -52,12 +53,7 @@ impl<'a> Ends<'a> {
     }
 
     /// The list of what a pod sends.
-    pub(super) fn local(
-        &self,
-        pod: &PlainPod,
-        rules: impl Iterator<Item = SessionRule>,
-        table: &[SixTuple],
-    ) -> Vec<Rule> {
+    pub(super) fn local(&self, pod: &PlainPod, rules: impl Iterator<Item = SessionRule>, table: &Rules) -> Vec<Rule> {
         let mut list = Vec::new();
         for (group, networks) in groups(SessionScope::Local { namespace: 0 }, rules, table) {
             let mut others = Vec::with_capacity(networks.len());
@@ -87,7 +83,7 @@ impl<'a> Ends<'a> {
     }
 
     /// The list of what enters the node.
-    pub(super) fn global(&self, rules: impl Iterator<Item = SessionRule>, table: &[SixTuple]) -> Vec<Rule> {
+    pub(super) fn global(&self, rules: impl Iterator<Item = SessionRule>, table: &Rules) -> Vec<Rule> {
         let mut list = Vec::new();
         for (group, networks) in groups(SessionScope::Global, rules, table) {
             let pod = group.local.and_then(|network| self.owners.get(&network.addr()));
@@ -254,11 +250,7 @@ impl Group {
 }
 
 /// All rules of a scope by group, with their remote networks; none is any.
-fn groups(
-    scope: SessionScope,
-    rules: impl Iterator<Item = SessionRule>,
-    table: &[SixTuple],
-) -> BTreeMap<Group, Vec<IpNet>> {
+fn groups(scope: SessionScope, rules: impl Iterator<Item = SessionRule>, table: &Rules) -> BTreeMap<Group, Vec<IpNet>> {
     let mut groups: BTreeMap<Group, Vec<IpNet>> = BTreeMap::new();
     let is_global = scope == SessionScope::Global;
     for SessionRule { matches: SessionMatch { transport, local, remote, .. }, action } in rules {
@@ -273,9 +265,10 @@ fn groups(
         groups.insert(group, Vec::new());
     }
     // A table without rules is not applied: it allows.
-    let without = [SixTuple::any(Action::Allow)];
-    let tuples = if table.is_empty() { &without } else { table };
-    for &SixTuple { src, dst, service, action } in tuples.iter().filter(|tuple| !is_of_sessions(tuple.service)) {
+    let open = table.is_empty().then_some(SixTuple::any(Action::Allow));
+    for SixTuple { src, dst, service, action } in
+        table.iter().filter(|tuple| !is_of_sessions(tuple.service)).cloned().chain(open)
+    {
         let (here, there) = if is_global { (dst, src) } else { (src, dst) };
         let group = Group::new(Section::Tuples, (here, there), service, action);
         groups.entry(group).or_default().extend(there);

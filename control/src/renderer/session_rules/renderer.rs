@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bulkhead_classifier::{Action, OriginId, PortRange, Service};
 use ipnet::IpNet;
 
-use super::encode::{Rules, encode};
+use super::encode::{Difference, Encoded, Pair, SessionRules, difference, encode, requests_between};
 use super::{
     BATCH, MAX_RULES, SessionError, SessionMatch, SessionRequest, SessionRule, SessionScope, SessionTarget, TAG,
 };
@@ -24,7 +24,32 @@ use crate::renderer::{BoxError, Refusal, Renderer, Transaction};
 struct Installed {
     /// What they were encoded from: the table and the pod's own addresses. None after a dump.
     source: Option<(Arc<Table>, Vec<IpAddr>)>,
-    rules: Rules,
+    rules: SessionRules,
+    /// See [`Encoded::wide`].
+    wide: BTreeSet<Pair>,
+}
+
+/// What is to become of the rules of a scope.
+#[derive(Debug)]
+enum Next {
+    /// They stay.
+    Kept,
+    /// They follow from those that there are.
+    Changed { source: (Arc<Table>, Vec<IpAddr>), requests: Vec<SessionRequest>, widths: Vec<(Pair, bool)> },
+    /// They are encoded anew.
+    Anew(Installed),
+}
+
+impl Installed {
+    /// Follows requests, of which those that delete a match come before the one that adds it.
+    fn apply(&mut self, requests: &[SessionRequest]) {
+        for request in requests {
+            match request {
+                SessionRequest::Add(rule) => drop(self.rules.insert(rule.matches, rule.action)),
+                SessionRequest::Delete(rule) => drop(self.rules.remove(&rule.matches)),
+            }
+        }
+    }
 }
 
 /// A session rule with what it rests on.
@@ -121,41 +146,63 @@ impl<T: SessionTarget> SessionRenderer<T> {
 
     /// Brings the target to these tables. Looks at all of them: a pod's change may be another pod's too.
     fn follow(&mut self, tables: &TupleTables) -> Result<(), SessionError> {
-        let installed = match self.installed.take() {
+        let mut installed = match self.installed.take() {
             Some(installed) => installed,
             None => self.dump()?,
         };
-        let (kept, changed) = match self.wanted(tables, &installed) {
-            Ok(wanted) => wanted,
+        let next = match self.next(tables, &installed) {
+            Ok(next) => next,
             Err(error) => {
                 self.installed = Some(installed);
                 return Err(error);
             }
         };
-        let empty = Rules::new();
+        let none = SessionRules::new();
         let mut requests = Vec::new();
-        for (scope, new) in &changed {
-            let old = installed.get(scope).map_or(&empty, |old| &old.rules);
-            requests.extend(difference(old, &new.rules));
+        for (scope, next) in &next {
+            let old = installed.get(scope).map_or(&none, |old| &old.rules);
+            match next {
+                Next::Kept => {}
+                Next::Changed { requests: of_scope, .. } => requests.extend_from_slice(of_scope),
+                Next::Anew(new) => requests.extend(requests_between(old, &new.rules)),
+            }
         }
-        for (_, gone) in installed.iter().filter(|(scope, _)| !kept.contains(scope) && !changed.contains_key(scope)) {
-            requests.extend(difference(&gone.rules, &empty));
+        for (_, gone) in installed.iter().filter(|(scope, _)| !next.contains_key(scope)) {
+            requests.extend(requests_between(&gone.rules, &none));
         }
         requests.sort_by_key(order);
         for batch in requests.chunks(BATCH) {
             self.target.change(batch)?;
         }
-        let kept = installed.into_iter().filter(|(scope, _)| kept.contains(scope));
-        self.installed = Some(kept.chain(changed).collect());
+        installed.retain(|scope, _| next.contains_key(scope));
+        for (scope, next) in next {
+            match next {
+                Next::Kept => {}
+                Next::Changed { source, requests, widths } => {
+                    let known = installed.entry(scope).or_default();
+                    known.apply(&requests);
+                    known.source = Some(source);
+                    for (pair, is_wide) in widths {
+                        if is_wide {
+                            known.wide.insert(pair)
+                        } else {
+                            known.wide.remove(&pair)
+                        };
+                    }
+                }
+                Next::Anew(new) => drop(installed.insert(scope, new)),
+            }
+        }
+        self.installed = Some(installed);
         Ok(())
     }
 
-    /// The scopes whose rules stay, and the others with their new rules.
-    fn wanted(
+    /// The scopes that there are to be, each with what becomes of its rules.
+    fn next(
         &self,
         tables: &TupleTables,
         installed: &BTreeMap<SessionScope, Installed>,
-    ) -> Result<(Vec<SessionScope>, BTreeMap<SessionScope, Installed>), SessionError> {
+    ) -> Result<BTreeMap<SessionScope, Next>, SessionError> {
         let mut owners: BTreeMap<u32, &PodName> = BTreeMap::new();
         let mut sources = vec![(SessionScope::Global, &tables.global, Vec::new())];
         for (pod, table) in &tables.locals {
@@ -166,28 +213,36 @@ impl<T: SessionTarget> SessionRenderer<T> {
             let own = self.tuples.pods().get(pod).map(|config| config.addresses.clone()).unwrap_or_default();
             sources.push((SessionScope::Local { namespace }, table, own));
         }
-        let (mut kept, mut changed) = (Vec::new(), BTreeMap::new());
+        let mut all = BTreeMap::new();
         let mut left = self.limit;
         for (scope, table, own) in sources {
-            let same = |source: &(Arc<Table>, Vec<IpAddr>)| Arc::ptr_eq(&source.0, table) && source.1 == own;
-            let known = installed.get(&scope).filter(|known| known.source.as_ref().is_some_and(same));
-            let size = match known {
-                Some(known) => {
-                    kept.push(scope);
-                    known.rules.len()
-                }
+            let known = installed.get(&scope);
+            let (next, size) = match known.and_then(|known| Self::changed(scope, known, table, &own)) {
+                Some(known) => known,
                 None => {
-                    let rules = encode(scope, &table.rules, &own, left)
+                    let Encoded { rules, wide } = encode(scope, &table.rules, &own, left)
                         .ok_or(SessionError::TooManyRules { limit: self.limit })?;
                     let size = rules.len();
-                    changed.insert(scope, Installed { source: Some((table.clone(), own)), rules });
-                    size
+                    (Next::Anew(Installed { source: Some((table.clone(), own)), rules, wide }), size)
                 }
             };
             left = left.checked_sub(size).ok_or(SessionError::TooManyRules { limit: self.limit })?;
+            all.insert(scope, next);
         }
-        kept.sort_unstable();
-        Ok((kept, changed))
+        Ok(all)
+    }
+
+    /// What becomes of rules that are known to be those of another table, and how many there are then. None where the whole table is
+    /// to be encoded.
+    fn changed(scope: SessionScope, known: &Installed, table: &Arc<Table>, own: &[IpAddr]) -> Option<(Next, usize)> {
+        let (old, _) = known.source.as_ref().filter(|(_, addresses)| *addresses == own)?;
+        if Arc::ptr_eq(old, table) {
+            return Some((Next::Kept, known.rules.len()));
+        }
+        let Difference { requests, widths } = difference(scope, (&old.rules, &table.rules), own, &known.wide)?;
+        let added = requests.iter().filter(|request| matches!(request, SessionRequest::Add(_))).count();
+        let size = known.rules.len() + added - (requests.len() - added);
+        Some((Next::Changed { source: (table.clone(), own.to_vec()), requests, widths }, size))
     }
 
     fn dump(&mut self) -> Result<BTreeMap<SessionScope, Installed>, SessionError> {
@@ -200,14 +255,6 @@ impl<T: SessionTarget> SessionRenderer<T> {
         }
         Ok(installed)
     }
-}
-
-/// What leads from the old rules to the new ones.
-fn difference(old: &Rules, new: &Rules) -> Vec<SessionRequest> {
-    let rule = |(&matches, &action): (&SessionMatch, &Action)| SessionRule { matches, action };
-    let gone = old.iter().filter(|(matches, action)| new.get(matches) != Some(action));
-    let come = new.iter().filter(|(matches, action)| old.get(matches) != Some(action));
-    gone.map(rule).map(SessionRequest::Delete).chain(come.map(rule).map(SessionRequest::Add)).collect()
 }
 
 /// Allows go before anything else, then denies come before denies go, and allows come last: in between, no more passes

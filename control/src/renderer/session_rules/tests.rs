@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::{Action, PortRange, Service, protocol};
 
-use super::encode::encode;
+use super::encode::{Difference, SessionRules, difference, encode};
 use super::*;
+use crate::renderer::contiv::rules::Rules;
 use crate::renderer::contiv::tuple::SixTuple;
 
 const LOCAL: SessionScope = SessionScope::Local { namespace: 7 };
@@ -19,7 +20,7 @@ fn tuple(action: Action, src: &str, dst: &str, service: Option<(u8, u16, u16)>) 
 
 fn encoded(scope: SessionScope, table: &[SixTuple], own: &[&str]) -> Vec<String> {
     let own: Vec<IpAddr> = own.iter().map(|address| address.parse().unwrap()).collect();
-    let rules = encode(scope, table, &own, 1_000).unwrap();
+    let rules = encode(scope, &Rules::of_sorted(table), &own, 1_000).unwrap().rules;
     rules.into_iter().map(|(matches, action)| SessionRule { matches, action }.to_string()).collect()
 }
 
@@ -87,8 +88,9 @@ fn a_range_is_a_rule_for_each_port_and_what_has_no_sessions_is_none() {
     let sctp = tuple(Action::Allow, "", "10.0.0.1/32", Some((protocol::SCTP, 80, 80)));
     assert_eq!(encoded(LOCAL, &[sctp, OPEN], &[]), [""; 0]);
     let half = tuple(Action::Deny, "", "10.0.0.1/32", Some((protocol::UDP, 1, 1 << 15)));
-    assert_eq!(encode(LOCAL, std::slice::from_ref(&half), &[], 32_767), None, "more than the bound");
-    assert_eq!(encode(LOCAL, &[half], &[], 32_768).unwrap().len(), 32_768);
+    let half = Rules::of_sorted(&[half]);
+    assert!(encode(LOCAL, &half, &[], 32_767).is_none(), "more than the bound");
+    assert_eq!(encode(LOCAL, &half, &[], 32_768).unwrap().rules.len(), 32_768);
 }
 
 #[test]
@@ -121,4 +123,83 @@ fn a_pod_reaches_itself_where_the_rest_is_denied() {
     assert_eq!(about_itself.len(), 2);
     assert!(about_itself.iter().all(|rule| rule.starts_with("allow")));
     assert_eq!(encoded(LOCAL, &[own, OPEN], &["10.10.1.1"]), [""; 0], "open to the rest, and to itself");
+}
+
+/// A network of this number, of a few that lie in each other, or any.
+fn network(number: u32) -> Option<IpNet> {
+    let text = [
+        "10.0.0.1/32",
+        "10.0.0.2/32",
+        "10.0.0.0/24",
+        "10.0.0.0/8",
+        "0.0.0.0/1",
+        "0.0.0.0/0",
+        "fd00::1/128",
+        "::/0",
+        "",
+    ];
+    text[number as usize % text.len()].parse().ok()
+}
+
+fn ports(number: u32) -> Option<(u8, u16, u16)> {
+    let ranges = [(1, 24), (26, u16::MAX), (80, 80), (443, 443), (0, u16::MAX), (1, 2_000), (1_990, u16::MAX)];
+    let (first, last) = ranges[number as usize / 2 % ranges.len()];
+    let protocol = if number.is_multiple_of(2) { protocol::TCP } else { protocol::UDP };
+    (number < 15).then_some((protocol, first, last))
+}
+
+proptest::proptest! {
+    #[test]
+    fn the_difference_of_two_tables_leads_from_the_rules_of_one_to_those_of_the_other(
+        is_global in proptest::prelude::any::<bool>(),
+        tables in proptest::collection::vec(
+            proptest::collection::btree_set((0u32..9, 0u32..9, 0u32..16, proptest::prelude::any::<bool>()), 0..14), 2..6,
+        ),
+    ) {
+        let (scope, own) = (if is_global { SessionScope::Global } else { LOCAL }, vec!["10.0.0.1".parse().unwrap()]);
+        let own: &[IpAddr] = if is_global { &[] } else { &own };
+        let mut tables = tables.into_iter().map(|table| {
+            let mut tuples: Vec<SixTuple> = table.into_iter().map(|(local, remote, service, allow)| {
+                let service = ports(service).map(|(number, first, last)| {
+                    Service { protocols: (number, number), ports: PortRange { first, last } }
+                });
+                let (src, dst) = if is_global { (network(remote), network(local)) } else { (None, network(remote)) };
+                let families = [src, dst].map(|net| net.map(|net| net.addr().is_ipv4()));
+                let src = if families[0] == families[1] || families.contains(&None) { src } else { None };
+                SixTuple { src, dst, service, action: if allow { Action::Allow } else { Action::Deny } }
+            }).chain([OPEN]).collect();
+            tuples.sort();
+            tuples.dedup();
+            Rules::of_sorted(&tuples)
+        });
+        let mut old = tables.next().unwrap();
+        let mut known = encode(scope, &old, own, usize::MAX).unwrap();
+        for new in tables {
+            let fresh = encode(scope, &new, own, usize::MAX).unwrap();
+            let Some(Difference { requests, widths }) = difference(scope, (&old, &new), own, &known.wide) else {
+                panic!("both end with the allow of the rest");
+            };
+            for request in &requests {
+                match request {
+                    SessionRequest::Delete(rule) => {
+                        proptest::prop_assert_eq!(known.rules.remove(&rule.matches), Some(rule.action), "{}", rule);
+                    }
+                    SessionRequest::Add(rule) => {
+                        proptest::prop_assert_eq!(known.rules.insert(rule.matches, rule.action), None, "{}", rule);
+                    }
+                }
+            }
+            for (pair, is_wide) in widths {
+                let is_news = if is_wide { known.wide.insert(pair) } else { known.wide.remove(&pair) };
+                proptest::prop_assert!(is_news);
+            }
+            let differs = |one: &SessionRules, other: &SessionRules| {
+                one.iter().filter(|(matches, action)| other.get(matches) != Some(action)).map(|(m, a)| (*m, *a)).take(3).collect::<Vec<_>>()
+            };
+            proptest::prop_assert_eq!(differs(&known.rules, &fresh.rules), vec![]);
+            proptest::prop_assert_eq!(differs(&fresh.rules, &known.rules), vec![]);
+            proptest::prop_assert_eq!(&known.wide, &fresh.wide);
+            old = new;
+        }
+    }
 }

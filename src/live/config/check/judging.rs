@@ -92,9 +92,11 @@ fn contradictions(written: &File, said: Judging, (name, named): (&str, Judging),
 fn combination(written: &File, said: Judging, faults: &mut Faults<'_>) {
     let File { enforce, engine, .. } = written;
     let is_at_source = said.enforce == EnforcedAt::Source;
-    if let (Some(engine), true) = (engine, is_at_source && said.engine == EngineName::Identity) {
+    let is_other_engine = said.engine != EngineName::Acl;
+    if let (Some(engine), true) = (engine, is_at_source && is_other_engine) {
         let help = "leave one of the two out: at the source session rules are what makes the tables";
-        faults.add(line(engine), "engine", "`identity` does not go with `enforce: source`", help);
+        let problem = format!("`{}` does not go with `enforce: source`", said.engine.name());
+        faults.add(line(engine), "engine", problem, help);
     }
     if said.dataplane == Dataplane::Nftables {
         let problem = "is about the vswitch, and `dataplane: nftables` has none";
@@ -102,7 +104,7 @@ fn combination(written: &File, said: Judging, faults: &mut Faults<'_>) {
         if let (Some(enforce), true) = (enforce, is_at_source) {
             faults.add(line(enforce), "enforce", problem, help);
         }
-        if let (Some(engine), EngineName::Identity) = (engine, said.engine) {
+        if let (Some(engine), true) = (engine, is_other_engine) {
             faults.add(line(engine), "engine", problem, help);
         }
     }

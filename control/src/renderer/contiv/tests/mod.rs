@@ -14,6 +14,7 @@ use bulkhead_classifier::{Action, PortRange, Service, protocol};
 use super::Orientation;
 use super::cache::{RendererCache, RendererState};
 use super::list::{PeerList, PeerRule, PodLists};
+use super::rules::Rules;
 use super::table::{Table, TableChange};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
@@ -21,8 +22,8 @@ use crate::renderer::contiv::tuple::SixTuple;
 /// A stack that knows only what changes told it.
 #[derive(Clone, Debug, Default)]
 struct Stack {
-    locals: BTreeMap<PodName, Vec<SixTuple>>,
-    global: Vec<SixTuple>,
+    locals: BTreeMap<PodName, Rules>,
+    global: Rules,
 }
 
 impl Stack {
@@ -79,9 +80,11 @@ fn commit(cache: &mut RendererCache, orientation: Orientation, updates: &[Update
         cache.state().tables().into_iter().map(|(table, pods)| (table.clone(), pods.clone())).collect()
     };
     assert_eq!(names(cache), names(&fresh), "names and sharing too");
-    assert!(names(cache).is_sorted_by(|(a, _), (b, _)| (a.rules.len(), &a.rules) < (b.rules.len(), &b.rules)));
-    assert!(now.locals.values().all(|rules| rules.is_sorted_by(|a, b| a < b)), "sorted, each rule once");
-    assert!(now.global.is_sorted_by(|a, b| a < b));
+    assert!(names(cache).is_sorted_by(|(a, _), (b, _)| {
+        a.rules.len().cmp(&b.rules.len()).then_with(|| a.rules.iter().cmp(&b.rules)).is_lt()
+    }));
+    assert!(now.locals.values().all(|rules| rules.iter().is_sorted_by(|a, b| a < b)), "sorted, each rule once");
+    assert!(now.global.iter().is_sorted_by(|a, b| a < b));
 
     assert_eq!(cache.stage(false, updates.to_vec()).unwrap().commit(), [], "a repetition changes nothing");
     changes

@@ -112,10 +112,10 @@ fn tuple_verdict(pods: &NodeTables, tables: &TupleTables, key: &Key) -> Action {
         _ => None,
     });
     let rules = match of_pod {
-        Some(name) => tables.locals.get(name).map(|table| &table.rules[..]).unwrap_or_default(),
-        None => &tables.global.rules,
+        Some(name) => tables.locals.get(name).map(|table| &table.rules),
+        None => Some(&tables.global.rules),
     };
-    first_match(rules, key)
+    first_match(rules.into_iter().flatten(), key)
 }
 
 fn keys() -> impl Iterator<Item = Key> {

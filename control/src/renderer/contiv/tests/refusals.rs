@@ -17,6 +17,7 @@ fn ingress(revision: u64, blocks: u8) -> Arc<PlainList> {
     let peers = nets.collect::<AddressSet>().into();
     Arc::new(PlainList {
         revision,
+        previous: None,
         rules: vec![rule(peers, Action::Allow), rule(Addresses::Any, Action::Deny)],
         own_node: Some(0),
     })

@@ -27,7 +27,7 @@ fn cache(orientation: Orientation) -> RendererCache {
 }
 
 /// `P src dst service`, with the names of pods and `any`.
-fn shown(rules: &[SixTuple]) -> Vec<String> {
+fn shown(rules: &Rules) -> Vec<String> {
     let network = |net: Option<ipnet::IpNet>| {
         let text = net.map_or_else(|| "any".into(), |net| net.to_string());
         let number = PODS.iter().position(|address| format!("{address}/32") == text);
@@ -262,9 +262,9 @@ fn scenario_8_after_resuming_from_dumped_tables_only_the_difference_is_published
         let second = vec![update(1, POD1_IN, POD1_OUT), update(3, POD3_IN, POD3_OUT)];
         for (whole_state, check) in [(first_transaction(), none), (second, five)] {
             let tables = before.state().tables();
-            let dump = tables.into_iter().map(|(table, pods)| (table.rules.clone(), pods.clone()));
+            let dump = tables.into_iter().map(|(table, pods)| (table.rules.iter().cloned().collect(), pods.clone()));
             let mut after = cache(orientation);
-            after.recover(dump, before.state().global().rules.clone()).unwrap();
+            after.recover(dump, before.state().global().rules.iter().cloned().collect()).unwrap();
             let mut stack = Stack::of(after.state());
             let changes = after.stage(true, whole_state.clone()).unwrap().commit();
             check(&changes);

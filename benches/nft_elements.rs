@@ -1,0 +1,117 @@
+//! Ten thousand elements of a set of the kernel's change: what that takes from the change of the set to the kernel's acknowledgement.
+//!
+//! `cargo bench --bench nft_elements`, as root, with `nft` and `ip`: the ruleset of a node in a network namespace of its own, which is removed
+//! in the end. Goal: 20 ms at most. That no packet is judged by half of a change is a test's business (`tests/e2e_nftables.rs`).
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
+
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bulkhead_control::object::{Object, PodName};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::renderer::nftables::{Epoch, Suspects};
+use bulkhead_control::source::{Strictness, load_text};
+use bulkhead_dataplane::io::in_namespace;
+
+/// As many go as come, so that half of this many pods change their addresses.
+const ELEMENTS: u32 = 10_000;
+
+const ROUNDS: u32 = 21;
+
+/// A network namespace that ends with this.
+struct Namespace(String);
+
+impl Namespace {
+    fn new() -> Self {
+        let name = format!("bulkhead-bench-{}", std::process::id());
+        assert!(Command::new("ip").args(["netns", "add", &name]).status().unwrap().success());
+        Self(name)
+    }
+
+    fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        in_namespace(&PathBuf::from("/run/netns").join(&self.0), act).unwrap()
+    }
+
+    fn nft(&self, script: &str) {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0, "nft", "-f", "-"]).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// A server that lets these clients in, which are elsewhere: every other address, so that none of them makes a block with others.
+fn state(clients: std::ops::Range<u32>) -> Vec<Object> {
+    let mut text = String::from(
+        "{apiVersion: v1, kind: Namespace, metadata: {name: x}}\n---\n\
+         {apiVersion: v1, kind: Node, metadata: {name: n}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n---\n\
+         {apiVersion: v1, kind: Pod, metadata: {name: server, namespace: x, labels: {app: server}}, spec: {nodeName: n}, \
+         status: {podIPs: [{ip: 10.1.0.1}]}}\n---\n\
+         {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: x}, spec: {podSelector: \
+         {matchLabels: {app: server}}, ingress: [{from: [{podSelector: {matchLabels: {app: client}}}]}]}}\n",
+    );
+    for at in clients {
+        let address = IpAddr::from(Ipv4Addr::from(0x0a40_0000 + 2 * at));
+        text.push_str(&format!(
+            "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: c{at}, namespace: x, labels: {{app: client}}}}, \
+             spec: {{nodeName: m}}, status: {{podIPs: [{{ip: {address}}}]}}}}\n"
+        ));
+    }
+    load_text("state", &text, Strictness::Strict).unwrap().objects
+}
+
+fn main() {
+    let namespace = Namespace::new();
+    let mut pipeline = Pipeline::in_the_kernel("n".into(), Default::default(), Suspects::Veth);
+    let renderer = pipeline.kernel().unwrap();
+    let server = Some(PodName::new("x", "server"));
+    pipeline.renderer_mut(renderer).set_interfaces([("veth0".into(), server)].into());
+    let half = ELEMENTS / 2;
+    let states = [state(0..half), state(half..ELEMENTS)];
+    pipeline.resync(states[0].clone()).unwrap();
+    let mut epoch = Epoch::any(1);
+    namespace.nft(&pipeline.renderer(renderer).full(epoch, pipeline.origins()));
+    pipeline.renderer_mut(renderer).take();
+    let (mut made, mut taken, mut by_nft) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 1..=ROUNDS {
+        pipeline.resync(states[round as usize % 2].clone()).unwrap();
+        epoch = epoch.next();
+        let started = Instant::now();
+        let change = pipeline.renderer(renderer).change(epoch, pipeline.origins()).unwrap();
+        made.push(started.elapsed());
+        let sets = change.sets.expect("no rule changes");
+        assert_eq!(sets.iter().map(|set| set.gone.len() + set.new.len()).sum::<usize>(), ELEMENTS as usize);
+        // Every third one by the program, for comparison.
+        if round % 3 == 0 {
+            let started = Instant::now();
+            namespace.nft(&change.script);
+            by_nft.push(started.elapsed());
+        } else {
+            taken.push(namespace.within(|| {
+                let started = Instant::now();
+                bulkhead::set_elements::change(&sets, epoch).unwrap();
+                started.elapsed()
+            }));
+        }
+        pipeline.renderer_mut(renderer).take();
+    }
+    for (what, times) in [("made", made), ("netlink", taken), ("nft", by_nft)] {
+        let (median, worst) = spread(times);
+        println!("{what:<8} median {median:>9.2?}, worst {worst:>9.2?}");
+    }
+}
+
+fn spread(mut times: Vec<Duration>) -> (Duration, Duration) {
+    times.sort_unstable();
+    (times[times.len() / 2], times[times.len() - 1])
+}

@@ -37,7 +37,10 @@ pub use capture_port::{CaptureClock, CaptureFilter, CaptureInput, CapturePort, C
 pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
-pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, KernelFlows, Translation};
+pub use flow_cache::{
+    CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, HANDSHAKES, Initiator,
+    KernelFlows, Translation,
+};
 pub use frame_pool::FramePool;
 pub use live::{Port, PortError, PortStatistics};
 pub use loopback_port::{LoopbackError, LoopbackPeer, LoopbackPort};

@@ -99,7 +99,7 @@ impl Stage {
         surroundings: Surroundings,
     ) -> Self {
         let Surroundings { id, outgoing, incoming, bells, affinity, events, tap, flow_cache, lease } = surroundings;
-        let caching = flow_cache.map(|cache| Caching::new(cache, lease, bells.len() == 1));
+        let caching = flow_cache.map(|cache| Caching::new(cache, lease, id, bells.len()));
         Self {
             id,
             engine,
@@ -139,6 +139,7 @@ impl Stage {
         self.now = now;
         if let Some(caching) = &mut self.caching {
             caching.begin(now);
+            caching.end_handshakes(&mut self.engine, now, now);
         }
         self.forwarder.begin(snapshot, now);
         self.is_drained = true;
@@ -242,6 +243,10 @@ impl Stage {
 
     /// Closes all ports. After it nothing is received and nothing is given to other workers any more.
     pub(super) fn halt(&mut self) {
+        if let Some(caching) = &mut self.caching {
+            // Whoever goes on with the sessions knows nothing of what waits here.
+            caching.end_handshakes(&mut self.engine, u64::MAX, self.now);
+        }
         self.ports.close_all(&mut self.pool, &mut self.counters);
     }
 
@@ -289,6 +294,9 @@ impl Stage {
         if let Some(caching) = &mut self.caching {
             let about = About { engine: &self.engine, forwarder: &self.forwarder, snapshot, now: self.now };
             caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
+            if !self.engine.openings().is_empty() {
+                caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
+            }
         }
         self.depart(snapshot, &mut arrivals);
         self.arrivals = arrivals;

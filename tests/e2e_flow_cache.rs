@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::lab::netns::eventually;
+use crate::lab::netns::{Dialogue, Running, eventually};
 use crate::lab::{Lab, Pod, policy};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
@@ -160,4 +160,66 @@ fn without_a_flow_cache_and_with_a_capture_every_packet_comes_to_a_worker() {
     let summary = lab.stop();
     assert_eq!(count(&summary, "/flow_cache/forwarded"), 0);
     assert!(count(&summary, "/capture/written") >= arrived, "{summary:#}");
+}
+
+/// Opens connections to the argument's address, says nothing for longer than a handshake may last, and has each one answered then.
+/// After that it opens short ones, one after another.
+const CLIENT: &str = "
+import socket, sys
+def connect():
+    return socket.create_connection((sys.argv[1], 5000), timeout=10)
+silent = [connect() for _ in range(50)]
+print('connected', flush=True)
+sys.stdin.readline()
+for peer in silent:
+    peer.sendall(b'x')
+print('answered', sum(len(peer.recv(1)) for peer in silent), flush=True)
+sys.stdin.readline()
+answered = 0
+for _ in range(400):
+    with connect() as peer:
+        peer.sendall(b'x')
+        answered += len(peer.recv(1))
+print('answered', answered, flush=True)
+sys.stdin.readline()
+";
+
+const SERVER: &str = "
+import asyncio
+async def serve(reader, writer):
+    while data := await reader.read(100):
+        writer.write(data)
+    writer.close()
+async def main():
+    server = await asyncio.start_server(serve, '0.0.0.0', 5000, backlog=1024)
+    await server.serve_forever()
+asyncio.run(main())
+";
+
+#[test]
+fn a_connection_goes_on_in_the_kernel_from_its_syn_ack_and_lives_on_when_it_is_silent() {
+    require!("python3", "ss");
+    let mut lab = Lab::new();
+    lab.pod("client", "{app: client}");
+    lab.pod("server", "{app: server}");
+    lab.more_config.push_str("sessions: {timeouts: {tcp_new: 2s}}\n");
+    let ports = format!("[{{protocol: TCP, port: {PORT}}}]");
+    let selector = "podSelector: {matchLabels: {app: server}}";
+    lab.start(&policy("server", &format!("{{{selector}, policyTypes: [Ingress], ingress: [{{ports: {ports}}}]}}")));
+    let _server = Running::start(&mut lab.get("server").netns.command("python3", &["-c", SERVER]));
+    eventually("the server listens", || lab.get("server").netns.exec("ss -Htln").contains(":5000 "));
+    let mut client = Dialogue::start(&lab.get("client").netns, CLIENT, &lab.get("server").v4);
+    assert_eq!(client.hear(), "connected");
+    // No worker has seen what ends their handshakes. Twice what these may take, and the time in which workers look.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(client.say("all"), "answered 50");
+    assert_eq!(client.say("short ones"), "answered 400");
+    let summary = lab.stop();
+    assert_eq!(count(&summary, "/sessions/created"), 450, "{summary:#}");
+    let workers = summary["workers"].as_array().unwrap();
+    let seen: u64 = workers.iter().map(|worker| worker["received"].as_u64().unwrap()).sum();
+    // Of each one SYN, SYN-ACK and two FINs; of the silent ones what comes after their pause, until that is in the cache. All packets
+    // would be ten of each.
+    assert!(seen < 450 * 6, "{seen}: {summary:#}");
+    assert!(count(&summary, "/flow_cache/forwarded") > 400 * 3, "{summary:#}");
 }

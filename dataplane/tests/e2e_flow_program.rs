@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, Frame, FramePool, Interface, KernelFlowCache,
-    KernelFlows, PollSet, Port, XdpMode, XskPort, poll, takes_xdp_frames,
+    CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Frame, FramePool, Initiator,
+    Interface, KernelFlowCache, KernelFlows, PollSet, Port, XdpMode, XskPort, poll, takes_xdp_frames,
 };
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{
@@ -181,14 +181,14 @@ impl Lab {
             is_hop: true,
             translation: None,
             lease: 60_000_000_000,
-            latch: LATCH,
+            start: FlowStart::Latch(LATCH),
         }
     }
 
     /// Adds a flow whose packets are not waited for.
     fn add(&self, flow: &CachedFlow) {
         self.cache.add(flow);
-        assert!(self.cache.open(flow.latch, Some(0)));
+        assert!(self.cache.open(LATCH, Some(0)));
     }
 
     /// Sends a frame at `a`. What comes out at `b`, and what at the worker's port.
@@ -479,4 +479,35 @@ fn the_kernel_tells_whether_a_veth_takes_packets_from_a_program() {
     assert!(asked().unwrap());
     net.exec("a", "ethtool -K eth0 gro off");
     assert!(!asked().unwrap());
+}
+
+#[test]
+fn a_connection_begins_with_the_segment_of_its_initiator_that_ends_its_handshake() {
+    const HANDSHAKE: FlowHandshake = FlowHandshake(50_000);
+    let Some(mut lab) = Lab::new(XdpMode::Drv) else { return };
+    for flow in [FLOWS[1], FLOWS[3]] {
+        let at = 8 + if ip(flow.1).is_ipv4() { 34 } else { 54 };
+        let acknowledging = |number: u32, flags: u8| {
+            let mut frame = frame(flow, flags);
+            frame[at..at + 4].copy_from_slice(&number.to_be_bytes());
+            frame
+        };
+        let add = |lab: &Lab, end: Initiator| {
+            lab.cache.add(&CachedFlow { start: FlowStart::Handshake(HANDSHAKE, end), ..lab.flow(flow) });
+        };
+        lab.cache.await_handshake(HANDSHAKE, 0x0102_0304);
+        add(&lab, Initiator::Destination);
+        assert!(!lab.is_cached(&acknowledging(0x0102_0304, ACK)), "the other end has to acknowledge it");
+        add(&lab, Initiator::Source);
+        assert!(!lab.is_cached(&acknowledging(0x0102_0305, ACK)), "something else");
+        assert!(!lab.is_cached(&acknowledging(0x0102_0304, SYN | ACK)));
+        assert!(!lab.cache.has_ended(HANDSHAKE));
+        assert!(lab.is_cached(&acknowledging(0x0102_0304, ACK)));
+        assert!(lab.cache.has_ended(HANDSHAKE));
+        assert!(lab.is_cached(&acknowledging(77, ACK)), "whatever comes after it");
+        add(&lab, Initiator::Destination);
+        assert!(lab.is_cached(&acknowledging(78, ACK)));
+        lab.cache.await_handshake(HANDSHAKE, 1);
+        assert!(!lab.cache.has_ended(HANDSHAKE) && !lab.is_cached(&acknowledging(1, ACK)));
+    }
 }

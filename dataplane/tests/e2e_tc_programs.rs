@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, FlowCache, FlowLatch, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment,
-    TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
+    CachedFlow, FlowCache, FlowLatch, FlowStart, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit,
+    TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
 };
 use bulkhead_dataplane::{Affinity, PortId, PortKind};
 use support::translate::{Random, TCP, UDP, checksum_at, translated};
@@ -121,7 +121,7 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_th
             longest: 1514,
             origin: None,
             lease: 60_000_000_000,
-            latch: FlowLatch(7),
+            start: FlowStart::Latch(FlowLatch(7)),
         };
         lab.datapath.add(&cached);
         assert!(lab.datapath.open(FlowLatch(7), None));

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, FlowLatch, FlowSlot, Frame, FramePool, Interface, KernelFlowCache, KernelFlows, LinkInfo, Port,
-    SlowPathLimit, TcAttachment, TcConfig, TcDatapath, Translation, XdpMode, XskPort,
+    CachedFlow, FlowLatch, FlowSlot, FlowStart, Frame, FramePool, Interface, KernelFlowCache, KernelFlows, LinkInfo,
+    Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, Translation, XdpMode, XskPort,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
 use support::translate::{TCP, UDP, translated};
@@ -205,7 +205,7 @@ impl Lab {
                 longest: 1514,
                 origin: None,
                 lease: 600_000_000_000,
-                latch,
+                start: FlowStart::Latch(latch),
             };
             flows.add(&cached);
             assert!(flows.open(latch, None));

@@ -400,7 +400,7 @@ mod tests {
     use bulkhead_control::pipeline::Pipeline;
     use bulkhead_control::processor::Scope;
     use bulkhead_control::source::{Strictness, load_text};
-    use bulkhead_dataplane::io::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot};
+    use bulkhead_dataplane::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot};
     use bulkhead_dataplane::{Link, PortKind};
 
     use super::*;
@@ -548,6 +548,12 @@ mod tests {
         }
 
         fn add(&self, _: &CachedFlow) {}
+
+        fn await_handshake(&self, _: FlowHandshake, _: u32) {}
+
+        fn has_ended(&self, _: FlowHandshake) -> bool {
+            false
+        }
 
         fn passed(&self, _: FlowLatch) -> u64 {
             0

@@ -57,15 +57,20 @@ impl<T> Forwarder<T> {
     /// How packets like this one leave, as far as that holds for the next ones too. None when the MAC addresses are not known, or
     /// the frame does not have the source that is known.
     pub(crate) fn way(&self, snapshot: &Snapshot, from: PortId, out: PortId, frame: &[u8]) -> Option<Way> {
+        let is_expected = self.sides.get(from.index())?.has_sent(frame);
+        self.way_to(snapshot, from, out, fields::destination_of(frame)?).filter(|_| is_expected)
+    }
+
+    /// How packets to this address leave. None when the MAC address is not known.
+    pub(crate) fn way_to(&self, snapshot: &Snapshot, from: PortId, out: PortId, destination: IpAddr) -> Option<Way> {
         let (from, to) = (self.sides.get(from.index())?, self.sides.get(out.index())?);
         let (longest, is_hop) = (to.longest(), is_hop(from.kind, to.kind));
-        if !from.has_sent(frame) || !to.has_link() {
+        if !to.has_link() {
             return None;
         }
         if to.is_known {
             return Some(Way { addresses: *to.addresses(), longest, is_hop, good_for: u64::MAX });
         }
-        let destination = fields::destination_of(frame)?;
         let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
         let resolved = self.neighbours.resolved(&neighbour)?;
         // Then a packet comes here again, and the neighbour is asked whether it is still there.

@@ -16,6 +16,10 @@
 //! The cache is faster than the worker, so a packet that it forwards would overtake those of its flow that the worker still
 //! has. Therefore a flow has a latch, which is closed when the flow is added: its packets still come to the worker, and are
 //! counted at the latch. When the worker has sent all that had come to it, it opens the latch, if none was counted meanwhile.
+//!
+//! A TCP connection needs no latch when both directions are added before its SYN-ACK is sent: nothing of it is under way then. It
+//! begins in the cache with the segment that ends its handshake, which no worker sees. The cache remembers that segment
+//! ([`FlowHandshake`]), and the worker asks for it later, before the session's time for a handshake is up.
 
 use std::net::IpAddr;
 
@@ -30,6 +34,33 @@ pub struct FlowSlot(pub u16);
 /// A flow's latch, by number. Flows may share one: it is open or closed for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowLatch(pub u16);
+
+/// A connection whose handshake ends in the cache, by number. Each worker has numbers of its own; it gives one out again when no
+/// flow with it can be in use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowHandshake(pub u16);
+
+/// How many [`FlowHandshake`]s there are: some 87,000 connections a second, at 750 ms each.
+pub const HANDSHAKES: u32 = 1 << 16;
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Initiator {
+    /// The flow goes from the end that has sent the SYN.
+    Source,
+    /// The flow goes to it.
+    Destination,
+}
+
+/// When the packets of a flow begin to be forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlowStart {
+    /// When the latch is opened.
+    Latch(FlowLatch),
+    /// When a segment of the initiator acknowledges the SYN-ACK ([`FlowCache::await_handshake`]). All before it is left to the
+    /// workers.
+    Handshake(FlowHandshake, Initiator),
+}
 
 /// The addresses and ports that a flow's packets leave with. What stays is as in the flow, and both addresses are of its
 /// family.
@@ -77,7 +108,7 @@ pub struct CachedFlow {
     /// How long the copy is good, in nanoseconds from now.
     pub lease: u64,
     /// What keeps its packets in order.
-    pub latch: FlowLatch,
+    pub start: FlowStart,
 }
 
 /// Whoever forwards packets of known flows before they come to a worker.
@@ -85,8 +116,14 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// Whether packets can be sent out of a port from there.
     fn reaches(&self, out: FlowSlot) -> bool;
 
-    /// Takes a flow, in place of what it had for its packets, and closes its latch. May forget it at any time.
+    /// Takes a flow, in place of what it had for its packets, and closes its latch if it has one. May forget it at any time.
     fn add(&self, flow: &CachedFlow);
+
+    /// Prepares a handshake, before flows are added with it: it ends with a segment that has this acknowledgement number.
+    fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32);
+
+    /// Whether such a segment was forwarded since.
+    fn has_ended(&self, handshake: FlowHandshake) -> bool;
 
     /// How many packets of flows that it has were left to the workers because the latch is closed.
     fn passed(&self, latch: FlowLatch) -> u64;

@@ -46,7 +46,10 @@ pub use capture_reader::CaptureReader;
 pub use capture_writer::CaptureWriter;
 #[cfg(target_os = "linux")]
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
-pub use flow_cache::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, KernelFlows, Translation};
+pub use flow_cache::{
+    CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, HANDSHAKES, Initiator,
+    KernelFlows, Translation,
+};
 #[cfg(target_os = "linux")]
 pub use frame_pool::FramePool;
 #[cfg(target_os = "linux")]

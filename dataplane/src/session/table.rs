@@ -250,6 +250,12 @@ impl SessionTable {
         }
     }
 
+    /// The session with this key, if it is a TCP connection that is not established, and how long that may last without packets.
+    pub(crate) fn begun(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
+        let slot = self.lookup(hash, key)?;
+        (self.entry(slot).class() == Class::New).then_some((slot, self.timeouts[Class::New as usize]))
+    }
+
     /// The entry in a slot that [`SessionTable::find`] or [`SessionTable::create`] gave.
     pub(crate) fn entry(&self, slot: Slot) -> &Entry {
         &self.entries()[slot as usize]

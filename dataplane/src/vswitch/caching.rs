@@ -3,19 +3,25 @@
 //! Some hits of each burst are sampled. Flows in the cache do not come any more, so what comes is what is not in there, and
 //! the busiest of it is sampled most: no count per flow is needed to find the flows that are worth it.
 //!
+//! A TCP connection is added whole, with its SYN-ACK (`openings.rs`): a short one would be over before it is sampled.
+//!
 //! A latch is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
 //! for long enough that nothing is left that could be overtaken. See [`crate::io::FlowCache`].
 //!
 //! A flow through the uplink depends on a neighbour that may move: then all flows of the uplink end
 //! ([`FlowCache::moved`]), and a neighbour that has not answered for a while gets no flows.
 
+mod openings;
+
 use std::sync::Arc;
 use std::time::Duration;
+
+use openings::Openings;
 
 use super::stage::Chain;
 use super::stream::StreamWriter;
 use crate::forward::Forwarder;
-use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot};
+use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart};
 use crate::translations::Translated;
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
@@ -56,27 +62,29 @@ const LONGEST_WAIT: u64 = 100_000_000;
 /// takes the others' places, however many sessions it has; what is beyond goes through the workers.
 const SHARE: u64 = 1 << 14;
 
-/// What a port may still add.
+/// What a port may still add: as much as its share at once, and as much again within a certain time.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    flows: u64,
+    left: u64,
     /// When it was made up last, in nanoseconds.
     at: u64,
 }
 
 impl Allowance {
-    const FULL: Self = Self { flows: SHARE, at: 0 };
+    const fn full(share: u64) -> Self {
+        Self { left: share, at: 0 }
+    }
 
-    /// Takes one, if there is one at this time.
-    fn take(&mut self, now: u64, lease: u64) -> bool {
-        let each = (lease / SHARE).max(1);
+    /// Takes one, if there is one at this time. `within` is the time of a share, in nanoseconds.
+    fn take(&mut self, share: u64, within: u64, now: u64) -> bool {
+        let each = (within / share).max(1);
         let gained = now.saturating_sub(self.at) / each;
         if gained > 0 {
-            self.flows = self.flows.saturating_add(gained).min(SHARE);
-            self.at = if self.flows == SHARE { now } else { self.at + gained * each };
+            self.left = self.left.saturating_add(gained).min(share);
+            self.at = if self.left == share { now } else { self.at + gained * each };
         }
-        let has_one = self.flows > 0;
-        self.flows -= u64::from(has_one);
+        let has_one = self.left > 0;
+        self.left -= u64::from(has_one);
         has_one
     }
 }
@@ -104,6 +112,7 @@ pub(super) struct Caching {
     slots: Vec<Option<FlowSlot>>,
     /// By port.
     allowances: Vec<Allowance>,
+    openings: Openings,
     /// By a flow's hash: which one, and when it was added.
     recent: Vec<(u64, u64)>,
     /// Which packet of the burst is sampled first.
@@ -124,16 +133,18 @@ pub(super) struct About<'a> {
 }
 
 impl Caching {
-    pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, is_alone: bool) -> Self {
+    /// The part of one of so many workers.
+    pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, worker: usize, workers: usize) -> Self {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let (slots, recent, latched) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
         Self {
             cache,
             lease,
-            is_alone,
+            is_alone: workers == 1,
             latched,
             slots,
             allowances: Vec::new(),
+            openings: Openings::new(worker, workers),
             recent,
             turn: 0,
             moves: Vec::new(),
@@ -206,7 +217,8 @@ impl Caching {
         let at = port.index();
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
-            self.allowances.resize(at + 1, Allowance::FULL);
+            self.allowances.resize(at + 1, Allowance::full(SHARE));
+            self.openings.know_ports(at + 1);
         }
         self.slots[at] = slot;
     }
@@ -236,9 +248,9 @@ impl Caching {
             if matches!(translated, Some(Translated::Error(_))) {
                 continue;
             }
-            if let Some(flow) = self.flow(about, &packet, translated, (from, to), out) {
+            if let Some((flow, latch)) = self.flow(about, &packet, translated, (from, to), out) {
                 self.cache.add(&flow);
-                self.watch(flow.latch, about.now);
+                self.watch(latch, about.now);
             }
             samples -= 1;
             if samples == 0 {
@@ -268,7 +280,7 @@ impl Caching {
         translated: Option<Translated<'_>>,
         (from, to): (FlowSlot, FlowSlot),
         out: PortId,
-    ) -> Option<CachedFlow> {
+    ) -> Option<(CachedFlow, FlowLatch)> {
         let way = about.forwarder.way(about.snapshot, packet.in_port, out, packet.frame)?;
         let received = translated.and_then(|translated| translated.received());
         let found = about.engine.cacheable(packet.frame, packet.in_port, received.as_ref())?;
@@ -282,11 +294,11 @@ impl Caching {
         if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {
             return None;
         }
-        if !self.allowances[packet.in_port.index()].take(about.now, self.lease) {
+        if !self.allowances[packet.in_port.index()].take(SHARE, self.lease, about.now) {
             return None;
         }
         *recent = (name, about.now);
-        Some(CachedFlow {
+        let flow = CachedFlow {
             from,
             to,
             flow: found.flow,
@@ -300,8 +312,9 @@ impl Caching {
             epochs: [packet.in_port, out].map(|port| about.snapshot.epoch(port)),
             moves: [packet.in_port, out].map(|port| self.moves_of(port)),
             lease,
-            latch,
-        })
+            start: FlowStart::Latch(latch),
+        };
+        Some((flow, latch))
     }
 }
 
@@ -312,12 +325,13 @@ mod tests {
     #[test]
     fn a_port_adds_no_more_flows_within_a_lease_than_its_share() {
         const LEASE: u64 = 30_000_000_000;
-        let mut allowance = Allowance::FULL;
-        let taken = (0..10 * SHARE).filter(|_| allowance.take(1_000, LEASE)).count();
+        let mut allowance = Allowance::full(SHARE);
+        let taken = (0..10 * SHARE).filter(|_| allowance.take(SHARE, LEASE, 1_000)).count();
         assert_eq!(taken as u64, SHARE);
         // Over a lease as many again, however they are spread.
-        let taken = (1..=1_000_000).filter(|step| allowance.take(1_000 + step * (LEASE / 1_000_000), LEASE)).count();
+        let taken =
+            (1..=1_000_000).filter(|step| allowance.take(SHARE, LEASE, 1_000 + step * (LEASE / 1_000_000))).count();
         assert!((SHARE - 2..=SHARE + 1).contains(&(taken as u64)), "{taken}");
-        assert_eq!((0..2 * SHARE).filter(|_| allowance.take(10 * LEASE, LEASE)).count() as u64, SHARE);
+        assert_eq!((0..2 * SHARE).filter(|_| allowance.take(SHARE, LEASE, 10 * LEASE)).count() as u64, SHARE);
     }
 }

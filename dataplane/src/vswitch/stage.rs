@@ -101,7 +101,7 @@ impl Stage {
         surroundings: Surroundings,
     ) -> Self {
         let Surroundings { id, outgoing, incoming, bells, affinity, events, tap, flow_cache, lease } = surroundings;
-        let caching = flow_cache.map(|cache| Caching::new(cache, lease, bells.len() == 1));
+        let caching = flow_cache.map(|cache| Caching::new(cache, lease, id, bells.len()));
         Self {
             id,
             engine,
@@ -142,6 +142,7 @@ impl Stage {
         self.now = now;
         if let Some(caching) = &mut self.caching {
             caching.begin(now);
+            caching.end_handshakes(&mut self.engine, now, now);
         }
         if let Some(stream) = &mut self.stream {
             stream.begin_round(now, snapshot.generation());
@@ -260,6 +261,10 @@ impl Stage {
 
     /// Closes all ports. After it nothing is received and nothing is given to other workers any more.
     pub(super) fn halt(&mut self) {
+        if let Some(caching) = &mut self.caching {
+            // Whoever goes on with the sessions knows nothing of what waits here.
+            caching.end_handshakes(&mut self.engine, u64::MAX, self.now);
+        }
         self.ports.close_all(&mut self.pool, &mut self.counters);
     }
 
@@ -313,6 +318,9 @@ impl Stage {
                 stream: self.stream.as_deref(),
             };
             caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
+            if !self.engine.openings().is_empty() {
+                caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
+            }
         }
         self.depart(snapshot, &mut arrivals);
         self.arrivals = arrivals;

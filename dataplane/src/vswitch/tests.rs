@@ -2,6 +2,7 @@
 
 mod caching;
 mod fragments;
+mod openings;
 mod services;
 mod stream;
 mod torture;

@@ -2,8 +2,8 @@
 
 use super::Worker;
 use crate::io::Translation;
-use crate::packet::{self, Inner, Plain, Ports, TcpFlags};
-use crate::session::{Key, Match};
+use crate::packet::{self, Inner, Payload, Plain, Ports, TcpFlags};
+use crate::session::{Direction, Key, Match};
 use crate::{Flow, LinkType, PortId};
 
 use bulkhead_classifier::{OriginId, protocol};
@@ -22,32 +22,90 @@ pub(crate) struct Cacheable {
     pub(crate) lease: u64,
 }
 
+/// The session of a connection whose SYN-ACK is about to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// Who talks to whom in the SYN-ACK as it came in.
+    pub(crate) flow: Flow,
+    pub(crate) session: SessionKey,
+    pub(crate) origin: Option<OriginId>,
+    /// How long the session may go without a packet that the worker sees, in nanoseconds, before its handshake has ended.
+    pub(crate) timeout: u64,
+    /// The acknowledgement number of the segment that ends the handshake.
+    pub(crate) acknowledgement: u32,
+}
+
+/// By what a session is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionKey {
+    key: Key,
+    hash: u64,
+}
+
 impl Worker {
+    /// The session of a packet that is among [`Worker::openings`], if that is still so.
+    ///
+    /// `received` is what the packet came with, where other addresses have been written into it.
+    pub(crate) fn opening(&self, frame: &[u8], in_port: PortId, received: Option<&Translation>) -> Option<Opening> {
+        let (key, from_low, _) = wire_key(frame, received)?;
+        let session = SessionKey { key, hash: self.sessions.hash(&key) };
+        let (slot, timeout) = self.sessions.begun(session.hash, &key)?;
+        let entry = self.sessions.entry(slot);
+        if !entry.is_session_of(self.epoch) || entry.ports(Direction::Reply).0 != in_port {
+            return None;
+        }
+        let span = Payload::of(LinkType::Ethernet, frame, frame.len())?.segment()?;
+        let (origin, flow) = (origin(entry.origin), flow(&key, from_low));
+        Some(Opening { flow, session, origin, timeout, acknowledgement: span.end })
+    }
+
+    /// A connection whose SYN-ACK came at `since` is established, though no worker has seen the segment that ended its handshake.
+    pub(crate) fn end_handshake(&mut self, session: &SessionKey, since: u64, now: u64) {
+        self.now.time = self.now.time.max(now);
+        if let Some(slot) = self.sessions.find(session.hash, &session.key, self.now.time) {
+            self.sessions.end_handshake(slot, since, self.now);
+        }
+    }
+
     /// The flow of a packet that was judged to be a hit, when the next ones of it will be hits too, whatever they carry: UDP,
     /// and TCP between its handshake and its end. The snapshot must be the one that the packet was judged by.
     ///
     /// `received` is what the packet came with, where other addresses have been written into it.
     pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId, received: Option<&Translation>) -> Option<Cacheable> {
-        let (key, from_low, flags) = plain_key(frame)?;
-        let protocol = key.protocol();
-        let (key, from_low) = match received {
-            Some(&Translation { src, dst, sport, dport }) => Key::of(src, dst, protocol, Ports::Pair(sport, dport)),
-            None => (key, from_low),
-        };
+        let (key, from_low, flags) = wire_key(frame, received)?;
         let hash = self.sessions.hash(&key);
         let (slot, timeout) = self.sessions.established(hash, &key)?;
         let entry = self.sessions.entry(slot);
         let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
-        let is_plain = protocol != protocol::TCP || !flags.is_control();
+        let is_plain = key.protocol() != protocol::TCP || !flags.is_control();
         let is_hit = entry.is_session_of(self.epoch) && entry.is_plain(direction);
         if !is_plain || !is_hit || entry.ports(direction).0 != in_port {
             return None;
         }
-        let [(src, sport), (dst, dport)] = key.endpoints(from_low);
         let lease = timeout / LEASES_PER_TIMEOUT;
-        let origin = (entry.origin != u32::MAX).then_some(OriginId(entry.origin));
-        Some(Cacheable { flow: Flow { src, dst, protocol, sport, dport, icmp: None }, hash, origin, lease })
+        Some(Cacheable { flow: flow(&key, from_low), hash, origin: origin(entry.origin), lease })
     }
+}
+
+/// As an entry has it.
+fn origin(number: u32) -> Option<OriginId> {
+    (number != u32::MAX).then_some(OriginId(number))
+}
+
+/// Who talks to whom.
+fn flow(key: &Key, from_low: bool) -> Flow {
+    let [(src, sport), (dst, dport)] = key.endpoints(from_low);
+    Flow { src, dst, protocol: key.protocol(), sport, dport, icmp: None }
+}
+
+/// As [`plain_key`], by what the packet came with where other addresses have been written into it.
+fn wire_key(frame: &[u8], received: Option<&Translation>) -> Option<(Key, bool, TcpFlags)> {
+    let (key, from_low, flags) = plain_key(frame)?;
+    let (key, from_low) = match received {
+        Some(&Translation { src, dst, sport, dport }) => Key::of(src, dst, key.protocol(), Ports::Pair(sport, dport)),
+        None => (key, from_low),
+    };
+    Some((key, from_low, flags))
 }
 
 /// The key of a plain packet, whether it goes from the lower endpoint to the higher one, and its flags.

@@ -109,14 +109,20 @@ pub(super) struct Columns {
     pub(super) judged: Vec<Judged>,
     pub(super) decisions: Decisions,
     /// What is written into packets and into ICMP errors about them, of all bursts since the last
-    /// [`Columns::forget_translations`]. A [`Judged`] names the place.
+    /// [`Columns::begin`]. A [`Judged`] names the place.
     pub(super) translations: Translations,
+    /// The places of the packets that are the first SYN-ACKs of their connections, of the same bursts, and how many packets these
+    /// had before this one.
+    pub(super) openings: Vec<usize>,
+    pub(super) before: usize,
 }
 
 impl Columns {
-    /// Nothing is to be written into any packet.
-    pub(super) fn forget_translations(&mut self) {
+    /// Nothing is known of any packet.
+    pub(super) fn begin(&mut self) {
         self.translations.clear();
+        self.openings.clear();
+        self.before = 0;
     }
 
     /// Whether there is something to be written.
@@ -218,9 +224,10 @@ impl Columns {
         self.judged.clear();
         self.judged.resize(self.metas.len(), Judged::UNJUDGED);
         self.decisions.clear(self.metas.len());
-        let Self { metas, parsed, judged, decisions, translations } = self;
+        let Self { metas, parsed, judged, decisions, translations, openings, before } = self;
         let (epoch, services) = epochs;
-        Burst { snapshot, epoch, services, frames, metas, parsed, judged, decisions, translations }
+        let before = *before;
+        Burst { snapshot, epoch, services, frames, metas, parsed, judged, decisions, translations, openings, before }
     }
 }
 
@@ -255,6 +262,8 @@ pub(super) struct Burst<'a> {
     pub(super) judged: &'a mut [Judged],
     pub(super) decisions: &'a mut Decisions,
     pub(super) translations: &'a mut Translations,
+    openings: &'a mut Vec<usize>,
+    before: usize,
 }
 
 impl Burst<'_> {
@@ -305,6 +314,11 @@ impl Burst<'_> {
     /// Says what is written into the packet, or would be if it were not dropped.
     pub(super) fn translate(&mut self, at: usize, translation: Option<NonZeroU32>) {
         self.judged[at].translation = translation;
+    }
+
+    /// The packet is the first SYN-ACK of its connection.
+    pub(super) fn open(&mut self, at: usize) {
+        self.openings.push(self.before + at);
     }
 
     /// Another worker is to judge the packet.

@@ -198,6 +198,9 @@ impl Worker {
                 if closes && self.sessions.half_open_room() <= self.pending.len() {
                     self.settle_pending(burst);
                 }
+                if self.sessions.is_first_answer(claim.slot, claim.direction, flags) {
+                    burst.open(at);
+                }
                 self.sessions.touch(claim.slot, claim.direction, flags, self.now);
             }
             self.sessions.set_checked(claim.slot, claim.direction);

@@ -64,6 +64,7 @@ use crate::{
 };
 
 pub use affinity::Affinity;
+pub(crate) use caching::SessionKey;
 pub(crate) use denial::denied_by;
 pub(crate) use witness::{Judgements, Nobody, Witness};
 
@@ -159,7 +160,7 @@ impl Worker {
         judged.clear();
         self.enter(snapshot);
         let mut columns = std::mem::take(&mut self.columns);
-        columns.forget_translations();
+        columns.begin();
         let mut frames: Vec<&[u8]> = std::mem::take(&mut self.frames);
         let mut packets = packets.into_iter();
         loop {
@@ -175,6 +176,7 @@ impl Worker {
             self.run::<false>(snapshot, &mut columns, bytes, Times::One(time));
             witness.see(&mut self.judgements(snapshot, &columns, bytes));
             judged.extend_from_slice(&columns.judged);
+            columns.before = judged.len();
             if columns.len() < BURST {
                 break;
             }
@@ -204,7 +206,7 @@ impl Worker {
         assert_eq!(packets.len(), outcomes.len(), "one outcome slot per packet");
         self.enter(snapshot);
         let mut columns = std::mem::take(&mut self.columns);
-        columns.forget_translations();
+        columns.begin();
         for (packets, outcomes) in packets.chunks(BURST).zip(outcomes.chunks_mut(BURST)) {
             columns.clear();
             for packet in packets {
@@ -308,6 +310,11 @@ impl Worker {
     /// What is written into a packet of the last call of [`Worker::judge`].
     pub(crate) fn translated(&self, judged: &Judged) -> Option<Translated<'_>> {
         self.columns.translated(judged.translation)
+    }
+
+    /// Which packets of the last call of [`Worker::judge`] are the first SYN-ACKs of their connections, in order.
+    pub(crate) fn openings(&self) -> &[usize] {
+        &self.columns.openings
     }
 
     #[cold]

@@ -57,6 +57,8 @@ pub(super) enum Place {
     Segments,
     Compare,
     Peer,
+    /// The flow has a latch.
+    Latched,
     Drop,
     Closed,
     Limited,
@@ -84,6 +86,8 @@ pub(super) const KEY: i16 = -key::LEN;
 pub(super) const HEADERS: i16 = KEY - 8;
 /// The frame's length by the IP header, 8 bytes.
 pub(super) const LENGTH: i16 = HEADERS - 8;
+/// TCP's acknowledgement number in the network's order, 4 of 8 bytes; else 0.
+pub(super) const ACKNOWLEDGEMENT: i16 = LENGTH - 8;
 
 /// Ethernet, IPv4 and IPv6 headers, in bytes.
 pub(super) const ETHERNET: i32 = 14;
@@ -108,12 +112,13 @@ pub(super) enum Extent {
     Context(i16),
 }
 
-/// All zeros but for the slot in this register, which is not 1.
+/// All zeros but for the slot in this register, which is not 1. Nothing is acknowledged yet.
 pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
     program.push([Instruction::set(1, 0)]);
     for at in (0..key::LEN).step_by(8) {
         program.store(Double, STACK, 1, KEY + at);
     }
+    program.store(Double, STACK, 1, ACKNOWLEDGEMENT);
     program.store(Word, STACK, slot, KEY + key::SLOT);
 }
 
@@ -252,6 +257,8 @@ fn segment(program: &mut Assembler<Place>) {
     program.jump_if(4, Shares, FIN_SYN_RST, Miss);
     program.apply(And, 4, ACK);
     program.jump_if(4, Equal, 0, Miss);
+    program.load(Word, 4, AT, 8);
+    program.store(Word, STACK, 4, ACKNOWLEDGEMENT);
     program.place(Known);
 }
 

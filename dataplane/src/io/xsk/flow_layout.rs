@@ -34,7 +34,7 @@ pub(super) mod value {
     pub(in crate::io::xsk) const FROM: i16 = 38;
     /// MAC addresses as they leave.
     pub(in crate::io::xsk) const SENT: i16 = 40;
-    /// The latch's number, 2 bytes.
+    /// The latch's number, or that of the handshake, 2 bytes.
     pub(in crate::io::xsk) const LATCH: i16 = 52;
     /// The number of the port where they leave, 2 bytes.
     pub(in crate::io::xsk) const TO: i16 = 54;
@@ -64,6 +64,10 @@ pub(super) mod action {
     pub(in crate::io::xsk) const HOP: u16 = 1;
     /// They leave with other addresses and ports.
     pub(in crate::io::xsk) const TRANSLATE: u16 = 2;
+    /// Instead of a latch the flow has a handshake, behind which its packets are forwarded.
+    pub(in crate::io::xsk) const HANDSHAKE: u16 = 4;
+    /// Its packets may end that handshake.
+    pub(in crate::io::xsk) const INITIATOR: u16 = 8;
 }
 
 /// What programs and process share: one value of an array, mapped into the process.
@@ -95,7 +99,10 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const LATCH_COUNT: i32 = 1 << 16;
     /// Counting does not reach it.
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
-    pub(in crate::io::xsk) const LEN: i32 = LATCHES + LATCH_COUNT * 8;
+    /// Handshakes: the acknowledgement number that ends it, 4 bytes in the network's order, and whether it has ended, 4 bytes.
+    pub(in crate::io::xsk) const HANDSHAKES: i32 = LATCHES + LATCH_COUNT * 8;
+    pub(in crate::io::xsk) const HAS_ENDED: i16 = 4;
+    pub(in crate::io::xsk) const LEN: i32 = HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * 8;
 }
 
 /// What is counted per slot, by each core for itself: 8 bytes each.

@@ -7,7 +7,7 @@
 //!   in the map of flows, with the epochs of its two ports           | no: to the socket
 //!   the MAC addresses are those that the flow came with             | no: to the socket
 //!   not longer than what the way out carries, lease not over        | no: to the socket
-//!   the latch is open                                                | no: counted there, to the socket
+//!   the latch is open, or the handshake has ended                    | no: counted there, to the socket
 //!   the way out is open: count; other addresses and ports if the flow says so (flow_translation); one hop less, new MAC
 //!   addresses, send
 //! ```
@@ -19,7 +19,7 @@
 use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};
 use super::flow_headers::{CONTEXT, DATA, DATA_END, Extent, STACK, clear_key, parse, rewrite};
 use super::flow_layout::value;
-use super::flow_steps::{PACKETS, VALUE, count, find, pass_latch};
+use super::flow_steps::{PACKETS, VALUE, begin, count, find};
 use super::flow_table::FlowTable;
 use super::flow_translation::{change_checksum, translate};
 use super::instruction::Operation::Add;
@@ -67,7 +67,7 @@ pub(super) fn instructions(maps: Maps<'_>, slot: FlowSlot) -> Vec<Instruction> {
     parse(&mut program, Extent::Buffer);
     find(&mut program, maps.table);
     fit(&mut program);
-    pass_latch(&mut program, maps.table);
+    begin(&mut program, maps.table);
     name_way_out(&mut program, maps.interfaces);
     program.push([Instruction::set(1, 1)]);
     program.store(Double, STACK, 1, PACKETS);

@@ -6,7 +6,11 @@
 //!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
 //!   coarse time < value.expires                                             | else: miss
-//!   latches[value.latch] is open                                               | else: counted there, miss
+//!   value has a handshake:
+//!     handshakes[value.latch].has_ended                                       | else:
+//!       the packet comes from the initiator, and acknowledges what ends it    | else: miss
+//!       handshakes[value.latch].has_ended = true
+//!   else: latches[value.latch] is open                                        | else: counted there, miss
 //!   count for the slot where it came in, the slot where it leaves, and the rule
 //! ```
 //!
@@ -15,8 +19,8 @@
 
 use std::ops::Range;
 
-use super::flow_headers::Place::{self, Counted, Found, Miss, Open, WithTranslation};
-use super::flow_headers::{AT, DATA, IS_TRANSLATED, KEY, LENGTH, STACK};
+use super::flow_headers::Place::{self, Counted, Found, Latched, Miss, Open, WithTranslation};
+use super::flow_headers::{ACKNOWLEDGEMENT, AT, DATA, IS_TRANSLATED, KEY, LENGTH, STACK};
 use super::flow_layout::{action, cells, decisions, key, traffic, value};
 use super::flow_table::FlowTable;
 use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
@@ -33,7 +37,7 @@ mod function {
 }
 
 /// A copy of the flow's value, on the stack. Its last part is there only when [`IS_TRANSLATED`].
-pub(super) const VALUE: i16 = LENGTH - value::LEN;
+pub(super) const VALUE: i16 = ACKNOWLEDGEMENT - value::LEN;
 /// How many packets the packet counts as, 8 bytes.
 pub(super) const PACKETS: i16 = VALUE - 8;
 /// Keys of other maps, 8 bytes.
@@ -101,14 +105,46 @@ fn still_there(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if_register(0, Differs, AT, Miss);
 }
 
-/// Goes on when the latch is open. Counting and the look at the bit are one step: a packet that has found the latch closed is
-/// counted before it can be opened.
-pub(super) fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
-    const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
+/// Goes on when the flow's packets may begin to be forwarded.
+pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable) {
+    program.load(Short, 3, STACK, VALUE + value::ACTIONS);
+    program.push([Instruction::copy(4, 3)]);
+    program.apply(And, 4, action::HANDSHAKE.into());
+    program.jump_if(4, Equal, 0, Latched);
+    end_handshake(program, table);
+    program.place(Latched);
+    pass_latch(program, table);
+    program.place(Open);
+}
+
+/// Goes on when the handshake has ended, or ends with this packet. The flow's actions are in register 3.
+fn end_handshake(program: &mut Assembler<Place>, table: &FlowTable) {
+    numbered_cell(program, table, cells::HANDSHAKES);
+    program.load(Word, 2, 1, cells::HAS_ENDED);
+    program.jump_if(2, Differs, 0, Open);
+    program.apply(And, 3, action::INITIATOR.into());
+    program.jump_if(3, Equal, 0, Miss);
+    program.load(Word, 2, 1, 0);
+    program.load(Word, 3, STACK, ACKNOWLEDGEMENT);
+    program.jump_if_register(2, Differs, 3, Miss);
+    program.push([Instruction::set(2, 1)]);
+    program.store(Word, 1, 2, cells::HAS_ENDED);
+    program.jump(Open);
+}
+
+/// Register 1 is where the cells from this offset on have the flow's latch or handshake.
+fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32) {
     program.load(Short, 2, STACK, VALUE + value::LATCH);
     program.apply(ShiftLeft, 2, 3);
-    program.push(Instruction::value(1, &table.cells, cells::LATCHES));
+    program.push(Instruction::value(1, &table.cells, first));
     program.apply_register(Add, 1, 2);
+}
+
+/// Goes on when the latch is open. Counting and the look at the bit are one step: a packet that has found the latch closed is
+/// counted before it can be opened.
+fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
+    const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
+    numbered_cell(program, table, cells::LATCHES);
     program.load(Double, 2, 1, 0);
     program.apply(ShiftRight, 2, OPEN_BIT);
     program.jump_if(2, Differs, 0, Open);
@@ -116,7 +152,6 @@ pub(super) fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
     program.count_before(1, 2, 0);
     program.apply(ShiftRight, 2, OPEN_BIT);
     program.jump_if(2, Equal, 0, Miss);
-    program.place(Open);
 }
 
 /// Counts the packet, whose bytes are in [`LENGTH`] and whose number of packets is in [`PACKETS`]. The counters are each

@@ -16,7 +16,7 @@ use super::flow_layout::{action, cells, decisions, key, traffic, value};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
 use super::{flow_translation, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowLatch, FlowSlot};
+use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Initiator};
 use crate::{PortId, Snapshot};
 
 /// Flows that the kernel keeps, 15 MB of its memory when all are used. Two for each of 32,000 busy connections; what
@@ -191,11 +191,23 @@ impl FlowTable {
     pub(super) fn add(&self, flow: &CachedFlow) {
         let Some((key, value)) = encode(flow, coarse_time()) else { return };
         // Before the program can find the flow.
-        self.latch(flow.latch).store(0, Ordering::SeqCst);
+        if let FlowStart::Latch(latch) = flow.start {
+            self.latch(latch).store(0, Ordering::SeqCst);
+        }
         match self.flows.insert(&key, &value) {
             Ok(()) => self.added.fetch_add(1, Ordering::Relaxed),
             Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
         };
+    }
+
+    pub(super) fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
+        let [a, b, c, d] = acknowledgement.to_be_bytes();
+        self.handshake(handshake).store(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), Ordering::SeqCst);
+    }
+
+    pub(super) fn has_ended(&self, handshake: FlowHandshake) -> bool {
+        let bytes = self.handshake(handshake).load(Ordering::SeqCst).to_ne_bytes();
+        bytes[place(cells::HAS_ENDED.into())..] != [0; 4]
     }
 
     pub(super) fn passed(&self, latch: FlowLatch) -> u64 {
@@ -285,6 +297,10 @@ impl FlowTable {
         self.cell(cells::LATCHES + i32::from(latch.0) * 8)
     }
 
+    fn handshake(&self, handshake: FlowHandshake) -> &AtomicU64 {
+        self.cell(cells::HANDSHAKES + i32::from(handshake.0) * 8)
+    }
+
     /// Eight bytes of the cells.
     pub(super) fn cell(&self, offset: i32) -> &AtomicU64 {
         let offset = place(offset);
@@ -323,7 +339,7 @@ fn possible_cores() -> io::Result<usize> {
 
 /// A flow as the map has it. None for what the program does not know.
 pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)> {
-    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, longest, origin, lease, latch, .. } =
+    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, longest, origin, lease, start, .. } =
         flow;
     let mut key = [0; KEY_LEN];
     let version = match (who.src, who.dst) {
@@ -353,6 +369,12 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     let origin = u16::try_from(origin_number(*origin)).unwrap_or(u16::MAX);
     put(&mut value, value::ORIGIN, &origin.to_ne_bytes());
     let mut actions = if flow.is_hop { action::HOP } else { 0 };
+    let (number, how) = match *start {
+        FlowStart::Latch(latch) => (latch.0, 0),
+        FlowStart::Handshake(handshake, Initiator::Source) => (handshake.0, action::HANDSHAKE | action::INITIATOR),
+        FlowStart::Handshake(handshake, Initiator::Destination) => (handshake.0, action::HANDSHAKE),
+    };
+    actions |= how;
     if let Some(translation) = &flow.translation {
         actions |= action::TRANSLATE;
         put(&mut value, value::TRANSLATION, &flow_translation::encode(who, translation)?);
@@ -361,7 +383,7 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     put(&mut value, value::RECEIVED, received);
     put(&mut value, value::LONGEST, &longest.to_ne_bytes());
     put(&mut value, value::SENT, sent);
-    put(&mut value, value::LATCH, &latch.0.to_ne_bytes());
+    put(&mut value, value::LATCH, &number.to_ne_bytes());
     Some((key, value))
 }
 
@@ -417,7 +439,7 @@ mod tests {
             epochs: [9, 8],
             moves: [0, 3],
             lease: 100,
-            latch: FlowLatch(0x4321),
+            start: FlowStart::Latch(FlowLatch(0x4321)),
         }
     }
 
@@ -438,6 +460,12 @@ mod tests {
         assert_eq!((&value[38..40], &value[54..56]), (&1u16.to_ne_bytes()[..], &2u16.to_ne_bytes()[..]));
         assert_eq!(value[56..64], ((8u64 << 16) + 3).to_ne_bytes());
         assert_eq!(value[64..], [0; 48]);
+        let start = |start| encode(&CachedFlow { start, ..flow() }, 1000).unwrap().1;
+        let number = FlowHandshake(0x1234);
+        let [initiator, responder] =
+            [Initiator::Source, Initiator::Destination].map(|end| start(FlowStart::Handshake(number, end)));
+        assert_eq!([word(&initiator, 20) >> 16, word(&responder, 20) >> 16], [1 | 4 | 8, 1 | 4]);
+        assert_eq!([&initiator[52..54], &responder[52..54]], [&0x1234u16.to_ne_bytes()[..]; 2]);
     }
 
     #[test]

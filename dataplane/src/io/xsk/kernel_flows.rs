@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use bulkhead_classifier::OriginId;
 
 use super::flow_table::FlowTable;
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowLatch, FlowSlot, KernelFlows};
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, KernelFlows};
 use crate::{PortId, Snapshot};
 
 /// What has a table of flows, and programs that send packets of these flows.
@@ -23,6 +23,14 @@ impl<T: HasFlows> FlowCache for T {
 
     fn add(&self, flow: &CachedFlow) {
         self.table().add(flow);
+    }
+
+    fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
+        self.table().await_handshake(handshake, acknowledgement);
+    }
+
+    fn has_ended(&self, handshake: FlowHandshake) -> bool {
+        self.table().has_ended(handshake)
     }
 
     fn passed(&self, latch: FlowLatch) -> u64 {

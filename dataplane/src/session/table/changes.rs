@@ -26,6 +26,31 @@ impl SessionTable {
         }
     }
 
+    /// Whether a packet with these flags, which are [believed](SessionTable::assess), is the first SYN-ACK of a TCP connection: the
+    /// responder has taken the initiator's SYN, and nothing but SYNs has come from the initiator.
+    pub(crate) fn is_first_answer(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
+        let entry = self.entry(slot);
+        let is_answer = flags.is_some_and(|flags| flags.has(TcpFlags::SYN) && flags.has(TcpFlags::ACK));
+        let is_begun = entry.class() == Class::New && entry.key.protocol() == protocol::TCP;
+        let (initiator, responder) = (Direction::Forward, Direction::Reply);
+        let is_first = !entry.seen.has_acknowledged(responder) && !entry.seen.has_acknowledged(initiator);
+        direction == responder && is_answer && is_begun && is_first && self.config.tcp_window != TcpWindow::Strict
+    }
+
+    /// The initiator has acknowledged the SYN-ACK, and no worker has seen it. `since` is when the SYN-ACK came.
+    pub(crate) fn end_handshake(&mut self, slot: Slot, since: u64, now: Moment) {
+        let entry = *self.entry(slot);
+        let is_answered = entry.seen.has_acknowledged(Direction::Reply);
+        if entry.class() != Class::New || !is_answered || entry.seen.has_acknowledged(Direction::Forward) {
+            return;
+        }
+        self.touch(slot, Direction::Forward, Some(TcpFlags(TcpFlags::ACK)), now);
+        // What came meanwhile was not believed then, perhaps a reset far ahead, behind what the kernel has forwarded.
+        if entry.seen_at > since && self.entry(slot).class() == Class::Established {
+            self.doubt(slot, now);
+        }
+    }
+
     /// Whether a packet with these flags makes one more connection count as not established.
     pub(crate) fn would_close(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
         let entry = self.entry(slot);

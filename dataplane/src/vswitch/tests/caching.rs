@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::io::{CachedFlow, FlowLatch};
+use crate::io::{CachedFlow, FlowHandshake, FlowLatch, FlowStart};
 use crate::packet::TcpFlags;
 use crate::testbed::{ACK, b_to_a};
 use bulkhead_classifier::OriginId;
@@ -16,6 +16,8 @@ pub(super) struct Recorded {
     flows: Mutex<Vec<CachedFlow>>,
     /// How many packets have passed a latch, and whether it is open.
     latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
+    /// What ends a handshake, and whether it has ended.
+    pub(super) handshakes: Mutex<HashMap<FlowHandshake, (u32, bool)>>,
     /// Ports that it does not reach.
     far: Vec<FlowSlot>,
     moves: Mutex<HashMap<PortId, u16>>,
@@ -29,7 +31,17 @@ impl FlowCache for Recorded {
 
     fn add(&self, flow: &CachedFlow) {
         self.flows.lock().unwrap().push(*flow);
-        self.latches.lock().unwrap().insert(flow.latch, (0, false));
+        if let FlowStart::Latch(latch) = flow.start {
+            self.latches.lock().unwrap().insert(latch, (0, false));
+        }
+    }
+
+    fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
+        self.handshakes.lock().unwrap().insert(handshake, (acknowledgement, false));
+    }
+
+    fn has_ended(&self, handshake: FlowHandshake) -> bool {
+        self.handshakes.lock().unwrap()[&handshake].1
     }
 
     fn passed(&self, latch: FlowLatch) -> u64 {
@@ -57,6 +69,13 @@ impl FlowCache for Recorded {
     }
 }
 
+fn latch_of(flow: &CachedFlow) -> FlowLatch {
+    match flow.start {
+        FlowStart::Latch(latch) => latch,
+        FlowStart::Handshake(..) => panic!("{flow:?}"),
+    }
+}
+
 pub(super) const fn slot(id: PortId) -> FlowSlot {
     FlowSlot(id.0 + 10)
 }
@@ -78,6 +97,11 @@ fn from_b(packet: &[u8]) -> Vec<u8> {
 impl Recorded {
     pub(super) fn flows(&self) -> Vec<CachedFlow> {
         self.flows.lock().unwrap().clone()
+    }
+
+    /// Those that were added since this was asked last.
+    pub(super) fn take(&self) -> Vec<CachedFlow> {
+        std::mem::take(&mut *self.flows.lock().unwrap())
     }
 }
 
@@ -124,7 +148,7 @@ fn a_flow_between_pods_is_added_with_what_was_done_to_its_packet() {
 }
 
 #[test]
-fn tcp_is_added_between_its_handshake_and_its_end_in_both_directions() {
+fn tcp_is_added_with_its_syn_ack_and_between_its_handshake_and_its_end_in_both_directions() {
     let cache = Arc::new(Recorded::default());
     let mut node = start(&cache, None);
     let mut pass = |from: PortId, flags: u8| {
@@ -133,7 +157,7 @@ fn tcp_is_added_between_its_handshake_and_its_end_in_both_directions() {
         node.receive(to);
         std::mem::take(&mut *cache.flows.lock().unwrap()).len()
     };
-    assert_eq!([pass(A, SYN), pass(B, SYN | ACK)], [0, 0]);
+    assert_eq!([pass(A, SYN), pass(B, SYN | ACK)], [0, 2]);
     // The third segment makes it established; the ones behind it find it so.
     let handshake = pass(A, ACK);
     assert_eq!((handshake + pass(A, ACK), pass(B, ACK)), (1, 1));
@@ -194,13 +218,22 @@ fn flows(count: u16) -> Vec<Vec<u8>> {
 
 /// A vswitch with one worker that is driven, and the other ends of its two pods.
 fn stepped(cache: &Arc<Recorded>, ports: Vec<PortConfig>) -> (Vswitch, SteppedWorker, [LoopbackPeer; 2]) {
+    stepped_with(cache, ports, SessionConfig::live(1000))
+}
+
+/// The same with other sessions.
+pub(super) fn stepped_with(
+    cache: &Arc<Recorded>,
+    ports: Vec<PortConfig>,
+    sessions: SessionConfig,
+) -> (Vswitch, SteppedWorker, [LoopbackPeer; 2]) {
     let publisher = Publisher::new(snapshot_of(1, ports));
     let config = VswitchConfig {
         affinity: Affinity::new(),
         lease: LEASE,
         cores: vec![None],
         poll: PollMode::Spin,
-        engine: WorkerConfig { sessions: SessionConfig::live(1000), ..WorkerConfig::default() },
+        engine: WorkerConfig { sessions, ..WorkerConfig::default() },
         frames: FRAMES,
         tap: None,
         flow_cache: Some(Arc::clone(cache) as Arc<dyn FlowCache>),
@@ -242,7 +275,7 @@ fn a_latch_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds
         worker.round(now);
     }
     let [flow] = *cache.flows() else { panic!("{:?}", cache.flows()) };
-    let is_open = || cache.latches.lock().unwrap()[&flow.latch].1;
+    let is_open = || cache.latches.lock().unwrap()[&latch_of(&flow)].1;
     let mut round = |now: u64| {
         worker.round(now);
         is_open()
@@ -250,7 +283,7 @@ fn a_latch_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds
     assert!(!round(1_000), "watched from now on");
     assert!(!round(80_000), "what was counted before may still be on its way here");
     // One more passes.
-    cache.latches.lock().unwrap().get_mut(&flow.latch).unwrap().0 = 1;
+    cache.latches.lock().unwrap().get_mut(&latch_of(&flow)).unwrap().0 = 1;
     assert!(!round(100_000) && !round(179_000));
     assert!(round(180_000));
     // Another one, of which packets pass all the time.
@@ -259,7 +292,7 @@ fn a_latch_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds
     assert!(worker.round(20_000_000));
     let latches = |change: fn(&mut u64)| {
         let mut latches = cache.latches.lock().unwrap();
-        let (count, is_open) = latches.get_mut(&flow.latch).unwrap();
+        let (count, is_open) = latches.get_mut(&latch_of(&flow)).unwrap();
         change(count);
         *is_open
     };

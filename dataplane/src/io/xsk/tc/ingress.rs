@@ -7,7 +7,7 @@
 //!   parse -> key (flow_headers)                                                      | miss
 //!   find the flow, its epochs, its MAC addresses, its lease (flow_steps)             | miss
 //!   in segments: gso_size + headers, else: length <= what the way out carries        | else: miss
-//!   the latch is open                                                                 | else: counted there, miss
+//!   the latch is open, or the handshake has ended or ends with this packet            | else: miss
 //!   slots[flow.out] has a way                                                        | else: miss
 //!   count; other addresses and ports if the flow says so (flow_translation); one hop less, new MAC addresses
 //!   the way is a pod's: return bpf_redirect_peer(way), else: return bpf_redirect(way)
@@ -38,7 +38,7 @@ use super::super::flow_headers::{
     CONTEXT, DATA, DATA_END, Extent, HEADERS, KEY, LENGTH, SHORTEST, STACK, clear_key, parse, rewrite,
 };
 use super::super::flow_layout::{cells, key, traffic, value};
-use super::super::flow_steps::{PACKETS, SCRATCH, VALUE, ask_time, count, find, look_up, pass_latch};
+use super::super::flow_steps::{PACKETS, SCRATCH, VALUE, ask_time, begin, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
 use super::super::instruction::Operation::{Add, Multiply, ShiftLeft, ShiftRight, Subtract, Xor};
@@ -105,7 +105,7 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     parse(&mut program, Extent::Context(context::LEN));
     find(&mut program, table);
     fit(&mut program);
-    pass_latch(&mut program, table);
+    begin(&mut program, table);
     find_way(&mut program, table);
     count(&mut program, table);
     translate(&mut program, checksum::change);

@@ -1,7 +1,7 @@
 //! Maps and links that outlive the process: names in a BPF file system.
 //!
 //! ```text
-//!   PATH/v2-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
+//!   PATH/v3-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
 //!                        in-INDEX, guard-INDEX                 links at the tc hooks of the interface with this number
 //!                        out                                   link at the trunk's first end
 //! ```
@@ -22,7 +22,7 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::namespace;
 
 /// The version of what is in `flow_layout.rs`, and of the map of ports. To be counted up with each change of them.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 
 /// See the module.
 #[derive(Debug)]

@@ -1,0 +1,201 @@
+//! Connections that are added to a flow cache with their SYN-ACK.
+
+use std::collections::HashSet;
+
+use super::caching::{Recorded, slot, stepped_with};
+use super::*;
+use crate::io::{CachedFlow, FlowHandshake, FlowStart, Initiator};
+use crate::packet::TcpFlags;
+use crate::testbed::{RST, b_to_a, tcp_at};
+use crate::{SessionCounters, TcpWindow};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A worker that is driven, and what it adds.
+struct Lab {
+    cache: Arc<Recorded>,
+    vswitch: Vswitch,
+    worker: SteppedWorker,
+    a: LoopbackPeer,
+    b: LoopbackPeer,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self::with(SessionConfig::live(1000))
+    }
+
+    fn with(sessions: SessionConfig) -> Self {
+        let cache = Arc::new(Recorded::default());
+        let (vswitch, worker, [a, b]) = stepped_with(&cache, live_ports(), sessions);
+        Self { cache, vswitch, worker, a, b }
+    }
+
+    /// Whether a packet that A sends at this time comes out at B.
+    fn from_a(&mut self, packet: &[u8], now: u64) -> bool {
+        self.a.push(&from_a(packet)).unwrap();
+        self.worker.round(now);
+        self.b.pop().is_some()
+    }
+
+    /// The other way.
+    fn from_b(&mut self, packet: &[u8], now: u64) -> bool {
+        self.b.push(&ethernet(B_MAC, 0x0800, packet)).unwrap();
+        self.worker.round(now);
+        self.a.pop().is_some()
+    }
+
+    /// A connection as far as the kernel has not got it.
+    fn open(&mut self, now: u64) -> Vec<CachedFlow> {
+        assert!(self.from_a(&a_to_b(SYN), now) && self.from_b(&b_to_a(SYN | ACK), now));
+        self.cache.take()
+    }
+
+    /// The kernel has forwarded the segment that ends the handshake.
+    fn end_handshakes(&self) {
+        self.cache.handshakes.lock().unwrap().values_mut().for_each(|(_, has_ended)| *has_ended = true);
+    }
+
+    fn sessions(&self) -> SessionCounters {
+        self.worker.counters().engine.sessions()
+    }
+}
+
+#[test]
+fn both_directions_are_added_before_the_syn_ack_is_sent() {
+    let mut lab = Lab::new();
+    let [reply, forward] = *lab.open(1) else { panic!("two flows") };
+    assert_eq!((reply.from, reply.to, reply.ports), (slot(B), slot(A), [B, A]));
+    assert_eq!((forward.from, forward.to, forward.ports), (slot(A), slot(B), [A, B]));
+    assert_eq!((forward.flow.src, forward.flow.sport), (ip("10.0.0.1"), 40_000));
+    assert_eq!((forward.flow.dst, forward.flow.dport, forward.flow.protocol), (ip("10.0.0.2"), 80, 6));
+    assert_eq!((reply.flow.src, reply.flow.sport, reply.flow.dst), (ip("10.0.0.2"), 80, ip("10.0.0.1")));
+    let macs = |destination: [u8; 6], source: [u8; 6]| [destination, source].concat();
+    assert_eq!((&forward.received[..], &forward.sent[..]), (&*macs(own_mac(2), A_MAC), &*macs(B_MAC, own_mac(3))));
+    assert_eq!(&reply.sent[..], &*macs(A_MAC, own_mac(2)));
+    assert_eq!((forward.epochs, forward.origin, forward.translation), ([1, 1], reply.origin, None));
+    assert_eq!((forward.lease, forward.is_hop), (SECOND / 2, true));
+    let FlowStart::Handshake(number, Initiator::Source) = forward.start else { panic!("{forward:?}") };
+    assert_eq!(reply.start, FlowStart::Handshake(number, Initiator::Destination));
+    assert_eq!(lab.cache.handshakes.lock().unwrap()[&number], (2, false), "the segment behind its SYN");
+}
+
+#[test]
+fn a_connection_whose_handshake_ended_in_the_kernel_lives_on_when_it_is_silent_for_longer_than_a_handshake_may_last() {
+    for has_ended in [true, false] {
+        let mut lab = Lab::new();
+        lab.open(1);
+        if has_ended {
+            lab.end_handshakes();
+        }
+        lab.worker.round(SECOND / 2);
+        lab.worker.round(SECOND);
+        lab.worker.round(121 * SECOND);
+        assert_eq!(lab.from_b(&b_to_a(ACK), 3600 * SECOND), has_ended);
+        assert_eq!(lab.from_a(&a_to_b(ACK), 3600 * SECOND), has_ended);
+        assert_eq!(lab.sessions().doubted, 0);
+    }
+}
+
+#[test]
+fn a_handshake_that_ends_in_the_kernel_after_it_was_asked_for_was_not_awaited_any_more() {
+    let mut lab = Lab::new();
+    lab.open(1);
+    lab.worker.round(SECOND);
+    lab.end_handshakes();
+    lab.worker.round(2 * SECOND);
+    assert!(!lab.from_b(&b_to_a(ACK), 130 * SECOND), "its flows had ended by then");
+}
+
+#[test]
+fn a_reset_behind_what_the_kernel_has_forwarded_makes_the_connection_doubtful_and_not_established() {
+    let mut lab = Lab::new();
+    lab.open(1);
+    lab.end_handshakes();
+    // Ten megabytes went by.
+    let reset = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), RST | ACK, (10 << 20, 2));
+    assert!(lab.from_a(&reset, SECOND / 10));
+    lab.worker.round(SECOND);
+    assert_eq!(lab.sessions().doubted, 1);
+    assert!(lab.from_b(&b_to_a(ACK), 3600 * SECOND), "it may as well have been a stranger's");
+}
+
+#[test]
+fn a_connection_that_is_over_before_it_is_asked_for_stays_over() {
+    let mut lab = Lab::new();
+    lab.open(1);
+    lab.end_handshakes();
+    let fin = TcpFlags::FIN | ACK;
+    assert!(lab.from_a(&a_to_b(fin), 2) && lab.from_b(&b_to_a(fin), 3));
+    lab.worker.round(SECOND);
+    assert!(!lab.from_b(&b_to_a(ACK), 11 * SECOND), "ten seconds after its end");
+}
+
+#[test]
+fn nothing_is_added_for_what_is_not_the_first_answer_to_a_syn() {
+    let mut lab = Lab::new();
+    assert!(lab.from_a(&a_to_b(SYN), 1));
+    let blind = tcp_at(("10.0.0.2", 80), ("10.0.0.1", 40_000), SYN | ACK, (1, 1 << 20));
+    assert!(lab.from_b(&blind, 1), "its receiver knows better");
+    assert_eq!(lab.cache.take(), [], "it does not acknowledge the SYN");
+    assert_eq!(lab.open(2).len(), 2);
+    assert!(lab.from_b(&b_to_a(SYN | ACK), 3));
+    assert_eq!(lab.cache.take(), [], "again");
+    // The initiator is quicker than the repetition.
+    let mut lab = Lab::new();
+    assert!(lab.from_a(&a_to_b(SYN), 1) && lab.from_a(&a_to_b(ACK), 1) && lab.from_b(&b_to_a(SYN | ACK), 1));
+    assert_eq!(lab.cache.take(), []);
+    let strict = SessionConfig { tcp_window: TcpWindow::Strict, ..SessionConfig::live(1000) };
+    assert_eq!(Lab::with(strict).open(1), [], "every segment is looked at");
+}
+
+#[test]
+fn a_policy_that_changes_after_the_syn_ack_has_other_epochs_than_the_flows() {
+    let mut lab = Lab::new();
+    let flows = lab.open(1);
+    assert!(flows.iter().all(|flow| flow.epochs == [1, 1] && flow.moves == [0, 0]));
+    lab.cache.moved(B);
+    assert!(lab.from_a(&tcp("10.0.0.1", "10.0.0.2", 40_001, 80, SYN), 2));
+    assert!(lab.from_b(&tcp("10.0.0.2", "10.0.0.1", 80, 40_001, SYN | ACK), 3));
+    let [reply, forward] = *lab.cache.take() else { panic!("two flows") };
+    assert_eq!((reply.moves, forward.moves), ([1, 0], [0, 1]));
+}
+
+/// SYNs, or the answers to them, of that many connections.
+fn handshakes(count: u16, flags: u8) -> Vec<Vec<u8>> {
+    let one = |number: u16| match flags {
+        SYN => from_a(&tcp("10.0.0.1", "10.0.0.2", 1000 + number, 80, flags)),
+        _ => ethernet(B_MAC, 0x0800, &tcp("10.0.0.2", "10.0.0.1", 80, 1000 + number, flags)),
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn a_port_that_begins_connections_by_the_thousand_has_an_allowance() {
+    const SHARE: usize = 1 << 14;
+    let mut lab = Lab::with(SessionConfig::live(1_000_000));
+    let mut flood = |now: u64| {
+        let (syns, answers) = (handshakes(20_000, SYN), handshakes(20_000, SYN | ACK));
+        for (syns, answers) in syns.chunks(200).zip(answers.chunks(200)) {
+            lab.a.push_burst(syns).unwrap();
+            lab.worker.round(now);
+            assert_eq!(std::iter::from_fn(|| lab.b.pop()).count(), syns.len());
+            lab.b.push_burst(answers).unwrap();
+            lab.worker.round(now);
+            assert_eq!(std::iter::from_fn(|| lab.a.pop()).count(), answers.len(), "all are forwarded");
+        }
+        let flows = lab.cache.take();
+        let number = |flow: &CachedFlow| match flow.start {
+            FlowStart::Handshake(number, _) => number,
+            FlowStart::Latch(_) => panic!("{flow:?}"),
+        };
+        let numbers: HashSet<FlowHandshake> = flows.iter().map(number).collect();
+        assert_eq!(numbers.len() * 2, flows.len(), "no number twice at a time");
+        (flows.len() / 2, lab.vswitch.counters())
+    };
+    assert_eq!(flood(1).0, SHARE);
+    // Over: the client's ports are used again. Numbers are given out again, in five rounds more than once.
+    for round in 1..=5 {
+        assert_eq!(flood(round * 200 * SECOND).0, SHARE);
+    }
+}

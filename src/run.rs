@@ -50,6 +50,20 @@ pub(crate) fn load_without_tables(state: &State, planned: &Planned) -> anyhow::R
     Ok(compiled(state, empty, loaded)?.0)
 }
 
+/// As [`load_without_tables`], with the Services of the state.
+///
+/// # Errors
+/// As for [`load_without_tables`].
+pub(crate) fn load_without_tables_with_services(
+    state: &State,
+    planned: &Planned,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let options = planned.with(state.options()?);
+    let empty = Pipeline::without_tables(options.semantics.default_isolation());
+    let loaded = read_with_services(state, &options, false)?;
+    compiled(state, empty, loaded)
+}
+
 fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
     let loaded = source::load(&state.paths, options.clone())?;
     let empty = Pipeline::with_default_isolation(scope, options.semantics.default_isolation());
@@ -87,18 +101,22 @@ fn load_with_services_by(
     scope: Scope,
     is_about_services: bool,
 ) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let loaded = read_with_services(state, options, is_about_services)?;
+    compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
+}
+
+fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
-    let loaded = match source::load(&state.paths, with) {
+    match source::load(&state.paths, with) {
         // Standard input cannot be read again.
         Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
             let without = source::load(&state.paths, options.clone())?;
             let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
             output::warn(&format!("Services are left out, because not all can be read: {fault}"));
-            without
+            Ok(without)
         }
-        loaded => loaded?,
-    };
-    compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
+        loaded => Ok(loaded?),
+    }
 }
 
 /// Gives a pipeline what was read. Services and slices are left over.

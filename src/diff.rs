@@ -31,7 +31,8 @@ use serde::Serialize;
 use self::because::{Because, Reasons, Tellings};
 use self::forms::Form;
 use crate::args::{Diff, State};
-use crate::{output, run};
+use crate::flows::find::Finder;
+use crate::{output, resolve, run};
 
 /// Pods of one state only that are named on a terminal: as many as a person reads.
 const NAMED: usize = 20;
@@ -79,7 +80,13 @@ struct OnlyIn {
 pub(crate) fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     let (against, captures) = flows::split(args);
     let seen = flows::read(args, &captures)?;
-    let before = run::load_without_tables(&args.state, &args.planned).context("the old state (--state)")?;
+    let settings = resolve::settings(args.settings.as_deref())?;
+    let old = "the old state (--state)";
+    // Who was behind a Service is a question about flows alone.
+    let (before, services) = match &seen {
+        Some(_) => run::load_without_tables_with_services(&args.state, &args.planned).context(old)?,
+        None => (run::load_without_tables(&args.state, &args.planned).context(old)?, Vec::new()),
+    };
     let after = run::load_without_tables(&State { paths: against, ..args.state.clone() }, &args.planned)
         .context("the new state (--against)")?;
     let states = [reachability(&before)?, reachability(&after)?];
@@ -93,7 +100,8 @@ pub(crate) fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     }
     let mut reasons = [Reasons::of(&before), Reasons::of(&after)];
     let tellings = Tellings::of(&difference, &mut reasons);
-    let flows = seen.map(|seen| flows::compare(&seen, [&states[0], &states[1]], &mut reasons));
+    let finder = &mut Finder::new(&before, services, settings);
+    let flows = seen.map(|seen| flows::compare(&seen, finder, [&states[0], &states[1]], &mut reasons)).transpose()?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut form = Form::new(args.output, &mut out);
     form.begin()?;

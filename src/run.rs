@@ -92,6 +92,20 @@ pub(crate) fn load_whole(state: &State, planned: &Planned, with_tables: bool) ->
     Ok(Whole { pipeline, tables, services, idle_rules, empty_lists })
 }
 
+/// As [`load_without_tables`], with the Services of the state.
+///
+/// # Errors
+/// As for [`load_without_tables`].
+pub(crate) fn load_without_tables_with_services(
+    state: &State,
+    planned: &Planned,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let options = planned.with(state.options()?);
+    let empty = Pipeline::without_tables(options.semantics.default_isolation());
+    let loaded = read_with_services(state, &options, false)?;
+    compiled(state, empty, loaded)
+}
+
 fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
     let loaded = source::load(&state.paths, options.clone())?;
     let empty = Pipeline::with_default_isolation(scope, options.semantics.default_isolation());
@@ -136,16 +150,16 @@ fn load_with_services_by(
 /// Reads a state with its Services.
 fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
-    Ok(match source::load(&state.paths, with) {
+    match source::load(&state.paths, with) {
         // Standard input cannot be read again.
         Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
             let without = source::load(&state.paths, options.clone())?;
             let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
             output::warn(&format!("Services are left out, because not all can be read: {fault}"));
-            without
+            Ok(without)
         }
-        loaded => loaded?,
-    })
+        loaded => Ok(loaded?),
+    }
 }
 
 /// Tells the warnings of what was read, and what of it does not count. What is in `told` is told elsewhere.

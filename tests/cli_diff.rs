@@ -215,3 +215,72 @@ fn the_exit_code_says_whether_there_is_a_difference_or_new_access() {
     diff(&shut, OLD, &["--no-new-access"], 1);
     assert_eq!(bulkhead(&["diff", "--state", OLD, "--against", "no-such-file.yaml"]).status.code(), Some(2));
 }
+
+/// A client and two endpoints of a Service, on one node with room for other pods.
+const SERVED: &str = "\
+{apiVersion: v1, kind: Namespace, metadata: {name: a}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n}, spec: {podCIDRs: [10.0.0.0/24]}, status: {addresses: [{type: InternalIP, address: 172.18.0.1}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: client}, spec: {nodeName: n, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.1}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: one, labels: {app: s, rank: one}}, spec: {nodeName: n, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.2}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: two, labels: {app: s}}, spec: {nodeName: n, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.3}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {namespace: a, name: s}, spec: {clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9], ports: [{name: http, port: 80, targetPort: 8080}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: a, name: s-1, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [{addresses: [10.0.0.2], nodeName: n}, {addresses: [10.0.0.3], nodeName: n}]}
+";
+
+/// The state with a policy that shuts the pods of these labels.
+fn shut(name: &str, labels: &str) -> String {
+    let policy = format!(
+        "{SERVED}---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{namespace: a, name: shut}}\nspec: {{podSelector: \
+         {{matchLabels: {{{labels}}}}}, policyTypes: [Ingress]}}\n"
+    );
+    scratch(name, &policy)
+}
+
+#[test]
+fn a_seen_flow_is_cut_opened_as_before_or_unknown_and_never_guessed() {
+    let old = scratch("diff-served.yaml", SERVED);
+    let (all, some) = (shut("diff-shut-all.yaml", "app: s"), shut("diff-shut-some.yaml", "rank: one"));
+    let line = |client: u16, to: &str, port: u16| {
+        format!(
+            "[DESTROY] tcp 6 src=10.0.0.1 dst={to} sport={client} dport={port} packets=3 bytes=180 src={to} dst=10.0.0.1 sport={port} \
+             dport={client} packets=2 bytes=120\n"
+        )
+    };
+    let flows = |log: &str, text: &str, old: &str, new: &str, code: i32| {
+        let log = scratch(log, text);
+        json(old, new, &["--flows", &log], code)["flows"].clone()
+    };
+    let direct = line(1000, "10.0.0.2", 8080) + &line(1001, "10.0.0.2", 8080) + &line(1002, "192.0.2.1", 443);
+    let answer = flows("diff-direct.log", &direct, &old, &all, 1);
+    let cut = &answer["changed"][0];
+    assert_eq!((&cut["from"], &cut["to"], &cut["service"]), (&"a/client".into(), &"a/one".into(), &"TCP 8080".into()));
+    assert_eq!((&cut["sessions"], &cut["packets"], &cut["bytes"]), (&2.into(), &10.into(), &600.into()));
+    assert_eq!((&cut["before"], &cut["after"], &answer["same"]), (&"allow".into(), &"deny".into(), &1.into()));
+    assert!(cut["because"]["after"][0]["at"][0]["line"].is_u64(), "{cut}");
+    assert_eq!(flows("diff-direct.log", &direct, &all, &old, 1)["changed"][0]["after"], "allow");
+    // The log does not say which endpoint the Service gave.
+    let service = line(1000, "10.96.0.9", 80);
+    let answer = flows("diff-service.log", &service, &old, &all, 1);
+    assert_eq!((&answer["changed"][0]["to"], &answer["changed"][0]["after"]), (&"Service a/s".into(), &"deny".into()));
+    let answer = flows("diff-service.log", &service, &old, &some, 1);
+    let why = "policy does not treat all endpoints of Service a/s alike, and it is not said which it was given";
+    assert_eq!((answer["changed"].as_array().unwrap().len(), &answer["unknown"][why]), (0, &1.into()), "{answer}");
+    // A pod that is gone.
+    let answer = flows("diff-gone.log", &line(1000, "10.0.0.77", 80), &old, &all, 1);
+    let why = "10.0.0.77 is an address of the pods of node n, and no pod of the state has it";
+    assert_eq!(answer["unknown"][why], 1, "{answer}");
+    // ICMP has no ports, and an isolated pod loses it.
+    let ping =
+        "[DESTROY] icmp 1 src=10.0.0.1 dst=10.0.0.2 type=8 code=0 id=7 src=10.0.0.2 dst=10.0.0.1 type=0 code=0 id=7\n";
+    let answer = flows("diff-ping.log", ping, &old, &all, 1);
+    assert_eq!(
+        (&answer["changed"][0]["service"], &answer["changed"][0]["packets"]),
+        (&"ICMP echo".into(), &Value::Null)
+    );
+}

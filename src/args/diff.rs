@@ -35,6 +35,10 @@ pub struct Diff {
     /// Judge a TCP connection that began before the capture by its first packet in it, as if its sender were the client
     #[arg(long)]
     pub tcp_pickup: bool,
+    /// With captures or flow logs: a JSON or YAML object with the settings of Services: service_cidrs, cluster_cidrs and what else
+    /// docs/services.md lists
+    #[arg(long, value_name = "FILE")]
+    pub settings: Option<PathBuf>,
     /// The form of the answer
     #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
     pub output: DiffFormat,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bulkhead_classifier::AddressSet;
 use bulkhead_control::object::{PodName, Workload};
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::reachability::difference::Difference;
+use bulkhead_control::reachability::difference::{Difference, Unit};
 use ipnet::IpNet;
 
 use super::ranges::{hull_of, prefixes};
@@ -37,18 +37,61 @@ impl Ends {
     }
 }
 
-/// Pods of one family by their namespace.
-type ByNamespace<'a> = BTreeMap<Arc<str>, BTreeSet<&'a PodName>>;
+/// A compared pod.
+struct Known<'a> {
+    pod: &'a PodName,
+    /// Places in the lists of its [`Family`].
+    namespace: usize,
+    workload: usize,
+}
+
+/// The compared pods of one family. Sets of them are places in this list: names are long to compare, and a change may be about all of them.
+#[derive(Default)]
+struct Family<'a> {
+    /// By name.
+    pods: Vec<Known<'a>>,
+    /// Their namespaces, with the number of pods.
+    namespaces: Vec<(Arc<str>, usize)>,
+    /// Their workloads, as the new state knows them, with the number of pods.
+    workloads: Vec<(Workload, usize)>,
+}
+
+impl<'a> Family<'a> {
+    fn of(pods: &BTreeSet<&'a PodName>, states: [&Pipeline; 2]) -> Self {
+        let mut family = Self::default();
+        let mut places: BTreeMap<Workload, usize> = BTreeMap::new();
+        for &pod in pods {
+            if family.namespaces.last().is_none_or(|(name, _)| *name != pod.namespace) {
+                family.namespaces.push((pod.namespace.clone(), 0));
+                // Workloads of two namespaces may have one name.
+                places.clear();
+            }
+            let namespace = family.namespaces.len() - 1;
+            family.namespaces[namespace].1 += 1;
+            let own = workload(states, pod);
+            let next = family.workloads.len();
+            let at = *places.entry(own.clone()).or_insert(next);
+            if at == next {
+                family.workloads.push((own, 0));
+            }
+            family.workloads[at].1 += 1;
+            family.pods.push(Known { pod, namespace, workload: at });
+        }
+        family
+    }
+
+    fn place(&self, pod: &PodName) -> Option<usize> {
+        self.pods.binary_search_by(|known| known.pod.cmp(pod)).ok()
+    }
+}
 
 /// Who there is, to tell whether all of them are meant.
 pub(super) struct Names<'a> {
     difference: &'a Difference,
-    /// The compared pods of each family.
-    pods: [ByNamespace<'a>; 2],
-    /// The workload of each compared pod, as the new state knows it.
-    workloads: BTreeMap<&'a PodName, Workload>,
-    /// The compared pods of each workload, by family and namespace.
-    members: [BTreeMap<(Arc<str>, Workload), BTreeSet<&'a PodName>>; 2],
+    /// IPv4, IPv6.
+    families: [Family<'a>; 2],
+    /// The pods of each joint, as places in the list of their family.
+    places: Vec<Vec<usize>>,
     /// Names that several workloads of one namespace have, or a workload and a pod of another one.
     ambiguous: BTreeSet<(Arc<str>, Arc<str>)>,
     /// The names of nodes by address, of the new state where both know it.
@@ -57,35 +100,19 @@ pub(super) struct Names<'a> {
 
 impl<'a> Names<'a> {
     pub(super) fn new(difference: &'a Difference, states: [&Pipeline; 2]) -> Self {
-        let mut names = Self {
-            difference,
-            pods: Default::default(),
-            workloads: BTreeMap::new(),
-            members: Default::default(),
-            ambiguous: BTreeSet::new(),
-            nodes: BTreeMap::new(),
-        };
+        let mut pods: [BTreeSet<&PodName>; 2] = Default::default();
         for unit in difference.joints().iter().flat_map(|joint| &joint.units) {
-            let (family, pod) = (usize::from(unit.before.is_ipv6()), &unit.pod);
-            names.pods[family].entry(pod.namespace.clone()).or_default().insert(pod);
-            let workload = names.workloads.entry(pod).or_insert_with(|| workload(states, pod)).clone();
-            names.members[family].entry((pod.namespace.clone(), workload)).or_default().insert(pod);
+            pods[usize::from(unit.before.is_ipv6())].insert(&unit.pod);
         }
-        names.ambiguous = names.ambiguous();
+        let families = pods.map(|pods| Family::of(&pods, states));
+        let place = |unit: &Unit| families[usize::from(unit.before.is_ipv6())].place(&unit.pod);
+        let places = difference.joints().iter().map(|joint| joint.units.iter().filter_map(place).collect()).collect();
+        let ambiguous = ambiguous(&families);
+        let mut nodes = BTreeMap::new();
         for node in states.iter().filter_map(|state| state.mirror()).flat_map(|mirror| mirror.nodes().values()) {
-            names.nodes.extend(node.addresses.iter().map(|&address| (address, node.name.clone())));
+            nodes.extend(node.addresses.iter().map(|&address| (address, node.name.clone())));
         }
-        names
-    }
-
-    fn ambiguous(&self) -> BTreeSet<(Arc<str>, Arc<str>)> {
-        let mut kinds: BTreeMap<(Arc<str>, Arc<str>), BTreeSet<&Workload>> = BTreeMap::new();
-        for (pod, workload) in &self.workloads {
-            for name in [&workload.name, &pod.name] {
-                kinds.entry((pod.namespace.clone(), name.clone())).or_default().insert(workload);
-            }
-        }
-        kinds.into_iter().filter(|(_, of)| of.len() > 1).map(|(name, _)| name).collect()
+        Self { difference, families, places, ambiguous, nodes }
     }
 
     pub(super) fn is_v6(&self, joint: usize) -> bool {
@@ -96,9 +123,8 @@ impl<'a> Names<'a> {
     /// The ends of joints of one family.
     pub(super) fn of_joints(&self, joints: &[usize]) -> Ends {
         let Some(&first) = joints.first() else { return Ends::exactly(Vec::new()) };
-        let units = joints.iter().flat_map(|&joint| &self.difference.joints()[joint].units);
-        let pods: BTreeSet<&PodName> = units.map(|unit| &unit.pod).collect();
-        let mut ends = Ends::exactly(self.of_pods(&pods, self.is_v6(first)));
+        let places = joints.iter().flat_map(|&joint| &self.places[joint]).copied().collect();
+        let mut ends = Ends::exactly(self.of_places(places, self.is_v6(first)));
         let set = together(self.difference, joints);
         if set.is_empty() {
             return ends;
@@ -149,38 +175,41 @@ impl<'a> Names<'a> {
         vec![format!("{hull} except {}", some_of(&words, LEFT_OUT))]
     }
 
-    /// Pods by namespace or workload where all of it are meant, and all of them where that is everybody.
+    /// Pods of one family.
     pub(super) fn of_pods(&self, pods: &BTreeSet<&PodName>, v6: bool) -> Vec<String> {
-        let all = &self.pods[usize::from(v6)];
-        let count: usize = all.values().map(BTreeSet::len).sum();
-        if pods.len() > 1 && pods.len() == count && all.len() > 1 {
-            return vec!["all pods".into()];
-        }
-        let mut by_namespace: BTreeMap<&Arc<str>, Vec<&PodName>> = BTreeMap::new();
-        for pod in pods {
-            by_namespace.entry(&pod.namespace).or_default().push(pod);
-        }
-        let of = |(namespace, pods): (&Arc<str>, Vec<&PodName>)| -> Vec<String> {
-            let known = all.get(namespace).map_or(0, BTreeSet::len);
-            match pods.len() > 1 && pods.len() == known {
-                true => vec![format!("namespace {namespace}")],
-                false => self.by_workload(namespace, &pods, v6),
-            }
-        };
-        by_namespace.into_iter().flat_map(of).collect()
+        self.of_places(pods.iter().filter_map(|pod| self.families[usize::from(v6)].place(pod)).collect(), v6)
     }
 
-    fn by_workload(&self, namespace: &Arc<str>, pods: &[&PodName], v6: bool) -> Vec<String> {
-        let mut by_workload: BTreeMap<&Workload, Vec<&PodName>> = BTreeMap::new();
-        for pod in pods {
-            by_workload.entry(&self.workloads[*pod]).or_default().push(pod);
+    /// Pods by namespace or workload where all of it are meant, and all of them where that is everybody.
+    fn of_places(&self, mut places: Vec<usize>, v6: bool) -> Vec<String> {
+        let family = &self.families[usize::from(v6)];
+        places.sort_unstable();
+        places.dedup();
+        if places.len() > 1 && places.len() == family.pods.len() && family.namespaces.len() > 1 {
+            return vec!["all pods".into()];
         }
-        let of = |(workload, pods): (&Workload, Vec<&PodName>)| -> Vec<String> {
-            let known = self.members[usize::from(v6)].get(&(namespace.clone(), workload.clone()));
-            let is_all = &*workload.kind != POD && known.is_some_and(|known| known.len() == pods.len());
-            match is_all {
+        let namespace = |place: usize| family.pods[place].namespace;
+        let mut names = Vec::new();
+        for places in places.chunk_by(|&one, &other| namespace(one) == namespace(other)) {
+            let (name, count) = &family.namespaces[namespace(places[0])];
+            match places.len() > 1 && places.len() == *count {
+                true => names.push(format!("namespace {name}")),
+                false => names.extend(self.by_workload(family, name, places)),
+            }
+        }
+        names
+    }
+
+    fn by_workload(&self, family: &Family<'_>, namespace: &Arc<str>, places: &[usize]) -> Vec<String> {
+        let mut by_workload: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for &place in places {
+            by_workload.entry(family.pods[place].workload).or_default().push(place);
+        }
+        let of = |(workload, places): (usize, Vec<usize>)| -> Vec<String> {
+            let (workload, count) = &family.workloads[workload];
+            match &*workload.kind != POD && places.len() == *count {
                 true => vec![self.of_workload(namespace, workload)],
-                false => pods.into_iter().map(ToString::to_string).collect(),
+                false => places.into_iter().map(|place| family.pods[place].pod.to_string()).collect(),
             }
         };
         let mut names: Vec<String> = by_workload.into_iter().flat_map(of).collect();
@@ -195,6 +224,20 @@ impl<'a> Names<'a> {
             false => format!("{namespace}/{name}"),
         }
     }
+}
+
+/// Names that mean several workloads of a namespace, or a workload and a pod of another one.
+fn ambiguous(families: &[Family<'_>; 2]) -> BTreeSet<(Arc<str>, Arc<str>)> {
+    let mut meant: BTreeMap<(Arc<str>, Arc<str>), BTreeSet<&Workload>> = BTreeMap::new();
+    for family in families {
+        for known in &family.pods {
+            let (workload, _) = &family.workloads[known.workload];
+            for name in [&workload.name, &known.pod.name] {
+                meant.entry((known.pod.namespace.clone(), name.clone())).or_default().insert(workload);
+            }
+        }
+    }
+    meant.into_iter().filter(|(_, of)| of.len() > 1).map(|(name, _)| name).collect()
 }
 
 /// The kind of a pod that nothing has made.

@@ -18,6 +18,7 @@
 //! port. A line that cannot be read is an error, or counted where the user is lenient.
 
 mod conntrack;
+pub(crate) mod find;
 mod hubble;
 mod log;
 mod own;

@@ -1,20 +1,17 @@
 //! What today's state makes of an observed flow: the vswitches of all nodes are asked, as by `reach` and `explain`.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-
 use bulkhead_control::object::Object;
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::Settings;
 use bulkhead_dataplane::DropReason;
-use ipnet::IpNet;
 
-use super::{Conversation, SeenEnd};
-use crate::args::{Destination, PortProtocol};
+use super::Conversation;
+use super::find::Finder;
+use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric, Hop, arrived};
 use crate::run;
-use crate::translate::{Services, Translation};
+use crate::translate::Translation;
 
 /// What becomes of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,12 +86,8 @@ pub(crate) enum Resolved {
 
 /// Asks about flows.
 pub(crate) struct Judge<'a> {
-    pipeline: &'a Pipeline,
+    finder: Finder<'a>,
     fabric: Fabric,
-    services: Services,
-    /// Blocks of pods: an address of them that no pod has was a pod's.
-    blocks: Vec<(IpNet, String)>,
-    ends: HashMap<IpAddr, Result<End, String>>,
 }
 
 impl<'a> Judge<'a> {
@@ -103,41 +96,7 @@ impl<'a> Judge<'a> {
     /// # Errors
     /// As for [`Fabric::new`].
     pub(crate) fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings) -> anyhow::Result<Self> {
-        let of_nodes =
-            pipeline.cache().nodes().values().flat_map(|node| {
-                node.pod_cidrs.iter().map(|&block| (block, format!("the pods of node {}", node.name)))
-            });
-        let of_cluster = settings.cluster_cidrs.iter().map(|&block| (block, "the cluster's pods".to_owned()));
-        let blocks = of_nodes.chain(of_cluster).collect();
-        let services = Services::new(pipeline, services, settings);
-        Ok(Self { pipeline, fabric: Fabric::new(pipeline)?, services, blocks, ends: HashMap::new() })
-    }
-
-    /// Whom the source means.
-    fn end(&mut self, seen: &SeenEnd, like: Option<IpAddr>) -> Result<End, String> {
-        if let Some(name) = &seen.pod {
-            let cache = self.pipeline.cache();
-            let pod = cache.pod_key(name).and_then(|key| cache.pod(key)).filter(|pod| !pod.finished);
-            let pod = pod.ok_or_else(|| format!("pod {name} is not in the state"))?;
-            let wanted = seen.address.or(like);
-            let of_family = |end: &End| wanted.is_none_or(|wanted| wanted.is_ipv4() == end.address().is_ipv4());
-            let exact = End::of_pod(pod).find(|end| Some(end.address()) == seen.address);
-            let end = exact.or_else(|| End::of_pod(pod).find(of_family));
-            return end.ok_or_else(|| format!("pod {name} has no address in the state"));
-        }
-        let Some(address) = seen.address else { return Err("neither address nor pod of an end is said".to_owned()) };
-        if let Some(known) = self.ends.get(&address) {
-            return known.clone();
-        }
-        let end = match End::at(self.pipeline, address) {
-            End::External(_) => match self.blocks.iter().find(|(block, _)| block.contains(&address)) {
-                Some((_, whose)) => Err(format!("{address} is an address of {whose}, and no pod of the state has it")),
-                None => Ok(End::External(address)),
-            },
-            known => Ok(known),
-        };
-        self.ends.insert(address, end.clone());
-        end
+        Ok(Self { finder: Finder::new(pipeline, services, settings), fabric: Fabric::new(pipeline)? })
     }
 
     /// What the flow is in the state.
@@ -145,48 +104,7 @@ impl<'a> Judge<'a> {
     /// # Errors
     /// Faults of the program alone.
     pub(crate) fn resolve(&mut self, conversation: &Conversation) -> anyhow::Result<Resolved> {
-        if let Some(missing) = conversation.missing {
-            return Ok(Resolved::Unknown(missing.to_string()));
-        }
-        let Some((transport, port)) = conversation.transport().zip(conversation.port) else {
-            let why = format!("{}: no rule of a NetworkPolicy can name it", conversation.service_name());
-            return Ok(Resolved::Unknown(why));
-        };
-        let ends = self.end(&conversation.from, conversation.to.address).and_then(|from| {
-            let to = self.end(&conversation.to, Some(from.address()))?;
-            Ok((from, to))
-        });
-        let (from, to) = match ends {
-            Ok(ends) => ends,
-            Err(why) => return Ok(Resolved::Unknown(why)),
-        };
-        if from.address().is_ipv4() != to.address().is_ipv4() {
-            return Ok(Resolved::Unknown(format!("{from} and {to} have no address of one family")));
-        }
-        let connection = Connection { from, to, port: PortProtocol { port, transport } };
-        if matches!(connection.to, End::External(_) | End::Node { .. }) {
-            let asked = Destination { address: connection.to.address(), port: Some((transport, port)) };
-            if self.services.is_virtual(self.pipeline, asked)? {
-                return self.through_service(connection, asked);
-            }
-        }
-        if connection.from.node().is_none() && connection.to.node().is_none() {
-            return Ok(Resolved::Unknown("both ends are outside the cluster".to_owned()));
-        }
-        Ok(Resolved::Direct(connection))
-    }
-
-    fn through_service(&mut self, connection: Connection, asked: Destination) -> anyhow::Result<Resolved> {
-        let Some(at) = self.services.entry(self.pipeline, &connection.from, asked.address, None)? else {
-            let why =
-                format!("{asked} is an address of a Service, and it is not said at which node the client came in");
-            return Ok(Resolved::Unknown(why));
-        };
-        let translated = self.services.translate(self.pipeline, &connection.from, asked, &at)?;
-        Ok(match translated {
-            Some(translation) => Resolved::Translated(connection, Box::new(translation)),
-            None => Resolved::Direct(connection),
-        })
+        self.finder.resolve(conversation)
     }
 
     /// What becomes of the flow.
@@ -194,7 +112,7 @@ impl<'a> Judge<'a> {
     /// # Errors
     /// Faults of the program alone.
     pub(crate) fn judge(&mut self, conversation: &Conversation) -> anyhow::Result<FlowVerdict> {
-        match self.resolve(conversation)? {
+        match self.finder.resolve(conversation)? {
             Resolved::Unknown(why) => Ok(FlowVerdict::unknown(why)),
             Resolved::Direct(connection) => Ok(self.direct(&connection)),
             Resolved::Translated(connection, translation) => self.translated(&connection, &translation),
@@ -221,7 +139,7 @@ impl<'a> Judge<'a> {
         FlowVerdict {
             fate: if is_allowed { Fate::Allow } else { Fate::Deny },
             reason: dropped.map(|(_, reason)| reason),
-            origin: deciding.and_then(|hop| run::origin(self.pipeline, hop.outcome.decision)),
+            origin: deciding.and_then(|hop| run::origin(self.finder.pipeline, hop.outcome.decision)),
             service: None,
             from: None,
             to: None,

@@ -15,14 +15,17 @@
 //! **Invariant.** A connection of any two ends that both states have is in exactly one delta when its verdicts differ, and in none
 //! when they do not.
 
+mod comparison;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{AddressSet, ServiceSet};
+use bulkhead_classifier::AddressSet;
 
-use super::{ClassId, Decision, Holder, Member, Protocol, Reachability, Side, Verdict, Verdicts};
+use self::comparison::Comparison;
+use super::{ClassId, Decision, Holder, Member, Protocol, Reachability};
 use crate::object::PodName;
 use crate::origin::Direction;
 
@@ -287,142 +290,5 @@ impl Difference {
             told.get(&(joint, node, outgoing)).is_some_and(|&count| count == self.joints[joint].units.len())
         };
         self.pairs.retain(|pair| !all(pair.from, pair.to, true) && !all(pair.to, pair.from, false));
-    }
-}
-
-/// Two states while they are compared, with what is known already.
-struct Comparison<'a> {
-    states: [&'a Reachability; 2],
-    /// For each side of each state, a number that equal allowed services have in common.
-    allowed: [Vec<u32>; 2],
-    by_sides: AHashMap<[u32; 4], usize>,
-    by_own_node: AHashMap<(usize, usize, [bool; 2], bool), usize>,
-    numbers: AHashMap<Vec<Delta>, usize>,
-    /// All but the first.
-    deltas: Vec<Vec<Delta>>,
-}
-
-impl<'a> Comparison<'a> {
-    fn new(before: &'a Reachability, after: &'a Reachability) -> Self {
-        let mut numbers: AHashMap<Arc<ServiceSet>, u32> = AHashMap::new();
-        let mut allowed = |state: &Reachability| -> Vec<u32> {
-            let number = |side: &Side| {
-                let next = u32::try_from(numbers.len()).expect("fewer than 2^32 sides");
-                *numbers.entry(side.allowed().clone()).or_insert(next)
-            };
-            state.sides().iter().map(number).collect()
-        };
-        Self {
-            allowed: [allowed(before), allowed(after)],
-            states: [before, after],
-            by_sides: AHashMap::new(),
-            by_own_node: AHashMap::new(),
-            numbers: AHashMap::new(),
-            deltas: Vec::new(),
-        }
-    }
-
-    fn classes(joint: &Joint) -> [ClassId; 2] {
-        [joint.before, joint.after]
-    }
-
-    fn is_v6(&self, joint: &Joint) -> bool {
-        self.states[0].class(joint.before).sample.is_ipv6()
-    }
-
-    /// Whether it has rules in either state.
-    fn is_restricted(&self, joint: &Joint) -> bool {
-        let classes = self.states.iter().zip(Self::classes(joint));
-        let directions = [Direction::Egress, Direction::Ingress];
-        classes.into_iter().any(|(state, class)| directions.iter().any(|&way| state.list_number(class, way).is_some()))
-    }
-
-    /// The nodes whose addresses these are, in each state.
-    fn nodes(&self, joint: &Joint) -> [Option<&'a [Arc<str>]>; 2] {
-        let [before, after] = Self::classes(joint);
-        [(self.states[0], before), (self.states[1], after)].map(|(state, class)| match &state.class(class).holder {
-            Holder::Nodes(names) => Some(&**names),
-            Holder::Pods | Holder::Outside => None,
-        })
-    }
-
-    /// What differs between two joints, but for own nodes.
-    fn deltas(&mut self, from: &Joint, to: &Joint) -> usize {
-        let [(eb, ib), (ea, ia)] = [(0, from.before, to.before), (1, from.after, to.after)].map(|(at, from, to)| {
-            let state = self.states[at];
-            (state.side_number(from, Direction::Egress, to), state.side_number(to, Direction::Ingress, from))
-        });
-        let [before, after] = &self.allowed;
-        if before[eb as usize] == after[ea as usize] && before[ib as usize] == after[ia as usize] {
-            return Difference::NONE;
-        }
-        if let Some(&known) = self.by_sides.get(&[eb, ib, ea, ia]) {
-            return known;
-        }
-        let [old, new] = self.states.map(Reachability::sides);
-        let deltas = differences(
-            &Verdicts::of(&old[eb as usize], &old[ib as usize]),
-            &Verdicts::of(&new[ea as usize], &new[ia as usize]),
-        );
-        let number = self.number(deltas);
-        self.by_sides.insert([eb, ib, ea, ia], number);
-        number
-    }
-
-    /// What differs between a pod and a node that is its own in these of the states.
-    fn own_deltas(&mut self, key: (usize, usize, [bool; 2], bool), from: &Joint, to: &Joint) -> usize {
-        if let Some(&known) = self.by_own_node.get(&key) {
-            return known;
-        }
-        let [old, new] = self.states;
-        let deltas =
-            differences(&old.verdicts(from.before, to.before, key.2[0]), &new.verdicts(from.after, to.after, key.2[1]));
-        let number = self.number(deltas);
-        self.by_own_node.insert(key, number);
-        number
-    }
-
-    fn number(&mut self, deltas: Vec<Delta>) -> usize {
-        if deltas.is_empty() {
-            return Difference::NONE;
-        }
-        let next = self.deltas.len() + 1;
-        *self.numbers.entry(deltas).or_insert_with_key(|deltas| {
-            self.deltas.push(deltas.clone());
-            next
-        })
-    }
-}
-
-fn differences(before: &Verdicts, after: &Verdicts) -> Vec<Delta> {
-    let mut deltas: Vec<Delta> = Vec::new();
-    for protocol in Protocol::ALL {
-        let (before, after) = (before.of_protocol(protocol), after.of_protocol(protocol));
-        let (mut old, mut new, mut first) = (0, 0, 0);
-        while let (Some(one), Some(other)) = (before.get(old), after.get(new)) {
-            let last = one.ports.last.min(other.ports.last);
-            if one.allowed() != other.allowed() {
-                add(&mut deltas, protocol, (first, last), one, other);
-            }
-            old += usize::from(one.ports.last == last);
-            new += usize::from(other.ports.last == last);
-            first = last.saturating_add(1);
-        }
-    }
-    deltas
-}
-
-/// Adds ports to the delta with the same causes, or to a new one.
-fn add(deltas: &mut Vec<Delta>, protocol: Protocol, ports: (u16, u16), before: &Verdict, after: &Verdict) {
-    let ends = [(Direction::Egress, before.egress, after.egress), (Direction::Ingress, before.ingress, after.ingress)];
-    let causes = ends.into_iter().filter(|(_, before, after)| before.allowed != after.allowed);
-    let because: Vec<_> = causes.map(|(direction, before, after)| Cause { direction, before, after }).collect();
-    let same = |delta: &&mut Delta| delta.protocol == protocol && delta.because == because;
-    match deltas.iter_mut().find(same) {
-        Some(delta) => match delta.ports.last_mut() {
-            Some(last) if last.1.checked_add(1) == Some(ports.0) => last.1 = ports.1,
-            _ => delta.ports.push(ports),
-        },
-        None => deltas.push(Delta { protocol, ports: vec![ports], allowed: after.allowed(), because }),
     }
 }

@@ -1,0 +1,61 @@
+//! Objects that are given twice.
+
+use std::sync::Arc;
+
+use super::{Context, Loader, Severity};
+use crate::object::{Object, Policy, PolicyVersion};
+use crate::selector::Selector;
+use crate::source::Strictness;
+use crate::source::error::{Problem, printable};
+use crate::source::fallback::{either_namespace, either_pod};
+use crate::source::path::FieldPath;
+
+impl Loader {
+    /// Settles an object that was given before. Which of the two counts is not known: where faults are survived, one
+    /// stands for them that allows no more than either. Where nothing can (two nodes, two pods that differ in more than their
+    /// ports) neither counts.
+    pub(super) fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
+        let slot = &mut self.slots[first];
+        let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
+        // Without it, what it forbids would pass.
+        let is_cluster_policy =
+            slot.object.iter().chain(&object).any(|object| matches!(object, Object::ClusterPolicy(_)));
+        let is_same = slot.object == object;
+        for object in slot.object.iter().chain(&object).filter(|_| !is_same) {
+            self.unknown.is_pod |= matches!(object, Object::Pod(_));
+            self.unknown.is_node |= matches!(object, Object::Node(_));
+        }
+        slot.object = match (slot.object.take(), object) {
+            (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
+            (Some(one), Some(other)) if one == other => Some(one),
+            (Some(Object::Namespace(one)), Some(Object::Namespace(other))) => {
+                self.unknown.namespaces.insert(Arc::clone(&one.name));
+                Some(Object::Namespace(either_namespace(&one, &other)))
+            }
+            (Some(Object::Pod(one)), Some(Object::Pod(other))) => either_pod(&one, &other).map(Object::Pod),
+            _ => None,
+        };
+        let (severity, consequence) = match (self.options.strictness, &slot.object) {
+            (Strictness::Strict, _) => (Severity::Error, ""),
+            (Strictness::Lenient, Some(_)) => (Severity::Warning, ""),
+            (Strictness::Lenient, None) if is_cluster_policy => (Severity::Error, ""),
+            (Strictness::Lenient, None) => (Severity::Warning, "; until then neither counts"),
+        };
+        self.loaded.faulty += 1;
+        let problem = Problem::new(&FieldPath::default(), text, format!("remove one of the two{consequence}"));
+        self.report(severity, context, Some(label), problem);
+    }
+}
+
+/// A policy that is no wider than either of two of the same name.
+fn either(one: Policy, mut other: Policy, fault: &str) -> Policy {
+    other.position.clone_from(&one.position);
+    if one == other {
+        return one;
+    }
+    let subject = if one.subject == other.subject { one.subject } else { Selector::everything() };
+    let fault = Some(printable(fault).into());
+    // A v1beta1 policy would not isolate by itself.
+    let version = PolicyVersion::V1;
+    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), version, fault, ..other }
+}

@@ -86,7 +86,7 @@ fn identity(path: &Path) -> Option<PathBuf> {
 /// Opening the output empties it: it must not be one of the files that are still to be read.
 fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
     let Some(output) = args.write.as_ref().and_then(|path| Some((path, identity(path)?))) else { return Ok(()) };
-    if let Some(input) = args.captures.iter().find(|input| identity(input) == Some(output.1)) {
+    if let Some(input) = args.captures.iter().find(|input| identity(input).as_ref() == Some(&output.1)) {
         bail!(
             "--write {} would overwrite the capture {}\n  help: name another file",
             output.0.display(),

@@ -16,14 +16,23 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The program; or what runs another build of it, such as WebAssembly's, where `BULKHEAD_RUNNER` has the words for that.
+fn program() -> Command {
+    let Ok(runner) = env::var("BULKHEAD_RUNNER") else { return Command::new(env!("CARGO_BIN_EXE_bulkhead")) };
+    let mut words = runner.split_whitespace();
+    let mut command = Command::new(words.next().expect("BULKHEAD_RUNNER has a word"));
+    command.args(words);
+    command
+}
+
 /// Runs the program with these arguments in the project's root.
 pub(crate) fn bulkhead(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_bulkhead")).args(args).current_dir(root()).output().unwrap()
+    program().args(args).current_dir(root()).output().unwrap()
 }
 
 /// Runs the program with `input` on its standard input.
 pub(crate) fn bulkhead_with_input(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_bulkhead"))
+    let mut child = program()
         .args(args)
         .current_dir(root())
         .stdin(Stdio::piped())

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to the terminal")]
 
 mod cluster;
+mod playground;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ cargo xtask VERB
   cluster        a real etcd, kube-apiserver and kubelet, built from Debian's source package on the first run (needs root)
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
+  playground     builds the page with the program inside, runs the golden cases with it and looks at it in a headless Chromium
+  playground build  only builds it: target/playground/index.html
   reference      rewrites docs/configuration.md from the examples, and what docs/tour.md shows
   fuzz [SECONDS] captures and packets that nobody would send (default 30, 3 in check)
   growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
@@ -46,6 +49,8 @@ fn main() -> ExitCode {
         ["cluster"] => cluster::run(),
         ["golden"] => cargo(&["test", "--test", "golden"]).run(),
         ["golden", "bless"] => bless(),
+        ["playground"] => playground::run(),
+        ["playground", "build"] => playground::build(),
         ["reference"] => reference(),
         ["fuzz"] => fuzz("30"),
         ["fuzz", seconds] => fuzz(seconds),

@@ -1,0 +1,41 @@
+// Runs the program that is inside the page, as on a command line, with the page's own host:
+//
+//   node playground/run.cjs target/playground/index.html replay --state pcaps/shop/state.yaml --node node-1 pcaps/shop/in.pcap
+//
+// Files and folders that the words name are read before, and what the program has written is written afterwards.
+"use strict";
+
+const fs = require("node:fs");
+const path = require("node:path");
+const vm = require("node:vm");
+const zlib = require("node:zlib");
+
+const [page, ...words] = process.argv.slice(2);
+const html = fs.readFileSync(page, "utf8");
+const part = (id) => html.match(new RegExp(`<script[^>]* id="${id}"[^>]*>([^]*?)</script>`))[1];
+const context = vm.createContext({ WebAssembly, TextEncoder, TextDecoder, performance, crypto: globalThis.crypto, Uint8Array, DataView, ArrayBuffer });
+const wasi = vm.runInContext(part("wasi") + "\nwasi", context);
+const program = new WebAssembly.Module(zlib.gunzipSync(Buffer.from(part("program"), "base64")));
+
+const files = {};
+const load = (name) => {
+  const found = fs.statSync(name, { throwIfNoEntry: false });
+  if (found?.isDirectory()) {
+    for (const entry of fs.readdirSync(name)) load(path.join(name, entry));
+  } else if (found?.isFile()) {
+    files[name] = new Uint8Array(fs.readFileSync(name));
+  }
+};
+words.forEach(load);
+const stdin = words.includes("-") ? new Uint8Array(fs.readFileSync(0)) : undefined;
+const { code, stdout, stderr, written } = wasi.run(program, { args: ["bulkhead", ...words], files, stdin });
+for (const [name, bytes] of Object.entries(written)) {
+  fs.writeFileSync(words.find((word) => wasi.clean(word) === name) ?? name, bytes);
+}
+// A pipe takes some of it at a time.
+const put = (fd, bytes) => {
+  for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done);
+};
+put(1, stdout);
+put(2, stderr);
+process.exitCode = code;

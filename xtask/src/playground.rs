@@ -1,0 +1,218 @@
+//! The playground: a page with the whole program inside, which answers offline (docs/playground.md).
+//!
+//! ```text
+//!   the program --wasm32-wasip1--> bulkhead.wasm --gzip, base64--.
+//!   playground/page.{html,css,js}, wasi.js, pcaps, examples ------+--> target/playground/index.html --> golden cases under node
+//!                                                                                                  `-> a headless Chromium
+//! ```
+//! The program is the ordinary one without what is Linux's. The page calls its `main` with the words of a command line and with files that
+//! are what the page's fields hold, so an answer is what the command prints, and the golden cases are the same ones. A library with bindings
+//! (`wasm-bindgen`) was the alternative: it would need a second interface for each command, a tool of the version of its crate to build, and
+//! tests of its own; all that it saves is `wasi.js`.
+
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::{Step, cargo, root};
+
+const TARGET: &str = "wasm32-wasip1";
+
+/// What builds for [`TARGET`].
+enum Toolchain {
+    /// The one that builds everything else: it has the target's standard library.
+    Own,
+    /// Debian's, with the standard library built from its source.
+    Debian,
+}
+
+/// Debian's packages `cargo-web`, `rustc-web`, `rust-web-src`, `lld` and `wasi-libc` have these.
+const DEBIAN: [&str; 5] = [
+    "/usr/bin/cargo",
+    "/usr/bin/rustc",
+    "/usr/lib/rustlib/src/rust/library/std/Cargo.toml",
+    "/usr/bin/wasm-ld",
+    "/usr/lib/wasm32-wasi/libc.a",
+];
+
+/// Builds the page, and tries it where node and Chromium are.
+pub(super) fn run() -> bool {
+    build() && golden() && browser()
+}
+
+/// Builds the page.
+pub(super) fn build() -> bool {
+    let Some(toolchain) = toolchain() else {
+        return skip(
+            "no Rust toolchain builds for wasm32-wasip1; `rustup target add wasm32-wasip1`, or install Debian's packages cargo-web, \
+             rustc-web, rust-web-src, lld and wasi-libc",
+        );
+    };
+    if !compile(&toolchain) {
+        return false;
+    }
+    match assemble() {
+        Ok((program, page)) => {
+            println!("{}: {page} bytes, the program in it {program} bytes", index().display());
+            true
+        }
+        Err(error) => {
+            eprintln!("playground: {error}");
+            false
+        }
+    }
+}
+
+/// The golden cases once more, by the program that is in the page.
+fn golden() -> bool {
+    if !index().is_file() || !is_there("node") {
+        return skip("the golden cases need node");
+    }
+    // With the features of `test`, so that nothing is built twice.
+    let runner = format!("node playground/run.cjs {}", index().display());
+    cargo(&["test", "--workspace", "--test", "golden"]).env("BULKHEAD_RUNNER", &runner).run()
+}
+
+/// The page in a browser.
+fn browser() -> bool {
+    let chromium = env::var_os("BULKHEAD_CHROMIUM").map_or_else(|| "/usr/bin/chromium".into(), PathBuf::from);
+    if !index().is_file() || !is_there("node") || !chromium.is_file() {
+        return skip(
+            "the test in a browser needs node and Chromium; BULKHEAD_CHROMIUM names another one than /usr/bin/chromium",
+        );
+    }
+    let pictures = folder().join("screenshots");
+    if let Err(error) = fs::create_dir_all(&pictures) {
+        eprintln!("playground: {}: {error}", pictures.display());
+        return false;
+    }
+    let [page, pictures] = [index(), pictures].map(|path| path.display().to_string());
+    Step::new("node", &["playground/browser.cjs", &page, &pictures]).run()
+}
+
+/// Optional for a newcomer, required under CI.
+fn skip(reason: &str) -> bool {
+    if env::var_os("CI").is_some() {
+        eprintln!("playground: required under CI: {reason}");
+        return false;
+    }
+    println!("playground: skipped, {reason}");
+    true
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+fn toolchain() -> Option<Toolchain> {
+    let libraries =
+        Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).current_dir(root()).output();
+    let has_target = libraries.is_ok_and(|output| {
+        output.status.success() && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
+    });
+    if has_target {
+        return Some(Toolchain::Own);
+    }
+    DEBIAN.iter().all(|path| Path::new(path).exists()).then_some(Toolchain::Debian)
+}
+
+/// Apart from everything else's: the two toolchains would build each other's libraries anew.
+fn build_folder() -> PathBuf {
+    folder().join("build")
+}
+
+fn compile(toolchain: &Toolchain) -> bool {
+    let folder = build_folder().display().to_string();
+    let mut args = vec!["rustc", "--locked", "--profile", "playground", "--bin", "bulkhead", "--target", TARGET];
+    args.extend(["--target-dir", &folder]);
+    match toolchain {
+        Toolchain::Own => cargo(&args).run(),
+        Toolchain::Debian => {
+            args.extend(["-Zbuild-std=std,panic_abort", "--"]);
+            args.push("-Clink-arg=/usr/lib/wasm32-wasi/crt1-command.o");
+            args.push("-Clink-arg=--allow-undefined-file=playground/absent-symbols");
+            // Before those of rustup, which only pass a call on.
+            let path = format!("/usr/bin:{}", env::var("PATH").unwrap_or_default());
+            Step::new("/usr/bin/cargo", &args)
+                .env("PATH", &path)
+                .env("RUSTC", "/usr/bin/rustc")
+                // `-Zbuild-std` is for compilers of the nightly channel otherwise.
+                .env("RUSTC_BOOTSTRAP", "1")
+                .env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", DEBIAN_FLAGS)
+                .run()
+        }
+    }
+}
+
+/// What Debian's compiler does not know of this target: the linker's name, and where the C library is.
+const DEBIAN_FLAGS: &str = "-C linker=wasm-ld -C link-self-contained=no -L native=/usr/lib/wasm32-wasi";
+
+/// Makes one file of all. Returns the program's size in it and its own, in bytes.
+fn assemble() -> io::Result<(usize, usize)> {
+    let program = read(&build_folder().join(TARGET).join("playground/bulkhead.wasm"))?;
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&program)?;
+    let program = STANDARD.encode(packed.finish()?);
+    let source = |name: &str| text(&format!("playground/{name}"));
+    let mut page = source("page.html")?;
+    let parts = [
+        ("{{style}}", source("page.css")?),
+        ("{{examples}}", examples()?),
+        ("{{wasi}}", source("wasi.js")?),
+        ("{{script}}", source("page.js")?),
+        ("{{program}}", program.clone()),
+    ];
+    for (place, part) in parts {
+        page = page.replacen(place, &part, 1);
+    }
+    fs::create_dir_all(folder())?;
+    fs::write(index(), &page)?;
+    Ok((program.len(), page.len()))
+}
+
+/// What can be chosen in the page: these files, which `page.js` puts together. Text as it is, anything else in base64.
+const EXAMPLES: [&str; 6] = [
+    "pcaps/shop/state.yaml",
+    "examples/shop/policies.yaml",
+    "examples/shop/claims.yaml",
+    "pcaps/shop/in.pcap",
+    "pcaps/redis-policy/state.yaml",
+    "pcaps/redis-policy/in.pcapng",
+];
+
+fn examples() -> io::Result<String> {
+    let mut all = String::new();
+    for path in EXAMPLES {
+        let is_text = path.ends_with(".yaml");
+        let content = if is_text { text(path)? } else { STANDARD.encode(read(&root().join(path))?) };
+        // In a script element nothing may look like its end.
+        if content.contains("</") {
+            return Err(io::Error::other(format!("{path} has `</` in it, which would end it in the page")));
+        }
+        all += &format!("<script type=\"text/plain\" class=\"example\" data-path=\"{path}\">{content}</script>\n");
+    }
+    Ok(all)
+}
+
+fn text(path: &str) -> io::Result<String> {
+    String::from_utf8(read(&root().join(path))?).map_err(io::Error::other)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    fs::read(path).map_err(|error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display())))
+}
+
+fn folder() -> PathBuf {
+    root().join("target/playground")
+}
+
+fn index() -> PathBuf {
+    folder().join("index.html")
+}

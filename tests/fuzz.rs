@@ -11,6 +11,7 @@ mod support;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bulkhead_classifier::{
@@ -22,8 +23,9 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::service::{Client, Place, Resolver, Settings};
 use bulkhead_control::source::{Options, ServiceKinds, Strictness, load_text};
+use bulkhead_dataplane::filter::Filter;
 use bulkhead_dataplane::io::{CaptureError, CaptureReader};
-use bulkhead_dataplane::{LinkType, Outcome, Packet, SessionConfig, Snapshot, Worker, WorkerConfig};
+use bulkhead_dataplane::{Flow, LinkType, Outcome, Packet, SessionConfig, Snapshot, Worker, WorkerConfig};
 use ipnet::IpNet;
 use support::root;
 
@@ -146,6 +148,63 @@ fn hostile_packets_end_in_counted_drops() {
         assert_eq!(worker.counters().received(), packets.len() as u64);
         assert_conservation(&worker);
     });
+}
+
+/// Words of filters, and what stands between them.
+const FILTER_WORDS: [&str; 32] = [
+    "host",
+    "net",
+    "port",
+    "portrange",
+    "proto",
+    "src",
+    "dst",
+    "ip",
+    "ip6",
+    "tcp",
+    "udp",
+    "sctp",
+    "icmp",
+    "icmp6",
+    "and",
+    "or",
+    "not",
+    "(",
+    ")",
+    "!",
+    "&&",
+    "||",
+    "10.0.0.1",
+    "10.1",
+    "fd00::/8",
+    "80",
+    "8000-8080",
+    "ether",
+    "0",
+    "\u{e9}",
+    "&",
+    "/",
+];
+
+#[test]
+fn hostile_filters_end_in_an_error_that_points_into_the_text_or_in_a_filter() {
+    let taken = AtomicU64::new(0);
+    bolero::check!().with_type::<(Vec<u8>, Vec<u8>)>().with_test_time(duration()).for_each(|(words, bytes)| {
+        let words = words.iter().map(|&at| FILTER_WORDS[usize::from(at) % FILTER_WORDS.len()]);
+        let text = words.collect::<Vec<_>>().join(" ") + &String::from_utf8_lossy(bytes);
+        match Filter::parse(&text) {
+            Ok(filter) => {
+                taken.fetch_add(1, Ordering::Relaxed);
+                let [src, dst] = ["10.0.0.1", "10.1.0.2"].map(|address| address.parse().unwrap());
+                let _ = filter.matches(&Flow { src, dst, protocol: 6, sport: 4000, dport: 80, icmp: None });
+            }
+            Err(error) => {
+                assert!(text.get(error.span.0..error.span.1).is_some(), "{text:?}: {:?}", error.span);
+                assert!(!error.to_string().contains('\u{1b}'));
+            }
+        }
+    });
+    assert!(taken.load(Ordering::Relaxed) > 0, "no filter was ever taken");
 }
 
 #[test]

@@ -175,7 +175,7 @@ impl Client {
 
     pub(super) fn tell_flow(&mut self, told: &Told, observer: &Observer) {
         if self.may_tell(told.event.count) {
-            self.send(&told.json(observer), told.event.count);
+            self.send(&told.json(observer.node(), observer.origins()), told.event.count);
         }
     }
 

@@ -14,7 +14,7 @@ use super::reasons;
 use super::repeats::Event;
 use super::select::Selector;
 use crate::admin::{Failure, Monitor};
-use crate::live::observer::Observer;
+use crate::live::origins::SharedOrigins;
 
 /// Numbers of event types (`pkg/monitor/api`): a packet was dropped; policy has decided about a connection.
 mod event {
@@ -115,11 +115,11 @@ impl Told {
         if self.event.is_session() { "FORWARDED" } else { "DROPPED" }
     }
 
-    /// One line.
-    pub(super) fn json(&self, observer: &Observer) -> Value {
+    /// One line, of this node, whose rules have these origins.
+    pub(super) fn json(&self, node: &str, origins: &SharedOrigins) -> Value {
         let Judgement { time, generation, outcome, tcp_flags, .. } = self.event.judgement;
-        let origin = outcome.decision.and_then(|decision| decision.origin).and_then(|id| observer.origins().get(id));
-        let (time, node) = (rfc3339(time), &**observer.node());
+        let origin = outcome.decision.and_then(|decision| decision.origin).and_then(|id| origins.get(id));
+        let time = rfc3339(time);
         let mut flow = Map::new();
         flow.insert("time".into(), time.clone().into());
         flow.insert("verdict".into(), self.verdict().into());
@@ -290,4 +290,68 @@ pub(super) fn end(address: IpAddr, port: u16) -> String {
 /// A time in nanoseconds since 1970.
 pub(super) fn rfc3339(time: u64) -> String {
     humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(time)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_classifier::OriginId;
+    use bulkhead_control::object::PolicyName;
+    use bulkhead_control::origin::Origins;
+    use bulkhead_dataplane::{Decision, DropReason, PortId, SessionState, Verdict};
+
+    use super::*;
+    use crate::flows;
+
+    /// A packet from 10.0.0.1:4000 to 10.0.0.2:80, or over another protocol.
+    fn event(verdict: Verdict, protocol: u8, icmp: Option<(u8, u8)>, origin: Option<OriginId>) -> Event {
+        let mut outcome = Outcome::UNJUDGED;
+        let [src, dst] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+        let (sport, dport) = if icmp.is_some() { (0, 0) } else { (4000, 80) };
+        outcome.flow = Some(Flow { src, dst, protocol, sport, dport, icmp });
+        outcome.verdict = verdict;
+        outcome.session = verdict.out_port().map(|_| SessionState::New);
+        outcome.decision = origin.map(|origin| Decision { table: None, rule: Some(2), origin: Some(origin) });
+        let tcp_flags = (protocol == protocol::TCP).then_some(2);
+        let time = 1_764_000_000_123_456_789;
+        Event { judgement: Judgement { time, generation: 7, len: 60, tcp_flags, outcome }, count: 3 }
+    }
+
+    fn told(event: Event, origins: &SharedOrigins) -> Value {
+        Told::new(event, &Ends::default(), &Snapshot::empty()).json("node-1", origins)
+    }
+
+    #[test]
+    fn a_default_deny_names_who_isolates_and_is_read_back_as_a_flow_log() {
+        let (shared, mut numbered) = (SharedOrigins::default(), Origins::default());
+        let policies = [PolicyName::new("shop", "db"), PolicyName::new("shop", "all")].into();
+        let id = numbered.id(Origin::Isolation { policies, direction: Direction::Ingress });
+        shared.follow(&numbered);
+        let denied = told(event(Verdict::Drop(DropReason::PolicyDenied), protocol::TCP, None, Some(id)), &shared);
+        let flow = &denied["flow"];
+        assert_eq!(flow["ingress_denied_by"][1]["name"], "all");
+        assert_eq!((&flow["event_type"]["type"], &flow["traffic_direction"]), (&5.into(), &"INGRESS".into()));
+        assert_eq!((&flow["l4"]["TCP"]["flags"]["SYN"], &flow["bulkhead"]["count"]), (&true.into(), &3.into()));
+        assert_eq!((&denied["node_name"], &flow["time"]), (&"node-1".into(), &"2025-11-24T16:00:00.123456789Z".into()));
+        let allowed = told(event(Verdict::Forward(PortId(1)), protocol::UDP, None, None), &shared);
+        assert_eq!((&allowed["flow"]["verdict"], &allowed["flow"]["is_reply"]), (&"FORWARDED".into(), &false.into()));
+        let expired = told(event(Verdict::Drop(DropReason::TtlExpired), protocol::ICMP, Some((8, 0)), None), &shared);
+        let kind = serde_json::json!({ "type": 1, "sub_type": 196 });
+        assert_eq!(
+            (&expired["flow"]["event_type"], &expired["flow"]["Summary"]),
+            (&kind, &"ICMPv4 EchoRequest".into())
+        );
+        let lost = told(Event::lost(1, DropReason::TxFull, 9), &shared);
+        let log = format!("{denied}\n{allowed}\n{expired}\n{lost}\n");
+        let mut read = flows::Observations::default();
+        flows::read("monitor", log.as_bytes(), false, &mut read).unwrap();
+        let said: Vec<_> = read
+            .flows()
+            .into_iter()
+            .filter(|flow| flow.conversation.protocol.is_some())
+            .map(|flow| (flow.conversation.service_name(), flow.said.words.to_string(), flow.conversation.missing))
+            .collect();
+        let expected =
+            [("ICMP echo", "DROPPED (TTL_EXCEEDED)"), ("TCP 80", "DROPPED (POLICY_DENIED)"), ("UDP 80", "FORWARDED")];
+        assert_eq!(said, expected.map(|(service, words)| (service.to_owned(), words.to_owned(), None)));
+    }
 }

@@ -5,7 +5,6 @@
 use bulkhead_dataplane::DropReason;
 
 /// Its number and name in Hubble's enum.
-#[expect(clippy::enum_glob_use, reason = "a table of all reasons")]
 pub(super) const fn hubble(reason: DropReason) -> (u32, &'static str) {
     use DropReason::*;
     match reason {

@@ -35,8 +35,8 @@ pub(crate) use watch::{capture, monitor, trace};
 
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure,
-    FlowCacheRow, Judging, LastError, LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
-    PortTotals, RefusedPort, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow,
+    FlowCacheRow, Judging, LastError, LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey,
+    PortRow, PortTotals, RefusedPort, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow,
     SessionTotals, Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };
 

@@ -217,7 +217,8 @@ impl<'a> Removals<'a> {
         let rules = positions.map(move |at| &self.rules(list)[at as usize]);
         rules.filter(move |rule| {
             let is_gone = gone.contains(&rule.origin) || self.removed.rules.contains(&rule.origin);
-            !is_gone && !(is_open && rule.tier == Tier::NetworkPolicy)
+            let is_settled = is_open && rule.tier == Tier::NetworkPolicy;
+            !is_gone && !is_settled
         })
     }
 

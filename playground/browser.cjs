@@ -23,7 +23,7 @@ const browser = spawn(
   process.env.BULKHEAD_CHROMIUM ?? "/usr/bin/chromium",
   [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", `--user-data-dir=${profile}`,
+    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", "--log-level=3", `--user-data-dir=${profile}`,
     "--remote-debugging-pipe", "about:blank",
   ],
   // A group of its own, so that all of its processes can be ended.
@@ -50,11 +50,13 @@ const fail = (text) => {
   if (log) console.error(log);
   end(1);
 };
-setTimeout(() => fail(`not done after ${LIMIT / 1000} s, at: ${step}`), LIMIT);
+setTimeout(() => fail(`not done after ${LIMIT / 1000} s, at: ${step}; ${seen}; ${complaints.join("; ")}`), LIMIT);
 browser.on("error", (error) => fail(`cannot start Chromium: ${error.message}`));
 browser.on("exit", (code) => fail(`Chromium has ended with ${code}`));
 
 let step = "start";
+// What the page said last.
+let seen = "nothing seen";
 let number = 0;
 const waiting = new Map();
 const requested = [];
@@ -92,7 +94,10 @@ const main = async () => {
   };
   const until = async (what, expression) => {
     step = what;
-    while (!(await evaluate(expression))) await new Promise((resolve) => setTimeout(resolve, POLL));
+    while (!(await evaluate(expression))) {
+      seen = await evaluate(`document.getElementById("status").textContent + " " + document.getElementById("error").textContent`);
+      await new Promise((resolve) => setTimeout(resolve, POLL));
+    }
   };
   const shows = (what, text, where = "panel") => until(what, `document.getElementById(${JSON.stringify(where)}).textContent.includes(${JSON.stringify(text)})`);
   const press = (selector) => evaluate(`document.querySelector(${JSON.stringify(selector)}).click()`);

@@ -155,6 +155,19 @@ const main = async () => {
   await shows("the matrix is there", "allowed");
   await picture("phone");
 
+  step = "another example, and its capture dropped";
+  await evaluate(`(() => { const choice = document.getElementById("example"); choice.selectedIndex = 1; choice.dispatchEvent(new Event("change")); })()`);
+  await until("the other example's matrix is there", `document.querySelector("[aria-label='default/frontend to default/db: deny']") !== null`);
+  await press("#forget");
+  await evaluate(`(() => {
+    const bytes = Uint8Array.from(atob(document.querySelector('[data-path="pcaps/redis-policy/in.pcapng"]').textContent), (char) => char.charCodeAt(0));
+    const dropped = new DataTransfer();
+    dropped.items.add(new File([bytes], "my capture.pcapng"));
+    document.getElementById("drop").dispatchEvent(new DragEvent("drop", { dataTransfer: dropped, bubbles: true, cancelable: true }));
+  })()`);
+  await shows("the capture has a name without spaces", "my_capture.pcapng", "captured");
+  await shows("a dropped capture is replayed", "ingress isolated by default/network-policy-allow-backend");
+
   step = "an error names file and line";
   await evaluate(`(() => { const area = document.getElementById("state"); area.value = "kind: [Pod"; area.dispatchEvent(new Event("input")); document.getElementById("run").click(); })()`);
   await until("the error is shown", `!document.getElementById("error").hidden && /state\\.yaml:\\d+/.test(document.getElementById("error").textContent)`);

@@ -23,7 +23,7 @@ const browser = spawn(
   process.env.BULKHEAD_CHROMIUM ?? "/usr/bin/chromium",
   [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", `--user-data-dir=${profile}`,
+    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", "--log-level=3", `--user-data-dir=${profile}`,
     "--remote-debugging-pipe", "about:blank",
   ],
   // A group of its own, so that all of its processes can be ended.
@@ -50,11 +50,13 @@ const fail = (text) => {
   if (log) console.error(log);
   end(1);
 };
-setTimeout(() => fail(`not done after ${LIMIT / 1000} s, at: ${step}`), LIMIT);
+setTimeout(() => fail(`not done after ${LIMIT / 1000} s, at: ${step}; ${seen}; ${complaints.join("; ")}`), LIMIT);
 browser.on("error", (error) => fail(`cannot start Chromium: ${error.message}`));
 browser.on("exit", (code) => fail(`Chromium has ended with ${code}`));
 
 let step = "start";
+// What the page said last.
+let seen = "nothing seen";
 let number = 0;
 const waiting = new Map();
 const requested = [];
@@ -92,7 +94,10 @@ const main = async () => {
   };
   const until = async (what, expression) => {
     step = what;
-    while (!(await evaluate(expression))) await new Promise((resolve) => setTimeout(resolve, POLL));
+    while (!(await evaluate(expression))) {
+      seen = await evaluate(`document.getElementById("status").textContent + " " + document.getElementById("error").textContent`);
+      await new Promise((resolve) => setTimeout(resolve, POLL));
+    }
   };
   const shows = (what, text, where = "panel") => until(what, `document.getElementById(${JSON.stringify(where)}).textContent.includes(${JSON.stringify(text)})`);
   const press = (selector) => evaluate(`document.querySelector(${JSON.stringify(selector)}).click()`);
@@ -149,6 +154,19 @@ const main = async () => {
   await evaluate(`window.scrollTo(0, document.querySelector(".answers").offsetTop - 8)`);
   await shows("the matrix is there", "allowed");
   await picture("phone");
+
+  step = "another example, and its capture dropped";
+  await evaluate(`(() => { const choice = document.getElementById("example"); choice.selectedIndex = 1; choice.dispatchEvent(new Event("change")); })()`);
+  await until("the other example's matrix is there", `document.querySelector("[aria-label='default/frontend to default/db: deny']") !== null`);
+  await press("#forget");
+  await evaluate(`(() => {
+    const bytes = Uint8Array.from(atob(document.querySelector('[data-path="pcaps/redis-policy/in.pcapng"]').textContent), (char) => char.charCodeAt(0));
+    const dropped = new DataTransfer();
+    dropped.items.add(new File([bytes], "my capture.pcapng"));
+    document.getElementById("drop").dispatchEvent(new DragEvent("drop", { dataTransfer: dropped, bubbles: true, cancelable: true }));
+  })()`);
+  await shows("the capture has a name without spaces", "my_capture.pcapng", "captured");
+  await shows("a dropped capture is replayed", "ingress isolated by default/network-policy-allow-backend");
 
   step = "an error names file and line";
   await evaluate(`(() => { const area = document.getElementById("state"); area.value = "kind: [Pod"; area.dispatchEvent(new Event("input")); document.getElementById("run").click(); })()`);

@@ -27,7 +27,7 @@ const examples = {
     added: "examples/shop/policies.yaml",
     claims: "examples/shop/claims.yaml",
     capture: "pcaps/shop/in.pcap",
-    ports: "8080/TCP 8000/TCP 6379/TCP",
+    ports: "6379/TCP 8080/TCP 8000/TCP",
     external: "192.0.2.1",
     explain: ["shop/web-7d9c5b6f4d-zq8wn", "shop/db-0", "6379/TCP"],
   },
@@ -92,8 +92,13 @@ const files = () => {
 
 const bulkhead = (args) => wasi.run(program, { args: ["bulkhead", ...args], files: files() });
 
-const answer = () => {
+// How many answers were asked for: one that comes late is not shown.
+let asked = 0;
+
+const answer = async () => {
   if (!program) return;
+  asked += 1;
+  const mine = asked;
   for (const id of ["error", "notes"]) at(id).hidden = true;
   for (const id of ["result", "actions", "command", "status"]) at(id).replaceChildren();
   nodes();
@@ -104,7 +109,8 @@ const answer = () => {
   }
   at("command").textContent = ["bulkhead", ...args].join(" ");
   const started = performance.now();
-  const told = bulkhead(question === "matrix" ? [...args, "-o", "json"] : args);
+  const told = await bulkhead(question === "matrix" ? [...args, "-o", "json"] : args);
+  if (mine !== asked) return;
   took = performance.now() - started;
   const said = told.code === 0 ? "" : told.code === 1 ? `${ONE[question] ?? "no"} · ` : "error · ";
   at("status").textContent = `${said}exit code ${told.code} · ${took.toFixed(0)} ms`;
@@ -117,7 +123,7 @@ const answer = () => {
     at("notes").hidden = false;
   }
   if (question === "matrix" && told.code <= 1) {
-    matrix(JSON.parse(out), args);
+    await matrix(JSON.parse(out), args);
   } else if (out !== "") {
     // Learned policies are no verdicts, whatever words are in them.
     const shown = question === "learn" ? [out] : marked(out);
@@ -141,7 +147,7 @@ const answer = () => {
 // The browser shows that it works on it first.
 const run = () => {
   at("status").textContent = "working";
-  setTimeout(answer, 0);
+  setTimeout(() => answer().catch(failed), 0);
 };
 
 // ---- Showing ----------------------------------------------------------------------------------------------------------
@@ -184,7 +190,7 @@ const go = (name, line) => {
   area.scrollIntoView({ block: "center" });
 };
 
-const matrix = ({ probes }, args) => {
+const matrix = async ({ probes }, args) => {
   const ends = [...new Set(probes.map((probe) => probe.from))];
   suggest(ends);
   if (ends.length === 0) {
@@ -192,7 +198,8 @@ const matrix = ({ probes }, args) => {
     return;
   }
   if (ends.length > MOST_ENDS) {
-    at("result").append(element("pre", { className: "wide" }, decode(bulkhead(args).stdout)));
+    const { stdout } = await bulkhead(args);
+    at("result").replaceChildren(element("pre", { className: "wide" }, decode(stdout)));
     return;
   }
   const tables = Map.groupBy ? Map.groupBy(probes, title) : grouped(probes);
@@ -200,7 +207,7 @@ const matrix = ({ probes }, args) => {
     const verdicts = new Map(probes.map((probe) => [`${probe.from} ${probe.to}`, probe]));
     const shown = ends.filter((end) => probes.some((probe) => probe.from === end || probe.to === end));
     const head = element("tr", {}, element("th", { scope: "col" }, "from \\ to"), ...shown.map((end) => element("th", { scope: "col", title: end }, element("span", {}, end))));
-    const rows = shown.map((from) => element("tr", {}, element("th", { scope: "row" }, from), ...shown.map((to) => cell(verdicts.get(`${from} ${to}`)))));
+    const rows = shown.map((from) => element("tr", {}, element("th", { scope: "row", title: from }, element("bdi", {}, from)), ...shown.map((to) => cell(verdicts.get(`${from} ${to}`)))));
     at("result").append(element("h2", {}, name), element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
   }
   at("result").append(element("p", { className: "quiet" }, "✓ allowed, ✕ denied. Choose a cell for the reason."));
@@ -264,8 +271,8 @@ const choose = (name) => {
 };
 
 // A tab for each question that the program can answer.
-const tabs = () => {
-  const help = decode(bulkhead(["--help"]).stdout);
+const tabs = async () => {
+  const help = decode((await bulkhead(["--help"])).stdout);
   const commands = new Set([...help.matchAll(/^ {2}([a-z-]+) {2,}/gm)].map(([, name]) => name));
   for (const name of Object.keys(questions)) {
     if (!commands.has(name === "matrix" ? "reach" : name)) continue;
@@ -386,12 +393,14 @@ const start = async () => {
   const packed = new Blob([fromBase64(at("program").textContent.trim())]);
   const bytes = await new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
   program = await WebAssembly.compile(bytes);
-  tabs();
-  at("version").textContent = `${decode(bulkhead(["--version"]).stdout).trim()}.`;
+  await tabs();
+  at("version").textContent = `${decode((await bulkhead(["--version"])).stdout).trim()}.`;
   choose("matrix");
 };
 
-start().catch((error) => {
-  at("error").textContent = `The program cannot be started in this browser: ${error}`;
+const failed = (error) => {
+  at("error").textContent = `The program cannot be run in this browser: ${error}`;
   at("error").hidden = false;
-});
+};
+
+start().catch(failed);

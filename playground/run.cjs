@@ -28,14 +28,15 @@ const load = (name) => {
 };
 words.forEach(load);
 const stdin = words.includes("-") ? new Uint8Array(fs.readFileSync(0)) : undefined;
-const { code, stdout, stderr, written } = wasi.run(program, { args: ["bulkhead", ...words], files, stdin });
-for (const [name, bytes] of Object.entries(written)) {
-  fs.writeFileSync(words.find((word) => wasi.clean(word) === name) ?? name, bytes);
-}
 // A pipe takes some of it at a time.
 const put = (fd, bytes) => {
   for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done);
 };
-put(1, stdout);
-put(2, stderr);
-process.exitCode = code;
+wasi.run(program, { args: ["bulkhead", ...words], files, stdin }).then(({ code, stdout, stderr, written }) => {
+  for (const [name, bytes] of Object.entries(written)) {
+    fs.writeFileSync(words.find((word) => wasi.clean(word) === name) ?? name, bytes);
+  }
+  put(1, stdout);
+  put(2, stderr);
+  process.exitCode = code;
+});

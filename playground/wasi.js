@@ -1,7 +1,7 @@
 // A WASI (preview 1) host with an in-memory file system: what the program needs to run as on a command line, and no more.
 // Source: https://github.com/WebAssembly/WASI/blob/main/legacy/preview1/docs.md
 //
-//   wasi.run(module, {args, files, stdin}) -> {code, stdout, stderr, written}
+//   await wasi.run(module, {args, files, stdin}) -> {code, stdout, stderr, written}
 //
 // `files` maps paths to bytes; folders are what the paths say. `written` maps the files that the program has written. A path is the same with
 // and without `/` or `./` before it. The page and `run.cjs` use the same text.
@@ -68,7 +68,7 @@ const wasi = (() => {
     }
   }
 
-  const run = (module, { args, files = {}, stdin = new Uint8Array(0) }) => {
+  const run = async (module, { args, files = {}, stdin = new Uint8Array(0) }) => {
     const tree = new Files(files);
     const stdout = new Data(), stderr = new Data();
     const open = new Map([
@@ -287,7 +287,8 @@ const wasi = (() => {
       imports[from] ??= {};
       imports[from][name] = calls[name] ?? threads[name] ?? (() => NOSYS);
     }
-    const instance = new WebAssembly.Instance(module, imports);
+    // Not `new WebAssembly.Instance`: Chromium refuses that to a page whose module is larger than 8 MB.
+    const instance = await WebAssembly.instantiate(module, imports);
     memory = instance.exports.memory;
     let code = 0;
     try {

@@ -13,7 +13,7 @@ mod junit;
 mod report;
 mod sarif;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;

@@ -18,7 +18,7 @@ use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric};
 
 /// A generator of which nothing is asked but that the same seed gives the same (xorshift64).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
@@ -60,13 +60,13 @@ const BLOCKS: [&str; 5] = ["192.0.2.0/29", "192.0.2.4/30", "0.0.0.0/0", "2001:db
 
 /// A pod: namespace, label, and the name of its workload.
 #[derive(Clone, Copy)]
-struct Made {
+pub(crate) struct Made {
     namespace: &'static str,
     app: &'static str,
 }
 
 /// A state as YAML, with the pods by address.
-fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
+pub(crate) fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
     let (mut text, mut pods) = (String::new(), BTreeMap::new());
     for node in 1..=2 {
         let _ = writeln!(

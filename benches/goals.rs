@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::{Key, protocol};
 use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::{IngressIsolation, Object, Pod, PolicyPort, Transport};
+use bulkhead_control::object::{IngressIsolation, Object, ObjectName, Pod, Policy, PolicyPort, Transport};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::reachability::Reachability;
 use bulkhead_control::reachability::difference::Difference;
+use bulkhead_control::reachability::removal::{Removal, Removals};
 use bulkhead_control::renderer::acl::{Attachment, Interface};
 use bulkhead_control::service::{Resolver, Settings, Vip};
 use support::{
@@ -68,6 +69,7 @@ const LINES: &[Line] = &[
     ("learn, 1,000,000 packets between 1,000 pods", "<= 3 s", || learn(SMALL, false)),
     ("learn, 1,000,000 packets between 10,000 pods", "<= 3 s", || learn(MEDIUM, false)),
     ("learn, the same, any pod to any other", "", || learn(MEDIUM, true)),
+    ("dead rules and policies, 10,000 pods, 1,000 policies", "<= 5 s, <= 1 GiB", dead),
     ("readiness of an endpoint, 10,000 Services of 10", "<= 1 ms, <= 64 MiB", endpoint_flips),
 ];
 
@@ -124,6 +126,56 @@ fn waited() -> Duration {
     // Source: Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a core, and on a run queue.
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(stat.split_whitespace().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
+const MEDIUM: Shape = Shape { pods: 10_000, namespaces: 100, policies: 1_000, pods_per_node: 250, broad: 0 };
+
+/// A state is compiled, and each rule and each policy is asked whether any verdict would change without it, and why not: what `lint` does.
+/// Every tenth policy is there twice, so that it and its copy never decide.
+fn dead() -> Vec<Duration> {
+    let mut objects = cluster(MEDIUM);
+    let copies = objects.iter().filter_map(|object| match object {
+        Object::Policy(policy) => Some(policy.clone()),
+        _ => None,
+    });
+    let copies: Vec<Object> = copies
+        .step_by(10)
+        .map(|policy| {
+            let name = ObjectName::new(policy.name.namespace.clone(), format!("{}-again", policy.name.name));
+            Object::Policy(Policy { name, ..policy })
+        })
+        .collect();
+    let names: Vec<ObjectName> = objects
+        .iter()
+        .chain(&copies)
+        .filter_map(|object| match object {
+            Object::Policy(policy) => Some(policy.name.clone()),
+            _ => None,
+        })
+        .collect();
+    objects.extend(copies);
+    let watch = Watch::start();
+    let mut pipeline = Pipeline::with_every_rule(IngressIsolation::ClusterDefault);
+    pipeline.resync(objects).unwrap();
+    let reachability = Reachability::of(&pipeline, pipeline.mirror().unwrap());
+    let mut removals = Removals::of(&reachability, pipeline.origins());
+    let rules = names.iter().flat_map(|policy| removals.rules_of(policy));
+    let dead: Vec<_> = rules.filter(|&rule| removals.is_harmless(&Removal::of_rule(rule))).collect();
+    let explained = dead.iter().filter(|&&rule| !removals.reason(rule).by.is_empty()).count();
+    let whole = |name: &&ObjectName| {
+        removals.is_harmless(&Removal { policies: [(*name).clone()].into(), ..Removal::default() })
+    };
+    let policies = names.iter().filter(whole).count();
+    let mut together = 0;
+    for &rule in &dead {
+        if removals.is_harmless(&Removal::of_rule(rule)) {
+            removals.remove(&Removal::of_rule(rule));
+            together += 1;
+        }
+    }
+    let took = watch.stop();
+    assert!(policies >= 200 && explained >= 200 && together < dead.len(), "{policies}, {explained}, {together}");
+    vec![took]
 }
 
 /// Two states are compiled and compared: every tenth policy is gone from the new one, and every tenth is one of another port.

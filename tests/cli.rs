@@ -36,7 +36,7 @@ fn the_readme_command_tells_who_was_stopped_and_by_which_policy() {
 
 #[test]
 fn every_example_of_a_help_text_runs() {
-    for subcommand in ["replay", "reach", "explain", "diff", "resolve", "compile"] {
+    for subcommand in ["replay", "reach", "explain", "diff", "lint", "resolve", "compile"] {
         let help = stdout(&bulkhead(&[subcommand, "--help"]), 0);
         let example = help.lines().find_map(|line| line.strip_prefix("  bulkhead ")).unwrap();
         let code = bulkhead(&example.split_whitespace().collect::<Vec<_>>()).status.code();

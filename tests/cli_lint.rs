@@ -408,7 +408,7 @@ fn findings_are_chosen_by_kind_policy_and_namespace() {
     for (wrong, words) in [
         (["--only", "redundant-rules"], "redundant-rule"),
         (["--policy", "a/qq"], "did you mean `a/q`?"),
-        (["--namespace", "aa"], "did you mean `a`?"),
+        (["--namespace", "aa"], "name a namespace with policies"),
     ] {
         let message = super::stderr(&["lint", "--state", &path, wrong[0], wrong[1]], 2);
         assert!(message.contains(words), "{message}");
@@ -535,7 +535,7 @@ fn the_bundled_states_are_told_as_they_were() {
         ("service-policy", &["examples/services.yaml", "examples/service-policy.yaml"], 1),
     ] {
         let output = bulkhead(&[&["lint", "--state"], state].concat());
-        let golden = root().join(format!("tests/cli/lint-{name}.txt"));
+        let golden = root().join(format!("tests/cli/lint/{name}.txt"));
         let text = String::from_utf8(output.stdout).unwrap();
         if std::env::var_os("BULKHEAD_BLESS").is_some() {
             fs::write(&golden, &text).unwrap();

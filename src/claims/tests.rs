@@ -67,7 +67,7 @@ pub(crate) struct Made {
 }
 
 /// A state as YAML, with the pods by address.
-fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
+pub(crate) fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
     let (text, made) = pods(random);
     (text + &policies(random), made)
 }

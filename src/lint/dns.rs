@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::protocol;
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{Labels, Peer, PodName, PolicyPort, Tier, Transport};
+use bulkhead_control::object::{IpBlock, Labels, Peer, PodName, PolicyPort, Tier, Transport};
 use bulkhead_control::origin::Direction;
 use bulkhead_control::reachability::{ClassId, Reachability};
 
@@ -86,16 +86,20 @@ pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<
     found
 }
 
-/// Pods of which a rule names port 53 over UDP of somebody who is there: they have a DNS server, whoever that is.
+/// Pods of which a rule names port 53 over UDP of somebody who is there, or the cache of their node: they have a DNS server, whoever that is.
 fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a PodName> {
-    let names_port = |rule: &&Rule<'_>| {
-        rule.direction == Direction::Egress
-            && rule.ports().any(|(_, port)| {
-                matches!(port, PolicyPort::Range { transport: Transport::Udp, first, last } if *first <= DNS && DNS <= *last)
-            })
-            && names_somebody(cache, rule)
+    let is_dns = |port: &PolicyPort| match port {
+        PolicyPort::Range { transport: Transport::Udp, first, last } => *first <= DNS && DNS <= *last,
+        PolicyPort::Named { transport: Transport::Udp, name } => name.starts_with("dns"),
+        _ => false,
     };
-    let with = subjects.iter().filter(|subject| subject.rules.iter().any(|rule| names_port(&rule)));
+    // Caches on nodes have an address of the link (169.254.20.10 by default), whatever the port that is named.
+    let is_cache = |block: &IpBlock| matches!(block.cidr.addr(), IpAddr::V4(first) if first.is_link_local());
+    let is_resolver = |rule: &&Rule<'_>| {
+        let names_port = rule.ports().any(|(_, port)| is_dns(port)) && names_somebody(cache, rule);
+        rule.direction == Direction::Egress && (names_port || rule.blocks().any(|(_, block)| is_cache(block)))
+    };
+    let with = subjects.iter().filter(|subject| subject.rules.iter().any(|rule| is_resolver(&rule)));
     with.flat_map(|subject| &subject.pods).map(|pod| &pod.name).collect()
 }
 

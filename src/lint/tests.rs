@@ -1,1 +1,79 @@
+//! What `lint` calls dead on random states, against compiling each state without the rule.
 
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use std::collections::BTreeMap;
+
+use bulkhead_control::object::{IngressIsolation, Object};
+use bulkhead_control::origin::Direction;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::Reachability;
+use bulkhead_control::reachability::difference::Difference;
+use bulkhead_control::reachability::removal::Removals;
+use bulkhead_control::source::{Strictness, load_text};
+
+use super::subject::{RuleKey, Subject};
+use super::{dead, nobody};
+use crate::claims::tests::{Random, state};
+
+/// States that are looked at. The engine below is held to compiling in `control/tests/reachability`; here it is whether what is printed is
+/// what the engine says.
+const STATES: u64 = 120;
+
+fn reachability(objects: Vec<Object>) -> Reachability {
+    let mut pipeline = Pipeline::without_tables(IngressIsolation::default());
+    pipeline.resync(objects).unwrap();
+    Reachability::of(&pipeline, pipeline.mirror().unwrap())
+}
+
+fn without(objects: &[Object], (name, direction, rule): &RuleKey) -> Vec<Object> {
+    let mut objects = objects.to_vec();
+    for object in &mut objects {
+        let Object::Policy(policy) = object else { continue };
+        if policy.name == *name {
+            let rules = if *direction == Direction::Ingress { &mut policy.ingress } else { &mut policy.egress };
+            drop(rules.as_mut().unwrap().remove(*rule));
+        }
+    }
+    objects
+}
+
+#[test]
+fn a_rule_is_called_dead_exactly_when_nothing_changes_without_it_and_is_told_by_its_policy_or_by_itself() {
+    let mut reached: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..STATES {
+        let mut random = Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let (text, _) = state(&mut random);
+        let objects = load_text("state", &text, Strictness::Strict).unwrap().objects;
+        let mut pipeline = Pipeline::with_every_rule(IngressIsolation::default());
+        pipeline.resync(objects.clone()).unwrap();
+        let whole = Reachability::of(&pipeline, pipeline.mirror().unwrap());
+        let mut removals = Removals::of(&whole, pipeline.origins());
+        let subjects = Subject::all(pipeline.cache());
+        let mut told = Vec::new();
+        for subject in subjects.iter().filter(|subject| !subject.pods.is_empty()) {
+            told.extend(subject.rules.iter().flat_map(|rule| nobody::rule(pipeline.cache(), subject, rule)));
+        }
+        let dead = dead::find(&pipeline, &mut removals, &subjects, &told);
+        let before = reachability(objects.clone());
+        for subject in &subjects {
+            for rule in &subject.rules {
+                let key = (subject.name.clone(), rule.direction, rule.at);
+                let changes_nothing = Difference::of(&before, &reachability(without(&objects, &key))).is_empty();
+                let is_called_dead = dead.rules.contains(&key);
+                assert_eq!(is_called_dead, changes_nothing, "seed {seed}: {key:?}\n{text}");
+                let place = Some((rule.direction, rule.at));
+                let all = || dead.found.iter().chain(&told).filter(|found| found.policy == subject.name);
+                let is_told = all().any(|found| found.rule == place || found.rule.is_none());
+                assert!(!is_called_dead || is_told, "seed {seed}: {key:?} is dead and not told\n{text}");
+                *reached.entry(if is_called_dead { "dead" } else { "alive" }).or_default() += 1;
+            }
+        }
+        for found in dead.found {
+            *reached.entry(found.check.id).or_default() += 1;
+        }
+    }
+    for what in ["dead", "alive", "redundant-rule", "blocked-rule", "policy-changes-nothing", "policy-selects-nobody"] {
+        assert!(reached.get(what).is_some_and(|&count| count >= 5), "{what}: {reached:?}");
+    }
+}

@@ -58,7 +58,9 @@ pub fn read(link: LinkType, frame: &[u8], wire_len: usize) -> Result<Frame, Drop
         Transport::Udp => Frame::Conversation(ip.flow, Part::Unmarked),
         Transport::Other if ip.flow.icmp.is_none() => Frame::Conversation(ip.flow, Part::Unmarked),
         Transport::LaterFragment => Frame::LaterFragment(ip.flow),
-        Transport::Other | Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) => Frame::Control,
+        Transport::Other | Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) => {
+            Frame::Control
+        }
     })
 }
 

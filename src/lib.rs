@@ -43,6 +43,7 @@ pub mod set_elements;
 mod shell;
 mod sync;
 mod translate;
+mod workload;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -207,7 +207,8 @@ pub enum RendererName {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  bulkhead reach --state pcaps/redis-policy --port 6379/TCP --port 53/UDP --external 192.0.2.1\n  \
-    bulkhead reach --state examples/services.yaml examples/service-policy.yaml --to service/shop/web:http\n\n\
+    bulkhead reach --state examples/services.yaml examples/service-policy.yaml --to service/shop/web:http\n  \
+    bulkhead reach --state pcaps/shop/state.yaml examples/shop/policies.yaml --port 6379 --port 8080 -o mermaid --focus shop\n\n\
     Each answer comes from a first packet and its reply that are pushed through the tables of every node on the way.\n\n\
     With --to the answer is about Services: for each source whether policy lets it reach all backends that its node may give it\n\
     (`allow`), some of them (`some`) or none (`deny`); or why the Service itself refuses: no endpoint, no local endpoint, source range.\n\
@@ -237,9 +238,30 @@ pub struct Reach {
     /// With --to: a JSON or YAML object with service_cidrs, cluster_cidrs and what else docs/services.md lists
     #[arg(long, value_name = "FILE", requires = "to")]
     pub settings: Option<PathBuf>,
-    /// The form of the answer
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub output: Format,
+    /// With -o md, csv, dot or mermaid: only what talks with the pods of this namespace, or with this workload or pod; may be repeated
+    #[arg(long, value_name = "NAMESPACE[/NAME]", conflicts_with = "to")]
+    pub focus: Vec<String>,
+    /// The form of the answer. All but text and json tell equal pods of a workload as one
+    #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
+    pub output: ReachFormat,
+}
+
+/// The form of a truth table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReachFormat {
+    /// For people: a matrix of pods.
+    Text,
+    /// For programs: every two pods.
+    Json,
+    /// A table for a pull request.
+    #[value(alias = "markdown")]
+    Md,
+    /// For spreadsheets: RFC 4180.
+    Csv,
+    /// A graph for Graphviz.
+    Dot,
+    /// A graph for Mermaid, which GitHub draws between fences.
+    Mermaid,
 }
 
 /// `bulkhead compile`.
@@ -367,6 +389,13 @@ pub struct PortProtocol {
     pub port: u16,
     /// The protocol.
     pub transport: Transport,
+}
+
+impl std::fmt::Display for PortProtocol {
+    /// `80/TCP`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.port, self.transport)
+    }
 }
 
 impl FromStr for PortProtocol {

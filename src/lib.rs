@@ -54,6 +54,7 @@ mod shell;
 #[cfg(target_os = "linux")]
 mod sync;
 mod translate;
+mod workload;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -52,6 +52,12 @@ pub(crate) fn printable(text: &str) -> String {
     if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
 }
 
+/// The text for a cell of a Markdown table, or between its words: what Markdown would read as its own is escaped.
+pub(crate) fn markdown(text: &str) -> String {
+    let text = printable(text).replace('\\', "\\\\").replace('|', "\\|").replace('*', "\\*").replace('`', "\\`");
+    text.replace('<', "&lt;")
+}
+
 /// Rows of cells in columns as wide as their widest cell. Numbers go to the right.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
@@ -114,6 +120,11 @@ mod tests {
         let with_its_cause = anyhow::anyhow!(cause).context("cannot write: no room\n  help: make some");
         assert_eq!(told(&with_its_cause), "cannot write: no room\n  help: make some");
         assert_eq!(told(&anyhow::anyhow!("no room").context("cannot write")), "cannot write: no room");
+    }
+
+    #[test]
+    fn a_cell_of_a_markdown_table_stays_one() {
+        assert_eq!(markdown("a|b *c* `d` <e>\n"), "a\\|b \\*c\\* \\`d\\` &lt;e>\\\\n");
     }
 
     #[test]

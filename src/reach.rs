@@ -1,6 +1,14 @@
 //! `bulkhead reach`: the truth table between all pods and the given external addresses, or who of them reaches a Service.
+//!
+//! As text and JSON it has every pod, and each answer is what the vswitches do with a first packet and its reply. As tables and graphs for
+//! people it has the pods of a workload as one where they are equal ([`merged`]).
 
+mod graph;
+mod merged;
 mod service;
+mod table;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
@@ -10,14 +18,15 @@ use anyhow::bail;
 use bulkhead_control::object::Pod;
 use serde::Serialize;
 
-use crate::args::{Format, PortProtocol, Reach};
+use self::merged::Merged;
+use crate::args::{PortProtocol, Reach, ReachFormat};
 use crate::fabric::{End, Fabric};
 use crate::{output, run};
 
 /// Blanks between the columns of the matrix.
 const LABEL_GAP: usize = 1;
 
-/// Up to so many columns carry names: with names of twenty letters that is what a wide screen holds.
+/// Up to so many columns carry names, also in Markdown: with names of twenty letters that is what a wide screen holds.
 const NAMED_COLUMNS: usize = 12;
 
 #[derive(Serialize)]
@@ -31,23 +40,43 @@ struct ProbeLine<'a> {
 }
 
 pub(crate) fn run(args: &Reach) -> anyhow::Result<ExitCode> {
-    if !args.to.is_empty() {
-        let mut out = BufWriter::new(io::stdout().lock());
-        service::run(args, &mut out)?;
-        out.flush()?;
-        return Ok(ExitCode::SUCCESS);
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.output {
+        ReachFormat::Text | ReachFormat::Json if !args.focus.is_empty() => {
+            bail!("--focus is for tables and graphs\n  help: add -o md, csv, dot or mermaid")
+        }
+        ReachFormat::Text | ReachFormat::Json if args.to.is_empty() => of_pods(args, &mut out)?,
+        ReachFormat::Text | ReachFormat::Json => service::run(args, &mut out)?,
+        _ if !args.to.is_empty() => {
+            bail!("who reaches a Service is told as text or json\n  help: leave out either --to or the form")
+        }
+        _ => of_workloads(args, &mut out)?,
     }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_pods(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let pipeline = run::load_planned(&args.state, &args.planned)?;
     let ends = ends(&pipeline, &args.external)?;
     let ports = distinct(&args.ports);
     let mut fabric = Fabric::new(&pipeline)?;
-    let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
-        Format::Json => json(&mut fabric, &ends, &ports, &mut out)?,
-        Format::Text => text(&mut fabric, &ends, &ports, &mut out)?,
+        ReachFormat::Json => json(&mut fabric, &ends, &ports, out),
+        _ => text(&mut fabric, &ends, &ports, out),
     }
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+}
+
+fn of_workloads(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
+    let pipeline = run::load_without_tables(&args.state, &args.planned)?;
+    let mut merged = Merged::of(&pipeline, &ends(&pipeline, &args.external)?, &distinct(&args.ports))?;
+    merged.focus(&args.focus)?;
+    match args.output {
+        ReachFormat::Csv => table::csv(&merged, out),
+        ReachFormat::Dot => graph::dot(&merged, out),
+        ReachFormat::Mermaid => graph::mermaid(&merged, out),
+        _ => Ok(table::markdown_table(&merged, out)?),
+    }
 }
 
 /// The values without repeats, in the order in which they were given.

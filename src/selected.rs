@@ -9,10 +9,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    ClusterPolicy, IpBlock, NamespaceScope, Peer, Pod, PodName, Policy, PolicyPort, PolicyRule, PolicyVersion,
+    ClusterPolicy, IpBlock, NamespaceScope, Peer, Pod, PodName, PodPeer, Policy, PolicyPort, PolicyRule, PolicyVersion,
     Position, Tier,
 };
 use bulkhead_control::origin::Direction;
+use bulkhead_control::selector::Selector;
+use bulkhead_control::source;
 use serde::Serialize;
 
 use crate::args::{Format, Policies};
@@ -48,6 +50,8 @@ struct Selecting {
     policy: String,
     /// `Admin`, `NetworkPolicy` or `Baseline`.
     tier: &'static str,
+    /// Whom it selects, in words.
+    selects: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<Place>,
     /// Why it was not understood.
@@ -139,6 +143,7 @@ fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) ->
     Some(Selecting {
         policy: policy.name.to_string(),
         tier: "NetworkPolicy",
+        selects: pods(&policy.subject),
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
         rules: rules.iter().enumerate().map(rule).collect(),
@@ -159,6 +164,7 @@ fn cluster(places: &Places<'_>, policy: &ClusterPolicy, direction: Direction) ->
     (!rules.is_empty()).then(|| Selecting {
         policy: policy.rank.name.to_string(),
         tier: policy.rank.tier.name(),
+        selects: pods_in(&policy.subject),
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
         rules,
@@ -194,22 +200,30 @@ fn told(
     }
 }
 
+/// Pods by label, in words.
+fn pods(selector: &Selector) -> String {
+    match selector.requirements() {
+        [] => "every pod".to_owned(),
+        _ => format!("pods {selector}"),
+    }
+}
+
+/// Pods by label and namespace, in words.
+fn pods_in(peer: &PodPeer) -> String {
+    let pods = pods(&peer.pods);
+    match &peer.namespaces {
+        NamespaceScope::Own(namespace) => format!("{pods} of namespace {namespace}"),
+        NamespaceScope::Selected(selector) if selector.requirements().is_empty() => {
+            format!("{pods} of every namespace")
+        }
+        NamespaceScope::Selected(selector) => format!("{pods} of namespaces {selector}"),
+    }
+}
+
 /// Who a peer is, in words.
 fn peer(peer: &Peer) -> String {
     match peer {
-        Peer::Pods(peer) => {
-            let pods = match peer.pods.requirements() {
-                [] => "every pod".to_owned(),
-                _ => format!("pods {}", peer.pods),
-            };
-            match &peer.namespaces {
-                NamespaceScope::Own(namespace) => format!("{pods} of namespace {namespace}"),
-                NamespaceScope::Selected(selector) if selector.requirements().is_empty() => {
-                    format!("{pods} of every namespace")
-                }
-                NamespaceScope::Selected(selector) => format!("{pods} of namespaces {selector}"),
-            }
-        }
+        Peer::Pods(peer) => pods_in(peer),
         Peer::Block(IpBlock { cidr, except }) => {
             let mut text = cidr.to_string();
             for (at, block) in except.iter().enumerate() {
@@ -265,7 +279,8 @@ impl Side {
         for policy in &self.policies {
             let place = policy.at.as_ref().map_or_else(String::new, |at| format!(" ({}:{})", at.file, at.line));
             let tier = if policy.tier == "NetworkPolicy" { String::new() } else { format!("{} tier, ", policy.tier) };
-            writeln!(out, "  {tier}{}{}", printable(&policy.policy), printable(&place))?;
+            let (name, selects) = (printable(&policy.policy), printable(&policy.selects));
+            writeln!(out, "  {tier}{name}{}, which selects {selects}", printable(&place))?;
             if let Some(fault) = &policy.fault {
                 writeln!(out, "    was not understood: {}", printable(fault))?;
             }

@@ -6,6 +6,7 @@ mod cli_cluster_policy;
 mod cli_cni;
 mod cli_diff;
 mod cli_lint;
+mod cli_reach;
 mod cli_renderers;
 mod cli_resolve;
 mod cli_services;

@@ -313,7 +313,7 @@ fn policies_of_a_pod_say_who_selects_it_and_what_follows() {
     );
     let labels = "app=db,apps.kubernetes.io/pod-index=0,statefulset.kubernetes.io/pod-name=db-0";
     let expected = format!(
-        "shop/db, StatefulSet db, labels: {labels}\n\ningress: isolated: what no rule allows is denied\n  shop/db ({state}:{policy})\n    \
+        "shop/db, StatefulSet db, labels: {labels}\n\ningress: isolated: what no rule allows is denied\n  shop/db ({state}:{policy}), which selects pods app=db\n    \
          rule 0 allows from pods app=web of namespace shop at sql/TCP (5432) (line {first})\n    \
          rule 1 allows from every pod of namespaces team=shop at 9187/TCP (line {second})\n\n\
          egress: not isolated: everything is allowed\n"
@@ -322,6 +322,10 @@ fn policies_of_a_pod_say_who_selects_it_and_what_follows() {
     let json = stdout(&bulkhead(&["policies", "--pod", "shop/web", "--state", &state, "-o", "json"]), 0);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["ingress"]["isolated"], &json["workload"]), (&false.into(), &"Deployment web".into()));
+    let json = stdout(&bulkhead(&["policies", "--pod", "shop/db", "--state", &state, "-o", "json"]), 0);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let selecting = &json["ingress"]["policies"][0];
+    assert_eq!((&selecting["selects"], &selecting["at"]["line"]), (&"pods app=db".into(), &policy.into()));
     assert!(stderr(&["policies", "--pod", "shop/x", "--state", &state], 2).contains("no pod shop/x in the state"));
     assert_eq!(bulkhead(&["policies", "--pod", "shop/web"]).status.code(), Some(2));
 }

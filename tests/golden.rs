@@ -1,5 +1,7 @@
 //! Every case of `pcaps/`: the program's output on it equals the expectation beside it, byte for byte, and no packet is
 //! lost on the way. `cargo xtask golden bless` rewrites the expectations and shows the difference.
+//!
+//! The file `asked` of a case has commands, one a line, each of which is run once for each of its forms.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod support;
@@ -11,6 +13,15 @@ use std::path::{Path, PathBuf};
 use bulkhead_dataplane::io::CaptureReader;
 use serde_json::Value;
 use support::{bulkhead, root, stdout};
+
+/// The forms of the commands that a case may ask, and how the files of expected output end. A case is a state as well, so none ends as one
+/// does.
+const FORMS: [(&str, &[(&str, &str)]); 4] = [
+    ("diff", &[("text", "txt"), ("json", "json.txt"), ("markdown", "md"), ("sarif", "sarif")]),
+    ("policies", &[("text", "txt"), ("json", "json.txt")]),
+    ("reach", &[("md", "md"), ("csv", "csv"), ("dot", "dot"), ("mermaid", "mmd")]),
+    ("test", &[("text", "txt"), ("json", "json.txt"), ("junit", "xml"), ("sarif", "sarif")]),
+];
 
 struct Case {
     folder: PathBuf,
@@ -59,6 +70,12 @@ impl Case {
         Some(stdout(&bulkhead(&["replay", "--state", &state, "--flows", &log, "-o", form]), 0))
     }
 
+    /// The commands that are asked about the case; none where it has no such file.
+    fn asked(&self) -> Vec<String> {
+        let asked = fs::read_to_string(self.folder.join("asked")).unwrap_or_default();
+        asked.lines().map(str::to_owned).collect()
+    }
+
     fn compile(&self, renderer: &str) -> String {
         let state = relative(&self.folder.join("state.yaml"));
         stdout(&bulkhead(&["compile", "--state", &state, "--node", &self.node, "--renderer", renderer]), 0)
@@ -94,6 +111,13 @@ fn expect(path: &Path, got: &[u8], wrong: &mut Vec<String>) {
             .map_or_else(|| format!("{} and {} bytes", expected.len(), got.len()), |(a, b)| format!("- {a}\n  + {b}"));
         wrong.push(format!("{}:\n  {first}", relative(path)));
     }
+}
+
+/// What a command prints in one form. Its answer may be yes or no.
+fn answer(command: &str, form: &str) -> Vec<u8> {
+    let output = bulkhead(&command.split_whitespace().chain(["-o", form]).collect::<Vec<_>>());
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
 }
 
 fn packets_in(path: &Path) -> u64 {
@@ -158,5 +182,25 @@ fn every_case_gives_its_expected_output_and_loses_no_packet() {
         }
     }
     assert!(logs >= 2, "no case has a flow log");
+    assert!(wrong.is_empty(), "{}\n\nIf this is what you meant: cargo xtask golden bless", wrong.join("\n"));
+}
+
+#[test]
+fn every_question_asked_of_a_case_gets_its_expected_answer_in_each_form() {
+    let (mut wrong, mut count) = (Vec::new(), BTreeMap::new());
+    for case in &all_cases() {
+        let asked = case.asked();
+        for command in &asked {
+            let name = command.split_whitespace().next().unwrap();
+            let (name, forms) = FORMS.iter().find(|(known, _)| *known == name).unwrap();
+            assert_eq!(asked.iter().filter(|other| other.starts_with(name)).count(), 1, "{name} is asked once");
+            *count.entry(*name).or_insert(0) += 1;
+            for (form, end) in *forms {
+                let path = case.folder.join(format!("expected.{name}.{end}"));
+                expect(&path, &answer(command, form), &mut wrong);
+            }
+        }
+    }
+    assert!(FORMS.iter().all(|(name, _)| count.get(name) >= Some(&2)), "each is asked of two cases: {count:?}");
     assert!(wrong.is_empty(), "{}\n\nIf this is what you meant: cargo xtask golden bless", wrong.join("\n"));
 }

@@ -56,6 +56,7 @@ pub enum DiffFormat {
     /// For programs.
     Json,
     /// A table for a pull request.
+    #[value(alias = "md")]
     Markdown,
     /// For code scanning: SARIF 2.1.0.
     Sarif,

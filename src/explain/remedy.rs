@@ -9,6 +9,7 @@ use bulkhead_control::pipeline::Pipeline;
 use crate::args::PortProtocol;
 use crate::fabric::End;
 use crate::output::printable;
+use crate::workload::stable;
 
 /// Writes the advice for a connection that `origin` denies.
 pub(crate) fn write(
@@ -88,13 +89,15 @@ fn write_peer(pipeline: &Pipeline, subject: &End, peer: &End, out: &mut impl Wri
         let bits = if peer.address().is_ipv4() { 32 } else { 128 };
         return writeln!(out, "      - ipBlock: {{cidr: {}/{bits}}}", peer.address());
     };
+    // An empty selector would be everybody.
+    let labels = Some(stable(&pod.labels)).filter(|stable| !stable.is_empty()).unwrap_or_else(|| pod.labels.clone());
     let own = matches!(subject, End::Pod { name, .. } if name.namespace == pod.name.namespace);
     if own {
-        return writeln!(out, "      - podSelector: {}", selector(&pod.labels));
+        return writeln!(out, "      - podSelector: {}", selector(&labels));
     }
     let namespace: Labels = [(NAMESPACE_NAME_LABEL.into(), pod.name.namespace.clone())].into();
     writeln!(out, "      - namespaceSelector: {}", selector(&namespace))?;
-    writeln!(out, "        podSelector: {}", selector(&pod.labels))
+    writeln!(out, "        podSelector: {}", selector(&labels))
 }
 
 /// The labels as a selector in YAML flow form.

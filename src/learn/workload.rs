@@ -1,12 +1,10 @@
-//! Workloads: pods that are the same to whoever writes policy, and the selector that means exactly them.
+//! The workloads that policies are made for: each with the selector that means exactly its pods.
 //!
 //! ```text
-//!  pods --labels without those of revisions and runs--> pods alike --pods of one owner--> groups --exact selector? yes--> a workload
-//!                                                                                              `-- no --> a workload for each labels
+//!  pods --workload--> groups of one owner or the same labels --exact selector? yes--> a workload
+//!                                                                   `-- no --> a workload for each labels
 //! ```
-//! Pods with the same labels are one workload whoever owns them, because no selector tells them apart. The pods of one owner are one
-//! workload whatever labels they differ in, as of an operator that labels the primary of its database, where the labels that all of them
-//! have tell them from everybody else.
+//! The labels that all pods of an owner have tell them from everybody else, where they do.
 //!
 //! **Invariant.** The selector of a workload matches its pods and no other pod of the namespace.
 
@@ -15,37 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{Labels, Pod, PodName, Workload as Owner};
+use bulkhead_control::object::{Labels, Pod, PodName};
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 
-/// Labels that a controller makes anew for each revision, pod or run: no policy can rest on them.
-/// Source: Kubernetes "Well-Known Labels, Annotations and Taints".
-const UNSTABLE: [&str; 12] = [
-    "apps.kubernetes.io/pod-index",
-    "batch.kubernetes.io/controller-uid",
-    "batch.kubernetes.io/cronjob-scheduled-timestamp",
-    "batch.kubernetes.io/job-completion-index",
-    "batch.kubernetes.io/job-name",
-    "controller-revision-hash",
-    "controller-uid",
-    "job-name",
-    "pod-template-generation",
-    "pod-template-hash",
-    "rollouts-pod-template-hash",
-    "statefulset.kubernetes.io/pod-name",
-];
-
-/// Labels by which people tell workloads apart, the best first.
-const USUAL: [&str; 8] = [
-    "app.kubernetes.io/name",
-    "app",
-    "k8s-app",
-    "app.kubernetes.io/component",
-    "app.kubernetes.io/instance",
-    "component",
-    "name",
-    "role",
-];
+use crate::workload::{Alike, USUAL, alike, called, free, of_one_owner};
 
 /// The most labels whose combinations are tried. More would be slow, and no better to read than all labels.
 const MAX_TRIED: usize = 12;
@@ -79,16 +50,11 @@ pub(crate) struct Workloads {
 impl Workloads {
     /// Those of the pods that policies may select, now or when they have an address.
     pub(crate) fn of(cache: &Cache) -> Self {
-        let mut alike: BTreeMap<(Arc<str>, Labels), Vec<Arc<Pod>>> = BTreeMap::new();
         // Those that have no address yet are told apart as well: they will have one.
-        for (_, pod) in cache.pods().filter(|(_, pod)| !pod.host_network && !pod.finished) {
-            alike.entry((pod.name.namespace.clone(), stable(&pod.labels))).or_default().push(pod.clone());
-        }
-        let alike: Vec<Alike> =
-            alike.into_iter().map(|((namespace, labels), pods)| Alike { namespace, labels, pods }).collect();
+        let alike = alike(cache, |pod| !pod.host_network && !pod.finished);
         let mut workloads = Self::default();
-        let mut taken: BTreeSet<(Arc<str>, String)> = BTreeSet::new();
         for namespace in alike.chunk_by(|one, other| one.namespace == other.namespace) {
+            let mut taken = BTreeSet::new();
             for (selector, members) in told_apart(namespace) {
                 workloads.add(namespace, selector, &members, &mut taken);
             }
@@ -97,26 +63,16 @@ impl Workloads {
     }
 
     /// Adds the workload of these places among the pods of a namespace, under a name that is not taken.
-    fn add(
-        &mut self,
-        namespace: &[Alike],
-        selector: Selector,
-        members: &[usize],
-        taken: &mut BTreeSet<(Arc<str>, String)>,
-    ) {
-        let name = namespace[members[0]].namespace.clone();
+    fn add(&mut self, namespace: &[Alike], selector: Selector, members: &[usize], taken: &mut BTreeSet<String>) {
         let mut pods: Vec<Arc<Pod>> = members.iter().flat_map(|&at| namespace[at].pods.iter().cloned()).collect();
         pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         for pod in &pods {
             self.by_pod.insert(pod.name.clone(), self.all.len());
             self.by_address.extend(pod.addresses.iter().map(|&address| (address, self.all.len())));
         }
-        let stem = stem(&namespace[members[0]].labels, &pods);
-        let is_free = |stem: &String| !taken.contains(&(name.clone(), stem.clone()));
-        let free = std::iter::once(stem.clone()).chain((2u32..).map(|n| format!("{stem}-{n}"))).find(is_free);
-        let free = free.unwrap_or(stem);
-        taken.insert((name.clone(), free.clone()));
-        self.all.push(Workload { namespace: name, name: free, selector, pods });
+        let free = free(&stem(&namespace[members[0]].labels, &pods), taken);
+        let namespace = namespace[members[0]].namespace.clone();
+        self.all.push(Workload { namespace, name: free, selector, pods });
     }
 
     /// The workload of a pod; none of one that no policy selects.
@@ -128,17 +84,6 @@ impl Workloads {
     pub(crate) fn any_in(&self, block: &ipnet::IpNet) -> bool {
         self.by_address.range(block.network()..=block.broadcast()).next().is_some()
     }
-}
-
-/// Pods of one namespace with the same stable labels.
-struct Alike {
-    namespace: Arc<str>,
-    labels: Labels,
-    pods: Vec<Arc<Pod>>,
-}
-
-fn stable(labels: &Labels) -> Labels {
-    labels.iter().filter(|(key, _)| !UNSTABLE.contains(&&***key)).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
 /// The workloads of a namespace, in the order of their labels: each with its selector and its places.
@@ -160,39 +105,14 @@ fn told_apart(namespace: &[Alike]) -> Vec<(Selector, Vec<usize>)> {
     workloads
 }
 
-/// The places in groups that share no owner. Pods without an owner are alone with those of the same labels.
-fn of_one_owner(namespace: &[Alike]) -> Vec<Vec<usize>> {
-    let mut groups: Vec<(BTreeSet<&Owner>, Vec<usize>)> = Vec::new();
-    for (at, alike) in namespace.iter().enumerate() {
-        let mut owners: BTreeSet<&Owner> = alike.pods.iter().filter_map(|pod| pod.owner.as_deref()).collect();
-        let mut members = Vec::new();
-        groups.retain_mut(|(theirs, places)| {
-            let is_shared = !theirs.is_disjoint(&owners);
-            if is_shared {
-                owners.append(theirs);
-                members.append(places);
-            }
-            !is_shared
-        });
-        members.push(at);
-        groups.push((owners, members));
-    }
-    let mut groups: Vec<Vec<usize>> = groups.into_iter().map(|(_, members)| members).collect();
-    groups.iter_mut().for_each(|members| members.sort_unstable());
-    groups.sort_unstable();
-    groups
-}
-
 /// How good a label is to select by, the least first.
 fn rank(key: &str) -> usize {
     USUAL.iter().position(|usual| *usual == key).unwrap_or(USUAL.len())
 }
 
-/// What a person would call them: by the owner of all of them, by the value of a usual label, by the first pod's name.
+/// A name for objects: what people call the pods, else the first pod's name.
 fn stem(labels: &Labels, pods: &[Arc<Pod>]) -> String {
-    let owner = pods[0].owner.as_ref().filter(|owner| pods.iter().all(|pod| pod.owner.as_ref() == Some(owner)));
-    let usual = || USUAL.iter().find_map(|key| labels.get(*key)).filter(|value| !value.is_empty());
-    let text = owner.map(|owner| &owner.name).or_else(usual).unwrap_or(&pods[0].name.name).to_ascii_lowercase();
+    let text = called(labels, pods).unwrap_or_else(|| pods[0].name.name.clone()).to_ascii_lowercase();
     // RFC 1123, as object names want it. 40 leaves room for what is put before and behind it.
     let name: String = text.chars().take(40).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let name = name.trim_matches('-');
@@ -246,12 +166,7 @@ fn exact(own: &[&Labels], others: &[&Labels]) -> Option<Selector> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn labels(text: &str) -> Labels {
-        let pairs =
-            text.split(',').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        pairs.map(|(k, v)| (k.into(), v.into())).collect()
-    }
+    use crate::workload::tests::{labels, state};
 
     fn chosen(own: &str, others: &[&str]) -> String {
         let others: Vec<Labels> = others.iter().map(|other| labels(other)).collect();
@@ -273,29 +188,7 @@ mod tests {
 
     /// The workloads of pods `labels@owner`, each as its name, its selector and the places of its pods.
     fn workloads(pods: &[&str]) -> Vec<String> {
-        let pod = |(at, text): (usize, &&str)| {
-            let (labels, owner) = text.split_once('@').unwrap_or((text, ""));
-            let metadata = |(name, value): (&str, String)| format!("{name}: {value}");
-            let labels: Vec<String> = labels
-                .split(',')
-                .filter_map(|pair| pair.split_once('='))
-                .map(|(key, value)| metadata((key, value.to_owned())))
-                .collect();
-            let owner = if owner.is_empty() {
-                String::new()
-            } else {
-                format!(
-                    ", ownerReferences: [{{apiVersion: apps/v1, kind: StatefulSet, name: {owner}, uid: u, controller: true}}]"
-                )
-            };
-            format!(
-                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p{at}, namespace: a, labels: {{{}}}{owner}}}\n\
-                 spec: {{nodeName: n1, containers: [{{name: c}}]}}\nstatus: {{phase: Running, podIPs: [{{ip: 10.0.0.{at}}}]}}\n",
-                labels.join(", ")
-            )
-        };
-        let text: String = pods.iter().enumerate().map(pod).collect();
-        let pipeline = super::super::tests::compiled(&text);
+        let pipeline = state(pods);
         let all = Workloads::of(pipeline.cache()).all;
         let shown = |of: &Workload| {
             let names: Vec<&str> = of.pods.iter().map(|pod| &*pod.name.name).collect();
@@ -325,11 +218,5 @@ mod tests {
     #[test]
     fn pods_with_the_same_labels_are_one_workload_whoever_owns_them() {
         assert_eq!(workloads(&["app=x@blue", "app=x@green", "app=x", "app=z"]), ["x [app=x] p0 p1 p2", "z [app=z] p3"]);
-    }
-
-    #[test]
-    fn labels_of_revisions_and_runs_are_not_used() {
-        let all = stable(&labels("app=a,pod-template-hash=x,statefulset.kubernetes.io/pod-name=a-0,job-name=j"));
-        assert_eq!(all, labels("app=a"));
     }
 }

@@ -11,7 +11,7 @@ use bulkhead_control::pipeline::Pipeline;
 use serde::Serialize;
 
 use super::{NamedEnd, family};
-use crate::args::{Destination, EndName, Format, Reach, Target};
+use crate::args::{Destination, EndName, Reach, ReachFormat, Target};
 use crate::fabric::{End, Fabric};
 use crate::output::{self, Columns};
 use crate::resolve;
@@ -83,8 +83,8 @@ pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let fabric = Fabric::new(&pipeline)?;
     let mut asker = Asker { pipeline: &pipeline, services, fabric };
     match args.output {
-        Format::Json => json(&mut asker, &questions, &sources, out),
-        Format::Text => text(&mut asker, &questions, &sources, out),
+        ReachFormat::Json => json(&mut asker, &questions, &sources, out),
+        _ => text(&mut asker, &questions, &sources, out),
     }
 }
 

@@ -10,6 +10,7 @@ use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The project's root.
 pub(crate) fn root() -> &'static Path {
@@ -49,10 +50,14 @@ pub(crate) fn bulkhead_with_input(args: &[&str], input: &str) -> Output {
     output
 }
 
-/// Writes a file of this name for a test. Returns its path.
+/// Writes a file of this name for a test, at once: another test may write the same and have it read meanwhile. Returns its path.
 pub(crate) fn scratch(name: &str, contents: &(impl AsRef<[u8]> + ?Sized)) -> String {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&path, contents).unwrap();
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let (path, draft) = (folder.join(name), folder.join(format!("{}-{number}.draft", std::process::id())));
+    std::fs::write(&draft, contents).unwrap();
+    std::fs::rename(&draft, &path).unwrap();
     path.to_str().unwrap().to_owned()
 }
 

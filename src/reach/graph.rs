@@ -1,0 +1,194 @@
+//! The merged table as a graph: for Graphviz, and for Mermaid, which GitHub draws.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write;
+
+use anyhow::bail;
+
+use super::merged::Merged;
+use crate::output::printable;
+
+/// The most nodes that a person can follow.
+const MAX_NODES: usize = 50;
+
+/// The most edges that Mermaid draws (`maxEdges`; a page like GitHub's cannot change it).
+/// Source: mermaid, "Mermaid Config Schema".
+const MAX_MERMAID_EDGES: usize = 500;
+
+/// The most characters that Mermaid reads (`maxTextSize`).
+/// Source: as for the edges.
+const MAX_MERMAID_TEXT: usize = 50_000;
+
+const HELP: &str = "help: name what it is about with --focus NAMESPACE or --focus NAMESPACE/NAME, or take -o md or csv";
+
+/// Two ends, and at which ports.
+struct Edge {
+    from: usize,
+    to: usize,
+    services: String,
+    /// The other way at the same ports, too.
+    both: bool,
+}
+
+struct Graph<'a> {
+    merged: &'a Merged,
+    /// Ends of a namespace; those without one come first.
+    namespaces: BTreeMap<Option<&'a str>, Vec<usize>>,
+    edges: Vec<Edge>,
+}
+
+impl<'a> Graph<'a> {
+    fn of(merged: &'a Merged) -> anyhow::Result<Self> {
+        let nodes = merged.ends.len();
+        if nodes > MAX_NODES {
+            bail!("the graph has {nodes} nodes, and helps nobody beyond {MAX_NODES}\n  {HELP}");
+        }
+        let mut namespaces: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
+        for (at, end) in merged.ends.iter().enumerate() {
+            namespaces.entry(end.namespace.as_deref()).or_default().push(at);
+        }
+        let mut edges = Vec::new();
+        for from in 0..nodes {
+            for to in from..nodes {
+                let (there, back) = (merged.services(from, to), merged.services(to, from));
+                let both = from != to && there == back;
+                if !there.is_empty() {
+                    edges.push(Edge { from, to, services: there, both });
+                }
+                if from != to && !both && !back.is_empty() {
+                    edges.push(Edge { from: to, to: from, services: back, both: false });
+                }
+            }
+        }
+        Ok(Self { merged, namespaces, edges })
+    }
+
+    /// The lines of a node's text: its name, and how many pods it stands for.
+    fn text(&self, at: usize) -> Vec<String> {
+        let end = &self.merged.ends[at];
+        let lines = [Some(end.name.clone()), end.count()];
+        lines.into_iter().flatten().map(|line| printable(&line)).collect()
+    }
+}
+
+/// For `dot` of Graphviz.
+pub(super) fn dot(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
+    let graph = Graph::of(merged)?;
+    writeln!(out, "digraph reach {{")?;
+    writeln!(out, "  rankdir=LR;\n  label=\"who reaches whom at {}\";", quoted(&merged.ports().join(", ")))?;
+    writeln!(out, "  node [shape=box];")?;
+    for (number, (namespace, ends)) in graph.namespaces.iter().enumerate() {
+        let (indent, shape) = if namespace.is_some() { ("    ", "") } else { ("  ", ", shape=ellipse") };
+        if let Some(namespace) = namespace {
+            writeln!(out, "  subgraph cluster_{number} {{\n    label=\"{}\";", quoted(&printable(namespace)))?;
+        }
+        for &at in ends {
+            let lines: Vec<String> = graph.text(at).iter().map(|line| quoted(line)).collect();
+            writeln!(out, "{indent}n{at} [label=\"{}\"{shape}];", lines.join("\\n"))?;
+        }
+        if namespace.is_some() {
+            writeln!(out, "  }}")?;
+        }
+    }
+    for Edge { from, to, services, both } in &graph.edges {
+        let dir = if *both { ", dir=both" } else { "" };
+        writeln!(out, "  n{from} -> n{to} [label=\"{}\"{dir}];", quoted(services))?;
+    }
+    writeln!(out, "}}")?;
+    Ok(())
+}
+
+/// The text for a label of Graphviz, in which a backslash begins an escape and an ampersand an entity.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('&', "&amp;")
+}
+
+/// A Mermaid flowchart, without the fence that Markdown needs around it.
+pub(super) fn mermaid(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
+    let graph = Graph::of(merged)?;
+    let mut text = String::new();
+    write_mermaid(&graph, &mut text)?;
+    let edges = graph.edges.len();
+    if edges > MAX_MERMAID_EDGES {
+        bail!("the graph has {edges} edges, and Mermaid draws {MAX_MERMAID_EDGES}\n  {HELP}");
+    }
+    if text.len() > MAX_MERMAID_TEXT {
+        bail!("the graph takes {} characters, and Mermaid reads {MAX_MERMAID_TEXT}\n  {HELP}", text.len());
+    }
+    out.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn write_mermaid(graph: &Graph<'_>, out: &mut String) -> std::fmt::Result {
+    writeln!(out, "flowchart LR")?;
+    for (number, (namespace, ends)) in graph.namespaces.iter().enumerate() {
+        let (indent, [open, close]) = if namespace.is_some() { ("    ", ["[", "]"]) } else { ("  ", ["([", "])"]) };
+        if let Some(namespace) = namespace {
+            writeln!(out, "  subgraph g{number}[\"{}\"]", entities(&printable(namespace)))?;
+        }
+        for &at in ends {
+            let lines: Vec<String> = graph.text(at).iter().map(|line| entities(line)).collect();
+            writeln!(out, "{indent}n{at}{open}\"{}\"{close}", lines.join("<br/>"))?;
+        }
+        if namespace.is_some() {
+            writeln!(out, "  end")?;
+        }
+    }
+    for Edge { from, to, services, both } in &graph.edges {
+        let arrow = if *both { "<-->" } else { "-->" };
+        writeln!(out, "  n{from} {arrow}|\"{}\"| n{to}", entities(services))?;
+    }
+    Ok(())
+}
+
+/// What Mermaid would read as its own syntax, HTML or Markdown, as its entities: `#` and a name or number, then `;`.
+fn entities(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '#' | '&' | '<' | '>' | '`' | '\\' | '*' | '_' | ';' => {
+                // Writing to a text cannot fail.
+                let _ = write!(escaped, "#{};", u32::from(c));
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print")]
+
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn what_mermaid_reads_otherwise_is_an_entity() {
+        assert_eq!(entities("a\"b#c<br>`d`;"), "a#34;b#35;c#60;br#62;#96;d#96;#59;");
+        assert_eq!(entities("web-1 (2 of 3 pods: a, b)"), "web-1 (2 of 3 pods: a, b)");
+    }
+
+    /// Whether Graphviz takes a text; none where it is not installed.
+    fn is_taken(text: &str) -> Option<bool> {
+        let started = Command::new("dot").arg("-Tplain").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let Ok(mut child) = started else {
+            println!("skipped: graphviz is not installed");
+            return None;
+        };
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        Some(child.wait_with_output().unwrap().status.success())
+    }
+
+    #[test]
+    fn graphviz_takes_whatever_names_there_are() {
+        let mut text = Vec::new();
+        dot(&Merged::of_names(&["a\"b", "c\\", "</b> &amp; \n}", "n0 -> n1; subgraph", ""]), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(r#"label="a\"b""#) && text.contains(r#"label="c\\""#), "{text}");
+        assert_ne!(is_taken(&text), Some(false), "{text}");
+        assert_ne!(is_taken("digraph { \"a\" [label=\"\\\"] }"), Some(true), "the check can fail");
+    }
+}

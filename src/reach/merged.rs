@@ -1,0 +1,456 @@
+//! The truth table with equal pods of a workload as one end.
+//!
+//! ```text
+//!  pods --same workload, same classes--> bundles --verdicts between samples--> table --equal rows and columns--> ends
+//!  addresses outside --------------------^                                                                        | --focus
+//!                                                                                                    md, csv, dot, mermaid
+//! ```
+//! The verdicts are those of [`Reachability`], so that a cluster of many pods is asked about once for each kind of pod, and not once
+//! for each two pods.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use bulkhead_control::object::PodName;
+use bulkhead_control::origin::Direction;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::{ClassId, Protocol, Reachability};
+use bulkhead_control::source::nearest_word;
+
+use super::{NamedEnd, askable};
+use crate::args::PortProtocol;
+use crate::fabric;
+use crate::output::some_of;
+use crate::workload::Workloads;
+
+/// Pods that are named where only some of a workload are meant.
+const NAMED: usize = 3;
+
+/// Pods of one workload that talk with the same ends at the same ports, or an address outside.
+#[derive(Clone, Debug, Default)]
+pub(super) struct End {
+    /// None for an address.
+    pub(super) namespace: Option<Arc<str>>,
+    /// The workload's or the pod's, or the address.
+    pub(super) name: String,
+    /// The pods that it stands for; none for an address.
+    pub(super) pods: Vec<PodName>,
+    /// Whether the name is that of a workload, and not the first pod's.
+    is_workload: bool,
+    /// How many pods of its workload there are.
+    of: usize,
+}
+
+impl End {
+    /// With its namespace.
+    pub(super) fn path(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// How many pods it stands for where that is not one, and which where its name does not tell.
+    pub(super) fn count(&self) -> Option<String> {
+        let count = match self.pods.len() {
+            0 | 1 => return None,
+            count if count == self.of => format!("{count} pods"),
+            count => format!("{count} of {} pods", self.of),
+        };
+        if self.is_whole() {
+            return Some(count);
+        }
+        let names: Vec<&str> = self.pods.iter().map(|pod| &*pod.name).collect();
+        Some(format!("{count}: {}", some_of(&names, NAMED)))
+    }
+
+    /// Whether it is all of a workload.
+    fn is_whole(&self) -> bool {
+        self.is_workload && self.pods.len() == self.of
+    }
+
+    /// `shop/web (2 pods)`.
+    pub(super) fn title(&self) -> String {
+        match self.count() {
+            Some(count) => format!("{} ({count})", self.path()),
+            None => self.path(),
+        }
+    }
+
+    /// `shop/web`; with the pods where that name is not theirs alone.
+    pub(super) fn unmistakable(&self) -> String {
+        if self.is_whole() { self.path() } else { self.title() }
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        self.namespace.as_deref() == Some(name)
+            || self.path() == name
+            || self.pods.iter().any(|pod| pod.to_string() == name)
+    }
+}
+
+/// What one end may do with another one: for each port and family whether it gets through, none where there is nothing to ask.
+type Cell = [Option<bool>];
+
+/// The cells by source, then by destination, in one piece: the table of thousands of ends has many millions of them.
+#[derive(Debug)]
+struct Table {
+    ends: usize,
+    questions: usize,
+    cells: Vec<Option<bool>>,
+}
+
+impl Table {
+    /// With a cell for each two of the ends; `fill` adds the answers to all questions.
+    fn new(ends: usize, questions: usize, mut fill: impl FnMut(usize, usize, &mut Vec<Option<bool>>)) -> Self {
+        let mut cells = Vec::with_capacity(ends * ends * questions);
+        for from in 0..ends {
+            for to in 0..ends {
+                fill(from, to, &mut cells);
+                debug_assert_eq!(cells.len(), (from * ends + to + 1) * questions, "an answer to each question");
+            }
+        }
+        Self { ends, questions, cells }
+    }
+
+    fn cell(&self, from: usize, to: usize) -> &Cell {
+        let first = (from * self.ends + to) * self.questions;
+        &self.cells[first..first + self.questions]
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Merged {
+    pub(super) ends: Vec<End>,
+    questions: Vec<(PortProtocol, bool)>,
+    table: Table,
+    /// The ends that the answer is about; all where nobody has asked for some.
+    in_focus: Vec<bool>,
+}
+
+#[cfg(test)]
+impl Merged {
+    /// Ends of these names, which reach each other at port 80.
+    pub(super) fn of_names(names: &[&str]) -> Self {
+        let port = PortProtocol { port: 80, transport: bulkhead_control::object::Transport::Tcp };
+        let end = |name: &&str| End { namespace: Some((*name).into()), name: (*name).to_owned(), ..End::default() };
+        let ends: Vec<End> = names.iter().map(end).collect();
+        let table = Table::new(ends.len(), 1, |from, to, cells| cells.push((from != to).then_some(true)));
+        Self { in_focus: vec![true; ends.len()], ends, questions: vec![(port, true)], table }
+    }
+}
+
+/// The answer about one port in one family.
+pub(super) struct Line<'a> {
+    pub(super) from: &'a End,
+    pub(super) to: &'a End,
+    pub(super) family: &'static str,
+    pub(super) port: PortProtocol,
+    pub(super) allowed: bool,
+}
+
+impl Merged {
+    /// The table of a pipeline that has a mirror.
+    pub(super) fn of(pipeline: &Pipeline, ends: &[NamedEnd], ports: &[PortProtocol]) -> anyhow::Result<Self> {
+        let mirror = pipeline.mirror().context("the pipeline keeps no rules to be asked about")?;
+        let reachability = Reachability::of(pipeline, mirror);
+        let workloads = Workloads::of(pipeline.cache());
+        let bundles = bundles(ends, &reachability, &workloads);
+        let families = [true, false].into_iter().filter(|&v4| ends.iter().any(|end| end.end.address().is_ipv4() == v4));
+        let families: Vec<bool> = families.collect();
+        let questions: Vec<_> = ports.iter().flat_map(|&port| families.iter().map(move |&v4| (port, v4))).collect();
+        let judge = Judge::new(&reachability, &questions);
+        let table = Table::new(bundles.len(), questions.len(), |from, to, cells| {
+            judge.fill(&bundles[from], &bundles[to], cells);
+        });
+        let groups = twins(&bundles, &table);
+        let sizes = sizes(&bundles);
+        let ends: Vec<End> = groups.iter().map(|group| told(group, &bundles, &sizes, &workloads)).collect();
+        let table = Table::new(groups.len(), questions.len(), |from, to, cells| {
+            let (from, to) = match (from == to, groups[from].as_slice()) {
+                // Among its own pods: of one bundle if the first has two, else of two.
+                (true, &[first, second, ..]) if bundles[first].units.len() < 2 => (first, second),
+                _ => (groups[from][0], groups[to][0]),
+            };
+            cells.extend_from_slice(table.cell(from, to));
+        });
+        Ok(Self { in_focus: vec![true; ends.len()], ends, questions, table })
+    }
+
+    /// Keeps the ends of these names or namespaces, and what talks with them.
+    ///
+    /// # Errors
+    /// When a name is nobody's.
+    pub(super) fn focus(&mut self, names: &[String]) -> anyhow::Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in names {
+            if !self.ends.iter().any(|end| end.is_called(name)) {
+                bail!("--focus {name}: nobody is called so\n  help: {}", self.meant(name));
+            }
+        }
+        let in_focus: Vec<bool> = self.ends.iter().map(|end| names.iter().any(|name| end.is_called(name))).collect();
+        let passes = |from: usize, to: usize| self.table.cell(from, to).contains(&Some(true));
+        let talks = |at: usize| (0..self.ends.len()).any(|of| in_focus[of] && (passes(at, of) || passes(of, at)));
+        let kept: Vec<usize> = (0..self.ends.len()).filter(|&at| in_focus[at] || talks(at)).collect();
+        let table = Table::new(kept.len(), self.questions.len(), |from, to, cells| {
+            cells.extend_from_slice(self.table.cell(kept[from], kept[to]));
+        });
+        *self = Self {
+            ends: kept.iter().map(|&at| self.ends[at].clone()).collect(),
+            in_focus: kept.iter().map(|&at| in_focus[at]).collect(),
+            table,
+            questions: std::mem::take(&mut self.questions),
+        };
+        Ok(())
+    }
+
+    /// What somebody may have meant who has written a name that nobody has.
+    fn meant(&self, name: &str) -> String {
+        let namespaces = self.ends.iter().filter_map(|end| end.namespace.as_ref().map(ToString::to_string));
+        let pods = self.ends.iter().flat_map(|end| end.pods.iter().map(ToString::to_string));
+        let known: Vec<String> = namespaces.chain(self.ends.iter().map(End::path)).chain(pods).collect();
+        match nearest_word(name, known.iter().map(String::as_str)) {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => "write NAMESPACE, or NAMESPACE/NAME of a workload or pod".into(),
+        }
+    }
+
+    /// Whether the answer is about some ends only.
+    pub(super) fn is_focused(&self) -> bool {
+        self.in_focus.contains(&false)
+    }
+
+    /// Whether the answer is about connections between two ends.
+    fn is_shown(&self, from: usize, to: usize) -> bool {
+        self.in_focus[from] || self.in_focus[to]
+    }
+
+    /// The ports that are asked about.
+    pub(super) fn ports(&self) -> Vec<String> {
+        let mut ports: Vec<String> = self.questions.iter().map(|(port, _)| port.to_string()).collect();
+        ports.dedup();
+        ports
+    }
+
+    /// Whether there is anything to ask between two ends that the answer is about.
+    pub(super) fn is_asked(&self, from: usize, to: usize) -> bool {
+        self.is_shown(from, to) && self.table.cell(from, to).iter().any(Option::is_some)
+    }
+
+    /// The ports at which one end reaches another one: `80/TCP`, or `80/TCP (IPv4)` where that is so in one family of two.
+    pub(super) fn services(&self, from: usize, to: usize) -> String {
+        if !self.is_shown(from, to) {
+            return String::new();
+        }
+        let mut services: Vec<String> = Vec::new();
+        let asked: Vec<_> = self.questions.iter().zip(self.table.cell(from, to)).collect();
+        for of_port in asked.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
+            let in_families: Vec<&str> = of_port
+                .iter()
+                .filter(|(_, answer)| **answer == Some(true))
+                .map(|((_, v4), _)| family_name(*v4))
+                .collect();
+            let (port, is_denied) = (of_port[0].0.0, of_port.iter().any(|(_, answer)| **answer == Some(false)));
+            match in_families.as_slice() {
+                [] => {}
+                families if is_denied => services.push(format!("{port} ({})", families.join(", "))),
+                _ => services.push(port.to_string()),
+            }
+        }
+        services.join(", ")
+    }
+
+    /// Every answer: by port and family, then source, then destination.
+    pub(super) fn lines(&self) -> impl Iterator<Item = Line<'_>> {
+        let places = move || (0..self.ends.len()).flat_map(|from| (0..self.ends.len()).map(move |to| (from, to)));
+        self.questions.iter().enumerate().flat_map(move |(at, &(port, v4))| {
+            let shown = places().filter(|&(from, to)| self.is_shown(from, to));
+            shown.filter_map(move |(from, to)| {
+                let allowed = self.table.cell(from, to)[at]?;
+                Some(Line { from: &self.ends[from], to: &self.ends[to], family: family_name(v4), port, allowed })
+            })
+        })
+    }
+}
+
+const fn family_name(is_ipv4: bool) -> &'static str {
+    if is_ipv4 { "IPv4" } else { "IPv6" }
+}
+
+/// A pod or an address with all of its addresses.
+struct Unit<'a> {
+    ends: Vec<(&'a NamedEnd, ClassId)>,
+}
+
+impl Unit<'_> {
+    fn pod(&self) -> Option<&PodName> {
+        self.ends.iter().find_map(|(end, _)| match &end.end {
+            fabric::End::Pod { name, .. } => Some(name),
+            fabric::End::Node { .. } | fabric::End::External(_) => None,
+        })
+    }
+}
+
+/// Pods of one workload that no rule tells apart, or an address.
+struct Bundle<'a> {
+    workload: Option<usize>,
+    /// The first two of them are enough to ask.
+    units: Vec<Unit<'a>>,
+}
+
+/// What makes pods one bundle.
+#[derive(PartialEq, Eq, Hash)]
+enum Kind<'a> {
+    /// Of one workload and of these classes. With the node where a node is an end, because pods and their own nodes always talk.
+    Alike(usize, Vec<ClassId>, Option<&'a str>),
+    /// An end for itself.
+    Single(&'a str),
+}
+
+fn bundles<'a>(ends: &'a [NamedEnd], reachability: &Reachability, workloads: &Workloads) -> Vec<Bundle<'a>> {
+    let mut units: Vec<Unit<'a>> = Vec::new();
+    for of_one in ends.chunk_by(|one, other| one.name == other.name) {
+        let class = |end: &'a NamedEnd| (end, reachability.class_at(end.end.address()));
+        units.push(Unit { ends: of_one.iter().map(class).collect() });
+    }
+    let is_at_node =
+        |end: &NamedEnd| matches!(end.end, fabric::End::Node { .. } | fabric::End::Pod { host_network: true, .. });
+    let has_nodes = ends.iter().any(is_at_node);
+    let mut places: HashMap<Kind<'a>, usize> = HashMap::new();
+    let mut bundles: Vec<Bundle<'a>> = Vec::new();
+    for unit in units {
+        let end = unit.ends[0].0;
+        let workload = unit.pod().and_then(|pod| workloads.of_pod(pod));
+        let kind = match (&end.end, workload) {
+            (fabric::End::Pod { host_network: false, node, .. }, Some(workload)) => {
+                let classes = unit.ends.iter().map(|(_, class)| *class).collect();
+                Kind::Alike(workload, classes, has_nodes.then_some(&**node))
+            }
+            _ => Kind::Single(&end.name),
+        };
+        let at = *places.entry(kind).or_insert(bundles.len());
+        match bundles.get_mut(at) {
+            Some(bundle) => bundle.units.push(unit),
+            None => bundles.push(Bundle { workload, units: vec![unit] }),
+        }
+    }
+    bundles
+}
+
+/// Says what gets through at the ports that are asked about.
+struct Judge<'a> {
+    reachability: &'a Reachability,
+    questions: &'a [(PortProtocol, bool)],
+    /// By question, then by side.
+    lets_through: Vec<Vec<bool>>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(reachability: &'a Reachability, questions: &'a [(PortProtocol, bool)]) -> Self {
+        let sides = |&(port, _): &(PortProtocol, bool)| {
+            let of = |side: &bulkhead_control::reachability::Side| {
+                side.allowed().contains(port.transport.number(), port.port)
+            };
+            reachability.sides().iter().map(of).collect()
+        };
+        Self { reachability, questions, lets_through: questions.iter().map(sides).collect() }
+    }
+
+    /// Adds the answers to all questions.
+    fn fill(&self, from: &Bundle<'_>, to: &Bundle<'_>, cells: &mut Vec<Option<bool>>) {
+        let from = &from.units[0];
+        // Of one bundle two pods.
+        let to = if std::ptr::eq(from, &to.units[0]) { to.units.get(1) } else { to.units.first() };
+        cells.extend((0..self.questions.len()).map(|question| self.answer(question, from, to?)));
+    }
+
+    fn answer(&self, question: usize, from: &Unit<'_>, to: &Unit<'_>) -> Option<bool> {
+        let (_, v4) = self.questions[question];
+        let mut answer = None;
+        for (one, from_class) in from.ends.iter().filter(|(end, _)| end.end.address().is_ipv4() == v4) {
+            for (other, to_class) in to.ends.iter().filter(|(other, _)| askable(one, other)) {
+                let passes = self.passes(question, (one.end.address(), *from_class), (other.end.address(), *to_class));
+                answer = Some(answer.unwrap_or(true) && passes);
+            }
+        }
+        answer
+    }
+
+    fn passes(&self, question: usize, from: (IpAddr, ClassId), to: (IpAddr, ClassId)) -> bool {
+        if self.reachability.is_own_node(from.0, to.0) {
+            let (port, _) = self.questions[question];
+            let verdicts = self.reachability.verdicts(from.1, to.1, true);
+            return verdicts.at(Protocol::from(port.transport), port.port).allowed();
+        }
+        let egress = self.reachability.side_number(from.1, Direction::Egress, to.1);
+        let ingress = self.reachability.side_number(to.1, Direction::Ingress, from.1);
+        let lets_through = &self.lets_through[question];
+        lets_through[egress as usize] && lets_through[ingress as usize]
+    }
+}
+
+/// The bundles of one workload whose rows and columns are equal, each by its places. That is an equivalence, so the first one of each group
+/// stands for all.
+fn twins(bundles: &[Bundle<'_>], table: &Table) -> Vec<Vec<usize>> {
+    let are_twins = |one: usize, other: usize| {
+        let among = table.cell(one, other);
+        let own = |at: usize| bundles[at].units.len() < 2 || table.cell(at, at) == among;
+        let third = |at: &usize| *at != one && *at != other;
+        among == table.cell(other, one)
+            && own(one)
+            && own(other)
+            && (0..bundles.len())
+                .filter(third)
+                .all(|at| table.cell(one, at) == table.cell(other, at) && table.cell(at, one) == table.cell(at, other))
+    };
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut of_workload: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, bundle) in bundles.iter().enumerate() {
+        let Some(workload) = bundle.workload else {
+            groups.push(vec![at]);
+            continue;
+        };
+        let known = of_workload.entry(workload).or_default();
+        match known.iter().find(|&&group| are_twins(groups[group][0], at)) {
+            Some(&group) => groups[group].push(at),
+            None => {
+                known.push(groups.len());
+                groups.push(vec![at]);
+            }
+        }
+    }
+    groups
+}
+
+/// How many pods of each workload are asked about.
+fn sizes(bundles: &[Bundle<'_>]) -> HashMap<usize, usize> {
+    let mut sizes = HashMap::new();
+    for bundle in bundles {
+        if let Some(workload) = bundle.workload {
+            *sizes.entry(workload).or_default() += bundle.units.len();
+        }
+    }
+    sizes
+}
+
+fn told(group: &[usize], bundles: &[Bundle<'_>], sizes: &HashMap<usize, usize>, workloads: &Workloads) -> End {
+    let units = || group.iter().flat_map(|&at| &bundles[at].units);
+    let mut pods: Vec<PodName> = units().filter_map(|unit| unit.pod().cloned()).collect();
+    pods.sort_unstable();
+    let Some(first) = pods.first() else {
+        let name = units().next().map_or_else(String::new, |unit| unit.ends[0].0.name.clone());
+        return End { name, ..End::default() };
+    };
+    let workload = bundles[group[0]].workload;
+    let of = workload.and_then(|workload| sizes.get(&workload)).copied().unwrap_or(pods.len());
+    let namespace = Some(first.namespace.clone());
+    // One pod of several is called by its own name.
+    let name = workload.and_then(|at| workloads.name(at)).filter(|_| pods.len() > 1 || of == 1);
+    let is_workload = name.is_some();
+    End { namespace, name: name.unwrap_or(&first.name).to_owned(), is_workload, pods, of }
+}

@@ -1,0 +1,69 @@
+//! The forms of `bulkhead reach` for people: what other programs take of them, and what is refused.
+
+use crate::support::{bulkhead, bulkhead_with_input, scratch, stdout};
+
+/// What `reach` prints of a state in a form.
+fn reach(state: &str, form: &str, more: &[&str]) -> String {
+    let args = ["reach", "--state", state, "--port", "80", "-o", form];
+    stdout(&bulkhead(&[&args[..], more].concat()), 0)
+}
+
+/// What it says on standard error when it refuses.
+fn refused(state: &str, args: &[&str]) -> String {
+    let output = bulkhead(&[&["reach", "--state", state, "--port", "80"][..], args].concat());
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    assert!(output.stdout.is_empty(), "nothing is half printed");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Pods of these names with these labels.
+fn state(pods: impl IntoIterator<Item = (String, String)>) -> String {
+    let pod = |(at, (name, labels)): (usize, (String, String))| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: x, labels: {{{labels}}}}}\nspec: {{nodeName: n1}}\n\
+             status: {{podIPs: [{{ip: 10.0.{}.{}}}]}}\n",
+            at / 250,
+            at % 250 + 1
+        )
+    };
+    pods.into_iter().enumerate().map(pod).collect()
+}
+
+#[test]
+fn a_graph_of_more_than_50_nodes_is_refused_and_a_focus_or_a_workload_helps() {
+    let path = scratch("reach-51.yaml", &state((0..51).map(|at| (format!("p{at}"), format!("app: a{at}")))));
+    for form in ["dot", "mermaid"] {
+        let error = refused(&path, &["-o", form]);
+        assert!(error.contains("51 nodes") && error.contains("--focus"), "{error}");
+        // Everybody talks with it.
+        assert!(refused(&path, &["-o", form, "--focus", "x/p0"]).contains("51 nodes"));
+    }
+    assert!(reach(&path, "md", &[]).contains("| x/p0 | x/p1, x/p10, "), "a table is not");
+    let of_50 = scratch("reach-50.yaml", &state((0..50).map(|at| (format!("p{at}"), format!("app: a{at}")))));
+    assert_eq!(reach(&of_50, "dot", &[]).lines().filter(|line| line.contains("dir=both")).count(), 50 * 49 / 2);
+    let error = refused(&of_50, &["-o", "mermaid"]);
+    assert!(error.contains("1225 edges") && error.contains("--focus"), "Mermaid would not draw it: {error}");
+    let of_one = scratch("reach-one.yaml", &state((0..51).map(|at| (format!("p{at}"), "app: a".to_owned()))));
+    let graph = reach(&of_one, "mermaid", &[]);
+    assert!(graph.contains("n0[\"a<br/>51 pods\"]") && graph.contains("n0 -->|\"80/TCP\"| n0"), "{graph}");
+}
+
+#[test]
+fn a_focus_is_somebodys_name_and_for_forms_that_have_one() {
+    let path = scratch("reach-focus.yaml", &state([("web".to_owned(), "app: web".to_owned())]));
+    let error = refused(&path, &["-o", "md", "--focus", "x/wep"]);
+    assert!(error.contains("--focus x/wep") && error.contains("did you mean `x/web`?"), "{error}");
+    assert!(refused(&path, &["--focus", "x"]).contains("add -o md, csv, dot or mermaid"));
+    let to = ["--to", "service/x/web", "-o", "dot"];
+    assert!(refused(&path, &to).contains("text or json"));
+}
+
+#[test]
+fn workloads_without_pods_are_ends_as_those_with_pods() {
+    let chart = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, namespace: shop}\n\
+                 spec: {replicas: 3, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c}]}}}\n";
+    let output =
+        bulkhead_with_input(&["reach", "--state", "-", "--port", "80", "-o", "md", "--external", "192.0.2.1"], chart);
+    let table = stdout(&output, 0);
+    assert!(table.contains("| shop/web (2 pods) | 80/TCP | 80/TCP |"), "{table}");
+}

@@ -128,8 +128,6 @@ fn waited() -> Duration {
     Duration::from_nanos(stat.split_whitespace().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-const MEDIUM: Shape = Shape { pods: 10_000, namespaces: 100, policies: 1_000, pods_per_node: 250, broad: 0 };
-
 /// A state is compiled, and each rule and each policy is asked whether any verdict would change without it, and why not: what `lint` does.
 /// Every tenth policy is there twice, so that it and its copy never decide.
 fn dead() -> Vec<Duration> {

@@ -14,7 +14,6 @@ use bulkhead_control::object::{
 };
 use bulkhead_control::origin::Direction;
 use bulkhead_control::selector::Selector;
-use bulkhead_control::source;
 use serde::Serialize;
 
 use crate::args::{Format, Policies};

@@ -120,7 +120,8 @@ impl Workloads {
     }
 
     fn add(&mut self, namespace: &[Alike]) {
-        let mut groups: Vec<(Option<Arc<str>>, Vec<Arc<Pod>>)> = Vec::new();
+        type Named = (Option<Arc<str>>, Vec<Arc<Pod>>);
+        let mut groups: Vec<Named> = Vec::new();
         for group in of_one_owner(namespace) {
             let mut pods: Vec<Arc<Pod>> = group.iter().flat_map(|&at| namespace[at].pods.iter().cloned()).collect();
             pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));

@@ -98,7 +98,7 @@ fn every_alert_and_panel_asks_for_metrics_that_a_running_vswitch_has() {
         seen["data"]["result"][0]["value"][1].as_str().and_then(|count| count.parse().ok()) >= Some(2)
     });
     let (alerts, panels) = (alerts(), panels());
-    assert!(alerts.len() > 20 && panels.len() > 20, "{} and {}", alerts.len(), panels.len());
+    assert!(alerts.len() > 20 && panels.len() >= 20, "{} and {}", alerts.len(), panels.len());
     for (name, expression) in alerts.iter().chain(&panels) {
         let answer = api(&lab, "query", Some(expression));
         assert_eq!(answer["status"], "success", "{name}: {answer:#}");
@@ -112,7 +112,7 @@ fn every_alert_and_panel_asks_for_metrics_that_a_running_vswitch_has() {
     let denied = api(&lab, "query", Some("sum by (kind, namespace) (bulkhead_policy_denied_packets_total)"));
     assert_eq!(denied["data"]["result"][0]["metric"]["kind"], "isolation", "{denied:#}");
     // One that is to fire does, with the rules as they are.
-    lab.write_state("---\nkind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: [broken]\n");
+    lab.write_state("---\n{ this is no state\n");
     eventually("the alert fires", || {
         let rules = api(&lab, "alerts", None);
         let firing = rules["data"]["alerts"].as_array().into_iter().flatten();

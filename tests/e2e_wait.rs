@@ -75,7 +75,7 @@ fn what_does_not_come_is_told_with_its_reason_when_the_time_is_over() {
     let told: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(told["done"] == false && told["known"] == true && told["uid"] == "u-1", "{told:#}");
     // A state that is refused leaves the older one in force: that is not what was applied.
-    lab.write_state("---\nkind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: [broken]\n");
+    lab.write_state("---\n{ this is no state\n");
     let (code, text) = wait(&lab, "netpol/only --timeout 600ms");
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("the newest state is refused"), "{text}");

@@ -43,7 +43,8 @@ fn missing(args: &args::Wait, now: &Enforcement) -> Option<String> {
             return Some("the vswitch still knows the policy".into());
         }
     } else if !now.known {
-        return Some("the vswitch knows no policy of this name".into());
+        let why = now.pending.iter().map(|pending| format!("; {pending}")).collect::<String>();
+        return Some(format!("the vswitch knows no policy of this name{why}"));
     }
     if let Some(wanted) = args.generation.filter(|wanted| now.generation.is_none_or(|known| known < *wanted)) {
         let known =

@@ -171,7 +171,9 @@ impl Ends<'_> {
 
     /// What all ways have in common. Which of them the flow has taken is not known.
     fn of_ways(&self, ways: &[Vec<Passage>], to: &str) -> Result<Option<(Verdict, Verdict)>, String> {
-        let mut known: Option<([bool; 2], Option<(Verdict, Verdict)>)> = None;
+        /// Whether it passes in each state, and the verdicts that differ.
+        type Outcome = ([bool; 2], Option<(Verdict, Verdict)>);
+        let mut known: Option<Outcome> = None;
         for way in ways {
             let (mut passes, mut change) = ([true; 2], None);
             for passage in way {

@@ -122,8 +122,9 @@ impl Blocks {
         let reachability = &after.reachability;
         let mut blocks = Self { all: Vec::new(), of_workloads: Vec::new(), by_address: HashMap::new(), regions: 0 };
         for workload in &workloads.all {
-            let mut members: BTreeMap<(ClassId, Vec<(Transport, u16, &str)>), Vec<(IpAddr, &[ContainerPort])>> =
-                BTreeMap::new();
+            /// What tells blocks of a workload apart: the class of addresses, and the ports that pods declare.
+            type Kind<'a> = (ClassId, Vec<(Transport, u16, &'a str)>);
+            let mut members: BTreeMap<Kind<'_>, Vec<(IpAddr, &[ContainerPort])>> = BTreeMap::new();
             for pod in &workload.pods {
                 let mut declared: Vec<_> = pod.ports.iter().map(|of| (of.transport, of.port, &*of.name)).collect();
                 declared.sort_unstable();
@@ -231,14 +232,14 @@ impl Search<'_> {
         }
         let allowed = named.services.intersect(self.allowed(source.class, destination.class, false));
         let Named { titles, .. } = named;
-        add(excess, titles, &allowed, (source.ranges.clone(), destination.ranges.clone()), but);
+        add(excess, titles, &allowed, (source.ranges.clone(), destination.ranges.clone()), &but);
         let none = ServiceSet::default();
         let single: BTreeSet<(IpAddr, IpAddr)> = seen.keys().copied().chain(own).collect();
         for (a, b) in single.into_iter().filter(|(a, b)| a != b) {
             let own_node = self.after.reachability.is_own_node(a, b);
             let allowed = named.services.intersect(self.allowed(source.class, destination.class, own_node));
             let left = allowed.subtract(seen.get(&(a, b)).unwrap_or(&none));
-            add(excess, titles, &left, ([(a, a)].into(), [(b, b)].into()), BTreeSet::new());
+            add(excess, titles, &left, ([(a, a)].into(), [(b, b)].into()), &BTreeSet::new());
         }
     }
 
@@ -274,7 +275,7 @@ fn add(
     [from_title, to_title]: &[String; 2],
     services: &ServiceSet,
     (from, to): (Arc<[Range]>, Arc<[Range]>),
-    but: BTreeSet<(IpAddr, IpAddr)>,
+    but: &BTreeSet<(IpAddr, IpAddr)>,
 ) {
     for transport in Transport::ALL {
         let ports = services.ports_of(transport.number()).to_vec();

@@ -241,11 +241,11 @@ impl ServicePorts {
                     || pod.addresses.iter().any(|address| of(address).any(|one| one.target == number))
             });
             let behind =
-                |pod: &&Arc<Pod>| pod.addresses.iter().find_map(|address| of(address).find(|one| one.port == number));
-            if is_served || pods.is_empty() || !pods.iter().all(|pod| behind(&pod).is_some()) {
+                |pod: &Arc<Pod>| pod.addresses.iter().find_map(|address| of(address).find(|one| one.port == number));
+            if is_served || pods.is_empty() || !pods.iter().all(|pod| behind(pod).is_some()) {
                 continue;
             }
-            let Some(one) = pods.first().and_then(|pod| behind(&pod)) else { continue };
+            let Some(one) = pods.first().and_then(|pod| behind(pod)) else { continue };
             let text = format!(
                 "{number} is the port of Service {}, and the pods behind it listen on {}: policy is judged on the pod's port",
                 one.service, one.target

@@ -130,7 +130,7 @@ pub(super) struct Place {
 }
 
 /// Looks up all lines at once, and sorts: by file and line.
-pub(super) fn placed(found: Vec<Found<'_>>) -> Vec<Finding> {
+pub(super) fn placed(found: &[Found<'_>]) -> Vec<Finding> {
     let fields = found.iter().flat_map(|one| std::iter::once(&one.at).chain(&one.by));
     let wanted: Vec<(&Position, &str)> = fields.filter_map(|at| Some((at.position?, at.path.as_str()))).collect();
     let lines = source::lines_of(&wanted);

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Lint) -> anyhow::Result<ExitCode> {
     let hits = if args.hits.is_empty() { None } else { Some(hits::read(args, &judges)?) };
     let mut found = find(&whole, &state, &subjects, &services, &args.planned.pod_cidrs, hits.as_ref());
     found.retain(|one| focus.covers(one));
-    let report = Report::new(finding::placed(found), hits.map(|hits| hits.windows).unwrap_or_default());
+    let report = Report::new(finding::placed(&found), hits.map(|hits| hits.windows).unwrap_or_default());
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
         LintFormat::Text => report.write(&mut out)?,

@@ -247,10 +247,10 @@ pub(super) fn destinations<'a>(cache: &'a Cache, subject: &Subject<'a>, rule: &R
     if !blocks.is_empty() {
         let is_in = |pod: &&Arc<Pod>| {
             pod.addresses.iter().any(|address| {
-                let holds = |block: &&IpBlock| {
+                let holds = |block: &IpBlock| {
                     block.cidr.contains(address) && !block.except.iter().any(|except| except.contains(address))
                 };
-                blocks.iter().any(|block| holds(&block))
+                blocks.iter().any(|block| holds(block))
             })
         };
         pods.extend(endpoints().filter(is_in));

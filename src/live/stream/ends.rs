@@ -31,11 +31,14 @@ mod reserved {
     pub(super) const LAST: u32 = (1 << 24) - 1;
 }
 
+/// A pod: namespace, name, labels and what has made it.
+type PodFacts = (Arc<str>, Arc<str>, Labels, Option<Arc<Workload>>);
+
 /// What the state says of an address.
 #[derive(Clone, Debug, Default)]
 pub(in crate::live) struct EndFacts {
-    /// The pod that has it: namespace, name, labels and what has made it.
-    pub(in crate::live) pod: Option<(Arc<str>, Arc<str>, Labels, Option<Arc<Workload>>)>,
+    /// The pod that has it.
+    pub(in crate::live) pod: Option<PodFacts>,
     /// Whether it is a node's.
     pub(in crate::live) is_node: bool,
 }

@@ -32,14 +32,14 @@ impl Lab {
     }
 
     /// Whether a packet that A sends at this time comes out at B.
-    fn from_a(&mut self, packet: &[u8], now: u64) -> bool {
+    fn forwards_from_a(&mut self, packet: &[u8], now: u64) -> bool {
         self.a.push(&from_a(packet)).unwrap();
         self.worker.round(now);
         self.b.pop().is_some()
     }
 
     /// The other way.
-    fn from_b(&mut self, packet: &[u8], now: u64) -> bool {
+    fn forwards_from_b(&mut self, packet: &[u8], now: u64) -> bool {
         self.b.push(&ethernet(B_MAC, 0x0800, packet)).unwrap();
         self.worker.round(now);
         self.a.pop().is_some()
@@ -47,7 +47,7 @@ impl Lab {
 
     /// A connection as far as the kernel has not got it.
     fn open(&mut self, now: u64) -> Vec<CachedFlow> {
-        assert!(self.from_a(&a_to_b(SYN), now) && self.from_b(&b_to_a(SYN | ACK), now));
+        assert!(self.forwards_from_a(&a_to_b(SYN), now) && self.forwards_from_b(&b_to_a(SYN | ACK), now));
         self.cache.take()
     }
 
@@ -91,8 +91,8 @@ fn a_connection_whose_handshake_ended_in_the_kernel_lives_on_when_it_is_silent_f
         lab.worker.round(SECOND / 2);
         lab.worker.round(SECOND);
         lab.worker.round(121 * SECOND);
-        assert_eq!(lab.from_b(&b_to_a(ACK), 3600 * SECOND), has_ended);
-        assert_eq!(lab.from_a(&a_to_b(ACK), 3600 * SECOND), has_ended);
+        assert_eq!(lab.forwards_from_b(&b_to_a(ACK), 3600 * SECOND), has_ended);
+        assert_eq!(lab.forwards_from_a(&a_to_b(ACK), 3600 * SECOND), has_ended);
         assert_eq!(lab.sessions().doubted, 0);
     }
 }
@@ -104,7 +104,7 @@ fn a_handshake_that_ends_in_the_kernel_after_it_was_asked_for_was_not_awaited_an
     lab.worker.round(SECOND);
     lab.end_handshakes();
     lab.worker.round(2 * SECOND);
-    assert!(!lab.from_b(&b_to_a(ACK), 130 * SECOND), "its flows had ended by then");
+    assert!(!lab.forwards_from_b(&b_to_a(ACK), 130 * SECOND), "its flows had ended by then");
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn a_reset_behind_what_the_kernel_has_forwarded_makes_the_connection_doubtful_an
     lab.end_handshakes();
     // Ten megabytes went by.
     let reset = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), RST | ACK, (10 << 20, 2));
-    assert!(lab.from_a(&reset, SECOND / 10));
+    assert!(lab.forwards_from_a(&reset, SECOND / 10));
     lab.worker.round(SECOND);
     assert_eq!(lab.sessions().doubted, 1);
-    assert!(lab.from_b(&b_to_a(ACK), 3600 * SECOND), "it may as well have been a stranger's");
+    assert!(lab.forwards_from_b(&b_to_a(ACK), 3600 * SECOND), "it may as well have been a stranger's");
 }
 
 #[test]
@@ -126,24 +126,28 @@ fn a_connection_that_is_over_before_it_is_asked_for_stays_over() {
     lab.open(1);
     lab.end_handshakes();
     let fin = TcpFlags::FIN | ACK;
-    assert!(lab.from_a(&a_to_b(fin), 2) && lab.from_b(&b_to_a(fin), 3));
+    assert!(lab.forwards_from_a(&a_to_b(fin), 2) && lab.forwards_from_b(&b_to_a(fin), 3));
     lab.worker.round(SECOND);
-    assert!(!lab.from_b(&b_to_a(ACK), 11 * SECOND), "ten seconds after its end");
+    assert!(!lab.forwards_from_b(&b_to_a(ACK), 11 * SECOND), "ten seconds after its end");
 }
 
 #[test]
 fn nothing_is_added_for_what_is_not_the_first_answer_to_a_syn() {
     let mut lab = Lab::new();
-    assert!(lab.from_a(&a_to_b(SYN), 1));
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
     let blind = tcp_at(("10.0.0.2", 80), ("10.0.0.1", 40_000), SYN | ACK, (1, 1 << 20));
-    assert!(lab.from_b(&blind, 1), "its receiver knows better");
+    assert!(lab.forwards_from_b(&blind, 1), "its receiver knows better");
     assert_eq!(lab.cache.take(), [], "it does not acknowledge the SYN");
     assert_eq!(lab.open(2).len(), 2);
-    assert!(lab.from_b(&b_to_a(SYN | ACK), 3));
+    assert!(lab.forwards_from_b(&b_to_a(SYN | ACK), 3));
     assert_eq!(lab.cache.take(), [], "again");
     // The initiator is quicker than the repetition.
     let mut lab = Lab::new();
-    assert!(lab.from_a(&a_to_b(SYN), 1) && lab.from_a(&a_to_b(ACK), 1) && lab.from_b(&b_to_a(SYN | ACK), 1));
+    assert!(
+        lab.forwards_from_a(&a_to_b(SYN), 1)
+            && lab.forwards_from_a(&a_to_b(ACK), 1)
+            && lab.forwards_from_b(&b_to_a(SYN | ACK), 1)
+    );
     assert_eq!(lab.cache.take(), []);
     let strict = SessionConfig { tcp_window: TcpWindow::Strict, ..SessionConfig::live(1000) };
     assert_eq!(Lab::with(strict).open(1), [], "every segment is looked at");
@@ -155,8 +159,8 @@ fn a_policy_that_changes_after_the_syn_ack_has_other_epochs_than_the_flows() {
     let flows = lab.open(1);
     assert!(flows.iter().all(|flow| flow.epochs == [1, 1] && flow.moves == [0, 0]));
     lab.cache.moved(B);
-    assert!(lab.from_a(&tcp("10.0.0.1", "10.0.0.2", 40_001, 80, SYN), 2));
-    assert!(lab.from_b(&tcp("10.0.0.2", "10.0.0.1", 80, 40_001, SYN | ACK), 3));
+    assert!(lab.forwards_from_a(&tcp("10.0.0.1", "10.0.0.2", 40_001, 80, SYN), 2));
+    assert!(lab.forwards_from_b(&tcp("10.0.0.2", "10.0.0.1", 80, 40_001, SYN | ACK), 3));
     let [reply, forward] = *lab.cache.take() else { panic!("two flows") };
     assert_eq!((reply.moves, forward.moves), ([1, 0], [0, 1]));
 }

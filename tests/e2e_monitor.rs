@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::lab::lasting::{PATIENCE, answers, connect, echo, inside, settle};
 use crate::lab::netns::{Running, eventually};
 use crate::lab::{Lab, policy, tcpdump_read};
-use crate::{only_with_tc, require};
+use crate::require;
 use serde_json::Value;
 
 /// Two pods, of which `b` takes nothing but TCP port 6379 from `a`, and metrics.
@@ -115,6 +115,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     let expected = ["policy_denied", "no_route", "spoofed_source", "multicast"];
     // Repeats are told after a second.
     let drops = status_drops(&lab);
+    assert!(expected.iter().all(|reason| drops.contains_key(*reason)), "{drops:?}");
     eventually("all drops are told", || {
         let (told, lost) = told_drops(&monitor.lines(&lab));
         let of = |reason: &str| told.get(reason).copied().unwrap_or_default();
@@ -314,7 +315,7 @@ fn a_capture_has_verdicts_and_ring_files_and_ends_after_its_packets() {
     let mut lab = lab();
     let to = lab.get("b").v4.clone();
     let file = lab.path("denied.pcapng");
-    let words = ["capture", "--write", file.to_str().unwrap(), "--snaplen", "40", "--dropped-only", "-n", "2", "icmp"];
+    let words = ["capture", "--write", file.to_str().unwrap(), "--snaplen", "64", "--dropped-only", "-n", "2", "icmp"];
     let mut capture = Watcher::start(&lab, "capture", &words);
     for _ in 0..3 {
         lab.pings("a", &to);

@@ -203,7 +203,16 @@ pub(crate) fn read_request(line: &[u8]) -> Result<Request, Failure> {
     if let Some(field) = fields.keys().find(|field| !["request", "arguments"].contains(&field.as_str())) {
         return Err(malformed(&format_args!("it has no field `{field}`")));
     }
-    serde_json::from_value(value).map_err(|error| malformed(&error))
+    let failure = match Request::deserialize(&value) {
+        Ok(request) => return Ok(request),
+        Err(error) => malformed(&error),
+    };
+    // Where every argument may be left out, all of them together may.
+    if value.get("arguments").is_some() {
+        return Err(failure);
+    }
+    value["arguments"] = serde_json::json!({});
+    serde_json::from_value(value).map_err(|_| failure)
 }
 
 /// A port.
@@ -279,6 +288,15 @@ mod tests {
             value["version"] = VERSION.into();
             assert_eq!(read_request(value.to_string().as_bytes()).unwrap(), request);
         }
+    }
+
+    #[test]
+    fn arguments_that_may_all_be_left_out_need_not_be_there() {
+        let read = |request: &str| read_request(format!(r#"{{"version":1,"request":"{request}"}}"#).as_bytes());
+        assert_eq!(read("sessions").unwrap(), Request::Sessions(SessionFilter::default()));
+        assert_eq!(read("tables").unwrap(), Request::Tables { port: None });
+        assert_eq!(read("monitor").unwrap(), Request::Monitor(Monitor::default()));
+        assert!(read("remove_port").unwrap_err().message.contains("missing field"));
     }
 
     #[test]

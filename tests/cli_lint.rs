@@ -529,10 +529,10 @@ fn sarif_names_each_finding_at_its_line_and_the_rules_it_is_about() {
 fn the_bundled_states_are_told_as_they_were() {
     for (name, state, code) in [
         ("redis-policy", &["pcaps/redis-policy"][..], 0),
-        ("shop-draft", &["pcaps/shop/state.yaml", "examples/shop/draft.yaml"], 1),
-        ("shop-policies", &["pcaps/shop/state.yaml", "examples/shop/policies.yaml"], 0),
-        ("node-exit", &["pcaps/node-exit"], 1),
-        ("service-policy", &["examples/services.yaml", "examples/service-policy.yaml"], 1),
+        ("shop-draft", &["pcaps/shop/state.yaml", "examples/shop/draft.yaml"][..], 1),
+        ("shop-policies", &["pcaps/shop/state.yaml", "examples/shop/policies.yaml"][..], 0),
+        ("node-exit", &["pcaps/node-exit"][..], 1),
+        ("service-policy", &["examples/services.yaml", "examples/service-policy.yaml"][..], 1),
     ] {
         let output = bulkhead(&[&["lint", "--state"][..], state].concat());
         let golden = root().join(format!("tests/cli/lint/{name}.txt"));

@@ -63,7 +63,7 @@ fn cnp(name: &str, priority: u16, rules: &str) -> String {
 /// What is found in a state of the base and these policies.
 fn lint_with(name: &str, policies: &str, more: &[&str]) -> Vec<Value> {
     let path = scratch(&format!("lint-{name}.yaml"), format!("{BASE}{policies}").as_bytes());
-    let args = [&["lint", "--state", &path, "-o", "json"], more].concat();
+    let args = [&["lint", "--state", &path, "-o", "json"][..], more].concat();
     let output = bulkhead(&args);
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -425,8 +425,8 @@ fn shop_with_unused() -> String {
 
 fn unused(path: &str, hits: &[&str]) -> (Vec<String>, Value) {
     let args = ["lint", "-o", "json", "--only", "unused-rule", "--state", "pcaps/shop/state.yaml", path];
-    let hits: Vec<&str> = hits.iter().flat_map(|path| ["--hits", path]).collect();
-    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&[&args, &hits[..]].concat()), 1)).unwrap();
+    let hits: Vec<&str> = hits.iter().flat_map(|&path| ["--hits", path]).collect();
+    let answer: Value = serde_json::from_str(&stdout(&bulkhead(&[&args[..], &hits].concat()), 1)).unwrap();
     let rule = |finding: &Value| {
         format!(
             "{} {}[{}]",
@@ -480,7 +480,7 @@ fn a_vswitchs_counters_tell_what_is_used_from_a_file_or_from_its_socket() {
 
 #[test]
 fn what_is_not_understood_is_an_error_with_file_and_line() {
-    let lint = |extra: &[&str]| super::stderr(&[&["lint", "--state", "pcaps/shop/state.yaml"], extra].concat(), 2);
+    let lint = |extra: &[&str]| super::stderr(&[&["lint", "--state", "pcaps/shop/state.yaml"][..], extra].concat(), 2);
     let broken = scratch("lint-broken.json", b"[{\"origin\": \"x\",\n \"allowed\": -1}]");
     let message = lint(&["--hits", &broken]);
     assert!(message.contains("lint-broken.json:2") && message.contains("bulkhead policies -o json"), "{message}");
@@ -529,12 +529,12 @@ fn sarif_names_each_finding_at_its_line_and_the_rules_it_is_about() {
 fn the_bundled_states_are_told_as_they_were() {
     for (name, state, code) in [
         ("redis-policy", &["pcaps/redis-policy"][..], 0),
-        ("shop-draft", &["pcaps/shop/state.yaml", "examples/shop/draft.yaml"], 1),
-        ("shop-policies", &["pcaps/shop/state.yaml", "examples/shop/policies.yaml"], 0),
-        ("node-exit", &["pcaps/node-exit"], 1),
-        ("service-policy", &["examples/services.yaml", "examples/service-policy.yaml"], 1),
+        ("shop-draft", &["pcaps/shop/state.yaml", "examples/shop/draft.yaml"][..], 1),
+        ("shop-policies", &["pcaps/shop/state.yaml", "examples/shop/policies.yaml"][..], 0),
+        ("node-exit", &["pcaps/node-exit"][..], 1),
+        ("service-policy", &["examples/services.yaml", "examples/service-policy.yaml"][..], 1),
     ] {
-        let output = bulkhead(&[&["lint", "--state"], state].concat());
+        let output = bulkhead(&[&["lint", "--state"][..], state].concat());
         let golden = root().join(format!("tests/cli/lint/{name}.txt"));
         let text = String::from_utf8(output.stdout).unwrap();
         if std::env::var_os("BULKHEAD_BLESS").is_some() {

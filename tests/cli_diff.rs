@@ -107,9 +107,7 @@ fn each_entry_is_what_the_vswitches_do_and_they_do_nothing_else_otherwise() {
 
 #[test]
 fn the_answer_to_people_is_as_it_was_read_and_approved() {
-    let forms =
-        [("text", "expected.txt"), ("markdown", "expected.md"), ("json", "expected.json"), ("sarif", "expected.sarif")];
-    for (form, file) in forms {
+    for (form, file) in [("text", "expected.txt"), ("markdown", "expected.md")] {
         let path = root().join("tests/cli/diff").join(file);
         let answer = diff(OLD, NEW, &["-o", form], 1);
         if std::env::var_os("BULKHEAD_BLESS").is_some() {

@@ -8,13 +8,16 @@ use serde_json::{Value, json};
 
 use super::because::{Because, Place};
 use super::flows::{FlowChange, Flows};
-use super::{Change, Count, OnlyIn};
+use super::{Change, Count, NAMED, OnlyIn};
 use crate::args::DiffFormat;
 use crate::output::{printable, some_of};
 use crate::sarif;
 
 /// Ends of a side that people are told.
 const SHOWN: usize = 6;
+
+/// Rows of Markdown: a comment of a pull request has room for some 65,000 characters.
+const MARKDOWN_ROWS: usize = 200;
 
 /// Writes changes as they come.
 pub(super) struct Form<'a, W> {
@@ -62,7 +65,11 @@ impl Row {
 impl Services {
     fn add(&mut self, change: &Change<'_>) {
         let services = self.by_family.entry(change.family).or_default();
-        services.push((change.protocol, service(change)));
+        let service = (change.protocol, service(change));
+        // Long lists of ends may begin alike, and are one row then.
+        if !services.contains(&service) {
+            services.push(service);
+        }
         let reasons = change.because.after.iter().chain(&change.because.before);
         let place = || reasons.flat_map(|reason| &reason.at).next().cloned();
         self.at = self.at.take().or_else(place);
@@ -218,16 +225,20 @@ impl<'a, W: Write> Form<'a, W> {
             writeln!(self.out, "\n| | From | To | Service | Family | Because |\n|-|-|-|-|-|-|")?;
         }
         let cell = |text: &str| text.replace('\\', "\\\\").replace('|', "\\|").replace('*', "\\*").replace('<', "&lt;");
-        for (row, services) in &self.rows {
+        for (row, services) in self.rows.iter().take(MARKDOWN_ROWS) {
             let Row { from, to, because, .. } = row;
             for (service, families) in services.told() {
                 let cells = [row.word(), from, to, &service, &families, because].map(cell);
                 writeln!(self.out, "| {} |", cells.join(" | "))?;
             }
         }
+        if let Some(more) = self.rows.len().checked_sub(MARKDOWN_ROWS).filter(|&more| more > 0) {
+            writeln!(self.out, "\nand {more} more; `-o text` and `-o json` have all")?;
+        }
         for (names, state) in [(&only.only_before, "old"), (&only.only_after, "new")] {
             if !names.is_empty() {
-                writeln!(self.out, "\nIn the {state} state only, not compared: {}", cell(&names.join(", ")))?;
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                writeln!(self.out, "\nIn the {state} state only, not compared: {}", cell(&some_of(&names, NAMED)))?;
             }
         }
         flows.map_or(Ok(()), |flows| self.flows(flows, "* "))

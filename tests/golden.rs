@@ -16,8 +16,9 @@ use support::{bulkhead, root, stdout};
 
 /// The forms of the commands that a case may ask, and how the files of expected output end. A case is a state as well, so none ends as one
 /// does.
-const FORMS: [(&str, &[(&str, &str)]); 4] = [
+const FORMS: [(&str, &[(&str, &str)]); 5] = [
     ("diff", &[("text", "txt"), ("json", "json.txt"), ("markdown", "md"), ("sarif", "sarif")]),
+    ("lint", &[("text", "txt"), ("json", "json.txt"), ("sarif", "sarif")]),
     ("policies", &[("text", "txt"), ("json", "json.txt")]),
     ("reach", &[("md", "md"), ("csv", "csv"), ("dot", "dot"), ("mermaid", "mmd")]),
     ("test", &[("text", "txt"), ("json", "json.txt"), ("junit", "xml"), ("sarif", "sarif")]),

@@ -46,13 +46,14 @@ const MOST_LATCHED: usize = 1 << 12;
 /// does not go to sleep before.
 const QUIET: u64 = 80_000;
 
-/// With several workers packets may besides be under way between them: 1 ms in nanoseconds. A lane is looked at in every round, and
-/// to send a full burst takes a quarter of that.
+/// Where packets change hands they may besides be under way between two workers: 1 ms in nanoseconds. A lane is looked at in every round,
+/// and to send a full burst takes a quarter of that.
 const QUIET_LANES: u64 = 1_000_000;
 
-/// A flow that is never quiet for so long is not waited for longer than this, 50 ms in nanoseconds: then a round that has sent
-/// all that it found is enough. What the kernel's poll still had may be overtaken, once.
-const WAIT: u64 = 50_000_000;
+/// A flow that is never quiet for so long is not waited for longer than this, 5 ms in nanoseconds: then a round that has sent
+/// all that it found is enough. What the kernel's poll or a lane still had may be overtaken, once. All requests that a program makes
+/// meanwhile, one after the other, go through the worker: they must be fewer than one in a hundred of those that are made in a second.
+const WAIT: u64 = 5_000_000;
 
 /// After this long, 100 ms in nanoseconds, a latch is opened in any case. A worker that has not caught up until then loses
 /// packets, which is worse than some that change places, once.
@@ -97,6 +98,8 @@ struct LatchedFlow {
     /// How many had passed it at the beginning of the round, and since which round they are so many; none before the first.
     passed: u64,
     quiet_since: Option<u64>,
+    /// Whether its packets may change hands.
+    is_shared: bool,
 }
 
 /// The part of a worker that fills a flow cache.
@@ -105,11 +108,12 @@ pub(super) struct Caching {
     cache: Arc<dyn FlowCache>,
     /// The longest lease, in nanoseconds.
     lease: u64,
-    /// Whether no other worker has packets of this one's flows.
+    /// Whether there is no other worker.
     is_alone: bool,
     latched: Vec<LatchedFlow>,
-    /// By port.
+    /// By port: its slot, and whether the kernel has chosen the worker of what comes in there.
     slots: Vec<Option<FlowSlot>>,
+    is_steered: Vec<bool>,
     /// By port.
     allowances: Vec<Allowance>,
     openings: Openings,
@@ -143,6 +147,7 @@ impl Caching {
             is_alone: workers == 1,
             latched,
             slots,
+            is_steered: Vec::new(),
             allowances: Vec::new(),
             openings: Openings::new(worker, workers),
             recent,
@@ -189,38 +194,38 @@ impl Caching {
     #[cold]
     #[inline(never)]
     fn open_latches(&mut self, is_done: bool, now: u64) {
-        let Self { cache, is_alone, latched, .. } = self;
+        let Self { cache, latched, .. } = self;
         latched.retain(|latched| {
             let Some(quiet_since) = latched.quiet_since else { return true };
             let (quiet, age) = (now.saturating_sub(quiet_since), now.saturating_sub(latched.since));
-            let is_clear = match *is_alone {
-                true => is_done && (quiet >= QUIET || age >= WAIT),
-                false => quiet >= QUIET_LANES,
-            };
+            let enough = if latched.is_shared { QUIET_LANES } else { QUIET };
+            let is_clear = is_done && (quiet >= enough || age >= WAIT);
             let is_open = (is_clear && cache.open(latched.latch, Some(latched.passed)))
                 || (age >= LONGEST_WAIT && cache.open(latched.latch, None));
             !is_open
         });
     }
 
-    fn watch(&mut self, latch: FlowLatch, now: u64) {
+    fn watch(&mut self, latch: FlowLatch, is_shared: bool, now: u64) {
         if self.latched.len() == MOST_LATCHED {
             self.cache.open(latch, None);
             return;
         }
-        self.latched.push(LatchedFlow { latch, since: now, passed: 0, quiet_since: None });
+        self.latched.push(LatchedFlow { latch, since: now, passed: 0, quiet_since: None, is_shared });
     }
 
-    /// A port has this place in the cache, or none.
-    pub(super) fn know(&mut self, port: PortId, slot: Option<FlowSlot>) {
+    /// A port has this place in the cache, or none. `is_steered` says whether the kernel gives what comes in there to the worker that has
+    /// its sessions.
+    pub(super) fn know(&mut self, port: PortId, slot: Option<FlowSlot>, is_steered: bool) {
         self.endings = None;
         let at = port.index();
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
+            self.is_steered.resize(at + 1, false);
             self.allowances.resize(at + 1, Allowance::full(SHARE));
             self.openings.know_ports(at + 1);
         }
-        self.slots[at] = slot;
+        (self.slots[at], self.is_steered[at]) = (slot, is_steered);
     }
 
     /// Adds flows of a burst that was judged and not sent yet. A function of its own: a worker without a cache should not have
@@ -250,7 +255,9 @@ impl Caching {
             }
             if let Some((flow, latch)) = self.flow(about, &packet, translated, (from, to), out) {
                 self.cache.add(&flow);
-                self.watch(latch, about.now);
+                // Sessions to Services may be another worker's than the packet's own addresses say.
+                let is_own = self.is_steered[packet.in_port.index()] && translated.is_none();
+                self.watch(latch, !self.is_alone && !is_own, about.now);
             }
             samples -= 1;
             if samples == 0 {

@@ -174,13 +174,13 @@ impl Stage {
 
     pub(super) fn add(&mut self, id: PortId, queue: u32, port: Box<dyn Port>) {
         self.engine.add_port(id);
-        self.know_slot(id, port.slot());
+        self.know_slot(id, port.slot(), false);
         self.ports.add(id, queue, port);
     }
 
     pub(super) fn reach(&mut self, id: PortId, worker: usize, slot: Option<FlowSlot>) {
         self.engine.add_port(id);
-        self.know_slot(id, slot);
+        self.know_slot(id, slot, false);
         self.ports.reach(id, worker);
     }
 
@@ -191,12 +191,12 @@ impl Stage {
 
     /// A port's packets come and go over the trunk.
     pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
-        self.know_slot(id, Some(slot));
+        self.know_slot(id, Some(slot), true);
         self.ports.attach(id, slot);
     }
 
     pub(super) fn remove(&mut self, id: PortId) {
-        self.know_slot(id, None);
+        self.know_slot(id, None, false);
         self.engine.remove_port(id);
         self.ports.remove(id, &mut self.pool, &mut self.counters);
     }
@@ -210,9 +210,9 @@ impl Stage {
         }
     }
 
-    fn know_slot(&mut self, id: PortId, slot: Option<FlowSlot>) {
+    fn know_slot(&mut self, id: PortId, slot: Option<FlowSlot>, is_steered: bool) {
         if let Some(caching) = &mut self.caching {
-            caching.know(id, slot);
+            caching.know(id, slot, is_steered);
         }
     }
 

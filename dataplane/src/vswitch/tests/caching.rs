@@ -305,7 +305,7 @@ fn a_latch_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds
             break;
         }
     }
-    assert_eq!(opened_at, Some(70_000_000), "a round that has sent all that it found is enough at last");
+    assert_eq!(opened_at, Some(25_000_000), "a round that has sent all that it found is enough at last");
 }
 
 #[test]

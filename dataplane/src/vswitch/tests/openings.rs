@@ -141,14 +141,14 @@ fn nothing_is_added_for_what_is_not_the_first_answer_to_a_syn() {
     assert_eq!(lab.open(2).len(), 2);
     assert!(lab.forwards_from_b(&b_to_a(SYN | ACK), 3));
     assert_eq!(lab.cache.take(), [], "again");
-    // The initiator is quicker than the repetition.
+    // What acknowledges nothing that was said is no answer to it.
     let mut lab = Lab::new();
     assert!(
         lab.forwards_from_a(&a_to_b(SYN), 1)
             && lab.forwards_from_a(&a_to_b(ACK), 1)
             && lab.forwards_from_b(&b_to_a(SYN | ACK), 1)
     );
-    assert_eq!(lab.cache.take(), []);
+    assert_eq!(lab.cache.take().len(), 2);
     let strict = SessionConfig { tcp_window: TcpWindow::Strict, ..SessionConfig::live(1000) };
     assert_eq!(Lab::with(strict).open(1), [], "every segment is looked at");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::lab::lasting::{PATIENCE, answers, connect, echo, inside, settle};
 use crate::lab::netns::{Running, eventually};
 use crate::lab::{Lab, policy, tcpdump_read};
-use crate::{only_with_tc, require};
+use crate::require;
 use serde_json::Value;
 
 /// Two pods, of which `b` takes nothing but TCP port 6379 from `a`, and metrics.

@@ -317,7 +317,7 @@ impl Vswitch {
     pub fn open_stream(&self, plan: &StreamPlan) -> StreamReader {
         let (writers, reader) = stream::stream(plan, self.workers.len());
         for (worker, writer) in writers.into_iter().enumerate() {
-            self.tell(worker, Command::Stream(Some(writer)));
+            self.tell(worker, Command::Stream(Some(Box::new(writer))));
         }
         reader
     }

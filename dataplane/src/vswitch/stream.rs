@@ -164,7 +164,7 @@ impl SharedLeftOut {
 }
 
 /// The ends of a stream of so many workers.
-pub(super) fn stream(plan: &StreamPlan, workers: usize) -> (Vec<Box<StreamWriter>>, StreamReader) {
+pub(super) fn stream(plan: &StreamPlan, workers: usize) -> (Vec<StreamWriter>, StreamReader) {
     with_room(plan, workers, RECORDS, BYTES)
 }
 
@@ -174,7 +174,7 @@ pub(super) fn with_room(
     workers: usize,
     records: usize,
     bytes: usize,
-) -> (Vec<Box<StreamWriter>>, StreamReader) {
+) -> (Vec<StreamWriter>, StreamReader) {
     let mut writers = Vec::with_capacity(workers);
     let mut sources = Vec::with_capacity(workers);
     for _ in 0..workers {
@@ -183,7 +183,7 @@ pub(super) fn with_room(
         let (byte_writer, byte_reader) = RingBuffer::new(if plan.tracepoints.is_empty() { 0 } else { bytes });
         let left_out = Arc::new(SharedLeftOut::default());
         sources.push(reader::Source::new(record_reader, byte_reader, Arc::clone(&left_out)));
-        writers.push(Box::new(StreamWriter::new(plan.clone(), record_writer, byte_writer, left_out)));
+        writers.push(StreamWriter::new(plan.clone(), record_writer, byte_writer, left_out));
     }
     (writers, StreamReader::new(sources))
 }

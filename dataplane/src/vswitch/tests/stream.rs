@@ -30,7 +30,7 @@ impl Node {
     fn open_narrow(&self, plan: &StreamPlan, records: usize, bytes: usize) -> StreamReader {
         let (writers, reader) = with_room(plan, self.vswitch.workers.len(), records, bytes);
         for (worker, writer) in writers.into_iter().enumerate() {
-            self.vswitch.tell(worker, Command::Stream(Some(writer)));
+            self.vswitch.tell(worker, Command::Stream(Some(Box::new(writer))));
         }
         self.vswitch.counters();
         reader

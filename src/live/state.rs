@@ -381,9 +381,7 @@ impl LiveState {
         let cache = self.pipeline.cache();
         // A pod that has the node's address is told as the node.
         let pods = cache.pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished && !pod.host_network);
-        let pod = pods
-            .last()
-            .map(|pod| (pod.name.namespace.clone(), pod.name.name.clone(), pod.labels.clone(), pod.owner.clone()));
+        let pod = pods.last().cloned();
         let is_node = || cache.nodes().values().any(|node| node.addresses.contains(&address));
         EndFacts { is_node: pod.is_none() && is_node(), pod }
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bulkhead_control::object::{Labels, Workload};
+use bulkhead_control::object::{Labels, Pod, Workload};
 use bulkhead_dataplane::{PortKind, Snapshot};
 use serde_json::{Value, json};
 
@@ -31,14 +31,11 @@ mod reserved {
     pub(super) const LAST: u32 = (1 << 24) - 1;
 }
 
-/// A pod: namespace, name, labels and what has made it.
-type PodFacts = (Arc<str>, Arc<str>, Labels, Option<Arc<Workload>>);
-
 /// What the state says of an address.
 #[derive(Clone, Debug, Default)]
 pub(in crate::live) struct EndFacts {
     /// The pod that has it.
-    pub(in crate::live) pod: Option<PodFacts>,
+    pub(in crate::live) pod: Option<Arc<Pod>>,
     /// Whether it is a node's.
     pub(in crate::live) is_node: bool,
 }
@@ -142,16 +139,16 @@ fn end(address: IpAddr, facts: EndFacts, snapshot: &Snapshot) -> End {
         && let Some((namespace, pod)) = port.name.split_once('/')
     {
         // This node's pods are known whoever answers. The state may not have caught up with their labels.
-        let is_same = |(space, name, ..): &(Arc<str>, Arc<str>, Labels, Option<Arc<Workload>>)| {
-            **space == *namespace && **name == *pod
-        };
+        let known = facts.pod.filter(|known| *known.name.namespace == *namespace && *known.name.name == *pod);
         let (labels, workload) =
-            facts.pod.filter(is_same).map(|(_, _, labels, workload)| (Some(labels), workload)).unwrap_or_default();
+            known.map(|known| (Some(known.labels.clone()), known.owner.clone())).unwrap_or_default();
         let (namespace, pod) = (Some(namespace.into()), Some(pod.into()));
         return End { namespace, pod, labels, workload, reserved: 0 };
     }
-    if let Some((namespace, pod, labels, workload)) = facts.pod {
-        return End { namespace: Some(namespace), pod: Some(pod), labels: Some(labels), workload, reserved: 0 };
+    if let Some(pod) = facts.pod {
+        let (namespace, name) = (pod.name.namespace.clone(), pod.name.name.clone());
+        let (labels, workload) = (Some(pod.labels.clone()), pod.owner.clone());
+        return End { namespace: Some(namespace), pod: Some(name), labels, workload, reserved: 0 };
     }
     let is_own = port.is_some_and(|port| port.kind == PortKind::Host);
     let reserved = match (is_own, facts.is_node) {

@@ -143,6 +143,7 @@ pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     }
 }
 
@@ -173,6 +174,7 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
             fault: None,
             position: None,
             identity: None,
+            enforcement: None,
         })
     };
     let rule = |peers, port| vec![PolicyRule { peers, ports: Some(vec![port]) }];
@@ -212,6 +214,7 @@ fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object 
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     })
 }
 
@@ -243,6 +246,7 @@ pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) 
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     }));
     let servers = one("app", "server");
     objects.extend((0..broad_policies).flat_map(|at| broad(at, &namespace_name(0), &servers)));

@@ -202,6 +202,7 @@ mod tests {
                 named: vec![(Transport::Tcp, "web".into())],
             }]),
             egress: None,
+            is_audited: false,
         };
         Revision { number: 1, policy: Arc::new(policy) }
     }

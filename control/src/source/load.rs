@@ -14,7 +14,7 @@ use super::path::FieldPath;
 use super::planned::{self, Placed};
 use super::template::WorkloadRead;
 use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
-use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
+use crate::object::{Enforcement, ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 use crate::selector::Selector;
 
 /// Collects objects and faults over all inputs.
@@ -415,5 +415,7 @@ fn either(one: Policy, mut other: Policy, fault: &str) -> Policy {
     let fault = Some(printable(fault).into());
     // A v1beta1 policy would not isolate by itself.
     let version = PolicyVersion::V1;
-    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), version, fault, ..other }
+    let is_same = one.enforcement == other.enforcement;
+    let enforcement = if is_same { one.enforcement } else { Some(Enforcement::Enforce) };
+    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), version, fault, enforcement, ..other }
 }

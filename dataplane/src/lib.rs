@@ -68,7 +68,7 @@ pub use session::{
     SessionSelector, SessionStore, SessionStoreError, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
-pub use worker::{Affinity, BURST, Worker, WorkerConfig};
+pub use worker::{Affinity, AuditTap, Audited, BURST, Worker, WorkerConfig};
 
 #[cfg(test)]
 mod testbed;

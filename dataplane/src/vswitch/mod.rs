@@ -60,8 +60,8 @@ pub use tap::{Captured, Tap};
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowSlot, FramePool, Port, Umem, Waker};
 use crate::{
-    Adoption, Affinity, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector, SessionStore,
-    Worker,
+    Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
+    SessionStore, Worker,
 };
 use bell::Bell;
 use clock::Clock;
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Sessions(u32, Sender<SessionPage>),
     /// End those of such a part that are selected.
     EndSessions(u32, SessionSelector, Sender<EndedSessions>),
+    /// Tell audited connections there.
+    Audit(AuditTap),
     /// Close all ports and say so.
     Halt(Sender<()>),
     /// End.
@@ -242,6 +244,11 @@ impl Vswitch {
     /// What became of the sessions of an earlier process, where there is a store.
     pub fn adoption(&self) -> Option<&Adoption> {
         self.store.as_ref().map(SessionStore::adoption)
+    }
+
+    /// Has the workers tell audited connections to this tap. What is judged before they have heard of it is counted and not told.
+    pub fn tell_audits_to(&self, tap: &AuditTap) {
+        (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Audit(tap.clone())));
     }
 
     /// What happened since the last call.

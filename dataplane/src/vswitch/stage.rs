@@ -28,8 +28,8 @@ use super::{Captured, Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
 use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
 use crate::{
-    Affinity, BURST, BodyKind, DropReason, EndedSessions, Judged, LinkType, Outcome, Packet, PortId, Received,
-    SessionPage, SessionSelector, Snapshot, Worker,
+    Affinity, AuditTap, BURST, BodyKind, DropReason, EndedSessions, Judged, LinkType, Outcome, Packet, PortId,
+    Received, SessionPage, SessionSelector, Snapshot, Worker,
 };
 pub(super) use departure::Chain;
 use recovery::MAX_FAULTS;
@@ -189,6 +189,10 @@ impl Stage {
         self.know_slot(id, None);
         self.engine.remove_port(id);
         self.ports.remove(id, &mut self.pool, &mut self.counters);
+    }
+
+    pub(super) fn tell_audits_to(&mut self, tap: AuditTap) {
+        self.engine.tell_audits_to(tap);
     }
 
     fn know_slot(&mut self, id: PortId, slot: Option<FlowSlot>) {

@@ -115,6 +115,7 @@ impl WorkerLoop {
                 Ok(Command::AddTrunk(queue)) => self.stage.add_trunk(queue),
                 Ok(Command::Attach(id, slot)) => self.stage.attach(id, slot),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
+                Ok(Command::Audit(tap)) => self.stage.tell_audits_to(tap),
                 Ok(Command::Halt(done)) => {
                     self.stage.halt();
                     // Nobody waits any more: not this worker's trouble.

@@ -35,6 +35,7 @@
 
 mod admission;
 mod affinity;
+mod audit;
 mod caching;
 mod column;
 mod conversation;
@@ -63,9 +64,11 @@ use crate::{
 };
 
 pub use affinity::Affinity;
+pub use audit::{AuditTap, Audited};
 pub(crate) use denial::denied_by;
 
 use admission::Arrival;
+use audit::Noted;
 use column::{Burst, Columns, Frames, PortFacts};
 use pending::Pending;
 
@@ -120,6 +123,9 @@ pub struct Worker {
     /// Room for a burst's frames; empty between bursts.
     frames: Vec<&'static [u8]>,
     pending: Pending,
+    /// Audited connections of the burst. Room for a burst, so that noting one does not allocate.
+    audits: Vec<Noted>,
+    audit_tap: Option<AuditTap>,
 }
 
 /// When the packets of a burst came.
@@ -156,6 +162,9 @@ impl Worker {
                 frames.push(packet.frame);
             }
             self.run::<false>(snapshot, &mut columns, Frames::Ethernet(&frames), Times::One(time));
+            if !self.audits.is_empty() {
+                self.tell_audits();
+            }
             judged.extend_from_slice(&columns.judged);
             if columns.len() < BURST {
                 break;
@@ -188,7 +197,15 @@ impl Worker {
                 let (decision, flow) = (columns.decisions.get(at), columns.flow(at));
                 let translation = columns.translated(place).map(|translated| translated.sent());
                 let in_port = packets[at].in_port;
-                *outcome = Outcome { in_port, verdict, decision, session, flow, translation, place, elsewhere };
+                let audited = None;
+                *outcome =
+                    Outcome { in_port, verdict, decision, audited, session, flow, translation, place, elsewhere };
+            }
+            if !self.audits.is_empty() {
+                for Noted { at, audited } in &self.audits {
+                    outcomes[*at].audited = Some(audited.decision);
+                }
+                self.tell_audits();
             }
         }
         self.columns = columns;
@@ -304,6 +321,9 @@ impl Worker {
             self.judge_fully(&mut burst, at);
         }
         self.settle_pending(&mut burst);
+        if !self.audits.is_empty() {
+            self.count_audits();
+        }
         self.count(&burst);
     }
 
@@ -372,7 +392,7 @@ impl Worker {
 
     /// Classifies the pending packets and acts on the answers, in the packets' order.
     fn settle_pending(&mut self, burst: &mut Burst<'_>) {
-        self.pending.settle(&mut self.sessions, burst);
+        self.pending.settle(&mut self.sessions, burst, &mut self.audits);
     }
 }
 

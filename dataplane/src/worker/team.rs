@@ -103,6 +103,7 @@ impl Worker {
         self.sessions.rebuild(self.now.time)?;
         self.fragments.clear();
         self.pending = Pending::new();
+        self.audits.clear();
         Ok(())
     }
 
@@ -135,6 +136,8 @@ impl Worker {
             team: None,
             frames: Vec::with_capacity(BURST),
             pending: Pending::new(),
+            audits: Vec::with_capacity(BURST),
+            audit_tap: None,
         })
     }
 }

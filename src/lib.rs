@@ -80,6 +80,7 @@ pub fn main() -> ExitCode {
         },
         args::Command::Sessions(sessions) => admin::sessions(sessions),
         args::Command::Tables(tables) => admin::tables(tables),
+        args::Command::Audit(args::Audit { action: args::AuditAction::Report(report) }) => admin::report(report),
         args::Command::Reload(reload) => admin::reload(reload),
         args::Command::Cni(args::Cni { action: None }) => return cni::run(),
         args::Command::Cni(args::Cni { action: Some(args::CniAction::Install(install)) }) => cni::install(install),

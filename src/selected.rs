@@ -7,12 +7,12 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    ClusterPolicy, IpBlock, NamespaceScope, Peer, Pod, PodName, Policy, PolicyPort, PolicyRule, PolicyVersion,
-    Position, Tier,
+    ClusterPolicy, Enforcement, IpBlock, NamespaceScope, Peer, Pod, PodName, Policy, PolicyPort, PolicyRule,
+    PolicyVersion, Position, Tier,
 };
 use bulkhead_control::origin::Direction;
+use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::source;
 use serde::Serialize;
 
@@ -53,6 +53,9 @@ struct Selecting {
     /// Why it was not understood.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
+    /// Audited: it neither isolates nor allows nor denies.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    not_enforced: bool,
     rules: Vec<Rule>,
 }
 
@@ -83,7 +86,7 @@ pub(crate) fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     let found = found.with_context(|| {
         format!("no pod {pod} in the state\n  help: name a pod, or a workload without pods, as `reach` lists them")
     })?;
-    let side = |direction| side(cache, found, direction);
+    let side = |direction| side(&pipeline, found, direction);
     let labels: Vec<String> = found.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let answer = Answer {
         pod: pod.to_string(),
@@ -105,7 +108,8 @@ pub(crate) fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn side(cache: &Cache, pod: &Pod, direction: Direction) -> Side {
+fn side(pipeline: &Pipeline, pod: &Pod, direction: Direction) -> Side {
+    let cache = pipeline.cache();
     let mut side = Side { isolated: false, policies: Vec::new() };
     if !pod.is_endpoint() {
         return side;
@@ -116,14 +120,20 @@ fn side(cache: &Cache, pod: &Pod, direction: Direction) -> Side {
         is_inside && policy.subject.pods.matches(&pod.labels)
     });
     around.sort_by(|one, other| one.rank.cmp(&other.rank));
+    let is_audited = |policy: AuditedPolicy| pipeline.enforcement_of(&policy) == Some(Enforcement::Audit);
     let of_tier = |tier| around.iter().filter(move |policy| policy.rank.tier == tier);
-    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(policy, direction)));
+    let cluster = |policy: &ClusterPolicy| {
+        let not_enforced = is_audited(AuditedPolicy::Cluster(policy.rank.name.clone()));
+        cluster(policy, direction).map(|selecting| Selecting { not_enforced, ..selecting })
+    };
+    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(policy)));
     for policy in cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels)) {
         let Some(selecting) = own(policy, pod, direction) else { continue };
-        side.isolated |= policy.version != PolicyVersion::V1beta1;
-        side.policies.push(selecting);
+        let not_enforced = is_audited(AuditedPolicy::Namespaced(policy.name.clone()));
+        side.isolated |= policy.version != PolicyVersion::V1beta1 && !not_enforced;
+        side.policies.push(Selecting { not_enforced, ..selecting });
     }
-    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(policy, direction)));
+    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(policy)));
     side
 }
 
@@ -140,6 +150,7 @@ fn own(policy: &Policy, pod: &Pod, direction: Direction) -> Option<Selecting> {
         tier: "NetworkPolicy",
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
+        not_enforced: false,
         rules: rules.iter().enumerate().map(rule).collect(),
     })
 }
@@ -159,6 +170,7 @@ fn cluster(policy: &ClusterPolicy, direction: Direction) -> Option<Selecting> {
         tier: policy.rank.tier.name(),
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
+        not_enforced: false,
         rules,
     })
 }
@@ -264,7 +276,8 @@ impl Side {
         for policy in &self.policies {
             let place = policy.at.as_ref().map_or_else(String::new, |at| format!(" ({}:{})", at.file, at.line));
             let tier = if policy.tier == "NetworkPolicy" { String::new() } else { format!("{} tier, ", policy.tier) };
-            writeln!(out, "  {tier}{}{}", printable(&policy.policy), printable(&place))?;
+            let beside = if policy.not_enforced { ": audited, not enforced" } else { "" };
+            writeln!(out, "  {tier}{}{}{beside}", printable(&policy.policy), printable(&place))?;
             if let Some(fault) = &policy.fault {
                 writeln!(out, "    was not understood: {}", printable(fault))?;
             }

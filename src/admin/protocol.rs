@@ -6,6 +6,7 @@
 //! ```
 
 mod added_ports;
+mod audit;
 mod explanation;
 mod status;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
+pub(crate) use audit::{AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub(crate) use status::{
     DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
@@ -46,6 +48,8 @@ pub(crate) enum Request {
     Sessions(SessionFilter),
     /// End the sessions that match; all without a filter. The limit does not count.
     EndSessions(SessionFilter),
+    /// What audited policies would deny.
+    AuditReport,
     /// Look at the configuration and the state now.
     Reload,
     /// Serve a container's interface, and answer when it is served.
@@ -239,6 +243,12 @@ pub(crate) struct PolicyRow {
     pub(crate) allowed: u64,
     /// Packets dropped.
     pub(crate) denied: u64,
+    /// Connections that passed and that it would deny if all policies were enforced.
+    #[serde(default)]
+    pub(crate) audited: u64,
+    /// Whether a policy behind it is audited: then it denies nothing and allows nothing.
+    #[serde(default)]
+    pub(crate) not_enforced: bool,
 }
 
 /// A port's table.
@@ -251,6 +261,9 @@ pub(crate) struct TableRow {
     /// The rules in their order, when one port was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) list: Vec<String>,
+    /// The audited policies whose enforcement would change the table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) not_enforced: Vec<String>,
 }
 
 #[cfg(test)]

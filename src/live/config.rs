@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_control::object::Denied;
+use bulkhead_control::object::{Denied, Enforcement};
 use bulkhead_control::pipeline::Engine;
 use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_control::service::Settings;
@@ -74,6 +74,10 @@ pub(crate) struct Config {
     pub enforce: EnforcedAt,
     /// What makes the tables.
     pub engine: EngineName,
+    /// Whether policies are enforced that do not say, nor their namespaces.
+    pub enforcement: Enforcement,
+    /// The folder that keeps what audited policies would have denied; none where it ends with the process.
+    pub audit_folder: Option<PathBuf>,
     /// The threads that forward.
     pub workers: WorkersConfig,
     /// How connections are remembered.
@@ -88,6 +92,17 @@ pub(crate) struct Config {
     pub routes: Vec<RouteEntry>,
     /// The host port's interfaces, where the vswitch makes them.
     pub created_host: Option<CreatedHost>,
+}
+
+/// What judges, and what is only counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Judging {
+    /// At which end of a packet's way.
+    pub at: EnforcedAt,
+    /// What makes the tables.
+    pub engine: Engine,
+    /// Whether policies are enforced that do not say; none where all are, whatever they say.
+    pub auditing: Option<Enforcement>,
 }
 
 /// The interfaces of the host port, where the vswitch makes them.
@@ -402,8 +417,10 @@ impl Config {
     }
 
     /// What makes the tables, and where they are asked.
-    pub(crate) fn judging(&self) -> (EnforcedAt, Engine) {
-        (self.enforce, self.engine.into())
+    pub(crate) fn judging(&self) -> Judging {
+        let can_audit = self.dataplane == Dataplane::Vswitch && self.enforce == EnforcedAt::Destination;
+        let auditing = can_audit.then_some(self.enforcement);
+        Judging { at: self.enforce, engine: self.engine.into(), auditing }
     }
 
     /// Whether the ports and routes of a configuration that differs in these fields are not to be taken over before a restart: they are
@@ -430,6 +447,7 @@ impl Config {
         differs("services", self.services != new.services);
         differs("masquerade", self.masquerade != new.masquerade);
         differs("enforce", self.enforce != new.enforce);
+        differs("audit", self.audit_folder != new.audit_folder);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::object::PodName;
-use bulkhead_control::pipeline::Engine;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
 
 use super::composer::{Composer, Policy};
+use super::config::Judging;
 use super::daemon::Notice;
 use super::log;
 use super::own_addresses;
@@ -30,6 +30,11 @@ impl Names {
     /// The addresses of a pod, none when the state has no such pod.
     pub(super) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Pod(pod.clone(), reply))
+    }
+
+    /// Whose these addresses are, in their order; see [`LiveState::owners_of`].
+    pub(super) fn owners(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<String>, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Owners(addresses, reply))
     }
 
     /// What Services make of connections; see [`LiveState::translations`].
@@ -49,6 +54,7 @@ impl Names {
 enum Lookup {
     Pod(PodName, Sender<Option<Vec<IpAddr>>>),
     Services(Asked, Sender<Translations>),
+    Owners(Vec<IpAddr>, Sender<Vec<String>>),
 }
 
 impl Lookup {
@@ -57,6 +63,7 @@ impl Lookup {
         match self {
             Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),
             Self::Services(asked, reply) => drop(reply.send(state.translations(&asked))),
+            Self::Owners(addresses, reply) => drop(reply.send(state.owners_of(&addresses))),
         }
     }
 }
@@ -72,7 +79,7 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 struct Inbox {
     look: Receiver<()>,
     attached: Receiver<Attach>,
-    engines: Receiver<Engine>,
+    judging: Receiver<Judging>,
     lookups: Receiver<Lookup>,
 }
 
@@ -81,7 +88,7 @@ struct Inbox {
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,
-    engines: Sender<Engine>,
+    judging: Sender<Judging>,
     names: Names,
     thread: JoinHandle<()>,
 }
@@ -93,10 +100,10 @@ impl Handle {
         let _ = self.look.try_send(());
     }
 
-    /// Has another engine make the tables.
-    pub(super) fn select(&self, engine: Engine) {
+    /// Has another engine make the tables, and other policies be audited.
+    pub(super) fn judge(&self, judging: Judging) {
         // An error means that the thread is dead, which `is_dead` tells.
-        let _ = self.engines.send(engine);
+        let _ = self.judging.send(judging);
     }
 
     /// For the thread that says which pods are attached.
@@ -127,13 +134,13 @@ pub(super) fn start(
 ) -> std::io::Result<Handle> {
     let (look, asked) = crossbeam_channel::bounded(1);
     let (attach, attached) = crossbeam_channel::unbounded();
-    let (engines, selected) = crossbeam_channel::unbounded();
+    let (judging, selected) = crossbeam_channel::unbounded();
     let (names, lookups) = crossbeam_channel::unbounded();
     let known = Known { ports, change: 0, told: None };
-    let inbox = Inbox { look: asked, attached, engines: selected, lookups };
+    let inbox = Inbox { look: asked, attached, judging: selected, lookups };
     let follow = move || follow(state, &composer, &inbox, &notices, known);
     let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
-    Ok(Handle { look, attach, engines, names: Names(names), thread })
+    Ok(Handle { look, attach, judging, names: Names(names), thread })
 }
 
 /// What the thread that says which pods are attached is told of them.
@@ -166,7 +173,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let rest = rested.saturating_duration_since(Instant::now());
         let (changes, longest) = if rest.is_zero() { (&server, Duration::MAX) } else { (&nothing, rest) };
         let next_look = state.next_look().saturating_duration_since(Instant::now()).min(longest);
-        let (mut attach, mut engine) = (None, None);
+        let (mut attach, mut judging) = (None, None);
         select! {
             recv(inbox.look) -> asked => match asked {
                 Ok(()) => state.hurry(),
@@ -174,7 +181,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             },
             // Of many changes the last one says it all. Without the thread that tells them the process ends.
             recv(inbox.attached) -> told => attach = told.ok().map(|told| inbox.attached.try_iter().last().unwrap_or(told)),
-            recv(inbox.engines) -> told => engine = told.ok().map(|told| inbox.engines.try_iter().last().unwrap_or(told)),
+            recv(inbox.judging) -> told => judging = told.ok().map(|told| inbox.judging.try_iter().last().unwrap_or(told)),
             recv(inbox.lookups) -> asked => {
                 if let Ok(lookup) = asked {
                     lookup.answer(&state);
@@ -198,7 +205,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             known.change = change;
             is_attached = state.attach(pods);
         }
-        let is_judged_otherwise = engine.is_some_and(|engine| state.select(engine));
+        let is_judged_otherwise = judging.is_some_and(|judging| state.judge(judging));
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
         let has_refreshed = state.refresh();
         // Of a change that is none for this node nothing is to be waited for.

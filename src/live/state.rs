@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::attachments::{Attachment, Standing};
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::{Denied, Node, Object, PodName};
-use bulkhead_control::pipeline::{Engine, Pipeline};
+use bulkhead_control::object::{Denied, Node, Object, Pod, PodName};
+use bulkhead_control::pipeline::{AuditTables, AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{self, EnforcedAt, NodeTables};
 use bulkhead_control::service::Settings;
@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 use super::api::Api;
 use super::composer::Policy;
-use super::config::{StateConfig, WhenMissing, WhenRefused};
+use super::config::{Judging, StateConfig, WhenMissing, WhenRefused};
 use super::log;
 use super::next_hops::{self, Peer};
 use super::origins::SharedOrigins;
@@ -70,6 +70,9 @@ pub(super) struct LiveState {
     taken_sources: BTreeMap<IpAddr, String>,
     origins: SharedOrigins,
     tables: Arc<NodeTables>,
+    /// See [`Policy::audit`] and [`Policy::audited`].
+    audit: Option<Arc<AuditTables>>,
+    audited: Arc<BTreeSet<AuditedPolicy>>,
     peers: Arc<[Peer]>,
     /// The node's own blocks.
     pod_networks: Arc<[IpNet]>,
@@ -103,16 +106,20 @@ impl LiveState {
         config: &StateConfig,
         services: Option<Settings>,
         node: &Arc<str>,
-        judging: (EnforcedAt, Engine),
+        judging: Judging,
         addresses: BTreeSet<IpAddr>,
         attached: BTreeMap<PodName, Attachment>,
     ) -> anyhow::Result<Self> {
         // Before reading, so that what changes meanwhile is seen.
         let watch = Watch::new(&config.paths);
         let isolation = config.options.semantics.default_isolation();
-        let mut pipeline = match judging {
-            (EnforcedAt::Destination, engine) => Pipeline::with_engine(Scope::Node(node.clone()), isolation, engine),
-            (EnforcedAt::Source, _) => Pipeline::at_source(node.clone(), isolation),
+        let pipeline = match judging.at {
+            EnforcedAt::Destination => Pipeline::with_engine(Scope::Node(node.clone()), isolation, judging.engine),
+            EnforcedAt::Source => Pipeline::at_source(node.clone(), isolation),
+        };
+        let mut pipeline = match judging.auditing {
+            Some(default) => pipeline.auditing(default),
+            None => pipeline,
         };
         pipeline.resync([])?;
         pipeline.attach(attached)?;
@@ -132,6 +139,8 @@ impl LiveState {
             taken_sources: BTreeMap::new(),
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
+            audit: None,
+            audited: Arc::default(),
             peers: [].into(),
             pod_networks: [].into(),
             primary: [].into(),
@@ -285,6 +294,7 @@ impl LiveState {
         warnings.extend(contests.iter().map(contests::told));
         warnings.extend(run::left_open(&self.pipeline));
         warnings.extend(run::refusals(&self.pipeline));
+        warnings.extend(run::unaudited(&self.pipeline));
         self.tell(&warnings, log::warn);
         self.told = warnings.into_iter().chain(unenforced).collect();
         let is_other = self.take_tables(contests.len())?;
@@ -299,6 +309,7 @@ impl LiveState {
     fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
         let tables = run::node_tables(&self.pipeline, &self.node)?;
         run::check_addresses(&tables)?;
+        let (audit, audited) = (self.pipeline.audit_tables(&self.node), self.pipeline.audited_policies());
         self.origins.follow(self.pipeline.origins());
         let peers = next_hops::peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
@@ -309,7 +320,10 @@ impl LiveState {
             && *peers == *self.peers
             && *blocks == *self.pod_networks
             && !has_other_primary
-            && refusing == self.refusing;
+            && refusing == self.refusing
+            && audit.as_ref() == self.audit.as_deref()
+            && audited == *self.audited;
+        (self.audit, self.audited) = (audit.map(Arc::new), Arc::new(audited));
         (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
         self.pod_networks = blocks.into();
         self.follow_host_ports();
@@ -318,12 +332,11 @@ impl LiveState {
         Ok(!is_same)
     }
 
-    /// Has another engine make the tables. Returns whether that changed what is in force.
-    pub(super) fn select(&mut self, engine: Engine) -> bool {
-        if self.pipeline.engine() == engine {
-            return false;
-        }
-        let selected = self.pipeline.select(engine).map_err(anyhow::Error::from);
+    /// Has another engine make the tables, and other policies be audited. Returns whether that changed what is in force.
+    pub(super) fn judge(&mut self, judging: Judging) -> bool {
+        let Judging { engine, auditing, .. } = judging;
+        let selected = self.pipeline.enforce(auditing).and_then(|()| self.pipeline.select(engine));
+        let selected = selected.map_err(anyhow::Error::from);
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -336,7 +349,7 @@ impl LiveState {
             }
             Err(error) => {
                 let name = engine.name();
-                log::error(&format!("engine {name} cannot be taken; what was in force stays\n{error:#}"));
+                log::error(&format!("the engine {name} cannot be taken; what was in force stays\n{error:#}"));
                 false
             }
         }
@@ -377,6 +390,20 @@ impl LiveState {
         (!pod.finished).then(|| pod.addresses.to_vec())
     }
 
+    /// Whose addresses these are, each as people know it: the workload of a pod, a node, or nobody in the cluster.
+    pub(super) fn owners_of(&self, addresses: &[IpAddr]) -> Vec<String> {
+        let cache = self.pipeline.cache();
+        let owner = |&address: &IpAddr| {
+            let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
+            let pod = || cache.pods_at(address).map(|(_, pod)| pod).find(|pod| !pod.finished);
+            match (node, pod) {
+                (Some(node), _) => format!("node {}", node.name),
+                (None, pod) => pod().map_or_else(|| address.to_string(), |pod| owner_name(pod)),
+            }
+        };
+        addresses.iter().map(owner).collect()
+    }
+
     /// Tells these, but for those that were told of the last state, or of this one.
     fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
         findings.difference(&self.told).for_each(tell);
@@ -399,12 +426,35 @@ impl LiveState {
         if self.denied {
             let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
             let (peers, pod_networks, node_addresses) = ([].into(), [].into(), Arc::clone(&self.primary));
-            return Policy { tables, peers, pod_networks, node_addresses, masquerade, refusing, denied: true, is_told };
+            let (audit, audited) = (None, Arc::default());
+            return Policy {
+                tables,
+                audit,
+                audited,
+                peers,
+                pod_networks,
+                node_addresses,
+                masquerade,
+                refusing,
+                denied: true,
+                is_told,
+            };
         }
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
         let (pod_networks, node_addresses) = (Arc::clone(&self.pod_networks), Arc::clone(&self.primary));
-        let refusing = self.refusing.clone();
-        Policy { tables, peers, pod_networks, node_addresses, masquerade, refusing, denied: false, is_told }
+        let (refusing, audit, audited) = (self.refusing.clone(), self.audit.clone(), Arc::clone(&self.audited));
+        Policy {
+            tables,
+            audit,
+            audited,
+            peers,
+            pod_networks,
+            node_addresses,
+            masquerade,
+            refusing,
+            denied: false,
+            is_told,
+        }
     }
 
     /// When the change that was taken last was heard: the first of its events of the API server, or that files had changed. None where there
@@ -434,6 +484,14 @@ impl LiveState {
     /// How often the state has changed, for whoever wants to know while this is in use.
     pub(super) fn counts(&self) -> Arc<StateCounts> {
         Arc::clone(&self.counts)
+    }
+}
+
+/// `shop/web (Deployment)`; a pod that nothing has made by its own name. Pods come and go, and what they are part of stays.
+fn owner_name(pod: &Pod) -> String {
+    match &pod.owner {
+        Some(owner) => format!("{}/{} ({})", pod.name.namespace, owner.name, owner.kind),
+        None => pod.name.to_string(),
     }
 }
 
@@ -480,7 +538,7 @@ mod tests {
                 &config,
                 Some(Settings::default()),
                 &"node-1".into(),
-                (EnforcedAt::default(), Engine::Acl),
+                Judging::default(),
                 BTreeSet::new(),
                 BTreeMap::new(),
             )
@@ -684,7 +742,7 @@ mod tests {
             &config,
             Some(Settings::default()),
             &"node-1".into(),
-            (EnforcedAt::default(), Engine::Acl),
+            Judging::default(),
             BTreeSet::new(),
             attached.clone().into(),
         )
@@ -844,7 +902,7 @@ mod tests {
         files.write(&node("node-1", 1));
         assert!(reread(&mut state) && state.take_services().is_some());
         let config = StateConfig { options: Strictness::Lenient.into(), ..state.config.clone() };
-        let at = (EnforcedAt::default(), Engine::Acl);
+        let at = Judging::default();
         let mut off = LiveState::load(&config, None, &"node-1".into(), at, BTreeSet::new(), BTreeMap::new()).unwrap();
         assert!(off.take_services().is_none() && off.counts().read().services.is_none());
     }

@@ -82,21 +82,21 @@ impl std::fmt::Display for AuditedPolicy {
 
 /// The renderer of the shadow tables, of the same kind as the enforcing one.
 enum Form {
-    Acl(AclRenderer),
+    Acl(Box<AclRenderer>),
     Identities(Box<IdentityRenderer>),
 }
 
 impl Form {
     fn renderer(&self) -> &dyn Renderer {
         match self {
-            Self::Acl(renderer) => renderer,
+            Self::Acl(renderer) => &**renderer,
             Self::Identities(renderer) => &**renderer,
         }
     }
 
     fn renderer_mut(&mut self) -> &mut dyn Renderer {
         match self {
-            Self::Acl(renderer) => renderer,
+            Self::Acl(renderer) => &mut **renderer,
             Self::Identities(renderer) => &mut **renderer,
         }
     }
@@ -115,8 +115,8 @@ pub(super) struct Shadow {
 impl Shadow {
     fn new(scope: &Scope, enforcing: &Enforcing) -> Option<Self> {
         let form = match (scope, enforcing) {
-            (Scope::Node(node), Enforcing::Acl(_)) => Form::Acl(AclRenderer::of_node(node.clone())),
-            (Scope::Cluster, Enforcing::Acl(_)) => Form::Acl(AclRenderer::of_all_nodes()),
+            (Scope::Node(node), Enforcing::Acl(_)) => Form::Acl(Box::new(AclRenderer::of_node(node.clone()))),
+            (Scope::Cluster, Enforcing::Acl(_)) => Form::Acl(Box::new(AclRenderer::of_all_nodes())),
             (Scope::Node(node), Enforcing::Identities(_)) => {
                 Form::Identities(Box::new(IdentityRenderer::of_node(node.clone(), 0)))
             }

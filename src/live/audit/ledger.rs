@@ -191,7 +191,7 @@ mod tests {
             ledger.count(connection(from), vec!["x/p".into()], 2);
         }
         let (_, totals) = ledger.policies().next().unwrap();
-        assert_eq!(totals.connections as usize, MAX_CONNECTIONS + more);
+        assert_eq!(totals.connections, (MAX_CONNECTIONS + more) as u64);
         assert_eq!((ledger.connections().count(), ledger.left_out()), (MAX_CONNECTIONS, more as u64));
     }
 }

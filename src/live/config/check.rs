@@ -256,7 +256,7 @@ fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults
 
 /// Where the counts of audited policies are kept: with the sessions, where nothing else is said.
 fn audit_folder(written: &File, sessions: Option<PathBuf>, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
-    let Some(named) = &written.audit.folder else { return sessions };
+    let Some(named) = written.audit.as_ref().and_then(|audit| audit.folder.as_ref()) else { return sessions };
     if named.value.is_empty() {
         let help = "name a folder, or write none to let the counts end with the process";
         faults.add(line(named), "audit.folder", "is empty", help);

@@ -45,8 +45,7 @@ pub(super) struct File {
     pub(super) enforce: Option<Spanned<Enforce>>,
     pub(super) engine: Option<Spanned<EngineName>>,
     pub(super) enforcement: Option<Spanned<EnforcementName>>,
-    #[serde(default)]
-    pub(super) audit: Audit,
+    pub(super) audit: Option<Audit>,
     #[serde(default)]
     pub(super) workers: Workers,
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! The admin socket: what is asked of a running vswitch, and the commands that ask.
 //!
 //! ```text
-//!   bulkhead status | ports | policies | sessions | tables | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
+//!   bulkhead status | ports | policies | sessions | tables | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
 //!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
 //! ```
 //!
@@ -9,6 +9,8 @@
 //! when a field goes or changes its meaning. New fields and requests come without that: whoever reads answers ignores what they do
 //! not know.
 
+#[cfg(target_os = "linux")]
+mod audit;
 #[cfg_attr(not(target_os = "linux"), path = "admin/nowhere.rs")]
 mod client;
 mod commands;
@@ -20,6 +22,8 @@ mod wait;
 #[cfg(target_os = "linux")]
 mod watch;
 
+#[cfg(target_os = "linux")]
+pub(crate) use audit::report;
 pub(crate) use client::ask;
 #[cfg(target_os = "linux")]
 pub(crate) use client::{AskError, exchange};
@@ -34,10 +38,11 @@ pub(crate) use wait::wait;
 pub(crate) use watch::{capture, monitor, trace};
 
 pub(crate) use protocol::{
-    AddPort, AddedPort, Answer, CheckedPort, Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure,
-    FlowCacheRow, Judging, LastError, LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey,
-    PortRow, PortTotals, RefusedPort, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow,
-    SessionTotals, Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
+    AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Connection,
+    DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, LastError, LiveWalk, Monitor,
+    NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
+    RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status,
+    TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

@@ -22,11 +22,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use bulkhead_control::object::{IngressIsolation, PodName, Transport};
+use bulkhead_control::object::{Enforcement, IngressIsolation, PodName, Transport};
 use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
 use clap::{Parser, Subcommand, ValueEnum};
 
-pub use admin::{Admin, Reload, Sessions, Status, Tables};
+pub use admin::{Admin, Audit, AuditAction, Reload, Sessions, Status, Tables};
 pub use claims::{Test, TestFormat};
 pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
 pub use diff::{Diff, DiffFormat};
@@ -111,6 +111,30 @@ pub struct State {
     /// NetworkPolicy.projectcalico.org; without this they are an error. May be repeated
     #[arg(long, value_name = "KIND")]
     pub ignore: Vec<KindName>,
+    /// Whether policies are enforced that do not say, nor their namespaces (bulkhead.dev/enforcement): as `enforcement` in the configuration
+    /// of `run`. Audited policies deny nothing (docs/audit.md)
+    #[arg(long, value_enum, value_name = "ENFORCEMENT", default_value = "enforce")]
+    pub enforcement: EnforcementName,
+}
+
+/// Whether policies are enforced that do not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EnforcementName {
+    /// They are.
+    #[default]
+    Enforce,
+    /// They are audited: what they would deny passes, and is counted.
+    Audit,
+}
+
+impl From<EnforcementName> for Enforcement {
+    fn from(name: EnforcementName) -> Self {
+        match name {
+            EnforcementName::Enforce => Self::Enforce,
+            EnforcementName::Audit => Self::Audit,
+        }
+    }
 }
 
 impl State {

@@ -45,6 +45,9 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     let settings = resolve::settings(args.settings.as_deref())?;
     let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };
     let (mut pipeline, services) = run::load_with_services(&args.state, scope, false)?;
+    if !matches!(args.renderer, RendererName::Acl | RendererName::Identity) {
+        run::enforce_all(&mut pipeline, "--renderer")?;
+    }
     if !is_about_all {
         run::check_node(&pipeline, &args.node)?;
     }

@@ -181,6 +181,10 @@ impl Asker<'_> {
             decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
             at: positions(&self.places, origin.as_ref()),
             origin,
+            audited: run::origin(pipeline, outcome.audited).map(|origin| {
+                let at = positions(&self.places, Some(&origin));
+                (origin, at)
+            }),
         })
     }
 }
@@ -217,7 +221,9 @@ impl Walk {
         };
         let from = text(&self.leg.from, &self.from, self.from_address);
         let to = text(&self.leg.to, &self.to, self.to_address);
-        writeln!(out, "{from} -> {to} {} {}: {verdict}", self.leg.port.transport, self.leg.port.port)?;
+        let beside =
+            if self.steps.iter().any(Step::is_audited) { ", because a policy is audited and not enforced" } else { "" };
+        writeln!(out, "{from} -> {to} {} {}: {verdict}{beside}", self.leg.port.transport, self.leg.port.port)?;
         for (number, step) in (1..).zip(&self.steps) {
             step.write(number, out)?;
         }

@@ -100,6 +100,17 @@ impl std::fmt::Display for End {
     }
 }
 
+/// Whether a connection can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// Policy denies it.
+    No,
+    /// It can.
+    Yes,
+    /// It can, because a policy is audited and not enforced.
+    Audited,
+}
+
 /// A packet's pass through one node's vswitch.
 #[derive(Clone, Debug)]
 pub struct Hop {
@@ -164,8 +175,9 @@ impl Fabric {
     /// As for [`run::snapshot`].
     pub fn new(pipeline: &Pipeline) -> anyhow::Result<Self> {
         let mut nodes = BTreeMap::new();
+        let audits = pipeline.all_audit_tables();
         for tables in pipeline.all_node_tables() {
-            let snapshot = run::snapshot(&tables)?;
+            let snapshot = run::snapshot_with(&tables, audits.get(&tables.node))?;
             nodes.insert(tables.node.clone(), Vswitch { tables, snapshot, judge: Judge::new() });
         }
         Ok(Self { nodes })
@@ -186,7 +198,20 @@ impl Fabric {
     /// # Errors
     /// When the two ends cannot be asked about; see [`Fabric::walk`].
     pub fn allowed(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<bool> {
-        Ok(self.walk(from, to, port)?.last().is_some_and(|hop| hop.reply && arrived(hop)))
+        Ok(self.reached(from, to, port)? != Reached::No)
+    }
+
+    /// Whether a first packet and its reply both arrive, and whether audited policies would keep one of them.
+    ///
+    /// # Errors
+    /// As for [`Fabric::allowed`].
+    pub(crate) fn reached(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Reached> {
+        let hops = self.walk(from, to, port)?;
+        if !hops.last().is_some_and(|hop| hop.reply && arrived(hop)) {
+            return Ok(Reached::No);
+        }
+        let is_audited = hops.iter().any(|hop| hop.outcome.audited.is_some());
+        Ok(if is_audited { Reached::Audited } else { Reached::Yes })
     }
 
     /// Pushes a first packet and, when it arrives, the reply. Returns every pass through a vswitch in order.

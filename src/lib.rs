@@ -102,7 +102,7 @@ pub fn main() -> ExitCode {
 /// The commands about a machine that has a vswitch or shall have one, and the one that changes another system.
 #[cfg(target_os = "linux")]
 fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
-    use args::{Cni, CniAction, LiveCommand};
+    use args::{Audit, AuditAction, Cni, CniAction, LiveCommand};
     match command {
         LiveCommand::Sync(sync) => sync::run(sync),
         LiveCommand::Run(run) => live::run(run),
@@ -114,6 +114,7 @@ fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
         LiveCommand::Monitor(monitor) => admin::monitor(monitor),
         LiveCommand::Trace(trace) => admin::trace(trace),
         LiveCommand::Capture(capture) => admin::capture(capture),
+        LiveCommand::Audit(Audit { action: AuditAction::Report(report) }) => admin::report(report),
         LiveCommand::Wait(wait) => admin::wait(wait),
         LiveCommand::Reload(reload) => admin::reload(reload),
         LiveCommand::Cni(Cni { action: None }) => Ok(cni::run()),

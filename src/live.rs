@@ -38,6 +38,7 @@
 
 mod admin;
 mod api;
+mod audit;
 mod capture;
 mod cleanup;
 mod composer;

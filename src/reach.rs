@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use self::merged::Merged;
 use crate::args::{PortProtocol, Reach, ReachFormat};
-use crate::fabric::{End, Fabric};
+use crate::fabric::{End, Fabric, Reached};
 use crate::{output, run};
 
 /// Blanks between the columns of the matrix.
@@ -37,6 +37,9 @@ struct ProbeLine<'a> {
     protocol: &'static str,
     port: u16,
     verdict: &'static str,
+    /// Allowed because a policy is audited: if all were enforced, it would be denied.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    audited: bool,
 }
 
 pub(crate) fn run(args: &Reach) -> anyhow::Result<ExitCode> {
@@ -143,14 +146,15 @@ fn json(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mu
     for &port in ports {
         for from in ends {
             for to in ends.iter().filter(|to| askable(from, to)) {
-                let verdict = if fabric.allowed(&from.end, &to.end, port)? { "allow" } else { "deny" };
+                let reached = fabric.reached(&from.end, &to.end, port)?;
                 let line = ProbeLine {
                     from: &from.name,
                     to: &to.name,
                     family: family(to.end.address()),
                     protocol: port.transport.name(),
                     port: port.port,
-                    verdict,
+                    verdict: if reached == Reached::No { "deny" } else { "allow" },
+                    audited: reached == Reached::Audited,
                 };
                 writeln!(out, "{}", if first { "" } else { "," })?;
                 serde_json::to_writer(&mut *out, &line)?;
@@ -163,6 +167,7 @@ fn json(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mu
 }
 
 fn text(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mut impl Write) -> anyhow::Result<()> {
+    let mut has_audited = false;
     for (at, &port) in ports.iter().enumerate() {
         for v4 in [true, false] {
             let shown: Vec<&NamedEnd> = ends.iter().filter(|end| end.end.address().is_ipv4() == v4).collect();
@@ -172,15 +177,18 @@ fn text(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mu
                 }
                 let family = family(shown[0].end.address());
                 writeln!(out, "{} {} over {family}: rows connect to columns", port.transport, port.port)?;
-                matrix(fabric, &shown, port, out)?;
+                has_audited |= matrix(fabric, &shown, port, out)?;
             }
         }
     }
-    writeln!(out, "\n. allowed   X denied   # the same end")?;
+    let audited = if has_audited { "   a allowed, because a policy is audited and not enforced" } else { "" };
+    writeln!(out, "\n. allowed   X denied   # the same end{audited}")?;
     Ok(())
 }
 
-fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut impl Write) -> anyhow::Result<()> {
+/// Returns whether something is audited.
+fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut impl Write) -> anyhow::Result<bool> {
+    let mut has_audited = false;
     let names: Vec<String> = ends.iter().map(|end| output::printable(&end.name)).collect();
     let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     // With the names over the columns when that fits a screen; else the columns stand close, in the order of the rows.
@@ -197,11 +205,14 @@ fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut
     for (from, name) in ends.iter().zip(&names) {
         write!(out, "{name:<label$}{}", if wide { "" } else { " " })?;
         for (to, column) in ends.iter().zip(&names) {
-            let cell = match askable(from, to) {
-                false => '#',
-                true if fabric.allowed(&from.end, &to.end, port)? => '.',
-                true => 'X',
+            let reached = askable(from, to).then(|| fabric.reached(&from.end, &to.end, port)).transpose()?;
+            let cell = match reached {
+                None => '#',
+                Some(Reached::Yes) => '.',
+                Some(Reached::Audited) => 'a',
+                Some(Reached::No) => 'X',
             };
+            has_audited |= cell == 'a';
             if wide {
                 write!(out, "{:LABEL_GAP$}{cell:^width$}", "", width = column.chars().count())?;
             } else {
@@ -210,5 +221,5 @@ fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut
         }
         writeln!(out)?;
     }
-    Ok(())
+    Ok(has_audited)
 }

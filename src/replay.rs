@@ -176,6 +176,9 @@ struct Line<'a> {
     #[serde(flatten)]
     attribution: &'a Attribution,
     session: Option<&'static str>,
+    /// Who would deny the connection that begins here if all policies were enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audited_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     translated: Option<Translated>,
 }
@@ -200,8 +203,13 @@ impl<'a> Sink<'a> {
 
     fn show(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> anyhow::Result<()> {
         let (attribution, words) = self.attributions.of(self.pipeline, outcome);
+        let audited_by = run::origin(self.pipeline, outcome.audited).map(|origin| origin.to_string());
         if let Some(writer) = &mut self.annotated {
-            writer.write(packet, outcome.in_port, outcome.verdict, &comment(outcome, words))?;
+            let mut comment = comment(outcome, words);
+            if let Some(origin) = &audited_by {
+                let _ = write!(comment, ", audited: would be denied by {origin}");
+            }
+            writer.write(packet, outcome.in_port, outcome.verdict, &comment)?;
         }
         match &mut self.form {
             Form::Text(flows) => flows.count(outcome, self.names.of(outcome)),
@@ -216,6 +224,7 @@ impl<'a> Sink<'a> {
                     out: out_port(self.snapshot, outcome).and_then(|port| port_name(self.snapshot, port)),
                     attribution,
                     session: outcome.session.map(session_name),
+                    audited_by,
                     translated: self.names.of(outcome),
                 };
                 serde_json::to_writer(&mut *out, &line)?;
@@ -329,12 +338,21 @@ fn rate(packets: u64, took: Duration) -> String {
 fn summary(counters: &Counters) -> Value {
     let dropped: Map<String, Value> =
         counters.drops().filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.name().to_owned(), n.into())).collect();
-    json!({
+    let mut summary = json!({
         "packets": counters.received(),
         "forwarded": counters.forwarded(),
         "dropped": dropped,
         "sessions": counters.sessions().created,
-    })
+    });
+    if audited(counters) > 0 {
+        summary["audited"] = audited(counters).into();
+    }
+    summary
+}
+
+/// Connections that passed because a policy is audited.
+fn audited(counters: &Counters) -> u64 {
+    counters.origins().map(|(_, counters)| counters.audited).sum()
 }
 
 fn write_totals(counters: &Counters, out: &mut impl Write) -> io::Result<()> {
@@ -343,5 +361,9 @@ fn write_totals(counters: &Counters, out: &mut impl Write) -> io::Result<()> {
     for (reason, n) in counters.drops().filter(|(_, n)| *n > 0) {
         writeln!(out, "  {n} {}: {}", reason.name(), reason.describe())?;
     }
-    writeln!(out, "sessions: {}", counters.sessions().created)
+    writeln!(out, "sessions: {}", counters.sessions().created)?;
+    match audited(counters) {
+        0 => Ok(()),
+        audited => writeln!(out, "audited: {audited} connections would be denied if all policies were enforced"),
+    }
 }

@@ -6,9 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, Object, ObjectName, PodName, Position};
+use bulkhead_classifier::Tables;
+use bulkhead_control::object::{
+    ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, ObjectName, PodName, Position,
+};
 use bulkhead_control::origin::Origin;
-use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::pipeline::{AuditTables, AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
 use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface, NodeTables};
@@ -182,7 +185,8 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
 }
 
 /// Gives a pipeline what was read. Services and slices are left over.
-fn compiled(state: &State, mut pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+fn compiled(state: &State, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let mut pipeline = pipeline.auditing(state.enforcement.into());
     tell_loaded(&loaded, &SourceErrors::default());
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
@@ -194,7 +198,52 @@ fn compiled(state: &State, mut pipeline: Pipeline, loaded: Loaded) -> anyhow::Re
     for warning in left_open(&pipeline) {
         output::warn(&warning);
     }
+    let audited = audited_names(&pipeline.audited_policies());
+    if !audited.is_empty() {
+        let names: Vec<&str> = audited.iter().map(String::as_str).collect();
+        output::note(&format!("audited and not enforced: {}", output::some_of(&names, MAX_AUDITED)));
+    }
     Ok((pipeline, services))
+}
+
+/// Audited policies that are named one by one: a line of them.
+const MAX_AUDITED: usize = 8;
+
+fn audited_names(policies: &BTreeSet<AuditedPolicy>) -> Vec<String> {
+    policies.iter().map(ToString::to_string).collect()
+}
+
+/// Has audited policies enforced, for what cannot audit, and warns of them.
+///
+/// # Errors
+/// When what they say does not compile.
+pub(crate) fn enforce_all(pipeline: &mut Pipeline, who: &str) -> anyhow::Result<()> {
+    let audited = audited_names(&pipeline.audited_policies());
+    pipeline.enforce(None)?;
+    if !audited.is_empty() {
+        let names: Vec<&str> = audited.iter().map(String::as_str).collect();
+        output::warn(&format!(
+            "{who}: these policies are taken as enforced, though they are to be audited: {}\n  \
+             help: {ENFORCEMENT_ANNOTATION} has an effect in the vswitch with `enforce: destination` (docs/audit.md)",
+            output::some_of(&names, MAX_AUDITED)
+        ));
+    }
+    Ok(())
+}
+
+/// The policies that are enforced although they are to be audited, because where policy is enforced nothing can be audited: a line for
+/// each with its place, and one with the remedy.
+pub(crate) fn unaudited(pipeline: &Pipeline) -> Vec<String> {
+    let unaudited = pipeline.unaudited_policies();
+    let more = unaudited.len().saturating_sub(MAX_REFUSALS);
+    let told = unaudited.iter().take(MAX_REFUSALS).map(|(policy, position)| {
+        let place = position.as_ref().map(|position| format!("{position}: ")).unwrap_or_default();
+        format!(
+            "{place}{policy} is enforced, though its {ENFORCEMENT_ANNOTATION}, or its namespace's, says audit: with `enforce: source` and \
+             `dataplane: nftables` nothing is audited\n  help: remove the annotation, or use the vswitch with `enforce: destination`"
+        )
+    });
+    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
 }
 
 /// Tells of rules that do not fit.
@@ -323,11 +372,20 @@ pub fn port_name(attachment: &Attachment) -> Arc<str> {
 /// # Errors
 /// When two pods, or a pod and the node, have the same address.
 pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
+    snapshot_with(tables, None)
+}
+
+/// The same with what its audited policies would say if they were enforced.
+///
+/// # Errors
+/// As for [`snapshot`].
+pub(crate) fn snapshot_with(tables: &NodeTables, audit: Option<&AuditTables>) -> anyhow::Result<Snapshot> {
     check_addresses(tables)?;
     let mut ports = Vec::with_capacity(tables.interfaces.len());
     let mut routes: Vec<(IpNet, PortId)> = Vec::new();
     for (id, interface) in (0u16..).zip(tables.interfaces.iter()) {
-        let port = port_config(tables.enforced_at, interface)?;
+        let mut port = port_config(tables.enforced_at, interface)?;
+        port.audit = audit_table(tables, audit, &interface.attachment)?;
         routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), PortId(id))));
         if port.kind == PortKind::Uplink {
             routes.push((Ipv4Net::default().into(), PortId(id)));
@@ -335,8 +393,28 @@ pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
         }
         ports.push(port);
     }
-    let compiled = tables.tables.iter().map(|table| table.tables.clone()).collect();
+    let compiled = compiled_tables(tables, audit);
     Ok(Snapshot::new(tables.generation, ports, compiled, Routes::new(routes)?)?)
+}
+
+/// The tables of a snapshot: those in force, then those of all policies.
+pub(crate) fn compiled_tables(tables: &NodeTables, audit: Option<&AuditTables>) -> Vec<Arc<Tables>> {
+    let audited = audit.into_iter().flat_map(|audit| &audit.tables.tables);
+    tables.tables.iter().chain(audited).map(|table| table.tables.clone()).collect()
+}
+
+/// The table of all policies for an interface, among [`compiled_tables`]; none where it says what is in force.
+///
+/// # Errors
+/// When there are more tables than can be numbered.
+pub(crate) fn audit_table(
+    tables: &NodeTables,
+    audit: Option<&AuditTables>,
+    attachment: &Attachment,
+) -> anyhow::Result<Option<TableId>> {
+    let Some(audit) = audit.filter(|audit| audit.differs_at(attachment)) else { return Ok(None) };
+    let own = audit.tables.interfaces.iter().find(|interface| interface.attachment == *attachment);
+    own.map(|own| Ok(TableId(u32::try_from(tables.tables.len() + own.table)?))).transpose()
 }
 
 /// What a node's vswitch has in force: [`snapshot`] of its tables, with the Services of the state. Besides, what is known of these;
@@ -353,7 +431,8 @@ pub fn node_snapshot(
     let tables = node_tables(pipeline, node)?;
     let mut adapter = services::of_node(pipeline, services, settings, &tables.node);
     let services = adapter.as_mut().and_then(Adapter::take).map(|update| update.services);
-    Ok((snapshot(&tables)?.with_services(services), adapter))
+    let audit = pipeline.audit_tables(node);
+    Ok((snapshot_with(&tables, audit.as_ref())?.with_services(services), adapter))
 }
 
 /// An interface of a node as the dataplane's port, without a link.
@@ -377,6 +456,7 @@ pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Re
         mac: interface.mac,
         egress,
         ingress,
+        audit: None,
         hairpin: interface.hairpin,
         link: None,
     })

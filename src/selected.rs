@@ -7,12 +7,12 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    ClusterPolicy, IpBlock, NamespaceScope, Peer, Pod, PodName, PodPeer, Policy, PolicyPort, PolicyRule, PolicyVersion,
-    Position, Tier,
+    ClusterPolicy, Enforcement, IpBlock, NamespaceScope, Peer, Pod, PodName, PodPeer, Policy, PolicyPort, PolicyRule,
+    PolicyVersion, Position, Tier,
 };
 use bulkhead_control::origin::Direction;
+use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::selector::Selector;
 use serde::Serialize;
 
@@ -56,6 +56,9 @@ struct Selecting {
     /// Why it was not understood.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
+    /// Audited: it neither isolates nor allows nor denies.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    not_enforced: bool,
     rules: Vec<Rule>,
 }
 
@@ -87,7 +90,7 @@ pub(crate) fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
         format!("no pod {pod} in the state\n  help: name a pod, or a workload without pods, as `reach` lists them")
     })?;
     let places = Places::of(&pipeline);
-    let side = |direction| side(cache, &places, found, direction);
+    let side = |direction| side(&pipeline, &places, found, direction);
     let labels: Vec<String> = found.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let answer = Answer {
         pod: pod.to_string(),
@@ -109,7 +112,8 @@ pub(crate) fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn side(cache: &Cache, places: &Places<'_>, pod: &Pod, direction: Direction) -> Side {
+fn side(pipeline: &Pipeline, places: &Places<'_>, pod: &Pod, direction: Direction) -> Side {
+    let cache = pipeline.cache();
     let mut side = Side { isolated: false, policies: Vec::new() };
     if !pod.is_endpoint() {
         return side;
@@ -120,14 +124,20 @@ fn side(cache: &Cache, places: &Places<'_>, pod: &Pod, direction: Direction) -> 
         is_inside && policy.subject.pods.matches(&pod.labels)
     });
     around.sort_by(|one, other| one.rank.cmp(&other.rank));
+    let is_audited = |policy: AuditedPolicy| pipeline.enforcement_of(&policy) == Some(Enforcement::Audit);
     let of_tier = |tier| around.iter().filter(move |policy| policy.rank.tier == tier);
-    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(places, policy, direction)));
+    let cluster = |policy: &ClusterPolicy| {
+        let not_enforced = is_audited(AuditedPolicy::Cluster(policy.rank.name.clone()));
+        cluster(places, policy, direction).map(|selecting| Selecting { not_enforced, ..selecting })
+    };
+    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(policy)));
     for policy in cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels)) {
         let Some(selecting) = own(places, policy, pod, direction) else { continue };
-        side.isolated |= policy.version != PolicyVersion::V1beta1;
-        side.policies.push(selecting);
+        let not_enforced = is_audited(AuditedPolicy::Namespaced(policy.name.clone()));
+        side.isolated |= policy.version != PolicyVersion::V1beta1 && !not_enforced;
+        side.policies.push(Selecting { not_enforced, ..selecting });
     }
-    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(places, policy, direction)));
+    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(policy)));
     side
 }
 
@@ -145,6 +155,7 @@ fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) ->
         selects: pods(&policy.subject),
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
+        not_enforced: false,
         rules: rules.iter().enumerate().map(rule).collect(),
     })
 }
@@ -166,6 +177,7 @@ fn cluster(places: &Places<'_>, policy: &ClusterPolicy, direction: Direction) ->
         selects: pods_in(&policy.subject),
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
+        not_enforced: false,
         rules,
     })
 }
@@ -278,8 +290,9 @@ impl Side {
         for policy in &self.policies {
             let place = policy.at.as_ref().map_or_else(String::new, |at| format!(" ({}:{})", at.file, at.line));
             let tier = if policy.tier == "NetworkPolicy" { String::new() } else { format!("{} tier, ", policy.tier) };
+            let beside = if policy.not_enforced { ": audited, not enforced" } else { "" };
             let (name, selects) = (printable(&policy.policy), printable(&policy.selects));
-            writeln!(out, "  {tier}{name}{}, which selects {selects}", printable(&place))?;
+            writeln!(out, "  {tier}{name}{}, which selects {selects}{beside}", printable(&place))?;
             if let Some(fault) = &policy.fault {
                 writeln!(out, "    was not understood: {}", printable(fault))?;
             }

@@ -1,6 +1,7 @@
 //! The command line as people and scripts use it: answers, exit codes and messages.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
+mod cli_audit;
 mod cli_claims;
 mod cli_cluster_policy;
 mod cli_cni;

@@ -33,6 +33,7 @@ fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
         mac: None,
         egress: None,
         ingress: None,
+        audit: None,
         hairpin: None,
         link: None,
     };

@@ -80,7 +80,14 @@ fn namespace_name(at: u32) -> Arc<str> {
 pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     let name = namespace_name(at);
     let labels = labels(&[("team", format!("t{team}")), (NAMESPACE_NAME_LABEL, name.to_string())]);
-    Namespace { name, labels, terminating: false, isolation: IngressIsolation::ClusterDefault, denied: None }
+    Namespace {
+        name,
+        labels,
+        terminating: false,
+        isolation: IngressIsolation::ClusterDefault,
+        denied: None,
+        enforcement: None,
+    }
 }
 
 /// The address of pod number `at`.
@@ -144,6 +151,7 @@ pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     }
 }
 
@@ -174,6 +182,7 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
             fault: None,
             position: None,
             identity: None,
+            enforcement: None,
         })
     };
     let rule = |peers, port| vec![PolicyRule { peers, ports: Some(vec![port]) }];
@@ -213,6 +222,7 @@ fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object 
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     })
 }
 
@@ -244,6 +254,7 @@ pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) 
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     }));
     let servers = one("app", "server");
     objects.extend((0..broad_policies).flat_map(|at| broad(at, &namespace_name(0), &servers)));

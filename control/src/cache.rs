@@ -13,8 +13,8 @@ use ahash::AHashMap;
 
 pub use self::event::{CacheChange, Event};
 use crate::object::{
-    ClusterPolicy, ClusterPolicyName, IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object, Pod, PodName,
-    PodPeer, Policy, PolicyName,
+    ClusterPolicy, ClusterPolicyName, Enforcement, IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object,
+    Pod, PodName, PodPeer, Policy, PolicyName,
 };
 use crate::selector::{Condition, Selector};
 
@@ -279,6 +279,12 @@ impl Cache {
     pub fn policies_in<'a>(&'a self, namespace: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Policy>> {
         let first = PolicyName { namespace: namespace.clone(), name: "".into() };
         self.policies.range(first..).take_while(move |(name, _)| name.namespace == *namespace).map(|(_, policy)| policy)
+    }
+
+    /// Whether a policy is enforced: what its annotation says, else that of its namespace, else `default`.
+    pub fn enforcement(&self, policy: &Policy, default: Enforcement) -> Enforcement {
+        let of_namespace = || self.namespaces.get(&policy.name.namespace).and_then(|namespace| namespace.enforcement);
+        policy.enforcement.or_else(of_namespace).unwrap_or(default)
     }
 
     /// Whether the scope covers the namespace; one without an object is known by its name only.

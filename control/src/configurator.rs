@@ -240,6 +240,7 @@ mod tests {
                 named: vec![(Transport::Tcp, "web".into())],
             }]),
             egress: None,
+            is_audited: false,
         };
         Revision { number: 1, policy: Arc::new(policy) }
     }

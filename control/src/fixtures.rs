@@ -47,6 +47,7 @@ pub(crate) fn namespace(name: &str, text: &str) -> Object {
         terminating: false,
         isolation: crate::object::IngressIsolation::ClusterDefault,
         denied: None,
+        enforcement: None,
     })
 }
 
@@ -93,6 +94,7 @@ pub(crate) fn policy(
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     })
 }
 

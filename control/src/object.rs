@@ -148,6 +148,9 @@ pub struct Namespace {
     pub isolation: IngressIsolation,
     /// What its [`DENIED_ANNOTATION`] says; none leaves it to the node's configuration.
     pub denied: Option<Denied>,
+    /// What its [`ENFORCEMENT_ANNOTATION`] says of its policies that say nothing themselves.
+    #[serde(default)]
+    pub enforcement: Option<Enforcement>,
 }
 
 /// The annotation of a namespace that says what becomes of packets which the policies of its pods deny: `refuse` or `drop`.
@@ -175,6 +178,34 @@ impl Denied {
     /// The one of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Drop, Self::Refuse].into_iter().find(|denied| denied.name() == name)
+    }
+}
+
+/// The annotation of a policy, and of a namespace for its policies, that says whether they are enforced: `enforce` or `audit`.
+pub const ENFORCEMENT_ANNOTATION: &str = "bulkhead.dev/enforcement";
+
+/// Whether a policy is enforced. Docs: `docs/audit.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Enforcement {
+    /// It is.
+    #[default]
+    Enforce,
+    /// It is not: everything passes as if the policy did not exist, and what it would deny is counted.
+    Audit,
+}
+
+impl Enforcement {
+    /// As it is written in the annotation and in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Audit => "audit",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Enforce, Self::Audit].into_iter().find(|enforcement| enforcement.name() == name)
     }
 }
 
@@ -237,6 +268,9 @@ pub struct Policy {
     /// What tells it from another policy of its name and from an earlier state of itself; none where its object does not say.
     #[serde(default)]
     pub identity: Option<Arc<PolicyIdentity>>,
+    /// What its [`ENFORCEMENT_ANNOTATION`] says; none leaves it to the namespace.
+    #[serde(default)]
+    pub enforcement: Option<Enforcement>,
 }
 
 /// Which policy of its name this is, and which state of it.

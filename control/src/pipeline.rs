@@ -3,6 +3,7 @@
 //! Owned by one thread, without a lock. A batch of events runs through all layers before the next is taken, so a renderer sees whole
 //! states only.
 
+mod audit;
 mod enforcing;
 
 use std::any::Any;
@@ -26,6 +27,8 @@ use crate::renderer::mirror::Mirror;
 use crate::renderer::nftables::{NftRenderer, Suspects};
 use crate::renderer::session_rules::SourceRenderer;
 use crate::renderer::{Refusal, RenderError, Renderer};
+use audit::Shadow;
+pub use audit::{AuditTables, AuditedPolicy};
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
 pub const UNBOUND: &str = "";
@@ -44,6 +47,8 @@ pub struct Pipeline {
     renderers: Vec<Box<dyn Renderer>>,
     enforcing: Enforcing,
     choice: Choice,
+    /// The tables of all policies, while some are audited.
+    shadow: Option<Shadow>,
     /// Whether a renderer could not take in the last transaction: it tries again with the next one, be that empty.
     is_behind: bool,
 }
@@ -124,6 +129,7 @@ impl Pipeline {
             renderers: vec![first],
             choice: Choice::Fixed(enforcing.engine()),
             enforcing,
+            shadow: None,
             is_behind: false,
         }
     }
@@ -181,8 +187,9 @@ impl Pipeline {
         let committed = self.processor.resync(&self.cache);
         // Before anything is made of the state: an engine that does not suit it would take the longest.
         self.suit();
+        self.follow_audit();
         // Kept until the end: lists that endpoints still have keep their identities.
-        let before = std::mem::take(&mut self.told);
+        let before = (std::mem::take(&mut self.told), self.shadow.as_mut().map(Shadow::start_over));
         let nodes = self.cache.nodes().keys().chain(self.cache.host_networks()).cloned().collect();
         let mut transaction = self.transaction(committed, BTreeSet::new(), nodes);
         transaction.resync = true;
@@ -250,11 +257,14 @@ impl Pipeline {
             self.processor.process(&self.cache, &change);
         }
         let committed = self.processor.commit(&self.cache);
-        if self.suit() {
+        let is_other_engine = self.suit();
+        // Also where this is the first audited policy: the shadow has to be told everything.
+        if self.follow_audit() || is_other_engine {
             return self.render_all();
         }
         let transaction = self.transaction(committed, moved, nodes);
-        if transaction.is_empty() && !self.is_behind {
+        let has_news = self.shadow.as_ref().is_some_and(Shadow::has_news);
+        if transaction.is_empty() && !has_news && !self.is_behind {
             return Ok(());
         }
         self.render(&transaction)
@@ -272,13 +282,26 @@ impl Pipeline {
         let mut endpoints = Vec::with_capacity(affected.len());
         for key in affected {
             let Some(pod) = self.cache.pod(key).filter(|pod| self.processor.scope().covers(pod)) else { continue };
+            let mut audits = false;
+            let enforced = self.processor.policies_of(key).filter(|revision| {
+                audits |= revision.policy.is_audited;
+                !revision.policy.is_audited
+            });
             let endpoint = Endpoint {
                 pod: pod.name.clone(),
                 node: pod.node.clone().unwrap_or_else(|| UNBOUND.into()),
                 addresses: pod.addresses.clone(),
                 mac: pod.mac,
-                rules: self.configurator.configure(pod, self.processor.policies_of(key), &mut self.origins),
+                rules: self.configurator.configure(pod, enforced, &mut self.origins),
             };
+            if let Some(shadow) = &mut self.shadow {
+                let mut full = endpoint.clone();
+                if audits {
+                    let all = self.processor.policies_of(key);
+                    full.rules = self.configurator.configure(pod, all, &mut self.origins);
+                }
+                shadow.tell(full);
+            }
             if self.told.get(&pod.name).is_none_or(|told| **told != endpoint) {
                 let endpoint = Arc::new(endpoint);
                 self.told.insert(pod.name.clone(), endpoint.clone());
@@ -288,7 +311,11 @@ impl Pipeline {
         for name in moved {
             let pod = self.cache.pod_key(&name).and_then(|key| self.cache.pod(key));
             let stays = pod.is_some_and(|pod| self.processor.scope().covers(pod));
-            if !stays && self.told.remove(&name).is_some() {
+            if stays {
+                continue;
+            }
+            self.shadow.iter_mut().for_each(|shadow| shadow.forget(&name));
+            if self.told.remove(&name).is_some() {
                 endpoints.push((name, None));
             }
         }
@@ -322,6 +349,10 @@ impl Pipeline {
             let rendered = renderer.render_with(transaction, &self.origins);
             outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
         }
+        if let Some(shadow) = &mut self.shadow {
+            // What it cannot take in is told, and never keeps anything from being enforced.
+            shadow.render(transaction, &self.origins);
+        }
         self.is_behind = outcome.is_err();
         self.configurator.sweep();
         self.sweep_origins();
@@ -330,9 +361,10 @@ impl Pipeline {
 
     /// Forgets origins that no list has, nor what renderers have in force, be it because one refused the later ones.
     fn sweep_origins(&mut self) {
-        let (configurator, renderers) = (&self.configurator, &self.renderers);
+        let (configurator, renderers, shadow) = (&self.configurator, &self.renderers, &self.shadow);
         self.origins.sweep(|| {
             let mut used: HashSet<_> = renderers.iter().flat_map(|renderer| renderer.origins()).collect();
+            used.extend(shadow.iter().flat_map(Shadow::origins));
             for list in configurator.lists() {
                 used.extend(list.rules.iter().map(|rule| rule.origin));
             }
@@ -342,7 +374,8 @@ impl Pipeline {
 
     /// The rules that do not fit a renderer, with what is in force in their place. Everything else is in force.
     pub fn refusals(&self) -> Vec<Refusal> {
-        self.renderers.iter().flat_map(|renderer| renderer.refusals()).collect()
+        let enforcing = self.renderers.iter().flat_map(|renderer| renderer.refusals());
+        enforcing.chain(self.shadow.iter().flat_map(Shadow::refusals)).collect()
     }
 
     /// What verdicts' origins mean.

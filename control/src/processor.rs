@@ -22,7 +22,7 @@ use self::governing::Governing;
 use crate::book::{self, AddressBook, Use};
 use crate::cache::{Cache, CacheChange, PodKey, scope_covers};
 use crate::contract::{SetDelta, SetId};
-use crate::object::{Namespace, Pod, PolicyName};
+use crate::object::{Enforcement, Namespace, Pod, PolicyName};
 use crate::work::Work;
 
 /// Whose pods are looked after.
@@ -87,6 +87,10 @@ pub struct Processor {
     /// Pods whose policies changed since the last commit, and policies that are to be compiled.
     affected: BTreeSet<PodKey>,
     uncompiled: BTreeSet<PolicyName>,
+    /// What holds for policies that do not say whether they are enforced; none where all are, whatever they say.
+    auditing: Option<Enforcement>,
+    /// Those of the assigned policies that are not enforced, as of the last commit.
+    audited: BTreeSet<PolicyName>,
     /// What policies meant that were taken out since the last commit: they may come back.
     retired: AHashMap<PolicyName, Revision>,
     work: Work,
@@ -103,6 +107,8 @@ impl Processor {
             revisions: 0,
             affected: BTreeSet::new(),
             uncompiled: BTreeSet::new(),
+            auditing: None,
+            audited: BTreeSet::new(),
             retired: AHashMap::new(),
             work: Work::default(),
         }
@@ -118,6 +124,22 @@ impl Processor {
         &self.scope
     }
 
+    /// Has policies be audited that say so, and with [`Enforcement::Audit`] also those that say nothing; with none all are enforced. To be
+    /// called before there are objects, or before a resync.
+    pub fn set_auditing(&mut self, default: Option<Enforcement>) {
+        self.auditing = default;
+    }
+
+    /// See [`Processor::set_auditing`].
+    pub fn auditing(&self) -> Option<Enforcement> {
+        self.auditing
+    }
+
+    /// The policies that select a pod of the scope and are not enforced, as of the last commit.
+    pub fn audited(&self) -> &BTreeSet<PolicyName> {
+        &self.audited
+    }
+
     /// The policies that select the pod, sorted by name, as of the last commit.
     pub fn policies_of(&self, pod: PodKey) -> impl Iterator<Item = &Revision> {
         let names = self.policies_of.get(&pod).into_iter().flatten();
@@ -128,6 +150,7 @@ impl Processor {
     pub fn resync(&mut self, cache: &Cache) -> Committed {
         let mut before = std::mem::replace(self, Self::new(self.scope.clone()));
         self.work = before.work;
+        self.auditing = before.auditing;
         self.revisions = before.revisions;
         self.book = before.book.start_over();
         let namespaced = cache.policies().values().cloned().map(Governing::Namespaced);
@@ -155,6 +178,11 @@ impl Processor {
             CacheChange::Namespace { name, old, new } => {
                 self.book.namespace_changed(cache, name, old.as_deref(), new.as_deref(), &mut self.work);
                 self.reassign_namespace(cache, name, old.as_deref(), new.as_deref());
+                let [before, after] = [old, new].map(|namespace| namespace.as_ref().and_then(|one| one.enforcement));
+                if before != after {
+                    let policies = cache.policies_in(name).map(|policy| &policy.name);
+                    self.uncompiled.extend(policies.filter(|name| self.assignments.contains_key(*name)).cloned());
+                }
             }
             CacheChange::Node { .. } => self.book.node_changed(cache),
             CacheChange::Quarantine => self.book.quarantine_changed(cache),
@@ -171,7 +199,15 @@ impl Processor {
                 assignment.compiled = self.retired.remove(&name);
             }
             self.work.policies += 1;
-            let compiled = Compiler { book: &self.book, blocks: &assignment.blocks }.compile(&assignment.policy);
+            let enforcement = self.auditing.map(|default| assignment.policy.enforcement(cache, default));
+            let is_audited = enforcement == Some(Enforcement::Audit);
+            let compiler = Compiler { book: &self.book, blocks: &assignment.blocks };
+            let compiled = compiler.compile(&assignment.policy, is_audited);
+            if is_audited {
+                self.audited.insert(name.clone());
+            } else {
+                self.audited.remove(&name);
+            }
             // Another text with the same meaning concerns those alone that it selects now or did before.
             if assignment.compiled.as_ref().is_none_or(|known| *known.policy != compiled) {
                 self.revisions += 1;
@@ -303,6 +339,7 @@ impl Processor {
     /// Takes a policy out, but for what it uses. Returns what it was.
     fn detach(&mut self, name: &PolicyName) -> Option<Assignment> {
         let mut assignment = self.assignments.remove(name)?;
+        self.audited.remove(name);
         if let Some(revision) = assignment.compiled.take() {
             self.retired.insert(name.clone(), revision);
         }

@@ -28,6 +28,8 @@ pub struct OriginCounters {
     pub allowed: u64,
     /// Packets that were dropped as [`DropReason::PolicyDenied`].
     pub denied: u64,
+    /// Connections that passed and that a rule of this origin would deny if all policies were enforced, each counted once.
+    pub audited: u64,
 }
 
 /// All counters of one worker, since it was made.
@@ -42,6 +44,7 @@ pub struct Counters {
     origins: Vec<OriginCounters>,
     pub(crate) sessions: SessionCounters,
     pub(crate) clients: ClientCounters,
+    pub(crate) untold_audits: u64,
 }
 
 /// What became of clients of Services with affinity.
@@ -91,6 +94,7 @@ impl Default for Counters {
             origins: vec![OriginCounters::default(); ORIGINS],
             sessions: SessionCounters::default(),
             clients: ClientCounters::default(),
+            untold_audits: 0,
         }
     }
 }
@@ -147,6 +151,11 @@ impl Counters {
         self.clients
     }
 
+    /// Audited connections that the reader of the tap was too slow for. They are counted by origin all the same.
+    pub const fn untold_audits(&self) -> u64 {
+        self.untold_audits
+    }
+
     /// Makes room for the ports of a snapshot. Allocates only when there are more of them than ever before.
     pub(crate) fn know_ports(&mut self, ports: usize) {
         if self.ports.len() < ports {
@@ -182,15 +191,27 @@ impl Counters {
 
     /// Counts a packet that a policy decided about.
     pub(crate) fn decide(&mut self, origin: Option<OriginId>, verdict: Verdict) {
-        let Some(index) = origin.map(|origin| origin.0 as usize).filter(|&index| index < MAX_ORIGINS) else { return };
+        let Some(counters) = self.of_origin(origin) else { return };
+        match verdict {
+            Verdict::Forward(_) => counters.allowed += 1,
+            Verdict::Drop(DropReason::PolicyDenied) => counters.denied += 1,
+            Verdict::Drop(_) => {}
+        }
+    }
+
+    /// Counts an audited connection.
+    pub(crate) fn audit(&mut self, origin: Option<OriginId>) {
+        if let Some(counters) = self.of_origin(origin) {
+            counters.audited += 1;
+        }
+    }
+
+    fn of_origin(&mut self, origin: Option<OriginId>) -> Option<&mut OriginCounters> {
+        let index = origin.map(|origin| origin.0 as usize).filter(|&index| index < MAX_ORIGINS)?;
         if index >= self.origins.len() {
             self.origins.resize((index + 1).next_power_of_two(), OriginCounters::default());
         }
-        match verdict {
-            Verdict::Forward(_) => self.origins[index].allowed += 1,
-            Verdict::Drop(DropReason::PolicyDenied) => self.origins[index].denied += 1,
-            Verdict::Drop(_) => {}
-        }
+        self.origins.get_mut(index)
     }
 }
 
@@ -222,8 +243,10 @@ mod tests {
         counters.decide(Some(OriginId(u32::MAX)), Verdict::Forward(PortId(1)));
         counters.allow(3);
         counters.allow(u32::MAX);
-        let expected =
-            [(OriginId(3), OriginCounters { allowed: 2, denied: 0 }), (far, OriginCounters { allowed: 0, denied: 1 })];
+        let expected = [
+            (OriginId(3), OriginCounters { allowed: 2, ..OriginCounters::default() }),
+            (far, OriginCounters { denied: 1, ..OriginCounters::default() }),
+        ];
         assert!(counters.origins().eq(expected));
         assert_eq!(counters.origin(far).denied, 1);
         assert_eq!(counters.origin(OriginId(4)), OriginCounters::default());

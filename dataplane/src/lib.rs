@@ -77,7 +77,7 @@ pub use session::{
     Tally, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
-pub use worker::{Affinity, BURST, Worker, WorkerConfig};
+pub use worker::{Affinity, AuditTap, Audited, BURST, Worker, WorkerConfig};
 
 #[cfg(test)]
 mod testbed;

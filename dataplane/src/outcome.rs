@@ -170,6 +170,9 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// The policy decision; none when no policy was asked (a malformed packet, ARP, neighbour discovery).
     pub decision: Option<Decision>,
+    /// What would deny it if all policies were enforced, for the first packet of a connection that passes only because some are audited,
+    /// or the first one that is judged so. None for all others.
+    pub audited: Option<Decision>,
     /// What it had to do with the session table.
     pub session: Option<SessionState>,
     /// Who talks to whom, as far as the packet could be parsed.
@@ -189,6 +192,7 @@ impl Outcome {
         in_port: PortId(0),
         verdict: Verdict::Drop(DropReason::Unjudged),
         decision: None,
+        audited: None,
         session: None,
         flow: None,
         translation: None,

@@ -59,6 +59,9 @@ pub struct PortConfig {
     /// The table that packets must pass which come in through this port, in place of that of the port which they leave
     /// through: where policy is judged at the source. None leaves it to the latter.
     pub ingress: Option<TableId>,
+    /// The table in place of [`egress`](Self::egress) if all policies were enforced: what it denies and `egress` allows passes, and is
+    /// counted. None where no policy is audited, or none that would change anything here.
+    pub audit: Option<TableId>,
     /// A packet from the port's own address to the port's own address is allowed with this origin ("a pod always
     /// reaches itself"). None sends it through the egress table like any other.
     pub hairpin: Option<OriginId>,
@@ -70,7 +73,7 @@ impl PortConfig {
     /// A port of which nothing else is known. It is closed: no table is its own.
     pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
         let (name, addresses) = (name.into(), Vec::new());
-        Self { name, kind, addresses, mac: None, egress: None, ingress: None, hairpin: None, link: None }
+        Self { name, kind, addresses, mac: None, egress: None, ingress: None, audit: None, hairpin: None, link: None }
     }
 
     /// The table that is bound to the port, in whichever direction. None: the port is closed.

@@ -248,18 +248,22 @@ impl Snapshot {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             (old, new) => old.is_none() && new.is_none(),
         };
-        let alike = Alike::default();
+        let (alike, audited_alike) = (Alike::default(), Alike::default());
         let kept = |id: PortId| {
             let (old, new) = (previous.port(id)?, self.port(id)?);
             let addresses = &self.ports[id.index()].addresses;
             let table = |snapshot: &Self, id: Option<TableId>| snapshot.tables.get(id?.index()).cloned();
-            let is_same_table =
-                |old: Option<TableId>, new: Option<TableId>| match (table(previous, old), table(&self, new)) {
-                    (Some(old), Some(new)) => alike.judge(&old, &new, addresses),
-                    (old, new) => old.is_none() && new.is_none(),
-                };
-            let has_same_tables = is_same_table(old.egress, new.egress) && is_same_table(old.ingress, new.ingress);
-            let unbound = |port: &PortConfig| PortConfig { egress: None, ingress: None, ..port.clone() };
+            let is_same_table = |alike: &Alike, old: Option<TableId>, new: Option<TableId>| match (
+                table(previous, old),
+                table(&self, new),
+            ) {
+                (Some(old), Some(new)) => alike.judge(&old, &new, addresses),
+                (old, new) => old.is_none() && new.is_none(),
+            };
+            let has_same_tables = is_same_table(&alike, old.egress, new.egress)
+                && is_same_table(&alike, old.ingress, new.ingress)
+                && is_same_table(&audited_alike, old.audit, new.audit);
+            let unbound = |port: &PortConfig| PortConfig { egress: None, ingress: None, audit: None, ..port.clone() };
             let is_same = unbound(old) == unbound(new);
             // What leaves with an address that the node has lost must not go on to, nor what left with a pod's to where pods are not
             // known any more.
@@ -291,7 +295,7 @@ impl Snapshot {
             if !names.insert(&port.name) {
                 return Err(SnapshotError::DuplicateName { name: port.name.clone() });
             }
-            let mut bound = port.egress.into_iter().chain(port.ingress);
+            let mut bound = port.egress.into_iter().chain(port.ingress).chain(port.audit);
             if let Some(table) = bound.find(|table| table.index() >= self.tables.len()) {
                 let tables = self.tables.len();
                 return Err(SnapshotError::UnknownTable { port: port.name.clone(), table, tables });

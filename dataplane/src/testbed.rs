@@ -63,6 +63,7 @@ fn port(name: &str, kind: PortKind, addresses: &[&str], egress: TableId) -> Port
         mac: None,
         egress: Some(egress),
         ingress: None,
+        audit: None,
         hairpin: (kind == PortKind::Pod).then_some(OriginId(9)),
         link: None,
     }

@@ -92,6 +92,7 @@ fn snapshot() -> Snapshot {
         mac: Some(mac),
         egress: Some(TableId(0)),
         ingress: None,
+        audit: None,
         hairpin: None,
         link: Some(Link { mac: OWN_MAC, mtu: MTU }),
     };

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::client::ask;
 use super::protocol::{
-    EndedSessions, PolicyRow, PortKey, PortRow, Request, ServiceHealth, SessionFilter, SessionRow, Sessions, Status,
-    TableRow,
+    AuditStatus, EndedSessions, PolicyRow, PortKey, PortRow, Request, ServiceHealth, SessionFilter, SessionRow,
+    Sessions, Status, TableRow,
 };
 use crate::args::{self, Format};
 use crate::output::{Columns, printable, some_of};
@@ -86,6 +86,7 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
             writeln!(out, "  {count} {what}; the log names them")?;
         }
     }
+    write_audit(out, &status.audit)?;
     if let Some(source) = &status.source {
         let how = if source.connected { "connected" } else { "not connected" };
         let age =
@@ -137,6 +138,26 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
             writeln!(out, "last error: {} {}", error.at, printable(error.text.lines().next().unwrap_or_default()))
         }
     }
+}
+
+/// What is audited; nothing where all policies are enforced.
+fn write_audit(out: &mut impl Write, audit: &AuditStatus) -> io::Result<()> {
+    if audit.audited > 0 {
+        let names: Vec<&str> = audit.policies.iter().map(|name| &**name).collect();
+        let more = audit.audited.saturating_sub(names.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        writeln!(
+            out,
+            "audit: {} policies are not enforced ({}{more}); they would have denied {} connections: `bulkhead audit report`",
+            audit.audited,
+            printable(&names.join(", ")),
+            audit.connections
+        )?;
+    }
+    if audit.refused_files > 0 {
+        writeln!(out, "  what was audited before could not be read; the log says why")?;
+    }
+    Ok(())
 }
 
 /// What load balancers are told.
@@ -199,9 +220,18 @@ fn short(key: &PortKey) -> String {
 /// Lists what policies have decided.
 pub(crate) fn policies(args: &args::Admin) -> anyhow::Result<ExitCode> {
     show(args, &Request::Policies, |rows: &[PolicyRow], out| {
-        let mut table = Columns::new(&["ALLOWED", "DENIED", "POLICY"]);
+        if rows.iter().all(|row| !row.not_enforced && row.audited == 0) {
+            let mut table = Columns::new(&["ALLOWED", "DENIED", "POLICY"]);
+            for row in rows {
+                table.row([row.allowed.to_string(), row.denied.to_string(), row.origin.clone()]);
+            }
+            return table.write(out);
+        }
+        let mut table = Columns::new(&["ALLOWED", "DENIED", "WOULD DENY", "POLICY"]);
         for row in rows {
-            table.row([row.allowed.to_string(), row.denied.to_string(), row.origin.clone()]);
+            let beside = if row.not_enforced { " (not enforced)" } else { "" };
+            let numbers = [row.allowed, row.denied, row.audited].map(|number| number.to_string());
+            table.row(numbers.into_iter().chain([format!("{}{beside}", row.origin)]));
         }
         table.write(out)
     })
@@ -212,11 +242,26 @@ pub(crate) fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
     let request = Request::Tables { port: args.port.clone() };
     show(&args.admin, &request, |rows: &[TableRow], out| {
         if args.port.is_some() {
-            return rows.iter().flat_map(|row| &row.list).try_for_each(|rule| writeln!(out, "{}", printable(rule)));
+            for row in rows {
+                row.list.iter().try_for_each(|rule| writeln!(out, "{}", printable(rule)))?;
+                if !row.not_enforced.is_empty() {
+                    writeln!(out, "# not enforced: {}", printable(&row.not_enforced.join(", ")))?;
+                }
+            }
+            return Ok(());
         }
-        let mut table = Columns::new(&["RULES", "PORT"]);
+        if rows.iter().all(|row| row.not_enforced.is_empty()) {
+            let mut table = Columns::new(&["RULES", "PORT"]);
+            for row in rows {
+                table.row([row.rules.to_string(), row.port.clone()]);
+            }
+            return table.write(out);
+        }
+        let mut table = Columns::new(&["RULES", "PORT", "NOT ENFORCED"]);
         for row in rows {
-            table.row([row.rules.to_string(), row.port.clone()]);
+            let names: Vec<&str> = row.not_enforced.iter().map(|name| &**name).collect();
+            let names = if names.is_empty() { "-".to_owned() } else { some_of(&names, MAX_LATE) };
+            table.row([row.rules.to_string(), row.port.clone(), names]);
         }
         table.write(out)
     })
@@ -342,6 +387,7 @@ mod tests {
                 unenforced_kinds: 0,
                 refused_tables: 0,
             },
+            audit: AuditStatus::default(),
             source: None,
             services: None,
             service_health: Some(ServiceHealth {

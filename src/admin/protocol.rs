@@ -6,6 +6,7 @@
 //! ```
 
 mod added_ports;
+mod audit;
 mod enforcement;
 mod explanation;
 mod status;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPort, RemovedPorts};
+pub(crate) use audit::{AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow};
 pub(crate) use enforcement::{Enforcement, PolicyQuestion};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub(crate) use status::{
@@ -57,6 +59,8 @@ pub(crate) enum Request {
     Monitor(Monitor),
     /// Packets as they come, each with its walk.
     Trace(Trace),
+    /// What audited policies would deny.
+    AuditReport,
     /// Look at the configuration and the state now.
     Reload,
     /// Serve a container's interface, and answer when it is served.
@@ -259,6 +263,12 @@ pub(crate) struct PolicyRow {
     pub(crate) allowed: u64,
     /// Packets dropped.
     pub(crate) denied: u64,
+    /// Connections that passed and that it would deny if all policies were enforced.
+    #[serde(default)]
+    pub(crate) audited: u64,
+    /// Whether a policy behind it is audited: then it denies nothing and allows nothing.
+    #[serde(default)]
+    pub(crate) not_enforced: bool,
 }
 
 /// A port's table.
@@ -271,6 +281,9 @@ pub(crate) struct TableRow {
     /// The rules in their order, when one port was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) list: Vec<String>,
+    /// The audited policies whose enforcement would change the table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) not_enforced: Vec<String>,
 }
 
 #[cfg(test)]

@@ -79,6 +79,25 @@ pub struct Tables {
     pub port: Option<String>,
 }
 
+/// `bulkhead audit`.
+#[derive(Debug, clap::Args)]
+pub struct Audit {
+    /// What is wanted.
+    #[command(subcommand)]
+    pub action: AuditAction,
+}
+
+/// What `bulkhead audit` does.
+#[derive(Debug, clap::Subcommand)]
+pub enum AuditAction {
+    /// Say what would break if the audited policies of the running vswitch were enforced
+    #[command(after_help = "Examples:\n  bulkhead audit report\n  bulkhead audit report -o json\n\n\
+        A policy is audited by the annotation bulkhead.dev/enforcement: audit, its own or its namespace's, or by `enforcement: audit` in the\n\
+        configuration (docs/audit.md). For each: since when, how many connections it would have denied, and for how long none came.\n\
+        Exit code 0 when nothing would break, 1 when something would; 2 when no vswitch answers.")]
+    Report(Admin),
+}
+
 /// `bulkhead reload`.
 #[derive(Debug, clap::Args)]
 pub struct Reload {

@@ -3,7 +3,7 @@
 
 use clap::Subcommand;
 
-use super::{Admin, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Trace, Wait};
+use super::{Admin, Audit, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Trace, Wait};
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -28,6 +28,8 @@ pub enum LiveCommand {
     Trace(Trace),
     /// Write packets as they come into a pcapng, with their verdicts
     Capture(Capture),
+    /// Say what audited policies of the running vswitch, which are not enforced, would have denied
+    Audit(Audit),
     /// Wait until the running vswitch enforces a policy
     Wait(Wait),
     /// Have the running vswitch look at its configuration and its state now

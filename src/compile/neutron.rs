@@ -47,10 +47,12 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
             Format::Json => write_json(&document(&now, &owner), out),
         };
     }
-    let State { policy_semantics, namespace_default, ref ignore, .. } = args.state;
+    let State { policy_semantics, namespace_default, ref ignore, enforcement, .. } = args.state;
     let paths = args.before.clone();
-    let state = State { paths, lenient, policy_semantics, namespace_default, ignore: ignore.clone() };
-    let before = desired(&mut run::load(&state, Scope::Cluster)?, lenient)?;
+    let state = State { paths, lenient, policy_semantics, namespace_default, ignore: ignore.clone(), enforcement };
+    let mut earlier = run::load(&state, Scope::Cluster)?;
+    run::enforce_all(&mut earlier, "--before")?;
+    let before = desired(&mut earlier, lenient)?;
     let listed = Listed::with_in_force(&before, &now, &owner);
     let plan = plan::plan(&now, &listed, &owner, &BTreeSet::new());
     let calls = plan.requests.iter().flat_map(|request| request.calls(&now, &owner, placeholder));

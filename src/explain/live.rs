@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::end_text;
 use super::service::{Judged, Translated};
+use super::step::Step;
 use crate::admin::{Connection, Explanation, LiveWalk, Request, ask};
 use crate::args::{EndName, Explain, Format, Target};
 use crate::output::printable;
@@ -50,7 +51,9 @@ fn write(told: &Explanation, service: &str, out: &mut impl Write) -> io::Result<
         let LiveWalk { from, from_address, to, to_address, verdict, .. } = walk;
         let (from, to, verdict) =
             (end_text(from, *from_address), end_text(to, *to_address), printable(verdict).to_uppercase());
-        writeln!(out, "{from} -> {to} {service}: {verdict}, {as_enforced}")?;
+        let is_audited = walk.steps.iter().any(Step::is_audited);
+        let beside = if is_audited { ", because a policy is audited and not enforced" } else { "" };
+        writeln!(out, "{from} -> {to} {service}: {verdict}, {as_enforced}{beside}")?;
         write_denying(told, out)?;
         write_steps(walk, out)?;
     }

@@ -49,6 +49,12 @@ pub(crate) struct Step {
     /// Where the policies stand; of a running vswitch it is not known.
     #[serde(default)]
     at: Vec<String>,
+    /// Who would deny it if all policies were enforced, for a connection that passes because some are audited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    audited_by: Option<String>,
+    /// Where these policies stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    audited_at: Vec<String>,
 }
 
 /// What a vswitch did with a packet, and the names of what took part in it.
@@ -70,6 +76,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) decided: Option<Rule>,
     /// Whose it is.
     pub(crate) origin: Option<Origin>,
+    /// Who would deny it if all policies were enforced, and where these stand.
+    pub(crate) audited: Option<(Origin, Vec<String>)>,
     /// What the sender is told.
     pub(crate) answer: Option<&'static str>,
     /// Where the policies stand.
@@ -78,7 +86,7 @@ pub(crate) struct Pass<'a> {
 
 impl Step {
     pub(crate) fn new(pass: Pass<'_>) -> Self {
-        let Pass { node, is_reply, outcome, in_port, out, table, decided, origin, answer, at } = pass;
+        let Pass { node, is_reply, outcome, in_port, out, table, decided, origin, audited, answer, at } = pass;
         Self {
             node,
             packet: if is_reply { "reply" } else { "first" }.into(),
@@ -100,6 +108,8 @@ impl Step {
             }),
             attribution: run::attribution(origin.as_ref()),
             at,
+            audited_by: audited.as_ref().map(|(origin, _)| origin.to_string()),
+            audited_at: audited.map(|(_, at)| at).unwrap_or_default(),
             origin: origin.map(|origin| origin.to_string()),
         }
     }
@@ -131,7 +141,16 @@ impl Step {
         if let Some(origin) = &self.origin {
             writeln!(out, "   because: {}", printable(origin))?;
         }
-        self.at.iter().try_for_each(|place| writeln!(out, "     {}", printable(place)))
+        self.at.iter().try_for_each(|place| writeln!(out, "     {}", printable(place)))?;
+        if let Some(origin) = &self.audited_by {
+            writeln!(out, "   not enforced, or it would be denied: {}", printable(origin))?;
+        }
+        self.audited_at.iter().try_for_each(|place| writeln!(out, "     {}", printable(place)))
+    }
+
+    /// Whether audited policies would deny the packet that passes here.
+    pub(crate) fn is_audited(&self) -> bool {
+        self.audited_by.is_some()
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct FlowVerdict {
     pub(crate) reason: Option<DropReason>,
     /// What decided.
     pub(crate) origin: Option<Origin>,
+    /// What would deny it if all policies were enforced.
+    pub(crate) audited_by: Option<Origin>,
     /// The Service that the flow was made to.
     pub(crate) service: Option<String>,
     /// Who its ends are in the state, where that is known.
@@ -52,11 +54,22 @@ pub(crate) struct FlowVerdict {
 
 impl FlowVerdict {
     fn unknown(why: impl Into<String>) -> Self {
-        Self { fate: Fate::Unknown(why.into()), reason: None, origin: None, service: None, from: None, to: None }
+        Self {
+            fate: Fate::Unknown(why.into()),
+            reason: None,
+            origin: None,
+            audited_by: None,
+            service: None,
+            from: None,
+            to: None,
+        }
     }
 
     /// Why, in words; empty where nothing had a say.
     pub(crate) fn why(&self) -> String {
+        if let (Fate::Allow, Some(origin)) = (&self.fate, &self.audited_by) {
+            return format!("allowed, would be denied by {origin}");
+        }
         match (&self.fate, self.reason, &self.origin) {
             (Fate::Unknown(why), ..) => why.clone(),
             (_, None | Some(DropReason::PolicyDenied), Some(origin)) => origin.to_string(),
@@ -140,6 +153,7 @@ impl<'a> Judge<'a> {
             fate: if is_allowed { Fate::Allow } else { Fate::Deny },
             reason: dropped.map(|(_, reason)| reason),
             origin: deciding.and_then(|hop| run::origin(self.finder.pipeline, hop.outcome.decision)),
+            audited_by: hops.iter().find_map(|hop| run::origin(self.finder.pipeline, hop.outcome.audited)),
             service: None,
             from: None,
             to: None,

@@ -54,7 +54,9 @@ pub(crate) fn run(args: &Learn) -> anyhow::Result<ExitCode> {
         );
     }
     let state = args::State { paths, ..args.state.clone() };
-    let (pipeline, services) = run::load_with_services(&state, Scope::Cluster, true)?;
+    let (mut pipeline, services) = run::load_with_services(&state, Scope::Cluster, true)?;
+    // What is learned is to hold when all policies are enforced.
+    run::enforce_all(&mut pipeline, "learn")?;
     let mut seen = Observations::default();
     for path in behind.iter().chain(&args.captures) {
         logged::read_capture(path, args.tcp_pickup, &mut seen)?;

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_classifier::OriginId;
 use bulkhead_control::object::Denied;
+use bulkhead_control::pipeline::{AuditTables, AuditedPolicy};
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::io::KernelFlows;
 use bulkhead_dataplane::{Masquerade, PortId, Publisher, Services, Snapshot};
@@ -43,6 +44,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Policy {
     /// What policy says, and which pods there are.
     pub tables: Arc<NodeTables>,
+    /// What it would say if the audited policies were enforced; none where nothing is audited.
+    pub audit: Option<Arc<AuditTables>>,
+    /// The audited policies.
+    pub audited: Arc<BTreeSet<AuditedPolicy>>,
     /// The pod networks of the other nodes, each with its node's address.
     pub peers: Arc<[Peer]>,
     /// The node's own pod networks (`spec.podCIDRs`).
@@ -89,12 +94,13 @@ struct Inner {
 
 impl Inner {
     fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
-        let Policy { tables, peers, refusing: [dropping, refusing], denied, .. } = &self.policy;
+        let Policy { tables, audit, peers, refusing: [dropping, refusing], denied, .. } = &self.policy;
+        let audit = audit.as_deref();
         let refusing = match self.default {
             Denied::Drop => dropping.to_vec(),
             Denied::Refuse => refusing.to_vec(),
         };
-        let view = View { tables, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
+        let view = View { tables, audit, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
         let masquerade = self.policy.masquerade.clone();
         let snapshot = view.snapshot(generation, &mut self.ids)?;
         Ok(snapshot.with_services(self.services.clone()).with_masquerade(masquerade))
@@ -285,6 +291,12 @@ impl Composer {
         self.lock().ids.name(id.index()).cloned()
     }
 
+    /// The policies that are not enforced; none before there is a state.
+    pub(super) fn audited(&self) -> Option<Arc<BTreeSet<AuditedPolicy>>> {
+        let inner = self.lock();
+        (!inner.policy.denied).then(|| Arc::clone(&inner.policy.audited))
+    }
+
     /// The pod networks of the other nodes.
     pub(super) fn peers(&self) -> Arc<[Peer]> {
         Arc::clone(&self.lock().policy.peers)
@@ -417,6 +429,8 @@ mod tests {
         pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
         Policy {
             tables: pipeline.node_tables("node-1").unwrap(),
+            audit: None,
+            audited: Arc::default(),
             peers: [].into(),
             pod_networks: [].into(),
             node_addresses: [].into(),

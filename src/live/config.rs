@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_control::object::Denied;
+use bulkhead_control::object::{Denied, Enforcement};
 use bulkhead_control::pipeline::{Choice, Engine};
 use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_control::renderer::nftables::Suspects;
@@ -76,6 +76,10 @@ pub(crate) struct Config {
     pub enforce: EnforcedAt,
     /// What makes the tables.
     pub engine: EngineName,
+    /// Whether policies are enforced that do not say, nor their namespaces.
+    pub enforcement: Enforcement,
+    /// The folder that keeps what audited policies would have denied; none where it ends with the process.
+    pub audit_folder: Option<PathBuf>,
     /// The threads that forward.
     pub workers: WorkersConfig,
     /// How connections are remembered.
@@ -430,7 +434,7 @@ impl Config {
     /// Who judges packets, and by what.
     pub(super) fn judging(&self) -> Judging {
         match (self.dataplane, self.enforce) {
-            (Dataplane::Vswitch, EnforcedAt::Destination) => Judging::Destination(self.engine.into()),
+            (Dataplane::Vswitch, EnforcedAt::Destination) => Judging::Destination(self.engine.into(), self.enforcement),
             (Dataplane::Vswitch, EnforcedAt::Source) => Judging::Source,
             (Dataplane::Nftables, _) => Judging::Kernel(self.nftables.suspects()),
         }
@@ -460,6 +464,7 @@ impl Config {
         differs("services", self.services != new.services);
         differs("masquerade", self.masquerade != new.masquerade);
         differs("enforce", self.enforce != new.enforce);
+        differs("audit", self.audit_folder != new.audit_folder);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);

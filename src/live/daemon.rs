@@ -14,6 +14,7 @@ use bulkhead_dataplane::{Affinity, WorkerConfig};
 use crossbeam_channel::{Receiver, select};
 
 use super::admin;
+use super::audit::{self, Audit};
 use super::capture::Capture;
 use super::composer::Composer;
 use super::config::{Config, Poll, PortEntry, buffers};
@@ -76,6 +77,7 @@ pub(super) struct Daemon {
     format: Format,
     observer: Observer,
     admin: admin::thread::Handle,
+    auditor: audit::Handle,
 }
 
 impl Daemon {
@@ -153,6 +155,7 @@ impl Daemon {
             follower: state.follower(),
             stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
         };
+        let audit = Arc::new(Audit::new(config.audit_folder.clone(), &config.node, about.origins.clone()));
         let (tell, notices) = crossbeam_channel::unbounded();
         let (tell_ports, port_events) = crossbeam_channel::unbounded();
         let health = state.health();
@@ -167,8 +170,10 @@ impl Daemon {
         };
         let ports = ports::start(registry, port_file, others, (tell_ports.clone(), port_events))?;
         let reading = capture.as_ref().map(Capture::reading);
-        let observer =
-            Observer::new(about, Arc::clone(&composer), &vswitch, interfaces.asker(), reading, policy.names());
+        let (auditor, audits) = audit::start(Arc::clone(&audit), Arc::clone(&composer), policy.names())?;
+        vswitch.tell_audits_to(&audits);
+        let (asker, names) = (interfaces.asker(), policy.names());
+        let observer = Observer::new(about, Arc::clone(&composer), &vswitch, asker, reading, names, audit);
         let admin = admin::start(&config.admin, observer.clone(), tell, tell_ports, health)?;
         Ok(Self {
             config,
@@ -190,6 +195,7 @@ impl Daemon {
             format: args.output,
             observer,
             admin,
+            auditor,
         })
     }
 
@@ -327,11 +333,11 @@ impl Daemon {
         }
         self.ports.tell(Event::Configured(config.ports.clone(), config.routes.clone()));
         self.composer.set_denied(config.denied);
-        if self.config.engine != config.engine {
-            self.policy.choose(config.engine.into());
+        if (self.config.engine, self.config.enforcement) != (config.engine, config.enforcement) {
+            self.policy.judge(config.judging());
         }
         (self.config.ports, self.config.routes, self.config.denied) = (config.ports, config.routes, config.denied);
-        self.config.engine = config.engine;
+        (self.config.engine, self.config.enforcement) = (config.engine, config.enforcement);
         self.next_hops.check(&self.composer.peers(), &self.config);
     }
 
@@ -345,7 +351,7 @@ impl Daemon {
     /// Stops the workers, detaches from the interfaces and prints the summary.
     fn stop(self) -> anyhow::Result<()> {
         log::info("stopping");
-        let Self { vswitch, interfaces, capture, observer, admin, format, ready_file, tc, ports, .. } = self;
+        let Self { vswitch, interfaces, capture, observer, admin, format, ready_file, tc, ports, auditor, .. } = self;
         // Nobody asks the workers any more, nor waits for a port.
         ports.stop();
         drop(admin);
@@ -361,6 +367,7 @@ impl Daemon {
             Ok(vswitch) => vswitch.stop(),
             Err(shared) => shared.counters(),
         };
+        auditor.stop();
         // Without workers nothing is forwarded, so these are the last numbers.
         let report = interfaces.as_ref().map(|stopped| stopped.report()).unwrap_or_default();
         // Only now: until the workers had ended, nothing was to reach the host's stack.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bulkhead_control::object::PodName;
+use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
 use bulkhead_dataplane::{PortId, SessionInfo, SessionSelector, Snapshot};
@@ -22,6 +23,7 @@ use crossbeam_channel::RecvTimeoutError;
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
 
+use super::audit::{Audit, AuditTotals};
 use super::capture::{CaptureCounters, Reading as CaptureReading};
 use super::composer::{Composer, Enforced};
 use super::interfaces::thread::{Asker, Report};
@@ -42,6 +44,7 @@ pub(super) struct Observer {
     interfaces: Asker,
     capture: Option<CaptureReading>,
     names: Names,
+    audit: Arc<Audit>,
 }
 
 /// What does not change, and what it is read from.
@@ -76,6 +79,10 @@ pub(super) struct Observation {
     /// See [`Composer::event_to_enforced`].
     pub(super) event_to_enforced: Histogram,
     pub(super) capture: Option<CaptureCounters>,
+    /// The policies that are not enforced; none while nothing is known of policy.
+    pub(super) audited: Option<Arc<BTreeSet<AuditedPolicy>>>,
+    /// What they would have denied.
+    pub(super) audit: AuditTotals,
     pub(super) uptime: Duration,
 }
 
@@ -94,8 +101,14 @@ impl Observer {
         interfaces: Asker,
         capture: Option<CaptureReading>,
         names: Names,
+        audit: Arc<Audit>,
     ) -> Self {
-        Self { about: Arc::new(about), composer, vswitch: Arc::downgrade(vswitch), interfaces, capture, names }
+        Self { about: Arc::new(about), composer, vswitch: Arc::downgrade(vswitch), interfaces, capture, names, audit }
+    }
+
+    /// The account of what audited policies would have denied.
+    pub(super) fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// Asks everybody. Waits for their answers, some milliseconds when all is well, a few seconds at most.
@@ -125,6 +138,8 @@ impl Observer {
             enforced: self.composer.enforced(),
             event_to_enforced: self.composer.event_to_enforced().clone(),
             capture,
+            audited: self.composer.audited(),
+            audit: self.audit.totals(),
             uptime: self.about.started.elapsed(),
         }
     }

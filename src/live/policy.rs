@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::object::PodName;
-use bulkhead_control::pipeline::Choice;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
 
 use super::composer::{Composer, Policy};
@@ -20,7 +19,7 @@ use super::daemon::Notice;
 use super::log;
 use super::own_addresses;
 use super::ports::{Attach, Event};
-use super::state::{Asked, LiveState, Translations};
+use super::state::{Asked, Judging, LiveState, Translations};
 use super::stream::{EndFacts, Selector};
 use crate::admin::{Enforcement, PolicyQuestion};
 
@@ -38,6 +37,11 @@ impl Names {
     /// The addresses of a pod, none when the state has no such pod.
     pub(super) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Pod(pod.clone(), reply))
+    }
+
+    /// Whose these addresses are, in their order; see [`LiveState::owners_of`].
+    pub(super) fn owners(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<String>, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Owners(addresses, reply))
     }
 
     /// What Services make of connections; see [`LiveState::translations`].
@@ -76,6 +80,7 @@ impl Names {
 pub(super) enum Lookup {
     Pod(PodName, Sender<Option<Vec<IpAddr>>>),
     Services(Asked, Sender<Translations>),
+    Owners(Vec<IpAddr>, Sender<Vec<String>>),
     Ends(Vec<IpAddr>, Sender<Vec<EndFacts>>),
     Selected(Selector, Sender<HashSet<IpAddr>>),
     Policy(PolicyQuestion, Sender<Enforcement>),
@@ -87,6 +92,7 @@ impl Lookup {
         match self {
             Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),
             Self::Services(asked, reply) => drop(reply.send(state.translations(&asked))),
+            Self::Owners(addresses, reply) => drop(reply.send(state.owners_of(&addresses))),
             Self::Ends(addresses, reply) => {
                 let facts = addresses.into_iter().map(|address| state.end_at(address));
                 drop(reply.send(facts.collect()));
@@ -108,7 +114,7 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 struct Inbox {
     look: Receiver<()>,
     attached: Receiver<Attach>,
-    engines: Receiver<Choice>,
+    judging: Receiver<Judging>,
     lookups: Receiver<Lookup>,
 }
 
@@ -117,7 +123,7 @@ struct Inbox {
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,
-    engines: Sender<Choice>,
+    judging: Sender<Judging>,
     names: Names,
     thread: JoinHandle<()>,
 }
@@ -129,10 +135,10 @@ impl Handle {
         let _ = self.look.try_send(());
     }
 
-    /// Has another engine make the tables, or the state choose one.
-    pub(super) fn choose(&self, choice: Choice) {
+    /// Has another engine make the tables, and other policies be audited.
+    pub(super) fn judge(&self, judging: Judging) {
         // An error means that the thread is dead, which `is_dead` tells.
-        let _ = self.engines.send(choice);
+        let _ = self.judging.send(judging);
     }
 
     /// For the thread that says which pods are attached.
@@ -163,13 +169,13 @@ pub(super) fn start(
 ) -> std::io::Result<Handle> {
     let (look, asked) = crossbeam_channel::bounded(1);
     let (attach, attached) = crossbeam_channel::unbounded();
-    let (engines, selected) = crossbeam_channel::unbounded();
+    let (judging, selected) = crossbeam_channel::unbounded();
     let (names, lookups) = Names::new();
     let known = Known { ports, change: 0, told: None };
-    let inbox = Inbox { look: asked, attached, engines: selected, lookups };
+    let inbox = Inbox { look: asked, attached, judging: selected, lookups };
     let follow = move || follow(state, &composer, &inbox, &notices, known);
     let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
-    Ok(Handle { look, attach, engines, names, thread })
+    Ok(Handle { look, attach, judging, names, thread })
 }
 
 /// What the thread that says which pods are attached is told of them.
@@ -202,7 +208,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let rest = rested.saturating_duration_since(Instant::now());
         let (changes, longest) = if rest.is_zero() { (&server, Duration::MAX) } else { (&nothing, rest) };
         let next_look = state.next_look().saturating_duration_since(Instant::now()).min(longest);
-        let (mut attach, mut engine) = (None, None);
+        let (mut attach, mut judging) = (None, None);
         select! {
             recv(inbox.look) -> asked => match asked {
                 Ok(()) => state.hurry(),
@@ -210,7 +216,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             },
             // Of many changes the last one says it all. Without the thread that tells them the process ends.
             recv(inbox.attached) -> told => attach = told.ok().map(|told| inbox.attached.try_iter().last().unwrap_or(told)),
-            recv(inbox.engines) -> told => engine = told.ok().map(|told| inbox.engines.try_iter().last().unwrap_or(told)),
+            recv(inbox.judging) -> told => judging = told.ok().map(|told| inbox.judging.try_iter().last().unwrap_or(told)),
             recv(inbox.lookups) -> asked => {
                 if let Ok(lookup) = asked {
                     lookup.answer(&state);
@@ -234,7 +240,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             known.change = change;
             is_attached = state.attach(pods);
         }
-        let is_judged_otherwise = engine.is_some_and(|engine| state.choose(engine));
+        let is_judged_otherwise = judging.is_some_and(|judging| state.judge(judging));
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
         let has_refreshed = state.refresh();
         // Of a change that is none for this node nothing is to be waited for.

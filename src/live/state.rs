@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::attachments::{Attachment, Standing};
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::{Denied, Node, Object, PodName};
-use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::object::{Denied, Node, Object, Pod, PodName};
+use bulkhead_control::pipeline::{AuditTables, AuditedPolicy, Pipeline};
 use bulkhead_control::renderer::acl::{self, NodeTables};
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::{self, Loaded, SourceErrors, Unenforced};
@@ -77,6 +77,9 @@ pub(super) struct LiveState {
     tables: Arc<NodeTables>,
     /// What the kernel is to enforce: the number of the last state that made sense, and whether a later one does not.
     kernel: KernelState,
+    /// See [`Policy::audit`] and [`Policy::audited`].
+    audit: Option<Arc<AuditTables>>,
+    audited: Arc<BTreeSet<AuditedPolicy>>,
     peers: Arc<[Peer]>,
     /// The node's own blocks.
     pod_networks: Arc<[IpNet]>,
@@ -139,6 +142,8 @@ impl LiveState {
             origins: SharedOrigins::default(),
             tables: Arc::clone(&nothing),
             kernel: KernelState::default(),
+            audit: None,
+            audited: Arc::default(),
             peers: [].into(),
             pod_networks: [].into(),
             primary: [].into(),
@@ -297,6 +302,7 @@ impl LiveState {
         warnings.extend(contests.iter().map(contests::told));
         warnings.extend(run::left_open(&self.pipeline));
         warnings.extend(run::refusals(&self.pipeline));
+        warnings.extend(run::unaudited(&self.pipeline));
         self.tell(&warnings, log::warn);
         self.told = warnings.into_iter().chain(unenforced).collect();
         let is_other = self.take_tables(contests.len())?;
@@ -321,6 +327,7 @@ impl LiveState {
         run::check_addresses(&tables)?;
         self.kernel.is_held = false;
         self.tell_judging();
+        let (audit, audited) = (self.pipeline.audit_tables(&self.node), self.pipeline.audited_policies());
         self.origins.follow(self.pipeline.origins());
         let peers = next_hops::peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
@@ -332,7 +339,10 @@ impl LiveState {
             && *peers == *self.peers
             && *blocks == *self.pod_networks
             && !has_other_primary
-            && refusing == self.refusing;
+            && refusing == self.refusing
+            && audit.as_ref() == self.audit.as_deref()
+            && audited == *self.audited;
+        (self.audit, self.audited) = (audit.map(Arc::new), Arc::new(audited));
         (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
         self.pod_networks = blocks.into();
         self.follow_host_ports();
@@ -393,6 +403,20 @@ impl LiveState {
         selected.flat_map(|pod| pod.addresses.iter().copied()).collect()
     }
 
+    /// Whose addresses these are, each as people know it: the workload of a pod, a node, or nobody in the cluster.
+    pub(super) fn owners_of(&self, addresses: &[IpAddr]) -> Vec<String> {
+        let cache = self.pipeline.cache();
+        let owner = |&address: &IpAddr| {
+            let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
+            let pod = || cache.pods_at(address).map(|(_, pod)| pod).find(|pod| !pod.finished);
+            match (node, pod) {
+                (Some(node), _) => format!("node {}", node.name),
+                (None, pod) => pod().map_or_else(|| address.to_string(), |pod| owner_name(pod)),
+            }
+        };
+        addresses.iter().map(owner).collect()
+    }
+
     /// Tells these, but for those that were told of the last state, or of this one.
     fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
         findings.difference(&self.told).for_each(tell);
@@ -415,12 +439,35 @@ impl LiveState {
         if self.denied {
             let (tables, refusing) = (Arc::clone(&self.without), [[].into(), [].into()]);
             let (peers, pod_networks, node_addresses) = ([].into(), [].into(), Arc::clone(&self.primary));
-            return Policy { tables, peers, pod_networks, node_addresses, masquerade, refusing, denied: true, is_told };
+            let (audit, audited) = (None, Arc::default());
+            return Policy {
+                tables,
+                audit,
+                audited,
+                peers,
+                pod_networks,
+                node_addresses,
+                masquerade,
+                refusing,
+                denied: true,
+                is_told,
+            };
         }
         let (tables, peers) = (Arc::clone(&self.tables), Arc::clone(&self.peers));
         let (pod_networks, node_addresses) = (Arc::clone(&self.pod_networks), Arc::clone(&self.primary));
-        let refusing = self.refusing.clone();
-        Policy { tables, peers, pod_networks, node_addresses, masquerade, refusing, denied: false, is_told }
+        let (refusing, audit, audited) = (self.refusing.clone(), self.audit.clone(), Arc::clone(&self.audited));
+        Policy {
+            tables,
+            audit,
+            audited,
+            peers,
+            pod_networks,
+            node_addresses,
+            masquerade,
+            refusing,
+            denied: false,
+            is_told,
+        }
     }
 
     /// When the change that was taken last was heard: the first of its events of the API server, or that files had changed. None where there
@@ -453,6 +500,14 @@ impl LiveState {
     }
 }
 
+/// `shop/web (Deployment)`; a pod that nothing has made by its own name. Pods come and go, and what they are part of stays.
+fn owner_name(pod: &Pod) -> String {
+    match &pod.owner {
+        Some(owner) => format!("{}/{} ({})", pod.name.namespace, owner.name, owner.kind),
+        None => pod.name.to_string(),
+    }
+}
+
 /// What deserves a look in what was read.
 fn warnings_of(loaded: &Loaded) -> BTreeSet<String> {
     told(&loaded.warnings)
@@ -466,7 +521,6 @@ fn told(warnings: &SourceErrors) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_control::pipeline::Choice;
     use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
     use super::*;
@@ -497,7 +551,7 @@ mod tests {
                 &config,
                 Some(Settings::default()),
                 &"node-1".into(),
-                Judging::Destination(Choice::default()),
+                Judging::default(),
                 BTreeSet::new(),
                 BTreeMap::new(),
             )
@@ -701,7 +755,7 @@ mod tests {
             &config,
             Some(Settings::default()),
             &"node-1".into(),
-            Judging::Destination(Choice::default()),
+            Judging::default(),
             BTreeSet::new(),
             attached.clone().into(),
         )
@@ -861,7 +915,7 @@ mod tests {
         files.write(&node("node-1", 1));
         assert!(reread(&mut state) && state.take_services().is_some());
         let config = StateConfig { options: Strictness::Lenient.into(), ..state.config.clone() };
-        let at = Judging::Destination(Choice::default());
+        let at = Judging::default();
         let mut off = LiveState::load(&config, None, &"node-1".into(), at, BTreeSet::new(), BTreeMap::new()).unwrap();
         assert!(off.take_services().is_none() && off.counts().read().services.is_none());
     }

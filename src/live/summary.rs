@@ -111,7 +111,11 @@ impl Summary<'_> {
         let mut sums: BTreeMap<OriginId, OriginCounters> = BTreeMap::new();
         for (id, counters) in self.counters.workers.iter().flat_map(|worker| worker.engine.origins()) {
             let sum = sums.entry(id).or_default();
-            *sum = OriginCounters { allowed: sum.allowed + counters.allowed, denied: sum.denied + counters.denied };
+            *sum = OriginCounters {
+                allowed: sum.allowed + counters.allowed,
+                denied: sum.denied + counters.denied,
+                audited: sum.audited + counters.audited,
+            };
         }
         for (&id, sum) in &mut sums {
             sum.allowed += self.cached.allowed_by(id);
@@ -381,7 +385,7 @@ fn port_json(traffic: &PortTraffic, cached: &CachedTraffic) -> Value {
 }
 
 fn policy_json((name, counters): (String, OriginCounters)) -> Value {
-    json!({ "origin": name, "allowed": counters.allowed, "denied": counters.denied })
+    json!({ "origin": name, "allowed": counters.allowed, "denied": counters.denied, "audited": counters.audited })
 }
 
 fn worker_json(worker: &WorkerCounters) -> Value {
@@ -418,6 +422,7 @@ mod tests {
             mac: None,
             egress: None,
             ingress: None,
+            audit: None,
             hairpin: None,
             link: Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }),
         };

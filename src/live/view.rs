@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
+use bulkhead_control::pipeline::AuditTables;
 use bulkhead_control::renderer::acl::{EnforcedAt, NodeTables};
 use bulkhead_dataplane::{Link, NextHop, PortConfig, PortId, PortKind, Routes, Snapshot};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -30,6 +31,8 @@ pub(super) struct PortView {
 pub(super) struct View<'a> {
     /// What policy says, and which pods there are.
     pub tables: &'a NodeTables,
+    /// What it would say if audited policies were enforced.
+    pub audit: Option<&'a AuditTables>,
     /// What is configured and open.
     pub ports: &'a [PortView],
     /// The configured routes.
@@ -55,7 +58,8 @@ impl View<'_> {
         let mut known: HashMap<Arc<str>, PortConfig> = HashMap::new();
         let mut names = Vec::new();
         for interface in self.tables.interfaces.iter() {
-            let port = run::port_config(self.tables.enforced_at, interface)?;
+            let mut port = run::port_config(self.tables.enforced_at, interface)?;
+            port.audit = run::audit_table(self.tables, self.audit, &interface.attachment)?;
             names.push(port.name.clone());
             known.insert(port.name.clone(), port);
         }
@@ -69,7 +73,7 @@ impl View<'_> {
         }
         if self.denied {
             for port in known.values_mut() {
-                port.hairpin = None;
+                (port.hairpin, port.audit) = (None, None);
                 if port.kind == PortKind::Pod {
                     // What has no address sends nothing but what is spoofed.
                     (port.egress, port.ingress) = (None, None);
@@ -83,7 +87,7 @@ impl View<'_> {
             .map(|(at, name)| name.and_then(|name| known.remove(&name)).unwrap_or_else(|| unused(at)));
         let ports: Vec<PortConfig> = ports.collect();
         let routes = Routes::new(self.routes(&ports)?)?;
-        let compiled = self.tables.tables.iter().map(|table| table.tables.clone()).collect();
+        let compiled = run::compiled_tables(self.tables, self.audit);
         Ok(Snapshot::new(generation, ports, compiled, routes)?.refusing(self.refusing.iter().copied()))
     }
 
@@ -188,6 +192,7 @@ mod tests {
         let peers = [Peer { node: "node-2".into(), prefix, address }];
         let view = View {
             tables: &tables(state),
+            audit: None,
             ports: &ports,
             routes: &routes,
             peers: &peers,
@@ -234,8 +239,15 @@ mod tests {
         pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
         let tables = pipeline.node_tables("node-1").unwrap();
         let (ports, routes) = open("ports: [{kind: uplink, interface: u}, {kind: pod, pod: x/a, interface: a}]");
-        let mut view =
-            View { tables: &tables, ports: &ports, routes: &routes, peers: &[], refusing: vec![], denied: false };
+        let mut view = View {
+            tables: &tables,
+            audit: None,
+            ports: &ports,
+            routes: &routes,
+            peers: &[],
+            refusing: vec![],
+            denied: false,
+        };
         let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
         assert!(snapshot.ports().iter().all(|port| port.egress.is_none() && port.ingress.is_some()));
         let to_pod = [RouteEntry { prefix: "10.9.0.0/16".parse().unwrap(), via: None, port: "x/a".into() }];
@@ -260,7 +272,15 @@ mod tests {
     fn without_a_state_that_makes_sense_no_pod_has_a_table_or_an_address() {
         let (ports, routes) = open("ports: [{kind: pod, pod: x/a, interface: a}, {kind: uplink, interface: u}]");
         let tables = tables(&pod("a", "10.1.0.1"));
-        let view = View { tables: &tables, ports: &ports, routes: &routes, peers: &[], refusing: vec![], denied: true };
+        let view = View {
+            tables: &tables,
+            audit: None,
+            ports: &ports,
+            routes: &routes,
+            peers: &[],
+            refusing: vec![],
+            denied: true,
+        };
         let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
         let pod = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();
         assert!(pod.link.is_some() && pod.egress.is_none() && pod.addresses.is_empty());
@@ -297,6 +317,7 @@ mod tests {
             let refusing_origins = pipeline.refusing_origins(default);
             let view = View {
                 tables: &tables,
+                audit: None,
                 ports: &ports,
                 routes: &routes,
                 peers: &[],

@@ -20,6 +20,8 @@ pub(super) struct Flows {
     rows: Vec<(Row, u64)>,
     index: HashMap<Row, usize>,
     others: u64,
+    /// Connections that are audited: what is told with the first packet is meant of all.
+    audited: HashMap<Row, OriginId>,
     /// By the address and port that a client has used: which Service that is.
     services: HashMap<(IpAddr, u16), String>,
 }
@@ -70,9 +72,12 @@ impl Flows {
             }
             // Both directions, as the client sees them.
             let (src, sport, dst, dport) = (client.ip(), client.port(), address.ip(), address.port());
-            return self.add(row(ends(&Flow { src, dst, sport, dport, ..flow })));
+            let row = row(ends(&Flow { src, dst, sport, dport, ..flow }));
+            self.note_audit(row, outcome);
+            return self.add(row);
         }
         let forth = row(ends(&flow));
+        self.note_audit(forth, outcome);
         if outcome.session == Some(SessionState::Hit) && !self.index.contains_key(&forth) {
             let back = row(ends(&reversed(&flow)));
             if self.index.contains_key(&back) {
@@ -80,6 +85,14 @@ impl Flows {
             }
         }
         self.add(forth);
+    }
+
+    fn note_audit(&mut self, row: Row, outcome: &Outcome) {
+        if let Some(origin) = outcome.audited.and_then(|decision| decision.origin)
+            && self.audited.len() < MAX_ROWS
+        {
+            self.audited.insert(row, origin);
+        }
     }
 
     fn add(&mut self, row: Row) {
@@ -100,9 +113,18 @@ impl Flows {
         let mut table = Columns::new(&headings.into_iter().filter(kept).collect::<Vec<_>>());
         for (row, packets) in &self.rows {
             let (from, to, service) = self.names(row.ends, snapshot);
-            let verdict = if row.reason.is_some() { "drop" } else { "forward" };
+            let name = |id| pipeline.origins().get(id).map_or_else(String::new, |origin| origin.to_string());
+            let audited = self.audited.get(row).map(|&id| name(id));
+            let verdict = match (row.reason, &audited) {
+                (Some(_), _) => "drop",
+                (None, Some(_)) => "audit",
+                (None, None) => "forward",
+            };
             let origin = row.origin.and_then(|id| pipeline.origins().get(id)).map(|origin| origin.to_string());
             let why = match (row.reason, origin) {
+                (None, _) if audited.is_some() => {
+                    format!("allowed, would be denied by {}", audited.unwrap_or_default())
+                }
                 (Some(DropReason::PolicyDenied), Some(origin)) | (None, Some(origin)) => origin,
                 (Some(reason), _) => reason.describe().to_owned(),
                 (None, None) => String::new(),

@@ -18,7 +18,7 @@ Made of the comments in [examples/node.yaml](../examples/node.yaml) and [example
 `cargo xtask reference`, and kept equal to them by a test. A field that is not known is an error, with its line.
 
 Behind the name of a field is its default, or an example (e.g.). A field is required where its text says so. Relative paths start at the
-file's folder. `ports`, `routes`, `denied` and `engine` take effect while the vswitch runs, the rest when it starts.
+file's folder. `ports`, `routes`, `denied`, `engine` and `enforcement` take effect while the vswitch runs, the rest when it starts.
 ";
 
 /// The reference as Markdown.

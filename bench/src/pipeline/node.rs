@@ -40,6 +40,7 @@ impl Node {
             mac: address.map(|_| peer_mac(number)),
             egress: Some(TableId(table)),
             ingress: None,
+            audit: None,
             hairpin: None,
             link: Some(Link { mac: own_mac(number), mtu: 1500 }),
         };

@@ -67,6 +67,7 @@ impl Cache {
             fault: None,
             position: None,
             identity: None,
+            enforcement: None,
         });
         self.set_policy(name, policy.map(Arc::new))
     }

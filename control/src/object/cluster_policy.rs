@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PodPeer, PolicyName, PolicyRule, Position};
+use super::{Enforcement, PodPeer, PolicyName, PolicyRule, Position};
 
 /// Where a rule stands among the three layers that Kubernetes knows. The tiers are asked in this order.
 /// Source: sigs.k8s.io/network-policy-api, "API Overview".
@@ -132,6 +132,9 @@ pub struct ClusterPolicy {
     pub fault: Option<Arc<str>>,
     /// Where it was read.
     pub position: Option<Position>,
+    /// What its [`ENFORCEMENT_ANNOTATION`](super::ENFORCEMENT_ANNOTATION) says; none leaves it to the configuration.
+    #[serde(default)]
+    pub enforcement: Option<Enforcement>,
 }
 
 /// One element of a cluster policy's `ingress` or `egress` list.

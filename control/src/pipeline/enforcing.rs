@@ -78,6 +78,8 @@ impl Pipeline {
         }
         let generation = self.all_node_tables().iter().map(|tables| tables.generation).max().unwrap_or_default();
         (self.enforcing, self.renderers[0]) = at_destination(self.processor.scope(), engine, generation);
+        // It is of the engine's kind.
+        self.shadow = None;
         true
     }
 

@@ -30,6 +30,8 @@ pub struct CompiledPolicy {
     pub ingress: Option<Vec<Match>>,
     /// What is said of what goes out; none when the policy does not concern egress.
     pub egress: Option<Vec<Match>>,
+    /// Whether it is not enforced and only counted.
+    pub is_audited: bool,
 }
 
 impl CompiledPolicy {
@@ -133,7 +135,7 @@ pub(super) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    pub(super) fn compile(&self, policy: &Governing) -> CompiledPolicy {
+    pub(super) fn compile(&self, policy: &Governing, is_audited: bool) -> CompiledPolicy {
         match policy {
             Governing::Namespaced(policy) => {
                 let matches = |rules: &Vec<PolicyRule>, direction| {
@@ -146,6 +148,7 @@ impl Compiler<'_> {
                     rank: None,
                     ingress: policy.ingress.as_ref().map(|rules| matches(rules, Direction::Ingress)),
                     egress: policy.egress.as_ref().map(|rules| matches(rules, Direction::Egress)),
+                    is_audited,
                 }
             }
             Governing::Cluster(policy) => CompiledPolicy {
@@ -154,6 +157,7 @@ impl Compiler<'_> {
                 rank: Some(policy.rank.clone()),
                 ingress: self.cluster_matches(Direction::Ingress, &policy.ingress),
                 egress: self.cluster_matches(Direction::Egress, &policy.egress),
+                is_audited,
             },
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::compile::denies_quarantined;
 use crate::cache::{Cache, PodKey};
-use crate::object::{ClusterPolicy, Pod, Policy, PolicyName, PolicyRule};
+use crate::object::{ClusterPolicy, Enforcement, Pod, Policy, PolicyName, PolicyRule};
 use crate::origin::Direction;
 use crate::work::Work;
 
@@ -24,6 +24,14 @@ impl Governing {
         match self {
             Self::Namespaced(policy) => policy.name.clone(),
             Self::Cluster(policy) => policy.rank.name.key(),
+        }
+    }
+
+    /// Whether it is enforced, where `default` holds if nothing is said.
+    pub(super) fn enforcement(&self, cache: &Cache, default: Enforcement) -> Enforcement {
+        match self {
+            Self::Namespaced(policy) => cache.enforcement(policy, default),
+            Self::Cluster(policy) => policy.enforcement.unwrap_or(default),
         }
     }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::address::{AddressFault, parse_address};
 use super::decode::{Model, ObjectKey, Outcome, Read};
+use super::enforcement;
 use super::error::{Findings, quoted};
 use super::fallback;
 use super::metadata::{object_name, plain_name};
@@ -111,7 +112,8 @@ pub(super) fn namespace(value: &Value, model: Model) -> Read {
         let denied = denied.map(|text| denied_of(text, findings));
         let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
         let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
-        Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied }))
+        let enforcement = enforcement::of(value, findings);
+        Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied, enforcement }))
     };
     read("Namespace", false, value, build, |value| fallback::namespace(value, model))
 }

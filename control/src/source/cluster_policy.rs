@@ -160,7 +160,8 @@ impl Reader<'_> {
         let egress = self.rules(Direction::Egress, spec.egress.as_deref(), &base);
         let name = ClusterPolicyName { kind: self.kind, name };
         let rank = Rank { tier: tier?, priority: priority?, name };
-        Some(ClusterPolicy { rank, subject: subject?, ingress, egress, fault: None, position: None })
+        let enforcement = super::enforcement::of(value, self.findings);
+        Some(ClusterPolicy { rank, subject: subject?, ingress, egress, fault: None, position: None, enforcement })
     }
 
     fn fail<T>(&mut self, problem: Problem) -> Option<T> {

@@ -18,8 +18,8 @@ use super::path::FieldPath;
 use super::policy::{port_number, transport};
 use super::raw::{self, RawContainer, RawContainerPort};
 use crate::object::{
-    Denied, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime, NAMESPACE_NAME_LABEL, Namespace, NamespaceScope,
-    Object, Peer, Pod, Policy,
+    Denied, Enforcement, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime, NAMESPACE_NAME_LABEL, Namespace,
+    NamespaceScope, Object, Peer, Pod, Policy,
 };
 use crate::selector::{Condition, Requirement, Selector};
 
@@ -44,15 +44,19 @@ pub(super) fn namespace(value: &Value, model: Model) -> Outcome {
 fn named(name: Arc<str>, terminating: bool, isolates: bool) -> Namespace {
     let labels = Labels::from([(NAMESPACE_NAME_LABEL.into(), Arc::clone(&name))]);
     let isolation = if isolates { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault };
-    // Nothing is told where it is not known whether it may be.
-    Namespace { name, labels, terminating, isolation, denied: Some(Denied::Drop) }
+    // Nothing is told where it is not known whether it may be, and nothing is left unenforced.
+    let (denied, enforcement) = (Some(Denied::Drop), Some(Enforcement::Enforce));
+    Namespace { name, labels, terminating, isolation, denied, enforcement }
 }
 
 /// Stands for two different namespaces of one name.
 pub(super) fn either_namespace(one: &Namespace, other: &Namespace) -> Namespace {
     let isolates = [one, other].into_iter().any(|namespace| namespace.isolation == IngressIsolation::DefaultDeny);
     let stands_for_both = named(Arc::clone(&one.name), one.terminating || other.terminating, isolates);
-    if one.denied == other.denied { Namespace { denied: one.denied, ..stands_for_both } } else { stands_for_both }
+    let denied = if one.denied == other.denied { one.denied } else { stands_for_both.denied };
+    let is_same = one.enforcement == other.enforcement;
+    let enforcement = if is_same { one.enforcement } else { stands_for_both.enforcement };
+    Namespace { denied, enforcement, ..stands_for_both }
 }
 
 /// Takes the namespaces whose labels are not known out of what the policy's peers select by label: a selector that says

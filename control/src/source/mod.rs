@@ -53,6 +53,7 @@ mod cluster;
 mod cluster_policy;
 mod decode;
 mod document;
+mod enforcement;
 mod error;
 mod fallback;
 mod foreign;

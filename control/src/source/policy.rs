@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::address::{AddressFault, parse_block};
 use super::decode::{ObjectKey, Outcome, Read};
+use super::enforcement;
 use super::error::{Findings, Problem, quoted};
 use super::labels::{optional_selector, selector};
 use super::metadata::{self, Place};
@@ -29,6 +30,7 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
     findings.problems.extend(fault);
     let Place { namespace, name } = metadata::place(value, &mut findings);
     let label = label_of(value);
+    let enforcement = enforcement::of(value, &mut findings);
     let Some(namespace) = namespace else {
         return Read { label, key: None, outcome: Outcome::Nothing, findings };
     };
@@ -36,12 +38,15 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
     let whole = name.clone().map(|name| PolicyName { namespace: namespace.clone(), name });
     let policy = whole.as_ref().zip(spec).and_then(|(name, spec)| checked(name, &spec, version, &mut findings));
     let outcome = match (policy, findings.problems.first()) {
-        (Some(policy), None) => Outcome::Object(Object::Policy(Policy { identity: identity(value), ..policy })),
+        (Some(policy), None) => {
+            Outcome::Object(Object::Policy(Policy { identity: identity(value), enforcement, ..policy }))
+        }
         (_, first) => {
             let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
             // Without a name it is given one by its place.
             let name = PolicyName { namespace, name: name.unwrap_or_default() };
-            Outcome::Closed(Object::Policy(Policy { identity: identity(value), ..closed(name, value, fault.into()) }))
+            let closed = closed(name, value, fault.into());
+            Outcome::Closed(Object::Policy(Policy { identity: identity(value), enforcement, ..closed }))
         }
     };
     let key = whole.map(|name| ObjectKey { kind: KIND, namespace: name.namespace, name: name.name });
@@ -69,6 +74,7 @@ fn closed(name: PolicyName, value: &Value, fault: Arc<str>) -> Policy {
         fault: Some(fault),
         position: None,
         identity: None,
+        enforcement: None,
     }
 }
 
@@ -135,6 +141,7 @@ fn checked(name: &PolicyName, spec: &RawSpec, version: PolicyVersion, findings: 
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
     })
 }
 

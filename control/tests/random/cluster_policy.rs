@@ -44,6 +44,7 @@ pub(crate) fn cluster_policy(rng: &mut Rng) -> ClusterPolicy {
         egress: rules(rng, Direction::Egress),
         fault: None,
         position: None,
+        enforcement: None,
     }
 }
 

@@ -85,6 +85,7 @@ pub(crate) fn namespace(rng: &mut Rng, name: &str) -> Object {
         terminating: rng.chance(8),
         isolation: if rng.chance(20) { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault },
         denied: None,
+        enforcement: None,
     })
 }
 
@@ -201,6 +202,7 @@ pub(crate) fn policy(rng: &mut Rng) -> Policy {
         fault: None,
         position: None,
         identity: None,
+        enforcement: None,
         name,
     }
 }

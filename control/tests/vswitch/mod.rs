@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{Action, Key, OriginId, Rule};
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Object};
+use bulkhead_control::object::{Enforcement, IngressIsolation, Object};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::{Engine, Pipeline, UNBOUND};
 use bulkhead_control::processor::Scope;
@@ -81,6 +81,23 @@ impl Vswitches {
         Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 
+    /// The same with audited policies, and those that say nothing as `default` has it.
+    pub(crate) fn nodes_auditing(names: &[&str], engine: Engine, default: Enforcement) -> Self {
+        let isolation = IngressIsolation::ClusterDefault;
+        let of = |name: &str| Pipeline::with_engine(Scope::Node(name.into()), isolation, engine).auditing(default);
+        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
+    }
+
+    /// The same as one pipeline of all nodes.
+    pub(crate) fn cluster_auditing(default: Enforcement) -> Self {
+        Self { pipelines: [(ALL.into(), Pipeline::new(Scope::Cluster).auditing(default))].into() }
+    }
+
+    /// The pipelines.
+    pub(crate) fn pipelines(&self) -> impl Iterator<Item = &Pipeline> {
+        self.pipelines.values()
+    }
+
     /// Whether a pod without a node is looked after.
     pub(crate) fn know_the_unbound(&self) -> bool {
         self.pipelines.contains_key(ALL)
@@ -112,22 +129,27 @@ impl Vswitches {
 
     /// The tables that the flow meets, in order, up to the first that denies it.
     pub(crate) fn hops(&self, state: &State, flow: &Flow, origins: bool) -> Vec<Hop> {
+        self.hops_by(false, state, flow, origins)
+    }
+
+    /// The same, where `is_full` by the tables of all policies, audited ones included.
+    pub(crate) fn hops_by(&self, is_full: bool, state: &State, flow: &Flow, origins: bool) -> Vec<Hop> {
         let node_of = |owner: Owner<'_>| match owner {
             Owner::Pod(pod) => Some(pod.node.clone().unwrap_or_else(|| UNBOUND.into())),
             Owner::Node(node) => Some(node),
             Owner::Nobody | Owner::Several => None,
         };
         let (from, to) = (node_of(state.owner(flow.src)), node_of(state.owner(flow.dst)));
-        let mut hops: Vec<Hop> = from.iter().filter_map(|node| self.hop(node, flow, origins)).collect();
+        let mut hops: Vec<Hop> = from.iter().filter_map(|node| self.hop(is_full, node, flow, origins)).collect();
         let through = hops.iter().all(|hop| hop.action == Action::Allow);
         if let Some(to) = to.filter(|_| through).filter(|to| Some(to) != from.as_ref()) {
-            hops.extend(self.hop(&to, flow, origins));
+            hops.extend(self.hop(is_full, &to, flow, origins));
         }
         hops
     }
 
     /// None when nothing was ever published for the node: it then has no pods and nothing to say.
-    fn hop(&self, node: &Arc<str>, flow: &Flow, origins: bool) -> Option<Hop> {
+    fn hop(&self, is_full: bool, node: &Arc<str>, flow: &Flow, origins: bool) -> Option<Hop> {
         let pipeline = self.pipeline(node);
         let tables = pipeline.node_tables(node)?;
         let end = match tables.enforced_at {
@@ -138,7 +160,12 @@ impl Vswitches {
         let uplink = |interface: &&Interface| interface.attachment == Attachment::Uplink;
         let owner = tables.interfaces.iter().find(has).or_else(|| tables.interfaces.iter().find(uplink));
         let interface = owner.expect("every node has an uplink");
-        let table = &tables.tables[interface.table].tables;
+        let audit = pipeline.audit_tables(node).filter(|audit| is_full && audit.differs_at(&interface.attachment));
+        let full = audit.map(|audit| {
+            let own = audit.tables.interfaces.iter().find(|own| own.attachment == interface.attachment);
+            audit.tables.tables[own.expect("the same interfaces").table].tables.clone()
+        });
+        let table = full.as_ref().unwrap_or(&tables.tables[interface.table].tables);
         // The source port must not matter: an arbitrary one that follows from the flow.
         let src_port = flow.port.wrapping_mul(40_503) ^ u16::from(flow.protocol);
         let verdict = table.lookup(&Key::new(flow.src, flow.dst, flow.protocol, src_port, flow.port));

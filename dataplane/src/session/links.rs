@@ -32,6 +32,13 @@ pub(super) struct Link {
     pub(super) next: Slot,
 }
 
+/// The bit of [`Links::rule`] that marks an audited session. Positions of rules have 24 bits.
+const AUDITED: u32 = 1 << 31;
+/// No rule, of a session that is not audited.
+const NO_RULE: u32 = u32::MAX;
+/// No rule is known of an audited session: another process has judged it.
+const UNKNOWN_RULE: u32 = u32::MAX - 1;
+
 impl Links {
     pub(super) const fn new(decision: &Decision) -> Self {
         let nowhere = Link { previous: NONE, next: NONE };
@@ -55,7 +62,22 @@ impl Links {
         };
         self.rule = match decision.rule {
             Some(rule) => rule,
-            None => u32::MAX,
+            None => NO_RULE,
+        };
+    }
+
+    /// Whether the tables of all policies deny the session.
+    pub(super) const fn is_audited(&self) -> bool {
+        self.rule != NO_RULE && self.rule & AUDITED != 0
+    }
+
+    /// Marks it so, or not. Another decision takes the mark away.
+    pub(super) const fn set_audited(&mut self, is_audited: bool) {
+        self.rule = match (self.rule, is_audited) {
+            (NO_RULE | UNKNOWN_RULE, true) => UNKNOWN_RULE,
+            (NO_RULE | UNKNOWN_RULE, false) => NO_RULE,
+            (rule, true) => rule | AUDITED,
+            (rule, false) => rule & !AUDITED,
         };
     }
 
@@ -64,7 +86,10 @@ impl Links {
         let some = |number: u32| (number != u32::MAX).then_some(number);
         Decision {
             table: some(self.table).map(TableId),
-            rule: some(self.rule),
+            rule: match self.rule {
+                NO_RULE | UNKNOWN_RULE => None,
+                rule => Some(rule & !AUDITED),
+            },
             origin: some(entry.origin).map(OriginId),
         }
     }

@@ -187,12 +187,14 @@ pub struct Adoption {
 pub(crate) struct Stored {
     pub(super) entry: Entry,
     pub(super) next: [u32; 2],
+    pub(super) is_audited: bool,
     pub(super) rewrite: Option<Rewrite>,
 }
 
 impl Stored {
-    pub(super) fn new(entry: Entry, next: [u32; 2], rewrite: &Rewrite) -> Self {
-        Self { entry, next, rewrite: entry.is_translated().then_some(*rewrite) }
+    pub(super) fn new(entry: Entry, links: &Links, rewrite: &Rewrite) -> Self {
+        let (next, is_audited) = (links.next, links.is_audited());
+        Self { entry, next, is_audited, rewrite: entry.is_translated().then_some(*rewrite) }
     }
 
     pub(crate) const fn key(&self) -> &Key {
@@ -386,7 +388,7 @@ impl SessionStore {
                     Some(entry) if entry.is_translated() && !rewrite.is_sound(&entry.key) => {
                         return Err("it has a rewrite that cannot be".to_owned());
                     }
-                    Some(entry) => found.push(Stored::new(entry, links.next, rewrite)),
+                    Some(entry) => found.push(Stored::new(entry, &links, rewrite)),
                     None => left_out += 1,
                 }
             }

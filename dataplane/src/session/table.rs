@@ -279,6 +279,19 @@ impl SessionTable {
         self.links.records()[slot as usize].decision(self.entry(slot))
     }
 
+    /// Whether the tables of all policies deny it: see [`crate::Audited`].
+    pub(crate) fn is_audited(&self, slot: Slot) -> bool {
+        self.links.records()[slot as usize].is_audited()
+    }
+
+    /// Marks it so, or not.
+    pub(crate) fn set_audited(&mut self, slot: Slot, is_audited: bool) {
+        let links = &mut self.links.records_mut()[slot as usize];
+        if links.is_audited() != is_audited {
+            links.set_audited(is_audited);
+        }
+    }
+
     /// Puts an entry at the end of the lists of its new class.
     fn move_to(&mut self, slot: Slot, old: Class, new: Class, now: Moment) {
         let ports = self.entry(slot).ports(Direction::Forward);

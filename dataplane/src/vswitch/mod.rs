@@ -61,8 +61,8 @@ pub use tap::{Captured, Tap};
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowSlot, FramePool, Port, Umem, Waker};
 use crate::{
-    Adoption, Affinity, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector, SessionStore,
-    Worker,
+    Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
+    SessionStore, Worker,
 };
 use bell::Bell;
 use clock::Clock;
@@ -98,6 +98,8 @@ pub(crate) enum Command {
     EndSessions(u32, SessionSelector, Sender<EndedSessions>),
     /// Write to this stream from now on, or to none.
     Stream(Option<Box<StreamWriter>>),
+    /// Tell audited connections there.
+    Audit(AuditTap),
     /// Close all ports and say so.
     Halt(Sender<()>),
     /// End.
@@ -248,6 +250,11 @@ impl Vswitch {
     /// What became of the sessions of an earlier process, where there is a store.
     pub fn adoption(&self) -> Option<&Adoption> {
         self.store.as_ref().map(SessionStore::adoption)
+    }
+
+    /// Has the workers tell audited connections to this tap. What is judged before they have heard of it is counted and not told.
+    pub fn tell_audits_to(&self, tap: &AuditTap) {
+        (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Audit(tap.clone())));
     }
 
     /// What happened since the last call.

@@ -29,8 +29,8 @@ use super::{Captured, Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
 use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
 use crate::{
-    Affinity, BURST, BodyKind, DropReason, EndedSessions, Judged, LinkType, Outcome, Packet, PortId, Received,
-    SessionPage, SessionSelector, Snapshot, Worker,
+    Affinity, AuditTap, BURST, BodyKind, DropReason, EndedSessions, Judged, LinkType, Outcome, Packet, PortId,
+    Received, SessionPage, SessionSelector, Snapshot, Worker,
 };
 pub(super) use departure::Chain;
 use recovery::MAX_FAULTS;
@@ -208,6 +208,10 @@ impl Stage {
             Some(stream) => stream.begin(&mut self.engine, &self.counters.other_drops),
             None => self.engine.listen(false),
         }
+    }
+
+    pub(super) fn tell_audits_to(&mut self, tap: AuditTap) {
+        self.engine.tell_audits_to(tap);
     }
 
     fn know_slot(&mut self, id: PortId, slot: Option<FlowSlot>, is_steered: bool) {

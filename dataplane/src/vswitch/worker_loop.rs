@@ -116,6 +116,7 @@ impl WorkerLoop {
                 Ok(Command::Attach(id, slot)) => self.stage.attach(id, slot),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
                 Ok(Command::Stream(stream)) => self.stage.set_stream(stream),
+                Ok(Command::Audit(tap)) => self.stage.tell_audits_to(tap),
                 Ok(Command::Halt(done)) => {
                     self.stage.halt();
                     // Nobody waits any more: not this worker's trouble.

@@ -260,9 +260,9 @@ impl Worker {
                 burst.allow(at, allowed, decision, SessionState::Hit);
                 burst.translate(at, translation);
             }
-            Check::Table(table) => {
+            Check::Table(bound) => {
                 let key = policy_key(forward);
-                self.pending.push(at, (table, key), allowed, self.now, translation, IfAllowed::Keep(renewal));
+                self.pending.push(at, (bound, key), allowed, self.now, translation, IfAllowed::Keep(renewal));
             }
         }
         Ok(true)
@@ -331,9 +331,9 @@ impl Worker {
                 burst.allow(at, allowed, decision, SessionState::New);
                 burst.translate(at, translation);
             }
-            Check::Table(table) => {
+            Check::Table(bound) => {
                 let key = policy_key(forward);
-                self.pending.push(at, (table, key), allowed, self.now, translation, IfAllowed::Start(new));
+                self.pending.push(at, (bound, key), allowed, self.now, translation, IfAllowed::Start(new));
                 if is_tight {
                     self.settle_pending(burst);
                 }

@@ -16,8 +16,8 @@ pub(crate) fn denied_by(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Op
     let translated = translated(snapshot, in_port, flow);
     let flow = translated.as_ref().unwrap_or(flow);
     let exit = exit::find(snapshot, in_port, (flow.src, flow.dst), translated.is_some()).ok()?;
-    let Check::Table(table) = exit.check else { return None };
-    let table = snapshot.table(table)?;
+    let Check::Table(bound) = exit.check else { return None };
+    let table = snapshot.table(bound.table)?;
     let verdict = table.lookup(&policy_key(flow));
     let rule = table.deciding_rule(verdict)?;
     (!verdict.is_allow()).then_some(rule.origin)

@@ -17,9 +17,18 @@ pub(super) struct Exit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     /// The table that is bound to the port where the packet came in, else to the port where it leaves.
-    Table(TableId),
+    Table(Bound),
     /// Nothing: it goes from a port's own address to the port's own address, and the control plane allows that.
     Hairpin(OriginId),
+}
+
+/// The tables that are bound to the port that judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    /// The one that decides.
+    pub(super) table: TableId,
+    /// The one that says what would be denied: see [`super::audit`].
+    pub(super) audit: Option<TableId>,
 }
 
 /// Finds the way out for a packet that came in on `in_port`.
@@ -44,7 +53,7 @@ pub(super) fn find(
     }
     let at_source = snapshot.port(in_port).and_then(|port| port.ingress);
     let table = at_source.or(port.egress).ok_or(DropReason::TableMissing)?;
-    Ok(Exit { port: out, check: Check::Table(table) })
+    Ok(Exit { port: out, check: Check::Table(Bound { table, audit: port.audit }) })
 }
 
 /// The port that leads to the destination. Link-local addresses mean something on one link only (RFC 4291 §2.5.6), so

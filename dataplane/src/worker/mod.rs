@@ -35,6 +35,7 @@
 
 mod admission;
 mod affinity;
+mod audit;
 mod caching;
 mod column;
 mod conversation;
@@ -64,11 +65,13 @@ use crate::{
 };
 
 pub use affinity::Affinity;
+pub use audit::{AuditTap, Audited};
 pub(crate) use caching::SessionKey;
 pub(crate) use denial::denied_by;
 pub(crate) use witness::{Judgements, Nobody, Witness};
 
 use admission::Arrival;
+use audit::Noted;
 use column::{Burst, Columns, Frames, PortFacts};
 use pending::Pending;
 
@@ -123,6 +126,9 @@ pub struct Worker {
     /// Room for a burst's frames; empty between bursts.
     frames: Vec<&'static [u8]>,
     pending: Pending,
+    /// Audited connections of the burst. Room for a burst, so that noting one does not allocate.
+    audits: Vec<Noted>,
+    audit_tap: Option<AuditTap>,
 }
 
 /// When the packets of a burst came.
@@ -175,6 +181,9 @@ impl Worker {
             let bytes = Frames::Ethernet(&frames);
             self.run::<false>(snapshot, &mut columns, bytes, Times::One(time));
             witness.see(&mut self.judgements(snapshot, &columns, bytes));
+            if !self.audits.is_empty() {
+                self.tell_audits();
+            }
             judged.extend_from_slice(&columns.judged);
             columns.before = judged.len();
             if columns.len() < BURST {
@@ -221,7 +230,15 @@ impl Worker {
                 let (decision, flow) = (columns.decisions.get(at), columns.flow(at));
                 let translation = columns.translated(place).map(|translated| translated.sent());
                 let in_port = packets[at].in_port;
-                *outcome = Outcome { in_port, verdict, decision, session, flow, translation, place, elsewhere };
+                let audited = None;
+                *outcome =
+                    Outcome { in_port, verdict, decision, audited, session, flow, translation, place, elsewhere };
+            }
+            if !self.audits.is_empty() {
+                for Noted { at, audited } in &self.audits {
+                    outcomes[*at].audited = Some(audited.decision);
+                }
+                self.tell_audits();
             }
         }
         self.columns = columns;
@@ -230,7 +247,8 @@ impl Worker {
     /// For a witness.
     #[inline]
     fn judgements<'a>(&'a mut self, snapshot: &Snapshot, columns: &'a Columns, frames: Frames<'a>) -> Judgements<'a> {
-        Judgements { generation: snapshot.generation(), columns, frames, sessions: &mut self.sessions }
+        let (generation, audits) = (snapshot.generation(), &*self.audits);
+        Judgements { generation, columns, frames, sessions: &mut self.sessions, audits }
     }
 
     /// Has the ends of sessions told, and their packets counted where a witness does, from now on or no more.
@@ -358,6 +376,9 @@ impl Worker {
             self.judge_fully(&mut burst, at);
         }
         self.settle_pending(&mut burst);
+        if !self.audits.is_empty() {
+            self.count_audits();
+        }
         self.count(&burst);
     }
 
@@ -426,7 +447,7 @@ impl Worker {
 
     /// Classifies the pending packets and acts on the answers, in the packets' order.
     fn settle_pending(&mut self, burst: &mut Burst<'_>) {
-        self.pending.settle(&mut self.sessions, burst);
+        self.pending.settle(&mut self.sessions, burst, &mut self.audits);
     }
 }
 

@@ -9,7 +9,9 @@ use std::num::NonZeroU32;
 use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 
 use super::BURST;
+use super::audit::{self, Audited, Noted};
 use super::column::Burst;
+use super::exit::Bound;
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
 use crate::{Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
@@ -63,6 +65,8 @@ struct Miss {
     /// The packet's place in the burst.
     at: usize,
     table: TableId,
+    /// The table that says what would be denied, while policies are audited.
+    audit: Option<TableId>,
     /// What becomes of the packet if policy allows it.
     allowed: Verdict,
     /// When the packet came.
@@ -116,7 +120,7 @@ impl Pending {
     pub(super) fn push(
         &mut self,
         at: usize,
-        (table, key): (TableId, PolicyKey),
+        (Bound { table, audit }, key): (Bound, PolicyKey),
         allowed: Verdict,
         now: Moment,
         translation: Option<NonZeroU32>,
@@ -131,23 +135,32 @@ impl Pending {
             let (word, bit) = filter_bit(hash);
             self.filter[word] |= bit;
         }
-        self.misses.push(Miss { at, table, allowed, now, translation, if_allowed });
+        self.misses.push(Miss { at, table, audit, allowed, now, translation, if_allowed });
         self.keys.push(key);
     }
 
-    /// Classifies all and acts on the answers in the order of the packets.
-    pub(super) fn settle(&mut self, sessions: &mut SessionTable, burst: &mut Burst<'_>) {
+    /// Classifies all and acts on the answers in the order of the packets. Notes the connections that pass and are audited.
+    pub(super) fn settle(&mut self, sessions: &mut SessionTable, burst: &mut Burst<'_>, audits: &mut Vec<Noted>) {
         if self.misses.is_empty() {
             return;
         }
         self.classify(burst.snapshot);
-        for (miss, verdict) in self.misses.iter().zip(&self.verdicts) {
+        for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
             let decision = decision(burst.snapshot, miss.table, *verdict);
             burst.decisions.set(miss.at, Some(decision));
             // A packet that is dropped is told with the backend that it was judged for.
             burst.translate(miss.at, miss.translation);
-            match miss.act(sessions, decision, verdict.is_allow()) {
-                Ok(state) => burst.allow(miss.at, miss.allowed, decision, state),
+            let denial = match miss.audit {
+                Some(audit) if verdict.is_allow() => audit::denial(burst.snapshot, audit, key),
+                _ => None,
+            };
+            match miss.act(sessions, decision, verdict.is_allow(), denial.is_some()) {
+                Ok((state, is_news)) => {
+                    burst.allow(miss.at, miss.allowed, decision, state);
+                    if let (true, Some(denial)) = (is_news, denial) {
+                        audits.push(Noted { at: miss.at, audited: miss.audited(key, denial) });
+                    }
+                }
                 Err(reason) => burst.drop(miss.at, reason),
             }
         }
@@ -186,8 +199,14 @@ impl Pending {
 }
 
 impl Miss {
-    /// Creates, renews or ends the session.
-    fn act(&self, sessions: &mut SessionTable, decision: Decision, allowed: bool) -> Result<SessionState, DropReason> {
+    /// Creates, renews or ends the session. Returns besides whether it is news that it is audited.
+    fn act(
+        &self,
+        sessions: &mut SessionTable,
+        decision: Decision,
+        allowed: bool,
+        is_audited: bool,
+    ) -> Result<(SessionState, bool), DropReason> {
         match &self.if_allowed {
             IfAllowed::Start(new) => {
                 let new = NewSession { decision, ..*new };
@@ -197,9 +216,13 @@ impl Miss {
                 }
                 // The other side's SYN on an open connection: its receiver knows what it means (RFC 5961 §4).
                 if new.flags.is_some() && sessions.is_open_against(&new, self.now.time) {
-                    return Ok(SessionState::Hit);
+                    return Ok((SessionState::Hit, false));
                 }
-                sessions.create(&new, self.now).map(|_| SessionState::New)
+                let slot = sessions.create(&new, self.now)?;
+                if is_audited {
+                    sessions.set_audited(slot, true);
+                }
+                Ok((SessionState::New, is_audited))
             }
             IfAllowed::Keep(renewal) => {
                 // Found again by its key: a slot may have changed hands since.
@@ -211,10 +234,23 @@ impl Miss {
                     return Err(reason);
                 }
                 let slot = slot.ok_or(DropReason::SessionTableFull)?;
+                let was_audited = sessions.is_audited(slot);
                 renewal.apply(sessions, slot, decision, self.now);
-                Ok(SessionState::Hit)
+                sessions.set_audited(slot, is_audited);
+                Ok((SessionState::Hit, is_audited && !was_audited))
             }
         }
+    }
+
+    /// The connection, which passes and which this denies.
+    #[cold]
+    fn audited(&self, key: &PolicyKey, denial: Decision) -> Audited {
+        let (in_port, out_port) = match &self.if_allowed {
+            IfAllowed::Start(new) => (new.in_port, new.out_port),
+            IfAllowed::Keep(renewal) => renewal.ports,
+        };
+        let is_new = matches!(self.if_allowed, IfAllowed::Start(_));
+        Audited { time: self.now.time, flow: audit::flow_of(key), in_port, out_port, decision: denial, is_new }
     }
 }
 
@@ -225,7 +261,7 @@ fn filter_bit(hash: u64) -> (usize, u64) {
 }
 
 /// What a table's answer means to the outside.
-fn decision(snapshot: &Snapshot, table: TableId, verdict: PolicyVerdict) -> Decision {
+pub(super) fn decision(snapshot: &Snapshot, table: TableId, verdict: PolicyVerdict) -> Decision {
     let origin = snapshot.table(table).and_then(|tables| tables.deciding_rule(verdict)).map(|rule| rule.origin);
     let rule = verdict.rule().and_then(|rule| u32::try_from(rule).ok());
     Decision { table: Some(table), rule, origin }

@@ -87,6 +87,8 @@ impl Worker {
             team: None,
             frames: Vec::with_capacity(BURST),
             pending: Pending::new(),
+            audits: Vec::with_capacity(BURST),
+            audit_tap: None,
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! [`Worker::judge`] is made for each kind of witness anew: with [`Nobody`] nothing is left of it.
 
+use super::audit::Noted;
 use super::column::{Columns, Frames};
 use crate::filter::{Filter, Subject};
 use crate::packet::{Body, TcpFlags};
@@ -36,6 +37,7 @@ pub(crate) struct Judgements<'a> {
     pub(super) columns: &'a Columns,
     pub(super) frames: Frames<'a>,
     pub(super) sessions: &'a mut SessionTable,
+    pub(super) audits: &'a [Noted],
 }
 
 impl Judgements<'_> {
@@ -64,10 +66,12 @@ impl Judgements<'_> {
             let is_there = is_hit && self.sessions.has_key(meta.guess, &meta.key);
             is_there.then(|| self.sessions.decision(meta.guess))
         };
+        let noted = self.audits.iter().find(|noted| noted.at == at);
         Outcome {
             in_port: meta.in_port,
             verdict,
             decision: columns.decisions.get(at).or_else(remembered),
+            audited: noted.map(|noted| noted.audited.decision),
             session,
             flow: columns.flow(at),
             translation: columns.translated(place).map(|translated| translated.sent()),

@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::PortRow;
+use super::{AuditStatus, PortRow};
 use crate::services::Counts;
 
 /// How the vswitch is.
@@ -31,6 +31,9 @@ pub(crate) struct Status {
     pub(crate) generation: u64,
     /// The policy in force.
     pub(crate) policy: PolicyStatus,
+    /// What is audited and not enforced.
+    #[serde(default)]
+    pub(crate) audit: AuditStatus,
     /// How well the API server is heard; null where the state is files.
     #[serde(default)]
     pub(crate) source: Option<SourceStatus>,

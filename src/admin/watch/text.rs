@@ -63,6 +63,9 @@ pub(super) fn write_flow(out: &mut impl Write, line: &Value) -> io::Result<()> {
             write!(out, "  {}", text(part))?;
         }
     }
+    if own["audited_by"].is_string() {
+        write!(out, "  would be denied by {}", text(&own["audited_by"]))?;
+    }
     if own["service"].is_string() {
         write!(out, "  for {}", text(&own["service"]))?;
     }

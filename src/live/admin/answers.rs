@@ -1,28 +1,29 @@
 //! From what is so to what is answered.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_classifier::Rule;
+use bulkhead_classifier::{OriginId, Rule, Tables};
 use bulkhead_control::object::PodName;
-use bulkhead_dataplane::{PortId, PortKind, Snapshot};
+use bulkhead_control::pipeline::AuditedPolicy;
+use bulkhead_dataplane::{PortId, PortKind};
 use serde_json::Value;
 
 use super::socket::Reply;
 use super::{Shared, explain, sessions};
 use crate::admin::{
-    Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
-    PortTotals, Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
+    AuditStatus, Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus,
+    PortKey, PortRow, PortTotals, Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
 };
 use crate::compile::{shown_addresses, shown_services};
 use crate::fabric;
+use crate::live::audit::policies_of;
 use crate::live::daemon::Notice;
 use crate::live::interfaces::{PortState, PortStatus};
 use crate::live::log;
 use crate::live::observer::{Observation, Observer};
-use crate::live::origins::SharedOrigins;
 use crate::live::ports::Question;
 use crate::live::state::Asked;
 use crate::live::stream::Watch;
@@ -63,6 +64,11 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
             // The workers are asked for a page after the other, which takes as long as it takes.
             let listed = tokio::task::spawn_blocking(move || sessions::list(&observer, &filter)).await;
             serde_json::to_value(listed.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
+        }
+        Request::AuditReport => {
+            let now = shared.observe().await;
+            let untold = now.counters.sum(|worker| worker.engine.untold_audits());
+            serde_json::to_value(shared.observer.audit().report(&now.about.node, untold))
         }
         Request::AddPort(asked) => return shared.ask_ports(Question::Add(asked)).await,
         Request::RemovePort(key) => return shared.ask_ports(Question::Remove(key)).await,
@@ -143,6 +149,9 @@ impl explain::Names for Names<'_> {
     }
 }
 
+/// Audited policies that the status names: a line of them.
+const SHOWN: usize = 5;
+
 fn status(now: &Observation, shared: &Shared) -> Status {
     let (summary, enforced) = (now.summary(), now.enforced);
     let statuses = &now.interfaces.ports;
@@ -174,6 +183,13 @@ fn status(now: &Observation, shared: &Shared) -> Status {
             contested_addresses: now.state.contested_addresses,
             unenforced_kinds: now.state.unenforced_kinds,
             refused_tables: now.state.refused_tables,
+        },
+        audit: AuditStatus {
+            policies: now.audit.policies.keys().take(SHOWN).cloned().collect(),
+            audited: now.audit.policies.len(),
+            connections: now.audit.policies.values().sum(),
+            untold: now.counters.sum(|worker| worker.engine.untold_audits()),
+            refused_files: now.audit.refused_files,
         },
         source: now.source.as_ref().map(|source| SourceStatus {
             connected: source.is_connected,
@@ -255,19 +271,42 @@ pub(in crate::live) const fn kind_name(kind: PortKind) -> &'static str {
 
 /// What each policy has decided, the busiest first.
 fn policies(now: &Observation) -> Vec<PolicyRow> {
-    let row = |(origin, counters): (String, bulkhead_dataplane::OriginCounters)| PolicyRow {
-        origin,
-        allowed: counters.allowed,
-        denied: counters.denied,
-    };
-    now.summary().policies().into_iter().map(row).collect()
+    let audited = now.audited.as_deref();
+    let is_audited = |policy: &AuditedPolicy| audited.is_some_and(|audited| audited.contains(policy));
+    let mut named: BTreeSet<AuditedPolicy> = BTreeSet::new();
+    let rows = now.summary().decided().into_iter().map(|(id, counters)| {
+        let origin = now.about.origins.get(id);
+        let mut policies = origin.as_ref().map(policies_of).unwrap_or_default();
+        policies.retain(is_audited);
+        let not_enforced = !policies.is_empty();
+        named.extend(policies);
+        PolicyRow {
+            origin: origin.map_or_else(|| "unknown".to_owned(), |origin| origin.to_string()),
+            allowed: counters.allowed,
+            denied: counters.denied,
+            audited: counters.audited,
+            not_enforced,
+        }
+    });
+    let mut rows: Vec<PolicyRow> = rows.collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.allowed + row.denied + row.audited));
+    // Those that would have denied nothing yet: whoever looks for a policy finds it, and what is said beside it.
+    let quiet = audited.into_iter().flatten().filter(|policy| !named.contains(policy));
+    rows.extend(quiet.map(|policy| PolicyRow {
+        origin: policy.to_string(),
+        allowed: 0,
+        denied: 0,
+        audited: 0,
+        not_enforced: true,
+    }));
+    rows
 }
 
 /// The tables in force by port; with their rules when one port is asked for.
 fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Failure> {
     let snapshot = &*now.snapshot;
     let Some(name) = wanted else {
-        return Ok(snapshot.ids().filter_map(|id| table(snapshot, id, None)).collect());
+        return Ok(snapshot.ids().filter_map(|id| table(now, id, false)).collect());
     };
     let unknown = || {
         let help = "bulkhead ports lists those of the configuration; a pod that is not this node's has no table here";
@@ -278,10 +317,11 @@ fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Fail
         let help = "the state does not have this pod, or nothing may pass; bulkhead status tells";
         Failure::new("no_table", format!("port {name} has no table: nothing is let through to it"), help)
     };
-    Ok(vec![table(snapshot, id, Some(&now.about.origins)).ok_or_else(none)?])
+    Ok(vec![table(now, id, true).ok_or_else(none)?])
 }
 
-fn table(snapshot: &Snapshot, id: PortId, origins: Option<&SharedOrigins>) -> Option<TableRow> {
+fn table(now: &Observation, id: PortId, has_rules: bool) -> Option<TableRow> {
+    let (snapshot, origins) = (&*now.snapshot, has_rules.then_some(&now.about.origins));
     let port = snapshot.port(id)?;
     let tables = snapshot.table(port.table()?)?;
     let rules = tables.rules();
@@ -300,5 +340,16 @@ fn table(snapshot: &Snapshot, id: PortId, origins: Option<&SharedOrigins>) -> Op
         };
         rules.iter().enumerate().map(&mut line).collect()
     });
-    Some(TableRow { port: port.name.to_string(), rules: rules.len(), list })
+    let not_enforced = port.audit.and_then(|id| snapshot.table(id)).map(|table| audited_in(now, table));
+    let not_enforced = not_enforced.unwrap_or_default();
+    Some(TableRow { port: port.name.to_string(), rules: rules.len(), list, not_enforced })
+}
+
+/// The audited policies that the table of all policies has rules of.
+fn audited_in(now: &Observation, table: &Tables) -> Vec<String> {
+    let Some(audited) = now.audited.as_deref() else { return Vec::new() };
+    let origins: BTreeSet<OriginId> = table.rules().iter().map(|rule| rule.origin).collect();
+    let origins = origins.into_iter().filter_map(|id| now.about.origins.get(id));
+    let policies: BTreeSet<AuditedPolicy> = origins.flat_map(|origin| policies_of(&origin)).collect();
+    policies.intersection(audited).map(ToString::to_string).collect()
 }

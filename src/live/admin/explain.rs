@@ -220,6 +220,10 @@ impl Node<'_> {
             table: id.zip(table).map(|(id, table)| (self.table_name(id), table.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.rules().get(rule as usize)).cloned(),
             origin: origin.and_then(|origin| self.origins.get(origin)),
+            audited: outcome
+                .audited
+                .and_then(|decision| self.origins.get(decision.origin?))
+                .map(|origin| (origin, Vec::new())),
             at: Vec::new(),
         })
     }

@@ -121,6 +121,7 @@ impl Metrics {
         let summary = now.summary();
         metrics.add_program(now);
         metrics.add_policy(now, &summary);
+        metrics.add_audit(now);
         metrics.add_source(now);
         metrics.add_ports(now, &summary);
         metrics.add_workers(now);
@@ -188,6 +189,31 @@ impl Metrics {
         let (allowed, denied) = (values(|counters| counters.allowed), values(|counters| counters.denied));
         self.add("policy_allowed_packets", "Packets forwarded, by who allowed them", None, Kind::Counter, allowed);
         self.add("policy_denied_packets", "Packets dropped, by who denied them", None, Kind::Counter, denied);
+    }
+
+    /// What audited policies would have denied, also before the last restart.
+    fn add_audit(&mut self, now: &Observation) {
+        let policies = &now.audit.policies;
+        self.gauge(
+            "audit_policies",
+            "Policies of this node's pods that are audited, and not enforced",
+            policies.len() as u64,
+        );
+        let mut rows: Vec<(&String, u64)> = policies.iter().map(|(name, &connections)| (name, connections)).collect();
+        rows.sort_by_key(|(_, connections)| std::cmp::Reverse(*connections));
+        let others: u64 = rows.iter().skip(MAX_POLICIES).map(|(_, connections)| connections).sum();
+        let has_more = rows.len() > MAX_POLICIES;
+        rows.truncate(MAX_POLICIES);
+        let value = |name: &str, connections| (vec![("policy", name.to_owned())], Value::Count(connections));
+        let mut values: Vec<_> = rows.into_iter().map(|(name, connections)| value(name, connections)).collect();
+        values.extend(has_more.then(|| value("others", others)));
+        let help = "Connections that passed and that the policy would have denied, since it is audited";
+        self.add("audit_connections", help, None, Kind::Counter, values);
+        let untold = now.counters.sum(|worker| worker.engine.untold_audits());
+        let help = "Audited connections that the report does not know of, because too many came at once";
+        self.counter("audit_untold_connections", help, untold);
+        let help = "Files of earlier audits that were damaged, or of another version";
+        self.counter("audit_refused_files", help, now.audit.refused_files);
     }
 
     /// How well the API server is heard, where there is one.
@@ -352,7 +378,11 @@ fn bounded(sums: BTreeMap<Labels, OriginCounters>) -> Vec<(Labels, OriginCounter
 }
 
 fn plus(sum: OriginCounters, more: OriginCounters) -> OriginCounters {
-    OriginCounters { allowed: sum.allowed + more.allowed, denied: sum.denied + more.denied }
+    OriginCounters {
+        allowed: sum.allowed + more.allowed,
+        denied: sum.denied + more.denied,
+        audited: sum.audited + more.audited,
+    }
 }
 
 fn policy_labels(kind: &str, namespace: &str, policy: &str, direction: &str) -> Labels {
@@ -390,7 +420,7 @@ mod tests {
 
     #[test]
     fn however_many_policies_there_are_the_series_are_bounded_and_nothing_is_lost() {
-        let counters = |at: usize| OriginCounters { allowed: at as u64, denied: 1 };
+        let counters = |at: usize| OriginCounters { allowed: at as u64, denied: 1, audited: 0 };
         let policies = |count: usize| -> BTreeMap<Labels, OriginCounters> {
             let of = |at: usize| policy_labels("networkpolicy", "n", &format!("p{at}"), "ingress");
             (0..count).map(|at| (of(at), counters(at))).collect()

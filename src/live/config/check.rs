@@ -67,6 +67,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     let node = node_name(node, written.node.as_ref(), &mut faults);
     let ports = ports::ports(&written.ports, &mut faults);
     let Judging { dataplane, enforce, engine } = judging::check(written, &mut faults);
+    let session_folder = session_folder(written, node, folder, &mut faults);
     let config = Config {
         node: node.into(),
         dataplane,
@@ -92,8 +93,10 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         },
         enforce,
         engine,
+        enforcement: judging::enforcement(written, (dataplane, enforce), &mut faults),
+        audit_folder: audit_folder(written, session_folder.clone(), folder, &mut faults),
         workers: workers(&written.workers, &mut faults),
-        sessions: sessions(&written.sessions, session_folder(written, node, folder, &mut faults), &mut faults),
+        sessions: sessions(&written.sessions, session_folder, &mut faults),
         admin: admin(&written.admin, folder, &mut faults),
         log: LogConfig { format: written.log.format, level: written.log.level },
         created_host: ports::created_host(&written.ports, &mut faults),
@@ -247,6 +250,16 @@ fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults
     if named.value.is_empty() {
         let help = "name a folder on a tmpfs, or write none to let sessions end with the process";
         faults.add(line(named), "sessions.folder", "is empty", help);
+    }
+    (named.value != "none").then(|| folder.join(&named.value))
+}
+
+/// Where the counts of audited policies are kept: with the sessions, where nothing else is said.
+fn audit_folder(written: &File, sessions: Option<PathBuf>, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
+    let Some(named) = written.audit.as_ref().and_then(|audit| audit.folder.as_ref()) else { return sessions };
+    if named.value.is_empty() {
+        let help = "name a folder, or write none to let the counts end with the process";
+        faults.add(line(named), "audit.folder", "is empty", help);
     }
     (named.value != "none").then(|| folder.join(&named.value))
 }

@@ -13,7 +13,7 @@ use super::masquerade;
 use super::{
     Attach, ConfigError, Dataplane, EngineName, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window,
 };
-use crate::args::{LogFormat, NamespaceDefault, PolicySemantics};
+use crate::args::{EnforcementName, LogFormat, NamespaceDefault, PolicySemantics};
 use crate::live::log::Verbosity;
 
 #[derive(Debug, Deserialize)]
@@ -44,6 +44,8 @@ pub(super) struct File {
     pub(super) denied: Denied,
     pub(super) enforce: Option<Spanned<Enforce>>,
     pub(super) engine: Option<Spanned<EngineName>>,
+    pub(super) enforcement: Option<Spanned<EnforcementName>>,
+    pub(super) audit: Option<Audit>,
     #[serde(default)]
     pub(super) workers: Workers,
     #[serde(default)]
@@ -147,6 +149,12 @@ pub(super) enum Denied {
 pub(super) enum Enforce {
     Destination,
     Source,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Audit {
+    pub(super) folder: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

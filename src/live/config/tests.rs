@@ -1,4 +1,5 @@
 use super::*;
+use bulkhead_control::object::Enforcement;
 use bulkhead_control::source::ServiceKinds;
 use bulkhead_dataplane::SessionConfig;
 
@@ -212,7 +213,7 @@ fn tables_are_rule_lists_or_identities_and_change_while_it_runs() {
     assert_eq!(identity.engine, EngineName::Identity);
     assert!(parse(LEAST).unwrap().needs_restart(&identity).is_empty());
     let auto = parse(&format!("{LEAST}engine: auto\n")).unwrap();
-    assert!(matches!(auto.judging(), Judging::Destination(Choice::Auto)));
+    assert!(matches!(auto.judging(), Judging::Destination(Choice::Auto, Enforcement::Enforce)));
     let error = parse(&format!("{LEAST}engine: ipcache\n")).unwrap_err();
     assert!(error.starts_with("c.yaml:4") && error.contains("identity"), "{error}");
 }

@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use super::kernel::{self, Counter};
 use crate::admin::{
-    DropRow, Enforcement, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus, PortRow,
-    PortTotals, Request, SessionTotals, SourceStatus, Status,
+    AuditStatus, DropRow, Enforcement, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus,
+    PortRow, PortTotals, Request, SessionTotals, SourceStatus, Status,
 };
 use crate::args::Format;
 use crate::live::admin::connections::Connections;
@@ -130,7 +130,8 @@ impl Told {
             let row = rows.entry(name).or_default();
             *(if allows { &mut row.0 } else { &mut row.1 }) += counter.packets;
         }
-        let rows = rows.into_iter().map(|(origin, (allowed, denied))| PolicyRow { origin, allowed, denied });
+        let row = |(origin, (allowed, denied))| PolicyRow { origin, allowed, denied, audited: 0, not_enforced: false };
+        let rows = rows.into_iter().map(row);
         let mut rows: Vec<_> = rows.collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.allowed + row.denied));
         rows
@@ -160,7 +161,7 @@ impl Told {
             return format!("{summary}\n");
         }
         let mut text = format!("node {}: the kernel has judged\n", self.node);
-        for PolicyRow { origin, allowed, denied } in self.policies(counters) {
+        for PolicyRow { origin, allowed, denied, .. } in self.policies(counters) {
             writeln!(text, "  {origin}: {allowed} allowed, {denied} denied").expect("a text takes anything");
         }
         for DropRow { reason, packets, .. } in self.drops(counters) {
@@ -193,6 +194,7 @@ impl Told {
                 unenforced_kinds: state.unenforced_kinds,
                 refused_tables: state.refused_tables,
             },
+            audit: AuditStatus::default(),
             source: self.source().map(|source| SourceStatus {
                 connected: source.is_connected,
                 since_seconds: source.since.elapsed().as_secs(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bulkhead_control::object::IngressIsolation;
+use bulkhead_control::object::{Enforcement, IngressIsolation};
 use bulkhead_control::pipeline::{Choice, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::EnforcedAt;
@@ -16,19 +16,26 @@ use crate::run;
 /// Who judges packets, and by what.
 #[derive(Clone, Debug)]
 pub(in crate::live) enum Judging {
-    /// The vswitch, where packets leave, by tables of this engine.
-    Destination(Choice),
+    /// The vswitch, where packets leave, by tables of this engine. Policies that do not say are enforced, or audited.
+    Destination(Choice, Enforcement),
     /// The vswitch, where packets come in, by session rules.
     Source,
     /// The node's kernel, by nftables.
     Kernel(Suspects),
 }
 
+impl Default for Judging {
+    fn default() -> Self {
+        Self::Destination(Choice::default(), Enforcement::default())
+    }
+}
+
 impl Judging {
     pub(super) fn pipeline(self, node: &Arc<str>, isolation: IngressIsolation) -> anyhow::Result<Pipeline> {
         Ok(match self {
-            Self::Destination(choice) => {
-                let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
+            Self::Destination(choice, enforcement) => {
+                let empty = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
+                let mut pipeline = empty.auditing(enforcement);
                 pipeline.choose(choice)?;
                 pipeline
             }
@@ -63,20 +70,19 @@ impl Judged {
 }
 
 impl LiveState {
-    /// Has this engine make the tables, or the state choose one. Returns whether that changed what is in force.
-    pub(in crate::live) fn choose(&mut self, choice: Choice) -> bool {
-        let before = self.pipeline.engine();
-        let chosen = self.pipeline.choose(choice).map_err(anyhow::Error::from);
+    /// Has another engine make the tables, or the state choose one, and other policies be audited. Elsewhere than at the destination
+    /// there is neither. Returns whether that changed what is in force.
+    pub(in crate::live) fn judge(&mut self, judging: Judging) -> bool {
+        let Judging::Destination(choice, enforcement) = judging else { return false };
+        // Both are taken over, whatever the first of them meets.
+        let enforced = self.pipeline.enforce(Some(enforcement));
+        let judged = enforced.and(self.pipeline.choose(choice)).map_err(anyhow::Error::from);
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
             self.tell_judging();
             return false;
         }
-        if self.pipeline.engine() == before {
-            self.tell_judging();
-            return false;
-        }
         let contests = self.pipeline.contests().len();
-        match chosen.and_then(|()| self.take_tables(contests)) {
+        match judged.and_then(|()| self.take_tables(contests)) {
             Ok(has_changed) => {
                 // What one engine takes may be too much for the other one.
                 self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);

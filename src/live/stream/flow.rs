@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use bulkhead_classifier::protocol;
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_dataplane::vswitch::stream::Judgement;
-use bulkhead_dataplane::{Flow, Outcome, Snapshot};
+use bulkhead_dataplane::{Decision, Flow, Outcome, Snapshot};
 use serde_json::{Map, Value, json};
 
 use super::ends::{End, Ends};
@@ -112,13 +112,19 @@ impl Told {
 
     /// By Hubble's name.
     pub(super) fn verdict(&self) -> &'static str {
-        if self.event.is_session() { "FORWARDED" } else { "DROPPED" }
+        match (self.event.is_session(), self.event.judgement.outcome.audited) {
+            (true, Some(_)) => "AUDIT",
+            (true, None) => "FORWARDED",
+            (false, _) => "DROPPED",
+        }
     }
 
     /// One line, of this node, whose rules have these origins.
     pub(super) fn json(&self, node: &str, origins: &SharedOrigins) -> Value {
         let Judgement { time, generation, outcome, tcp_flags, .. } = self.event.judgement;
-        let origin = outcome.decision.and_then(|decision| decision.origin).and_then(|id| origins.get(id));
+        let origin_of =
+            |decision: Option<Decision>| decision.and_then(|decision| decision.origin).and_then(|id| origins.get(id));
+        let origin = origin_of(outcome.decision);
         let time = rfc3339(time);
         let mut flow = Map::new();
         flow.insert("time".into(), time.clone().into());
@@ -166,6 +172,7 @@ impl Told {
             "table": self.table,
             "rule": outcome.decision.and_then(|decision| decision.rule),
             "origin": origin.map(|origin| origin.to_string()),
+            "audited_by": origin_of(outcome.audited).map(|origin| origin.to_string()),
             "generation": generation,
             "service": outcome.translation.zip(outcome.flow).map(|(_, flow)| end(flow.dst, flow.dport)),
             "source": outcome.translation.zip(outcome.flow)
@@ -297,7 +304,7 @@ mod tests {
     use bulkhead_classifier::OriginId;
     use bulkhead_control::object::PolicyName;
     use bulkhead_control::origin::Origins;
-    use bulkhead_dataplane::{Decision, DropReason, PortId, SessionState, Verdict};
+    use bulkhead_dataplane::{DropReason, PortId, SessionState, Verdict};
 
     use super::*;
     use crate::flows;
@@ -334,6 +341,12 @@ mod tests {
         assert_eq!((&denied["node_name"], &flow["time"]), (&"node-1".into(), &"2025-11-24T16:00:00.123456789Z".into()));
         let allowed = told(event(Verdict::Forward(PortId(1)), protocol::UDP, None, None), &shared);
         assert_eq!((&allowed["flow"]["verdict"], &allowed["flow"]["is_reply"]), (&"FORWARDED".into(), &false.into()));
+        let mut audited = event(Verdict::Forward(PortId(1)), protocol::UDP, None, None);
+        audited.judgement.outcome.audited = Some(Decision { table: None, rule: None, origin: Some(id) });
+        let audited = &told(audited, &shared)["flow"];
+        assert_eq!(audited["verdict"], "AUDIT");
+        let by = audited["bulkhead"]["audited_by"].as_str().unwrap();
+        assert!(by.contains("shop/db") && by.contains("shop/all"), "{by}");
         let expired = told(event(Verdict::Drop(DropReason::TtlExpired), protocol::ICMP, Some((8, 0)), None), &shared);
         let kind = serde_json::json!({ "type": 1, "sub_type": 196 });
         assert_eq!(

@@ -38,6 +38,7 @@ pub(crate) fn run(args: &SyncNeutron) -> anyhow::Result<ExitCode> {
         )
     })?;
     let mut pipeline = run::load(&args.state, Scope::Cluster)?;
+    run::enforce_all(&mut pipeline, "OpenStack")?;
     let desired = desired(&mut pipeline, args.state.lenient)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = Client::new(&args.endpoint, &token, args.retries)?;

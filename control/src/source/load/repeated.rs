@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Context, Loader, Severity};
-use crate::object::{Object, Policy, PolicyVersion};
+use crate::object::{Enforcement, Object, Policy, PolicyVersion};
 use crate::selector::Selector;
 use crate::source::Strictness;
 use crate::source::error::{Problem, printable};
@@ -57,5 +57,7 @@ fn either(one: Policy, mut other: Policy, fault: &str) -> Policy {
     let fault = Some(printable(fault).into());
     // A v1beta1 policy would not isolate by itself.
     let version = PolicyVersion::V1;
-    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), version, fault, ..other }
+    let is_same = one.enforcement == other.enforcement;
+    let enforcement = if is_same { one.enforcement } else { Some(Enforcement::Enforce) };
+    Policy { subject, ingress: Some(Vec::new()), egress: Some(Vec::new()), version, fault, enforcement, ..other }
 }

@@ -25,6 +25,7 @@ impl SessionTable {
         let nobody = Decision { table: None, rule: None, origin: None };
         let mut links = Links::new(&nobody);
         links.next = stored.next;
+        links.set_audited(stored.is_audited);
         let moment = Moment { time: now, number: 0 };
         let is_adopted = self.place(hash, &entry, links, stored.rewrite.as_ref(), moment).is_some();
         self.counts.adopted += u64::from(is_adopted && entry.refused().is_none());
@@ -53,7 +54,7 @@ impl SessionTable {
                 }
                 self.budget.leave(entry.ports(Direction::Forward), entry.class());
                 let entry = entry.adoptable().ok().flatten();
-                stored.extend(entry.map(|entry| Stored::new(entry, links.next, rewrite)));
+                stored.extend(entry.map(|entry| Stored::new(entry, links, rewrite)));
             }
             *entry = Entry::FREE;
         }

@@ -57,6 +57,7 @@ impl Worker {
         self.sessions.rebuild(self.now.time)?;
         self.fragments.clear();
         self.pending = Pending::new();
+        self.audits.clear();
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 mod admission;
 mod attacks;
+mod audit;
 mod errors;
 mod fragments;
 mod generations;

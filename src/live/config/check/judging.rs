@@ -1,5 +1,6 @@
 //! Where policy is judged, and by what: either `renderers` names what enforces, or `dataplane`, `enforce` and `engine` say it one by one.
 
+use bulkhead_control::object::Enforcement;
 use bulkhead_control::renderer::acl::EnforcedAt;
 
 use super::super::file::{Enforce, File};
@@ -12,6 +13,27 @@ pub(super) struct Judging {
     pub(super) dataplane: Dataplane,
     pub(super) enforce: EnforcedAt,
     pub(super) engine: EngineName,
+}
+
+/// Whether policies are enforced that do not say. To audit takes two tables for a port, which only the vswitch has, at the destination.
+pub(super) fn enforcement(
+    written: &File,
+    (dataplane, enforce): (Dataplane, EnforcedAt),
+    faults: &mut Faults<'_>,
+) -> Enforcement {
+    let Some(named) = &written.enforcement else { return Enforcement::Enforce };
+    let said = Enforcement::from(named.value);
+    let instead = match (dataplane, enforce) {
+        (Dataplane::Vswitch, EnforcedAt::Destination) => None,
+        (Dataplane::Vswitch, EnforcedAt::Source) => Some("enforce: source"),
+        (Dataplane::Nftables, _) => Some("dataplane: nftables"),
+    };
+    if let (Enforcement::Audit, Some(instead)) = (said, instead) {
+        let problem =
+            format!("`audit` does not go with `{instead}`: nothing would be audited, and everything enforced");
+        faults.add(line(named), "enforcement", problem, "leave one of the two out (docs/audit.md)");
+    }
+    said
 }
 
 /// What a renderer's output is enforced by, by the renderer's name as `bulkhead compile --renderer` has it.

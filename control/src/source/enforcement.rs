@@ -1,0 +1,41 @@
+//! The annotation that says whether a policy is enforced.
+
+use serde_json::Value;
+
+use super::error::{Findings, quoted};
+use super::names;
+use super::path::FieldPath;
+use crate::object::{DENIED_ANNOTATION, ENFORCEMENT_ANNOTATION, Enforcement};
+
+/// What the keys of this program's annotations begin with.
+const OWN: &str = "bulkhead.dev/";
+
+/// What [`ENFORCEMENT_ANNOTATION`] of an object says; none where the object has no such annotation.
+///
+/// A value that is not understood enforces, so that a typo never opens anything. It is worth a warning and no fault: the object means
+/// what its spec says.
+pub(super) fn of(object: &Value, findings: &mut Findings) -> Option<Enforcement> {
+    let annotations = object.pointer("/metadata/annotations")?.as_object()?;
+    let is_unknown =
+        |key: &&String| key.starts_with(OWN) && ![ENFORCEMENT_ANNOTATION, DENIED_ANNOTATION].contains(&key.as_str());
+    for key in annotations.keys().filter(is_unknown) {
+        if names::nearest(key, [ENFORCEMENT_ANNOTATION]).is_some() {
+            let path = FieldPath::of("metadata").key("annotations").key(key);
+            let help = format!("did you mean `{ENFORCEMENT_ANNOTATION}`?");
+            findings.warning(&path, "the annotation is not known and changes nothing", help);
+        }
+    }
+    let annotation = annotations.get(ENFORCEMENT_ANNOTATION)?;
+    let known = annotation.as_str().and_then(Enforcement::from_name);
+    Some(known.unwrap_or_else(|| {
+        let path = FieldPath::of("metadata").key("annotations").key(ENFORCEMENT_ANNOTATION);
+        let text = annotation.as_str().map_or_else(|| annotation.to_string(), str::to_owned);
+        let words = [Enforcement::Audit, Enforcement::Enforce].map(Enforcement::name);
+        let help = match names::nearest(&text, words) {
+            Some(word) => format!("did you mean `{word}`?"),
+            None => "write audit or enforce".to_owned(),
+        };
+        findings.warning(&path, format!("{} is not understood and means enforce", quoted(&text)), help);
+        Enforcement::Enforce
+    }))
+}

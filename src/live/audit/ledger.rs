@@ -1,0 +1,197 @@
+//! The account of audited connections: bounded, and summed up by who talks to whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// Rows of connections that are kept, some 300 bytes each: 3 MB. Addresses of the world may be any number; what finds no room is counted
+/// for its policies all the same.
+const MAX_CONNECTIONS: usize = 10_000;
+
+/// Connections that differ in nothing but the client's port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Connection {
+    /// What would deny them.
+    pub(super) origin: String,
+    pub(super) from: String,
+    pub(super) to: String,
+    /// The IANA number.
+    pub(super) protocol: u8,
+    /// The destination's; 0 where the protocol has none.
+    pub(super) port: u16,
+}
+
+/// When something happened, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+impl Seen {
+    /// The clock may have been set back.
+    fn again(&mut self, time: u64) {
+        (self.first, self.last) = (self.first.min(time), self.last.max(time));
+    }
+}
+
+/// How often such connections were made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Row {
+    /// The audited policies without which nothing would deny them.
+    pub(super) policies: Vec<String>,
+    pub(super) connections: u64,
+    pub(super) seen: Seen,
+}
+
+/// What a policy would have denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Totals {
+    /// Since when it is audited, in seconds since 1970.
+    pub(super) since: u64,
+    pub(super) connections: u64,
+    /// None before the first one.
+    pub(super) seen: Option<Seen>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ledger {
+    policies: BTreeMap<String, Totals>,
+    #[serde(with = "rows")]
+    connections: BTreeMap<Connection, Row>,
+    /// Connections for whose rows there was no room.
+    left_out: u64,
+    #[serde(skip)]
+    has_changed: bool,
+}
+
+/// A map as a list: keys of JSON are texts.
+mod rows {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(rows: &BTreeMap<Connection, Row>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(rows)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<Connection, Row>, D::Error> {
+        Ok(Vec::<(Connection, Row)>::deserialize(from)?.into_iter().collect())
+    }
+}
+
+impl Ledger {
+    /// These are the audited policies now. One that is new begins at `now`; what is known of one that is enforced, or gone, is forgotten.
+    pub(super) fn follow(&mut self, audited: impl Iterator<Item = String>, now: u64) {
+        let audited: BTreeSet<String> = audited.collect();
+        if self.policies.keys().eq(&audited) {
+            return;
+        }
+        self.has_changed = true;
+        self.policies.retain(|name, _| audited.contains(name));
+        self.connections.retain(|_, row| row.policies.iter().any(|policy| audited.contains(policy)));
+        if self.policies.is_empty() {
+            self.left_out = 0;
+        }
+        for name in audited {
+            self.policies.entry(name).or_insert(Totals { since: now, connections: 0, seen: None });
+        }
+    }
+
+    /// Counts a connection that these policies would have denied.
+    pub(super) fn count(&mut self, connection: Connection, policies: Vec<String>, time: u64) {
+        self.has_changed = true;
+        let seen = Seen { first: time, last: time };
+        for policy in &policies {
+            // One that has become an enforced one meanwhile is not told any more.
+            let Some(totals) = self.policies.get_mut(policy) else { continue };
+            totals.connections += 1;
+            totals.seen.get_or_insert(seen).again(time);
+        }
+        if let Some(row) = self.connections.get_mut(&connection) {
+            row.connections += 1;
+            row.seen.again(time);
+            row.policies = policies;
+        } else if self.connections.len() < MAX_CONNECTIONS {
+            self.connections.insert(connection, Row { policies, connections: 1, seen });
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    pub(super) fn policies(&self) -> impl Iterator<Item = (&String, &Totals)> {
+        self.policies.iter()
+    }
+
+    pub(super) fn connections(&self) -> impl Iterator<Item = (&Connection, &Row)> {
+        self.connections.iter()
+    }
+
+    pub(super) const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Whether anything has changed since this was last asked.
+    pub(super) const fn take_changed(&mut self) -> bool {
+        std::mem::replace(&mut self.has_changed, false)
+    }
+
+    /// What has changed is to be written again.
+    pub(super) const fn keep_changed(&mut self) {
+        self.has_changed = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(from: usize) -> Connection {
+        let (origin, to) = ("ingress isolated by x/p".to_owned(), "x/db".to_owned());
+        Connection { origin, from: format!("x/a{from}"), to, protocol: 6, port: 6379 }
+    }
+
+    fn names(names: &[&str]) -> impl Iterator<Item = String> {
+        names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>().into_iter()
+    }
+
+    #[test]
+    fn connections_are_summed_up_and_begin_anew_when_a_policy_is_audited_again() {
+        let mut ledger = Ledger::default();
+        ledger.follow(names(&["x/p", "x/q"]), 100);
+        assert!(ledger.take_changed() && !ledger.take_changed());
+        for (from, time) in [(1, 110), (1, 130), (1, 120), (2, 115)] {
+            ledger.count(connection(from), vec!["x/p".into()], time);
+        }
+        let totals: Vec<_> = ledger.policies().map(|(name, totals)| (name.as_str(), *totals)).collect();
+        let seen = Some(Seen { first: 110, last: 130 });
+        assert_eq!(
+            totals,
+            [
+                ("x/p", Totals { since: 100, connections: 4, seen }),
+                ("x/q", Totals { since: 100, connections: 0, seen: None })
+            ]
+        );
+        assert_eq!(ledger.connections().map(|(_, row)| row.connections).collect::<Vec<_>>(), [3, 1]);
+        ledger.follow(names(&["x/q"]), 200);
+        assert_eq!((ledger.policies().count(), ledger.connections().count()), (1, 0));
+        ledger.count(connection(1), vec!["x/p".into()], 210);
+        ledger.follow(names(&["x/p", "x/q"]), 300);
+        let (_, again) = ledger.policies().next().unwrap();
+        assert_eq!(*again, Totals { since: 300, connections: 0, seen: None });
+    }
+
+    #[test]
+    fn rows_are_bounded_and_what_finds_no_room_is_counted() {
+        let mut ledger = Ledger::default();
+        ledger.follow(names(&["x/p"]), 1);
+        let more = 7;
+        for from in 0..MAX_CONNECTIONS + more {
+            ledger.count(connection(from), vec!["x/p".into()], 2);
+        }
+        let (_, totals) = ledger.policies().next().unwrap();
+        assert_eq!(totals.connections, (MAX_CONNECTIONS + more) as u64);
+        assert_eq!((ledger.connections().count(), ledger.left_out()), (MAX_CONNECTIONS, more as u64));
+    }
+}

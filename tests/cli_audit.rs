@@ -1,0 +1,90 @@
+//! Audited policies offline: every command that shows what policy does says what is not enforced.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::support::{bulkhead, root, scratch, stdout};
+
+const CAPTURE: &str = "pcaps/redis-policy/in.pcapng";
+
+/// The redis story, with an annotation of its policy.
+fn state(name: &str, annotation: &str) -> String {
+    let text = fs::read_to_string(root().join("pcaps/redis-policy/state.yaml")).unwrap();
+    let metadata = "  name: network-policy-allow-backend\n  namespace: default\n";
+    assert!(text.contains(metadata));
+    scratch(name, &text.replace(metadata, &format!("{metadata}  annotations: {{{annotation}}}\n")))
+}
+
+fn json(args: &[&str], code: i32) -> Value {
+    serde_json::from_str(&stdout(&bulkhead(args), code)).unwrap()
+}
+
+#[test]
+fn replay_reach_explain_policies_and_diff_know_what_is_not_enforced() {
+    let audited = state("audit-audited.yaml", "bulkhead.dev/enforcement: audit");
+    let enforced = state("audit-enforced.yaml", "");
+    let isolated = "ingress isolated by default/network-policy-allow-backend";
+
+    let told = stdout(&bulkhead(&["replay", "--state", &audited, "--node", "node-1", CAPTURE]), 0);
+    let row = told.lines().find(|line| line.contains("default/frontend") && line.contains("TCP 6379")).unwrap();
+    assert!(row.contains("audit") && row.ends_with(&format!("allowed, would be denied by {isolated}")), "{told}");
+    assert!(told.contains("0 dropped") && told.contains("audited: 1 connections would be denied"), "{told}");
+    let told = stdout(&bulkhead(&["replay", "--state", &audited, "--node", "node-1", "-o", "json", CAPTURE]), 0);
+    let packets: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let marked: Vec<&Value> = packets.iter().filter(|packet| packet["audited_by"].is_string()).collect();
+    assert_eq!(marked.len(), 1, "the first packet of the connection");
+    assert_eq!((&marked[0]["verdict"], &marked[0]["audited_by"]), (&"forward".into(), &isolated.into()));
+    assert_eq!(packets.last().unwrap()["summary"]["audited"], 1);
+
+    let reach = stdout(&bulkhead(&["reach", "--state", &audited, "--port", "6379/TCP"]), 0);
+    let cells: Vec<&str> =
+        reach.lines().find(|line| line.starts_with("default/frontend")).unwrap().split_whitespace().collect();
+    assert_eq!(cells, ["default/frontend", ".", ".", "a", "#"], "{reach}");
+    assert!(reach.contains("a allowed, because a policy is audited and not enforced"), "{reach}");
+    let probes = json(&["reach", "--state", &audited, "--port", "6379/TCP", "-o", "json"], 0);
+    let marked = probes["probes"].as_array().unwrap().iter().filter(|probe| probe["audited"] == true);
+    let marked: Vec<String> =
+        marked.map(|probe| format!("{} {} {}", probe["from"], probe["to"], probe["verdict"])).collect();
+    assert_eq!(marked, ["\"default/frontend\" \"default/db\" \"allow\""]);
+
+    let ends = ["--from", "default/frontend", "--to", "default/db", "--port", "6379"];
+    let explained = stdout(&bulkhead(&[&["explain", "--state", &audited][..], &ends].concat()), 0);
+    assert!(explained.contains("ALLOW, because a policy is audited and not enforced"), "{explained}");
+    assert!(explained.contains(&format!("not enforced, or it would be denied: {isolated}")), "{explained}");
+    assert!(explained.contains("default/network-policy-allow-backend at "), "{explained}");
+
+    let selecting = ["policies", "--pod", "default/db", "--state"];
+    let told = stdout(&bulkhead(&[&selecting[..], &[&audited]].concat()), 0);
+    assert!(told.contains("ingress: not isolated") && told.contains("): audited, not enforced"), "{told}");
+    let told = json(&[&selecting[..], &[&audited, "-o", "json"]].concat(), 0);
+    assert_eq!(told["ingress"]["policies"][0]["not_enforced"], true);
+
+    let diff = ["diff", "--state", &audited, "--against", &enforced];
+    let output = bulkhead(&diff);
+    let noted = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stdout(&output, 1).contains("default/frontend"), "what enforcement changes");
+    assert!(noted.contains("audited and not enforced: default/network-policy-allow-backend"), "{noted}");
+    stdout(&bulkhead(&["diff", "--state", &audited, "--against", &audited]), 0);
+}
+
+#[test]
+fn without_a_word_of_policy_or_namespace_the_argument_decides_and_other_stacks_enforce() {
+    let silent = state("audit-silent.yaml", "");
+    let ends = ["--from", "default/frontend", "--to", "default/db", "--port", "6379"];
+    let explain =
+        |more: &[&str], code| stdout(&bulkhead(&[&["explain", "--state", &silent][..], &ends, more].concat()), code);
+    explain(&[], 1);
+    assert!(explain(&["--enforcement", "audit"], 0).contains("audited and not enforced"));
+    let audited = state("audit-other-stack.yaml", "bulkhead.dev/enforcement: audit");
+    let compile =
+        |renderer: &str| bulkhead(&["compile", "--state", &audited, "--node", "node-1", "--renderer", renderer]);
+    assert!(!stdout(&compile("acl"), 0).contains("isolated by"), "what the vswitch enforces");
+    let output = compile("contiv");
+    let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stdout(&output, 0).contains("isolated by default/network-policy-allow-backend"));
+    assert!(
+        warned.contains("taken as enforced, though they are to be audited: default/network-policy-allow-backend"),
+        "{warned}"
+    );
+}

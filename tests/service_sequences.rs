@@ -89,10 +89,10 @@ impl Bed {
     }
 
     /// What a packet is on the wire when it leaves; none when it is dropped.
-    fn sent(&mut self, ends: Ends, protocol: &str, flags: u8) -> Result<Ends, Outcome> {
+    fn sent(&mut self, ends: Ends, protocol: &str, flags: u8) -> Result<Ends, Box<Outcome>> {
         let outcome = self.send(ends.from.ip(), &packet(ends, protocol, flags));
         if !matches!(outcome.verdict, Verdict::Forward(_)) {
-            return Err(outcome);
+            return Err(outcome.into());
         }
         Ok(outcome.translation.map_or(ends, |sent| Ends {
             from: SocketAddr::new(sent.src, sent.sport),
@@ -101,7 +101,7 @@ impl Bed {
     }
 
     /// What its backend sends back.
-    fn answer(&mut self, sent: Ends, protocol: &str, flags: u8) -> Result<Ends, Outcome> {
+    fn answer(&mut self, sent: Ends, protocol: &str, flags: u8) -> Result<Ends, Box<Outcome>> {
         self.sent(Ends { from: sent.to, to: sent.from }, protocol, flags)
     }
 }

@@ -15,6 +15,7 @@ use bulkhead_control::object::{Enforcement, IngressIsolation, Namespace, Object,
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::{AuditedPolicy, Engine, Pipeline};
 use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::nftables::Suspects;
 use bulkhead_control::source::{Loaded, Options, Strictness, load_text};
 use oracle::State;
 use random::{Probes, Rng, Step, history, objects, shuffled};
@@ -94,8 +95,8 @@ fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut 
             }
             Step::Resync(seed) => vswitches.resync(&shuffled(state.objects(), *seed)),
         }
-        let is_looked_at =
-            at + 1 == history.initial || (at > history.initial && (at - history.initial) % STEPS_PER_STATE == 0);
+        let is_looked_at = at + 1 == history.initial
+            || (at > history.initial && (at - history.initial).is_multiple_of(STEPS_PER_STATE));
         if !is_looked_at {
             continue;
         }
@@ -276,7 +277,8 @@ fn where_nothing_is_audited_policies_are_enforced_whatever_they_say_and_are_told
     let (default, isolation) = (Enforcement::Enforce, IngressIsolation::ClusterDefault);
     let silent = Pipeline::new(Scope::Node("n1".into()));
     let at_source = Pipeline::at_source("n1".into(), isolation).auditing(default);
-    for mut pipeline in [silent, at_source] {
+    let in_the_kernel = Pipeline::in_the_kernel("n1".into(), isolation, Suspects::default()).auditing(default);
+    for mut pipeline in [silent, at_source, in_the_kernel] {
         pipeline.resync(load(&text).objects).unwrap();
         assert!(pipeline.audited_policies().is_empty() && pipeline.audit_tables("n1").is_none());
         let told: Vec<String> = pipeline.unaudited_policies().iter().map(|(policy, _)| policy.to_string()).collect();

@@ -240,7 +240,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             known.change = change;
             is_attached = state.attach(pods);
         }
-        let is_judged_otherwise = judging.is_some_and(|judging| state.judge(judging));
+        let is_judged_otherwise = judging.is_some_and(|judging| state.judge(&judging));
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
         let has_refreshed = state.refresh();
         // Of a change that is none for this node nothing is to be waited for.

@@ -72,8 +72,8 @@ impl Judged {
 impl LiveState {
     /// Has another engine make the tables, or the state choose one, and other policies be audited. Elsewhere than at the destination
     /// there is neither. Returns whether that changed what is in force.
-    pub(in crate::live) fn judge(&mut self, judging: Judging) -> bool {
-        let Judging::Destination(choice, enforcement) = judging else { return false };
+    pub(in crate::live) fn judge(&mut self, judging: &Judging) -> bool {
+        let &Judging::Destination(choice, enforcement) = judging else { return false };
         // Both are taken over, whatever the first of them meets.
         let enforced = self.pipeline.enforce(Some(enforcement));
         let judged = enforced.and(self.pipeline.choose(choice)).map_err(anyhow::Error::from);

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::engine::{FEW, MANY};
+use crate::object::{Enforcement, Policy};
 
 const DB: &str = "10.244.1.2";
 
@@ -100,4 +101,38 @@ fn where_there_is_one_form_of_tables_nothing_is_chosen() {
         pipeline.resync(all()).unwrap();
         assert_eq!(pipeline.engine(), Engine::Acl);
     }
+}
+
+#[test]
+fn what_is_audited_is_told_by_the_engine_that_is_in_force() {
+    let Object::Policy(strict) = policy("default/strict", "role=backend", Some(Vec::new()), None) else { panic!() };
+    let audited = Object::Policy(Policy { enforcement: Some(Enforcement::Audit), ..strict });
+    let mut pipeline = Pipeline::new(Scope::Node("n1".into())).auditing(Enforcement::Enforce);
+    pipeline.choose(Choice::Auto).unwrap();
+    pipeline.resync(redis().into_iter().chain([allow_backend(), audited.clone()])).unwrap();
+    let told = |pipeline: &Pipeline| {
+        let engine = check(pipeline);
+        let audit = pipeline.audit_tables("n1").unwrap();
+        assert_eq!(audit.tables.tables[0].tables.identities().is_some(), engine == Engine::Identity);
+        let pods = ["db", "backend1"].map(|pod| name(&format!("default/{pod}")));
+        let [db, backend] = pods.map(|pod| audit.differs_at(&Attachment::Pod(pod)));
+        assert!(backend && !db);
+        engine
+    };
+    assert_eq!(told(&pipeline), Engine::Acl);
+    pipeline.apply_batch((0..MANY - 2).map(remote)).unwrap();
+    assert_eq!(told(&pipeline), Engine::Identity, "the batch changes the engine");
+    pipeline.choose(Choice::Fixed(Engine::Acl)).unwrap();
+    assert_eq!(told(&pipeline), Engine::Acl);
+    pipeline.choose(Choice::Auto).unwrap();
+    assert_eq!(told(&pipeline), Engine::Identity);
+    pipeline.enforce(None).unwrap();
+    assert!(pipeline.audit_tables("n1").is_none());
+    pipeline.enforce(Some(Enforcement::Enforce)).unwrap();
+    assert_eq!(told(&pipeline), Engine::Identity);
+    // The first audited policy comes with what changes the engine.
+    let mut pipeline = automatic();
+    pipeline = pipeline.auditing(Enforcement::Enforce);
+    pipeline.apply_batch((0..MANY - 2).map(remote).chain([Event::Apply(audited)])).unwrap();
+    assert_eq!(told(&pipeline), Engine::Identity);
 }

@@ -56,7 +56,10 @@ fn replay_reach_explain_policies_and_diff_know_what_is_not_enforced() {
 
     let selecting = ["policies", "--pod", "default/db", "--state"];
     let told = stdout(&bulkhead(&[&selecting[..], &[&audited]].concat()), 0);
-    assert!(told.contains("ingress: not isolated") && told.contains("): audited, not enforced"), "{told}");
+    assert!(
+        told.contains("ingress: not isolated") && told.contains("which selects pods role=db: audited, not enforced"),
+        "{told}"
+    );
     let told = json(&[&selecting[..], &[&audited, "-o", "json"]].concat(), 0);
     assert_eq!(told["ingress"]["policies"][0]["not_enforced"], true);
 

@@ -217,6 +217,8 @@ impl Handle {
 pub(super) fn start(audit: Arc<Audit>, composer: Arc<Composer>, names: Names) -> std::io::Result<(Handle, AuditTap)> {
     let (tap, told) = AuditTap::new();
     let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+    // Whoever asks right after the start gets the policies that are audited.
+    know(&audit, &composer);
     let follow = move || follow(&audit, &composer, &names, &told, &stopped);
     let thread = std::thread::Builder::new().name("audit".into()).spawn(follow)?;
     Ok((Handle { stop, thread }, tap))
@@ -226,8 +228,7 @@ fn follow(audit: &Audit, composer: &Composer, names: &Names, told: &Receiver<Aud
     let (mut written, mut failed) = (Instant::now(), None);
     loop {
         let is_over = !matches!(stopped.recv_timeout(INTERVAL), Err(RecvTimeoutError::Timeout));
-        if let Some(known) = composer.audited() {
-            audit.lock().follow(known.iter().map(ToString::to_string), seconds());
+        if let Some(known) = know(audit, composer) {
             let all: Vec<Audited> = told.try_iter().collect();
             audit.take(&all, names, &known);
         }
@@ -239,6 +240,13 @@ fn follow(audit: &Audit, composer: &Composer, names: &Names, told: &Receiver<Aud
             return;
         }
     }
+}
+
+/// Takes over which policies are audited now, and returns them; none before there is a state.
+fn know(audit: &Audit, composer: &Composer) -> Option<Arc<BTreeSet<AuditedPolicy>>> {
+    let known = composer.audited()?;
+    audit.lock().follow(known.iter().map(ToString::to_string), seconds());
+    Some(known)
 }
 
 /// Writes the account, if it has changed. What fails is said once.

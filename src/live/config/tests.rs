@@ -47,6 +47,9 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     // Where it is not said, they may lie anywhere.
     let services = same.services.as_mut().unwrap();
     assert_eq!(services.external_ips.take(), Some(vec!["198.51.100.0/24".parse().unwrap()]));
+    // Where it is not said, audited connections are kept with the sessions.
+    let folder = std::mem::replace(&mut same.audit_folder, config.audit_folder.clone());
+    assert_eq!((folder, &config.audit_folder), (Some("/var/lib/bulkhead/audit".into()), &config.sessions.folder));
     // Where it is not said, pods' addresses stay.
     assert_eq!(same.masquerade.take(), Some(MasqueradeConfig::default()));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {

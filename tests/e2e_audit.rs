@@ -72,7 +72,8 @@ fn what_an_audited_policy_would_deny_passes_is_counted_over_a_restart_and_is_cut
 
     // Everywhere it is said that the policy is not enforced.
     let metric = "bulkhead_audit_connections_total{policy=\"default/only-backends\"} 2";
-    assert!(metrics(&lab).contains(metric), "{}", metrics(&lab));
+    // A page of metrics may be a moment old.
+    eventually("the metric counts them", || metrics(&lab).contains(metric));
     let explain = ["explain", "--live", "--from", "default/frontend", "--to", "default/db", "--port", "6379"];
     for (words, shown) in [
         (&["status"][..], "audit: 1 policies are not enforced (default/only-backends)"),
@@ -100,7 +101,7 @@ fn what_an_audited_policy_would_deny_passes_is_counted_over_a_restart_and_is_cut
         (3, &since),
         "a connection is counted once: {told:#}"
     );
-    assert!(metrics(&lab).contains(&metric.replace("} 2", "} 3")));
+    eventually("the metric goes on", || metrics(&lab).contains(&metric.replace("} 2", "} 3")));
     lab.apply(&annotated(""));
     assert!(!answers(&mut client), "it is cut");
     assert!(!pong(&lab, "frontend") && pong(&lab, "backend"));

@@ -271,7 +271,7 @@ fn a_seen_flow_is_cut_opened_as_before_or_unknown_and_never_guessed() {
     assert_eq!((answer["changed"].as_array().unwrap().len(), &answer["unknown"][why]), (0, &1.into()), "{answer}");
     // A pod that is gone.
     let answer = flows("diff-gone.log", &line(1000, "10.0.0.77", 80), &old, &all, 1);
-    let why = "10.0.0.77 is an address of the pods of node n, and no pod of the state has it";
+    let why = "10.0.0.77 is an address of the pods of node node-1, and no pod of the state has it";
     assert_eq!(answer["unknown"][why], 1, "{answer}");
     // ICMP has no ports, and an isolated pod loses it.
     let ping =

@@ -166,8 +166,8 @@ fn charts_are_compared_by_the_templates_of_their_workloads() {
     };
     let ends = |ports, verdict: &str| ("shop/web".into(), "shop/db".into(), ports, verdict.into());
     assert_eq!(grouped["changes"].as_array().unwrap().len(), 2, "{grouped}");
-    assert_eq!(told(0), ends(serde_json::json!([[5433, 5433]]), "allow"));
-    assert_eq!(told(1), ends(serde_json::json!([[5432, 5432]]), "deny"));
+    assert_eq!(told(0), ends(serde_json::json!([[5432, 5432]]), "deny"));
+    assert_eq!(told(1), ends(serde_json::json!([[5433, 5433]]), "allow"));
     assert_eq!(grouped["only_before"], serde_json::json!([]));
     // The second web server stands for the others.
     let pairs = json(&old, &new, &["--ungrouped"], 1);
@@ -218,17 +218,17 @@ fn the_exit_code_says_whether_there_is_a_difference_or_new_access() {
 const SERVED: &str = "\
 {apiVersion: v1, kind: Namespace, metadata: {name: a}}
 ---
-{apiVersion: v1, kind: Node, metadata: {name: n}, spec: {podCIDRs: [10.0.0.0/24]}, status: {addresses: [{type: InternalIP, address: 172.18.0.1}]}}
+{apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDRs: [10.0.0.0/24]}, status: {addresses: [{type: InternalIP, address: 172.18.0.1}]}}
 ---
-{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: client}, spec: {nodeName: n, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.1}]}}
+{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: client}, spec: {nodeName: node-1, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.1}]}}
 ---
-{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: one, labels: {app: s, rank: one}}, spec: {nodeName: n, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.2}]}}
+{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: one, labels: {app: s, rank: one}}, spec: {nodeName: node-1, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.2}]}}
 ---
-{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: two, labels: {app: s}}, spec: {nodeName: n, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.3}]}}
+{apiVersion: v1, kind: Pod, metadata: {namespace: a, name: two, labels: {app: s}}, spec: {nodeName: node-1, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.0.0.3}]}}
 ---
 {apiVersion: v1, kind: Service, metadata: {namespace: a, name: s}, spec: {clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9], ports: [{name: http, port: 80, targetPort: 8080}]}}
 ---
-{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: a, name: s-1, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [{addresses: [10.0.0.2], nodeName: n}, {addresses: [10.0.0.3], nodeName: n}]}
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: a, name: s-1, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [{addresses: [10.0.0.2], nodeName: node-1}, {addresses: [10.0.0.3], nodeName: node-1}]}
 ";
 
 /// The state with a policy that shuts the pods of these labels.
@@ -271,7 +271,7 @@ fn a_seen_flow_is_cut_opened_as_before_or_unknown_and_never_guessed() {
     assert_eq!((answer["changed"].as_array().unwrap().len(), &answer["unknown"][why]), (0, &1.into()), "{answer}");
     // A pod that is gone.
     let answer = flows("diff-gone.log", &line(1000, "10.0.0.77", 80), &old, &all, 1);
-    let why = "10.0.0.77 is an address of the pods of node n, and no pod of the state has it";
+    let why = "10.0.0.77 is an address of the pods of node node-1, and no pod of the state has it";
     assert_eq!(answer["unknown"][why], 1, "{answer}");
     // ICMP has no ports, and an isolated pod loses it.
     let ping =

@@ -58,7 +58,7 @@ pod x/web (10.0.0.3)
     4 deny  any -> any any  # Admin tier, ClusterNetworkPolicy tenants ingress[2] (no strangers); ingress isolated by x/web
   egress: no rules, everything is allowed
 
-local table e68837a09f205a94 of x/web: 5 rules, the first that matches decides
+local table eed4cb4e538dcab0 of x/web: 5 rules, the first that matches decides
     0 allow 10.0.0.1/32 -> any TCP:80  # x/web ingress[0]
     1 allow 10.0.1.1/32 -> any TCP:9  # Admin tier, ClusterNetworkPolicy tenants ingress[0]
     2 allow 198.51.100.1/32 -> any any  # own node

@@ -51,7 +51,12 @@ impl Report {
         let Self { errors, warnings, notes, .. } = self;
         match self.findings.len() {
             0 => writeln!(out, "nothing found"),
-            all => writeln!(out, "{all} found: {errors} errors, {warnings} warnings, {notes} notes"),
+            all => {
+                let count = |of: usize, word: &str| format!("{of} {word}{}", if of == 1 { "" } else { "s" });
+                let [errors, warnings, notes] =
+                    [count(*errors, "error"), count(*warnings, "warning"), count(*notes, "note")];
+                writeln!(out, "{all} found: {errors}, {warnings}, {notes}")
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::claims::tests::{Random, state};
 
 /// States that are looked at. The engine below is held to compiling in `control/tests/reachability`; here it is whether what is printed is
 /// what the engine says.
-const STATES: u64 = 120;
+const STATES: u64 = 600;
 
 fn reachability(objects: Vec<Object>) -> Reachability {
     let mut pipeline = Pipeline::without_tables(IngressIsolation::default());

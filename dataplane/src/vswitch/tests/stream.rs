@@ -124,6 +124,7 @@ fn a_session_that_a_newer_policy_cuts_is_told_to_have_ended() {
 
 #[test]
 fn what_was_read_and_what_was_left_out_is_what_happened() {
+    let mut overflowed = false;
     for (workers, records) in [(1, 16), (1, 1 << 14), (3, 64)] {
         let mut node = Node::start(workers, snapshot_of(1, live_ports()));
         let before = node.vswitch.counters();
@@ -177,9 +178,11 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
         let sessions = counters.sum(|worker| worker.sessions);
         assert_eq!(sum(|counts| counts.endings), created - sessions, "{workers} {records}");
         assert_eq!(sum(|counts| counts.packets), udp_packets, "{workers} {records}");
-        assert_eq!(left_out.total() > 0, records < 1 << 14, "small rings overflow");
+        assert!(records < 1 << 14 || left_out.total() == 0, "{workers}: a large ring has room for all");
+        overflowed |= left_out.total() > 0;
         node.stop();
     }
+    assert!(overflowed, "small rings overflow");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whoever looks at bursts after they were judged.
 //!
-//! [`Worker::judge`] is made for each kind of witness anew: with [`Nobody`] nothing is left of it.
+//! [`Worker::judge`](crate::Worker::judge) is made for each kind of witness anew: with [`Nobody`] nothing is left of it.
 
 use super::audit::Noted;
 use super::column::{Columns, Frames};

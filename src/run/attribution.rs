@@ -1,0 +1,102 @@
+//! What a verdict rests on, for whoever reads it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bulkhead_control::object::{ObjectName, PodName, Position};
+use bulkhead_control::origin::Origin;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_dataplane::Decision;
+
+/// What a verdict rests on, in the user's terms.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Attribution {
+    /// The policy rule that decided.
+    pub policy: Option<PolicyRef>,
+    /// The rule of a cluster policy that decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_policy: Option<ClusterPolicyRef>,
+    /// For a default deny: the policies that isolate the pod.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub isolated_by: Vec<PolicyRef>,
+    /// For traffic that no policy may forbid: `own_node`, `own_pod`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exempt: Option<Cow<'static, str>>,
+}
+
+/// A policy, or one of its rules.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PolicyRef {
+    /// The policy's namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which of its lists.
+    pub direction: Cow<'static, str>,
+    /// The rule's position in that list, from 0; none where the whole policy is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<usize>,
+}
+
+impl PolicyRef {
+    fn new(policy: &ObjectName, direction: &'static str, rule: Option<usize>) -> Self {
+        Self { namespace: policy.namespace.clone(), name: policy.name.clone(), direction: direction.into(), rule }
+    }
+}
+
+/// A rule of a cluster policy.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ClusterPolicyRef {
+    /// `Admin` or `Baseline`.
+    pub tier: Cow<'static, str>,
+    /// The policy's kind.
+    pub kind: Cow<'static, str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which of its lists.
+    pub direction: Cow<'static, str>,
+    /// The rule's position in that list, from 0.
+    pub rule: usize,
+    /// The rule's name where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule_name: Option<Arc<str>>,
+}
+
+/// What the origin of a decision means to the user.
+pub fn attribution(origin: Option<&Origin>) -> Attribution {
+    match origin {
+        Some(Origin::Policy { policy, direction, rule }) => Attribution {
+            policy: Some(PolicyRef::new(policy, direction.name(), Some(*rule))),
+            ..Attribution::default()
+        },
+        Some(Origin::Isolation { policies, direction }) => Attribution {
+            isolated_by: policies.iter().map(|policy| PolicyRef::new(policy, direction.name(), None)).collect(),
+            ..Attribution::default()
+        },
+        Some(Origin::ClusterPolicy { tier, policy, direction, rule, rule_name }) => Attribution {
+            cluster_policy: Some(ClusterPolicyRef {
+                tier: tier.name().into(),
+                kind: policy.kind.name().into(),
+                name: policy.name.clone(),
+                direction: direction.name().into(),
+                rule: *rule,
+                rule_name: rule_name.clone(),
+            }),
+            ..Attribution::default()
+        },
+        Some(Origin::OwnNode) => Attribution { exempt: Some("own_node".into()), ..Attribution::default() },
+        Some(Origin::OwnPod) => Attribution { exempt: Some("own_pod".into()), ..Attribution::default() },
+        Some(Origin::NotIsolated(_)) | None => Attribution::default(),
+    }
+}
+
+/// The origin of a decision, none when no rule took part in it.
+pub fn origin(pipeline: &Pipeline, decision: Option<Decision>) -> Option<Origin> {
+    pipeline.origins().get(decision?.origin?).cloned()
+}
+
+/// Where a policy was read, none when it is gone or came from elsewhere.
+pub fn position<'a>(pipeline: &'a Pipeline, policy: &PodName) -> Option<&'a Position> {
+    pipeline.cache().policies().get(policy)?.position.as_ref()
+}

@@ -133,17 +133,20 @@ fn test() -> bool {
 }
 
 /// What these tests are about lies beside the attachment: they run with one of them. The beginnings of modules' names.
-const ONCE: [&str; 5] = ["e2e_identity", "e2e_nftables", "e2e_service_flood", "e2e_service_health", "e2e_source"];
+const ONCE: [&str; 6] =
+    ["e2e_identity", "e2e_nftables", "e2e_prometheus", "e2e_service_flood", "e2e_service_health", "e2e_source"];
 
 /// What these are about lies behind the attachment. Once more with `attach: xdp` they would take `check` some minutes, so that is left
 /// to `cargo xtask e2e`.
-const BEHIND: [&str; 13] = [
+const BEHIND: [&str; 16] = [
     "e2e_admin::",
+    "e2e_audit::",
     "e2e_changes::",
     "e2e_cni_live::",
     "e2e_explain_live::",
     "e2e_kubernetes::",
     "e2e_masquerade::",
+    "e2e_monitor::",
     "e2e_nodes::",
     "e2e_pod_host_port::",
     "e2e_redis::",
@@ -151,6 +154,7 @@ const BEHIND: [&str; 13] = [
     "e2e_replay::",
     "e2e_services::",
     "e2e_sessions::",
+    "e2e_wait::",
 ];
 
 /// How much of the end-to-end tests.

@@ -177,7 +177,10 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
         assert_eq!(sum(|counts| counts.dropped), dropped(&counters) - dropped(&before), "{workers} {records}");
         let sessions = counters.sum(|worker| worker.sessions);
         assert_eq!(sum(|counts| counts.endings), created - sessions, "{workers} {records}");
-        assert_eq!(sum(|counts| counts.packets), udp_packets, "{workers} {records}");
+        // What is lost between two workers, which share a machine's few cores here, nobody has judged: no tracepoint sees it.
+        let busy = counters.dropped(DropReason::WorkerBusy) - before.dropped(DropReason::WorkerBusy);
+        let packets = sum(|counts| counts.packets);
+        assert!(packets <= udp_packets && packets + busy >= udp_packets, "{workers} {records}: {packets}, {busy} lost");
         assert!(records < 1 << 14 || left_out.total() == 0, "{workers}: a large ring has room for all");
         overflowed |= left_out.total() > 0;
         node.stop();

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -77,8 +76,17 @@ pub(super) fn needs_tables(args: &Lint) -> bool {
     args.hits.iter().any(|path| !is_socket(path))
 }
 
+#[cfg(unix)]
 fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+/// Other systems have no sockets among their files.
+#[cfg(not(unix))]
+fn is_socket(_path: &Path) -> bool {
+    false
 }
 
 /// What judges sessions.

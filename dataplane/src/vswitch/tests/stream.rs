@@ -181,7 +181,6 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
         let busy = counters.dropped(DropReason::WorkerBusy) - before.dropped(DropReason::WorkerBusy);
         let packets = sum(|counts| counts.packets);
         assert!(packets <= udp_packets && packets + busy >= udp_packets, "{workers} {records}: {packets}, {busy} lost");
-        assert!(records < 1 << 14 || left_out.total() == 0, "{workers}: a large ring has room for all");
         overflowed |= left_out.total() > 0;
         node.stop();
     }

@@ -123,9 +123,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     });
     let (lines, traced, metrics) = (monitor.lines(&lab), trace.lines(&lab), metrics(&lab));
     for reason in expected {
-        // A trace shows how packets are judged; this one is lost on its way out.
-        let is_judged_so = reason != "port_down";
-        assert!(!is_judged_so || traced.iter().any(|line| line["packet"]["reason"] == reason), "{reason}: {traced:#?}");
+        assert!(traced.iter().any(|line| line["packet"]["reason"] == reason), "{reason}: {traced:#?}");
         let metric = metrics.lines().find(|line| line.contains(&format!("reason=\"{reason}\"")));
         assert!(metric.is_some(), "{reason}: {metrics}");
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each worker has a ring of records and one of packets' bytes, of which it is the only writer. Nothing waits for the reader: what does
-//! not fit is left out and counted. Without a stream a worker asks one question per burst and per session that ends, and nothing per
+//! not fit is left out and counted. Without a stream a worker asks a few questions per burst and per session that ends, and nothing per
 //! packet.
 //!
 //! A packet that a tracepoint selects is told when its end is known, which may be at another worker and seconds later: see
@@ -21,6 +21,7 @@
 mod reader;
 mod selection;
 mod traces;
+mod watching;
 mod writer;
 
 pub use reader::StreamReader;

@@ -6,10 +6,11 @@ use rtrb::Producer;
 
 use super::selection::Selection;
 use super::traces::{Mark, Traces};
+use super::watching::Watching;
 use super::{Judgement, LONGEST_SNAP, LeftOut, MOST_TRACEPOINTS, Record, SharedLeftOut, StreamPlan, Tracepoint};
 use crate::packet::{self, LinkType};
 use crate::vswitch::arrivals::Arrivals;
-use crate::worker::{Judgements, Witness, Worker};
+use crate::worker::{Judgements, Worker};
 use crate::{DropReason, Flow, Outcome, PortId, Received, SessionState, Verdict};
 
 /// The port where a packet came in of which that is not known any more.
@@ -18,7 +19,7 @@ const NOWHERE: PortId = PortId(u16::MAX);
 /// See the module above.
 #[derive(Debug)]
 pub(crate) struct StreamWriter {
-    plan: StreamPlan,
+    pub(super) plan: StreamPlan,
     records: Producer<Record>,
     bytes: Producer<u8>,
     counts: LeftOut,
@@ -108,7 +109,7 @@ impl StreamWriter {
     pub(in crate::vswitch) fn watch<'a>(&'a mut self, arrivals: &'a Arrivals) -> Watching<'a> {
         // Of packets that the engine has failed at.
         self.marks.clear();
-        Watching { writer: self, arrivals, first: 0 }
+        Watching::new(self, arrivals)
     }
 
     /// Marks the frames of the packets that were just judged and that tracepoints have selected.
@@ -329,7 +330,7 @@ impl StreamWriter {
     }
 
     /// Tells of sessions that have begun, and of packets that were dropped.
-    fn tell_verdicts(&mut self, burst: &Judgements<'_>, length: impl Fn(usize) -> usize) {
+    pub(super) fn tell_verdicts(&mut self, burst: &Judgements<'_>, length: impl Fn(usize) -> usize) {
         for at in 0..burst.judged().len() {
             let judged = &burst.judged()[at];
             // Whoever judges it tells of it.
@@ -351,7 +352,7 @@ impl StreamWriter {
     }
 
     /// Keeps the packets that tracepoints select: `first` came before this burst.
-    fn select_packets(&mut self, burst: &Judgements<'_>, first: usize, length: impl Fn(usize) -> usize) {
+    pub(super) fn select_packets(&mut self, burst: &Judgements<'_>, first: usize, length: impl Fn(usize) -> usize) {
         let mut chosen = std::mem::take(&mut self.chosen);
         self.selection.select(&self.plan.tracepoints, burst, |at, tracepoints| chosen.push((at, tracepoints)));
         for (at, tracepoints) in chosen.drain(..) {
@@ -367,33 +368,6 @@ impl StreamWriter {
             }
         }
         self.chosen = chosen;
-    }
-}
-
-/// Sees for a stream what becomes of packets that wait to be judged.
-pub(crate) struct Watching<'a> {
-    writer: &'a mut StreamWriter,
-    arrivals: &'a Arrivals,
-    /// How many were judged already.
-    first: usize,
-}
-
-impl Witness for Watching<'_> {
-    fn see(&mut self, burst: &mut Judgements<'_>) {
-        let (writer, arrivals, first) = (&mut *self.writer, self.arrivals, self.first);
-        let length = |at: usize| arrivals.length(first + at);
-        if writer.plan.verdicts {
-            writer.tell_verdicts(burst, length);
-        }
-        if !writer.plan.tracepoints.is_empty() {
-            writer.select_packets(burst, first, length);
-        }
-        if writer.plan.endings {
-            for at in 0..burst.judged().len() {
-                burst.tally(at, length(at) as u64);
-            }
-        }
-        self.first += burst.judged().len();
     }
 }
 

@@ -39,6 +39,7 @@ impl Pair<'_> {
 
     /// Protocol and family: [`kind`].
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "it has nine bits")]
     const fn kind(self) -> usize {
         (self.rest >> (Self::PROTOCOL - 1) & 0x1fe | self.rest & 1) as usize
     }

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bulkhead::args::Args;
+use bulkhead_dataplane::DropReason;
 use clap::CommandFactory;
 use reference::{paths, reference};
 use support::{bulkhead, root, scratch, stdout};
@@ -226,4 +227,15 @@ fn every_file_of_tests_is_a_binary_or_a_module_of_one() {
         let is_run = named.iter().any(|text| is_named.iter().any(|wanted| text.contains(wanted)));
         assert!(is_run, "tests/{name}.rs is not compiled: name it in Cargo.toml, tests/cli.rs or tests/e2e.rs");
     }
+}
+
+#[test]
+fn every_reason_for_a_drop_is_documented_in_its_own_words_and_no_other_one_is() {
+    let text = fs::read_to_string(root().join("docs/observing.md")).unwrap();
+    let (_, rest) = text.split_once("## Why packets are dropped").unwrap();
+    let (table, _) = rest.split_once("\n\nTwo more").unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| `")).collect();
+    let expected: Vec<String> =
+        DropReason::ALL.iter().map(|reason| format!("| `{}` | {} |", reason.name(), reason.describe())).collect();
+    assert_eq!(rows, expected);
 }

@@ -112,23 +112,27 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     a.exec("ip addr add 10.9.9.9/32 dev lo");
     a.output(&format!("ping -n -c 2 -i 0.2 -W 1 -I 10.9.9.9 {to}"));
     a.output("ping -n -c 1 -W 1 -I eth0 224.0.0.5");
-    let expected = ["policy_denied", "port_down", "spoofed_source", "multicast"];
+    let b = &lab.get("b").netns;
+    b.output(&format!("ping -n -c 1 -W 1 -t 1 {}", lab.get("a").v4));
+    let expected = ["policy_denied", "port_down", "spoofed_source", "ttl_expired", "multicast"];
     // Repeats are told after a second.
     let drops = status_drops(&lab);
     assert!(expected.iter().all(|reason| drops.contains_key(*reason)), "{drops:?}");
     eventually("all drops are told", || {
         let (told, lost) = told_drops(&monitor.lines(&lab));
         let of = |reason: &str| told.get(reason).copied().unwrap_or_default();
-        lost == 0 && expected[..3].iter().all(|reason| of(reason) == drops[*reason]) && of("multicast") > 0
+        lost == 0 && expected[..4].iter().all(|reason| of(reason) == drops[*reason]) && of("multicast") > 0
     });
     let (lines, traced, metrics) = (monitor.lines(&lab), trace.lines(&lab), metrics(&lab));
     for reason in expected {
-        // A trace shows how packets are judged; this one is lost on its way out.
-        let is_judged_so = reason != "port_down";
-        assert!(!is_judged_so || traced.iter().any(|line| line["packet"]["reason"] == reason), "{reason}: {traced:#?}");
+        assert!(traced.iter().any(|line| line["packet"]["reason"] == reason), "{reason}: {traced:#?}");
         let metric = metrics.lines().find(|line| line.contains(&format!("reason=\"{reason}\"")));
         assert!(metric.is_some(), "{reason}: {metrics}");
     }
+    // Of one that was let through, who has done that and where it was to leave.
+    let lost = &traced.iter().find(|line| line["packet"]["reason"] == "port_down").unwrap()["packet"];
+    assert_eq!((&lost["verdict"], &lost["in"]), (&"DROPPED".into(), &"default/a".into()), "{lost:#}");
+    assert!(lost["meant_for"].is_string() && lost["walk"]["origin"].is_string(), "{lost:#}");
     // With the core of Hubble's fields.
     let denied = lines.iter().find(|line| line["flow"]["bulkhead"]["reason"] == "policy_denied").unwrap();
     let flow = &denied["flow"];
@@ -329,6 +333,14 @@ fn a_capture_has_verdicts_and_ring_files_and_ends_after_its_packets() {
     let bytes = fs::read(&file).unwrap();
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("drop policy_denied: ingress isolated by default/only-redis") && has("default/a"));
+    // The end of one that was let through is how it is lost.
+    let file = lab.path("lost.pcapng");
+    let words = ["capture", "--write", file.to_str().unwrap(), "-n", "1", "icmp and host 198.51.100.1"];
+    let mut capture = Watcher::start(&lab, "lost", &words);
+    lab.pings("a", "198.51.100.1");
+    eventually("it ends", || capture.has_ended());
+    let comment = "drop port_down on its way to ";
+    assert!(fs::read(&file).unwrap().windows(comment.len()).any(|window| window == comment.as_bytes()));
     // Of files of a megabyte at most two are kept.
     let ring = lab.path("ring.pcapng");
     let words = ["capture", "--write", ring.to_str().unwrap(), "--files", "2", "--file-size", "1", "udp"];

@@ -12,7 +12,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_classifier::{
     Action, Addresses, BuildError, BuildOptions, Change, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services,
@@ -23,7 +23,7 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::service::{Client, Place, Resolver, Settings};
 use bulkhead_control::source::{Options, ServiceKinds, Strictness, load_text};
-use bulkhead_dataplane::filter::Filter;
+use bulkhead_dataplane::filter::{Filter, LONGEST};
 use bulkhead_dataplane::io::{CaptureError, CaptureReader};
 use bulkhead_dataplane::{Flow, LinkType, Outcome, Packet, SessionConfig, Snapshot, Worker, WorkerConfig};
 use ipnet::IpNet;
@@ -205,6 +205,55 @@ fn hostile_filters_end_in_an_error_that_points_into_the_text_or_in_a_filter() {
         }
     });
     assert!(taken.load(Ordering::Relaxed) > 0, "no filter was ever taken");
+}
+
+/// Parts of filters that are repeated: what nests, what is long, what is out of range, and what is more than one byte.
+const FILTER_PARTS: [&str; 16] = [
+    "(",
+    ")",
+    "not ",
+    "tcp and ",
+    "tcp or (",
+    "host fd00::1 or ",
+    "!",
+    " ",
+    "port 99999999999999999999 or ",
+    "portrange 0-65536 and ",
+    "net 10.0.0.0/33 or ",
+    "proto -1 ",
+    "\u{1f980}",
+    "\u{202e}",
+    "\u{0}",
+    "10.0.0.1 ",
+];
+
+/// How long one expression may take, in an unoptimized build beside others. It takes some milliseconds.
+const AT_MOST: Duration = Duration::from_secs(2);
+
+#[test]
+fn filters_that_are_long_deep_or_out_of_range_are_answered_at_once() {
+    bolero::check!().with_type::<Vec<(u8, u16)>>().with_test_time(duration()).for_each(|parts| {
+        let text: String = parts
+            .iter()
+            .take(8)
+            .map(|&(part, times)| {
+                FILTER_PARTS[usize::from(part) % FILTER_PARTS.len()].repeat(usize::from(times) % 5000)
+            })
+            .collect();
+        let began = Instant::now();
+        match Filter::parse(&text) {
+            Ok(filter) => {
+                assert!(text.len() <= LONGEST);
+                let [src, dst] = ["10.0.0.1", "10.1.0.2"].map(|address| address.parse().unwrap());
+                let _ = filter.matches(&Flow { src, dst, protocol: 6, sport: 4000, dport: 80, icmp: None });
+            }
+            Err(error) => {
+                let shown = error.to_string();
+                assert!(shown.len() <= 4 * LONGEST && !shown.contains('\u{0}'), "{shown:?}");
+            }
+        }
+        assert!(began.elapsed() < AT_MOST, "{:?} for {} bytes: {:.80}", began.elapsed(), text.len(), text);
+    });
 }
 
 #[test]

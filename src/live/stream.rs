@@ -208,6 +208,7 @@ impl Watcher {
         drop(vswitch);
         // By the places of the tracepoints until now.
         self.drain();
+        self.leave_behind();
         (self.reader, self.left_out) = (Some(reader), LeftOut::default());
         let mut point = 0;
         for client in &mut self.clients {
@@ -228,6 +229,15 @@ impl Watcher {
     fn drain(&mut self) {
         while self.read() > 0 {}
         self.count_left_out();
+    }
+
+    /// Packets of the stream until now whose end nobody tells any more.
+    fn leave_behind(&mut self) {
+        let packets = self.reader.as_ref().map_or(0, StreamReader::under_way);
+        self.counts.left_out.fetch_add(packets, Ordering::Relaxed);
+        for client in self.clients.iter_mut().filter(|client| client.point.is_some()) {
+            client.left_out += packets;
+        }
     }
 
     fn tick(&mut self) {
@@ -260,16 +270,19 @@ impl Watcher {
             Record::Dropped(judgement) => events.extend(repeats.fold(judgement, now)),
             Record::Lost { time, reason, packets } => events.push(Event::lost(*time, *reason, *packets)),
             Record::Ended { .. } => {}
-            Record::Packet { tracepoints, judgement, .. } => packets.push((*tracepoints, *judgement, bytes.to_vec())),
+            Record::Packet { tracepoints, judgement, meant_for, .. } => {
+                packets.push((*tracepoints, *judgement, *meant_for, bytes.to_vec()));
+            }
         });
         self.reader = Some(reader);
         self.tell(events);
         let snapshot = self.observer.snapshot();
-        for (points, judgement, bytes) in packets {
+        for (points, judgement, meant_for, bytes) in packets {
+            let seen = walk::Seen { judgement: &judgement, meant_for, bytes: &bytes };
             for client in &mut self.clients {
                 let is_selected = client.point.is_some_and(|point| points >> point & 1 == 1);
                 if is_selected {
-                    client.tell_packet(&self.observer, &snapshot, &judgement, &bytes);
+                    client.tell_packet(&self.observer, &snapshot, &seen);
                 }
             }
         }

@@ -3,6 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::io::Translation;
+use crate::packet::{Ends, Ports};
+use crate::session::Key;
 use crate::testbed::ip;
 
 fn flow(protocol: u8, src: &str, sport: u16, dst: &str, dport: u16) -> Flow {
@@ -139,6 +142,119 @@ fn an_end_among_addresses_comes_before_the_expression() {
     assert_eq!(only("", &["10.0.0.1"]), [true, false, true]);
     assert_eq!(only("tcp or udp", &["10.1.0.2", "fd00::1"]), [true, true, false]);
     assert_eq!(only("", &[]), [false; 3]);
+}
+
+/// A flow in the words of a session's key.
+fn key(flow: &Flow) -> Key {
+    Key::of(flow.src, flow.dst, flow.protocol, Ports::Pair(flow.sport, flow.dport)).0
+}
+
+/// What a filter's first test says of flows.
+fn passed_first(text: &str, flows: &[Flow]) -> Vec<bool> {
+    let filter = Filter::parse(text).unwrap();
+    let passes = |flow: &Flow| match filter.sieve().first() {
+        None => true,
+        Some(test) => test.passes(key(flow).pair()),
+    };
+    flows.iter().map(passes).collect()
+}
+
+#[test]
+fn the_first_test_of_the_sieve_is_the_one_that_the_fewest_pass() {
+    let flows = [web(), dns(), ping()];
+    for (text, expected) in [
+        // None of the packets looks as if it were selected.
+        ("tcp and port 443", [false; 3]),
+        ("tcp port 80 and host 203.0.113.77", [false; 3]),
+        ("host 203.0.113.77 or host 203.0.113.78 or host 2001:db8::1", [false; 3]),
+        ("(tcp or udp) and (port 22 or port 443) and not net 10", [false; 3]),
+        ("tcp and udp", [false; 3]),
+        ("net 203.0.113.0/25 or net 203.0.113.128/25", [false; 3]),
+        ("ip6 and tcp", [false; 3]),
+        // What is not asked for is not seen.
+        ("not tcp", [false, true, true]),
+        ("not (tcp or udp)", [false, false, true]),
+        ("not port 80", [true; 3]),
+        ("not not port 80", [true, false, false]),
+        ("host 10.0.0.1", [true, false, true]),
+        ("net 10", [true, false, true]),
+        ("net fd00::/8", [false, true, false]),
+        ("portrange 0-65535 and tcp", [true, false, false]),
+        ("host 10.0.0.1 or udp", [true, true, true]),
+        ("", [true; 3]),
+    ] {
+        assert_eq!(passed_first(text, &flows), expected, "{text}");
+    }
+}
+
+/// A flow of few addresses and ports, so that filters meet it.
+fn any_flow() -> impl Strategy<Value = Flow> {
+    let v4 = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "10.1.2.3", "192.0.2.1", "203.0.113.77"]);
+    let v6 = prop::sample::select(vec!["fd00::1", "fd00::2", "fd00:1::2", "2001:db8::1", "::ffff:10.0.0.1"]);
+    let ends = prop_oneof![(v4.clone(), v4), (v6.clone(), v6)];
+    let port = prop_oneof![prop::sample::select(vec![0u16, 22, 53, 80, 443, 8080, 40_000]), any::<u16>()];
+    let protocol = prop::sample::select(vec![1u8, 6, 17, 47, 58, 132]);
+    (ends, protocol, port.clone(), port).prop_map(|((src, dst), protocol, sport, dport)| {
+        let has_ports = matches!(protocol, 6 | 17 | 132);
+        let (sport, dport) = if has_ports { (sport, dport) } else { (0, 0) };
+        Flow { src: ip(src), dst: ip(dst), protocol, sport, dport, icmp: None }
+    })
+}
+
+/// An expression of all kinds of tests.
+fn any_expression() -> impl Strategy<Value = String> {
+    let side = || prop::sample::select(vec!["", "src ", "dst ", "src and dst ", "src or dst "]);
+    let port = || prop_oneof![prop::sample::select(vec![22u16, 53, 80, 443, 8080, 40_000]), any::<u16>()];
+    let net = prop::sample::select(vec![
+        "10.0.0.0/8",
+        "10.0.0.0/31",
+        "10.0.0.2/32",
+        "192.0.2.0/24",
+        "0.0.0.0/0",
+        "128.0.0.0/1",
+        "fd00::/8",
+        "fd00::/126",
+        "::/0",
+        "2001:db8::1/128",
+        "::ffff:0:0/96",
+    ]);
+    let test = prop_oneof![
+        prop::sample::select(vec!["tcp", "udp", "sctp", "icmp", "icmp6", "ip", "ip6", "proto 47"])
+            .prop_map(str::to_owned),
+        (side(), port()).prop_map(|(side, port)| format!("{side}port {port}")),
+        (side(), port(), port()).prop_map(|(side, a, b)| format!("{side}portrange {}-{}", a.min(b), a.max(b))),
+        (side(), net).prop_map(|(side, net)| format!("{side}net {net}")),
+        (side(), any_flow()).prop_map(|(side, flow)| format!("{side}host {}", flow.src)),
+    ];
+    test.prop_recursive(5, 32, 3, |inner| {
+        prop_oneof![
+            inner.clone().prop_map(|text| format!("not ({text})")),
+            (inner.clone(), inner.clone()).prop_map(|(one, other)| format!("({one}) and ({other})")),
+            (inner.clone(), inner).prop_map(|(one, other)| format!("({one}) or ({other})")),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    #[test]
+    fn whatever_a_filter_selects_passes_its_sieve(
+        text in any_expression(), flows in prop::collection::vec(any_flow(), 1..40), ends in prop::collection::vec(any_flow(), 0..4),
+        is_of_ends in any::<bool>(),
+    ) {
+        let mut filter = Filter::parse(&text).unwrap();
+        if is_of_ends {
+            filter = filter.with_an_end_in(Arc::new(ends.iter().map(|flow| flow.src).collect()));
+        }
+        for flow in &flows {
+            let ends = Translation { src: flow.src, dst: flow.dst, sport: flow.sport, dport: flow.dport };
+            let ends = Ends::of(&ends).unwrap();
+            let passes = filter.sieve().passes(key(flow).pair());
+            prop_assert_eq!(passes, filter.sieve().passes(ends.pair(flow.protocol)), "{} {}", text, flow);
+            prop_assert!(!filter.matches(flow) || passes, "{} {}", text, flow);
+        }
+    }
 }
 
 /// An expression, and what it says of a flow.

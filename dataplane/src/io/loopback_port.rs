@@ -132,7 +132,7 @@ impl Port for LoopbackPort {
             let count = whole(frames, ring.slots());
             if count > 0 {
                 let chunk = ring.write_chunk_uninit(count).expect("that many slots are free, and only get more");
-                chunk.fill_from_iter(frames.drain(..count));
+                chunk.fill_from_iter(frames.drain(..count).map(Frame::unmarked));
             }
             match first(&*frames) {
                 Some(count) if count > capacity => {

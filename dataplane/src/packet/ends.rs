@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::filter::Pair;
 use crate::io::Translation;
 
 /// Addresses and ports, source first, as numbers.
@@ -49,6 +50,12 @@ impl Ends {
     #[inline]
     pub(crate) const fn is_v6(&self) -> bool {
         self.rest & V6 != 0
+    }
+
+    /// Both as filters test them, for a packet of this protocol.
+    #[inline]
+    pub(crate) const fn pair(&self, protocol: u8) -> Pair<'_> {
+        Pair { addresses: &self.addresses, rest: self.rest | (protocol as u64) << Pair::PROTOCOL }
     }
 
     /// Both addresses as they are in a header of IPv4; without meaning for IPv6.

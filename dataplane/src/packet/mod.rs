@@ -37,6 +37,8 @@ mod udp;
 
 use std::net::IpAddr;
 
+use bulkhead_classifier::protocol;
+
 pub use link::LinkType;
 
 pub(crate) use arp::{Arp, Operation};
@@ -60,6 +62,16 @@ pub(crate) struct Parsed {
     pub(crate) flow: Option<Flow>,
     /// What it is.
     pub(crate) body: Result<Body, DropReason>,
+}
+
+impl Parsed {
+    /// The control bits of a TCP segment.
+    pub(crate) fn tcp_flags(&self) -> Option<TcpFlags> {
+        match &self.body {
+            Ok(Body::Ip(ip)) => ip.transport.flags().filter(|_| ip.flow.protocol == protocol::TCP),
+            Ok(Body::Arp(_)) | Err(_) => None,
+        }
+    }
 }
 
 /// A frame that was understood.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ahash::RandomState;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::filter::Pair;
 use crate::io::Translation;
 use crate::packet::{Ends, Ports};
 
@@ -142,7 +143,8 @@ impl Key {
     }
 
     /// Whether no packet has it.
-    pub(super) const fn is_unused(&self) -> bool {
+    #[inline]
+    pub(crate) const fn is_unused(&self) -> bool {
         self.rest & kind::USED == 0
     }
 
@@ -154,6 +156,12 @@ impl Key {
     /// Whether the conversation is an echo and its replies.
     pub(super) const fn is_echo(&self) -> bool {
         self.rest & (kind::LOW_PINGS | kind::HIGH_PINGS) != 0
+    }
+
+    /// Both ends as filters test them.
+    #[inline(always)]
+    pub(crate) const fn pair(&self) -> Pair<'_> {
+        Pair { addresses: &self.addresses, rest: self.rest }
     }
 
     /// The endpoints, source first, of a packet that goes from the lower one to the higher one or the other way.

@@ -2,6 +2,7 @@
 
 use std::vec::Drain;
 
+use super::stream::Mark;
 use crate::io::{Frame, Umem};
 use crate::{PortId, Received};
 
@@ -112,6 +113,25 @@ impl Arrivals {
     /// The packets, and their frames, which are as many as the packets say.
     pub(super) fn parts_mut(&mut self) -> (&[Arrival], &mut [Frame]) {
         (&self.packets, &mut self.frames)
+    }
+
+    /// The length of a packet, in bytes.
+    ///
+    /// # Panics
+    /// When there are fewer packets.
+    pub(super) fn length(&self, at: usize) -> usize {
+        self.packets[at].len()
+    }
+
+    /// Marks the first frames of packets, which come in order.
+    #[cold]
+    pub(super) fn mark(&mut self, marks: impl Iterator<Item = (usize, Mark)>) {
+        let (mut packet, mut frame) = (0, 0);
+        for (at, mark) in marks {
+            frame += self.packets[packet..at].iter().map(|packet| packet.count as usize).sum::<usize>();
+            packet = at;
+            mark.write(&mut self.frames[frame]);
+        }
     }
 
     /// Forgets the packets, whose frames were taken out.

@@ -1,7 +1,7 @@
 //! What the running vswitch counts.
 
 use crate::forward::ForwardCounters;
-use crate::io::{Frame, PortStatistics};
+use crate::io::PortStatistics;
 use crate::{Counters, DropReason, PortId};
 
 /// What went through one port, in packets and bytes of frames without their check sequence.
@@ -73,13 +73,6 @@ pub struct VswitchCounters {
 impl WorkerCounters {
     pub(super) fn new() -> Self {
         Self { other_drops: vec![0; DropReason::COUNT], ..Self::default() }
-    }
-
-    /// A packet is counted by its last frame.
-    pub(super) fn drop_frame(&mut self, frame: &Frame, reason: DropReason) {
-        if !frame.has_more() {
-            self.drop_packet(reason);
-        }
     }
 
     pub(super) fn drop_packet(&mut self, reason: DropReason) {

@@ -38,6 +38,7 @@ mod clock;
 mod config;
 mod counters;
 mod lane;
+mod ledger;
 mod ports;
 mod stage;
 mod stepped;

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::lane::{Errand, Outgoing};
+use super::ledger::Ledger;
+use super::stream::Known;
 use super::trunk::Trunk;
-use super::{PortTraffic, VswitchEvent, WorkerCounters};
+use super::{PortTraffic, VswitchEvent};
 use crate::io::{FlowSlot, Frame, FramePool, Port, PortError, Umem};
 use crate::{DropReason, PortId};
 
@@ -102,9 +104,9 @@ impl Ports {
     }
 
     /// Closes this worker's queues of a port and forgets the way to the others'.
-    pub(super) fn remove(&mut self, id: PortId, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    pub(super) fn remove(&mut self, id: PortId, pool: &mut FramePool, ledger: &mut Ledger) {
         while let Some(at) = self.own.iter().position(|own| own.id == id) {
-            self.close(at, pool, counters);
+            self.close(at, pool, ledger);
         }
         if let Some(trunk) = &mut self.trunk {
             trunk.detach(id);
@@ -113,17 +115,17 @@ impl Ports {
     }
 
     /// Closes everything, and forgets the way to the other workers' ports.
-    pub(super) fn close_all(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    pub(super) fn close_all(&mut self, pool: &mut FramePool, ledger: &mut Ledger) {
         while !self.own.is_empty() {
-            self.close(0, pool, counters);
+            self.close(0, pool, ledger);
         }
-        self.close_trunk(pool, counters);
+        self.close_trunk(pool, ledger);
         self.exits.clear();
     }
 
-    fn close_trunk(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    fn close_trunk(&mut self, pool: &mut FramePool, ledger: &mut Ledger) {
         let Some(mut trunk) = self.trunk.take() else { return };
-        trunk.close(pool, counters);
+        trunk.close(pool, ledger);
         for (id, traffic) in trunk.traffic() {
             self.keep(id, traffic);
         }
@@ -133,16 +135,16 @@ impl Ports {
     }
 
     /// The worker's queue of the trunk does not work any more: the control thread is told.
-    pub(super) fn fail_trunk(&mut self, error: PortError, pool: &mut FramePool, counters: &mut WorkerCounters) {
-        self.close_trunk(pool, counters);
+    pub(super) fn fail_trunk(&mut self, error: PortError, pool: &mut FramePool, ledger: &mut Ledger) {
+        self.close_trunk(pool, ledger);
         // As above.
         let _ = self.events.send(VswitchEvent::TrunkGone { error });
     }
 
     /// The port does not work any more: it is closed, and the control thread is told.
-    pub(super) fn fail(&mut self, at: usize, error: PortError, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    pub(super) fn fail(&mut self, at: usize, error: PortError, pool: &mut FramePool, ledger: &mut Ledger) {
         let (port, queue) = (self.own[at].id, self.own[at].queue);
-        self.close(at, pool, counters);
+        self.close(at, pool, ledger);
         // Nobody listens any more: then nobody wants to know.
         let _ = self.events.send(VswitchEvent::PortGone { port, queue, error });
     }
@@ -165,54 +167,48 @@ impl Ports {
 
     /// As [`Ports::put`], for a packet of one frame.
     #[inline]
-    pub(super) fn put_one(&mut self, out: PortId, frame: Frame, pool: &mut FramePool) -> Result<(), DropReason> {
+    pub(super) fn put_one(&mut self, out: PortId, frame: Frame, pool: &mut FramePool, ledger: &mut Ledger) {
         match self.exits.get(out.index()) {
-            Some(&Exit::Own(at)) => {
-                self.own[at].transmit.push(frame);
-                Ok(())
-            }
-            Some(&Exit::Trunk(slot)) if let Some(trunk) = &mut self.trunk => {
-                trunk.put(slot, frame);
-                Ok(())
-            }
-            _ => self.put(out, 1, std::iter::once(frame), pool),
+            Some(&Exit::Own(at)) => self.own[at].transmit.push(frame),
+            Some(&Exit::Trunk(slot)) if let Some(trunk) = &mut self.trunk => trunk.put(slot, frame),
+            _ => self.put(out, 1, std::iter::once(frame), pool, ledger),
         }
     }
 
-    /// Queues a packet of `count` frames for a port. What cannot be queued goes back to the pool.
+    /// Queues a packet of `count` frames for a port. What cannot be queued is lost.
     pub(super) fn put(
         &mut self,
         out: PortId,
         count: usize,
         mut frames: impl Iterator<Item = Frame>,
         pool: &mut FramePool,
-    ) -> Result<(), DropReason> {
+        ledger: &mut Ledger,
+    ) {
         let refused = match (self.exits.get(out.index()), &mut self.trunk) {
             (Some(&Exit::Own(at)), _) => {
                 self.own[at].transmit.extend(frames.take(count));
-                return Ok(());
+                return;
             }
             (Some(&Exit::Trunk(slot)), Some(trunk)) => {
                 if let Some(first) = frames.next() {
                     trunk.put(slot, first);
                     trunk.put_rest(slot, frames.take(count - 1));
                 }
-                return Ok(());
+                return;
             }
             (Some(&Exit::Worker(worker)), _) => match self.lane(worker, count) {
                 Some(lane) => {
                     lane.push(frames.take(count), Errand::Send(out));
-                    return Ok(());
+                    return;
                 }
                 None => DropReason::WorkerBusy,
             },
             (Some(Exit::Closed | Exit::Trunk(_)) | None, _) => DropReason::PortDown,
         };
-        pool.give_all(frames.take(count));
-        Err(refused)
+        frames.take(count).for_each(|frame| ledger.lose(frame, refused, pool));
     }
 
-    /// Gives a packet that came in on `port` to the worker that has its sessions.
+    /// Gives a packet that came in on `port` to the worker that has its sessions, or loses it.
     pub(super) fn hand_over(
         &mut self,
         worker: usize,
@@ -220,15 +216,13 @@ impl Ports {
         frames: impl Iterator<Item = Frame>,
         port: PortId,
         pool: &mut FramePool,
-    ) -> Result<(), DropReason> {
+        ledger: &mut Ledger,
+    ) {
         match self.lane(worker, count) {
-            Some(lane) => {
-                lane.push(frames, Errand::Judge(port));
-                Ok(())
-            }
+            Some(lane) => lane.push(frames, Errand::Judge(port)),
             None => {
-                pool.give_all(frames);
-                Err(DropReason::WorkerBusy)
+                let known = Known::Arrived(port);
+                frames.for_each(|frame| ledger.lose_as(frame, DropReason::WorkerBusy, pool, known));
             }
         }
     }
@@ -240,27 +234,26 @@ impl Ports {
     }
 
     /// Queues a packet that another worker has forwarded; it does not travel further.
-    pub(super) fn put_own(&mut self, out: PortId, frame: Frame, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    pub(super) fn put_own(&mut self, out: PortId, frame: Frame, pool: &mut FramePool, ledger: &mut Ledger) {
         if let Some(&Exit::Own(at)) = self.exits.get(out.index()) {
             self.own[at].transmit.push(frame);
             return;
         }
-        counters.drop_frame(&frame, DropReason::PortDown);
-        pool.give(frame);
+        ledger.lose(frame, DropReason::PortDown, pool);
     }
 
     /// Sends what is queued, and does what the ports need once per round.
-    pub(super) fn flush(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    pub(super) fn flush(&mut self, pool: &mut FramePool, ledger: &mut Ledger) {
         let mut at = 0;
         while at < self.own.len() {
-            match self.own[at].flush(pool, counters) {
+            match self.own[at].flush(pool, ledger) {
                 Ok(()) => at += 1,
                 // Another one takes its place.
-                Err(error) => self.fail(at, error, pool, counters),
+                Err(error) => self.fail(at, error, pool, ledger),
             }
         }
-        if let Some(Err(error)) = self.trunk.as_mut().map(|trunk| trunk.flush(pool, counters)) {
-            self.fail_trunk(error, pool, counters);
+        if let Some(Err(error)) = self.trunk.as_mut().map(|trunk| trunk.flush(pool, ledger)) {
+            self.fail_trunk(error, pool, ledger);
         }
     }
 
@@ -278,9 +271,9 @@ impl Ports {
         &mut self.exits[id.index()]
     }
 
-    fn close(&mut self, at: usize, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    fn close(&mut self, at: usize, pool: &mut FramePool, ledger: &mut Ledger) {
         let mut own = self.own.swap_remove(at);
-        own.drop_queued(DropReason::PortDown, pool, counters);
+        own.drop_queued(DropReason::PortDown, pool, ledger);
         // The kernel's counts are gone with the socket.
         let traffic = own.traffic_so_far();
         own.port.close(pool);
@@ -308,32 +301,31 @@ impl Ports {
 }
 
 impl OwnPort {
-    fn flush(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) -> Result<(), PortError> {
+    fn flush(&mut self, pool: &mut FramePool, ledger: &mut Ledger) -> Result<(), PortError> {
         if self.transmit.is_empty() {
             return self.port.service(pool);
         }
         let (packets, bytes) = size(&self.transmit);
+        ledger.begin_to_send(&self.transmit);
         let mut sent = self.port.send(&mut self.transmit).and_then(|()| self.port.service(pool));
         if sent.is_ok() && !self.transmit.is_empty() {
             // The kernel has just taken some out of the queue.
             sent = self.port.send(&mut self.transmit).and_then(|()| self.port.service(pool));
         }
+        ledger.end_to_send(&self.transmit);
         // Mostly nothing.
         let (left, left_bytes) = size(&self.transmit);
         self.traffic.sent += packets - left;
         self.traffic.sent_bytes += bytes - left_bytes;
-        counters.sent += packets - left;
+        ledger.counters.sent += packets - left;
         if sent.is_ok() {
-            self.drop_queued(DropReason::TxFull, pool, counters);
+            self.drop_queued(DropReason::TxFull, pool, ledger);
         }
         sent
     }
 
-    fn drop_queued(&mut self, reason: DropReason, pool: &mut FramePool, counters: &mut WorkerCounters) {
-        for frame in self.transmit.drain(..) {
-            counters.drop_frame(&frame, reason);
-            pool.give(frame);
-        }
+    fn drop_queued(&mut self, reason: DropReason, pool: &mut FramePool, ledger: &mut Ledger) {
+        self.transmit.drain(..).for_each(|frame| ledger.lose(frame, reason, pool));
     }
 
     fn traffic_so_far(&self) -> PortTraffic {

@@ -23,6 +23,7 @@ use super::arrivals::Arrivals;
 use super::bell::Bell;
 use super::caching::{About, Caching};
 use super::lane::{Incoming, Outgoing};
+use super::ledger::Ledger;
 use super::ports::Ports;
 use super::stream::StreamWriter;
 use super::{Captured, Tap, VswitchEvent, WorkerCounters};
@@ -73,7 +74,6 @@ pub(super) struct Stage {
     incoming: Vec<Incoming>,
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
-    stream: Option<Box<StreamWriter>>,
     caching: Option<Caching>,
     /// The place of the port with which the last round began.
     first_port: usize,
@@ -85,7 +85,7 @@ pub(super) struct Stage {
     in_ports: Vec<PortId>,
     arrivals: Arrivals,
     judged: Vec<Judged>,
-    counters: WorkerCounters,
+    ledger: Ledger,
     events: Sender<VswitchEvent>,
     /// When the worker failed last: once for each time, the oldest first.
     faults: [u64; MAX_FAULTS],
@@ -113,7 +113,6 @@ impl Stage {
             incoming,
             bells,
             tap,
-            stream: None,
             caching,
             first_port: 0,
             is_drained: false,
@@ -121,7 +120,7 @@ impl Stage {
             in_ports: Vec::with_capacity(BURST),
             arrivals: Arrivals::default(),
             judged: Vec::with_capacity(BURST),
-            counters: WorkerCounters::new(),
+            ledger: Ledger::new(),
             events,
             faults: [0; MAX_FAULTS],
             now: 0,
@@ -144,7 +143,7 @@ impl Stage {
             caching.begin(now);
             caching.end_handshakes(&mut self.engine, now, now);
         }
-        if let Some(stream) = &mut self.stream {
+        if let Some(stream) = &mut self.ledger.stream {
             stream.begin_round(now, snapshot.generation());
         }
         self.forwarder.begin(snapshot, now);
@@ -160,15 +159,15 @@ impl Stage {
         self.send_messages();
         // Before the calls to the kernel, which may take a while.
         self.post();
-        self.ports.flush(&mut self.pool, &mut self.counters);
+        self.ports.flush(&mut self.pool, &mut self.ledger);
         if let Some(caching) = &mut self.caching {
             caching.end(|| self.is_drained && !self.ports.is_waiting(), now);
         }
-        if let Some(stream) = &mut self.stream {
-            stream.end_round(&mut self.engine, &self.counters.other_drops);
+        if let Some(stream) = &mut self.ledger.stream {
+            stream.end_round(&mut self.engine, &self.ledger.counters.other_drops);
         }
-        self.counters.busy_rounds += u64::from(worked);
-        self.counters.idle_rounds += u64::from(!worked);
+        self.ledger.counters.busy_rounds += u64::from(worked);
+        self.ledger.counters.idle_rounds += u64::from(!worked);
         worked
     }
 
@@ -198,14 +197,14 @@ impl Stage {
     pub(super) fn remove(&mut self, id: PortId) {
         self.know_slot(id, None, false);
         self.engine.remove_port(id);
-        self.ports.remove(id, &mut self.pool, &mut self.counters);
+        self.ports.remove(id, &mut self.pool, &mut self.ledger);
     }
 
     /// Has a stream told what happens from now on, or none.
     pub(super) fn set_stream(&mut self, stream: Option<Box<StreamWriter>>) {
-        self.stream = stream;
-        match &mut self.stream {
-            Some(stream) => stream.begin(&mut self.engine, &self.counters.other_drops),
+        self.ledger.stream = stream;
+        match &mut self.ledger.stream {
+            Some(stream) => stream.begin(&mut self.engine, &self.ledger.counters.other_drops),
             None => self.engine.listen(false),
         }
     }
@@ -232,7 +231,7 @@ impl Stage {
 
     /// The worker has slept.
     pub(super) const fn slept(&mut self) {
-        self.counters.sleeps += 1;
+        self.ledger.counters.sleeps += 1;
     }
 
     /// What was counted so far.
@@ -244,7 +243,7 @@ impl Stage {
             held: self.forwarder.held() as u64,
             forward: self.forwarder.counters(),
             ports: self.ports.traffic(),
-            ..self.counters.clone()
+            ..self.ledger.counters.clone()
         }
     }
 
@@ -269,7 +268,7 @@ impl Stage {
             // Whoever goes on with the sessions knows nothing of what waits here.
             caching.end_handshakes(&mut self.engine, u64::MAX, self.now);
         }
-        self.ports.close_all(&mut self.pool, &mut self.counters);
+        self.ports.close_all(&mut self.pool, &mut self.ledger);
     }
 
     /// The longest sleep in milliseconds. What waits for another worker to learn a neighbour, or for a frame, has nobody
@@ -287,14 +286,12 @@ impl Stage {
         self.forwarder.begin(&nothing, self.now.saturating_add(FOR_EVER));
         self.forwarder.tick(&nothing);
         while let Some(released) = self.forwarder.next_released() {
-            self.counters.drop_packet(DropReason::PortDown);
-            self.pool.give_all(released.packet.into_frames());
+            for frame in released.packet.into_frames() {
+                self.ledger.lose(frame, DropReason::PortDown, &mut self.pool);
+            }
         }
         for lane in &mut self.incoming {
-            lane.take(usize::MAX, |frame, _| {
-                self.counters.drop_frame(&frame, DropReason::PortDown);
-                self.pool.give(frame);
-            });
+            lane.take(usize::MAX, |frame, _| self.ledger.lose(frame, DropReason::PortDown, &mut self.pool));
         }
         self.counters()
     }
@@ -310,6 +307,9 @@ impl Stage {
         } else {
             self.ask_engine_safely(snapshot, &arrivals);
         }
+        if let Some(stream) = &mut self.ledger.stream {
+            stream.mark(&mut arrivals);
+        }
         if self.engine.translates() {
             self.translate(&mut arrivals);
         }
@@ -319,7 +319,7 @@ impl Stage {
                 forwarder: &self.forwarder,
                 snapshot,
                 now: self.now,
-                stream: self.stream.as_deref(),
+                stream: self.ledger.stream.as_deref(),
             };
             caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
             if !self.engine.openings().is_empty() {
@@ -334,7 +334,7 @@ impl Stage {
     /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
     #[inline(never)]
     fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        match &mut self.stream {
+        match &self.ledger.stream {
             None => self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged),
             Some(_) => self.ask_engine_and_tell(snapshot, arrivals),
         }
@@ -344,9 +344,9 @@ impl Stage {
     #[cold]
     #[inline(never)]
     fn ask_engine_and_tell(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        let Some(stream) = &mut self.stream else { return };
-        let (packets, witness) = (arrivals.iter(&self.umem), stream.begin_burst());
-        self.engine.judge_before(snapshot, self.now, packets, &mut self.judged, witness);
+        let Some(stream) = &mut self.ledger.stream else { return };
+        let (packets, mut witness) = (arrivals.iter(&self.umem), stream.watch(arrivals));
+        self.engine.judge_before(snapshot, self.now, packets, &mut self.judged, &mut witness);
     }
 
     /// The same, and when the engine fails, nobody but these packets suffers. Around [`Stage::ask_engine`] and not in it: what a closure
@@ -354,7 +354,9 @@ impl Stage {
     fn ask_engine_safely(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.ask_engine(snapshot, arrivals))) {
             // What it had counted stands, the rest was judged by nobody.
-            (self.judged.len()..arrivals.len()).for_each(|_| self.counters.drop_packet(DropReason::Unjudged));
+            for packet in arrivals.iter(&self.umem).skip(self.judged.len()) {
+                self.ledger.tell_arrived(&packet, DropReason::Unjudged);
+            }
             self.judged.resize(arrivals.len(), Judged::UNJUDGED);
             self.go_on_after(panic);
         }
@@ -368,10 +370,10 @@ impl Stage {
         let of = |Received { frame, wire_len, in_port }| Packet { frame, wire_len, link, in_port, time: self.now };
         let packets: Vec<Packet<'_>> = arrivals.iter(&self.umem).map(of).collect();
         let mut outcomes = vec![Outcome::UNJUDGED; packets.len()];
-        match &mut self.stream {
+        match &mut self.ledger.stream {
             None => self.engine.process(snapshot, &packets, &mut outcomes),
             Some(stream) => {
-                self.engine.process_before(snapshot, &packets, &mut outcomes, stream.begin_burst());
+                self.engine.process_before(snapshot, &packets, &mut outcomes, &mut stream.watch(arrivals));
             }
         }
         self.judged.clear();
@@ -389,12 +391,12 @@ impl Stage {
                 continue;
             }
             let Some(tap) = self.tap.as_ref().filter(|tap| tap.has_room()) else {
-                self.counters.tap_missed += 1;
+                self.ledger.counters.tap_missed += 1;
                 continue;
             };
             let (bytes, wire_len, outcome) = (packet.frame.into(), packet.wire_len, *outcome);
             let taken = tap.offer(Captured { time: self.now, bytes, wire_len, outcome });
-            self.counters.tap_missed += u64::from(!taken);
+            self.ledger.counters.tap_missed += u64::from(!taken);
         }
     }
 

@@ -7,18 +7,27 @@
 //! ```
 //!
 //! Each worker has a ring of records and one of packets' bytes, of which it is the only writer. Nothing waits for the reader: what does
-//! not fit is left out and counted. Without a stream a worker asks one question per burst and per session that ends, and nothing per
+//! not fit is left out and counted. Without a stream a worker asks a few questions per burst and per session that ends, and nothing per
 //! packet.
+//!
+//! A packet that a tracepoint selects is told when its end is known, which may be at another worker and seconds later: see
+//! `traces.rs`.
 //!
 //! **Invariant.** Whatever the reader does, for each kind of record: what it has read, what still lies in the rings and what was
 //! [left out](StreamReader::left_out) is together what has happened since the stream was opened: sessions begun, packets dropped (with
-//! those of [`Record::Lost`]), sessions ended, packets that tracepoints select. A worker that fails in the middle of a burst may lose records of it.
+//! those of [`Record::Lost`]), sessions ended, packets that tracepoints select, but for those that are still
+//! [under way](StreamReader::under_way). A worker that fails in the middle of a burst may lose records of it.
 
 mod reader;
+mod selection;
+mod traces;
+mod watching;
 mod writer;
 
 pub use reader::StreamReader;
+pub(super) use traces::Mark;
 pub(crate) use writer::StreamWriter;
+pub(super) use writer::{Known, Lost};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +35,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rtrb::RingBuffer;
 
 use crate::filter::Filter;
-use crate::{DropReason, Outcome, SessionEnd};
+use crate::{DropReason, Outcome, PortId, SessionEnd};
+use traces::Traces;
 
 /// Records that a worker's ring holds: at 100,000 sessions a second what happens in 160 ms, and some 4 MB.
 const RECORDS: usize = 1 << 14;
@@ -56,7 +66,7 @@ pub struct StreamPlan {
 pub struct Tracepoint {
     /// By their addresses and ports, as they come in or as they leave.
     pub filter: Filter,
-    /// None but those that the engine forwards (true) or drops (false).
+    /// None but those that leave (true) or are dropped, wherever that is (false).
     pub forwarded: Option<bool>,
     /// How many of their bytes are told, [`LONGEST_SNAP`] at most.
     pub snap: u16,
@@ -109,8 +119,10 @@ pub enum Record {
         tracepoints: u64,
         /// How many of its bytes there are.
         captured: u16,
-        /// What became of it. It may still be dropped on its way out.
+        /// What became of it in the end.
         judgement: Judgement,
+        /// Where it was to leave, when the tables have let it through and it was lost on its way out.
+        meant_for: Option<PortId>,
     },
 }
 
@@ -177,13 +189,14 @@ pub(super) fn with_room(
 ) -> (Vec<StreamWriter>, StreamReader) {
     let mut writers = Vec::with_capacity(workers);
     let mut sources = Vec::with_capacity(workers);
+    // Nobody wants bytes, or places for packets, where there is no tracepoint.
+    let traces = (!plan.tracepoints.is_empty()).then(|| Arc::new(Traces::new(workers)));
     for _ in 0..workers {
         let (record_writer, record_reader) = RingBuffer::new(records);
-        // Nobody wants bytes where there is no tracepoint.
         let (byte_writer, byte_reader) = RingBuffer::new(if plan.tracepoints.is_empty() { 0 } else { bytes });
         let left_out = Arc::new(SharedLeftOut::default());
         sources.push(reader::Source::new(record_reader, byte_reader, Arc::clone(&left_out)));
-        writers.push(StreamWriter::new(plan.clone(), record_writer, byte_writer, left_out));
+        writers.push(StreamWriter::new(plan.clone(), record_writer, byte_writer, left_out, traces.clone()));
     }
-    (writers, StreamReader::new(sources))
+    (writers, StreamReader::new(sources, traces))
 }

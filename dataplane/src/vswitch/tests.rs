@@ -3,6 +3,7 @@
 mod caching;
 mod fragments;
 mod openings;
+mod reasons;
 mod services;
 mod stream;
 mod torture;

@@ -10,8 +10,9 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use super::PortTraffic;
+use super::ledger::Ledger;
 use super::ports::size;
-use super::{PortTraffic, WorkerCounters};
 use crate::io::{FlowSlot, Frame, FramePool, Port, PortError, Umem};
 use crate::wire::ethernet::{ADDRESSES_LEN, ethertype};
 use crate::wire::vlan;
@@ -135,25 +136,27 @@ impl Trunk {
     }
 
     /// Sends what is queued, and does what the queue needs once per round.
-    pub(super) fn flush(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) -> Result<(), PortError> {
+    pub(super) fn flush(&mut self, pool: &mut FramePool, ledger: &mut Ledger) -> Result<(), PortError> {
         if self.transmit.is_empty() {
             return self.queue.service(pool);
         }
         let (packets, _) = size(&self.transmit);
+        ledger.begin_to_send(&self.transmit);
         let mut sent = self.queue.send(&mut self.transmit).and_then(|()| self.queue.service(pool));
         if sent.is_ok() && !self.transmit.is_empty() {
             // The kernel has just taken some out of the queue.
             sent = self.queue.send(&mut self.transmit).and_then(|()| self.queue.service(pool));
         }
+        ledger.end_to_send(&self.transmit);
         let (left, _) = size(&self.transmit);
-        counters.sent += packets - left;
+        ledger.counters.sent += packets - left;
         if sent.is_ok() {
-            self.drop_queued(DropReason::TxFull, pool, counters);
+            self.drop_queued(DropReason::TxFull, pool, ledger);
         }
         sent
     }
 
-    fn drop_queued(&mut self, reason: DropReason, pool: &mut FramePool, counters: &mut WorkerCounters) {
+    fn drop_queued(&mut self, reason: DropReason, pool: &mut FramePool, ledger: &mut Ledger) {
         let mut is_first = true;
         let mut port = NOBODY;
         for mut frame in std::mem::take(&mut self.transmit) {
@@ -165,8 +168,7 @@ impl Trunk {
                 traffic.sent_bytes -= (frame.len() as u64).min(traffic.sent_bytes);
             }
             is_first = !frame.has_more();
-            counters.drop_frame(&frame, reason);
-            pool.give(frame);
+            ledger.lose(frame, reason, pool);
         }
     }
 
@@ -185,8 +187,8 @@ impl Trunk {
     }
 
     /// Ends the queue; what is still to be sent is dropped.
-    pub(super) fn close(&mut self, pool: &mut FramePool, counters: &mut WorkerCounters) {
-        self.drop_queued(DropReason::PortDown, pool, counters);
+    pub(super) fn close(&mut self, pool: &mut FramePool, ledger: &mut Ledger) {
+        self.drop_queued(DropReason::PortDown, pool, ledger);
         self.queue.close(pool);
     }
 }

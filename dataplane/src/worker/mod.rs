@@ -68,7 +68,7 @@ pub use affinity::Affinity;
 pub use audit::{AuditTap, Audited};
 pub(crate) use caching::SessionKey;
 pub(crate) use denial::denied_by;
-pub(crate) use witness::{Judgements, Nobody, Witness};
+pub(crate) use witness::{Chosen, Judgements, Nobody, Witness};
 
 use admission::Arrival;
 use audit::Noted;
@@ -176,7 +176,6 @@ impl Worker {
                 let frame = (LinkType::Ethernet, packet.frame, packet.wire_len);
                 columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
                 frames.push(packet.frame);
-                witness.arrive(packet.wire_len.max(packet.frame.len()));
             }
             let bytes = Frames::Ethernet(&frames);
             self.run::<false>(snapshot, &mut columns, bytes, Times::One(time));
@@ -221,7 +220,6 @@ impl Worker {
             for packet in packets {
                 let frame = (packet.link, packet.frame, packet.wire_len);
                 columns.push(frame, packet.in_port, &self.ports, |key| self.sessions.hash(key));
-                witness.arrive(packet.wire_len.max(packet.frame.len()));
             }
             self.run::<true>(snapshot, &mut columns, Frames::Any(packets), Times::Each(packets));
             witness.see(&mut self.judgements(snapshot, &columns, Frames::Any(packets)));
@@ -328,6 +326,14 @@ impl Worker {
     /// What is written into a packet of the last call of [`Worker::judge`].
     pub(crate) fn translated(&self, judged: &Judged) -> Option<Translated<'_>> {
         self.columns.translated(judged.translation)
+    }
+
+    /// Everything that is known of the `at`th packet of the last call of [`Worker::judge`]; none where later bursts of that call have
+    /// taken its place.
+    pub(crate) fn outcome(&self, at: usize) -> Option<Outcome> {
+        let first = self.columns.before.checked_sub(self.columns.len())?;
+        let at = at.checked_sub(first).filter(|&at| at < self.columns.len())?;
+        Some(witness::outcome(&self.columns, &self.sessions, &[], at))
     }
 
     /// Which packets of the last call of [`Worker::judge`] are the first SYN-ACKs of their connections, in order.

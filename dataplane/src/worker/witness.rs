@@ -2,20 +2,20 @@
 //!
 //! [`Worker::judge`](crate::Worker::judge) is made for each kind of witness anew: with [`Nobody`] nothing is left of it.
 
-use super::audit::Noted;
-use super::column::{Columns, Frames};
-use crate::filter::{Filter, Subject};
-use crate::packet::{Body, TcpFlags};
-use crate::session::{Key, NONE, SessionTable};
-use crate::{BodyKind, Flow, Judged, Outcome, SessionState};
-
 use std::net::IpAddr;
+use std::ops::Range;
+
+use super::BURST;
+use super::audit::Noted;
+use super::column::{Columns, Frames, Meta};
+use crate::filter::{Filter, Pair, Subject, Test};
+use crate::packet::{Body, Ends, TcpFlags};
+use crate::session::{Key, NONE, SessionTable};
+use crate::translations::Translated;
+use crate::{BodyKind, Flow, Judged, Outcome, SessionState};
 
 /// See the module.
 pub(crate) trait Witness {
-    /// A packet of this length comes into the burst.
-    fn arrive(&mut self, wire_len: usize);
-
     /// The burst was judged.
     fn see(&mut self, burst: &mut Judgements<'_>);
 }
@@ -25,11 +25,42 @@ pub(crate) struct Nobody;
 
 impl Witness for Nobody {
     #[inline(always)]
-    fn arrive(&mut self, _: usize) {}
-
-    #[inline(always)]
     fn see(&mut self, _: &mut Judgements<'_>) {}
 }
+
+/// Packets of a burst: a bit for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen([u64; BURST / 64]);
+
+impl Chosen {
+    /// None of them.
+    pub(crate) const NONE: Self = Self([0; BURST / 64]);
+
+    pub(crate) fn add(&mut self, at: usize) {
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own |= other);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Gives their places to `each`, in order.
+    pub(crate) fn each(&self, mut each: impl FnMut(usize)) {
+        for (number, mut word) in self.0.into_iter().enumerate() {
+            while word != 0 {
+                each(64 * number + word.trailing_zeros() as usize);
+                word &= word - 1;
+            }
+        }
+    }
+}
+
+/// Packets that are tested together: when none of them passes, that costs one branch.
+const GROUP: usize = 8;
 
 /// A burst that was judged.
 pub(crate) struct Judgements<'a> {
@@ -57,27 +88,7 @@ impl Judgements<'_> {
 
     /// Everything that the engine knows of a packet's fate.
     pub(crate) fn outcome(&self, at: usize) -> Outcome {
-        let columns = self.columns;
-        let Judged { verdict, session, translation: place, elsewhere, .. } = columns.judged[at];
-        let meta = &columns.metas[at];
-        // The quickest way does not look at who has allowed a session. Another one may have its slot by now.
-        let remembered = || {
-            let is_hit = session == Some(SessionState::Hit) && meta.guess != NONE && meta.general().is_none();
-            let is_there = is_hit && self.sessions.has_key(meta.guess, &meta.key);
-            is_there.then(|| self.sessions.decision(meta.guess))
-        };
-        let noted = self.audits.iter().find(|noted| noted.at == at);
-        Outcome {
-            in_port: meta.in_port,
-            verdict,
-            decision: columns.decisions.get(at).or_else(remembered),
-            audited: noted.map(|noted| noted.audited.decision),
-            session,
-            flow: columns.flow(at),
-            translation: columns.translated(place).map(|translated| translated.sent()),
-            place,
-            elsewhere,
-        }
+        outcome(self.columns, self.sessions, self.audits, at)
     }
 
     /// The control bits of a TCP segment.
@@ -85,32 +96,102 @@ impl Judgements<'_> {
         let meta = &self.columns.metas[at];
         let flags = match meta.general() {
             None => (meta.key.protocol() == bulkhead_classifier::protocol::TCP).then_some(meta.flags),
-            Some(general) => match &self.columns.parsed[general].body {
-                Ok(Body::Ip(ip)) => {
-                    ip.transport.flags().filter(|_| ip.flow.protocol == bulkhead_classifier::protocol::TCP)
-                }
-                Ok(Body::Arp(_)) | Err(_) => None,
-            },
+            Some(general) => self.columns.parsed[general].tcp_flags(),
         };
         flags.map(|TcpFlags(bits)| bits)
     }
 
+    /// The packets that a filter selects, as they came in or as they leave: those for which [`is_selected`](Self::is_selected) says so.
+    pub(crate) fn select(&self, filter: &Filter) -> Chosen {
+        let mut chosen = Chosen::NONE;
+        let sieve = filter.sieve();
+        // One loop for each kind of test, without a question per packet which one it is.
+        match sieve.first() {
+            None => self.look_closely(0..self.columns.metas.len(), filter, &mut chosen),
+            Some(Test::Kinds(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
+            Some(Test::Ports(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
+            Some(Test::V4(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
+            Some(Test::V6(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
+            Some(Test::Hosts(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
+        }
+        if self.columns.translates() {
+            self.select_sent(filter, &mut chosen);
+        }
+        chosen
+    }
+
+    /// The same of those that are dropped.
+    pub(crate) fn select_dropped(&self, filter: &Filter) -> Chosen {
+        let mut chosen = Chosen::NONE;
+        for (at, judged) in self.columns.judged.iter().enumerate() {
+            if judged.verdict.out_port().is_none() && self.is_selected(at, filter) {
+                chosen.add(at);
+            }
+        }
+        chosen
+    }
+
+    /// Looks closely at those packets alone that are beside one that passes a test. The loop has no branch per packet.
+    #[inline(always)]
+    fn scan(&self, filter: &Filter, chosen: &mut Chosen, passes: impl Fn(Pair<'_>) -> bool) {
+        for (number, metas) in self.columns.metas.chunks(GROUP).enumerate() {
+            // General packets have no key.
+            let may_be = |meta: &Meta| meta.key.is_unused() | passes(meta.key.pair());
+            if metas.iter().fold(false, |some, meta| some | may_be(meta)) {
+                let first = number * GROUP;
+                self.look_closely(first..first + metas.len(), filter, chosen);
+            }
+        }
+    }
+
+    /// As they came in.
+    #[inline(never)]
+    fn look_closely(&self, range: Range<usize>, filter: &Filter, chosen: &mut Chosen) {
+        for at in range {
+            let meta = &self.columns.metas[at];
+            let may_be = meta.general().is_some() || filter.sieve().passes(meta.key.pair());
+            if may_be && self.is_selected_as_received(at, filter) {
+                chosen.add(at);
+            }
+        }
+    }
+
+    /// As they leave, where that is with other addresses.
+    #[inline(never)]
+    fn select_sent(&self, filter: &Filter, chosen: &mut Chosen) {
+        for (at, judged) in self.columns.judged.iter().enumerate() {
+            let Some(translated) = self.columns.translated(judged.translation) else { continue };
+            let meta = &self.columns.metas[at];
+            let passes = |ends: Ends| filter.sieve().passes(ends.pair(meta.key.protocol()));
+            let may_be = match translated {
+                _ if meta.general().is_some() => true,
+                Translated::PlainV4(packet) => passes(packet.sent()),
+                Translated::Packet(packet) => passes(packet.sent()),
+                Translated::Error(_) => true,
+            };
+            if may_be && self.is_selected_as_sent(at, filter) {
+                chosen.add(at);
+            }
+        }
+    }
+
     /// Whether a filter selects a packet, as it came in or as it leaves.
-    #[inline]
     pub(crate) fn is_selected(&self, at: usize, filter: &Filter) -> bool {
-        let (meta, judged) = (&self.columns.metas[at], &self.columns.judged[at]);
-        let received = match meta.general() {
+        self.is_selected_as_received(at, filter)
+            || (self.columns.judged[at].translation.is_some() && self.is_selected_as_sent(at, filter))
+    }
+
+    fn is_selected_as_received(&self, at: usize, filter: &Filter) -> bool {
+        let meta = &self.columns.metas[at];
+        match meta.general() {
             None => filter.selects(&PlainPacket { key: &meta.key, from_low: meta.from_low }),
             Some(_) => match self.columns.flow(at) {
                 Some(flow) => filter.selects(&flow),
                 None => filter.is_everything(),
             },
-        };
-        received || (judged.translation.is_some() && self.is_selected_as_sent(at, filter))
+        }
     }
 
-    #[cold]
-    #[inline(never)]
     fn is_selected_as_sent(&self, at: usize, filter: &Filter) -> bool {
         let sent = self.columns.translated(self.columns.judged[at].translation).map(|translated| translated.sent());
         let flow = self.columns.flow(at).zip(sent);
@@ -136,6 +217,30 @@ impl Judgements<'_> {
                 self.sessions.tally(NONE, hash, &key, bytes);
             }
         }
+    }
+}
+
+/// Everything that the engine knows of the fate of a packet of its last burst.
+pub(super) fn outcome(columns: &Columns, sessions: &SessionTable, audits: &[Noted], at: usize) -> Outcome {
+    let Judged { verdict, session, translation: place, elsewhere, .. } = columns.judged[at];
+    let meta = &columns.metas[at];
+    // The quickest way does not look at who has allowed a session. Another one may have its slot by now.
+    let remembered = || {
+        let is_hit = session == Some(SessionState::Hit) && meta.guess != NONE && meta.general().is_none();
+        let is_there = is_hit && sessions.has_key(meta.guess, &meta.key);
+        is_there.then(|| sessions.decision(meta.guess))
+    };
+    let noted = audits.iter().find(|noted| noted.at == at);
+    Outcome {
+        in_port: meta.in_port,
+        verdict,
+        decision: columns.decisions.get(at).or_else(remembered),
+        audited: noted.map(|noted| noted.audited.decision),
+        session,
+        flow: columns.flow(at),
+        translation: columns.translated(place).map(|translated| translated.sent()),
+        place,
+        elsewhere,
     }
 }
 

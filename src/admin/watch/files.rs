@@ -137,7 +137,14 @@ impl Files {
 fn comment(packet: &Value) -> String {
     let walk = &packet["walk"];
     let mut text = walk["verdict"].as_str().unwrap_or_default().to_owned();
-    for (before, part) in [(" ", &walk["reason"]), (": ", &walk["origin"]), (", session ", &walk["session"])] {
+    // Whoever has let a packet through is not why it is lost.
+    let before_origin = if packet["meant_for"].is_string() { ", let through: " } else { ": " };
+    for (before, part) in [
+        (" ", &walk["reason"]),
+        (" on its way to ", &packet["meant_for"]),
+        (before_origin, &walk["origin"]),
+        (", session ", &walk["session"]),
+    ] {
         if let Some(part) = part.as_str() {
             text.push_str(before);
             text.push_str(part);

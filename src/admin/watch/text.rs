@@ -112,6 +112,9 @@ pub(super) fn write_packet(out: &mut impl Write, line: &Value) -> io::Result<()>
     if walk["origin"].is_string() {
         writeln!(out, "    because  {}", text(&walk["origin"]))?;
     }
+    if packet["meant_for"].is_string() {
+        writeln!(out, "    out      {}, where it did not get to", text(&packet["meant_for"]))?;
+    }
     match packet["reason"].as_str() {
         None => writeln!(out, "    out      {}", or(&walk["out"], "an unknown port")),
         Some(reason) => writeln!(out, "    dropped  {}: {}", printable(reason), text(&packet["means"])),
@@ -168,5 +171,11 @@ mod tests {
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
+        let mut lost = line;
+        (lost["packet"]["meant_for"], lost["packet"]["reason"]) = ("uplink".into(), "port_down".into());
+        let mut out = Vec::new();
+        write_packet(&mut out, &lost).unwrap();
+        let told = String::from_utf8(out).unwrap();
+        assert!(told.contains("    out      uplink, where it did not get to\n    dropped  port_down: "), "{told}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Snapshot;
 use bulkhead_dataplane::filter::Filter;
-use bulkhead_dataplane::vswitch::stream::{Judgement, LONGEST_SNAP, Tracepoint};
+use bulkhead_dataplane::vswitch::stream::{LONGEST_SNAP, Tracepoint};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::flow::{self, FlowFilter, Told};
 use super::select::Selector;
+use super::walk::Seen;
 use super::{StreamCounts, Watch, walk};
 use crate::admin::{Failure, Trace, Watching};
 use crate::live::observer::Observer;
@@ -179,17 +180,11 @@ impl Client {
         }
     }
 
-    pub(super) fn tell_packet(
-        &mut self,
-        observer: &Observer,
-        snapshot: &Snapshot,
-        judgement: &Judgement,
-        bytes: &[u8],
-    ) {
+    pub(super) fn tell_packet(&mut self, observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) {
         let Wanted::Packets(Packets { snap, .. }) = &self.wanted else { return };
-        let bytes = &bytes[..bytes.len().min((*snap).into())];
+        let bytes = &seen.bytes[..seen.bytes.len().min((*snap).into())];
         if self.may_tell(1) {
-            self.send(&walk::json(observer, snapshot, judgement, bytes), 1);
+            self.send(&walk::json(observer, snapshot, &Seen { bytes, ..*seen }), 1);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use bulkhead_control::object::Transport;
 use bulkhead_dataplane::vswitch::stream::Judgement;
-use bulkhead_dataplane::{Outcome, Snapshot};
+use bulkhead_dataplane::{Outcome, PortId, Snapshot};
 use serde_json::{Value, json};
 
 use super::flow::{end, rfc3339, summary};
@@ -10,8 +10,19 @@ use crate::args::PortProtocol;
 use crate::live::admin::explain::Node;
 use crate::live::observer::Observer;
 
+/// A packet that a tracepoint has selected.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    /// What became of it in the end.
+    pub(super) judgement: &'a Judgement,
+    /// Where it was to leave, when it was lost on its way out.
+    pub(super) meant_for: Option<PortId>,
+    pub(super) bytes: &'a [u8],
+}
+
 /// One line: the packet, its walk with the words of `explain --live`, and its bytes in hexadecimal digits.
-pub(super) fn json(observer: &Observer, snapshot: &Snapshot, judgement: &Judgement, bytes: &[u8]) -> Value {
+pub(super) fn json(observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) -> Value {
+    let Seen { judgement, meant_for, bytes } = *seen;
     let Judgement { time, generation, len, tcp_flags, outcome } = *judgement;
     let Outcome { flow, translation, verdict, in_port, .. } = outcome;
     let node =
@@ -35,6 +46,7 @@ pub(super) fn json(observer: &Observer, snapshot: &Snapshot, judgement: &Judgeme
         "translated_from": translation.map(|sent| end(sent.src, sent.sport)),
         "translated_to": translation.map(|sent| end(sent.dst, sent.dport)),
         "in": name(in_port),
+        "meant_for": meant_for.and_then(name),
         "walk": step,
         "bytes": hexadecimal(bytes),
     });

@@ -72,7 +72,7 @@ pub struct Umem {
 pub struct Frame {
     /// The region in the upper half, never 0; the chunk in the lower.
     place: NonZeroU64,
-    /// From the lowest bit: offset (16 bits), length (16 bits), whether there is more (1 bit).
+    /// From the lowest bit: offset (16 bits), length (16 bits), whether there is more (1 bit), [mark](Frame::mark) (31 bits).
     extent: u64,
 }
 
@@ -147,6 +147,9 @@ impl Umem {
 impl Frame {
     const LEN: u32 = 16;
     const MORE: u64 = 1 << 32;
+    const MARK: u32 = 33;
+    /// The largest mark.
+    pub(crate) const LAST_MARK: u32 = u32::MAX >> 1;
 
     #[inline]
     const fn new(region: NonZeroU32, chunk: u32, offset: u16, len: u16, more: bool) -> Self {
@@ -233,12 +236,11 @@ impl Frame {
     /// Makes room for `count` bytes in front of the packet, which stays where it is. False, and nothing changed, when there is
     /// none in the chunk.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a chunk has 4096 bytes")]
     pub(crate) const fn extend_front(&mut self, count: u16) -> bool {
         if self.offset() < count {
             return false;
         }
-        self.extent = Self::extent(self.offset() - count, self.len() as u16 + count, self.has_more());
+        self.extent = self.extent - count as u64 + ((count as u64) << Self::LEN);
         true
     }
 
@@ -247,20 +249,40 @@ impl Frame {
     /// # Panics
     /// When it has fewer.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a chunk has 4096 bytes")]
     pub(crate) const fn shorten_front(&mut self, count: u16) {
         assert!(count as usize <= self.len(), "the packet is shorter");
-        self.extent = Self::extent(self.offset() + count, self.len() as u16 - count, self.has_more());
+        self.extent = self.extent + count as u64 - ((count as u64) << Self::LEN);
     }
 
     /// Cuts the packet to its first `len` bytes, which stay where they are.
     ///
     /// # Panics
     /// When it has fewer.
-    #[expect(clippy::cast_possible_truncation, reason = "asked just before")]
     pub const fn shorten(&mut self, len: usize) {
         assert!(len <= self.len(), "the packet is shorter");
-        self.extent = Self::extent(self.offset(), len as u16, self.has_more());
+        self.extent = self.extent & !(0xffff << Self::LEN) | (len as u64) << Self::LEN;
+    }
+
+    /// Whatever somebody has marked the packet with; none for nearly all. It goes where the frame goes, and ends when the frame
+    /// is sent, given back or [reset](Self::reset).
+    #[inline]
+    pub(crate) const fn mark(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new((self.extent >> Self::MARK) as u32)
+    }
+
+    /// The frame without a mark.
+    pub(crate) const fn unmarked(mut self) -> Self {
+        self.extent &= (1 << Self::MARK) - 1;
+        self
+    }
+
+    /// Marks the packet.
+    ///
+    /// # Panics
+    /// When the mark is larger than [`Frame::LAST_MARK`].
+    pub(crate) const fn set_mark(&mut self, mark: NonZeroU32) {
+        assert!(mark.get() <= Self::LAST_MARK, "a mark has 31 bits");
+        self.extent = self.extent & ((1 << Self::MARK) - 1) | (mark.get() as u64) << Self::MARK;
     }
 }
 
@@ -324,6 +346,35 @@ mod tests {
             frame.shorten(5);
             assert_eq!((umem.bytes(&frame), frame.has_more()), (&b"hello"[..], true));
         }
+    }
+
+    #[test]
+    fn a_mark_stays_until_the_frame_is_for_another_packet() {
+        let (_umem, mut frames) = Umem::new(1).unwrap();
+        let mut frame = frames.pop().unwrap();
+        frame.reset(100);
+        assert_eq!(frame.mark(), None);
+        for mark in [1, 0x1_0000, Frame::LAST_MARK] {
+            let mark = NonZeroU32::new(mark).unwrap();
+            frame.reset(100);
+            let offset = frame.offset();
+            frame.set_mark(NonZeroU32::MIN);
+            frame.set_mark(mark);
+            frame.set_more(true);
+            assert!(frame.extend_front(4));
+            assert_eq!((frame.offset(), frame.len(), frame.has_more()), (offset - 4, 104, true));
+            frame.shorten_front(10);
+            assert_eq!((frame.offset(), frame.len()), (offset + 6, 94));
+            frame.shorten(50);
+            frame.set_more(false);
+            assert_eq!((frame.offset(), frame.len(), frame.has_more()), (offset + 6, 50, false));
+            assert_eq!(frame.mark(), Some(mark));
+            frame = frame.unmarked();
+            assert_eq!((frame.mark(), frame.offset(), frame.len()), (None, offset + 6, 50));
+            frame.set_mark(mark);
+        }
+        frame.reset(60);
+        assert_eq!(frame.mark(), None);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 mod fragments;
 
 use super::super::arrivals::{Arrival, Arrivals};
+use super::super::stream::Known;
 use super::Stage;
 use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite, translate};
 use crate::io::{Frame, Translation};
-use crate::{DropReason, Judged, LinkType, Packet, PortId, Received, Snapshot, Verdict};
+use crate::{DropReason, Judged, LinkType, Outcome, Packet, PortId, Snapshot, Verdict};
 
 /// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
 /// for jumbo packets.
@@ -16,9 +17,16 @@ pub(in crate::vswitch) struct Chain {
     rest: Vec<Frame>,
     /// What its sender has addressed it to, for an error that quotes it, where other addresses have been written into it.
     received: Option<Translation>,
+    /// What was known when it was let through, where somebody wants to know of it when it is lost.
+    outcome: Option<Box<Outcome>>,
 }
 
 impl Chain {
+    /// What is known of it when it is lost.
+    fn known(&self) -> Known {
+        self.outcome.as_deref().map_or(Known::LetThrough, |outcome| Known::Judged(*outcome))
+    }
+
     pub(super) fn into_frames(self) -> impl Iterator<Item = Frame> {
         std::iter::once(self.first).chain(self.rest)
     }
@@ -63,15 +71,13 @@ impl Stage {
         let (packets, mut frames) = arrivals.drain();
         let mut packets = packets.zip(judged);
         for ((_, judged), frame) in packets.by_ref().take(ready).zip(frames.by_ref()) {
-            if let Verdict::Forward(out) = judged.verdict
-                && let Err(reason) = self.ports.put_one(out, frame, &mut self.pool)
-            {
-                self.counters.drop_packet(reason);
+            if let Verdict::Forward(out) = judged.verdict {
+                self.ports.put_one(out, frame, &mut self.pool, &mut self.ledger);
             }
         }
-        for (arrival, judged) in packets {
+        for (at, (arrival, judged)) in (ready..).zip(packets) {
             match judged.elsewhere {
-                None => self.act(snapshot, arrival, judged, &mut frames),
+                None => self.act(snapshot, at, arrival, judged, &mut frames),
                 Some(worker) => {
                     let packet = frames.by_ref().take(1 + arrival.rest());
                     self.hand_over(usize::from(worker.get()) - 1, arrival, packet);
@@ -83,15 +89,15 @@ impl Stage {
     /// Gives a packet to another worker that is to judge it.
     #[inline(never)]
     fn hand_over(&mut self, worker: usize, arrival: Arrival, packet: impl Iterator<Item = Frame>) {
-        let handed = self.ports.hand_over(worker, 1 + arrival.rest(), packet, arrival.port, &mut self.pool);
-        handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
+        self.ports.hand_over(worker, 1 + arrival.rest(), packet, arrival.port, &mut self.pool, &mut self.ledger);
     }
 
-    /// What comes of one packet's verdict. Its frames are the next ones of `frames`.
+    /// What comes of the verdict of one packet, the `at`th that was judged. Its frames are the next ones of `frames`.
     #[inline]
     fn act(
         &mut self,
         snapshot: &Snapshot,
+        at: usize,
         arrival: Arrival,
         judged: &Judged,
         frames: &mut impl Iterator<Item = Frame>,
@@ -100,11 +106,12 @@ impl Stage {
         let (port, bytes) = (arrival.port, self.umem.bytes_mut(&mut first));
         match self.forwarder.forward(snapshot, bytes, arrival.len(), port, judged.verdict) {
             Step::Send(out) if arrival.rest() == 0 => {
-                if let Err(reason) = self.ports.put_one(out, first, &mut self.pool) {
-                    self.counters.drop_packet(reason);
-                }
+                self.ports.put_one(out, first, &mut self.pool, &mut self.ledger);
             }
-            step => self.act_on(snapshot, arrival, judged, step, first, &mut frames.take(arrival.rest())),
+            step => {
+                let place = (at, arrival);
+                self.act_on(snapshot, place, judged, step, first, &mut frames.take(arrival.rest()));
+            }
         }
     }
 
@@ -113,7 +120,7 @@ impl Stage {
     fn act_on(
         &mut self,
         snapshot: &Snapshot,
-        arrival: Arrival,
+        (at, arrival): (usize, Arrival),
         judged: &Judged,
         step: Step,
         mut first: Frame,
@@ -122,15 +129,20 @@ impl Stage {
         let verdict = judged.verdict;
         match step {
             Step::Send(out) => self.put(out, 1 + arrival.rest(), std::iter::once(first).chain(rest)),
-            Step::Fragment(out) => self.put_fragments(out, Chain { first, rest: rest.collect(), received: None }),
+            Step::Fragment(out) => {
+                let outcome = self.outcome(at);
+                self.put_fragments(out, Chain { first, rest: rest.collect(), received: None, outcome });
+            }
             Step::Hold(neighbour) => {
-                let chain = Chain { first, rest: rest.collect(), received: self.received(judged) };
+                let (received, outcome) = (self.received(judged), self.outcome(at));
+                let chain = Chain { first, rest: rest.collect(), received, outcome };
                 self.hold(snapshot, neighbour, arrival.port, chain);
             }
             Step::Consumed => {
                 // Without a host port the engine finds no way for a pod's ARP and has counted a drop; it is answered
                 // all the same.
-                self.counters.absorbed += u64::from(verdict.out_port().is_some());
+                self.ledger.counters.absorbed += u64::from(verdict.out_port().is_some());
+                self.ledger.leave(&first);
                 self.pool.give_all(std::iter::once(first).chain(rest));
             }
             Step::Drop(reason) => {
@@ -139,32 +151,33 @@ impl Stage {
                 }
                 self.report(snapshot, &first, arrival, verdict, reason);
                 if verdict.out_port().is_some() {
-                    self.drop_known(&first, arrival.port, arrival.len(), reason);
+                    let known = self.outcome(at).map_or(Known::LetThrough, |outcome| Known::Judged(*outcome));
+                    self.ledger.tell_loss(&self.umem, &first, arrival.len(), reason, known);
                 }
                 self.pool.give_all(std::iter::once(first).chain(rest));
             }
         }
     }
 
-    /// Counts a packet that is dropped after the engine has let it pass, or before it, and tells of it.
-    pub(super) fn drop_known(&mut self, first: &Frame, in_port: PortId, wire_len: usize, reason: DropReason) {
-        self.counters.drop_packet(reason);
-        if let Some(stream) = &mut self.stream {
-            stream.tell_drop(&Received { frame: self.umem.bytes(first), wire_len, in_port }, reason);
-        }
+    /// What the engine knows of the `at`th packet that it was last asked about, where somebody wants to know it when the packet is lost.
+    fn outcome(&self, at: usize) -> Option<Box<Outcome>> {
+        self.ledger.wants_losses().then(|| self.engine.outcome(at).map(Box::new)).flatten()
     }
 
-    /// Queues a packet for its port, or drops it.
+    /// Loses a packet that was let through.
+    fn lose(&mut self, packet: Chain, reason: DropReason) {
+        let known = packet.known();
+        packet.into_frames().for_each(|frame| self.ledger.lose_as(frame, reason, &mut self.pool, known));
+    }
+
+    /// Queues a packet for its port, or loses it.
     fn put(&mut self, out: PortId, count: usize, frames: impl Iterator<Item = Frame>) {
-        if let Err(reason) = self.ports.put(out, count, frames, &mut self.pool) {
-            self.counters.drop_packet(reason);
-        }
+        self.ports.put(out, count, frames, &mut self.pool, &mut self.ledger);
     }
 
     fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, port: PortId, packet: Chain) {
         if let Some(crowded_out) = self.forwarder.hold(snapshot, neighbour, port, packet) {
-            self.counters.drop_packet(DropReason::NeighbourQueueFull);
-            self.pool.give_all(crowded_out.into_frames());
+            self.lose(crowded_out, DropReason::NeighbourQueueFull);
         }
     }
 
@@ -192,7 +205,7 @@ impl Stage {
 
     /// Sends a packet that the vswitch made itself.
     fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
-        self.counters.originated += 1;
+        self.ledger.counters.originated += 1;
         frame.shorten(len);
         self.put(out, 1, std::iter::once(frame));
     }
@@ -200,7 +213,7 @@ impl Stage {
     /// Packets whose next hop is known now, or given up.
     pub(super) fn send_released(&mut self, snapshot: &Snapshot) {
         while let Some(released) = self.forwarder.next_released() {
-            let Chain { mut first, rest, received } = released.packet;
+            let Chain { mut first, rest, received, outcome } = released.packet;
             let len = first.len() + rest.iter().map(Frame::len).sum::<usize>();
             let addresses = released.addresses.and_then(|addresses| {
                 // The MTU may be another one than when the packet was held.
@@ -213,7 +226,7 @@ impl Stage {
                     rewrite::ethernet(self.umem.bytes_mut(&mut first), &addresses);
                     match fits {
                         true => self.put(released.out, 1 + rest.len(), std::iter::once(first).chain(rest)),
-                        false => self.put_fragments(released.out, Chain { first, rest, received }),
+                        false => self.put_fragments(released.out, Chain { first, rest, received, outcome }),
                     }
                 }
                 Err(reason) => {
@@ -222,8 +235,7 @@ impl Stage {
                     }
                     let arrival = Arrival::new(released.in_port, 1 + rest.len(), len);
                     self.report(snapshot, &first, arrival, Verdict::Forward(released.out), reason);
-                    self.drop_known(&first, released.in_port, len, reason);
-                    self.pool.give_all(std::iter::once(first).chain(rest));
+                    self.lose(Chain { first, rest, received, outcome }, reason);
                 }
             }
         }

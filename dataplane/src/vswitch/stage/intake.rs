@@ -5,7 +5,7 @@ use std::vec::Drain;
 use super::super::lane::Errand;
 use super::Stage;
 use crate::io::Frame;
-use crate::{Affinity, BURST, PortId, Snapshot};
+use crate::{Affinity, BURST, PortId, Received, Snapshot};
 
 impl Stage {
     /// Takes what the ports have. A burst is judged as soon as it is full.
@@ -29,7 +29,7 @@ impl Stage {
                 }
             }
             if let Err(error) = result {
-                self.ports.fail(at, error, &mut self.pool, &mut self.counters);
+                self.ports.fail(at, error, &mut self.pool, &mut self.ledger);
                 // The others have other places now; they are served in the next round.
                 self.is_drained = false;
                 return true;
@@ -53,7 +53,7 @@ impl Stage {
             }
         }
         if let Err(error) = result {
-            self.ports.fail_trunk(error, &mut self.pool, &mut self.counters);
+            self.ports.fail_trunk(error, &mut self.pool, &mut self.ledger);
         }
         count > 0
     }
@@ -79,7 +79,7 @@ impl Stage {
             drop(frames);
             (self.received, self.in_ports) = (rest, in_ports);
         }
-        self.counters.received += packets as u64;
+        self.ledger.counters.received += packets as u64;
     }
 
     /// Keeps the packets that are this worker's, and sends the others to theirs. The port's frames are those of the arrivals
@@ -102,7 +102,7 @@ impl Stage {
             drop(frames);
             self.received = rest;
         }
-        self.counters.received += packets as u64;
+        self.ledger.counters.received += packets as u64;
         let traffic = &mut self.ports.get(at).traffic;
         traffic.received += packets as u64;
         traffic.received_bytes += bytes;
@@ -122,7 +122,8 @@ impl Stage {
         let owner = match owner {
             Ok(owner) => owner,
             Err(reason) => {
-                self.drop_known(&first, port, len, reason);
+                let packet = Received { frame: bytes, wire_len: len, in_port: port };
+                self.ledger.tell_arrived(&packet, reason);
                 self.pool.give_all(std::iter::once(first).chain(frames.take(rest)));
                 return len as u64;
             }
@@ -131,8 +132,7 @@ impl Stage {
         if owner == self.id {
             packet.for_each(|frame| self.arrivals.push(port, frame));
         } else {
-            let handed = self.ports.hand_over(owner, rest + 1, &mut packet, port, &mut self.pool);
-            handed.unwrap_or_else(|reason| self.counters.drop_packet(reason));
+            self.ports.hand_over(owner, rest + 1, &mut packet, port, &mut self.pool, &mut self.ledger);
         }
         len as u64
     }
@@ -145,11 +145,11 @@ impl Stage {
                 continue;
             }
             worked = true;
-            let Self { incoming, arrivals, ports, pool, counters, umem, .. } = self;
+            let Self { incoming, arrivals, ports, pool, ledger, umem, .. } = self;
             let first = arrivals.frames().len();
             incoming[at].take(BURST, |frame, errand| match errand {
                 Errand::Judge(port) => arrivals.push(port, frame),
-                Errand::Send(out) => ports.put_own(out, frame, pool, counters),
+                Errand::Send(out) => ports.put_own(out, frame, pool, ledger),
             });
             arrivals.read_ahead(umem, first);
             if self.arrivals.len() >= BURST {

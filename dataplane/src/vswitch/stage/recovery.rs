@@ -16,7 +16,9 @@ const FAULTS_WITHIN: u64 = 60_000_000_000;
 impl Stage {
     /// The worker has failed outside of the engine. What it had in its hands is lost, and its frames with it.
     pub(in crate::vswitch) fn recover(&mut self, panic: Box<dyn Any + Send>) {
-        let Self { received, arrivals, pool, .. } = self;
+        let Self { received, arrivals, pool, ledger, .. } = self;
+        received.iter().chain(&*arrivals.frames()).for_each(|frame| ledger.forget(frame));
+        ledger.recover(pool);
         pool.give_all(received.drain(..));
         pool.give_all(arrivals.frames().drain(..));
         arrivals.clear();
@@ -32,7 +34,7 @@ impl Stage {
         if is_hopeless || self.engine.restart().is_err() {
             resume_unwind(panic);
         }
-        self.counters.restarts += 1;
+        self.ledger.counters.restarts += 1;
         // Nobody listens any more when the vswitch ends.
         let _ = self.events.send(VswitchEvent::WorkerRestarted { worker: self.id });
     }

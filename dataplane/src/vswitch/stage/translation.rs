@@ -1,6 +1,7 @@
 //! Packets of connections to Services: other addresses and ports, and other workers.
 
 use super::super::arrivals::Arrivals;
+use super::super::stream::Known;
 use super::Stage;
 use crate::forward::{translate_error, write_ends, write_plain_v4};
 use crate::io::Translation;
@@ -11,10 +12,10 @@ impl Stage {
     /// Writes into the packets what the engine has said. A function of its own, and called only where there is something to write.
     #[inline(never)]
     pub(super) fn translate(&mut self, arrivals: &mut Arrivals) {
-        let Self { engine, umem, judged, counters, .. } = self;
+        let Self { engine, umem, judged, ledger, .. } = self;
         let (packets, frames) = arrivals.parts_mut();
         let mut first = 0;
-        for (packet, judged) in packets.iter().zip(judged) {
+        for (at, (packet, judged)) in packets.iter().zip(judged).enumerate() {
             let frame = &mut frames[first];
             first += packet.rest() + 1;
             if judged.verdict.out_port().is_none() {
@@ -31,7 +32,8 @@ impl Stage {
                 // The ports of a first fragment of SCTP: its checksum covers what is not here.
                 let reason = DropReason::L4Truncated;
                 *judged = Judged { verdict: Verdict::Drop(reason), translation: None, ..*judged };
-                counters.drop_packet(reason);
+                let known = engine.outcome(at).map_or(Known::LetThrough, Known::Judged);
+                ledger.tell_loss(umem, frame, packet.len(), reason, known);
             }
         }
     }

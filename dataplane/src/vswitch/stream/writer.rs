@@ -4,27 +4,67 @@ use std::sync::Arc;
 
 use rtrb::Producer;
 
+use super::selection::Selection;
+use super::traces::{Mark, Traces};
+use super::watching::Watching;
 use super::{Judgement, LONGEST_SNAP, LeftOut, MOST_TRACEPOINTS, Record, SharedLeftOut, StreamPlan, Tracepoint};
 use crate::packet::{self, LinkType};
-use crate::worker::{Judgements, Witness, Worker};
-use crate::{BURST, DropReason, Outcome, Received, SessionState, Verdict};
+use crate::vswitch::arrivals::Arrivals;
+use crate::worker::{Judgements, Worker};
+use crate::{DropReason, Flow, Outcome, PortId, Received, SessionState, Verdict};
+
+/// The port where a packet came in of which that is not known any more.
+const NOWHERE: PortId = PortId(u16::MAX);
 
 /// See the module above.
 #[derive(Debug)]
 pub(crate) struct StreamWriter {
-    plan: StreamPlan,
+    pub(super) plan: StreamPlan,
     records: Producer<Record>,
     bytes: Producer<u8>,
     counts: LeftOut,
     shared: Arc<SharedLeftOut>,
-    /// Lengths of the packets of the burst that is being judged.
-    lengths: Vec<u32>,
     now: u64,
     generation: u64,
     /// How many packets were dropped outside of the engine when that was looked at last, by reason.
     dropped: Vec<u64>,
     /// Those of them that were told one by one since.
     told: Vec<u64>,
+    selection: Selection,
+    /// Room for the packets of a burst that tracepoints select.
+    chosen: Vec<(usize, u64)>,
+    /// Packets that tracepoints have selected, of all workers; none without a tracepoint.
+    traces: Option<Arc<Traces>>,
+    /// How many this worker has selected.
+    selected: u64,
+    /// Those of the packets that were just judged whose frames are to be marked, in order.
+    marks: Vec<(usize, Mark)>,
+    /// Those whose end is known since the round began: when they were judged, their number there and then, their place.
+    ended: Vec<(u64, u64, u16)>,
+}
+
+/// What is known of a packet that is lost outside of the engine.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::vswitch) enum Known {
+    /// Where it came in: no worker has judged it.
+    Arrived(PortId),
+    /// That a worker has let it through. Its bytes are as they would have left.
+    LetThrough,
+    /// All that was known when a worker let it through.
+    Judged(Outcome),
+}
+
+/// A packet that is lost.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::vswitch) struct Lost<'a> {
+    /// The bytes of its first frame. They may have been cut off or rewritten.
+    pub(in crate::vswitch) frame: &'a [u8],
+    /// What that frame is marked with.
+    pub(in crate::vswitch) mark: Option<Mark>,
+    /// The packet's length.
+    pub(in crate::vswitch) len: usize,
+    /// Why it is lost.
+    pub(in crate::vswitch) reason: DropReason,
 }
 
 impl StreamWriter {
@@ -33,10 +73,25 @@ impl StreamWriter {
         records: Producer<Record>,
         bytes: Producer<u8>,
         shared: Arc<SharedLeftOut>,
+        traces: Option<Arc<Traces>>,
     ) -> Self {
-        let (lengths, told) = (Vec::with_capacity(BURST), vec![0; DropReason::COUNT]);
-        let counts = LeftOut::default();
-        Self { plan, records, bytes, counts, shared, lengths, now: 0, generation: 0, dropped: Vec::new(), told }
+        Self {
+            selection: Selection::new(&plan.tracepoints),
+            plan,
+            records,
+            bytes,
+            counts: LeftOut::default(),
+            shared,
+            now: 0,
+            generation: 0,
+            dropped: Vec::new(),
+            told: vec![0; DropReason::COUNT],
+            chosen: Vec::new(),
+            traces,
+            selected: 0,
+            marks: Vec::new(),
+            ended: Vec::new(),
+        }
     }
 
     /// The worker has the stream from now on. `dropped` is what it has dropped outside of the engine.
@@ -50,11 +105,18 @@ impl StreamWriter {
         (self.now, self.generation) = (now, generation);
     }
 
-    /// A burst comes.
-    pub(in crate::vswitch) fn begin_burst(&mut self) -> &mut Self {
-        // Of one that was never seen, as the engine has failed.
-        self.lengths.clear();
-        self
+    /// These packets are about to be judged.
+    pub(in crate::vswitch) fn watch<'a>(&'a mut self, arrivals: &'a Arrivals) -> Watching<'a> {
+        // Of packets that the engine has failed at.
+        self.marks.clear();
+        Watching::new(self, arrivals)
+    }
+
+    /// Marks the frames of the packets that were just judged and that tracepoints have selected.
+    pub(in crate::vswitch) fn mark(&mut self, arrivals: &mut Arrivals) {
+        if !self.marks.is_empty() {
+            arrivals.mark(self.marks.drain(..));
+        }
     }
 
     /// Whether packets of this kind are to come to the worker, whatever the flow cache could do.
@@ -67,21 +129,117 @@ impl StreamWriter {
         flow.is_some_and(|flow| self.plan.tracepoints.iter().filter(holds).any(|point| point.filter.matches(&flow)))
     }
 
-    /// A packet was dropped outside of the engine. Its bytes may have been cut off or rewritten.
-    #[cold]
-    pub(in crate::vswitch) fn tell_drop(&mut self, packet: &Received<'_>, reason: DropReason) {
-        if !self.plan.verdicts {
-            return;
-        }
-        let flow = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).flow;
-        let outcome = Outcome { in_port: packet.in_port, verdict: Verdict::Drop(reason), flow, ..Outcome::UNJUDGED };
-        let len = u32::try_from(packet.wire_len).unwrap_or(u32::MAX);
-        let judgement = Judgement { time: self.now, generation: self.generation, len, tcp_flags: None, outcome };
-        self.told[reason.index()] += 1;
-        self.push(Record::Dropped(judgement), |counts| &mut counts.dropped);
+    /// Whether somebody wants to know of packets that are lost after they were let through, so that what is known of them is worth
+    /// keeping.
+    pub(in crate::vswitch) const fn wants_losses(&self) -> bool {
+        self.plan.verdicts || self.selection.dropped_alone() != 0
     }
 
-    /// A round is over: tells of sessions that have ended, and of packets that were dropped and that nobody has told of.
+    /// Whether any frame may have a mark.
+    #[inline]
+    pub(in crate::vswitch) fn has_marks(&self) -> bool {
+        self.traces.as_ref().is_some_and(|traces| traces.has_some())
+    }
+
+    /// A packet was lost outside of the engine.
+    #[cold]
+    pub(in crate::vswitch) fn lose(&mut self, lost: &Lost<'_>, known: Known) {
+        if let Some(mark) = lost.mark {
+            self.end(mark, Some(lost.reason));
+        }
+        let wanted = match known {
+            _ if lost.mark.is_some() => 0,
+            Known::Arrived(_) => self.selection.wanting(Verdict::Drop(lost.reason)),
+            // All others have not selected it, or have marked it.
+            Known::LetThrough | Known::Judged(_) => self.selection.dropped_alone(),
+        };
+        if !self.plan.verdicts && wanted == 0 {
+            return;
+        }
+        let judgement = self.judgement_of_lost(lost, known);
+        if self.plan.verdicts {
+            self.told[lost.reason.index()] += 1;
+            // Whoever has allowed it has not dropped it.
+            let outcome = Outcome { decision: None, session: None, audited: None, ..judgement.outcome };
+            self.push(Record::Dropped(Judgement { outcome, ..judgement }), |counts| &mut counts.dropped);
+        }
+        let meant_for = if let Known::Judged(outcome) = known { outcome.verdict.out_port() } else { None };
+        let tracepoints = self.wanting_flow(wanted, &judgement.outcome);
+        if tracepoints != 0
+            && let Some(place) = self.select(tracepoints, judgement, lost.frame)
+        {
+            self.finish(place, meant_for);
+        }
+    }
+
+    /// Those of these tracepoints whose filters select a packet, as it came in or as it leaves.
+    fn wanting_flow(&self, of: u64, outcome: &Outcome) -> u64 {
+        let sent = outcome.flow.zip(outcome.translation);
+        let sent = sent.map(|(flow, sent)| Flow {
+            src: sent.src,
+            dst: sent.dst,
+            sport: sent.sport,
+            dport: sent.dport,
+            ..flow
+        });
+        let wants = |point: &Tracepoint| match outcome.flow {
+            Some(flow) => point.filter.matches(&flow) || sent.is_some_and(|sent| point.filter.matches(&sent)),
+            None => point.filter.is_everything(),
+        };
+        let points = self.plan.tracepoints.iter().take(MOST_TRACEPOINTS).enumerate();
+        points.filter(|(bit, point)| of >> bit & 1 == 1 && wants(point)).map(|(bit, _)| 1 << bit).sum()
+    }
+
+    fn judgement_of_lost(&self, lost: &Lost<'_>, known: Known) -> Judgement {
+        let parsed = packet::parse(LinkType::Ethernet, lost.frame, lost.len);
+        let seen = |in_port| Outcome { in_port, flow: parsed.flow, ..Outcome::UNJUDGED };
+        let outcome = match known {
+            Known::Arrived(port) => seen(port),
+            Known::LetThrough => seen(NOWHERE),
+            Known::Judged(outcome) => outcome,
+        };
+        Judgement {
+            time: self.now,
+            generation: self.generation,
+            len: u32::try_from(lost.len).unwrap_or(u32::MAX),
+            tcp_flags: parsed.tcp_flags().map(|flags| flags.0),
+            outcome: Outcome { verdict: Verdict::Drop(lost.reason), ..outcome },
+        }
+    }
+
+    /// A packet with this mark has left, or was for the vswitch itself, or was lost for this reason.
+    pub(in crate::vswitch) fn end(&mut self, mark: Mark, lost: Option<DropReason>) {
+        let Some(place) = self.traces.as_ref().and_then(|traces| traces.place(mark)) else { return };
+        let mut meant_for = None;
+        if let (Some(traces), Some(reason)) = (&self.traces, lost) {
+            let outcome = &mut traces.at(place).judgement.outcome;
+            meant_for = outcome.verdict.out_port();
+            outcome.verdict = Verdict::Drop(reason);
+        }
+        self.finish(place, meant_for);
+    }
+
+    /// Nobody knows what has become of a packet with this mark: the worker has failed.
+    pub(in crate::vswitch) fn forget(&mut self, mark: Mark) {
+        if let Some(traces) = &self.traces
+            && let Some(place) = traces.place(mark)
+        {
+            traces.give(place);
+            self.counts.packets += 1;
+        }
+    }
+
+    /// The verdict of the packet at this place is its end.
+    fn finish(&mut self, place: u16, meant_for: Option<PortId>) {
+        let Some(traces) = &self.traces else { return };
+        let mut trace = traces.at(place);
+        trace.meant_for = meant_for;
+        trace.tracepoints &= self.selection.wanting(trace.judgement.outcome.verdict);
+        self.ended.push((trace.judgement.time, trace.number, place));
+    }
+
+    /// A round is over: tells of sessions that have ended, of packets whose end is known now, and of packets that were dropped and that
+    /// nobody has told of.
     pub(in crate::vswitch) fn end_round(&mut self, engine: &mut Worker, dropped: &[u64]) {
         let now = self.now;
         if self.plan.endings {
@@ -91,10 +249,38 @@ impl StreamWriter {
             });
             self.counts.endings += left_out;
         }
+        if !self.ended.is_empty() {
+            self.tell_ended();
+        }
         if self.plan.verdicts && self.dropped != dropped {
             self.tell_lost(dropped);
         }
         self.shared.write(self.counts);
+    }
+
+    /// In the order in which they were judged.
+    fn tell_ended(&mut self) {
+        let Some(traces) = self.traces.clone() else { return };
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.sort_unstable();
+        for (_, _, place) in ended.drain(..) {
+            let trace = traces.at(place);
+            if trace.tracepoints != 0 {
+                // Both or none: the reader takes as many bytes as the record says.
+                let has_room = !self.records.is_full() && self.bytes.push_entire_slice(&trace.bytes).is_ok();
+                let captured = u16::try_from(trace.bytes.len()).unwrap_or(LONGEST_SNAP);
+                let (tracepoints, judgement, meant_for) = (trace.tracepoints, trace.judgement, trace.meant_for);
+                match has_room {
+                    true => self.push(Record::Packet { tracepoints, captured, judgement, meant_for }, |counts| {
+                        &mut counts.packets
+                    }),
+                    false => self.counts.packets += 1,
+                }
+            }
+            drop(trace);
+            traces.give(place);
+        }
+        self.ended = ended;
     }
 
     #[cold]
@@ -115,32 +301,36 @@ impl StreamWriter {
         push(&mut self.records, record, of(&mut self.counts));
     }
 
-    /// A packet that tracepoints have selected, with its bytes.
-    fn push_packet(&mut self, tracepoints: u64, judgement: Judgement, frame: &[u8]) {
+    /// Keeps a selected packet until its end is known. Returns its place; none, and it is counted, when too many are under way.
+    fn select(&mut self, tracepoints: u64, judgement: Judgement, frame: &[u8]) -> Option<u16> {
         let wanted = |(at, point): (usize, &Tracepoint)| if tracepoints >> at & 1 == 1 { point.snap } else { 0 };
         let snap = self.plan.tracepoints.iter().take(MOST_TRACEPOINTS).enumerate().map(wanted).max().unwrap_or(0);
         let bytes = &frame[..frame.len().min(snap.min(LONGEST_SNAP).into())];
-        let captured = u16::try_from(bytes.len()).unwrap_or(LONGEST_SNAP);
-        // Both or none: the reader takes as many bytes as the record says.
-        if self.records.is_full() || self.bytes.push_entire_slice(bytes).is_err() {
-            self.counts.packets += 1;
-            return;
-        }
-        push(&mut self.records, Record::Packet { tracepoints, captured, judgement }, &mut self.counts.packets);
+        let place = self.traces.as_ref().and_then(|traces| {
+            let place = traces.take()?;
+            let mut trace = traces.at(place);
+            (trace.number, trace.tracepoints, trace.judgement) = (self.selected, tracepoints, judgement);
+            trace.bytes.clear();
+            trace.bytes.extend_from_slice(bytes);
+            Some(place)
+        });
+        self.selected += 1;
+        self.counts.packets += u64::from(place.is_none());
+        place
     }
 
-    fn judgement(&self, burst: &Judgements<'_>, at: usize) -> Judgement {
+    fn judgement(&self, burst: &Judgements<'_>, at: usize, len: usize) -> Judgement {
         Judgement {
             time: self.now,
             generation: burst.generation(),
-            len: self.lengths.get(at).copied().unwrap_or_default(),
+            len: u32::try_from(len).unwrap_or(u32::MAX),
             tcp_flags: burst.tcp_flags(at),
             outcome: burst.outcome(at),
         }
     }
 
     /// Tells of sessions that have begun, and of packets that were dropped.
-    fn tell_verdicts(&mut self, burst: &Judgements<'_>) {
+    pub(super) fn tell_verdicts(&mut self, burst: &Judgements<'_>, length: impl Fn(usize) -> usize) {
         for at in 0..burst.judged().len() {
             let judged = &burst.judged()[at];
             // Whoever judges it tells of it.
@@ -149,11 +339,11 @@ impl StreamWriter {
             }
             match (judged.verdict, judged.session) {
                 (Verdict::Drop(_), _) => {
-                    let judgement = self.judgement(burst, at);
+                    let judgement = self.judgement(burst, at, length(at));
                     self.push(Record::Dropped(judgement), |counts| &mut counts.dropped);
                 }
                 (Verdict::Forward(_), Some(SessionState::New)) => {
-                    let judgement = self.judgement(burst, at);
+                    let judgement = self.judgement(burst, at, length(at));
                     self.push(Record::Session(judgement), |counts| &mut counts.sessions);
                 }
                 (Verdict::Forward(_), _) => {}
@@ -161,42 +351,23 @@ impl StreamWriter {
         }
     }
 
-    /// Tells of packets that tracepoints select.
-    fn tell_packets(&mut self, burst: &Judgements<'_>) {
-        for at in 0..burst.judged().len() {
-            let judged = &burst.judged()[at];
-            let mut selected = 0;
-            for (bit, point) in self.plan.tracepoints.iter().take(MOST_TRACEPOINTS).enumerate() {
-                let fits = point.forwarded.is_none_or(|forwarded| forwarded == judged.verdict.out_port().is_some());
-                selected |= u64::from(fits && burst.is_selected(at, &point.filter)) << bit;
-            }
-            if selected != 0 && judged.elsewhere.is_none() {
-                let judgement = self.judgement(burst, at);
-                self.push_packet(selected, judgement, burst.frame(at));
-            }
-        }
-    }
-}
-
-impl Witness for StreamWriter {
-    fn arrive(&mut self, wire_len: usize) {
-        self.lengths.push(u32::try_from(wire_len).unwrap_or(u32::MAX));
-    }
-
-    fn see(&mut self, burst: &mut Judgements<'_>) {
-        if self.plan.verdicts {
-            self.tell_verdicts(burst);
-        }
-        if !self.plan.tracepoints.is_empty() {
-            self.tell_packets(burst);
-        }
-        if self.plan.endings {
-            for at in 0..burst.judged().len() {
-                burst.tally(at, self.lengths.get(at).copied().unwrap_or_default().into());
+    /// Keeps the packets that tracepoints select: `first` came before this burst.
+    pub(super) fn select_packets(&mut self, burst: &Judgements<'_>, first: usize, length: impl Fn(usize) -> usize) {
+        let mut chosen = std::mem::take(&mut self.chosen);
+        self.selection.select(&self.plan.tracepoints, burst, |at, tracepoints| chosen.push((at, tracepoints)));
+        for (at, tracepoints) in chosen.drain(..) {
+            let judgement = self.judgement(burst, at, length(at));
+            let place = self.select(tracepoints, judgement, burst.frame(at));
+            match (judgement.outcome.verdict, place) {
+                (Verdict::Forward(_), _) => {
+                    let mark = self.traces.as_ref().map(|traces| traces.mark(place));
+                    self.marks.extend(mark.map(|mark| (first + at, mark)));
+                }
+                (Verdict::Drop(_), Some(place)) => self.ended.push((judgement.time, self.selected - 1, place)),
+                (Verdict::Drop(_), None) => {}
             }
         }
-        self.lengths.clear();
-        self.shared.write(self.counts);
+        self.chosen = chosen;
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// B's link carries 1500 bytes; the others 9000.
-fn narrow_ports() -> Vec<PortConfig> {
+pub(super) fn narrow_ports() -> Vec<PortConfig> {
     let mut ports = live_ports();
     ports[B.index()].link = Some(Link { mac: own_mac(3), mtu: 1500 });
     ports

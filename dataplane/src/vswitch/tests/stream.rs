@@ -177,10 +177,9 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
         assert_eq!(sum(|counts| counts.dropped), dropped(&counters) - dropped(&before), "{workers} {records}");
         let sessions = counters.sum(|worker| worker.sessions);
         assert_eq!(sum(|counts| counts.endings), created - sessions, "{workers} {records}");
-        // What is lost between two workers, which share a machine's few cores here, nobody has judged: no tracepoint sees it.
-        let busy = counters.dropped(DropReason::WorkerBusy) - before.dropped(DropReason::WorkerBusy);
-        let packets = sum(|counts| counts.packets);
-        assert!(packets <= udp_packets && packets + busy >= udp_packets, "{workers} {records}: {packets}, {busy} lost");
+        // Some are held: nobody answers for the host's address.
+        assert_eq!(reader.under_way(), counters.sum(|worker| worker.held), "{workers} {records}");
+        assert_eq!(sum(|counts| counts.packets) + reader.under_way(), udp_packets, "{workers} {records}");
         overflowed |= left_out.total() > 0;
         node.stop();
     }

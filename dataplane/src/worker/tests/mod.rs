@@ -12,6 +12,7 @@ mod neighbours;
 mod properties;
 mod refusals;
 mod sctp;
+mod selection;
 mod services;
 mod sessions;
 mod shares;

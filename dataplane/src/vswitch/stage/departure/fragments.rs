@@ -1,5 +1,6 @@
 //! Packets that leave in fragments.
 
+use super::super::super::stream::Mark;
 use super::super::Stage;
 use super::Chain;
 use crate::io::{Frame, Umem};
@@ -10,16 +11,20 @@ impl Stage {
     /// Sends a packet in fragments that fit the port. Each but one counts as made by the vswitch.
     pub(super) fn put_fragments(&mut self, out: PortId, packet: Chain) {
         match self.cut(out, &packet) {
-            Ok(fragments) => {
-                self.counters.fragmented += 1;
-                self.counters.originated += fragments.len() as u64 - 1;
+            Ok(mut fragments) => {
+                self.ledger.counters.fragmented += 1;
+                self.ledger.counters.originated += fragments.len() as u64 - 1;
+                // The last one tells the packet's end: where there is no room for one of them, there is none for those behind it.
+                if let (Some(mark), Some(last)) = (Mark::of(&packet.first), fragments.last_mut()) {
+                    mark.write(last);
+                }
                 for fragment in fragments {
                     self.put(out, 1, std::iter::once(fragment));
                 }
+                self.pool.give_all(packet.into_frames());
             }
-            Err(reason) => self.counters.drop_packet(reason),
+            Err(reason) => self.lose(packet, reason),
         }
-        self.pool.give_all(packet.into_frames());
     }
 
     /// A packet's fragments in frames of their own, at least one. All or none: what lacks a fragment is of no use.

@@ -1,0 +1,175 @@
+//! Packets that tracepoints have selected and whose end nobody knows yet.
+//!
+//! ```text
+//!   judged: selected --> a place here, and its number as a mark on the packet's frame
+//!                                        |  over lanes, in queues, wherever the frame goes
+//!   sent, consumed or lost by whichever worker has it --> the true end is written here --> end of the round: that worker's ring
+//! ```
+//!
+//! A record that is written when the packet is judged would call one forwarded that is lost on its way out. Two records, which the
+//! reader puts together, were the alternative: the second one may find the ring full, and then the reader waits for it in vain.
+//! Here a packet is told once, whole, or counted once.
+//!
+//! Nobody looks at marks while no packet has one.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::Judgement;
+use crate::io::Frame;
+use crate::{Outcome, PortId};
+
+/// Packets that may be under way at a time, for each worker: sixteen bursts, more than it takes in a round from one queue for all
+/// ports. With the bytes of long packets they are some 16 MB.
+const PER_WORKER: usize = 4096;
+
+/// As many places as a mark can number, but for [`Mark::UNTOLD`].
+const MOST: usize = u16::MAX as usize;
+
+/// What a packet's frame is marked with: a place, and the stream that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vswitch) struct Mark(NonZeroU32);
+
+impl Mark {
+    /// The place of a packet that was selected and found none. It is counted already.
+    const UNTOLD: u16 = u16::MAX;
+    /// Streams are told apart by so many numbers: no packet is under way while as many streams are opened.
+    const STREAMS: u32 = Frame::LAST_MARK >> 16;
+
+    fn new(stream: NonZeroU32, place: u16) -> Self {
+        // The upper half is not 0, and so is the whole.
+        NonZeroU32::new(stream.get() << 16 | u32::from(place)).map(Self).expect("the stream's number is not 0")
+    }
+
+    /// The mark of a frame that has one.
+    #[inline]
+    pub(in crate::vswitch) fn of(frame: &Frame) -> Option<Self> {
+        frame.mark().map(Self)
+    }
+
+    /// Marks a packet's first frame.
+    pub(in crate::vswitch) const fn write(self, frame: &mut Frame) {
+        frame.set_mark(self.0);
+    }
+
+    const fn stream(self) -> u32 {
+        self.0.get() >> 16
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is wanted")]
+    const fn place(self) -> u16 {
+        self.0.get() as u16
+    }
+}
+
+/// A selected packet.
+#[derive(Debug)]
+pub(super) struct Trace {
+    /// What the worker that has selected it counts them by.
+    pub(super) number: u64,
+    /// Which tracepoints, by its flow; when its end is known, those alone that want such an end.
+    pub(super) tracepoints: u64,
+    /// With the verdict of the tables until the end is known.
+    pub(super) judgement: Judgement,
+    /// Where it was to leave, when it was lost on its way.
+    pub(super) meant_for: Option<PortId>,
+    /// As it came in.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// See the module. Of all workers.
+#[derive(Debug)]
+pub(super) struct Traces {
+    stream: NonZeroU32,
+    /// Whoever has a packet has its place; the lock is for the compiler and never waited for.
+    places: Box<[Mutex<Trace>]>,
+    free: ArrayQueue<u16>,
+}
+
+impl Traces {
+    pub(super) fn new(workers: usize) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % Mark::STREAMS;
+        let count = (PER_WORKER * workers).clamp(1, MOST);
+        let outcome = Outcome::UNJUDGED;
+        let judgement = Judgement { time: 0, generation: 0, len: 0, tcp_flags: None, outcome };
+        let trace = || Trace { number: 0, tracepoints: 0, judgement, meant_for: None, bytes: Vec::new() };
+        let free = ArrayQueue::new(count);
+        for place in (0..u16::MAX).take(count) {
+            free.push(place).expect("there is room for all");
+        }
+        let places = (0..count).map(|_| Mutex::new(trace())).collect();
+        Self { stream: NonZeroU32::MIN.saturating_add(number), places, free }
+    }
+
+    /// Whether a packet is under way.
+    #[inline]
+    pub(super) fn has_some(&self) -> bool {
+        !self.free.is_full()
+    }
+
+    /// How many packets are under way.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// A place for a packet; none when all are taken.
+    pub(super) fn take(&self) -> Option<u16> {
+        self.free.pop()
+    }
+
+    /// What is at a place.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub(super) fn at(&self, place: u16) -> MutexGuard<'_, Trace> {
+        // A worker that has panicked has left it whole or is about to write it anew.
+        self.places[usize::from(place)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place is free again.
+    pub(super) fn give(&self, place: u16) {
+        self.free.push(place).expect("no place is given back twice");
+    }
+
+    /// The mark of a place, or the one that says that there was none.
+    pub(super) fn mark(&self, place: Option<u16>) -> Mark {
+        Mark::new(self.stream, place.unwrap_or(Mark::UNTOLD))
+    }
+
+    /// The place of a mark of this stream.
+    pub(super) fn place(&self, mark: Mark) -> Option<u16> {
+        (mark.stream() == self.stream.get() && mark.place() != Mark::UNTOLD).then_some(mark.place())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_leads_to_its_place_in_its_own_stream_alone() {
+        let [one, other] = [1, 16].map(Traces::new);
+        assert_eq!((one.places.len(), other.places.len()), (PER_WORKER, MOST));
+        for place in [0, 1, 4095] {
+            let mark = one.mark(Some(place));
+            assert!(mark.0.get() <= Frame::LAST_MARK);
+            assert_eq!((one.place(mark), other.place(mark)), (Some(place), None));
+        }
+        assert_eq!(one.place(one.mark(None)), None);
+        let last = Traces { stream: NonZeroU32::new(Mark::STREAMS).unwrap(), ..one };
+        assert!(last.mark(None).0.get() <= Frame::LAST_MARK);
+    }
+
+    #[test]
+    fn places_are_taken_and_given_back() {
+        let traces = Traces::new(1);
+        let taken: Vec<u16> = std::iter::from_fn(|| traces.take()).collect();
+        assert_eq!((taken.len(), traces.len(), traces.has_some()), (PER_WORKER, PER_WORKER, true));
+        taken.into_iter().for_each(|place| traces.give(place));
+        assert_eq!((traces.len(), traces.has_some()), (0, false));
+    }
+}

@@ -1,0 +1,38 @@
+//! Who looks for a stream at what was judged.
+
+use super::StreamWriter;
+use crate::vswitch::arrivals::Arrivals;
+use crate::worker::{Judgements, Witness};
+
+/// Sees for a stream what becomes of packets that wait to be judged.
+pub(crate) struct Watching<'a> {
+    writer: &'a mut StreamWriter,
+    arrivals: &'a Arrivals,
+    /// How many were judged already.
+    first: usize,
+}
+
+impl<'a> Watching<'a> {
+    pub(super) const fn new(writer: &'a mut StreamWriter, arrivals: &'a Arrivals) -> Self {
+        Self { writer, arrivals, first: 0 }
+    }
+}
+
+impl Witness for Watching<'_> {
+    fn see(&mut self, burst: &mut Judgements<'_>) {
+        let (writer, arrivals, first) = (&mut *self.writer, self.arrivals, self.first);
+        let length = |at: usize| arrivals.length(first + at);
+        if writer.plan.verdicts {
+            writer.tell_verdicts(burst, length);
+        }
+        if !writer.plan.tracepoints.is_empty() {
+            writer.select_packets(burst, first, length);
+        }
+        if writer.plan.endings {
+            for at in 0..burst.judged().len() {
+                burst.tally(at, length(at) as u64);
+            }
+        }
+        self.first += burst.judged().len();
+    }
+}

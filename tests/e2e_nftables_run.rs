@@ -149,7 +149,8 @@ fn policy_is_enforced_followed_and_kept_and_nothing_is_left_in_the_end() {
         "{policies}"
     );
     let (code, top) = lab.ask(&["top", "-n", "1", "-d", "0.3"]);
-    for part in ["the node's kernel judges and forwards", "ingress isolated by default/b", "policy_denied", "default/b"] {
+    for part in ["the node's kernel judges and forwards", "ingress isolated by default/b", "policy_denied", "default/b"]
+    {
         assert!(code == Some(0) && top.contains(part), "{part}: {top}");
     }
     assert!(!top.contains("WORKER"), "{top}");

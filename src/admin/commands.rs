@@ -346,7 +346,8 @@ mod tests {
     use super::*;
 
     fn sample() -> Status {
-        let worker = WorkerRow { received: 10, sent: 8, dropped: 2, sessions: 3, restarts: 0, judged: None, busy_ns: None };
+        let worker =
+            WorkerRow { received: 10, sent: 8, dropped: 2, sessions: 3, restarts: 0, judged: None, busy_ns: None };
         let late = PortRow {
             name: "x/web".into(),
             kind: "pod".into(),

@@ -3,7 +3,9 @@
 
 use clap::Subcommand;
 
-use super::{Admin, Audit, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Top, Trace, Wait};
+use super::{
+    Admin, Audit, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Top, Trace, Wait,
+};
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]

@@ -112,7 +112,8 @@ impl Choices {
 
     /// The ports that match, in order. Equal ones stay in the vswitch's order, so that rows do not change places.
     pub(super) fn ports<'a>(&self, picture: &'a Picture) -> Vec<&'a PortRates> {
-        let mut ports: Vec<&PortRates> = picture.ports.iter().filter(|port| port.name.contains(&*self.filter)).collect();
+        let mut ports: Vec<&PortRates> =
+            picture.ports.iter().filter(|port| port.name.contains(&*self.filter)).collect();
         match self.order {
             PortOrder::Packets => ports.sort_by(most(PortRates::packets)),
             PortOrder::Bits => ports.sort_by(most(PortRates::bits)),
@@ -157,7 +158,9 @@ mod tests {
     #[test]
     fn keys_change_the_order_and_the_pause_and_end_it() {
         let mut choices = choices();
-        for (key, order) in [("b", PortOrder::Bits), ("d", PortOrder::Drops), ("s", PortOrder::Sessions), ("n", PortOrder::Name)] {
+        for (key, order) in
+            [("b", PortOrder::Bits), ("d", PortOrder::Drops), ("s", PortOrder::Sessions), ("n", PortOrder::Name)]
+        {
             assert_eq!((press(&mut choices, key), choices.order), (Effect::Show, order));
         }
         press(&mut choices, " ");

@@ -55,10 +55,14 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits_and_a_prefix() {
-        let told = [0.0, 0.01, 3.44, 9.97, 345.4, 999.7, 12_345.0, 99_960.0, 1_204_000.0, 14.88e9, f64::MAX].map(|value| rate(Some(value)));
+        let told = [0.0, 0.01, 3.44, 9.97, 345.4, 999.7, 12_345.0, 99_960.0, 1_204_000.0, 14.88e9, f64::MAX]
+            .map(|value| rate(Some(value)));
         assert_eq!(told[..10], ["0", "<0.1", "3.4", "10", "345", "1.00k", "12.3k", "100k", "1.20M", "14.9G"]);
         assert_eq!((rate(None), count(9_999_999), count(10_000_000)), ("-".into(), "9999999".into(), "10.0M".into()));
-        assert_eq!([0.0, 0.001, 0.5, 0.999, 1.0].map(|share| percent(Some(share))), ["0%", "<1%", "50%", "99%", "100%"]);
+        assert_eq!(
+            [0.0, 0.001, 0.5, 0.999, 1.0].map(|share| percent(Some(share))),
+            ["0%", "<1%", "50%", "99%", "100%"]
+        );
     }
 
     #[test]

@@ -21,8 +21,8 @@ use std::time::Instant;
 use anyhow::Context;
 use crossbeam_channel::Receiver;
 use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::execute;
 use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
@@ -52,7 +52,8 @@ static IS_OURS: AtomicBool = AtomicBool::new(false);
 pub(super) fn run(args: &args::Top, first: Sample, choices: Choices) -> anyhow::Result<ExitCode> {
     let waits = Sources::new()?;
     let samples = sample_on(args, waits.sampled()?);
-    let _ours = Ours::take().context("cannot use this terminal for a screen\n  help: `bulkhead top | cat` prints text")?;
+    let _ours =
+        Ours::take().context("cannot use this terminal for a screen\n  help: `bulkhead top | cat` prints text")?;
     let options = TerminalOptions { viewport: Viewport::Fixed(area()) };
     let terminal = Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
     let mut tracker = Tracker::default();

@@ -114,7 +114,8 @@ fn banner(scene: Scene<'_>, width: usize) -> Line<'static> {
         Condition::Starting | Condition::NotReady => Color::Yellow,
     };
     let left = format!(" bulkhead top  {}", about(picture));
-    let right = if scene.choices.is_paused { " PAUSED ".to_owned() } else { format!(" {}s ", scene.interval.as_secs_f64()) };
+    let right =
+        if scene.choices.is_paused { " PAUSED ".to_owned() } else { format!(" {}s ", scene.interval.as_secs_f64()) };
     let room = width.saturating_sub(right.chars().count());
     let left: String = left.chars().take(room).collect();
     let line = format!("{left:<room$}{right}");
@@ -145,7 +146,8 @@ fn totals(picture: &Picture) -> Vec<Line<'static>> {
     packets.extend(figure(rate(total.bits_in), "bit/s in", style::STRONG));
     packets.extend(figure(rate(total.bits_out), "bit/s out", style::STRONG));
     if picture.in_kernel {
-        let told = "the node's kernel judges and forwards: no workers, no flow cache, no sessions here (`conntrack -L`)";
+        let told =
+            "the node's kernel judges and forwards: no workers, no flow cache, no sessions here (`conntrack -L`)";
         return vec![Line::from(packets), Line::from(vec![label("path"), Span::styled(told, style::DIM)])];
     }
     let sessions = picture.sessions;
@@ -168,7 +170,12 @@ fn totals(picture: &Picture) -> Vec<Line<'static>> {
 /// How full or busy something is.
 fn bar(share: Option<f64>) -> [Span<'static>; 2] {
     let share = share.unwrap_or(0.0).clamp(0.0, 1.0);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "of a few characters")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "of a few characters"
+    )]
     let filled = (share * BAR as f64).ceil() as usize;
     let style = match share {
         share if share < 0.7 => style::GOOD,
@@ -314,7 +321,8 @@ fn workers(picture: &Picture, rows: usize) -> Table {
 
 /// Drops by reason. What each means has a column where there is room for it.
 fn dropped(picture: &Picture, rows: usize, has_meanings: bool) -> Table {
-    let mut table = Table::new(of("DROPPED, BY REASON", rows, picture.dropped.len())).figures("/S", 0).figures("TOTAL", 1);
+    let mut table =
+        Table::new(of("DROPPED, BY REASON", rows, picture.dropped.len())).figures("/S", 0).figures("TOTAL", 1);
     if has_meanings {
         table = table.words("", 2);
     }
@@ -334,13 +342,13 @@ fn dropped(picture: &Picture, rows: usize, has_meanings: bool) -> Table {
 }
 
 fn denied(picture: &Picture, rows: usize) -> Table {
-    let mut table = Table::new(of("DENIED, BY POLICY", rows, picture.denied.len())).figures("/S", 0).figures("TOTAL", 1);
+    let mut table =
+        Table::new(of("DENIED, BY POLICY", rows, picture.denied.len())).figures("/S", 0).figures("TOTAL", 1);
     if picture.denied.is_empty() {
         table.row([cell("none", style::DIM)]);
     }
     for row in &picture.denied {
-        let (beside, style) =
-            if row.not_enforced { (" (not enforced)", style::DOUBTFUL) } else { ("", style::BAD) };
+        let (beside, style) = if row.not_enforced { (" (not enforced)", style::DOUBTFUL) } else { ("", style::BAD) };
         table.row([
             vec![Span::raw(printable(&row.origin)), Span::styled(beside, style::DOUBTFUL)],
             rate_cell(row.packets, style),
@@ -430,7 +438,9 @@ fn help() -> Vec<Line<'static>> {
         ("?", "this; any key goes back"),
     ];
     let mut lines = vec![Line::default()];
-    lines.extend(keys.map(|(key, does)| Line::from(vec![Span::styled(format!("  {key:<18}"), style::STRONG), Span::raw(does)])));
+    lines.extend(
+        keys.map(|(key, does)| Line::from(vec![Span::styled(format!("  {key:<18}"), style::STRONG), Span::raw(does)])),
+    );
     lines.push(Line::default());
     for text in [
         "Rates are those of the last interval; - means that there is none, as after a restart.",

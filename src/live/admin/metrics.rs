@@ -312,7 +312,13 @@ impl Metrics {
             (vec![("worker", at.to_string())], Value::Real(worker.busy_ns as f64 / 1e9))
         };
         let help = "Time in which a worker had something to do";
-        self.add("worker_busy", help, Some(Unit::Seconds), Kind::Counter, workers.iter().enumerate().map(busy).collect());
+        self.add(
+            "worker_busy",
+            help,
+            Some(Unit::Seconds),
+            Kind::Counter,
+            workers.iter().enumerate().map(busy).collect(),
+        );
         let drops = now
             .counters
             .drops()

@@ -154,12 +154,14 @@ fn rates(picture: &Picture) -> Vec<f64> {
     let mut all = vec![total.packets_in, total.packets_out, total.bits_in, total.bits_out, total.dropped];
     all.extend([picture.sessions.created, picture.sessions.refused]);
     all.extend([picture.path.slow, picture.path.cached, picture.path.cached_share]);
-    all.extend(picture.workers.iter().flat_map(|row| [row.received, row.judged, row.dropped, row.ns_per_packet, row.busy]));
+    all.extend(
+        picture.workers.iter().flat_map(|row| [row.received, row.judged, row.dropped, row.ns_per_packet, row.busy]),
+    );
     all.extend(picture.dropped.iter().map(|row| row.packets));
     all.extend(picture.denied.iter().map(|row| row.packets));
-    all.extend(picture.ports.iter().flat_map(|row| {
-        [row.packets_in, row.packets_out, row.bits_in, row.bits_out, row.dropped]
-    }));
+    all.extend(
+        picture.ports.iter().flat_map(|row| [row.packets_in, row.packets_out, row.bits_in, row.bits_out, row.dropped]),
+    );
     all.into_iter().flatten().collect()
 }
 

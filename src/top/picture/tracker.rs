@@ -205,14 +205,15 @@ fn drop_counts(sample: &Sample) -> Vec<(&str, &str, u64)> {
 
 fn drops(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<DropRates> {
     let before: HashMap<&str, u64> = interval
-        .map(|interval| drop_counts(interval.before).into_iter().map(|(reason, _, packets)| (reason, packets)).collect())
+        .map(|interval| {
+            drop_counts(interval.before).into_iter().map(|(reason, _, packets)| (reason, packets)).collect()
+        })
         .unwrap_or_default();
     let each = |(reason, means, packets): (&str, &str, u64)| DropRates {
         reason: reason.to_owned(),
         means: means.to_owned(),
         // A reason is listed from its first packet on.
-        packets: interval
-            .and_then(|interval| interval.rate(packets, before.get(reason).copied().unwrap_or_default())),
+        packets: interval.and_then(|interval| interval.rate(packets, before.get(reason).copied().unwrap_or_default())),
         packets_total: packets,
     };
     drop_counts(sample).into_iter().map(each).collect()

@@ -63,7 +63,12 @@ fn svg(buffer: &Buffer) -> String {
             let length = text.chars().count() as f64 * CELL.0;
             if cell.bg != Color::Reset {
                 let fill = colour(cell.bg, "#282828");
-                writeln!(out, "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{length:.1}\" height=\"{}\" fill=\"{fill}\"/>", CELL.1).unwrap();
+                writeln!(
+                    out,
+                    "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{length:.1}\" height=\"{}\" fill=\"{fill}\"/>",
+                    CELL.1
+                )
+                .unwrap();
             }
             if text.trim().is_empty() {
                 continue;

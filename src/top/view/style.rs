@@ -9,7 +9,8 @@ pub(super) const DIM: Style = Style::new().fg(Color::DarkGray);
 /// A table's heading.
 pub(super) const HEADING: Style = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
 /// The heading of the column that rows are ordered by.
-pub(super) const ORDER: Style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD).add_modifier(Modifier::UNDERLINED);
+pub(super) const ORDER: Style =
+    Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD).add_modifier(Modifier::UNDERLINED);
 /// Something is lost, or wrong.
 pub(super) const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 /// Something may be wrong.

@@ -140,7 +140,11 @@ mod tests {
         table.row([name, "1", "2", "open"].map(|cell| vec![Span::raw(cell)]));
         assert_eq!(told(&table, 200)[1], format!("{name}        1        2  open "));
         let narrow = told(&table, 50);
-        assert!(narrow[1].starts_with("shop/web-7d") && narrow[1].contains('…') && narrow[1].ends_with("more        1        2  open "));
+        assert!(
+            narrow[1].starts_with("shop/web-7d")
+                && narrow[1].contains('…')
+                && narrow[1].ends_with("more        1        2  open ")
+        );
         let shown = |width: usize| told(&table, width)[0].split_whitespace().map(str::to_owned).collect::<String>();
         assert_eq!([45, 40, 30, 20].map(shown), ["PORTABSTATE", "PORTAB", "PORTA", "PORT"]);
         for width in 0..60 {

@@ -199,27 +199,32 @@ fn whatever_the_size_nothing_panics_and_the_ports_and_the_drops_are_there_when_t
         let rows = rows(&drawn(scene(picture, &choices), width, height));
         assert!(rows.iter().all(|row| !row.contains('\u{1b}')));
         if width >= 60 && height >= 15 {
-            assert!(rows.iter().any(|row| row.contains("PORT")) && rows.iter().any(|row| row.contains("DROPPED, BY")), "{rows:#?}");
+            assert!(
+                rows.iter().any(|row| row.contains("PORT")) && rows.iter().any(|row| row.contains("DROPPED, BY")),
+                "{rows:#?}"
+            );
         }
     });
 }
 
 #[test]
 fn the_room_is_shared_out_and_never_more_than_there_is() {
-    check!().with_type::<(u8, u8, u8, u8, bool, bool)>().for_each(|&(room, workers, drops, ports, is_wide, has_spaces)| {
-        let picture = Picture {
-            workers: vec![WorkerRates::default(); workers.into()],
-            dropped: vec![DropRates::default(); drops.into()],
-            denied: vec![DenyRates::default(); (drops / 2).into()],
-            ..Picture::default()
-        };
-        let spaces = usize::from(has_spaces);
-        let shares = shares(&picture, ports.into(), room.into(), is_wide, spaces);
-        let part = |rows: usize| if rows > 0 { rows + 1 + spaces } else { 0 };
-        let drops = if is_wide { part(shares.reasons) } else { part(shares.reasons) + part(shares.origins) };
-        let used = part(shares.workers) + drops + part(shares.ports);
-        assert!(used <= usize::from(room), "{shares:?}");
-    });
+    check!().with_type::<(u8, u8, u8, u8, bool, bool)>().for_each(
+        |&(room, workers, drops, ports, is_wide, has_spaces)| {
+            let picture = Picture {
+                workers: vec![WorkerRates::default(); workers.into()],
+                dropped: vec![DropRates::default(); drops.into()],
+                denied: vec![DenyRates::default(); (drops / 2).into()],
+                ..Picture::default()
+            };
+            let spaces = usize::from(has_spaces);
+            let shares = shares(&picture, ports.into(), room.into(), is_wide, spaces);
+            let part = |rows: usize| if rows > 0 { rows + 1 + spaces } else { 0 };
+            let drops = if is_wide { part(shares.reasons) } else { part(shares.reasons) + part(shares.origins) };
+            let used = part(shares.workers) + drops + part(shares.ports);
+            assert!(used <= usize::from(room), "{shares:?}");
+        },
+    );
 }
 
 #[test]

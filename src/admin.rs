@@ -1,7 +1,7 @@
 //! The admin socket: what is asked of a running vswitch, and the commands that ask.
 //!
 //! ```text
-//!   bulkhead status | ports | policies | sessions | tables | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
+//!   bulkhead status | ports | policies | sessions | tables | top | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
 //!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
 //! ```
 //!

@@ -15,6 +15,7 @@ mod replay;
 mod resolve;
 mod sync;
 mod target;
+mod top;
 mod wait;
 mod watch;
 
@@ -42,6 +43,7 @@ pub use resolve::{Destination, Resolve};
 use serde::Deserialize;
 pub use sync::{Sync, SyncNeutron, SyncTarget};
 pub use target::{ServicePortWord, ServiceTarget, Target};
+pub use top::{PortOrder, Top};
 pub use wait::{PolicyReference, Wait};
 pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};
 

@@ -53,6 +53,8 @@ pub mod set_elements;
 mod shell;
 #[cfg(target_os = "linux")]
 mod sync;
+#[cfg(target_os = "linux")]
+mod top;
 mod translate;
 mod workload;
 
@@ -111,6 +113,7 @@ fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
         LiveCommand::Ports(ports) => admin::ports(ports),
         LiveCommand::Sessions(sessions) => admin::sessions(sessions),
         LiveCommand::Tables(tables) => admin::tables(tables),
+        LiveCommand::Top(top) => top::run(top),
         LiveCommand::Monitor(monitor) => admin::monitor(monitor),
         LiveCommand::Trace(trace) => admin::trace(trace),
         LiveCommand::Capture(capture) => admin::capture(capture),

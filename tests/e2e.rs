@@ -59,5 +59,6 @@ mod e2e_tc;
 mod e2e_tc_crash;
 mod e2e_tc_filters;
 mod e2e_tc_takeover;
+mod e2e_top;
 mod e2e_traffic;
 mod e2e_wait;

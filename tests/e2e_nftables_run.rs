@@ -148,6 +148,12 @@ fn policy_is_enforced_followed_and_kept_and_nothing_is_left_in_the_end() {
         policies.contains("ingress isolated by default/b") && policies.contains("default/b ingress[0]"),
         "{policies}"
     );
+    let (code, top) = lab.ask(&["top", "-n", "1", "-d", "0.3"]);
+    for part in ["the node's kernel judges and forwards", "ingress isolated by default/b", "policy_denied", "default/b"]
+    {
+        assert!(code == Some(0) && top.contains(part), "{part}: {top}");
+    }
+    assert!(!top.contains("WORKER"), "{top}");
     let mut stream = within(&lab.node, || TcpStream::connect("127.0.0.1:9965")).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut metrics = String::new();

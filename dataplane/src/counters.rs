@@ -11,13 +11,15 @@ const ORIGINS: usize = 1024;
 /// Ids beyond this one are not counted: the control plane counts origins from 0, so they do not occur.
 const MAX_ORIGINS: usize = 1 << 22;
 
-/// What a port received and sent, in packets.
+/// What became of packets at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Packets that came in on the port, forwarded or not.
     pub received: u64,
     /// Packets that were forwarded out through the port.
     pub sent: u64,
+    /// Packets that came in on the port and were dropped when they were judged.
+    pub dropped: u64,
 }
 
 /// Packets that a policy decided about, by the origin of the rule that did. A hit counts for the rule that allowed its
@@ -125,7 +127,7 @@ impl Counters {
         self.drops.iter().sum()
     }
 
-    /// What the port received and sent. Zeros for a port that the worker never saw.
+    /// What became of packets at the port. Zeros for a port that the worker never saw.
     pub fn port(&self, port: PortId) -> PortCounters {
         self.ports.get(port.index()).copied().unwrap_or_default()
     }
@@ -177,7 +179,12 @@ impl Counters {
                     port.sent += 1;
                 }
             }
-            Verdict::Drop(reason) => self.drops[reason.index()] += 1,
+            Verdict::Drop(reason) => {
+                self.drops[reason.index()] += 1;
+                if let Some(port) = self.ports.get_mut(in_port.index()) {
+                    port.dropped += 1;
+                }
+            }
         }
     }
 
@@ -225,10 +232,11 @@ mod tests {
         counters.know_ports(2);
         counters.count(PortId(0), Verdict::Forward(PortId(1)));
         counters.count(PortId(9), Verdict::Drop(DropReason::NoRoute));
-        assert_eq!((counters.received(), counters.forwarded(), counters.dropped_in_all()), (2, 1, 1));
-        assert_eq!(counters.dropped(DropReason::NoRoute), 1);
-        assert_eq!(counters.port(PortId(0)), PortCounters { received: 1, sent: 0 });
-        assert_eq!(counters.port(PortId(1)), PortCounters { received: 0, sent: 1 });
+        counters.count(PortId(1), Verdict::Drop(DropReason::NoRoute));
+        assert_eq!((counters.received(), counters.forwarded(), counters.dropped_in_all()), (3, 1, 2));
+        assert_eq!(counters.dropped(DropReason::NoRoute), 2);
+        assert_eq!(counters.port(PortId(0)), PortCounters { received: 1, sent: 0, dropped: 0 });
+        assert_eq!(counters.port(PortId(1)), PortCounters { received: 1, sent: 1, dropped: 1 });
         assert_eq!(counters.port(PortId(9)), PortCounters::default());
     }
 

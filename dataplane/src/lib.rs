@@ -73,8 +73,8 @@ pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, Explained, 
 #[cfg(target_os = "linux")]
 pub use session::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub use session::{
-    EndedSessions, Percent, SessionConfig, SessionEnd, SessionInfo, SessionMemoryError, SessionPage, SessionSelector,
-    Tally, TcpWindow, Timeouts,
+    EndedSessions, Percent, PortSessions, SessionConfig, SessionEnd, SessionInfo, SessionMemoryError, SessionPage,
+    SessionSelector, Tally, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
 pub use worker::{Affinity, AuditTap, Audited, BURST, Worker, WorkerConfig};

@@ -346,7 +346,8 @@ mod tests {
     use super::*;
 
     fn sample() -> Status {
-        let worker = WorkerRow { received: 10, sent: 8, dropped: 2, sessions: 3, restarts: 0 };
+        let worker =
+            WorkerRow { received: 10, sent: 8, dropped: 2, sessions: 3, restarts: 0, judged: None, busy_ns: None };
         let late = PortRow {
             name: "x/web".into(),
             kind: "pod".into(),
@@ -361,6 +362,9 @@ mod tests {
             sent_bytes: 0,
             limited: 0,
             bypassed: 0,
+            dropped: None,
+            sessions_started: None,
+            sessions_reached: None,
             epoch: 0,
         };
         Status {
@@ -375,6 +379,8 @@ mod tests {
                 automatic: true,
             }),
             uptime_seconds: 61,
+            uptime_ms: None,
+            instance: None,
             generation: 7,
             policy: PolicyStatus {
                 age_seconds: 5.5,
@@ -400,7 +406,7 @@ mod tests {
             ports: PortTotals { configured: 2, added: 1, open: 1 },
             late: vec![late],
             workers: vec![worker.clone(), worker],
-            sessions: SessionTotals { used: 6, capacity: 100, refused: 0 },
+            sessions: SessionTotals { used: 6, capacity: 100, refused: 0, created: None },
             dropped: vec![DropRow { reason: "policy_denied".into(), means: "denied by policy".into(), packets: 4 }],
             flow_cache: FlowCacheRow { forwarded: 99, added: 2, refused: 0 },
             last_error: Some(LastError { at: "T".into(), text: "a fault\nhelp: mend it".into() }),

@@ -250,6 +250,15 @@ pub(crate) struct PortRow {
     pub(crate) limited: u64,
     /// Dropped, because the node's kernel had sent them past the vswitch.
     pub(crate) bypassed: u64,
+    /// Packets that came in here and were dropped when they were judged; none where that is not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dropped: Option<u64>,
+    /// Sessions whose first packet came in here; none where they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sessions_started: Option<u64>,
+    /// Sessions whose first packet left here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sessions_reached: Option<u64>,
     /// The generation in which something last changed for it.
     pub(crate) epoch: u64,
 }

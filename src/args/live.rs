@@ -3,7 +3,9 @@
 
 use clap::Subcommand;
 
-use super::{Admin, Audit, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Trace, Wait};
+use super::{
+    Admin, Audit, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Top, Trace, Wait,
+};
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -22,6 +24,8 @@ pub enum LiveCommand {
     Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules
     Tables(Tables),
+    /// Show what the running vswitch does, on a screen that is drawn anew each second: packets, drops, sessions, ports, workers
+    Top(Top),
     /// Show verdicts as they come: new sessions, and packets that are dropped, with the policy that decides
     Monitor(Monitor),
     /// Show packets as they come, each with its walk through ports, session, translation, tables and rule

@@ -27,7 +27,7 @@ mod sessions;
 pub(super) mod socket;
 pub(super) mod thread;
 
-pub(super) use answers::kind_name;
+pub(super) use answers::{instance, kind_name, milliseconds};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -447,7 +447,7 @@ mod tests {
         let summary = Summary {
             node: "node-1",
             snapshot: &snapshot,
-            counters: &VswitchCounters { workers: vec![worker, other] },
+            counters: &VswitchCounters { workers: vec![worker, other], ..VswitchCounters::default() },
             cached: &cached,
             state: StateCounters {
                 applied: 2,

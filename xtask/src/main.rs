@@ -133,8 +133,15 @@ fn test() -> bool {
 }
 
 /// What these tests are about lies beside the attachment: they run with one of them. The beginnings of modules' names.
-const ONCE: [&str; 6] =
-    ["e2e_identity", "e2e_nftables", "e2e_prometheus", "e2e_service_flood", "e2e_service_health", "e2e_source"];
+const ONCE: [&str; 7] = [
+    "e2e_identity",
+    "e2e_nftables",
+    "e2e_prometheus",
+    "e2e_service_flood",
+    "e2e_service_health",
+    "e2e_source",
+    "e2e_top",
+];
 
 /// What these are about lies behind the attachment. Once more with `attach: xdp` they would take `check` some minutes, so that is left
 /// to `cargo xtask e2e`.
@@ -211,7 +218,8 @@ fn bless() -> bool {
 fn reference() -> bool {
     let written = ["the_reference_is_what", "the_tour_shows"];
     let test = [&["test", "--workspace", "--test", "documentation", "--"], &written[..]].concat();
-    cargo(&test).env("BULKHEAD_BLESS", "1").run()
+    let pictures = ["test", "--workspace", "--lib", "the_picture_of_top"];
+    [&test[..], &pictures].into_iter().all(|test| cargo(test).env("BULKHEAD_BLESS", "1").run())
 }
 
 /// The fuzz targets are tests that run for this time instead of a moment. In the profile of the other tests, and with their features: it

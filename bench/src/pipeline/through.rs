@@ -134,7 +134,7 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
 pub(super) fn finish(mut all: Vec<Through<'_>>) -> anyhow::Result<()> {
     while all.iter_mut().map(Through::let_out).max() == Some(true) {}
     let workers: Vec<WorkerCounters> = all.into_iter().map(|through| through.worker.stop()).collect();
-    let lost = VswitchCounters { workers }.lost();
+    let lost = VswitchCounters { workers, ..VswitchCounters::default() }.lost();
     ensure!(lost == 0, "{lost} packets were lost");
     Ok(())
 }

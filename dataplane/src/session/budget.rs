@@ -65,6 +65,15 @@ struct Account {
     reached: AtomicIsize,
 }
 
+/// How many sessions have a port at one of their ends. One that it has with itself counts for both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSessions {
+    /// Whose first packet came in there.
+    pub started: u64,
+    /// Whose first packet left there.
+    pub reached: u64,
+}
+
 /// The account.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -159,6 +168,18 @@ impl Budget {
         } else {
             number.store(number.load(Ordering::Relaxed) + by, Ordering::Relaxed);
         }
+    }
+
+    /// The sessions of each port that has some. Whoever asks holds nobody back.
+    pub(crate) fn ports(&self) -> Vec<(PortId, PortSessions)> {
+        let pages = self.ports.iter().enumerate().filter_map(|(page, accounts)| Some((page * PAGE, accounts.get()?)));
+        let accounts = pages.flat_map(|(first, accounts)| (first..).zip(accounts.iter()));
+        let held = |number: &AtomicIsize| u64::try_from(number.load(Ordering::Relaxed)).unwrap_or(0);
+        let ports = accounts.filter_map(|(at, account)| {
+            let id = u16::try_from(at).map(PortId).ok().filter(|&id| id != NOWHERE)?;
+            Some((id, PortSessions { started: held(&account.started), reached: held(&account.reached) }))
+        });
+        ports.filter(|(_, sessions)| *sessions != PortSessions::default()).collect()
     }
 
     fn used(&self) -> usize {

@@ -55,6 +55,7 @@ mod table;
 mod tcp;
 
 pub(crate) use budget::Budget;
+pub use budget::PortSessions;
 pub use config::{Percent, SessionConfig, TcpWindow, Timeouts};
 pub(crate) use entry::{Direction, Entry, Moment, NONE, NewSession, Slot};
 pub(crate) use key::{Key, KeyHasher};

@@ -145,6 +145,11 @@ impl SessionTable {
         })
     }
 
+    /// What it takes room from.
+    pub(crate) const fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
     /// Tells other workers of this one's sessions to Services' addresses. To be called while it has none.
     pub(crate) fn tell(&mut self, steering: Arc<Steering>, worker: usize) {
         self.steering = Some((steering, worker));

@@ -2,7 +2,7 @@
 
 use crate::forward::ForwardCounters;
 use crate::io::PortStatistics;
-use crate::{Counters, DropReason, PortId};
+use crate::{Counters, DropReason, PortId, PortSessions};
 
 /// What went through one port, in packets and bytes of frames without their check sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +55,9 @@ pub struct WorkerCounters {
     pub idle_rounds: u64,
     /// Rounds in which something was.
     pub busy_rounds: u64,
+    /// Nanoseconds that rounds with something to do have taken, with the kernel's calls in them. Of a worker that is told the time, by
+    /// that time.
+    pub busy_ns: u64,
     /// How often the worker slept until something came.
     pub sleeps: u64,
     /// How often the worker failed in the middle of something and went on.
@@ -68,6 +71,8 @@ pub struct WorkerCounters {
 pub struct VswitchCounters {
     /// One per worker, in the order of the configuration. A worker that died has zeros.
     pub workers: Vec<WorkerCounters>,
+    /// The sessions of each port that has some, now.
+    pub port_sessions: Vec<(PortId, PortSessions)>,
 }
 
 impl WorkerCounters {
@@ -105,6 +110,16 @@ impl VswitchCounters {
     pub fn port(&self, id: PortId) -> PortTraffic {
         let queues = self.workers.iter().flat_map(|worker| &worker.ports).filter(|(port, _)| *port == id);
         queues.fold(PortTraffic::default(), |sum, (_, queue)| sum.plus(queue))
+    }
+
+    /// Packets that came in at a port and were dropped when they were judged.
+    pub fn port_dropped(&self, id: PortId) -> u64 {
+        self.workers.iter().map(|worker| worker.engine.port(id).dropped).sum()
+    }
+
+    /// The sessions of a port.
+    pub fn sessions_of(&self, id: PortId) -> PortSessions {
+        self.port_sessions.iter().find(|(port, _)| *port == id).map(|(_, sessions)| *sessions).unwrap_or_default()
     }
 
     /// Packets that no counter accounts for: 0, unless packets are between two workers right now.

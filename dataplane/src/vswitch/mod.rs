@@ -61,6 +61,7 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FlowSlot, FramePool, Port, Umem, Waker};
+use crate::session::Budget;
 use crate::{
     Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
     SessionStore, Worker,
@@ -121,6 +122,8 @@ pub struct Vswitch {
     neighbours: Arc<Neighbours>,
     pool: FramePool,
     events: Receiver<VswitchEvent>,
+    /// How many sessions each port has: read without asking the workers.
+    budget: Arc<Budget>,
     /// Holds the folder of the sessions.
     store: Option<SessionStore>,
 }
@@ -173,8 +176,14 @@ impl Vswitch {
             None => Worker::team(config.engine, count, &affinity)?,
             Some(store) => Worker::team_in(store, config.engine, count, &affinity, Clock::new().now())?,
         };
-        let mut vswitch =
-            Self { workers: Vec::with_capacity(count), neighbours: Arc::clone(&neighbours), pool, events, store };
+        let mut vswitch = Self {
+            workers: Vec::with_capacity(count),
+            neighbours: Arc::clone(&neighbours),
+            pool,
+            events,
+            budget: Arc::clone(engines[0].budget()),
+            store,
+        };
         let mut all = Vec::with_capacity(count);
         for (id, ((outgoing, incoming), engine)) in lanes(count).into_iter().zip(engines).enumerate() {
             let (send, commands) = crossbeam_channel::unbounded();
@@ -285,7 +294,7 @@ impl Vswitch {
         });
         let asked: Vec<_> = asked.collect();
         let workers = asked.into_iter().map(|report| report.recv_timeout(ANSWER).unwrap_or_default());
-        VswitchCounters { workers: workers.collect() }
+        VswitchCounters { workers: workers.collect(), port_sessions: self.budget.ports() }
     }
 
     /// Whether every worker has been between two rounds since the call. A round reads the snapshot once, so from then on each of them judges
@@ -349,7 +358,7 @@ impl Vswitch {
 
     /// Closes all ports, ends the workers and tells what they counted.
     pub fn stop(mut self) -> VswitchCounters {
-        VswitchCounters { workers: self.end() }
+        VswitchCounters { workers: self.end(), port_sessions: Vec::new() }
     }
 
     fn tell(&self, worker: usize, command: Command) {

@@ -89,6 +89,8 @@ pub(super) struct Stage {
     events: Sender<VswitchEvent>,
     /// When the worker failed last: once for each time, the oldest first.
     faults: [u64; MAX_FAULTS],
+    /// Whether the last round had something to do: then the time from its begin to the next one's is time in which the worker was busy.
+    has_worked: bool,
     now: u64,
     swept_at: u64,
 }
@@ -123,6 +125,7 @@ impl Stage {
             ledger: Ledger::new(),
             events,
             faults: [0; MAX_FAULTS],
+            has_worked: false,
             now: 0,
             swept_at: 0,
         }
@@ -138,6 +141,9 @@ impl Stage {
 
     /// Does what there is to do, by one snapshot. False when that was nothing.
     pub(super) fn round(&mut self, snapshot: &Snapshot, now: u64) -> bool {
+        if self.has_worked {
+            self.ledger.counters.busy_ns += now.saturating_sub(self.now);
+        }
         self.now = now;
         if let Some(caching) = &mut self.caching {
             caching.begin(now);
@@ -168,6 +174,7 @@ impl Stage {
         }
         self.ledger.counters.busy_rounds += u64::from(worked);
         self.ledger.counters.idle_rounds += u64::from(!worked);
+        self.has_worked = worked;
         worked
     }
 

@@ -360,7 +360,10 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
     assert!(workers[1].round(2));
     assert_eq!(b.pop().unwrap()[..6], B_MAC);
     assert!(!workers[0].round(3) && !workers[1].round(3));
-    let counters = VswitchCounters { workers: workers.into_iter().map(SteppedWorker::stop).collect() };
+    let counters = VswitchCounters {
+        workers: workers.into_iter().map(SteppedWorker::stop).collect(),
+        ..VswitchCounters::default()
+    };
     assert_eq!((counters.port(A).received, counters.port(B).sent, counters.lost()), (1, 1, 0));
     // Nobody is waited for.
     assert!(vswitch.stop().workers.is_empty());

@@ -57,7 +57,7 @@ use std::sync::Arc;
 use crate::fragment::FragmentTable;
 use crate::packet::{Body, Ip, Transport};
 use crate::service::ClientAffinity;
-use crate::session::{EndedSessions, Moment, SessionEnd, SessionPage, SessionSelector, SessionTable, Slot};
+use crate::session::{Budget, EndedSessions, Moment, SessionEnd, SessionPage, SessionSelector, SessionTable, Slot};
 use crate::translations::Translated;
 use crate::{
     BodyKind, Counters, DropReason, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services,
@@ -272,6 +272,11 @@ impl Worker {
     /// How many sessions there are, those included whose time is up and that were not swept out yet.
     pub const fn sessions_in_use(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// The account of the sessions of the node, which all workers share.
+    pub(crate) const fn budget(&self) -> &Arc<Budget> {
+        self.sessions.budget()
     }
 
     /// Bytes of memory that sessions take: those of every session that there ever was room for at one time, and the index.

@@ -27,6 +27,12 @@ pub(crate) struct Status {
     pub(crate) judging: Option<Judging>,
     /// Since when it runs.
     pub(crate) uptime_seconds: u64,
+    /// The same in milliseconds, when the counters were read: a rate is the difference of a counter by the difference of this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uptime_ms: Option<u64>,
+    /// A number that every process has of its own. Counters begin anew with another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instance: Option<u64>,
     /// The number of the snapshot in force.
     pub(crate) generation: u64,
     /// The policy in force.
@@ -167,6 +173,12 @@ pub(crate) struct WorkerRow {
     pub(crate) sessions: u64,
     /// How often it failed and went on.
     pub(crate) restarts: u64,
+    /// Packets judged, those that other workers took in for it included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) judged: Option<u64>,
+    /// Nanoseconds in which it had something to do, the kernel's calls included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) busy_ns: Option<u64>,
 }
 
 /// The session table.
@@ -178,6 +190,9 @@ pub(crate) struct SessionTotals {
     pub(crate) capacity: u64,
     /// Not created, because there was no room.
     pub(crate) refused: u64,
+    /// Created since the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<u64>,
 }
 
 /// Packets that were dropped for one reason.

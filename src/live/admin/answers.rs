@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bulkhead_classifier::{OriginId, Rule, Tables};
 use bulkhead_control::object::PodName;
@@ -172,6 +172,8 @@ fn status(now: &Observation, shared: &Shared) -> Status {
         denying: enforced.is_denying,
         judging: now.state.judging(),
         uptime_seconds: now.uptime.as_secs(),
+        uptime_ms: Some(milliseconds(now.uptime)),
+        instance: Some(instance()),
         generation: now.snapshot.generation(),
         policy: PolicyStatus {
             age_seconds: enforced.since.elapsed().as_secs_f64(),
@@ -215,12 +217,15 @@ fn status(now: &Observation, shared: &Shared) -> Status {
                 dropped: dropped(worker),
                 sessions: worker.sessions,
                 restarts: worker.restarts,
+                judged: Some(worker.engine.received()),
+                busy_ns: Some(worker.busy_ns),
             })
             .collect(),
         sessions: SessionTotals {
             used: now.counters.sum(|worker| worker.sessions),
             capacity: now.about.session_capacity as u64,
             refused: sessions.refused,
+            created: Some(sessions.created),
         },
         dropped: dropped_for,
         flow_cache: FlowCacheRow {
@@ -230,6 +235,16 @@ fn status(now: &Observation, shared: &Shared) -> Status {
         },
         last_error: log::last_error().map(|(at, text)| LastError { at, text }),
     }
+}
+
+/// The process, as no other one of this vswitch is called: when it was first asked, in milliseconds since 1970.
+pub(in crate::live) fn instance() -> u64 {
+    static FIRST_ASKED: OnceLock<u64> = OnceLock::new();
+    *FIRST_ASKED.get_or_init(|| milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
+
+pub(in crate::live) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The ports of the configuration in its order, then the added ones.
@@ -242,6 +257,7 @@ fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
     let id = now.snapshot.port_named(name);
     let traffic = now.summary().port(id, name);
     let cached = now.interfaces.cached.port(name);
+    let sessions = id.map(|id| now.counters.sessions_of(id)).unwrap_or_default();
     let addresses = id.and_then(|id| now.snapshot.port(id)).map(|port| port.addresses.as_slice()).unwrap_or_default();
     PortRow {
         name: name.to_string(),
@@ -257,6 +273,9 @@ fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
         sent_bytes: traffic.sent_bytes,
         limited: cached.limited,
         bypassed: cached.bypassed,
+        dropped: Some(id.map_or(0, |id| now.counters.port_dropped(id))),
+        sessions_started: Some(sessions.started),
+        sessions_reached: Some(sessions.reached),
         epoch: id.map_or(0, |id| now.snapshot.epoch(id)),
     }
 }

@@ -251,7 +251,7 @@ impl Metrics {
         self.counter("ports_opened", "Ports that were opened, again included", changes.opened);
         self.counter("ports_removed", "Open ports whose interface went or failed", changes.removed);
         self.counter("ports_refused", "Attempts to open a port that failed", changes.refused);
-        let mut values: [Vec<(Labels, Value)>; 6] = Default::default();
+        let mut values: [Vec<(Labels, Value)>; 7] = Default::default();
         for (name, traffic) in summary.ports() {
             let cached = now.interfaces.cached.port(name);
             let counts = [
@@ -261,6 +261,7 @@ impl Metrics {
                 traffic.sent_bytes,
                 cached.limited,
                 cached.bypassed,
+                now.snapshot.port_named(name).map_or(0, |id| now.counters.port_dropped(id)),
             ];
             for (values, count) in values.iter_mut().zip(counts) {
                 values.push((vec![("port", name.to_owned())], Value::Count(count)));
@@ -273,6 +274,7 @@ impl Metrics {
             ("port_sent", "Bytes that went out at a port", Some(Unit::Bytes)),
             ("port_limited_packets", "Packets dropped that were more than slow_path allows", None),
             ("port_bypassed_packets", "Packets dropped that the node's kernel sent past the vswitch", None),
+            ("port_dropped_packets", "Packets that came in at a port and were dropped when they were judged", None),
         ];
         for ((name, help, unit), values) in names.into_iter().zip(values) {
             self.add(name, help, unit, Kind::Counter, values);
@@ -305,6 +307,18 @@ impl Metrics {
         each("worker_busy_rounds", "Rounds with something to do", Kind::Counter, |worker| worker.busy_rounds);
         each("worker_idle_rounds", "Rounds with nothing to do", Kind::Counter, |worker| worker.idle_rounds);
         each("worker_sessions", "Sessions of a worker", Kind::Gauge, |worker| worker.sessions);
+        #[expect(clippy::cast_precision_loss, reason = "2^53 ns are 104 days, and then some ns are lost")]
+        let busy = |(at, worker): (usize, &bulkhead_dataplane::vswitch::WorkerCounters)| {
+            (vec![("worker", at.to_string())], Value::Real(worker.busy_ns as f64 / 1e9))
+        };
+        let help = "Time in which a worker had something to do";
+        self.add(
+            "worker_busy",
+            help,
+            Some(Unit::Seconds),
+            Kind::Counter,
+            workers.iter().enumerate().map(busy).collect(),
+        );
         let drops = now
             .counters
             .drops()

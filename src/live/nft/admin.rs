@@ -28,7 +28,7 @@ use crate::args::Format;
 use crate::live::admin::connections::Connections;
 use crate::live::admin::http::{self, Answer};
 use crate::live::admin::thread::Handle;
-use crate::live::admin::{metrics, probes, socket};
+use crate::live::admin::{instance, metrics, milliseconds, probes, socket};
 use crate::live::config::{AdminConfig, Config};
 use crate::live::log;
 use crate::live::origins::SharedOrigins;
@@ -182,6 +182,8 @@ impl Told {
             denying: self.is_denying,
             judging: state.judging(),
             uptime_seconds: self.started.elapsed().as_secs(),
+            uptime_ms: Some(milliseconds(self.started.elapsed())),
+            instance: Some(instance()),
             generation: self.changes,
             policy: PolicyStatus {
                 age_seconds: self.since.elapsed().as_secs_f64(),
@@ -210,7 +212,7 @@ impl Told {
             },
             late,
             workers: Vec::new(),
-            sessions: SessionTotals { used: 0, capacity: 0, refused: 0 },
+            sessions: SessionTotals { used: 0, capacity: 0, refused: 0, created: None },
             dropped: self.drops(counters),
             flow_cache: FlowCacheRow { forwarded: 0, added: 0, refused: 0 },
             last_error: log::last_error().map(|(at, text)| LastError { at, text }),
@@ -235,6 +237,9 @@ impl Told {
                 sent_bytes: count("tx_bytes"),
                 limited: 0,
                 bypassed: 0,
+                dropped: None,
+                sessions_started: None,
+                sessions_reached: None,
                 epoch: self.changes,
             }
         };

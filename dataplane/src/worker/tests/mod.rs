@@ -183,8 +183,8 @@ fn counters_tell_ports_reasons_and_sessions() {
     assert_eq!((counters.received(), counters.forwarded(), counters.dropped_in_all()), (4, 2, 2));
     assert_eq!(counters.dropped(DropReason::PolicyDenied), 1);
     assert_eq!(counters.dropped(DropReason::LinkTruncated), 1);
-    assert_eq!(counters.port(A), PortCounters { received: 3, sent: 1 });
-    assert_eq!(counters.port(B), PortCounters { received: 1, sent: 1 });
+    assert_eq!(counters.port(A), PortCounters { received: 3, sent: 1, dropped: 2 });
+    assert_eq!(counters.port(B), PortCounters { received: 1, sent: 1, dropped: 0 });
     assert_eq!(counters.sessions(), SessionCounters { created: 1, ..SessionCounters::default() });
 }
 

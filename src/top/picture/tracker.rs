@@ -1,0 +1,275 @@
+//! From one sample to the next.
+
+use std::collections::HashMap;
+
+use super::super::sample::Sample;
+use super::{Condition, DenyRates, DropRates, PathRates, Picture, PortRates, SessionRates, Total, WorkerRates};
+use crate::admin::{PortRow, Status};
+
+/// Remembers what rates are told from.
+#[derive(Debug, Default)]
+pub(in crate::top) struct Tracker {
+    before: Option<Sample>,
+    /// The most that each worker of this process was seen to have taken in: one that has less does not answer and is told with zeros.
+    most: Vec<u64>,
+    last: Option<Picture>,
+}
+
+/// What two samples differ by.
+struct Interval<'a> {
+    before: &'a Sample,
+    seconds: f64,
+}
+
+impl Interval<'_> {
+    /// A counter's rate; none when it has gone back, as that of a port does that was removed and added again.
+    fn rate(&self, now: u64, before: u64) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+        now.checked_sub(before).map(|count| count as f64 / self.seconds)
+    }
+}
+
+impl Tracker {
+    /// What happened since the last sample. One that has the same reading of the counters as the last one gives the same picture.
+    pub(in crate::top) fn next(&mut self, sample: Sample) -> Picture {
+        let since = self.before.as_ref().map(|before| sample.since(before));
+        if let (Some(Some(time)), Some(last)) = (since, &self.last)
+            && time.is_zero()
+        {
+            return last.clone();
+        }
+        let is_restarted = since == Some(None);
+        if is_restarted {
+            self.most.clear();
+        }
+        let were_silent = self.before.as_ref().map(|before| self.silent(before));
+        let silent = self.silent(&sample);
+        let note = if is_restarted {
+            Some("the vswitch was restarted: rates come with the next interval")
+        } else if silent.contains(&true) {
+            Some("a worker does not answer: what it has counted is missing")
+        } else if were_silent.as_ref().is_some_and(|were| *were != silent) {
+            Some("a worker answers again: rates come with the next interval")
+        } else {
+            None
+        };
+        // Sums over other workers than before would leap.
+        let is_comparable = !is_restarted && were_silent.is_some_and(|were| were == silent);
+        let interval = match (&self.before, since.flatten()) {
+            (Some(before), Some(time)) if is_comparable => Some(Interval { before, seconds: time.as_secs_f64() }),
+            _ => None,
+        };
+        let picture = Picture { note, ..picture(&sample, interval.as_ref()) };
+        self.most.resize(sample.status.workers.len(), 0);
+        for (most, worker) in self.most.iter_mut().zip(&sample.status.workers) {
+            *most = worker.received.max(*most);
+        }
+        self.before = Some(sample);
+        self.last = Some(picture.clone());
+        picture
+    }
+
+    /// Which workers have not answered.
+    fn silent(&self, sample: &Sample) -> Vec<bool> {
+        let most = self.most.iter().copied().chain(std::iter::repeat(0));
+        sample.status.workers.iter().zip(most).map(|(worker, most)| worker.received < most).collect()
+    }
+}
+
+fn picture(sample: &Sample, interval: Option<&Interval<'_>>) -> Picture {
+    let status = &sample.status;
+    let in_kernel = status.judging.as_ref().is_some_and(|judging| judging.place == "kernel");
+    let mut dropped = drops(sample, interval);
+    dropped.sort_by(|one, other| order((one.packets, one.packets_total), (other.packets, other.packets_total)));
+    let mut denied = denied(sample, interval);
+    denied.sort_by(|one, other| order((one.packets, one.packets_total), (other.packets, other.packets_total)));
+    Picture {
+        node: status.node.clone(),
+        condition: condition(status),
+        uptime_seconds: status.uptime_seconds,
+        generation: status.generation,
+        judged: status.judging.as_ref().map(ToString::to_string),
+        in_kernel,
+        seconds: interval.map(|interval| interval.seconds),
+        note: None,
+        total: total(sample, interval, in_kernel),
+        sessions: sessions(status, interval),
+        path: path(status, interval),
+        workers: workers(status, interval),
+        dropped,
+        denied,
+        ports: ports(sample, interval),
+    }
+}
+
+/// The most a second first, then the most of all.
+fn order(one: (Option<f64>, u64), other: (Option<f64>, u64)) -> std::cmp::Ordering {
+    let rate = |(rate, _): (Option<f64>, u64)| rate.unwrap_or(0.0);
+    rate(other).total_cmp(&rate(one)).then(other.1.cmp(&one.1))
+}
+
+fn condition(status: &Status) -> Condition {
+    match (status.ready, status.denying) {
+        (true, _) => Condition::Ready,
+        (false, true) => Condition::Denying,
+        (false, false) if status.source.as_ref().is_some_and(|source| !source.connected) => Condition::NotReady,
+        (false, false) => Condition::Starting,
+    }
+}
+
+/// The rate of a counter that every sample has.
+fn rate(sample: &Sample, interval: Option<&Interval<'_>>, count: impl Fn(&Sample) -> u64) -> Option<f64> {
+    interval.and_then(|interval| interval.rate(count(sample), count(interval.before)))
+}
+
+fn total(sample: &Sample, interval: Option<&Interval<'_>>, in_kernel: bool) -> Total {
+    let of = |count: &dyn Fn(&Sample) -> u64| rate(sample, interval, count);
+    let ports = |count: fn(&PortRow) -> u64| move |sample: &Sample| sample.ports.iter().map(count).sum::<u64>();
+    let cached = |sample: &Sample| sample.status.flow_cache.forwarded;
+    let workers = |count: fn(&crate::admin::WorkerRow) -> u64| {
+        move |sample: &Sample| sample.status.workers.iter().map(count).sum::<u64>() + cached(sample)
+    };
+    let dropped = |sample: &Sample| drop_counts(sample).iter().map(|(_, _, packets)| packets).sum::<u64>();
+    // Of bytes there are those of the ports alone. One that was removed takes its own along, and there is no rate for once.
+    let bits = |count: fn(&PortRow) -> u64| of(&ports(count)).map(|bytes| bytes * 8.0);
+    let (packets_in, packets_out) = match in_kernel {
+        true => (of(&ports(|port| port.received)), of(&ports(|port| port.sent))),
+        false => (of(&workers(|worker| worker.received)), of(&workers(|worker| worker.sent))),
+    };
+    Total {
+        packets_in,
+        packets_out,
+        bits_in: bits(|port| port.received_bytes),
+        bits_out: bits(|port| port.sent_bytes),
+        dropped: of(&dropped),
+        dropped_total: dropped(sample),
+    }
+}
+
+fn sessions(status: &Status, interval: Option<&Interval<'_>>) -> SessionRates {
+    let before = interval.map(|interval| (interval, &interval.before.status.sessions));
+    let created = before.and_then(|(interval, before)| interval.rate(status.sessions.created?, before.created?));
+    SessionRates {
+        used: status.sessions.used,
+        capacity: status.sessions.capacity,
+        created,
+        refused: before.and_then(|(interval, before)| interval.rate(status.sessions.refused, before.refused)),
+    }
+}
+
+fn path(status: &Status, interval: Option<&Interval<'_>>) -> PathRates {
+    let slow = |status: &Status| status.workers.iter().map(|worker| worker.received).sum::<u64>();
+    let of = |count: &dyn Fn(&Status) -> u64| {
+        interval.and_then(|interval| interval.rate(count(status), count(&interval.before.status)))
+    };
+    let (slow, cached) = (of(&slow), of(&|status| status.flow_cache.forwarded));
+    let share = |(slow, cached): (f64, f64)| (slow + cached > 0.0).then(|| cached / (slow + cached));
+    PathRates { slow, cached, cached_share: slow.zip(cached).and_then(share) }
+}
+
+fn workers(status: &Status, interval: Option<&Interval<'_>>) -> Vec<WorkerRates> {
+    let each = |(at, now): (usize, &crate::admin::WorkerRow)| {
+        let base = WorkerRates { sessions: now.sessions, restarts: now.restarts, ..WorkerRates::default() };
+        let Some((interval, before)) =
+            interval.and_then(|interval| Some((interval, interval.before.status.workers.get(at)?)))
+        else {
+            return base;
+        };
+        let received = interval.rate(now.received, before.received);
+        let judged = now.judged.zip(before.judged).and_then(|(now, before)| interval.rate(now, before));
+        let busy = now.busy_ns.zip(before.busy_ns).and_then(|(now, before)| interval.rate(now, before));
+        let packets = received.unwrap_or(0.0).max(judged.unwrap_or(0.0));
+        WorkerRates {
+            received,
+            judged,
+            dropped: interval.rate(now.dropped, before.dropped),
+            ns_per_packet: busy.filter(|_| packets > 0.0).map(|busy| busy / packets),
+            // The clocks are read one after the other.
+            busy: busy.map(|busy| (busy / 1e9).min(1.0)),
+            ..base
+        }
+    };
+    status.workers.iter().enumerate().map(each).collect()
+}
+
+/// Packets that were dropped, by reason, with those that the kernel's program drops before a worker sees them.
+fn drop_counts(sample: &Sample) -> Vec<(&str, &str, u64)> {
+    let reasons = sample.status.dropped.iter().map(|row| (&*row.reason, &*row.means, row.packets));
+    let sum = |count: fn(&PortRow) -> u64| sample.ports.iter().map(count).sum::<u64>();
+    let below = [
+        ("limited", "They were more than slow_path allows.", sum(|port| port.limited)),
+        ("bypassed", "The node's kernel sent them past the vswitch.", sum(|port| port.bypassed)),
+    ];
+    reasons.chain(below.into_iter().filter(|(_, _, packets)| *packets > 0)).collect()
+}
+
+fn drops(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<DropRates> {
+    let before: HashMap<&str, u64> = interval
+        .map(|interval| {
+            drop_counts(interval.before).into_iter().map(|(reason, _, packets)| (reason, packets)).collect()
+        })
+        .unwrap_or_default();
+    let each = |(reason, means, packets): (&str, &str, u64)| DropRates {
+        reason: reason.to_owned(),
+        means: means.to_owned(),
+        // A reason is listed from its first packet on.
+        packets: interval.and_then(|interval| interval.rate(packets, before.get(reason).copied().unwrap_or_default())),
+        packets_total: packets,
+    };
+    drop_counts(sample).into_iter().map(each).collect()
+}
+
+/// What was denied by each origin; several rules may be told alike.
+fn deny_counts(sample: &Sample) -> HashMap<(&str, bool), u64> {
+    let mut sums = HashMap::new();
+    for row in &sample.policies {
+        let count = if row.not_enforced { row.audited } else { row.denied };
+        if count > 0 {
+            *sums.entry((&*row.origin, row.not_enforced)).or_default() += count;
+        }
+    }
+    sums
+}
+
+fn denied(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<DenyRates> {
+    let before = interval.map(|interval| deny_counts(interval.before)).unwrap_or_default();
+    let each = |(key, packets): ((&str, bool), u64)| DenyRates {
+        origin: key.0.to_owned(),
+        packets: interval.and_then(|interval| interval.rate(packets, before.get(&key).copied().unwrap_or_default())),
+        packets_total: packets,
+        not_enforced: key.1,
+    };
+    let mut rows: Vec<DenyRates> = deny_counts(sample).into_iter().map(each).collect();
+    // The order above keeps this one among equals, so that rows do not change places.
+    rows.sort_by(|one, other| one.origin.cmp(&other.origin));
+    rows
+}
+
+fn ports(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<PortRates> {
+    let before: HashMap<&str, &PortRow> = interval
+        .map(|interval| interval.before.ports.iter().map(|port| (&*port.name, port)).collect())
+        .unwrap_or_default();
+    let each = |port: &PortRow| {
+        let earlier = interval.zip(before.get(&*port.name).copied());
+        let of = |count: fn(&PortRow) -> u64| {
+            earlier.and_then(|(interval, earlier)| interval.rate(count(port), count(earlier)))
+        };
+        PortRates {
+            name: port.name.clone(),
+            state: port.state.clone(),
+            packets_in: of(|port| port.received),
+            packets_out: of(|port| port.sent),
+            bits_in: of(|port| port.received_bytes).map(|bytes| bytes * 8.0),
+            bits_out: of(|port| port.sent_bytes).map(|bytes| bytes * 8.0),
+            dropped: port.dropped.and_then(|_| of(dropped)),
+            dropped_total: dropped(port),
+            sessions: port.sessions_started.zip(port.sessions_reached).map(|(one, other)| one + other),
+        }
+    };
+    sample.ports.iter().map(each).collect()
+}
+
+/// Packets from or to a port that were dropped there.
+fn dropped(port: &PortRow) -> u64 {
+    port.dropped.unwrap_or_default() + port.limited + port.bypassed
+}

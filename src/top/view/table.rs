@@ -1,0 +1,163 @@
+//! Tables that fit in a width: the column of names gives way first, then columns that can be missed.
+
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::style;
+
+/// Between columns.
+const GAP: usize = 2;
+/// Characters of a name below which columns are left out instead: a namespace and the beginning of a name.
+const NAME: usize = 20;
+/// The width of a figure, so that columns stay where they are while figures change.
+const FIGURE: usize = 7;
+
+/// A column.
+#[derive(Clone, Debug)]
+struct Column {
+    heading: String,
+    /// Numbers, to the right.
+    is_figure: bool,
+    /// Columns with higher ranks are left out first; those of 0 never.
+    rank: u8,
+    /// Whether the rows are in the order of this one.
+    is_order: bool,
+}
+
+/// A table whose first column has names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Vec<Span<'static>>>>,
+}
+
+impl Table {
+    /// With this heading of the names.
+    pub(super) fn new(heading: impl Into<String>) -> Self {
+        let names = Column { heading: heading.into(), is_figure: false, rank: 0, is_order: false };
+        Self { columns: vec![names], rows: Vec::new() }
+    }
+
+    /// One more column of figures.
+    pub(super) fn figures(self, heading: &str, rank: u8) -> Self {
+        self.column(heading, true, rank)
+    }
+
+    /// One more column of words.
+    pub(super) fn words(self, heading: &str, rank: u8) -> Self {
+        self.column(heading, false, rank)
+    }
+
+    fn column(mut self, heading: &str, is_figure: bool, rank: u8) -> Self {
+        self.columns.push(Column { heading: heading.to_owned(), is_figure, rank, is_order: false });
+        self
+    }
+
+    /// Marks what the rows are ordered by.
+    pub(super) fn ordered_by(mut self, headings: &[&str]) -> Self {
+        for column in &mut self.columns {
+            column.is_order = headings.iter().any(|heading| column.heading.starts_with(heading));
+        }
+        self
+    }
+
+    /// Adds a row; a cell has several spans where it is of several colours.
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Vec<Span<'static>>>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The heading, and the rows from `first` on: `rows` at most.
+    pub(super) fn lines(&self, width: usize, first: usize, rows: usize) -> Vec<Line<'static>> {
+        let mut widths: Vec<Option<usize>> = (0..self.columns.len()).map(|at| Some(self.width(at))).collect();
+        let name = self.width(0);
+        let others = |widths: &[Option<usize>]| widths[1..].iter().flatten().map(|width| width + GAP).sum::<usize>();
+        while others(&widths) + name.min(NAME) > width {
+            let shown = (1..widths.len()).filter(|&at| widths[at].is_some() && self.columns[at].rank > 0);
+            let Some(least) = shown.max_by_key(|&at| self.columns[at].rank) else { break };
+            widths[least] = None;
+        }
+        widths[0] = Some(name.min(width.saturating_sub(others(&widths)).max(1)));
+        let heading = |column: &Column| {
+            let style = if column.is_order { style::ORDER } else { style::HEADING };
+            vec![Span::styled(column.heading.clone(), style)]
+        };
+        let heading = self.line(&self.columns.iter().map(heading).collect::<Vec<_>>(), &widths);
+        let shown = self.rows.iter().skip(first).take(rows).map(|row| self.line(row, &widths));
+        std::iter::once(heading).chain(shown).collect()
+    }
+
+    fn width(&self, at: usize) -> usize {
+        let column = &self.columns[at];
+        let cells = self.rows.iter().filter_map(|row| row.get(at)).map(|cell| length(cell));
+        let least = if column.is_figure { FIGURE } else { 0 };
+        cells.chain([column.heading.chars().count(), least]).max().unwrap_or(0)
+    }
+
+    fn line(&self, cells: &[Vec<Span<'static>>], widths: &[Option<usize>]) -> Line<'static> {
+        let mut spans = Vec::new();
+        for ((cell, column), width) in cells.iter().zip(&self.columns).zip(widths) {
+            let Some(width) = *width else { continue };
+            let gap = if spans.is_empty() { 0 } else { GAP };
+            let pad = width.saturating_sub(length(cell));
+            let (before, after) = if column.is_figure { (gap + pad, 0) } else { (gap, pad) };
+            spans.push(Span::raw(" ".repeat(before)));
+            spans.extend(clipped(cell, width));
+            spans.push(Span::raw(" ".repeat(after)));
+        }
+        Line::from(spans)
+    }
+}
+
+fn length(cell: &[Span<'_>]) -> usize {
+    cell.iter().map(|span| span.content.chars().count()).sum()
+}
+
+/// The cell, with what does not fit told by a sign. The beginning stays, and so does the end, which tells pods of one owner apart.
+fn clipped(cell: &[Span<'static>], width: usize) -> Vec<Span<'static>> {
+    if length(cell) <= width {
+        return cell.to_vec();
+    }
+    let style = cell.first().map_or(Style::new(), |span| span.style);
+    let text: Vec<char> = cell.iter().flat_map(|span| span.content.chars()).collect();
+    let end = width.saturating_sub(1) / 2;
+    let begin = width.saturating_sub(1 + end);
+    let text: String = text[..begin].iter().chain(&['…']).chain(&text[text.len() - end..]).collect();
+    vec![Span::styled(text, style)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(table: &Table, width: usize) -> Vec<String> {
+        table.lines(width, 0, 9).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_give_way_first_then_columns_of_high_rank() {
+        let mut table = Table::new("PORT").figures("A", 1).figures("B", 2).words("STATE", 3);
+        let name = "shop/web-7d9f8c6b5-x2k4q-and-more";
+        table.row([name, "1", "2", "open"].map(|cell| vec![Span::raw(cell)]));
+        assert_eq!(told(&table, 200)[1], format!("{name}        1        2  open "));
+        let narrow = told(&table, 50);
+        assert!(
+            narrow[1].starts_with("shop/web-7d")
+                && narrow[1].contains('…')
+                && narrow[1].ends_with("more        1        2  open ")
+        );
+        let shown = |width: usize| told(&table, width)[0].split_whitespace().map(str::to_owned).collect::<String>();
+        assert_eq!([45, 40, 30, 20].map(shown), ["PORTABSTATE", "PORTAB", "PORTA", "PORT"]);
+        for width in 0..60 {
+            let widest = told(&table, width).iter().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= width.max(4), "{width}: {widest}");
+        }
+    }
+
+    #[test]
+    fn only_the_rows_that_are_asked_for_are_there_below_the_heading() {
+        let mut table = Table::new("N");
+        (0..9).for_each(|row| table.row([vec![Span::raw(row.to_string())]]));
+        let lines: Vec<String> = table.lines(9, 4, 2).iter().map(|line| line.to_string().trim().to_owned()).collect();
+        assert_eq!(lines, ["N", "4", "5"]);
+    }
+}

@@ -54,8 +54,8 @@ impl Drop for Namespace {
 fn state(clients: std::ops::Range<u32>) -> Vec<Object> {
     let mut text = String::from(
         "{apiVersion: v1, kind: Namespace, metadata: {name: x}}\n---\n\
-         {apiVersion: v1, kind: Node, metadata: {name: n}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n---\n\
-         {apiVersion: v1, kind: Pod, metadata: {name: server, namespace: x, labels: {app: server}}, spec: {nodeName: n}, \
+         {apiVersion: v1, kind: Node, metadata: {name: node-a}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n---\n\
+         {apiVersion: v1, kind: Pod, metadata: {name: server, namespace: x, labels: {app: server}}, spec: {nodeName: node-a}, \
          status: {podIPs: [{ip: 10.1.0.1}]}}\n---\n\
          {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: x}, spec: {podSelector: \
          {matchLabels: {app: server}}, ingress: [{from: [{podSelector: {matchLabels: {app: client}}}]}]}}\n",
@@ -64,7 +64,7 @@ fn state(clients: std::ops::Range<u32>) -> Vec<Object> {
         let address = IpAddr::from(Ipv4Addr::from(0x0a40_0000 + 2 * at));
         text.push_str(&format!(
             "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: c{at}, namespace: x, labels: {{app: client}}}}, \
-             spec: {{nodeName: m}}, status: {{podIPs: [{{ip: {address}}}]}}}}\n"
+             spec: {{nodeName: node-b}}, status: {{podIPs: [{{ip: {address}}}]}}}}\n"
         ));
     }
     load_text("state", &text, Strictness::Strict).unwrap().objects
@@ -72,7 +72,7 @@ fn state(clients: std::ops::Range<u32>) -> Vec<Object> {
 
 fn main() {
     let namespace = Namespace::new();
-    let mut pipeline = Pipeline::in_the_kernel("n".into(), Default::default(), Suspects::Veth);
+    let mut pipeline = Pipeline::in_the_kernel("node-a".into(), Default::default(), Suspects::Veth);
     let renderer = pipeline.kernel().unwrap();
     let server = Some(PodName::new("x", "server"));
     pipeline.renderer_mut(renderer).set_interfaces([("veth0".into(), server)].into());

@@ -9,12 +9,14 @@ mod session_table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bulkhead_classifier::Action;
-use bulkhead_control::object::IngressIsolation;
+use bulkhead_classifier::{Action, Addresses, Rule};
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{IngressIsolation, Object};
 use bulkhead_control::origin::Direction;
-use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::pipeline::{Pipeline, RendererHandle};
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport};
+use bulkhead_control::renderer::acl::AclTable;
+use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport, SourceRenderer};
 use oracle::{Flow, Judgement, Owner, Side, State};
 use random::{History, Probes, Rng, Step, history, objects, shuffled};
 use session_table::SessionTable;
@@ -119,4 +121,57 @@ fn check(
     if let Some(node) = node_of(&dst).filter(|_| !same_node) {
         compare("global", &node, None, open(&judged, Direction::Ingress));
     }
+}
+
+/// Histories whose tables are compared with those of a new renderer, and every how many changes.
+const COMPARED: u64 = 40;
+const STEPS_PER_COMPARISON: usize = 2;
+
+/// The lists of a node at the source, by the name of their table, with origins in words.
+fn lists(pipeline: &Pipeline, renderer: RendererHandle<SourceRenderer>) -> BTreeMap<Arc<str>, Vec<String>> {
+    let Some(published) = pipeline.renderer(renderer).node_tables() else { return BTreeMap::new() };
+    let line = |rule: &Rule| {
+        let ends = [&rule.src, &rule.dst].map(Addresses::members);
+        format!("{:?} {ends:?} {:?} {:?}", rule.action, rule.services, pipeline.origins().get(rule.origin).unwrap())
+    };
+    let of = |table: &AclTable| (table.name.clone(), table.tables.rules().iter().map(line).collect());
+    published.tables.iter().map(of).collect()
+}
+
+#[test]
+fn tables_that_followed_events_are_those_of_the_whole_state() {
+    let mut reached = 0;
+    for seed in 1_000..1_000 + COMPARED {
+        let mut rng = Rng::new(seed);
+        let History { isolation, initial, steps } = history(&mut rng);
+        let node: Arc<str> = objects::NODES[0].into();
+        let of = || {
+            let mut pipeline = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
+            let renderer = pipeline.register(SourceRenderer::new(node.clone()));
+            (pipeline, renderer)
+        };
+        let (mut pipeline, renderer) = of();
+        let mut state = State { isolates: isolation == IngressIsolation::DefaultDeny, ..State::default() };
+        for (at, step) in steps.into_iter().enumerate() {
+            match step.narrowed() {
+                // Pods of a namespace that goes keep policies that are gone, of which nobody knows who comes later.
+                Step::Event(Event::DeleteNamespace(_)) => {}
+                Step::Event(Event::Apply(Object::Namespace(namespace))) if namespace.terminating => {}
+                Step::Event(event) => {
+                    state.apply(&event);
+                    pipeline.apply(event).unwrap();
+                }
+                Step::Resync(order) => pipeline.resync(shuffled(state.objects(), order)).unwrap(),
+            }
+            if at + 1 < initial || !(at + 1 - initial).is_multiple_of(STEPS_PER_COMPARISON) {
+                continue;
+            }
+            let (mut anew, from_scratch) = of();
+            anew.resync(state.objects()).unwrap();
+            let [followed, expected] = [lists(&pipeline, renderer), lists(&anew, from_scratch)];
+            assert_eq!(followed, expected, "seed {seed}, change {at}");
+            reached += followed.values().map(Vec::len).sum::<usize>();
+        }
+    }
+    assert!(reached > 50_000, "{reached}");
 }

@@ -33,7 +33,6 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::{SessionMatch, SessionRule, SessionScope, SessionTransport};
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
-use crate::renderer::contiv::rules::Rules;
 use crate::renderer::contiv::tuple::{SixTuple, action_key, service_key};
 use crate::renderer::plain::{PlainList, PlainPod};
 
@@ -52,50 +51,40 @@ impl<'a> Ends<'a> {
         Self { owners: pods.values().flat_map(owned).collect(), own_node: node_addresses.iter().copied().collect() }
     }
 
-    /// The list of what a pod sends.
-    pub(super) fn local(&self, pod: &PlainPod, rules: impl Iterator<Item = SessionRule>, table: &Rules) -> Vec<Rule> {
+    /// The rules of one group of what a pod sends.
+    pub(super) fn local(&self, pod: &PlainPod, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
         let mut list = Vec::new();
-        for (group, networks) in groups(SessionScope::Local { namespace: 0 }, rules, table) {
-            let mut others = Vec::with_capacity(networks.len());
-            for network in &networks {
-                let host = (network.prefix_len() == network.max_prefix_len()).then(|| network.addr());
-                match host.map(|host| (host, self.owners.get(&host))) {
-                    Some((host, _)) if pod.addresses.contains(&host) => {
-                        list.push(group.rule(Addresses::Any, Addresses::prefix(*network), None, Origins::OWN_POD));
-                    }
-                    Some((host, Some(PlainPod { ingress: Some(ingress), .. }))) => {
-                        list.extend(self.pair(&group, pod, host, ingress));
-                    }
-                    _ => others.push(*network),
+        let mut others = Vec::with_capacity(networks.len());
+        for network in networks {
+            let host = (network.prefix_len() == network.max_prefix_len()).then(|| network.addr());
+            match host.map(|host| (host, self.owners.get(&host))) {
+                Some((host, _)) if pod.addresses.contains(&host) => {
+                    list.push(group.rule(Addresses::Any, Addresses::prefix(*network), None, Origins::OWN_POD));
                 }
+                Some((host, Some(PlainPod { ingress: Some(ingress), .. }))) => {
+                    list.extend(self.pair(group, pod, host, ingress));
+                }
+                _ => others.push(*network),
             }
-            if others.is_empty() && !networks.is_empty() {
-                continue;
-            }
-            let remote = addresses(&others);
-            for Part { peers, services, origin } in
-                self.parts(&group, pod.egress.as_deref(), Direction::Egress, &remote)
-            {
-                list.push(group.rule(Addresses::Any, peers, Some(services), origin));
-            }
+        }
+        if others.is_empty() && !networks.is_empty() {
+            return list;
+        }
+        let remote = addresses(&others);
+        for Part { peers, services, origin } in self.parts(group, pod.egress.as_deref(), Direction::Egress, &remote) {
+            list.push(group.rule(Addresses::Any, peers, Some(services), origin));
         }
         list
     }
 
-    /// The list of what enters the node.
-    pub(super) fn global(&self, rules: impl Iterator<Item = SessionRule>, table: &Rules) -> Vec<Rule> {
-        let mut list = Vec::new();
-        for (group, networks) in groups(SessionScope::Global, rules, table) {
-            let pod = group.local.and_then(|network| self.owners.get(&network.addr()));
-            let ingress = pod.and_then(|pod| pod.ingress.as_deref());
-            let local = group.local.map_or(Addresses::Any, Addresses::prefix);
-            for Part { peers, services, origin } in
-                self.parts(&group, ingress, Direction::Ingress, &addresses(&networks))
-            {
-                list.push(group.rule(peers, local.clone(), Some(services), origin));
-            }
-        }
-        list
+    /// The rules of one group of what enters the node.
+    pub(super) fn global(&self, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
+        let pod = group.local.and_then(|network| self.owners.get(&network.addr()));
+        let ingress = pod.and_then(|pod| pod.ingress.as_deref());
+        let local = group.local.map_or(Addresses::Any, Addresses::prefix);
+        let parts = self.parts(group, ingress, Direction::Ingress, &addresses(networks));
+        let rule = |Part { peers, services, origin }| group.rule(peers, local.clone(), Some(services), origin);
+        parts.into_iter().map(rule).collect()
     }
 
     /// The parts of a group by the rules of the one list behind it.
@@ -189,14 +178,14 @@ struct Part {
 
 /// Rules that differ in nothing but the remote network. Ascending is the order in which they are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Group {
+pub(super) struct Group {
     section: Section,
     remote_length: Length,
     local_length: Length,
     /// Fewer ports first.
     ports: (u16, u8, u8, u16, u16),
     is_allow: bool,
-    local: Option<IpNet>,
+    pub(super) local: Option<IpNet>,
     service: Option<Service>,
     action: Action,
 }
@@ -249,31 +238,32 @@ impl Group {
     }
 }
 
-/// All rules of a scope by group, with their remote networks; none is any.
-fn groups(scope: SessionScope, rules: impl Iterator<Item = SessionRule>, table: &Rules) -> BTreeMap<Group, Vec<IpNet>> {
-    let mut groups: BTreeMap<Group, Vec<IpNet>> = BTreeMap::new();
-    let is_global = scope == SessionScope::Global;
-    for SessionRule { matches: SessionMatch { transport, local, remote, .. }, action } in rules {
+impl Group {
+    /// That of a session rule of this scope.
+    pub(super) fn of_session(scope: SessionScope, SessionRule { matches, action }: &SessionRule) -> Self {
+        let SessionMatch { transport, local, remote, .. } = matches;
+        let is_global = scope == SessionScope::Global;
         let port = if is_global { local.port } else { remote.port };
         let ports = if port == 0 { PORTS } else { PortRange::one(port) };
         let here = is_global.then_some(local.network);
-        let group = Group::new(Section::Sessions, (here, Some(remote.network)), Some(of(transport, ports)), action);
-        groups.entry(group).or_default().push(remote.network);
+        Self::new(Section::Sessions, (here, Some(remote.network)), Some(of(*transport, ports)), *action)
     }
-    for transport in SessionTransport::ALL {
-        let group = Group::new(Section::Default, (None, None), Some(of(transport, PORTS)), Action::Allow);
-        groups.insert(group, Vec::new());
+
+    /// Those of connections that no session rule is about: a stack allows them.
+    pub(super) fn defaults() -> [Self; 2] {
+        SessionTransport::ALL
+            .map(|transport| Self::new(Section::Default, (None, None), Some(of(transport, PORTS)), Action::Allow))
     }
-    // A table without rules is not applied: it allows.
-    let open = table.is_empty().then_some(SixTuple::any(Action::Allow));
-    for SixTuple { src, dst, service, action } in
-        table.iter().filter(|tuple| !is_of_sessions(tuple.service)).cloned().chain(open)
-    {
-        let (here, there) = if is_global { (dst, src) } else { (src, dst) };
-        let group = Group::new(Section::Tuples, (here, there), service, action);
-        groups.entry(group).or_default().extend(there);
+
+    /// That of a 6-tuple of this scope, with the tuple's remote network. None where session rules say all that there is to say of it.
+    pub(super) fn of_tuple(scope: SessionScope, tuple: &SixTuple) -> Option<(Self, Option<IpNet>)> {
+        if is_of_sessions(tuple.service) {
+            return None;
+        }
+        let &SixTuple { src, dst, service, action } = tuple;
+        let (here, there) = if scope == SessionScope::Global { (dst, src) } else { (src, dst) };
+        Some((Self::new(Section::Tuples, (here, there), service, action), there))
     }
-    groups
 }
 
 const fn of(transport: SessionTransport, ports: PortRange) -> Service {

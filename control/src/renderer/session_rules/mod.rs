@@ -34,7 +34,9 @@
 //! then the longest local one, then the one with a port.
 
 mod encode;
+mod grouped;
 mod lower;
+mod moved;
 mod renderer;
 mod source;
 mod table;

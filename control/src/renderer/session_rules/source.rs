@@ -7,36 +7,31 @@
 //! **Not its purpose.** It renders no rules of its own: the [`SessionRenderer`] does, and this follows the session table.
 //!
 //! ```text
-//!  transaction --SessionRenderer--> requests --> SessionTable --scopes that have changed--> lower --> Tables of each port
+//!  transaction --SessionRenderer--> requests --> SessionTable --> groups of a scope --those that have changed--> lower --> Tables of each port
 //!                    `--6-tuples, what session rules cannot say-----------------------------^
 //! ```
 //!
 //! **Invariant.** What is published is one whole state. When rules do not fit, or a list cannot be compiled, the last tables stay and the
 //! transaction is an error; the next one tries again.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_classifier::{Action, BuildError, BuildOptions, OriginId, Rule, Tables};
 
+use super::grouped::ScopeGroups;
 use super::lower::Ends;
+use super::moved::Moved;
+use super::table::ScopeChange;
 use super::{SessionRenderer, SessionScope, SessionTable, SessionTarget};
 use crate::contract::Transaction;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 use crate::renderer::acl::{AclTable, Attachment, EnforcedAt, Interface, NodeTables};
 use crate::renderer::contiv::renderer::TupleTables;
-use crate::renderer::contiv::table::Table;
 use crate::renderer::plain::PlainPod;
 use crate::renderer::{BoxError, Refusal, Renderer};
-
-/// What a scope's tables were made of besides its session rules.
-#[derive(Clone, Debug)]
-struct Lowered {
-    table: Arc<Table>,
-    tables: Arc<Tables>,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -45,10 +40,13 @@ pub struct SourceRenderer {
     sessions: SessionRenderer<SessionTable>,
     /// The pods as the tables that are in force know them.
     pods: BTreeMap<PodName, Arc<PlainPod>>,
-    node_addresses: Vec<IpAddr>,
-    /// Scopes whose session rules have changed since they were lowered.
-    changed: BTreeSet<SessionScope>,
-    lowered: BTreeMap<SessionScope, Lowered>,
+    /// What has changed of the session table since the groups followed it.
+    changed: BTreeMap<SessionScope, ScopeChange>,
+    groups: BTreeMap<SessionScope, ScopeGroups>,
+    /// The pods and the node's addresses that the groups were brought to. They are those in force unless something could not be compiled.
+    grouped_by: BTreeMap<PodName, Arc<PlainPod>>,
+    grouped_at: Vec<IpAddr>,
+    lowered: BTreeMap<SessionScope, Arc<Tables>>,
     /// What a pod without rules has.
     open: Arc<Tables>,
     published: Option<Arc<NodeTables>>,
@@ -80,8 +78,10 @@ impl SourceRenderer {
             node,
             sessions,
             pods: BTreeMap::new(),
-            node_addresses: Vec::new(),
-            changed: BTreeSet::new(),
+            changed: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            grouped_by: BTreeMap::new(),
+            grouped_at: Vec::new(),
             lowered: BTreeMap::new(),
             open: Arc::new(open),
             published: None,
@@ -103,52 +103,60 @@ impl SourceRenderer {
         self.sessions.tuples().written()
     }
 
-    /// Brings the tables to what the session table holds.
-    fn follow(&mut self, tuples: &TupleTables) -> Result<(), BuildError> {
-        let pods = self.sessions.tuples().pods();
-        let node_addresses = self.sessions.tuples().node_addresses();
-        let is_renumbered = *self.node_addresses != *node_addresses;
-        let moved = Moved::between(&self.pods, pods);
-        let ends = Ends::new(pods, node_addresses);
+    /// Brings the groups to what the session table, the 6-tuples and the pods say.
+    fn regroup(&mut self, tuples: &TupleTables) {
+        let (pods, node_addresses) = (self.sessions.tuples().pods(), self.sessions.tuples().node_addresses());
+        let moved = Moved::between(&self.grouped_by, pods, *self.grouped_at != *node_addresses);
         let table = self.sessions.target();
-        let mut lowered = BTreeMap::new();
-        let kept = |scope: SessionScope, table: &Arc<Table>| {
-            let known = self.lowered.get(&scope)?;
-            let is_same = Arc::ptr_eq(&known.table, table) && !self.changed.contains(&scope) && !is_renumbered;
-            is_same.then(|| known.clone())
-        };
-        let global = match kept(SessionScope::Global, &tuples.global).filter(|_| !moved.ingress) {
-            Some(known) => known,
-            None => {
-                let rules = ends.global(table.of_scope(SessionScope::Global), &tuples.global.rules);
-                self.compiled(SessionScope::Global, &tuples.global, rules)?
-            }
-        };
-        lowered.insert(SessionScope::Global, global);
-        for (name, local) in &tuples.locals {
-            let (Some(namespace), Some(pod)) = (table.namespace(name), pods.get(name)) else { continue };
-            let scope = SessionScope::Local { namespace };
-            let known = kept(scope, local).filter(|_| !moved.pods.contains(name) && !moved.meets(local));
-            let of_pod = match known {
-                Some(known) => known,
-                None => self.compiled(scope, local, ends.local(pod, table.of_scope(scope), &local.rules))?,
+        let mut changed = std::mem::take(&mut self.changed);
+        let locals = tuples.locals.iter().filter_map(|(name, local)| {
+            let (namespace, pod) = (table.namespace(name)?, pods.get(name)?);
+            Some((SessionScope::Local { namespace }, local, Some((name, &**pod))))
+        });
+        let mut groups = BTreeMap::new();
+        for (scope, tuples, owner) in std::iter::once((SessionScope::Global, &tuples.global, None)).chain(locals) {
+            let of_scope = match (self.groups.remove(&scope), changed.remove(&scope).unwrap_or_default()) {
+                (Some(mut known), ScopeChange::Requests(requests)) => {
+                    known.follow(&requests);
+                    known.follow_table(tuples);
+                    known.doubt(&moved, owner);
+                    known
+                }
+                _ => ScopeGroups::new(scope, table.of_scope(scope), tuples),
             };
-            lowered.insert(scope, of_pod);
+            groups.insert(scope, of_scope);
         }
-        (self.pods, self.node_addresses) = (pods.clone(), node_addresses.to_vec());
-        self.lowered = lowered;
-        self.changed.clear();
-        Ok(())
+        self.groups = groups;
+        (self.grouped_by, self.grouped_at) = (pods.clone(), node_addresses.to_vec());
     }
 
-    /// The tables of a list, the same ones where the scope has this list already.
-    fn compiled(&self, scope: SessionScope, table: &Arc<Table>, rules: Vec<Rule>) -> Result<Lowered, BuildError> {
-        let tables = match self.lowered.get(&scope) {
-            Some(known) if known.tables.rules().iter().eq(&rules) => known.tables.clone(),
-            Some(known) => Arc::new(known.tables.changed_to(&rules, &BuildOptions::default())?),
-            None => Arc::new(Tables::build(rules)?),
-        };
-        Ok(Lowered { table: table.clone(), tables })
+    /// Brings the tables to the groups.
+    fn follow(&mut self, tuples: &TupleTables) -> Result<(), BuildError> {
+        self.regroup(tuples);
+        let ends = Ends::new(&self.grouped_by, &self.grouped_at);
+        let table = self.sessions.target();
+        let scoped = |(name, pod)| Some((SessionScope::Local { namespace: table.namespace(name)? }, pod));
+        let owners: BTreeMap<SessionScope, &Arc<PlainPod>> = self.grouped_by.iter().filter_map(scoped).collect();
+        let mut lowered = BTreeMap::new();
+        for (scope, groups) in &mut self.groups {
+            let known = self.lowered.get(scope);
+            let tables = match known {
+                Some(known) if !groups.is_stale() => known.clone(),
+                _ => {
+                    let rules = groups.list(|group, networks| match owners.get(scope) {
+                        Some(pod) => ends.local(pod, group, networks),
+                        None => ends.global(group, networks),
+                    });
+                    compiled(known, rules)?
+                }
+            };
+            lowered.insert(*scope, tables);
+        }
+        // Not before all are compiled: what fails is tried again.
+        self.groups.values_mut().for_each(ScopeGroups::settle);
+        self.lowered = lowered;
+        self.pods = self.grouped_by.clone();
+        Ok(())
     }
 
     /// Publishes the tables where they, or the ports that have them, are others than before.
@@ -163,7 +171,7 @@ impl SourceRenderer {
                 tables.len() - 1
             };
             let table = match local {
-                Some(local) => add(&local.tables),
+                Some(local) => add(local),
                 None => *open.get_or_insert_with(|| add(&self.open)),
             };
             interfaces.push(Interface {
@@ -175,12 +183,10 @@ impl SourceRenderer {
             });
         }
         let Some(global) = self.lowered.get(&SessionScope::Global) else { return };
-        for (attachment, addresses) in
-            [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.node_addresses.clone())]
-        {
+        for (attachment, addresses) in [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.grouped_at.clone())] {
             interfaces.push(Interface { attachment, addresses, mac: None, table: tables.len(), hairpin: None });
         }
-        tables.push(AclTable { name: "node-entry".into(), tables: global.tables.clone() });
+        tables.push(AclTable { name: "node-entry".into(), tables: global.clone() });
         let is_same = |published: &NodeTables| {
             let same =
                 |(old, new): (&AclTable, &AclTable)| old.name == new.name && Arc::ptr_eq(&old.tables, &new.tables);
@@ -201,43 +207,13 @@ impl SourceRenderer {
     }
 }
 
-/// Pods whose lists are others than those that the tables in force rest on.
-#[derive(Debug, Default)]
-struct Moved {
-    pods: BTreeSet<PodName>,
-    /// The addresses of those whose ingress list is another: tables of other pods name its rules.
-    addresses: BTreeSet<IpAddr>,
-    /// Whether there is any such pod.
-    ingress: bool,
-}
-
-impl Moved {
-    fn between(old: &BTreeMap<PodName, Arc<PlainPod>>, new: &BTreeMap<PodName, Arc<PlainPod>>) -> Self {
-        let mut moved = Self::default();
-        for (name, pod) in new {
-            let before = old.get(name);
-            if before.is_some_and(|before| Arc::ptr_eq(before, pod)) {
-                continue;
-            }
-            moved.pods.insert(name.clone());
-            if before.is_none_or(|before| before.ingress != pod.ingress || before.addresses != pod.addresses) {
-                moved.ingress = true;
-                moved.addresses.extend(&pod.addresses);
-            }
-        }
-        for gone in old.iter().filter(|(name, _)| !new.contains_key(*name)).map(|(_, pod)| pod) {
-            moved.ingress = true;
-            moved.addresses.extend(&gone.addresses);
-        }
-        moved
-    }
-
-    /// Whether the table has rules for one of the addresses alone.
-    fn meets(&self, table: &Table) -> bool {
-        let hosts = table.rules.iter().filter_map(|rule| rule.dst);
-        let hosts = hosts.filter(|network| network.prefix_len() == network.max_prefix_len());
-        !self.addresses.is_empty() && hosts.into_iter().any(|host| self.addresses.contains(&host.addr()))
-    }
+/// The tables of a list, the same ones where this list is known already.
+fn compiled(known: Option<&Arc<Tables>>, rules: Vec<Rule>) -> Result<Arc<Tables>, BuildError> {
+    Ok(match known {
+        Some(known) if known.rules().iter().eq(&rules) => known.clone(),
+        Some(known) => Arc::new(known.changed_to(&rules, &BuildOptions::default())?),
+        None => Arc::new(Tables::build(rules)?),
+    })
 }
 
 impl Renderer for SourceRenderer {
@@ -256,7 +232,9 @@ impl Renderer for SourceRenderer {
         }
         let rendered = self.sessions.render(transaction);
         // What was changed before an error, too.
-        self.changed.append(&mut self.sessions.target_mut().take_changed());
+        for (scope, change) in self.sessions.target_mut().take_changed() {
+            self.changed.entry(scope).or_default().append(change);
+        }
         rendered?;
         let Some(tuples) = self.sessions.published() else { return Ok(()) };
         self.follow(&tuples)?;

@@ -6,7 +6,7 @@
 //! **Invariant.** It holds what the requests that it has accepted say, whoever sent them. So a renderer that starts anew goes on from a
 //! dump.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use bulkhead_classifier::Action;
@@ -17,6 +17,41 @@ use super::{
 };
 use crate::object::PodName;
 
+/// Requests of one scope that are remembered one by one. Where there are more, as at the start, it takes less to read all of its rules.
+const MOST_REMEMBERED: usize = 1_024;
+
+/// What was changed of a scope.
+#[derive(Clone, Debug)]
+pub(super) enum ScopeChange {
+    /// These requests were served, in their order.
+    Requests(Vec<SessionRequest>),
+    /// More requests than are remembered.
+    Many,
+}
+
+impl Default for ScopeChange {
+    fn default() -> Self {
+        Self::Requests(Vec::new())
+    }
+}
+
+impl ScopeChange {
+    /// Adds what was changed later.
+    pub(super) fn append(&mut self, later: Self) {
+        match later {
+            Self::Requests(requests) => requests.into_iter().for_each(|request| self.add(request)),
+            Self::Many => *self = Self::Many,
+        }
+    }
+
+    fn add(&mut self, request: SessionRequest) {
+        match self {
+            Self::Requests(requests) if requests.len() < MOST_REMEMBERED => requests.push(request),
+            _ => *self = Self::Many,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTable {
@@ -24,8 +59,8 @@ pub struct SessionTable {
     /// The application namespace of each attached pod. A number is never another pod's.
     namespaces: BTreeMap<PodName, u32>,
     last_namespace: u32,
-    /// The scopes that were changed since somebody asked.
-    changed: BTreeSet<SessionScope>,
+    /// What was changed since somebody asked.
+    changed: BTreeMap<SessionScope, ScopeChange>,
     requests: u64,
 }
 
@@ -69,8 +104,8 @@ impl SessionTable {
         rules.map(|(&matches, &action)| SessionRule { matches, action })
     }
 
-    /// The scopes whose rules were changed since this was asked the last time.
-    pub(super) fn take_changed(&mut self) -> BTreeSet<SessionScope> {
+    /// What was changed since this was asked the last time, by scope.
+    pub(super) fn take_changed(&mut self) -> BTreeMap<SessionScope, ScopeChange> {
         std::mem::take(&mut self.changed)
     }
 
@@ -118,7 +153,9 @@ impl SessionTable {
         if rules.is_empty() {
             self.rules.remove(&scope);
         }
-        self.changed.insert(scope);
+        if served.is_ok() {
+            self.changed.entry(scope).or_default().add(*request);
+        }
         served.map_err(|why| TargetError(format!("{rule}: {why}")))
     }
 }

@@ -1,0 +1,202 @@
+//! The rules of a scope in groups, each with what it was lowered to: what an event does not concern is not lowered again.
+//!
+//! ```text
+//!  requests, 6-tuples that differ --> groups with their remote networks --stale ones: lower--> rules of each --> the list
+//!  pods whose lists differ ---------------^ stale
+//! ```
+//!
+//! **Invariant.** A group that is not stale was lowered from the networks that it has and from pods that say the same of them as today's. So
+//! the list is the one that [`ScopeGroups::new`] would lead to.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::{Action, AddressSet, Rule};
+use ipnet::IpNet;
+
+use super::lower::Group;
+use super::moved::{ListChange, Moved};
+use super::{SessionRequest, SessionRule, SessionScope};
+use crate::object::PodName;
+use crate::renderer::contiv::table::Table;
+use crate::renderer::contiv::tuple::SixTuple;
+use crate::renderer::plain::PlainPod;
+
+/// What a table without tuples says: it is not applied.
+const OPEN: SixTuple = SixTuple::any(Action::Allow);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ScopeGroups {
+    scope: SessionScope,
+    groups: BTreeMap<Group, Members>,
+    /// The table whose 6-tuples are among them.
+    table: Arc<Table>,
+    /// Whether the list may be another than when [`ScopeGroups::settle`] was called last.
+    is_stale: bool,
+}
+
+/// The remote networks of a group, and what was made of them.
+#[derive(Debug, Default)]
+struct Members {
+    /// Sorted. They have one length, so no two overlap; none is any.
+    networks: Vec<IpNet>,
+    /// None while the group is stale.
+    rules: Option<Box<[Rule]>>,
+}
+
+impl ScopeGroups {
+    /// The groups of these rules and of what session rules cannot say of the table; all stale.
+    pub(super) fn new(scope: SessionScope, rules: impl Iterator<Item = SessionRule>, table: &Arc<Table>) -> Self {
+        let mut groups: BTreeMap<Group, Members> = BTreeMap::new();
+        for rule in rules {
+            groups.entry(Group::of_session(scope, &rule)).or_default().networks.push(rule.matches.remote.network);
+        }
+        groups.extend(Group::defaults().map(|group| (group, Members::default())));
+        let open = table.rules.is_empty().then_some(&OPEN);
+        for (group, there) in table.rules.iter().chain(open).filter_map(|tuple| Group::of_tuple(scope, tuple)) {
+            groups.entry(group).or_default().networks.extend(there);
+        }
+        groups.values_mut().for_each(|members| members.networks.sort_unstable());
+        Self { scope, groups, table: table.clone(), is_stale: true }
+    }
+
+    /// Follows requests that a session table has served.
+    pub(super) fn follow(&mut self, requests: &[SessionRequest]) {
+        for request in requests {
+            let (SessionRequest::Add(rule) | SessionRequest::Delete(rule)) = request;
+            let group = Group::of_session(self.scope, rule);
+            let network = Some(rule.matches.remote.network);
+            match request {
+                SessionRequest::Add(_) => self.add(group, network),
+                SessionRequest::Delete(_) => self.remove(&group, network),
+            }
+        }
+    }
+
+    /// Follows the table.
+    pub(super) fn follow_table(&mut self, table: &Arc<Table>) {
+        if Arc::ptr_eq(&self.table, table) {
+            return;
+        }
+        let old = std::mem::replace(&mut self.table, table.clone());
+        let scope = self.scope;
+        let (gone, come) = old.rules.difference(&table.rules);
+        let [was_open, is_open] = [&old, table].map(|table| table.rules.is_empty().then_some(&OPEN));
+        for (group, there) in gone.into_iter().chain(was_open).filter_map(|tuple| Group::of_tuple(scope, tuple)) {
+            self.remove(&group, there);
+        }
+        for (group, there) in come.into_iter().chain(is_open).filter_map(|tuple| Group::of_tuple(scope, tuple)) {
+            self.add(group, there);
+        }
+    }
+
+    fn add(&mut self, group: Group, network: Option<IpNet>) {
+        let members = self.groups.entry(group).or_default();
+        if let Some(network) = network
+            && let Err(at) = members.networks.binary_search(&network)
+        {
+            members.networks.insert(at, network);
+        }
+        members.rules = None;
+        self.is_stale = true;
+    }
+
+    fn remove(&mut self, group: &Group, network: Option<IpNet>) {
+        let Some(members) = self.groups.get_mut(group) else { return };
+        if let Some(at) = network.and_then(|network| members.networks.binary_search(&network).ok()) {
+            members.networks.remove(at);
+        }
+        members.rules = None;
+        if members.networks.is_empty() {
+            self.groups.remove(group);
+        }
+        self.is_stale = true;
+    }
+
+    /// Makes the groups stale that rest on what has moved. `owner` is the pod of a local scope.
+    pub(super) fn doubt(&mut self, moved: &Moved, owner: Option<(&PodName, &PlainPod)>) {
+        if moved.is_nothing() {
+            return;
+        }
+        for (group, members) in &mut self.groups {
+            let is_stale = match owner {
+                Some((name, pod)) => is_local_stale(moved, (name, pod), &members.networks),
+                None => is_global_stale(moved, group, &members.networks),
+            };
+            if is_stale && members.rules.take().is_some() {
+                self.is_stale = true;
+            }
+        }
+    }
+
+    /// Whether the list may be another than the one that was settled.
+    pub(super) const fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+
+    /// Says that whoever looks things up has the list.
+    pub(super) const fn settle(&mut self) {
+        self.is_stale = false;
+    }
+
+    /// The list. Has stale groups lowered.
+    pub(super) fn list(&mut self, lower: impl Fn(&Group, &[IpNet]) -> Vec<Rule>) -> Vec<Rule> {
+        let mut list = Vec::new();
+        for (group, Members { networks, rules }) in &mut self.groups {
+            let rules = rules.get_or_insert_with(|| lower(group, networks).into());
+            list.extend_from_slice(rules);
+        }
+        list
+    }
+}
+
+/// Whether rules for what the pod sends to these networks rest on something that has moved.
+fn is_local_stale(moved: &Moved, (name, pod): (&PodName, &PlainPod), networks: &[IpNet]) -> bool {
+    if moved.is_renumbered {
+        return true;
+    }
+    moved.pods.iter().any(|(of, change)| {
+        let own = of == name && (change.is_elsewhere || change.egress.concerns(networks));
+        let is_target = || change.addresses.iter().any(|&address| is_among(networks, address));
+        let at_target = match &change.ingress {
+            _ if change.is_elsewhere => is_target(),
+            ListChange::None => false,
+            ListChange::Whole => is_target(),
+            ListChange::Peers(peers) => pod.addresses.iter().any(|&own| peers.contains(own)) && is_target(),
+        };
+        own || at_target
+    })
+}
+
+/// Whether the rules of a group of what enters the node rest on something that has moved.
+fn is_global_stale(moved: &Moved, group: &Group, networks: &[IpNet]) -> bool {
+    if moved.is_renumbered {
+        return true;
+    }
+    let Some(local) = group.local else { return false };
+    moved.pods.values().any(|change| {
+        change.addresses.contains(&local.addr()) && (change.is_elsewhere || change.ingress.concerns(networks))
+    })
+}
+
+/// Whether the address is in one of the networks, which are sorted and do not overlap.
+fn is_among(networks: &[IpNet], address: IpAddr) -> bool {
+    let end = networks.partition_point(|network| network.network() <= address);
+    end > 0 && networks[end - 1].contains(&address)
+}
+
+/// Whether the set and one of the networks, which are sorted and do not overlap, have an address in common. No network is any.
+pub(super) fn do_meet(networks: &[IpNet], set: &AddressSet) -> bool {
+    if networks.is_empty() {
+        return !set.is_empty();
+    }
+    let meets = |first: IpAddr, last: IpAddr| {
+        let end = networks.partition_point(|network| network.network() <= last);
+        end > 0 && networks[end - 1].broadcast() >= first
+    };
+    let mut v4 = set.v4_intervals().iter().map(|&(first, last)| (IpAddr::V4(first.into()), IpAddr::V4(last.into())));
+    let mut v6 = set.v6_intervals().iter().map(|&(first, last)| (IpAddr::V6(first.into()), IpAddr::V6(last.into())));
+    v4.any(|(first, last)| meets(first, last)) || v6.any(|(first, last)| meets(first, last))
+}

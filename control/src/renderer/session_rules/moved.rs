@@ -1,0 +1,119 @@
+//! How the node's pods differ from those that something was made of, as finely as what was made of them rests on them.
+//!
+//! A pod that appears elsewhere is in the lists of the pods here whose rules name it. What rests on other addresses of these lists stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_classifier::{AddressSet, Addresses};
+use ipnet::IpNet;
+
+use super::grouped::do_meet;
+use crate::object::PodName;
+use crate::renderer::plain::{PlainList, PlainPod};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// Whether the node has other addresses.
+    pub(super) is_renumbered: bool,
+    /// The pods that have changed, have come or have gone.
+    pub(super) pods: BTreeMap<PodName, PodChange>,
+}
+
+/// How a pod differs.
+#[derive(Debug)]
+pub(super) struct PodChange {
+    /// Whether it has other addresses, or is new, or is gone.
+    pub(super) is_elsewhere: bool,
+    /// Its addresses, those that it had included.
+    pub(super) addresses: BTreeSet<IpAddr>,
+    pub(super) ingress: ListChange,
+    pub(super) egress: ListChange,
+}
+
+/// How a list differs.
+#[derive(Debug)]
+pub(super) enum ListChange {
+    /// In nothing.
+    None,
+    /// Only in what it says of these addresses.
+    Peers(AddressSet),
+    /// Perhaps in all that it says.
+    Whole,
+}
+
+impl Moved {
+    /// How the second pods differ from the first ones.
+    pub(super) fn between(
+        old: &BTreeMap<PodName, Arc<PlainPod>>,
+        new: &BTreeMap<PodName, Arc<PlainPod>>,
+        is_renumbered: bool,
+    ) -> Self {
+        let come = new.iter().filter_map(|(name, pod)| {
+            let before = old.get(name);
+            let is_same = before.is_some_and(|before| Arc::ptr_eq(before, pod));
+            (!is_same).then(|| (name.clone(), PodChange::between(before.map(|before| &**before), Some(pod))))
+        });
+        let gone = old.iter().filter(|(name, _)| !new.contains_key(*name));
+        let gone = gone.map(|(name, pod)| (name.clone(), PodChange::between(Some(pod), None)));
+        Self { is_renumbered, pods: come.chain(gone).collect() }
+    }
+
+    /// Whether nothing differs.
+    pub(super) fn is_nothing(&self) -> bool {
+        !self.is_renumbered && self.pods.is_empty()
+    }
+}
+
+impl PodChange {
+    fn between(old: Option<&PlainPod>, new: Option<&PlainPod>) -> Self {
+        let both = [old, new];
+        let of = |list: fn(&PlainPod) -> Option<&PlainList>| {
+            let [old, new] = both.map(|pod| pod.and_then(list));
+            ListChange::between(old, new)
+        };
+        Self {
+            is_elsewhere: old.map(|pod| &pod.addresses) != new.map(|pod| &pod.addresses),
+            addresses: both.into_iter().flatten().flat_map(|pod| pod.addresses.iter().copied()).collect(),
+            ingress: of(|pod| pod.ingress.as_deref()),
+            egress: of(|pod| pod.egress.as_deref()),
+        }
+    }
+}
+
+impl ListChange {
+    fn between(old: Option<&PlainList>, new: Option<&PlainList>) -> Self {
+        let (old, new) = match (old, new) {
+            (None, None) => return Self::None,
+            (Some(old), Some(new)) if old.revision == new.revision => return Self::None,
+            (Some(old), Some(new)) if old.rules.len() == new.rules.len() && old.own_node == new.own_node => (old, new),
+            _ => return Self::Whole,
+        };
+        let mut peers = AddressSet::default();
+        for (old, new) in old.rules.iter().zip(&new.rules) {
+            if (&old.services, old.action, old.origin) != (&new.services, new.action, new.origin) {
+                return Self::Whole;
+            }
+            match (&old.peers, &new.peers) {
+                (Addresses::Any, Addresses::Any) => {}
+                (old, new) => match (old.members(), new.members()) {
+                    (Some(old), Some(new)) if std::ptr::eq(old, new) => {}
+                    (Some(old), Some(new)) => peers = peers.union(&old.difference(new)),
+                    _ => return Self::Whole,
+                },
+            }
+        }
+        if peers.is_empty() { Self::None } else { Self::Peers(peers) }
+    }
+
+    /// Whether what the list says of these networks may be something else; no network is any.
+    pub(super) fn concerns(&self, networks: &[IpNet]) -> bool {
+        match self {
+            Self::None => false,
+            Self::Peers(peers) => do_meet(networks, peers),
+            Self::Whole => true,
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The admin socket: what is asked of a running vswitch, and the commands that ask.
 //!
 //! ```text
+//!   bulkhead why | bundle, which read the files that they are told of
 //!   bulkhead status | ports | policies | sessions | tables | top | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
 //!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
 //! ```
@@ -39,8 +40,8 @@ pub(crate) use watch::{capture, monitor, trace};
 
 pub(crate) use protocol::{
     AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Connection,
-    DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, LastError, LiveWalk, Monitor,
-    NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
+    DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, KeptFiles, LastError, LiveWalk,
+    Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
     RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status,
     TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };

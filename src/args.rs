@@ -18,6 +18,7 @@ mod target;
 mod top;
 mod wait;
 mod watch;
+mod why;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -46,6 +47,7 @@ pub use target::{ServicePortWord, ServiceTarget, Target};
 pub use top::{PortOrder, Top};
 pub use wait::{PolicyReference, Wait};
 pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};
+pub use why::{Bundle, Why};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
@@ -68,6 +70,8 @@ pub enum Command {
     Reach(Reach),
     /// Walk one connection through every table and name the rule that decides
     Explain(Explain),
+    /// Say what became of a connection at a time in the past, by which rule, and what has changed since: the flight recorder
+    Why(Why),
     /// Name what changes verdict from one state to another, exactly, and the rules that make the difference
     Diff(Diff),
     /// Find rules that never decide, and what policies say otherwise than was meant
@@ -95,7 +99,8 @@ pub enum Command {
 /// Where the cluster's state comes from.
 #[derive(Clone, Debug, clap::Args)]
 pub struct State {
-    /// Files or folders of Kubernetes objects: YAML, JSON, or what `kubectl get -o yaml|json` printed; `-` for standard input
+    /// Files or folders of Kubernetes objects: YAML, JSON, or what `kubectl get -o yaml|json` printed; `-` for standard input; or what
+    /// `bulkhead bundle` has written
     #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
     /// Go on when an object is not understood, as `run` does: such a policy then isolates its pods and allows nothing, such a
@@ -331,7 +336,8 @@ pub struct Compile {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  bulkhead cleanup\n  bulkhead cleanup --config node.yaml\n\n\
     After it nothing of a vswitch is in the kernel of this network namespace; sessions that it had left end at once. Exit code 0 when\n\
-    there is nothing to remove; 2 when a vswitch still runs here.")]
+    there is nothing to remove; 2 when a vswitch still runs here. The flight recorder's journal stays, for whoever asks why afterwards: it is a\n\
+    file, `journal-NODE` in journal.folder.")]
 pub struct Cleanup {
     /// The configuration that the vswitch had, for its `pins` and the interfaces that it has had made (`create`); without it pins are
     /// where they are by default, and no interfaces are removed but the trunk

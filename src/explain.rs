@@ -11,7 +11,7 @@ pub(crate) mod remedy;
 pub(crate) mod service;
 pub(crate) mod step;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use bulkhead_classifier::OriginId;
 use bulkhead_control::object::{Denied, Transport};
 use bulkhead_control::origin::Origin;
-use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::pipeline::{Pipeline, RendererHandle};
 use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_dataplane::Decision;
 use serde::Serialize;
@@ -31,6 +31,7 @@ use crate::places::{Places, Written};
 use crate::resolve;
 use crate::run;
 use crate::translate::{Leg, Services, blocks};
+pub(crate) use question::Asked;
 use question::Question;
 use service::{Judged, Translated};
 use step::{Pass, Step};
@@ -41,53 +42,82 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     }
     let settings = resolve::settings(args.settings.as_deref())?;
     let is_service = matches!(args.to, Target::Service(_));
-    let (mut pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, is_service)?;
-    let mirror = pipeline.register(Mirror::default());
-    pipeline.render_all()?;
-    let mut services = Services::new(&pipeline, objects, settings);
-    blocks::warnings(&pipeline, &services).iter().for_each(output::warn);
-    let (port, questions) = question::all(&pipeline, &mut services, args)?;
-    let mut asker = Asker {
-        fabric: Fabric::new(&pipeline)?,
-        refusing: Refusing {
-            origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
-            transport: port.transport,
-        },
-        mirror: pipeline.renderer(mirror),
-        places: Places::of(&pipeline),
-        pipeline: &pipeline,
-    };
-    let (mut walks, mut translated) = (Vec::new(), Vec::new());
-    for question in questions {
-        match question {
-            Question::Plain(leg) => walks.push(asker.walk(leg)?),
-            Question::Translated(from, translation) => {
-                translated.push(Translated::new(&from, *translation, |leg| asker.walk(leg).map(Some))?);
-            }
-        }
-    }
-    let is_allowed = walks.iter().all(Walk::is_allowed) && translated.iter().all(Translated::is_allowed);
-    let answer = Answer {
-        protocol: port.transport.name(),
-        port: port.port,
-        verdict: if is_allowed { "allow" } else { "deny" },
-        walks,
-        services: translated,
-    };
+    let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, is_service)?;
+    let engine = Engine::new(pipeline)?;
+    let asked = Asked { from: &args.from, to: &args.to, port: args.port, node: args.node.as_deref() };
+    let mut services = Services::new(&engine.pipeline, objects, settings);
+    blocks::warnings(&engine.pipeline, &services).iter().for_each(output::warn);
+    let answer = engine.answer(&mut services, &asked)?;
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, &answer)?;
             writeln!(out)?;
         }
-        Format::Text => answer.write(&pipeline, &mut out)?,
+        Format::Text => answer.write(&engine.pipeline, &mut out)?,
     }
     out.flush()?;
-    Ok(ExitCode::from(u8::from(!is_allowed)))
+    Ok(ExitCode::from(u8::from(!answer.is_allowed())))
 }
 
+/// A state that connections are asked about.
+pub(crate) struct Engine {
+    /// The state; whoever changes it asks about the new one.
+    pub(crate) pipeline: Pipeline,
+    mirror: RendererHandle<Mirror>,
+}
+
+impl Engine {
+    /// Has the pipeline make what is asked.
+    ///
+    /// # Errors
+    /// When the state does not compile.
+    pub(crate) fn new(mut pipeline: Pipeline) -> anyhow::Result<Self> {
+        let mirror = pipeline.register(Mirror::default());
+        pipeline.render_all()?;
+        Ok(Self { pipeline, mirror })
+    }
+
+    /// What becomes of a connection.
+    ///
+    /// # Errors
+    /// When the question makes no sense in this state.
+    pub(crate) fn answer(&self, services: &mut Services, asked: &Asked<'_>) -> anyhow::Result<Answer> {
+        let pipeline = &self.pipeline;
+        let (port, questions) = question::all(pipeline, services, asked)?;
+        let mut asker = Asker {
+            fabric: Fabric::new(pipeline)?,
+            refusing: Refusing {
+                origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
+                transport: port.transport,
+            },
+            mirror: pipeline.renderer(self.mirror),
+            places: Places::of(pipeline),
+            pipeline,
+        };
+        let (mut walks, mut translated) = (Vec::new(), Vec::new());
+        for question in questions {
+            match question {
+                Question::Plain(leg) => walks.push(asker.walk(leg)?),
+                Question::Translated(from, translation) => {
+                    translated.push(Translated::new(&from, *translation, |leg| asker.walk(leg).map(Some))?);
+                }
+            }
+        }
+        let is_allowed = walks.iter().all(Walk::is_allowed) && translated.iter().all(Translated::is_allowed);
+        Ok(Answer {
+            protocol: port.transport.name(),
+            port: port.port,
+            verdict: if is_allowed { "allow" } else { "deny" },
+            walks,
+            services: translated,
+        })
+    }
+}
+
+/// What becomes of the connections that were asked about.
 #[derive(Serialize)]
-struct Answer {
+pub(crate) struct Answer {
     protocol: &'static str,
     port: u16,
     /// `allow` where every walk and every Service is.
@@ -100,7 +130,45 @@ struct Answer {
 }
 
 impl Answer {
-    fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
+    /// Whether all of them are let through.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.verdict == "allow"
+    }
+
+    /// The number of the protocol that was asked about.
+    pub(crate) fn transport(&self) -> u8 {
+        Transport::from_name(self.protocol).map_or(0, Transport::number)
+    }
+
+    /// Verdict and reason in a line, of which another one tells that something else decides.
+    pub(crate) fn gist(&self) -> String {
+        let walks = self.walks.iter().map(Walk::because);
+        let services = self.services.iter().map(|told| told.because(Walk::because));
+        let reasons: BTreeSet<String> = walks.chain(services).filter(|because| !because.is_empty()).collect();
+        let reasons: Vec<String> = reasons.into_iter().collect();
+        let beside = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
+        format!("{}{beside}", self.verdict.to_uppercase())
+    }
+
+    /// The addresses that connections are from, and those with their ports that they go to: a Service's and its backends'.
+    pub(crate) fn ends(&self) -> (BTreeSet<IpAddr>, BTreeSet<(IpAddr, u16)>) {
+        let (mut from, mut to) = (BTreeSet::new(), BTreeSet::new());
+        for walk in &self.walks {
+            from.insert(walk.from_address);
+            to.insert((walk.to_address, self.port));
+        }
+        for translated in &self.services {
+            from.insert(translated.client());
+            to.extend(translated.destinations());
+        }
+        (from, to)
+    }
+
+    /// Writes it for people.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(crate) fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
         for (at, walk) in self.walks.iter().enumerate() {
             if at > 0 {
                 writeln!(out)?;
@@ -213,6 +281,19 @@ impl Judged for Walk {
 }
 
 impl Walk {
+    /// What decides: of a denial who denies, else who allows on the way.
+    fn because(&self) -> String {
+        let first = self.steps.iter().filter(|step| !step.is_reply());
+        match self.steps.last() {
+            Some(last) if !self.is_allowed() => last.because(),
+            _ => {
+                let mut reasons: Vec<String> = first.map(Step::because).filter(|because| !because.is_empty()).collect();
+                reasons.dedup();
+                reasons.join(", ")
+            }
+        }
+    }
+
     fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
         let verdict = self.verdict.to_uppercase();
         let text = |end: &End, name: &str, address| match planned_as(pipeline, end) {

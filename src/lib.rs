@@ -12,6 +12,7 @@
 //!  replay: packets of a capture          reach, explain: first packets and replies that `fabric` makes
 //!                                        of connections to Services, as `translate` has them
 //!  replay --flows, learn: sessions of logs and captures that `flows` reads, judged by `fabric`
+//!  why: the states of a journal, as explain; bundle: what a vswitch knows, in one file
 //!  resolve, diff, lint, sync: ask `control` alone
 //!  run: packets of interfaces (`live`)
 //! ```
@@ -25,6 +26,7 @@
 
 mod admin;
 pub mod args;
+mod bundle;
 mod claims;
 mod classify;
 #[cfg(target_os = "linux")]
@@ -35,6 +37,7 @@ mod diff;
 mod explain;
 pub mod fabric;
 pub mod flows;
+mod journal;
 mod learn;
 mod lint;
 #[cfg(target_os = "linux")]
@@ -56,6 +59,7 @@ mod sync;
 #[cfg(target_os = "linux")]
 mod top;
 mod translate;
+mod why;
 mod workload;
 
 use std::ffi::OsString;
@@ -76,6 +80,7 @@ pub fn main() -> ExitCode {
         args::Command::Learn(learn) => learn::run(learn),
         args::Command::Reach(reach) => reach::run(reach),
         args::Command::Explain(explain) => explain::run(explain),
+        args::Command::Why(why) => why::run(why),
         args::Command::Diff(diff) => diff::run(diff),
         args::Command::Lint(lint) => lint::run(lint),
         args::Command::Resolve(resolve) => resolve::run(resolve),
@@ -117,6 +122,7 @@ fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
         LiveCommand::Monitor(monitor) => admin::monitor(monitor),
         LiveCommand::Trace(trace) => admin::trace(trace),
         LiveCommand::Capture(capture) => admin::capture(capture),
+        LiveCommand::Bundle(bundle) => bundle::write(bundle),
         LiveCommand::Audit(Audit { action: AuditAction::Report(report) }) => admin::report(report),
         LiveCommand::Wait(wait) => admin::wait(wait),
         LiveCommand::Reload(reload) => admin::reload(reload),

@@ -13,6 +13,8 @@
 //!   policy       the state, its pipeline ([`policy`])      the state's files, the kubernetes thread, added ports
 //!   ports        which ports there are ([`ports`])         requests at the admin socket, main, interfaces, policy
 //!   admin        the admin socket, HTTP ([`admin`])        clients
+//!   stream       who watches ([`stream`])                  itself, while somebody does
+//!   journal      the flight recorder ([`journal`])         policy, stream
 //!   kubernetes   connections to the API server ([`api`])   the server
 //!   worker 0..n  packets, sessions, queues                 packets, commands
 //!
@@ -48,6 +50,7 @@ mod datapath;
 mod host_port;
 mod ids;
 mod interfaces;
+mod journal;
 mod kept;
 mod kernel;
 mod last_good;

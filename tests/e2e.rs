@@ -62,3 +62,4 @@ mod e2e_tc_takeover;
 mod e2e_top;
 mod e2e_traffic;
 mod e2e_wait;
+mod e2e_why;

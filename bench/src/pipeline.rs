@@ -96,6 +96,8 @@ pub(crate) enum Watch {
     Nothing,
     /// Each new session and each dropped packet, as for a monitor
     Verdicts,
+    /// The same, read as seldom as the flight recorder does
+    Journal,
 }
 
 impl Watch {
@@ -104,7 +106,13 @@ impl Watch {
             Self::Off => "off",
             Self::Nothing => "nothing",
             Self::Verdicts => "verdicts",
+            Self::Journal => "journal",
         }
+    }
+
+    /// How often it is read: as the vswitch's thread does.
+    const fn interval(self) -> Duration {
+        Duration::from_millis(if matches!(self, Self::Journal) { 50 } else { 10 })
     }
 
     /// What workers are to tell; none without a stream.
@@ -115,7 +123,7 @@ impl Watch {
         match self {
             Self::Off => None,
             Self::Nothing => Some(StreamPlan { tracepoints: [nothing()].into(), ..StreamPlan::default() }),
-            Self::Verdicts => Some(StreamPlan { verdicts: true, ..StreamPlan::default() }),
+            Self::Verdicts | Self::Journal => Some(StreamPlan { verdicts: true, ..StreamPlan::default() }),
         }
     }
 }

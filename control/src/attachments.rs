@@ -17,11 +17,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cache::{Cache, Event};
 use crate::object::{Object, Pod, PodName, Uid};
 
 /// What the container runtime says of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The pod's UID; none where it is not said, and then any pod of the name is meant.
     pub uid: Option<Uid>,

@@ -7,6 +7,7 @@
 //! differ. The alternative, [`Pipeline::resync`](crate::pipeline::Pipeline::resync) with each listing, compiles every policy again.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::cache::Event;
@@ -15,18 +16,55 @@ use crate::texts::Texts;
 
 /// What an object is known by: there is one of each name at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
+pub enum Key {
+    /// A node.
     Node(Arc<str>),
+    /// A namespace.
     Namespace(Arc<str>),
+    /// A NetworkPolicy.
     Policy(PolicyName),
+    /// A policy of the tiers around NetworkPolicy.
     ClusterPolicy(ClusterPolicyName),
+    /// A pod.
     Pod(PodName),
+    /// A Service.
     Service(ServiceName),
+    /// Endpoints of a Service.
     EndpointSlice(ObjectName),
 }
 
+impl fmt::Display for Key {
+    /// `NetworkPolicy shop/db`, by Kubernetes' name of the kind.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(name) => write!(f, "Node {name}"),
+            Self::Namespace(name) => write!(f, "Namespace {name}"),
+            Self::Policy(name) => write!(f, "NetworkPolicy {name}"),
+            Self::ClusterPolicy(name) => write!(f, "{} {}", name.kind.name(), name.name),
+            Self::Pod(name) => write!(f, "Pod {name}"),
+            Self::Service(name) => write!(f, "Service {name}"),
+            Self::EndpointSlice(name) => write!(f, "EndpointSlice {name}"),
+        }
+    }
+}
+
 impl Key {
-    pub(crate) fn of(object: &Object) -> Self {
+    /// The object that an event is about.
+    pub fn of_event(event: &Event) -> Self {
+        match event {
+            Event::Apply(object) => Self::of(object),
+            Event::DeleteNode(name) => Self::Node(name.clone()),
+            Event::DeleteNamespace(name) => Self::Namespace(name.clone()),
+            Event::DeletePolicy(name) => Self::Policy(name.clone()),
+            Event::DeleteClusterPolicy(name) => Self::ClusterPolicy(name.clone()),
+            Event::DeletePod(name) => Self::Pod(name.clone()),
+            Event::DeleteService(name) => Self::Service(name.clone()),
+            Event::DeleteEndpointSlice(name) => Self::EndpointSlice(name.clone()),
+        }
+    }
+
+    /// What an object is known by.
+    pub fn of(object: &Object) -> Self {
         match object {
             Object::Node(node) => Self::Node(node.name.clone()),
             Object::Namespace(namespace) => Self::Namespace(namespace.name.clone()),
@@ -39,7 +77,7 @@ impl Key {
     }
 
     /// The event that it is gone.
-    pub(crate) fn gone(self) -> Event {
+    pub fn gone(self) -> Event {
         match self {
             Self::Node(name) => Event::DeleteNode(name),
             Self::Namespace(name) => Event::DeleteNamespace(name),
@@ -63,6 +101,27 @@ impl Inventory {
     /// Whether nothing was listed.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
+    }
+
+    /// All of it, by kind and name.
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.values()
+    }
+
+    /// The object of this name.
+    pub fn get(&self, key: &Key) -> Option<&Object> {
+        self.objects.get(key)
+    }
+
+    /// Takes in what somebody else has found to have changed. Returns the object before, none where it was absent.
+    pub fn apply(&mut self, event: Event) -> Option<Object> {
+        match event {
+            Event::Apply(mut object) => {
+                self.texts.share(&mut object);
+                self.objects.insert(Key::of(&object), object)
+            }
+            gone => self.objects.remove(&Key::of_event(&gone)),
+        }
     }
 
     /// Makes `listing` all that there is, of two objects of one name the later one. Returns what that changes: first what is gone,
@@ -119,6 +178,24 @@ mod tests {
         assert_eq!(shown(&inventory.replace([moved, b])), ["+x/b [10.0.0.2]"]);
         assert_eq!(shown(&inventory.replace([])), ["-x/b"]);
         assert!(inventory.is_empty());
+    }
+
+    #[test]
+    fn events_lead_to_the_same_as_the_listing_that_they_are_of() {
+        let (a, b) = (pod("x/a", "10.0.0.1", "n", ""), pod("x/b", "10.0.0.2", "n", ""));
+        let (mut listed, mut told) = (Inventory::default(), Inventory::default());
+        for listing in
+            [vec![a.clone(), b, deny_all("x/p")], vec![pod("x/b", "10.0.0.3", "n", ""), deny_all("x/q")], vec![a]]
+        {
+            for event in listed.replace(listing) {
+                let (key, is_there) = (Key::of_event(&event), matches!(event, Event::Apply(_)));
+                told.apply(event);
+                assert_eq!(told.get(&key).is_some(), is_there);
+            }
+            assert!(listed.objects().eq(told.objects()));
+        }
+        assert_eq!(Key::of(&deny_all("x/p")).to_string(), "NetworkPolicy x/p");
+        assert!(told.apply(Event::DeletePod(name("x/a"))).is_some() && told.is_empty());
     }
 
     #[test]

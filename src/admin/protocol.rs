@@ -9,6 +9,7 @@ mod added_ports;
 mod audit;
 mod enforcement;
 mod explanation;
+mod kept_files;
 mod status;
 mod watching;
 
@@ -21,6 +22,7 @@ pub(crate) use added_ports::{AddPort, AddedPort, CheckedPort, PortKey, RemovedPo
 pub(crate) use audit::{AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow};
 pub(crate) use enforcement::{Enforcement, PolicyQuestion};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
+pub(crate) use kept_files::KeptFiles;
 pub(crate) use status::{
     DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
     SourceStatus, Status, WorkerRow,
@@ -61,6 +63,8 @@ pub(crate) enum Request {
     Trace(Trace),
     /// What audited policies would deny.
     AuditReport,
+    /// Which files it has, for whoever reads them.
+    KeptFiles,
     /// Look at the configuration and the state now.
     Reload,
     /// Serve a container's interface, and answer when it is served.

@@ -4,7 +4,7 @@
 use clap::Subcommand;
 
 use super::{
-    Admin, Audit, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Top, Trace, Wait,
+    Admin, Audit, Bundle, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Top, Trace, Wait,
 };
 
 /// The subcommands.
@@ -32,6 +32,8 @@ pub enum LiveCommand {
     Trace(Trace),
     /// Write packets as they come into a pcapng, with their verdicts
     Capture(Capture),
+    /// Write one file with state, tables, journal, counters and configuration of the running vswitch, to ask elsewhere
+    Bundle(Bundle),
     /// Say what audited policies of the running vswitch, which are not enforced, would have denied
     Audit(Audit),
     /// Wait until the running vswitch enforces a policy

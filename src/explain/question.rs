@@ -6,11 +6,24 @@ use anyhow::{Context, bail};
 use bulkhead_control::object::ObjectName;
 use bulkhead_control::pipeline::Pipeline;
 
-use crate::args::{Destination, EndName, Explain, PortProtocol, ServiceTarget, Target};
+use crate::args::{Destination, EndName, PortProtocol, ServiceTarget, Target};
 use crate::contests;
 use crate::fabric::End;
 use crate::output;
 use crate::translate::{Leg, Services, Translation, port_text};
+
+/// Which connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    /// Who connects.
+    pub(crate) from: &'a EndName,
+    /// To whom.
+    pub(crate) to: &'a Target,
+    /// The port; needed for what is no Service.
+    pub(crate) port: Option<PortProtocol>,
+    /// The node at which the connection of a client outside the cluster to a Service comes in.
+    pub(crate) node: Option<&'a str>,
+}
 
 /// What is asked about one pair of addresses.
 pub(super) enum Question {
@@ -24,16 +37,16 @@ pub(super) enum Question {
 pub(super) fn all(
     pipeline: &Pipeline,
     services: &mut Services,
-    args: &Explain,
+    asked: &Asked<'_>,
 ) -> anyhow::Result<(PortProtocol, Vec<Question>)> {
-    let sources = ends(pipeline, &args.from)?;
-    match &args.to {
+    let sources = ends(pipeline, asked.from)?;
+    match asked.to {
         Target::End(name) => {
-            let port = args.port.context("--port is missing\n  help: write for example --port 80/TCP")?;
+            let port = asked.port.context("--port is missing\n  help: write for example --port 80/TCP")?;
             let mut questions = Vec::new();
             for (from, to) in pairs(sources, &ends(pipeline, name)?)? {
                 let translation = match name {
-                    EndName::Address(address) => to_address(pipeline, services, args, &from, *address, port)?,
+                    EndName::Address(address) => to_address(pipeline, services, asked, &from, *address, port)?,
                     EndName::Pod(_) => None,
                 };
                 questions.push(match translation {
@@ -41,12 +54,12 @@ pub(super) fn all(
                     None => Question::Plain(Leg::whole(&from, &to, port)),
                 });
             }
-            if args.node.is_some() && !questions.iter().any(|question| matches!(question, Question::Translated(..))) {
+            if asked.node.is_some() && !questions.iter().any(|question| matches!(question, Question::Translated(..))) {
                 bail!("--node has no effect: no Service has this address and port\n  help: leave --node out");
             }
             Ok((port, questions))
         }
-        Target::Service(target) => to_service(pipeline, services, args, &sources, target),
+        Target::Service(target) => to_service(pipeline, services, asked, &sources, target),
     }
 }
 
@@ -54,13 +67,13 @@ pub(super) fn all(
 fn to_address(
     pipeline: &Pipeline,
     services: &mut Services,
-    args: &Explain,
+    asked: &Asked<'_>,
     from: &End,
     address: IpAddr,
     port: PortProtocol,
 ) -> anyhow::Result<Option<Translation>> {
     let to = Destination { address, port: Some((port.transport, port.port)) };
-    match services.entry(pipeline, from, address, args.node.as_deref())? {
+    match services.entry(pipeline, from, address, asked.node)? {
         Some(node) => services.translate(pipeline, from, to, &node),
         None if services.is_virtual(pipeline, to)? => Err(no_entry(pipeline, &to.to_string())),
         None => Ok(None),
@@ -70,12 +83,12 @@ fn to_address(
 fn to_service(
     pipeline: &Pipeline,
     services: &mut Services,
-    args: &Explain,
+    asked: &Asked<'_>,
     sources: &[End],
     target: &ServiceTarget,
 ) -> anyhow::Result<(PortProtocol, Vec<Question>)> {
-    let asked: Vec<PortProtocol> = args.port.into_iter().collect();
-    let ports = services.ports(target, &asked)?;
+    let named: Vec<PortProtocol> = asked.port.into_iter().collect();
+    let ports = services.ports(target, &named)?;
     let [port] = &ports[..] else {
         let texts: Vec<String> = ports.iter().map(port_text).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -89,7 +102,7 @@ fn to_service(
     for from in sources {
         let is_outside = from.node().is_none();
         let family = (from.address().is_ipv4(), is_outside);
-        let node = services.entry(pipeline, from, from.address(), args.node.as_deref())?;
+        let node = services.entry(pipeline, from, from.address(), asked.node)?;
         let node = node.ok_or_else(|| no_entry(pipeline, &format!("Service {}", target.name)))?;
         for to in services.addresses(&target.name, port, &node, family)? {
             if let Some(translation) = services.translate(pipeline, from, to, &node)? {

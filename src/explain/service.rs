@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::end_text;
+use crate::args::Destination;
 use crate::fabric::End;
 use crate::output::{Columns, printable};
 use crate::translate::{Extent, Leg, Route, Source, Translation};
@@ -66,6 +67,27 @@ struct Unused {
 }
 
 impl<Walk: Judged> Translated<Walk> {
+    /// Who connects.
+    pub(crate) const fn client(&self) -> IpAddr {
+        self.from_address
+    }
+
+    /// The Service's address and its backends, with their ports.
+    pub(crate) fn destinations(&self) -> impl Iterator<Item = (IpAddr, u16)> {
+        let vip = self.to.parse().ok().and_then(|to: Destination| Some((to.address, to.port?.1)));
+        vip.into_iter().chain(self.backends.iter().map(|backend| (backend.address.ip(), backend.address.port())))
+    }
+
+    /// What decides, in a line.
+    pub(crate) fn because(&self, of_walk: impl Fn(&Walk) -> String) -> String {
+        let backend = |backend: &Backend<Walk>| {
+            let reasons: Vec<String> = backend.walks.iter().map(&of_walk).filter(|reason| !reason.is_empty()).collect();
+            format!("{} {} {}", backend.to, backend.verdict, reasons.join(", "))
+        };
+        let refused = self.refused.as_ref().map(ToString::to_string);
+        refused.into_iter().chain(self.backends.iter().map(backend)).collect::<Vec<_>>().join("; ")
+    }
+
     /// Has each leg judged. A leg of which `judge` gives no walk is not judged here; what becomes of a backend all of whose legs are
     /// such is unknown.
     ///

@@ -148,6 +148,18 @@ impl Step {
         self.audited_at.iter().try_for_each(|place| writeln!(out, "     {}", printable(place)))
     }
 
+    /// Whether the packet is the reply.
+    pub(crate) fn is_reply(&self) -> bool {
+        self.packet == "reply"
+    }
+
+    /// Whose rule decided, and why the packet is dropped where that is not policy.
+    pub(crate) fn because(&self) -> String {
+        let audited = self.audited_by.as_ref().map(|origin| format!("{origin} is not enforced"));
+        let origin = self.origin.clone().or_else(|| self.reason.as_ref().map(ToString::to_string));
+        origin.into_iter().chain(audited).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether audited policies would deny the packet that passes here.
     pub(crate) fn is_audited(&self) -> bool {
         self.audited_by.is_some()

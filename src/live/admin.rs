@@ -38,6 +38,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use super::config::AdminConfig;
 use super::daemon::Notice;
+use super::journal::Journal;
 use super::observer::{Observation, Observer};
 use super::ports::{Event, Question};
 use super::stream::Hub;
@@ -119,7 +120,7 @@ pub(super) fn start(
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
     let metrics = config.listen.map(probes::listen).transpose()?;
     let health = config.service_health.zip(health).map(|(address, known)| Arc::new(Health::new(address, known)));
-    let (hub, watcher) = Hub::start(observer.clone())?;
+    let (hub, watcher) = Hub::start(observer.clone(), observer.journal().map(Journal::tap))?;
     let (last, listing) = (Mutex::new(None), Mutex::new(()));
     let shared = Arc::new(Shared { observer, last, listing, notices, ports, hub, health });
     let begin = move || {

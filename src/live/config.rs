@@ -13,6 +13,7 @@ pub(super) mod buffers;
 mod check;
 mod error;
 mod file;
+mod journal;
 mod masquerade;
 mod ports;
 mod sessions;
@@ -35,6 +36,7 @@ use super::log::LogConfig;
 use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
 pub(crate) use error::{ConfigError, ConfigErrors};
+pub(crate) use journal::JournalConfig;
 pub(crate) use masquerade::MasqueradeConfig;
 pub(crate) use ports::{Added, PortEntry, RouteEntry};
 
@@ -80,6 +82,8 @@ pub(crate) struct Config {
     pub enforcement: Enforcement,
     /// The folder that keeps what audited policies would have denied; none where it ends with the process.
     pub audit_folder: Option<PathBuf>,
+    /// The flight recorder's journal.
+    pub journal: JournalConfig,
     /// The threads that forward.
     pub workers: WorkersConfig,
     /// How connections are remembered.
@@ -465,6 +469,7 @@ impl Config {
         differs("masquerade", self.masquerade != new.masquerade);
         differs("enforce", self.enforce != new.enforce);
         differs("audit", self.audit_folder != new.audit_folder);
+        differs("journal", self.journal != new.journal);
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);

@@ -21,6 +21,7 @@ use super::config::{Config, Poll, PortEntry, buffers};
 use super::datapath::{DatapathConfig, LinuxDatapath};
 use super::host_port::HostPort;
 use super::interfaces::thread::{self as interfaces, Command};
+use super::journal::Journal;
 use super::kept;
 use super::kernel::Kernel;
 use super::log;
@@ -78,6 +79,7 @@ pub(super) struct Daemon {
     observer: Observer,
     admin: admin::thread::Handle,
     auditor: audit::Handle,
+    journal: Option<Journal>,
 }
 
 impl Daemon {
@@ -107,6 +109,8 @@ impl Daemon {
         }
         let (settings, attached) = (config.services.clone(), registry.attachments());
         let mut state = LiveState::load(&config.state, settings, &config.node, config.judging(), addresses, attached)?;
+        let journal = Journal::start(&config.journal, &config.node, state.origins());
+        state.record(journal.clone(), config.enforcement);
         state.masquerade(config.masquerade.clone(), config.services.as_ref());
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);
@@ -153,6 +157,8 @@ impl Daemon {
             session_capacity: config.sessions.settings().capacity,
             is_settled: AtomicBool::new(false),
             follower: state.follower(),
+            configuration: args.config.clone(),
+            journal: journal.clone(),
             stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
         };
         let audit = Arc::new(Audit::new(config.audit_folder.clone(), &config.node, about.origins.clone()));
@@ -196,6 +202,7 @@ impl Daemon {
             observer,
             admin,
             auditor,
+            journal,
         })
     }
 
@@ -351,7 +358,9 @@ impl Daemon {
     /// Stops the workers, detaches from the interfaces and prints the summary.
     fn stop(self) -> anyhow::Result<()> {
         log::info("stopping");
-        let Self { vswitch, interfaces, capture, observer, admin, format, ready_file, tc, ports, auditor, .. } = self;
+        let Self {
+            vswitch, interfaces, capture, observer, admin, format, ready_file, tc, ports, auditor, journal, ..
+        } = self;
         // Nobody asks the workers any more, nor waits for a port.
         ports.stop();
         drop(admin);
@@ -368,6 +377,7 @@ impl Daemon {
             Err(shared) => shared.counters(),
         };
         auditor.stop();
+        journal.iter().for_each(Journal::stop);
         // Without workers nothing is forwarded, so these are the last numbers.
         let report = interfaces.as_ref().map(|stopped| stopped.report()).unwrap_or_default();
         // Only now: until the workers had ended, nothing was to reach the host's stack.

@@ -128,7 +128,10 @@ impl Enforcer {
                 (epoch, false)
             }
         };
-        let state = LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
+        let mut state =
+            LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
+        // The kernel tells nobody of its verdicts.
+        state.record(None, config.enforcement);
         let handle = state.nft_renderer().context("no renderer of the kernel's ruleset, a fault of the program")?;
         let mut told = Told::new(&config, &state);
         // What an earlier process has put into force made sense: without a state it is the last that did.

@@ -10,6 +10,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -27,12 +28,13 @@ use super::audit::{Audit, AuditTotals};
 use super::capture::{CaptureCounters, Reading as CaptureReading};
 use super::composer::{Composer, Enforced};
 use super::interfaces::thread::{Asker, Report};
+use super::journal::Journal;
 use super::origins::SharedOrigins;
 use super::policy::Names;
 use super::state::{Asked, StateCounters, StateCounts, Translations};
 use super::stream::{EndFacts, Selector, StreamCounts};
 use super::summary::Summary;
-use crate::admin::{Enforcement, PolicyQuestion};
+use crate::admin::{Enforcement, KeptFiles, PolicyQuestion};
 
 /// See the module. Clones ask the same vswitch.
 #[derive(Clone)]
@@ -58,6 +60,10 @@ pub(super) struct About {
     pub(super) follower: Option<Arc<Follower>>,
     /// How old what it has told may be for the vswitch to be called ready.
     pub(super) stale_after: Duration,
+    /// The configuration's file.
+    pub(super) configuration: PathBuf,
+    /// The flight recorder; none where it is off.
+    pub(super) journal: Option<Journal>,
     /// The most sessions that there can be.
     pub(super) session_capacity: usize,
     /// Whether all ports that could be opened at start were.
@@ -205,6 +211,22 @@ impl Observer {
     pub(super) fn end_all_flows(&self) {
         let ports = (0..=u16::MAX).map(PortId).take(self.composer.current().ports().len());
         self.composer.end_flows_of_sessions(ports);
+    }
+
+    /// The flight recorder; none where it is off.
+    pub(super) fn journal(&self) -> Option<&Journal> {
+        self.about.journal.as_ref()
+    }
+
+    /// Which files there are. The journal's has what was told to it until now, if that takes no longer than `patience`.
+    pub(super) fn kept_files(&self, patience: Duration) -> KeptFiles {
+        let journal = self.about.journal.as_ref();
+        journal.inspect(|journal| journal.flush(patience));
+        KeptFiles {
+            node: self.about.node.to_string(),
+            configuration: self.about.configuration.clone(),
+            journal: journal.map(Journal::path),
+        }
     }
 
     /// What became of those who watch.

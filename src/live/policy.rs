@@ -204,6 +204,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
     // What has changed between the first reading and now.
     let mut renumbered = true;
     let (nothing, mut rested) = (never(), Instant::now());
+    state.tell_changes(composer.current().generation(), composer.enforced().is_refused);
     loop {
         let rest = rested.saturating_duration_since(Instant::now());
         let (changes, longest) = if rest.is_zero() { (&server, Duration::MAX) } else { (&nothing, rest) };
@@ -264,6 +265,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
                 log::info("the new Services are in force; policy is as it was");
             }
         }
+        state.tell_changes(composer.current().generation(), composer.enforced().is_refused);
         known.tell(&state);
         if has_refreshed || has_services {
             rested = Instant::now() + (seen.elapsed() * REST).min(LONGEST_REST);

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::attachments::{Attachment, Standing};
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::{Denied, Node, Object, Pod, PodName};
+use bulkhead_control::object::{Denied, Enforcement, Node, Object, Pod, PodName};
 use bulkhead_control::pipeline::{AuditTables, AuditedPolicy, Pipeline};
 use bulkhead_control::renderer::acl::{self, NodeTables};
 use bulkhead_control::service::Settings;
@@ -30,6 +30,7 @@ use tokio::sync::watch;
 use super::api::Api;
 use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing, WhenRefused};
+use super::journal::{ChangeLog, Journal};
 use super::log;
 use super::next_hops::{self, Peer};
 use super::origins::SharedOrigins;
@@ -103,6 +104,8 @@ pub(super) struct LiveState {
     counts: Arc<StateCounts>,
     /// Whether what was read or heard last was refused, so that an older state is in force.
     is_refused: bool,
+    /// What the journal is told.
+    changes: ChangeLog,
 }
 
 impl LiveState {
@@ -124,6 +127,8 @@ impl LiveState {
         let isolation = config.options.semantics.default_isolation();
         let mut pipeline = judging.pipeline(node, isolation)?;
         pipeline.resync([])?;
+        let mut changes = ChangeLog::default();
+        changes.note_attached(&attached);
         pipeline.attach(attached)?;
         let nothing = without_state(node, &addresses)?;
         let api = Api::start(config, node)?;
@@ -157,6 +162,7 @@ impl LiveState {
             told_of_services: BTreeSet::new(),
             counts: Arc::default(),
             is_refused: false,
+            changes,
         };
         state.counts.judged(Judged::of(&state.pipeline));
         state.count_services();
@@ -280,6 +286,7 @@ impl LiveState {
         // What differs, and nothing else, is compiled. Should that fail, the tables stay and what differs is known all the same: the
         // pipeline tries again with the next change.
         let changes = self.inventory.replace(objects);
+        self.changes.note(&changes);
         let (policy, services) = self.divide(changes);
         self.kernel.is_held = true;
         let applied = self.pipeline.apply_batch(policy);
@@ -353,6 +360,7 @@ impl LiveState {
 
     /// Makes these all pods that are attached. Returns whether that changed what is in force.
     pub(super) fn attach(&mut self, pods: BTreeMap<PodName, Attachment>) -> bool {
+        self.changes.note_attached(&pods);
         let taken = self.pipeline.attach(pods).map_err(anyhow::Error::from);
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
             // They count with the first state.
@@ -372,6 +380,22 @@ impl LiveState {
                 false
             }
         }
+    }
+
+    /// Has the journal told of this state and all that come; without one nothing more is noted.
+    pub(super) fn record(&mut self, journal: Option<Journal>, enforcement: Enforcement) {
+        let settings = crate::journal::Settings {
+            isolation: self.config.options.semantics.default_isolation(),
+            enforcement,
+            services: self.services.as_ref().map(|services| services.resolver().settings().clone()),
+            program: env!("CARGO_PKG_VERSION").into(),
+        };
+        self.changes.tell_to(journal, settings);
+    }
+
+    /// Tells the journal what is in force by this generation. `is_held` is whether what is known is not.
+    pub(super) fn tell_changes(&mut self, generation: u64, is_held: bool) {
+        self.changes.tell(generation, self.denied, is_held || self.is_refused);
     }
 
     /// How far each attached pod is known.

@@ -6,7 +6,7 @@
 //!                                        `--asked--> policy thread
 //! ```
 //!
-//! Without a client there is no stream, and the thread sleeps. It looks at the rings every [`TICK`]: nobody rings for it, so that no worker
+//! The journal is a client like others, but for [`JOURNAL_TICK`]. Without it and any other there is no stream, and the thread sleeps. It looks at the rings every [`TICK`]: nobody rings for it, so that no worker
 //! makes a system call for an observer.
 //!
 //! **Invariant.** No client keeps the thread waiting, and the thread keeps no worker waiting. What a client does not get is told to it as a
@@ -29,19 +29,25 @@ use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Snapshot;
 use bulkhead_dataplane::vswitch::stream::{LeftOut, MOST_TRACEPOINTS, Record, StreamPlan, StreamReader};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use tokio::sync::{mpsc, oneshot};
 
+use super::journal::Tap;
 use super::observer::Observer;
 use crate::admin::{Failure, Monitor, Trace, WatchedPort, Watching};
 use client::{Client, Wanted};
 pub(super) use ends::EndFacts;
 use ends::Ends;
-use repeats::{Event, Repeats};
+pub(super) use repeats::Event;
+use repeats::Repeats;
 pub(super) use select::Selector;
 
 /// How often the rings are read while somebody watches. They hold what happens in 160 ms at 100,000 sessions a second.
 const TICK: Duration = Duration::from_millis(10);
+
+/// The same while only the journal does: what lies in the rings longer is as true, and half as many wake-ups leave more to the workers. At
+/// 100,000 sessions a second a ring is a third full by then.
+const JOURNAL_TICK: Duration = Duration::from_millis(50);
 
 /// Records of each worker that are read at a time, so that a flood does not keep clients from being served.
 const AT_ONCE: usize = 4096;
@@ -88,16 +94,17 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    /// Starts the thread.
+    /// Starts the thread, which tells the journal where there is one.
     ///
     /// # Errors
     /// When the system refuses one.
-    pub(super) fn start(observer: Observer) -> io::Result<(Self, JoinHandle<()>)> {
+    pub(super) fn start(observer: Observer, journal: Option<Tap>) -> io::Result<(Self, JoinHandle<()>)> {
         let (requests, asked) = crossbeam_channel::unbounded();
         let counts = Arc::clone(observer.stream());
         let watcher = Watcher {
             observer,
             counts,
+            journal,
             clients: Vec::new(),
             reader: None,
             left_out: LeftOut::default(),
@@ -129,6 +136,7 @@ impl Hub {
 struct Watcher {
     observer: Observer,
     counts: Arc<StreamCounts>,
+    journal: Option<Tap>,
     clients: Vec<Client>,
     reader: Option<StreamReader>,
     /// What the reader's workers had left out when that was told last.
@@ -141,10 +149,19 @@ struct Watcher {
 
 impl Watcher {
     fn run(mut self, asked: &Receiver<Request>) {
+        if self.journal.is_some() {
+            self.plan();
+        }
+        let mut is_behind = false;
         loop {
-            let request = match self.clients.is_empty() {
-                true => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => asked.recv_timeout(TICK),
+            let request = match (self.clients.is_empty(), &self.journal) {
+                (true, None) => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ if is_behind => asked.try_recv().map_err(|error| match error {
+                    TryRecvError::Empty => RecvTimeoutError::Timeout,
+                    TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+                }),
+                (true, Some(_)) => asked.recv_timeout(JOURNAL_TICK),
+                (false, _) => asked.recv_timeout(TICK),
             };
             match request {
                 Ok(request) => {
@@ -156,10 +173,17 @@ impl Watcher {
                     self.plan();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return self.end(),
             }
-            self.tick();
+            is_behind = self.tick();
         }
+    }
+
+    /// Tells the journal what is left: workers go on for a moment, and what they tell is theirs.
+    fn end(mut self) {
+        self.drain();
+        let rest = self.repeats.due(Instant::now() + repeats::WINDOW);
+        self.tell(rest);
     }
 
     /// Lets somebody watch, or says why not.
@@ -190,7 +214,7 @@ impl Watcher {
         self.clients.retain(|client| !client.is_over());
         self.counts.clients.store(self.clients.len() as u64, Ordering::Relaxed);
         let Some(vswitch) = self.observer.vswitch() else { return };
-        if self.clients.is_empty() {
+        if self.clients.is_empty() && self.journal.is_none() {
             vswitch.close_stream();
             self.drain();
             self.reader = None;
@@ -198,7 +222,7 @@ impl Watcher {
         }
         let tracepoints = self.clients.iter().filter_map(Client::tracepoint).collect();
         let plan = StreamPlan {
-            verdicts: self.clients.iter().any(|client| !client.is_tracing()),
+            verdicts: self.journal.is_some() || self.clients.iter().any(|client| !client.is_tracing()),
             endings: false,
             tracepoints,
         };
@@ -240,8 +264,9 @@ impl Watcher {
         }
     }
 
-    fn tick(&mut self) {
-        self.read();
+    /// Returns whether there may be more to read at once.
+    fn tick(&mut self) -> bool {
+        let is_behind = self.read() >= AT_ONCE;
         self.count_left_out();
         let now = Instant::now();
         let events = self.repeats.due(now);
@@ -258,6 +283,7 @@ impl Watcher {
         if is_other {
             self.plan();
         }
+        is_behind
     }
 
     /// Reads some of what lies in the rings, and tells it. Returns how many records there were.
@@ -296,6 +322,13 @@ impl Watcher {
         }
         let snapshot = self.observer.snapshot();
         let now = Instant::now();
+        if let Some(journal) = &mut self.journal {
+            journal.tell(&events, &snapshot, now);
+        }
+        if self.clients.is_empty() {
+            // Nobody is to be told who they are of, and nothing is remembered.
+            return;
+        }
         self.ends.learn(events.iter().flat_map(Event::addresses), &self.observer, &snapshot, now);
         for event in events {
             let told = flow::Told::new(event, &self.ends, &snapshot);
@@ -314,12 +347,16 @@ impl Watcher {
     }
 
     fn count_left_out(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.tell_left_out(Instant::now());
+        }
         let Some(reader) = &self.reader else { return };
         let left_out = reader.left_out();
         let more = left_out.since(self.left_out);
         self.left_out = left_out;
         if more.total() > 0 {
             self.counts.left_out.fetch_add(more.total(), Ordering::Relaxed);
+            self.journal.iter_mut().for_each(|journal| journal.unheard(more.sessions + more.dropped));
             for client in &mut self.clients {
                 client.left_out += if client.is_tracing() { more.packets } else { more.sessions + more.dropped };
             }
@@ -328,7 +365,7 @@ impl Watcher {
 }
 
 /// Nanoseconds since 1970.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -7,11 +7,11 @@ use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT
 use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
-use bulkhead_control::source::{self, Loaded, Options, ServiceKinds, SourceErrors};
+use bulkhead_control::source::{Loaded, Options, ServiceKinds, SourceErrors};
 use bulkhead_control::ties::{self, Tie};
 
 use crate::args::{Planned, State};
-use crate::{contests, output};
+use crate::{bundle, contests, output};
 
 /// Reads the state and compiles it for the scope. Warnings go to standard error.
 ///
@@ -36,7 +36,7 @@ pub fn load_planned(state: &State, planned: &Planned) -> anyhow::Result<Pipeline
 /// As for [`load`], but for rules that do not fit: nothing is made of them.
 pub(crate) fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
     let options = planned.with(state.options()?);
-    let loaded = source::load(&state.paths, options.clone())?;
+    let loaded = bundle::load(state, &options)??;
     let empty = Pipeline::without_tables(options.semantics.default_isolation());
     Ok(compiled(state, empty, loaded)?.0)
 }
@@ -98,7 +98,7 @@ pub(crate) fn load_without_tables_with_services(
 }
 
 fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
-    let loaded = source::load(&state.paths, options.clone())?;
+    let loaded = bundle::load(state, options)??;
     let empty = Pipeline::with_default_isolation(scope, options.semantics.default_isolation());
     Ok(compiled(state, empty, loaded)?.0)
 }
@@ -141,10 +141,10 @@ fn load_with_services_by(
 /// Reads a state with its Services.
 fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
-    match source::load(&state.paths, with) {
+    match bundle::load(state, &with)? {
         // Standard input cannot be read again.
         Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
-            let without = source::load(&state.paths, options.clone())?;
+            let without = bundle::load(state, options)??;
             let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
             output::warn(&format!("Services are left out, because not all can be read: {fault}"));
             Ok(without)

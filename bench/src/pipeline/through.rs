@@ -84,13 +84,14 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
     let control = Arc::new((vswitch, publisher));
     if let Some(plan) = setup.watch.plan() {
         let (mut reader, control) = (control.0.open_stream(&plan), Arc::downgrade(&control));
-        // As the vswitch's thread does: every 10 ms, for as long as there are workers.
+        // As the vswitch's thread does, for as long as there are workers.
+        let interval = setup.watch.interval();
         std::thread::spawn(move || {
             while control.strong_count() > 0 {
                 reader.read(usize::MAX, |_, record, bytes| {
                     std::hint::black_box((record, bytes));
                 });
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(interval);
             }
         });
     }

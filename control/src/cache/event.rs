@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::PodKey;
 use crate::object::{
     ClusterPolicy, ClusterPolicyName, Namespace, Object, ObjectName, Pod, PodName, Policy, PolicyName, ServiceName,
 };
 
 /// One event from a source.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "most events are of the large kind, and they live for a moment")]
 pub enum Event {
     /// The object is there, new or changed.

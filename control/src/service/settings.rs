@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::source::{self, nearest_word};
 
 /// See the module.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Where pods have their addresses, besides the podCIDRs of nodes and the addresses of pods that are known.
@@ -28,7 +28,7 @@ pub struct Settings {
     pub service_proxy_name: String,
     /// Where external addresses of Services may lie; none for anywhere. Whoever may write a Service can claim any address that is
     /// permitted here (CVE-2020-8554).
-    #[serde(deserialize_with = "some_blocks")]
+    #[serde(deserialize_with = "some_blocks", skip_serializing_if = "Option::is_none")]
     pub external_ips: Option<Vec<IpNet>>,
     /// The addresses, one per family at most, that connections have as their source where theirs has to change. Empty for the first
     /// ones of the node's own podCIDRs.
@@ -46,6 +46,16 @@ pub enum NodePortAddresses {
     Primary,
     /// Those that lie in one of these blocks.
     In(Vec<IpNet>),
+}
+
+impl Serialize for NodePortAddresses {
+    /// As it is written in a file.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Primary => serializer.collect_seq(["primary"]),
+            Self::In(blocks) => serializer.collect_seq(blocks),
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for NodePortAddresses {

@@ -62,8 +62,8 @@ pub use xsk::Generator;
 #[cfg(target_os = "linux")]
 pub use xsk::{
     AddressWatch, Frame, HostPair, HostRoute, Interface, InterfaceAddress, KernelFlowCache, KernelRoute, LinkEvent,
-    LinkFeatures, LinkInfo, LinkStatus, LinkWatch, PollSet, QueueConfig, SlowPathLimit, TcAttachment, TcConfig,
-    TcDatapath, TcHook, TcProgram, Umem, UmemError, Waker, XdpMode, XskError, XskPort, addresses,
+    LinkFeatures, LinkInfo, LinkStatus, LinkWatch, MappedFile, PollSet, QueueConfig, SlowPathLimit, TcAttachment,
+    TcConfig, TcDatapath, TcHook, TcProgram, Umem, UmemError, Waker, XdpMode, XskError, XskPort, addresses,
     default_route_interfaces, has_nft_rules, in_namespace, is_trunk_in_use, kernel_routes, links, poll,
     remove_tc_datapath, set_generic_receive_offload, set_link_up, set_transmit_checksum_offload, takes_xdp_frames,
     tc_programs, transmit_checksum_offload, xdp_programs,

@@ -80,6 +80,11 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
             let ended = tokio::task::spawn_blocking(move || sessions::end(&observer, &filter)).await;
             serde_json::to_value(ended.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
         }
+        Request::KeptFiles => {
+            let observer = shared.observer.clone();
+            let kept = tokio::task::spawn_blocking(move || observer.kept_files(FLUSHED)).await;
+            serde_json::to_value(kept.map_err(|error| Failure::new("internal", error.to_string(), "report it"))?)
+        }
         Request::Reload => {
             // An error means that the vswitch is about to end.
             let _ = shared.notices.send(Notice::Look);
@@ -91,6 +96,9 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
 
 /// How long a name that is not this node's is asked for. The policy thread is busy for some milliseconds, with a large state for seconds.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long the journal's thread may take to write what it was told.
+const FLUSHED: Duration = Duration::from_secs(1);
 
 async fn enforcement(asked: PolicyQuestion, shared: &Shared) -> Result<Value, Failure> {
     // One at a time, as below: workers are asked, and those who wait ask often.

@@ -126,6 +126,7 @@ impl Metrics {
         metrics.add_ports(now, &summary);
         metrics.add_workers(now);
         metrics.add_stream(now);
+        metrics.add_journal(now);
         metrics.add_sessions(now, &summary);
         metrics.add_services(now, &summary);
         metrics.add_kernel(&summary);
@@ -292,6 +293,18 @@ impl Metrics {
         self.counter("stream_unsent_records", help, count(&stream.unsent));
         let help = "Clients that were disconnected, as they did not read";
         self.counter("stream_disconnected_clients", help, count(&stream.disconnected));
+    }
+
+    fn add_journal(&mut self, now: &Observation) {
+        let Some(journal) = &now.about.journal else { return };
+        let (counts, read) = (journal.counts(), |counter: &AtomicU64| counter.load(Ordering::Relaxed));
+        self.gauge("journal_size_bytes", "What the journal takes at most", journal.size() as u64);
+        self.counter("journal_written_records", "Records in the journal of this process", read(&counts.written));
+        let help = "Sessions and dropped packets that are not in the journal, over its rate or for lack of room";
+        self.counter("journal_left_out_verdicts", help, read(&counts.left_out));
+        let help = "Changes of the state that are in the journal together with the next one";
+        self.counter("journal_merged_changes", help, read(&counts.merged));
+        self.counter("journal_failures", "What could not be written to the journal", read(&counts.failed));
     }
 
     fn add_workers(&mut self, now: &Observation) {

@@ -16,6 +16,7 @@ use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, File};
+use super::journal;
 use super::masquerade;
 use super::{
     AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
@@ -94,6 +95,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         enforce,
         engine,
         enforcement: judging::enforcement(written, (dataplane, enforce), &mut faults),
+        journal: journal::check(written.journal.as_ref(), node, session_folder.clone(), folder, &mut faults),
         audit_folder: audit_folder(written, session_folder.clone(), folder, &mut faults),
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, session_folder, &mut faults),

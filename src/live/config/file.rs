@@ -46,6 +46,7 @@ pub(super) struct File {
     pub(super) engine: Option<Spanned<EngineName>>,
     pub(super) enforcement: Option<Spanned<EnforcementName>>,
     pub(super) audit: Option<Audit>,
+    pub(super) journal: Option<Journal>,
     #[serde(default)]
     pub(super) workers: Workers,
     #[serde(default)]
@@ -155,6 +156,13 @@ pub(super) enum Enforce {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Audit {
     pub(super) folder: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Journal {
+    pub(super) folder: Option<Spanned<String>>,
+    pub(super) megabytes: Option<Spanned<u32>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -74,6 +74,7 @@ impl LiveState {
     /// there is neither. Returns whether that changed what is in force.
     pub(in crate::live) fn judge(&mut self, judging: &Judging) -> bool {
         let &Judging::Destination(choice, enforcement) = judging else { return false };
+        self.changes.note_enforcement(enforcement);
         // Both are taken over, whatever the first of them meets.
         let enforced = self.pipeline.enforce(Some(enforcement));
         let judged = enforced.and(self.pipeline.choose(choice)).map_err(anyhow::Error::from);

@@ -66,7 +66,9 @@ impl LiveState {
             self.follow_masquerade();
             return self.denied;
         }
-        let applied = self.pipeline.apply(Event::Apply(Object::Node(node))).map_err(anyhow::Error::from);
+        let event = Event::Apply(Object::Node(node));
+        self.changes.note([&event]);
+        let applied = self.pipeline.apply(event).map_err(anyhow::Error::from);
         // What stays is known by the nodes' addresses, the new ones.
         let is_masqueraded_otherwise = self.follow_masquerade();
         let tables = applied.and_then(|()| match self.kernel_revision() {

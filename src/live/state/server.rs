@@ -121,12 +121,15 @@ impl LiveState {
             }
         }
         self.kernel.is_held = true;
+        self.changes.note(&events);
         self.pipeline.apply_batch(events)?;
         // Which addresses of the interfaces are pods' may have changed with them.
         let node = self.own_node();
         let known = self.pipeline.cache().nodes().get(&self.node).is_some_and(|known| **known == node);
         if !known && (!node.addresses.is_empty() || self.own != nameless(&self.node)) {
-            self.pipeline.apply(Event::Apply(Object::Node(node)))?;
+            let event = Event::Apply(Object::Node(node));
+            self.changes.note([&event]);
+            self.pipeline.apply(event)?;
         }
         check_known(&self.pipeline, &self.own)?;
         self.enforce(warnings, BTreeSet::new(), faulty, 0)

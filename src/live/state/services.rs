@@ -24,6 +24,16 @@ pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
     (services, policy)
 }
 
+/// Whether an event is about what no policy depends on.
+const fn is_of_services(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
+            | Event::DeleteService(_)
+            | Event::DeleteEndpointSlice(_)
+    )
+}
+
 impl LiveState {
     /// What is to be published of Services; none where nothing has changed, before all is listed, and where they are off.
     pub(in crate::live) fn take_services(&mut self) -> Option<Update> {
@@ -89,6 +99,8 @@ impl LiveState {
     /// Has the adapter know of what a server tells, or has told. This node is among it as its object is, also where policy's first batch is
     /// still to come.
     fn adapt(&mut self, events: Vec<Event>) {
+        // Nodes are noted as policy knows them.
+        self.changes.note(events.iter().filter(|event| is_of_services(event)));
         let more = more_addresses(&self.own_node(), &self.own);
         let Some(adapter) = &mut self.services else { return };
         adapter.apply(events);
@@ -99,14 +111,6 @@ impl LiveState {
     /// Divides events into those for policy and those for Services. Nodes are for both, but for this one: to policy it has the addresses
     /// of its interfaces.
     pub(super) fn divide(&self, events: Vec<Event>) -> (Vec<Event>, Vec<Event>) {
-        let is_of_services = |event: &Event| {
-            matches!(
-                event,
-                Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
-                    | Event::DeleteService(_)
-                    | Event::DeleteEndpointSlice(_)
-            )
-        };
         let (mut services, policy): (Vec<Event>, Vec<Event>) = events.into_iter().partition(is_of_services);
         let is_other_node = |event: &&Event| match event {
             Event::Apply(Object::Node(node)) => node.name != self.node,

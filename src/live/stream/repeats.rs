@@ -8,17 +8,17 @@ use bulkhead_dataplane::vswitch::stream::Judgement;
 use bulkhead_dataplane::{DropReason, Flow, Outcome, PortId, SessionState, Verdict};
 
 /// How long repeats are counted before they are told.
-const WINDOW: Duration = Duration::from_secs(1);
+pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
 /// Flows whose repeats are counted at a time. Those of more are told one by one, so that nothing is held back without bound.
 const FLOWS: usize = 4096;
 
 /// A new session, or packets that were dropped and are alike.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
-    pub(super) judgement: Judgement,
+pub(in crate::live) struct Event {
+    pub(in crate::live) judgement: Judgement,
     /// Packets.
-    pub(super) count: u64,
+    pub(in crate::live) count: u64,
 }
 
 impl Event {
@@ -33,7 +33,7 @@ impl Event {
         Self { judgement: Judgement { time, generation: 0, len: 0, tcp_flags: None, outcome }, count }
     }
 
-    pub(super) fn is_session(&self) -> bool {
+    pub(in crate::live) fn is_session(&self) -> bool {
         self.judgement.outcome.session == Some(SessionState::New) && self.judgement.outcome.verdict.out_port().is_some()
     }
 

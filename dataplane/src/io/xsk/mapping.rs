@@ -1,8 +1,11 @@
 //! Memory from `mmap`, unmapped when nobody has it any more.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -42,6 +45,62 @@ impl FileWords {
         // SAFETY: the mapping begins at a page, is this long, can be written, and stays as long as `self`. Any bytes are a word. Nobody has
         // another kind of reference to it: it is private to this value, and the file to this process, as for `map_file`.
         unsafe { std::slice::from_raw_parts(words, self.0.len() / size_of::<AtomicU64>()) }
+    }
+}
+
+/// A whole file that this process alone has, mapped and shared: what is written to the memory is in the file, whatever becomes of the process.
+///
+/// A page that the file system has no room for would be a signal when it is touched. So nothing is to be written to what was not
+/// [reserved](Self::reserve).
+#[derive(Debug)]
+pub struct MappedFile {
+    /// Locked as long as the memory is mapped.
+    file: File,
+    bytes: MmapMut,
+}
+
+impl MappedFile {
+    /// Maps a file of this length. One that is there keeps its bytes; one that is not is made, for its owner alone, all zeros.
+    ///
+    /// # Errors
+    /// `ResourceBusy` when another process has it, `InvalidData` when it is there with another length; else those of the system.
+    pub fn open(path: &Path, len: usize) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::from(io::ErrorKind::ResourceBusy),
+            TryLockError::Error(error) => error,
+        })?;
+        let (found, wanted) = (file.metadata()?.len(), len as u64);
+        if found == 0 {
+            file.set_len(wanted)?;
+        } else if found != wanted {
+            let why = format!("it has {found} bytes, not {wanted}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let bytes = map_file(&file, 0, len)?;
+        Ok(Self { file, bytes })
+    }
+
+    /// Has the file system keep room for a part of it.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn reserve(&self, part: Range<usize>) -> io::Result<()> {
+        let small = |number: usize| libc::off_t::try_from(number).map_err(io::Error::other);
+        let (start, len) = (small(part.start)?, small(part.len())?);
+        // SAFETY: the call takes numbers alone. It makes room in the file and changes none of its bytes.
+        let error = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), start, len) };
+        if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Its bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 }
 
@@ -107,5 +166,26 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped with this start and length, and this is the only owner.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_file_is_one_process_s_and_keeps_what_is_written() {
+        let path = std::env::temp_dir().join(format!("bulkhead-mapped-{}", std::process::id()));
+        let len = 8192;
+        let mut mapped = MappedFile::open(&path, len).unwrap();
+        mapped.reserve(0..4096).unwrap();
+        mapped.bytes_mut()[..4].copy_from_slice(b"kept");
+        assert_eq!(MappedFile::open(&path, len).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        // Nobody has told the kernel to write it.
+        assert_eq!(std::fs::read(&path).unwrap()[..5], *b"kept\0");
+        drop(mapped);
+        assert_eq!(MappedFile::open(&path, 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(MappedFile::open(&path, len).unwrap().bytes()[..4], *b"kept");
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -126,6 +126,7 @@ pub use link::{
     LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
 };
 pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
+pub use mapping::MappedFile;
 pub(crate) use mapping::{FileWords, map_file};
 pub use namespace::in_namespace;
 pub use netfilter::has_nft_rules;

@@ -1,0 +1,136 @@
+//! Makes a bundle of what a running vswitch says and keeps.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+use super::{FOLDER, FORMAT, JOURNAL, MANIFEST, Manifest, Member, STATE, VERSION, config, digest};
+use crate::admin::{KeptFiles, PortRow, Request, TableRow, ask};
+use crate::args::Bundle;
+use crate::journal::{History, Journal, Settings};
+use crate::output;
+
+/// Asks the vswitch and writes the bundle.
+///
+/// # Errors
+/// When no vswitch answers, or the file cannot be written.
+pub(crate) fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
+    let kept: KeptFiles = ask(&args.socket, &Request::KeptFiles)?;
+    let mut members: BTreeMap<&'static str, Vec<u8>> = BTreeMap::new();
+    for (name, request) in
+        [("status.json", Request::Status), ("ports.json", Request::Ports), ("policies.json", Request::Policies)]
+    {
+        let answer: Value = ask(&args.socket, &request)?;
+        members.insert(name, serde_json::to_vec_pretty(&answer)?);
+    }
+    members.insert("tables.json", serde_json::to_vec_pretty(&tables(args)?)?);
+    let text = std::fs::read_to_string(&kept.configuration)
+        .with_context(|| format!("cannot read the configuration {}", kept.configuration.display()))?;
+    // What has become no YAML since is in force as it was.
+    let config = config::redacted(&text).unwrap_or_else(|error| Value::String(format!("not YAML now: {error}")));
+    members.insert("config.json", serde_json::to_vec_pretty(&config)?);
+    let mut settings = None;
+    match &kept.journal {
+        None => output::warn(
+            "the journal is off: the bundle has neither it nor a state\n  help: journal.folder in the configuration",
+        ),
+        Some(path) => {
+            let journal = std::fs::read(path).with_context(|| format!("cannot read the journal {}", path.display()))?;
+            if let Some((state, of)) = state(&journal)? {
+                settings = Some(of);
+                members.insert(STATE, state);
+            }
+            members.insert(JOURNAL, journal);
+        }
+    }
+    let made = SystemTime::now();
+    let manifest = Manifest {
+        format: FORMAT.into(),
+        version: VERSION,
+        program: env!("CARGO_PKG_VERSION").into(),
+        node: kept.node.clone(),
+        made: humantime::format_rfc3339_seconds(made).to_string(),
+        settings,
+        members: members
+            .iter()
+            .map(|(name, bytes)| ((*name).into(), Member { length: bytes.len() as u64, sha256: digest(bytes) }))
+            .collect(),
+    };
+    let path = args.output.clone().unwrap_or_else(|| named(&manifest));
+    if path.as_os_str() == "-" {
+        pack(&manifest, &members, io::stdout().lock())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Names and addresses of a cluster are nobody else's business.
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = file.with_context(|| format!("cannot write the bundle {}", path.display()))?;
+    pack(&manifest, &members, file).with_context(|| format!("cannot write the bundle {}", path.display()))?;
+    output::note(&format!("wrote {}, of node {}", path.display(), output::printable(&kept.node)));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `bulkhead-node-1-20261124T143207Z.tgz`.
+fn named(manifest: &Manifest) -> PathBuf {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+    let node: String = manifest.node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    let time: String = manifest.made.chars().filter(|letter| !"-:".contains(*letter)).collect();
+    PathBuf::from(format!("bulkhead-{node}-{time}.tgz"))
+}
+
+/// The tables in force, with their rules.
+fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
+    let ports: Vec<PortRow> = ask(&args.socket, &Request::Ports)?;
+    let mut tables = Vec::new();
+    for port in ports {
+        // A port of which the state knows no pod has no table, and one may have gone.
+        tables
+            .extend(ask::<Vec<TableRow>>(&args.socket, &Request::Tables { port: Some(port.name) }).unwrap_or_default());
+    }
+    Ok(tables)
+}
+
+/// The last state of a journal, an object a line, and what it was judged by.
+fn state(journal: &[u8]) -> anyhow::Result<Option<(Vec<u8>, Settings)>> {
+    let journal = Journal::open(journal).context("the journal is not used")?;
+    let state = match History::of(journal).last_state() {
+        Ok(state) => state,
+        Err(error) => {
+            output::warn(&format!("the bundle has no state: {error}"));
+            return Ok(None);
+        }
+    };
+    let mut lines = Vec::new();
+    for object in state.objects.objects() {
+        serde_json::to_writer(&mut lines, object)?;
+        lines.push(b'\n');
+    }
+    Ok(Some((lines, state.settings)))
+}
+
+/// Writes the members, the manifest first.
+pub(super) fn pack(
+    manifest: &Manifest,
+    members: &BTreeMap<&'static str, Vec<u8>>,
+    out: impl Write,
+) -> anyhow::Result<()> {
+    let mut archive = tar::Builder::new(GzEncoder::new(out, Compression::fast()));
+    let manifest = serde_json::to_vec_pretty(manifest)?;
+    let members = members.iter().map(|(name, bytes)| (*name, bytes));
+    for (name, bytes) in std::iter::once((MANIFEST, &manifest)).chain(members) {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o600);
+        archive.append_data(&mut header, format!("{FOLDER}/{name}"), &bytes[..])?;
+    }
+    archive.into_inner()?.finish()?.flush()?;
+    Ok(())
+}

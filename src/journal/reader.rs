@@ -1,0 +1,196 @@
+//! Finds the records of a journal, whatever its bytes are.
+
+use super::format::{
+    FileHead, HeadFault, Layout, RecordHead, SEGMENT_HEAD, SegmentHead, VERSION, last_alive, sequence_of,
+};
+
+/// Why nothing of a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum JournalError {
+    /// Something else.
+    #[error("it is no journal of a vswitch")]
+    Foreign,
+    /// Of another version.
+    #[error("it is a journal of version {0}, and this program reads version {VERSION}")]
+    Version(u32),
+    /// Its first page is damaged, without which nothing of the rest is known.
+    #[error("the header of the journal is damaged")]
+    Damaged,
+}
+
+/// What of a journal could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Damage {
+    /// Segments without a sound header, though something is there.
+    pub(crate) segments: usize,
+    /// Places between records where something is that is no record.
+    pub(crate) places: usize,
+    /// Bytes at them.
+    pub(crate) bytes: usize,
+    /// Records that are whole, and whose content is not understood.
+    pub(crate) unknown: usize,
+    /// Whether the last record was being written when the process died, and is no record.
+    pub(crate) is_torn: bool,
+}
+
+impl Damage {
+    /// Whether something was lost that had been recorded.
+    pub(crate) const fn is_loss(self) -> bool {
+        self.segments + self.places + self.unknown > 0
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { segments, places, bytes, unknown, .. } = self;
+        write!(f, "{segments} segments, {places} places ({bytes} bytes) and {unknown} records of it cannot be read")
+    }
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
+    /// The segment's.
+    pub(super) sequence: u64,
+    pub(super) kind: u8,
+    pub(super) time: u64,
+    pub(super) generation: u64,
+    pub(super) payload: &'a [u8],
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Journal<'a> {
+    head: FileHead,
+    alive: Option<u64>,
+    records: Vec<Record<'a>>,
+    damage: Damage,
+    /// The newest segment: its place, its sequence, and where its records end.
+    newest: Option<(usize, u64, usize)>,
+}
+
+impl<'a> Journal<'a> {
+    /// Finds the records, in the order in which they were written. Takes time in proportion to the bytes. A file that is too short is read as
+    /// far as it goes.
+    ///
+    /// # Errors
+    /// When nothing of it can be read.
+    pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, JournalError> {
+        let head = FileHead::read(bytes).map_err(|fault| match fault {
+            HeadFault::Foreign => JournalError::Foreign,
+            HeadFault::Version(version) => JournalError::Version(version),
+            HeadFault::Damaged => JournalError::Damaged,
+        })?;
+        let (mut segments, mut others, mut damage) = (Vec::new(), Vec::new(), Damage::default());
+        for place in 0..head.layout.segments {
+            let range = head.layout.at(place);
+            let segment = &bytes[range.start.min(bytes.len())..range.end.min(bytes.len())];
+            match SegmentHead::read(segment) {
+                Some(found) => segments.push((found.sequence, place, segment)),
+                None if segment.get(..8).is_some_and(|magic| magic != [0; 8]) => others.push(segment),
+                None => {}
+            }
+        }
+        segments.sort_unstable_by_key(|&(sequence, place, _)| (sequence, place));
+        let before = segments.len();
+        segments.dedup_by_key(|&mut (sequence, ..)| sequence);
+        damage.segments += before - segments.len();
+        let next = segments.last().map(|&(sequence, ..)| sequence.wrapping_add(1));
+        for segment in others {
+            // One that was being begun: what it was is erased from its first byte on, and its new number stands before its first bytes do.
+            let is_begun = segment[0] == 0 || (next.is_some() && sequence_of(segment) == next);
+            damage.is_torn |= is_begun;
+            damage.segments += usize::from(!is_begun);
+        }
+        let (mut records, mut newest) = (Vec::new(), None);
+        let last = segments.len().saturating_sub(1);
+        for (at, &(sequence, place, segment)) in segments.iter().enumerate() {
+            let end = read_segment(segment, sequence, at == last, &mut records, &mut damage);
+            newest = Some((place, sequence, end));
+        }
+        Ok(Self { head, alive: last_alive(bytes), records, damage, newest })
+    }
+
+    /// The node whose journal it is.
+    pub(crate) fn node(&self) -> &str {
+        &self.head.node
+    }
+
+    pub(super) const fn layout(&self) -> Layout {
+        self.head.layout
+    }
+
+    /// When its recorder was last alive, in nanoseconds since 1970.
+    pub(super) const fn alive(&self) -> Option<u64> {
+        self.alive
+    }
+
+    /// What could not be read.
+    pub(crate) const fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    pub(super) const fn newest(&self) -> Option<(usize, u64, usize)> {
+        self.newest
+    }
+
+    pub(super) fn records(&self) -> &[Record<'a>] {
+        &self.records
+    }
+}
+
+/// Finds the records of a segment. Returns where they end, from its start.
+fn read_segment<'a>(
+    segment: &'a [u8],
+    sequence: u64,
+    is_newest: bool,
+    records: &mut Vec<Record<'a>>,
+    damage: &mut Damage,
+) -> usize {
+    let (mut at, mut end) = (SEGMENT_HEAD, SEGMENT_HEAD);
+    // Where what is no record begins.
+    let mut skipped = None;
+    while at + 8 <= segment.len() {
+        let rest = &segment[at..];
+        let head = RecordHead::read(rest, sequence);
+        let record = head.and_then(|head| {
+            let payload = rest.get(super::format::RECORD_HEAD..super::format::RECORD_HEAD + head.len)?;
+            (crc32fast::hash(payload) == head.payload_sum).then_some((head, payload))
+        });
+        match (head, record) {
+            (_, Some((head, payload))) => {
+                if let Some(start) = skipped.take() {
+                    damage.places += 1;
+                    damage.bytes += at - start;
+                }
+                let RecordHead { kind, time, generation, .. } = head;
+                records.push(Record { sequence, kind, time, generation, payload });
+                at += head.size();
+                end = at;
+            }
+            // Its length is sound, so the next one is behind it.
+            (Some(head), None) => {
+                skipped.get_or_insert(at);
+                at += head.size();
+            }
+            (None, None) => {
+                skipped.get_or_insert(at);
+                at += 8;
+            }
+        }
+    }
+    // Behind the last record is a length of 0, and then what the segment had before. A page that was lost is zeros as well, which is why
+    // records are looked for behind it.
+    let is_over = segment.get(end..end + 4).is_none_or(|len| len == [0; 4]);
+    match skipped {
+        Some(_) if is_over => {}
+        // Nothing sound is behind it: of the newest segment it is a record that was being written.
+        Some(_) if is_newest => damage.is_torn = true,
+        Some(start) => {
+            damage.places += 1;
+            damage.bytes += segment.len() - start;
+        }
+        None => {}
+    }
+    end
+}

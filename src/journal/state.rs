@@ -1,0 +1,204 @@
+//! What becomes of the state, as it is written: lines of JSON, packed.
+//!
+//! ```text
+//!   payload  number | part, parts | bytes of deflate( head \n event \n event ... )
+//! ```
+//! The objects are those that the vswitch understands, as it also keeps them for a start without its API server: what no policy depends on,
+//! secrets, environments, annotations, is not in them. A form of our own would be a third smaller packed, and would have to be changed with
+//! each field of an object.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::cache::Event;
+use bulkhead_control::inventory::Key;
+use bulkhead_control::object::{Enforcement, IngressIsolation, PodName};
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use serde::{Deserialize, Serialize};
+
+use super::format::LONGEST_PAYLOAD;
+
+/// What stands before a part.
+pub(super) const PART_HEAD: usize = 16;
+/// Bytes of a part.
+const PART: usize = LONGEST_PAYLOAD - PART_HEAD;
+/// What a change may unpack to: several times the largest cluster. A bound, because a small record can unpack to anything.
+const MOST_UNPACKED: u64 = 1 << 28;
+
+/// What, besides objects, the verdicts of a state depend on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Settings {
+    /// What namespaces do whose `extensions/v1beta1` annotation does not say.
+    pub(crate) isolation: IngressIsolation,
+    /// Whether policies are enforced that do not say.
+    pub(crate) enforcement: Enforcement,
+    /// What there is to know of Services; none where they are left to somebody else.
+    pub(crate) services: Option<bulkhead_control::service::Settings>,
+    /// The version of the program.
+    pub(crate) program: String,
+}
+
+/// A change of the state as it was put into force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// What came before counts no more: `events` are all objects.
+    pub(crate) is_whole: bool,
+    /// No state is in force: nothing passes.
+    pub(crate) is_denying: bool,
+    /// Changes that came so soon that they are told together, this one included.
+    pub(crate) merged: u64,
+    /// From now on these count; none for as before.
+    pub(crate) settings: Option<Settings>,
+    /// These are all pods that are attached; none for as before.
+    pub(crate) attached: Option<BTreeMap<PodName, Attachment>>,
+    /// What became of objects.
+    pub(crate) events: Vec<Event>,
+}
+
+/// The first line.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Head {
+    whole: bool,
+    denying: bool,
+    merged: u64,
+    settings: Option<Settings>,
+    attached: Option<Vec<(PodName, Attachment)>>,
+}
+
+/// All that is known, as it is written: what a checkpoint is made of.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The line of each object.
+    objects: BTreeMap<Key, Box<str>>,
+    is_denying: bool,
+    settings: Option<Settings>,
+    attached: Option<BTreeMap<PodName, Attachment>>,
+}
+
+impl Known {
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Takes a change in. Returns it as lines, and whether they are the whole state: where there was one before, they are what differs.
+    pub(super) fn take(&mut self, change: &Change) -> Result<(Vec<u8>, bool), serde_json::Error> {
+        let mut lines: BTreeMap<Key, Option<Box<str>>> = BTreeMap::new();
+        let is_first = self.objects.is_empty() && change.is_whole;
+        if change.is_whole {
+            lines.extend(self.objects.keys().map(|key| (key.clone(), None)));
+        }
+        for event in &change.events {
+            let line = match event {
+                Event::Apply(_) => Some(serde_json::to_string(event)?.into_boxed_str()),
+                _ => None,
+            };
+            lines.insert(Key::of_event(event), line);
+        }
+        lines.retain(|key, line| self.objects.get(key) != line.as_ref());
+        let settings = change.settings.clone().filter(|settings| self.settings.as_ref() != Some(settings));
+        let attached = change.attached.clone().filter(|attached| self.attached.as_ref() != Some(attached));
+        let head = Head {
+            whole: is_first,
+            denying: change.is_denying,
+            merged: change.merged,
+            settings: settings.clone(),
+            attached: attached.clone().map(|attached| attached.into_iter().collect()),
+        };
+        let mut text = serde_json::to_vec(&head)?;
+        for (key, line) in lines {
+            text.push(b'\n');
+            match line {
+                Some(line) => {
+                    text.extend_from_slice(line.as_bytes());
+                    self.objects.insert(key, line);
+                }
+                None => {
+                    serde_json::to_writer(&mut text, &key.clone().gone())?;
+                    self.objects.remove(&key);
+                }
+            }
+        }
+        self.is_denying = change.is_denying;
+        self.settings = settings.or(self.settings.take());
+        self.attached = attached.or(self.attached.take());
+        Ok((text, is_first))
+    }
+
+    /// All of it, as lines.
+    pub(super) fn whole(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let attached = self.attached.clone().map(|attached| attached.into_iter().collect());
+        let (settings, denying) = (self.settings.clone(), self.is_denying);
+        let mut text = serde_json::to_vec(&Head { whole: true, denying, merged: 1, settings, attached })?;
+        for line in self.objects.values() {
+            text.push(b'\n');
+            text.extend_from_slice(line.as_bytes());
+        }
+        Ok(text)
+    }
+}
+
+/// Payloads that hold these lines, as change `number`; none where it would be more parts than can be numbered.
+pub(super) fn pack(number: u64, lines: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut packer = DeflateEncoder::new(Vec::new(), Compression::fast());
+    // It writes to memory.
+    packer.write_all(lines).ok()?;
+    let packed = packer.finish().ok()?;
+    let parts = u32::try_from(packed.len().div_ceil(PART)).ok()?;
+    let payload = |(part, bytes): (u32, &[u8])| {
+        let mut payload = Vec::with_capacity(PART_HEAD + bytes.len());
+        payload.extend_from_slice(&number.to_le_bytes());
+        payload.extend_from_slice(&part.to_le_bytes());
+        payload.extend_from_slice(&parts.to_le_bytes());
+        payload.extend_from_slice(bytes);
+        payload
+    };
+    Some((0..).zip(packed.chunks(PART)).map(payload).collect())
+}
+
+/// A part of a change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
+    pub(super) number: u64,
+    pub(super) part: u32,
+    pub(super) parts: u32,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
+        let (head, bytes) = payload.split_at_checked(PART_HEAD)?;
+        let number = u64::from_le_bytes(head[..8].try_into().ok()?);
+        let part = u32::from_le_bytes(head[8..12].try_into().ok()?);
+        let parts = u32::from_le_bytes(head[12..].try_into().ok()?);
+        (part < parts).then_some(Self { number, part, parts, bytes })
+    }
+}
+
+/// The change that these parts are of, in their order; none where it is not understood, or unpacks to more than the budget has left.
+pub(super) fn unpack(parts: &[&[u8]], budget: &Cell<u64>) -> Option<Change> {
+    let packed = parts.concat();
+    let mut text = Vec::new();
+    let most = MOST_UNPACKED.min(budget.get());
+    let read = DeflateDecoder::new(&packed[..]).take(most.saturating_add(1)).read_to_end(&mut text).ok()? as u64;
+    budget.set(budget.get().saturating_sub(read));
+    if read > most {
+        return None;
+    }
+    let mut lines = text.split(|&byte| byte == b'\n');
+    let head: Head = serde_json::from_slice(lines.next()?).ok()?;
+    let events = lines.map(serde_json::from_slice).collect::<Result<Vec<Event>, _>>().ok()?;
+    Some(Change {
+        is_whole: head.whole,
+        is_denying: head.denying,
+        merged: head.merged,
+        settings: head.settings,
+        attached: head.attached.map(|attached| attached.into_iter().collect()),
+        events,
+    })
+}

@@ -1,0 +1,334 @@
+//! The flight recorder: the thread that writes the journal, and those that tell it.
+//!
+//! ```text
+//!   policy thread --changes of the state, when they are in force--.
+//!   stream thread --verdicts, within a budget----------------------+--bounded channel--> [ journal thread: Recorder ] --> mapped file
+//!                                                                                              `--once a second: alive
+//! ```
+//! Neither of them waits: what does not fit into the channel is counted and told in the journal itself ([`Tap`]), or told together with what
+//! comes next ([`ChangeLog`]). Only this thread touches the file, so that a page that has to be fetched from a disk keeps nobody else.
+//!
+//! **The budget.** Verdicts may take a 4,096th of the journal a second, half of it sessions and half dropped packets, and a 64th at once. So
+//! whatever happens, 64 MB reach back an hour, and a minute of a busy node is whole. A budget of the ring alone lost: a port scan of a
+//! minute would have written over everything that led to it.
+//!
+//! **Invariant.** What was told here is in the file or counted as left out, and what is in the file outlives the process.
+
+mod changes;
+mod tap;
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bulkhead_classifier::OriginId;
+use bulkhead_dataplane::io::MappedFile;
+use bulkhead_dataplane::{Decision, DropReason, PortId, Snapshot};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+
+use super::config::JournalConfig;
+use super::log;
+use super::origins::SharedOrigins;
+use super::stream::{Event, now};
+use crate::journal::{Change, Layout, LeftOut, Memory, Recorder, Translated, Verdict};
+pub(super) use changes::ChangeLog;
+pub(super) use tap::Tap;
+
+/// Messages that wait for the thread. Most are a batch of verdicts, which come 20 times a second.
+const WAITING: usize = 64;
+
+/// How often the journal says that the vswitch is alive: how well the time of a crash is known.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the end waits for what is still to be written.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// How the journal fares, for the metrics.
+#[derive(Debug, Default)]
+pub(super) struct JournalCounts {
+    /// Records.
+    pub(super) written: AtomicU64,
+    /// Sessions and dropped packets that were not recorded.
+    pub(super) left_out: AtomicU64,
+    /// Changes of the state that were told together with another one.
+    pub(super) merged: AtomicU64,
+    /// What could not be written.
+    pub(super) failed: AtomicU64,
+}
+
+/// What the thread is told.
+enum Message {
+    /// The state is another one, since this time.
+    Change { time: u64, generation: u64, change: Box<Change> },
+    /// What became of traffic.
+    Verdicts { events: Vec<Event>, snapshot: Arc<Snapshot> },
+    /// What is not recorded.
+    LeftOut(LeftOut),
+    /// Say when all before this is written.
+    Flush(Sender<()>),
+    /// It is over.
+    Stop(Sender<()>),
+}
+
+/// The thread, for those who tell it and ask it.
+#[derive(Clone)]
+pub(super) struct Journal {
+    messages: Sender<Message>,
+    counts: Arc<JournalCounts>,
+    path: Arc<Path>,
+    size: usize,
+}
+
+/// A mapped file as memory.
+struct FileMemory {
+    file: MappedFile,
+    /// Why it could not grow.
+    refused: Option<io::Error>,
+}
+
+impl Memory for FileMemory {
+    fn bytes(&self) -> &[u8] {
+        self.file.bytes()
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.file.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn grow(&mut self, part: Range<usize>) -> bool {
+        match self.file.reserve(part) {
+            Ok(()) => true,
+            Err(error) => {
+                self.refused = Some(error);
+                false
+            }
+        }
+    }
+}
+
+impl Journal {
+    /// Opens the journal and starts its thread. None where it is off, and where it cannot be had: to record is not what the vswitch is for.
+    pub(super) fn start(config: &JournalConfig, node: &Arc<str>, origins: SharedOrigins) -> Option<Self> {
+        let path = config.path.as_deref()?;
+        let started = open(path, config.size, node).and_then(|recorder| {
+            let counts = Arc::new(JournalCounts::default());
+            let (messages, told) = crossbeam_channel::bounded(WAITING);
+            let journal = Self { messages, counts: Arc::clone(&counts), path: path.into(), size: config.size };
+            let mut scribe =
+                Scribe { recorder, counts, origins, reasons: HashMap::new(), failed: None, is_told: false };
+            std::thread::Builder::new().name("journal".into()).spawn(move || scribe.run(&told))?;
+            Ok(journal)
+        });
+        started
+            .inspect_err(|error| {
+                log::error(&format!(
+                    "there is no journal: {}: {error:#}\nhelp: name another folder, or none: journal: {{folder: PATH}}",
+                    path.display()
+                ));
+            })
+            .ok()
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.to_path_buf()
+    }
+
+    /// Bytes that it takes at most.
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// How it fares.
+    pub(super) const fn counts(&self) -> &Arc<JournalCounts> {
+        &self.counts
+    }
+
+    /// What verdicts are told to.
+    pub(super) fn tap(&self) -> Tap {
+        Tap::new(self.clone(), Instant::now())
+    }
+
+    /// Waits until what was told so far is written, but not for longer than `patience`.
+    pub(super) fn flush(&self, patience: Duration) {
+        self.finish(Message::Flush, patience);
+    }
+
+    /// Ends the thread, as soon as it has written what it was told. One that waits for a disk is not waited for.
+    pub(super) fn stop(&self) {
+        self.finish(Message::Stop, ENDING);
+    }
+
+    fn finish(&self, message: fn(Sender<()>) -> Message, patience: Duration) {
+        let (done, is_done) = crossbeam_channel::bounded(1);
+        let end = Instant::now() + patience;
+        if self.messages.send_deadline(message(done), end).is_ok() {
+            let _ = is_done.recv_deadline(end);
+        }
+    }
+}
+
+/// Opens the file. One that is not this node's, or of another size, is moved aside, where it can still be asked.
+fn open(path: &Path, size: usize, node: &str) -> anyhow::Result<Recorder<FileMemory>> {
+    let layout = Layout::of_size(size).ok_or_else(|| anyhow::anyhow!("{size} bytes are no size of a journal"))?;
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let first = map(path, layout).and_then(|memory| Ok(Recorder::open(memory, layout, node, now())?));
+    let first = first.map(|(recorder, damage)| (recorder, damage, None));
+    let (recorder, damage, aside) = match first {
+        Ok(opened) => opened,
+        // Another vswitch's, which goes on with it.
+        Err(error) if is_busy(&error) => anyhow::bail!("another process writes it"),
+        Err(error) => {
+            let aside = path.with_extension("old");
+            fs::rename(path, &aside)?;
+            let (recorder, damage) = Recorder::open(map(path, layout)?, layout, node, now())?;
+            (recorder, damage, Some((aside, error)))
+        }
+    };
+    if let Some((aside, error)) = aside {
+        log::warn(&format!("the journal begins anew; what was there is {} now: {error:#}", aside.display()));
+    }
+    if let Some(damage) = damage.filter(|damage| damage.is_loss()) {
+        log::warn(&format!("the journal is damaged, and goes on: {damage}"));
+    }
+    Ok(recorder)
+}
+
+fn map(path: &Path, layout: Layout) -> anyhow::Result<FileMemory> {
+    Ok(FileMemory { file: MappedFile::open(path, layout.len())?, refused: None })
+}
+
+fn is_busy(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+}
+
+/// The thread.
+struct Scribe {
+    recorder: Recorder<FileMemory>,
+    counts: Arc<JournalCounts>,
+    origins: SharedOrigins,
+    /// Reasons as texts, each made once.
+    reasons: HashMap<DropReason, Arc<str>>,
+    /// What failed last, so that it is said once.
+    failed: Option<String>,
+    /// Whether it was said that the state is too large.
+    is_told: bool,
+}
+
+impl Scribe {
+    fn run(&mut self, told: &Receiver<Message>) {
+        let mut alive = Instant::now();
+        self.recorder.alive(now());
+        loop {
+            let message = told.recv_timeout(ALIVE_EVERY);
+            if alive.elapsed() >= ALIVE_EVERY {
+                alive = Instant::now();
+                self.recorder.alive(now());
+            }
+            let done = match message {
+                Ok(Message::Stop(done)) => {
+                    let stopped = self.recorder.stop(now());
+                    self.say(stopped);
+                    let _ = done.send(());
+                    return;
+                }
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            self.say(done);
+        }
+    }
+
+    fn take(&mut self, message: Message) -> anyhow::Result<()> {
+        match message {
+            Message::Change { time, generation, change } => self.recorder.change(time, generation, &change)?,
+            Message::Verdicts { events, snapshot } => {
+                let mut names = HashMap::new();
+                let verdicts: Vec<Verdict> =
+                    events.iter().map(|event| self.verdict(event, &snapshot, &mut names)).collect();
+                if let Some(last) = verdicts.last() {
+                    self.recorder.verdicts(last.time, &verdicts)?;
+                }
+            }
+            Message::LeftOut(left_out) => self.recorder.left_out(now(), left_out)?,
+            // Whoever has asked may have given up.
+            Message::Flush(done) => drop(done.send(())),
+            Message::Stop(_) => {}
+        }
+        self.counts.written.store(self.recorder.records(), Ordering::Relaxed);
+        let too_large = self.recorder.is_too_large();
+        if let Some(objects) = too_large.filter(|_| !self.is_told) {
+            log::warn(&format!(
+                "the state of {objects} objects is too large for the journal to have it in each of its segments: what it tells reaches back \
+                 less far\nhelp: a larger journal.megabytes"
+            ));
+        }
+        self.is_told = too_large.is_some();
+        Ok(())
+    }
+
+    /// Says what failed, once.
+    fn say(&mut self, done: Result<(), impl Into<anyhow::Error>>) {
+        let Err(error) = done else { return };
+        let error: anyhow::Error = error.into();
+        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+        let refused = self.recorder.memory().refused.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        let why = format!("{error:#}{refused}");
+        if self.failed.as_ref() != Some(&why) {
+            log::error(&format!("something is missing in the journal: {why}"));
+        }
+        self.failed = Some(why);
+    }
+
+    /// A verdict with names in the place of numbers.
+    fn verdict(
+        &mut self,
+        event: &Event,
+        snapshot: &Snapshot,
+        names: &mut HashMap<OriginId, Option<Arc<str>>>,
+    ) -> Verdict {
+        let judgement = &event.judgement;
+        let outcome = &judgement.outcome;
+        let port = |id: PortId| snapshot.port(id).map(|port| Arc::<str>::from(&*port.name));
+        let mut origin = |decision: Option<Decision>| {
+            let id = decision?.origin?;
+            let told = || self.origins.get(id).map(|origin| Arc::<str>::from(origin.to_string()));
+            names.entry(id).or_insert_with(told).clone()
+        };
+        let table = outcome.decision.and_then(|decision| decision.table);
+        let owner = table.and_then(|table| snapshot.ports().iter().find(|port| port.table() == Some(table)));
+        Verdict {
+            time: judgement.time,
+            generation: judgement.generation,
+            count: event.count,
+            length: judgement.len,
+            in_port: port(outcome.in_port),
+            out_port: outcome.verdict.out_port().and_then(port),
+            reason: outcome
+                .verdict
+                .drop_reason()
+                .map(|reason| Arc::clone(self.reasons.entry(reason).or_insert_with(|| reason.name().into()))),
+            flow: outcome.flow,
+            translated: outcome.translation.map(|sent| Translated {
+                src: sent.src,
+                dst: sent.dst,
+                sport: sent.sport,
+                dport: sent.dport,
+            }),
+            tcp_flags: judgement.tcp_flags,
+            table: owner.map(|port| Arc::from(&*port.name)),
+            rule: outcome.decision.and_then(|decision| decision.rule),
+            origin: origin(outcome.decision),
+            audited: origin(outcome.audited),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! `bulkhead why` and `bulkhead bundle` beside real programs: what happened is found afterwards, also after a crash, and elsewhere.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
+
+use crate::lab::lasting::{PATIENCE, answers, connect, echo};
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, policy};
+use crate::require;
+use serde_json::Value;
+
+/// Pod `b` takes this port from `a`, and nothing else.
+fn only(port: u16) -> String {
+    policy(
+        "only",
+        &format!(
+            "{{podSelector: {{matchLabels: {{app: b}}}}, policyTypes: [Ingress], \
+             ingress: [{{from: [{{podSelector: {{matchLabels: {{app: a}}}}}}], ports: [{{port: {port}}}]}}]}}"
+        ),
+    )
+}
+
+fn lab() -> Lab {
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.pod("b", "{app: b}");
+    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
+    lab
+}
+
+fn bulkhead(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bulkhead")).args(words).output().unwrap()
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
+
+/// What `why` says about a port of `b`, as `a` connects to it: the exit code and the answer.
+fn why(lab: &Lab, port: u16, at: &str) -> (Option<i32>, Value) {
+    let port = port.to_string();
+    let words = ["why", "--from", "default/a", "--to", "default/b", "--port", &port, "--at", at, "-o", "json"];
+    let (code, text) = lab.ask(&words);
+    (code, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}")))
+}
+
+/// The reasons of all drops that `why` has found.
+fn reasons(told: &Value) -> BTreeSet<String> {
+    let rows = ["verdicts", "unclear"].into_iter().flat_map(|list| told["seen"][list].as_array().unwrap());
+    rows.filter_map(|row| row["reason"].as_str().map(str::to_owned)).collect()
+}
+
+fn journal(lab: &Lab) -> String {
+    lab.path("sessions/journal-node-1").display().to_string()
+}
+
+#[test]
+fn drops_are_found_afterwards_a_crash_loses_nothing_and_the_next_process_goes_on() {
+    require!("ping", "nc", "curl");
+    let mut lab = lab();
+    lab.start(&only(6379));
+    let to = lab.get("b").v4.clone();
+    echo(lab.get("b"), 6379);
+    let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
+    assert!(answers(&mut client));
+    assert!(!lab.connects("a", &to, 80));
+    // The way to the world is over an uplink, and there is none.
+    lab.pings("a", "198.51.100.1");
+    let a = &lab.get("a").netns;
+    a.exec("ip addr add 10.9.9.9/32 dev lo");
+    a.output(&format!("ping -n -c 2 -i 0.2 -W 1 -I 10.9.9.9 {to}"));
+    a.output("ping -n -c 1 -W 1 -I eth0 224.0.0.5");
+    let expected = ["policy_denied", "port_down", "spoofed_source", "multicast"];
+    eventually("all drops are found", || {
+        let (code, told) = why(&lab, 80, "now");
+        let found = reasons(&told);
+        code == Some(1) && expected.iter().all(|reason| found.contains(*reason))
+    });
+    let metrics = lab.node.exec("curl -s http://127.0.0.1:9965/metrics");
+    assert!(expected.iter().all(|reason| metrics.contains(&format!("reason=\"{reason}\""))), "{metrics}");
+    assert!(metrics.contains("bulkhead_journal_written_records_total"), "{metrics}");
+    let (_, told) = why(&lab, 80, "now");
+    let denied = &told["seen"]["verdicts"][0];
+    assert_eq!(
+        (&denied["verdict"], &denied["origin"]),
+        (&"DROPPED".into(), &"ingress isolated by default/only".into())
+    );
+    assert_eq!((&denied["packet"], &denied["table"]), (&"TCP SYN".into(), &"default/b".into()), "{told:#}");
+    let (code, allowed) = why(&lab, 6379, "now");
+    assert_eq!((code, &allowed["seen"]["sessions"]), (Some(0), &1.into()), "{allowed:#}");
+    assert_eq!(allowed["seen"]["verdicts"][0]["verdict"], "FORWARDED");
+
+    let before = now();
+    // The kill takes what nobody has been asked to write.
+    lab.connects("a", &to, 81);
+    std::thread::sleep(Duration::from_millis(300));
+    lab.kill();
+    let path = journal(&lab);
+    let words = ["why", "--from", "default/a", "--to", "default/b", "--port", "81", "--journal", &path, "--at", "now"];
+    let output = bulkhead(&words);
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("policy_denied  ingress isolated by default/only") && !text.contains("warning"), "{text}");
+    std::thread::sleep(Duration::from_secs(1));
+    let between = now();
+    std::thread::sleep(Duration::from_millis(100));
+
+    lab.start(&only(80));
+    eventually("it goes on", || why(&lab, 80, "now").0 == Some(0));
+    let (code, told) = why(&lab, 80, &before);
+    assert_eq!(code, Some(1), "{told:#}");
+    assert_eq!(told["changes"]["decisive"][0]["objects"][0], "NetworkPolicy default/only changed", "{told:#}");
+    let verdict = told["changes"]["now"]["verdict"].as_str().unwrap();
+    assert!(verdict.starts_with("ALLOW") && told["changes"]["now"]["differs"] == true, "{verdict}");
+    assert!(reasons(&told).contains("policy_denied"), "{told:#}");
+    let (_, told) = why(&lab, 80, &between);
+    let remark = told["remarks"][0].as_str().unwrap_or_default();
+    assert!(remark.contains("no vswitch ran at that time"), "{told:#}");
+    let (code, text) =
+        lab.ask(&["why", "--from", "default/a", "--to", "default/b", "--port", "80", "--at", "2020-01-01T00:00:00Z"]);
+    assert!(code == Some(2) && text.contains("it begins at"), "{text}");
+    lab.stop();
+}
+
+#[test]
+fn across_changes_the_answer_is_that_of_explain_at_that_moment() {
+    require!();
+    let mut lab = lab();
+    lab.start(&only(6379));
+    let explain = ["explain", "--live", "--from", "default/a", "--to", "default/b", "--port", "80", "-o", "json"];
+    let mut said = Vec::new();
+    for at in 0..12_u16 {
+        lab.apply(&(only([80, 6379][usize::from(at % 2)]) + &policy(&format!("p{at}"), "{podSelector: {}}")));
+        let (code, text) = lab.ask(&explain);
+        let told: Value = serde_json::from_str(&text).unwrap();
+        said.push((now(), code, told["walks"][0]["steps"][0].clone()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for (at, code, step) in said {
+        let (then, told) = why(&lab, 80, &at);
+        assert_eq!(then, code, "{told:#}");
+        let found = &told["then"]["walks"][0]["steps"][0];
+        for field in ["verdict", "reason", "origin", "policy", "isolated_by", "in", "out"] {
+            assert_eq!(found[field], step[field], "{field} at {at}: {told:#}");
+        }
+    }
+    lab.stop();
+}
+
+#[test]
+fn a_bundle_answers_elsewhere_and_has_no_secret_in_it() {
+    require!("tar");
+    let mut lab = lab();
+    lab.more_config.push_str("# token: planted-comment\n");
+    lab.annotations =
+        "{kubectl.kubernetes.io/last-applied-configuration: planted-annotation, token: planted-annotation}".to_owned();
+    lab.more_state.push_str(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: default}\nstringData: {token: planted-secret}\n\
+         ---\napiVersion: v1\nkind: Pod\nmetadata: {name: c, namespace: default, annotations: {x: planted-annotation}}\n\
+         spec: {nodeName: node-1, hostNetwork: true, containers: [{name: c, image: i, env: [{name: TOKEN, value: planted-environment}]}]}\n\
+         status: {phase: Pending}\n",
+    );
+    lab.start(&only(6379));
+    lab.connects("a", &lab.get("b").v4, 80);
+    let file = lab.path("b.tgz").display().to_string();
+    let (code, text) = lab.ask(&["bundle", "--output", &file]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let unpacked = lab.path("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    let untar = Command::new("tar").args(["-xzf", &file, "-C"]).arg(&unpacked).status().unwrap();
+    assert!(untar.success());
+    let folder = unpacked.join("bulkhead-bundle");
+    let names: BTreeSet<String> =
+        fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let expected = [
+        "config.json",
+        "journal",
+        "manifest.json",
+        "policies.json",
+        "ports.json",
+        "state.jsonl",
+        "status.json",
+        "tables.json",
+    ];
+    assert_eq!(names, expected.map(str::to_owned).into());
+    for name in &names {
+        let bytes = fs::read(folder.join(name)).unwrap();
+        assert!(!bytes.windows(7).any(|word| word == b"planted"), "{name}");
+    }
+    lab.stop();
+
+    // As nobody, without the vswitch.
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    let [program, capture] = ["bulkhead", "in.pcapng"].map(|name| lab.path(name));
+    fs::copy(env!("CARGO_BIN_EXE_bulkhead"), &program).unwrap();
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/pcaps/redis-policy/in.pcapng"), &capture).unwrap();
+    let asked = ["--from", "default/a", "--to", "default/b", "--port", "80"];
+    let as_nobody = |words: &[&str]| {
+        let output = Command::new(&program).args(words).uid(65_534).gid(65_534).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, text) = as_nobody(&[&["explain", "--state", &file], &asked[..]].concat());
+    assert!(code == Some(1) && text.contains("ingress isolated by default/only"), "{text}");
+    let (code, text) = as_nobody(&[&["why", "--bundle", &file, "--at", "now"], &asked[..]].concat());
+    assert!(code == Some(1) && text.contains("Seen from"), "{text}");
+    let (code, text) = as_nobody(&["replay", "--state", &file, "--node", "node-1", capture.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{text}");
+    // Cut off on the way.
+    let whole = fs::read(&file).unwrap();
+    let half = lab.path("half.tgz").display().to_string();
+    fs::write(&half, &whole[..whole.len() / 2]).unwrap();
+    let (code, text) = as_nobody(&[&["explain", "--state", &half], &asked[..]].concat());
+    assert!(code == Some(2) && text.contains("cut off"), "{text}");
+}

@@ -35,6 +35,8 @@ mod diff;
 mod explain;
 pub mod fabric;
 pub mod flows;
+#[cfg(target_os = "linux")]
+pub mod hubble;
 mod learn;
 mod lint;
 #[cfg(target_os = "linux")]

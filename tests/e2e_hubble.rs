@@ -406,7 +406,8 @@ fn a_client_that_does_not_read_holds_nobody_back_and_what_another_one_misses_is_
         }
     }
     assert_eq!(told + lost, happened);
-    assert!(told >= 10_000 && lost > 0, "{told} told, {lost} lost: its rate is lower than the flood");
+    // Nobody has read during the flood, and the queue is shorter than that.
+    assert!(told > 1_000 && lost > 0, "{told} told, {lost} lost");
     assert!(metrics(&lab).contains("bulkhead_stream_clients 2"));
     drop((unread, stalled));
     eventually("it is forgotten", || metrics(&lab).contains("bulkhead_stream_clients 1"));

@@ -37,6 +37,8 @@ mod diff;
 mod explain;
 pub mod fabric;
 pub mod flows;
+#[cfg(target_os = "linux")]
+pub mod hubble;
 mod journal;
 mod learn;
 mod lint;

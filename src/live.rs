@@ -12,7 +12,8 @@
 //!   interfaces   every interface ([`interfaces`])          the kernel's messages ([`links`]), workers, commands, retries
 //!   policy       the state, its pipeline ([`policy`])      the state's files, the kubernetes thread, added ports
 //!   ports        which ports there are ([`ports`])         requests at the admin socket, main, interfaces, policy
-//!   admin        the admin socket, HTTP ([`admin`])        clients
+//!   admin        the admin socket, HTTP ([`admin`]), gRPC  clients
+//!               ([`hubble`])
 //!   stream       who watches ([`stream`])                  itself, while somebody does
 //!   journal      the flight recorder ([`journal`])         policy, stream
 //!   kubernetes   connections to the API server ([`api`])   the server
@@ -48,6 +49,7 @@ mod config;
 mod daemon;
 mod datapath;
 mod host_port;
+mod hubble;
 mod ids;
 mod interfaces;
 mod journal;

@@ -32,6 +32,7 @@ mod e2e_explain_live;
 mod e2e_flow_cache;
 mod e2e_frames;
 mod e2e_host_port;
+mod e2e_hubble;
 mod e2e_identity;
 mod e2e_interfaces;
 mod e2e_kubernetes;

@@ -4,6 +4,7 @@
 //!   bulkhead status .. --unix socket, JSON lines--> [ socket ]--.
 //!   Prometheus, kubelet ------------HTTP---------> [ probes ] --+--> Observations (100 ms old at most) --asks--> workers,
 //!   load balancers -----------------HTTP---------> [ health ]                                          interfaces thread
+//!   Hubble's clients ---------------gRPC---------> [ super::hubble ] --> stream thread
 //! ```
 //!
 //! All connections are tasks of one thread. What has to wait for the workers' answers does so on a thread of its own, one at a time,
@@ -38,6 +39,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use super::config::AdminConfig;
 use super::daemon::Notice;
+use super::hubble;
 use super::journal::Journal;
 use super::observer::{Observation, Observer};
 use super::ports::{Event, Question};
@@ -105,13 +107,14 @@ impl Shared {
     }
 }
 
-/// Starts to listen. `health` is what load balancers are told; none where Services are off.
+/// Starts to listen. `hubble` is where Hubble's clients are served, `health` what load balancers are told; none where Services are off.
 ///
 /// # Errors
 /// When the address of the metrics cannot be had, or the system refuses a thread. A socket that cannot be had is said only: to ask
 /// is not what the vswitch is for.
 pub(super) fn start(
     config: &AdminConfig,
+    hubble: Option<hubble::Endpoint>,
     observer: Observer,
     notices: Sender<Notice>,
     ports: Sender<Event>,
@@ -120,7 +123,9 @@ pub(super) fn start(
     let socket = config.socket.as_deref().and_then(socket::Listener::bind);
     let metrics = config.listen.map(probes::listen).transpose()?;
     let health = config.service_health.zip(health).map(|(address, known)| Arc::new(Health::new(address, known)));
-    let (hub, watcher) = Hub::start(observer.clone(), observer.journal().map(Journal::tap))?;
+    // Its clients ask for the past first.
+    let hub = Hub::start(observer.clone(), observer.journal().map(Journal::tap), hubble.is_some())?;
+    let (hub, watcher) = hub;
     let (last, listing) = (Mutex::new(None), Mutex::new(()));
     let shared = Arc::new(Shared { observer, last, listing, notices, ports, hub, health });
     let begin = move || {
@@ -131,6 +136,9 @@ pub(super) fn start(
                 async move { answers::reply(request, &shared).await }
             };
             tokio::spawn(socket::serve(socket, answer));
+        }
+        if let Some(endpoint) = hubble {
+            tokio::spawn(hubble::serve(endpoint, shared.observer.clone(), shared.hub.clone()));
         }
         if let Some(metrics) = metrics {
             tokio::spawn(probes::serve(metrics, Arc::clone(&shared)));

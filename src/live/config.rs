@@ -13,6 +13,7 @@ pub(super) mod buffers;
 mod check;
 mod error;
 mod file;
+mod hubble;
 mod journal;
 mod masquerade;
 mod ports;
@@ -36,6 +37,7 @@ use super::log::LogConfig;
 use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
 pub(crate) use error::{ConfigError, ConfigErrors};
+pub(crate) use hubble::HubbleConfig;
 pub(crate) use journal::JournalConfig;
 pub(crate) use masquerade::MasqueradeConfig;
 pub(crate) use ports::{Added, PortEntry, RouteEntry};
@@ -90,6 +92,8 @@ pub(crate) struct Config {
     pub sessions: SessionsConfig,
     /// Where the running vswitch can be asked.
     pub admin: AdminConfig,
+    /// Where Hubble's clients are served.
+    pub hubble: HubbleConfig,
     /// How events are written.
     pub log: LogConfig,
     /// What is connected, in the order of the file.
@@ -473,6 +477,7 @@ impl Config {
         differs("workers", self.workers != new.workers);
         differs("sessions", self.sessions != new.sessions);
         differs("admin", self.admin != new.admin);
+        differs("hubble", self.hubble != new.hubble);
         differs("log", self.log != new.log);
         differs("ports[].create", self.created_host != new.created_host);
         fields

@@ -20,6 +20,7 @@ use super::composer::Composer;
 use super::config::{Config, Poll, PortEntry, buffers};
 use super::datapath::{DatapathConfig, LinuxDatapath};
 use super::host_port::HostPort;
+use super::hubble;
 use super::interfaces::thread::{self as interfaces, Command};
 use super::journal::Journal;
 use super::kept;
@@ -180,7 +181,8 @@ impl Daemon {
         vswitch.tell_audits_to(&audits);
         let (asker, names) = (interfaces.asker(), policy.names());
         let observer = Observer::new(about, Arc::clone(&composer), &vswitch, asker, reading, names, audit);
-        let admin = admin::start(&config.admin, observer.clone(), tell, tell_ports, health)?;
+        let hubble = hubble::Endpoint::bind(&config.hubble)?;
+        let admin = admin::start(&config.admin, hubble, observer.clone(), tell, tell_ports, health)?;
         Ok(Self {
             config,
             config_path: args.config.clone(),

@@ -6,7 +6,8 @@
 //!                                        `--asked--> policy thread
 //! ```
 //!
-//! The journal is a client like others, but for [`JOURNAL_TICK`]. Without it and any other there is no stream, and the thread sleeps. It looks at the rings every [`TICK`]: nobody rings for it, so that no worker
+//! The journal is a client like others, but for [`JOURNAL_TICK`]. The thread sleeps, and there is no stream, while there is neither a client nor a
+//! journal and the past is not kept for Hubble's clients ([`super::hubble`]). It looks at the rings every [`TICK`]: nobody rings for it, so that no worker
 //! makes a system call for an observer.
 //!
 //! **Invariant.** No client keeps the thread waiting, and the thread keeps no worker waiting. What a client does not get is told to it as a
@@ -15,6 +16,8 @@
 mod client;
 mod ends;
 mod flow;
+mod json;
+mod rate;
 mod reasons;
 mod repeats;
 mod select;
@@ -32,12 +35,14 @@ use bulkhead_dataplane::vswitch::stream::{LeftOut, MOST_TRACEPOINTS, Record, Str
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use tokio::sync::{mpsc, oneshot};
 
+use super::hubble::{Observe, Observed};
 use super::journal::Tap;
 use super::observer::Observer;
 use crate::admin::{Failure, Monitor, Trace, WatchedPort, Watching};
-use client::{Client, Wanted};
+use client::{Client, Outlet};
 pub(super) use ends::EndFacts;
 use ends::Ends;
+use rate::Rate;
 pub(super) use repeats::Event;
 use repeats::Repeats;
 pub(super) use select::Selector;
@@ -55,8 +60,8 @@ const AT_ONCE: usize = 4096;
 /// Lines that wait for a client: at the usual rate a tenth of a second, and less than a megabyte.
 const WAITING: usize = 1024;
 
-/// Verdicts that are remembered for `--last`: some megabytes.
-const REMEMBERED: usize = 4096;
+/// Verdicts that are remembered for `--last` and for Hubble's clients: some megabytes.
+pub(super) const REMEMBERED: usize = 4096;
 
 /// How often the addresses of pods that a trace is about are looked up again.
 const LOOKUP: Duration = Duration::from_secs(1);
@@ -72,18 +77,26 @@ pub(super) struct StreamCounts {
     pub(super) unsent: AtomicU64,
     /// Clients that were disconnected because they did not read.
     pub(super) disconnected: AtomicU64,
+    /// Verdicts that the thread has seen.
+    pub(super) seen: AtomicU64,
+    /// Verdicts that are remembered now.
+    pub(super) remembered: AtomicU64,
+    /// Verdicts a second over the last minute, the bits of an `f64`.
+    pub(super) rate: AtomicU64,
 }
 
 /// What somebody wants to watch.
 pub(super) enum Watch {
     Monitor(Monitor),
     Trace(Trace),
+    /// A client of Hubble.
+    Observe(Box<Observe>),
 }
 
 /// Somebody who watches.
 struct Request {
     watch: Watch,
-    lines: mpsc::Sender<String>,
+    outlet: Outlet,
     opened: oneshot::Sender<Result<Watching, Failure>>,
 }
 
@@ -94,11 +107,12 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    /// Starts the thread, which tells the journal where there is one.
+    /// Starts the thread, which tells the journal where there is one. It watches also while no client does if it `keeps` the past for
+    /// those that come.
     ///
     /// # Errors
     /// When the system refuses one.
-    pub(super) fn start(observer: Observer, journal: Option<Tap>) -> io::Result<(Self, JoinHandle<()>)> {
+    pub(super) fn start(observer: Observer, journal: Option<Tap>, keeps: bool) -> io::Result<(Self, JoinHandle<()>)> {
         let (requests, asked) = crossbeam_channel::unbounded();
         let counts = Arc::clone(observer.stream());
         let watcher = Watcher {
@@ -112,6 +126,8 @@ impl Hub {
             ends: Ends::default(),
             past: VecDeque::new(),
             looked_up: Instant::now(),
+            keeps,
+            rate: Rate::default(),
         };
         let thread = std::thread::Builder::new().name("stream".into()).spawn(move || watcher.run(&asked))?;
         Ok((Self { requests }, thread))
@@ -125,11 +141,25 @@ impl Hub {
         // The past comes all at once.
         let past = if let Watch::Monitor(asked) = &watch { asked.last.min(REMEMBERED) } else { 0 };
         let (lines, received) = mpsc::channel(WAITING + past);
+        Ok((self.ask(watch, Outlet::Lines(lines)).await?, received))
+    }
+
+    /// The same for a client of Hubble.
+    ///
+    /// # Errors
+    /// When the thread has died.
+    pub(super) async fn observe(&self, asked: Observe) -> Result<mpsc::Receiver<Observed>, Failure> {
+        let (flows, received) = mpsc::channel(WAITING + REMEMBERED);
+        self.ask(Watch::Observe(Box::new(asked)), Outlet::Flows(flows)).await?;
+        Ok(received)
+    }
+
+    async fn ask(&self, watch: Watch, outlet: Outlet) -> Result<Watching, Failure> {
         let (opened, answer) = oneshot::channel();
         // An error means that the thread is dead; then nobody answers.
-        let _ = self.requests.send(Request { watch, lines, opened });
+        let _ = self.requests.send(Request { watch, outlet, opened });
         let dead = || Failure::new("internal", "the thread that watches has died", "report it");
-        Ok((answer.await.unwrap_or_else(|_| Err(dead()))?, received))
+        answer.await.unwrap_or_else(|_| Err(dead()))
     }
 }
 
@@ -145,23 +175,25 @@ struct Watcher {
     ends: Ends,
     past: VecDeque<flow::Told>,
     looked_up: Instant,
+    /// Whether the past is kept also of when no client watches.
+    keeps: bool,
+    rate: Rate,
 }
 
 impl Watcher {
     fn run(mut self, asked: &Receiver<Request>) {
-        if self.journal.is_some() {
+        if !self.is_idle() {
             self.plan();
         }
         let mut is_behind = false;
         loop {
-            let request = match (self.clients.is_empty(), &self.journal) {
-                (true, None) => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                _ if is_behind => asked.try_recv().map_err(|error| match error {
+            let request = match self.patience() {
+                None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) if is_behind => asked.try_recv().map_err(|error| match error {
                     TryRecvError::Empty => RecvTimeoutError::Timeout,
                     TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
                 }),
-                (true, Some(_)) => asked.recv_timeout(JOURNAL_TICK),
-                (false, _) => asked.recv_timeout(TICK),
+                Some(patience) => asked.recv_timeout(patience),
             };
             match request {
                 Ok(request) => {
@@ -179,6 +211,20 @@ impl Watcher {
         }
     }
 
+    /// Whether nobody is to be told anything.
+    fn is_idle(&self) -> bool {
+        self.clients.is_empty() && self.journal.is_none() && !self.keeps
+    }
+
+    /// How long the rings may wait; none for ever.
+    fn patience(&self) -> Option<Duration> {
+        match (self.is_idle(), self.clients.is_empty() && !self.keeps) {
+            (true, _) => None,
+            (false, true) => Some(JOURNAL_TICK),
+            (false, false) => Some(TICK),
+        }
+    }
+
     /// Tells the journal what is left: workers go on for a moment, and what they tell is theirs.
     fn end(mut self) {
         self.drain();
@@ -188,9 +234,9 @@ impl Watcher {
 
     /// Lets somebody watch, or says why not.
     fn admit(&mut self, request: Request) {
-        let Request { watch, lines, opened } = request;
+        let Request { watch, outlet, opened } = request;
         let snapshot = self.observer.snapshot();
-        match Client::new(watch, lines, &self.observer) {
+        match Client::new(watch, outlet, &self.observer) {
             Err(failure) => drop(opened.send(Err(failure))),
             Ok(client) if client.is_tracing() && self.tracers() == MOST_TRACEPOINTS => {
                 let message = format!("{MOST_TRACEPOINTS} traces are under way");
@@ -198,7 +244,6 @@ impl Watcher {
                 let _ = opened.send(Err(Failure::new("busy", message, "end one of them")));
             }
             Ok(mut client) => {
-                client.remember(&self.past);
                 client.opened = Some((opened, watching(&self.observer, &snapshot, self.past.len())));
                 self.clients.push(client);
             }
@@ -214,7 +259,7 @@ impl Watcher {
         self.clients.retain(|client| !client.is_over());
         self.counts.clients.store(self.clients.len() as u64, Ordering::Relaxed);
         let Some(vswitch) = self.observer.vswitch() else { return };
-        if self.clients.is_empty() && self.journal.is_none() {
+        if self.is_idle() {
             vswitch.close_stream();
             self.drain();
             self.reader = None;
@@ -222,7 +267,7 @@ impl Watcher {
         }
         let tracepoints = self.clients.iter().filter_map(Client::tracepoint).collect();
         let plan = StreamPlan {
-            verdicts: self.journal.is_some() || self.clients.iter().any(|client| !client.is_tracing()),
+            verdicts: self.journal.is_some() || self.keeps || self.clients.iter().any(|client| !client.is_tracing()),
             endings: false,
             tracepoints,
         };
@@ -245,7 +290,7 @@ impl Watcher {
             self.observer.end_all_flows();
         }
         for client in &mut self.clients {
-            client.open();
+            client.open(&self.past);
         }
     }
 
@@ -276,6 +321,8 @@ impl Watcher {
         let mut is_other = self.clients.iter().any(Client::is_over);
         if must_look {
             self.looked_up = now;
+            let rate = self.rate.after(now, self.counts.seen.load(Ordering::Relaxed));
+            self.counts.rate.store(rate.to_bits(), Ordering::Relaxed);
             for client in &mut self.clients {
                 is_other |= client.look_up(&self.observer);
             }
@@ -325,25 +372,25 @@ impl Watcher {
         if let Some(journal) = &mut self.journal {
             journal.tell(&events, &snapshot, now);
         }
-        if self.clients.is_empty() {
+        if self.clients.is_empty() && !self.keeps {
             // Nobody is to be told who they are of, and nothing is remembered.
             return;
         }
         self.ends.learn(events.iter().flat_map(Event::addresses), &self.observer, &snapshot, now);
+        self.counts.seen.fetch_add(events.len() as u64, Ordering::Relaxed);
         for event in events {
             let told = flow::Told::new(event, &self.ends, &snapshot);
-            for client in &mut self.clients {
-                if let Wanted::Flows(filter) = &client.wanted
-                    && filter.selects(&told)
-                {
-                    client.tell_flow(&told, &self.observer);
-                }
+            let mut message = None;
+            // Those that are not open yet get it as part of the past.
+            for client in self.clients.iter_mut().filter(|client| client.opened.is_none()) {
+                client.tell_flow(&told, &mut message);
             }
             if self.past.len() == REMEMBERED {
                 self.past.pop_front();
             }
             self.past.push_back(told);
         }
+        self.counts.remembered.store(self.past.len() as u64, Ordering::Relaxed);
     }
 
     fn count_left_out(&mut self) {
@@ -357,7 +404,7 @@ impl Watcher {
         if more.total() > 0 {
             self.counts.left_out.fetch_add(more.total(), Ordering::Relaxed);
             self.journal.iter_mut().for_each(|journal| journal.unheard(more.sessions + more.dropped));
-            for client in &mut self.clients {
+            for client in self.clients.iter_mut().filter(|client| client.opened.is_none()) {
                 client.left_out += if client.is_tracing() { more.packets } else { more.sessions + more.dropped };
             }
         }

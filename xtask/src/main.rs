@@ -151,6 +151,7 @@ const BEHIND: [&str; 17] = [
     "e2e_changes::",
     "e2e_cni_live::",
     "e2e_explain_live::",
+    "e2e_hubble::",
     "e2e_kubernetes::",
     "e2e_masquerade::",
     "e2e_monitor::",

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 /// What a connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(in crate::live) enum Stage {
     /// It has asked nothing yet.
     New,
     /// What it has asked is being answered.
@@ -27,11 +27,11 @@ pub(super) enum Stage {
 /// How many connections there may be in each stage.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::live) struct Limits {
-    pub(super) new: usize,
-    pub(super) asking: usize,
-    pub(super) changing: usize,
-    pub(super) watching: usize,
-    pub(super) answered: usize,
+    pub(in crate::live) new: usize,
+    pub(in crate::live) asking: usize,
+    pub(in crate::live) changing: usize,
+    pub(in crate::live) watching: usize,
+    pub(in crate::live) answered: usize,
 }
 
 impl Limits {
@@ -67,14 +67,14 @@ pub(in crate::live) struct Connections {
 }
 
 /// A connection's place among the others.
-pub(super) struct Place {
+pub(in crate::live) struct Place {
     number: u64,
     connections: Connections,
 }
 
 impl Place {
     /// The connection is in this stage from now on. False where no more may be in it and none of them can be ended, since they wait.
-    pub(super) fn enter(&self, stage: Stage) -> bool {
+    pub(in crate::live) fn enter(&self, stage: Stage) -> bool {
         self.connections.enter(self.number, stage)
     }
 }
@@ -86,7 +86,7 @@ impl Connections {
 
     /// Serves one more. Where there are as many as there may be, the oldest one that has asked nothing ends: so whoever opens many and
     /// says nothing keeps nobody from being answered.
-    pub(super) fn serve<F: Future<Output = ()> + Send + 'static>(&self, connection: impl FnOnce(Place) -> F) {
+    pub(in crate::live) fn serve<F: Future<Output = ()> + Send + 'static>(&self, connection: impl FnOnce(Place) -> F) {
         let number = {
             let mut list = self.lock();
             list.connections.retain(|connection| !connection.task.is_finished());

@@ -51,20 +51,34 @@ impl Listener {
     /// Makes the file, for its owner only. What an earlier process has left there is replaced; one that is alive is not. None, which
     /// is said, when there can be none.
     pub(in crate::live) fn bind(path: &Path) -> Option<Self> {
+        Self::bind_as(path, "admin socket", "admin: {socket: PATH}")
+    }
+
+    /// The same for another socket, which is called this and configured so.
+    pub(in crate::live) fn bind_as(path: &Path, what: &str, field: &str) -> Option<Self> {
         let name = path.display();
         if UnixStream::connect(path).is_ok() {
             log::warn(&format!(
-                "no admin socket: another vswitch answers at {name}\nhelp: give each vswitch of a machine an admin.socket of its own"
+                "no {what}: another vswitch answers at {name}\nhelp: give each vswitch of a machine one of its own: {field}"
             ));
             return None;
         }
         Self::try_bind(path)
             .inspect_err(|error| {
-                log::warn(&format!(
-                    "no admin socket: {name}: {error}\nhelp: name another place: admin: {{socket: PATH}}"
-                ));
+                log::warn(&format!("no {what}: {name}: {error}\nhelp: name another place: {field}"));
             })
             .ok()
+    }
+
+    /// Where the file is.
+    pub(in crate::live) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What connections come from, for as long as this is there. None, which is said, when the system refuses it.
+    pub(in crate::live) fn accepting(&self, what: &str) -> Option<tokio::net::UnixListener> {
+        let accepting = self.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
+        accepting.inspect_err(|error| log::error(&format!("{what} cannot be served: {error}"))).ok()
     }
 
     fn try_bind(path: &Path) -> io::Result<Self> {
@@ -101,11 +115,7 @@ pub(in crate::live) async fn serve<A>(listener: Listener, answer: impl Fn(Reques
 where
     A: Future<Output = Result<Reply, Failure>> + Send + 'static,
 {
-    let accepting = listener.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
-    let accepting = match accepting {
-        Ok(accepting) => accepting,
-        Err(error) => return log::error(&format!("the admin socket cannot be served: {error}")),
-    };
+    let Some(accepting) = listener.accepting("the admin socket") else { return };
     let connections = Connections::new(CONNECTIONS);
     loop {
         let Ok((stream, _)) = accepting.accept().await else {

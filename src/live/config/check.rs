@@ -17,11 +17,11 @@ use serde_saphyr::Spanned;
 use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, File};
 use super::journal;
-use super::masquerade;
 use super::{
     AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
     TimeoutsConfig, WorkersConfig,
 };
+use super::{hubble, masquerade};
 use crate::admin::DEFAULT_SOCKET;
 use crate::live::log::LogConfig;
 use judging::Judging;
@@ -37,7 +37,7 @@ const MIN_LEASE: Duration = Duration::from_secs(1);
 const MAX_LEASE: Duration = Duration::from_secs(600);
 
 /// `sockaddr_un` has 108 bytes, the closing zero included; what is made under another name first needs some of them.
-const MAX_SOCKET_PATH: usize = 96;
+pub(super) const MAX_SOCKET_PATH: usize = 96;
 
 /// Collects faults.
 pub(super) struct Faults<'a> {
@@ -100,6 +100,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         workers: workers(&written.workers, &mut faults),
         sessions: sessions(&written.sessions, session_folder, &mut faults),
         admin: admin(&written.admin, folder, &mut faults),
+        hubble: hubble::check(written.hubble.as_ref(), folder, &mut faults),
         log: LogConfig { format: written.log.format, level: written.log.level },
         created_host: ports::created_host(&written.ports, &mut faults),
         routes: ports::routes(&written.routes, &ports, enforce, &mut faults),

@@ -9,10 +9,10 @@ use serde::de::{self, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-use super::masquerade;
 use super::{
     Attach, ConfigError, Dataplane, EngineName, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window,
 };
+use super::{hubble, masquerade};
 use crate::args::{EnforcementName, LogFormat, NamespaceDefault, PolicySemantics};
 use crate::live::log::Verbosity;
 
@@ -53,6 +53,7 @@ pub(super) struct File {
     pub(super) sessions: Sessions,
     #[serde(default)]
     pub(super) admin: Admin,
+    pub(super) hubble: Option<hubble::Written>,
     #[serde(default)]
     pub(super) log: Log,
     pub(super) ports: Vec<Spanned<Port>>,

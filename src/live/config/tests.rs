@@ -42,6 +42,9 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     assert_eq!(same.workers.frames.take(), Some(config.frames()));
     // Where it is not said, nothing is served over HTTP.
     assert_eq!(same.admin.listen.take(), Some("127.0.0.1:9965".parse().unwrap()));
+    // Where it is not said, Hubble's clients are not served.
+    let served = std::mem::take(&mut same.hubble);
+    assert_eq!(served, HubbleConfig::Unix("/run/bulkhead/hubble.sock".into()));
     // Where it is not said, a machine without a BPF file system is none to complain about.
     assert_eq!(std::mem::take(&mut same.pins), Pins::Path(DEFAULT_PINS.into()));
     // Where it is not said, they may lie anywhere.
@@ -74,6 +77,38 @@ fn load_balancers_are_told_at_kube_proxys_port_unless_it_says_otherwise() {
     ] {
         let error = read(wrong).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains("help: "), "{error}");
+    }
+}
+
+#[test]
+fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reaches_unless_it_says_otherwise() {
+    let read = |hubble: &str| {
+        let text = format!("node: n\nstate: {{paths: [s]}}\nhubble: {{{hubble}}}\nports: []\n");
+        Config::parse("c.yaml", &text, Path::new("/etc")).map(|config| config.hubble)
+    };
+    for (written, expected) in [
+        ("", HubbleConfig::Off),
+        ("listen: none, plaintext: true", HubbleConfig::Off),
+        ("listen: 'unix://hubble.sock'", HubbleConfig::Unix("/etc/hubble.sock".into())),
+        ("listen: 'unix:///run/hubble.sock'", HubbleConfig::Unix("/run/hubble.sock".into())),
+        ("listen: '127.0.0.1:4244'", HubbleConfig::Tcp("127.0.0.1:4244".parse().unwrap())),
+        ("listen: '[::1]:4244'", HubbleConfig::Tcp("[::1]:4244".parse().unwrap())),
+        ("listen: '[::]:4244', plaintext: true", HubbleConfig::Tcp("[::]:4244".parse().unwrap())),
+    ] {
+        assert_eq!(read(written).unwrap(), expected, "{written}");
+    }
+    let long = format!("listen: 'unix:///{}'", "x".repeat(200));
+    for (wrong, why) in [
+        ("listen: '[::]:4244'", "c.yaml:3: hubble.listen: whoever reaches it reads who talks with whom"),
+        ("listen: '192.0.2.1:4244', plaintext: false", "whoever reaches it reads"),
+        ("listen: ':4244'", "`:4244` is neither a socket nor an address"),
+        ("listen: '127.0.0.1:0'", "has no port"),
+        ("listen: 'unix://'", "is not a path that a socket can have"),
+        (&*long, "is not a path that a socket can have"),
+        ("listen: none, tls: true", "unknown field"),
+    ] {
+        let error = read(wrong).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains("help: "), "{wrong}: {error}");
     }
 }
 

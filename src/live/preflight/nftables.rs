@@ -3,7 +3,7 @@
 use bulkhead_control::object::Denied;
 
 use super::{Finding, Severity};
-use crate::live::config::Config;
+use crate::live::config::{Config, HubbleConfig};
 use crate::live::nft;
 use crate::output;
 
@@ -23,6 +23,7 @@ pub(in crate::live) fn check(config: &Config) -> Vec<Finding> {
     let not_done = [
         ("masquerade", config.masquerade.is_some(), "the network plugin beside it does, or a rule of your own"),
         ("routes", !config.routes.is_empty(), "the node's kernel has routes of its own; remove them here"),
+        ("hubble", config.hubble != HubbleConfig::Off, "the kernel tells nobody what it lets through; remove it"),
         (
             "denied: refuse",
             config.denied == Denied::Refuse,

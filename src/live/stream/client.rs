@@ -19,6 +19,8 @@ use super::select::Selector;
 use super::walk::Seen;
 use super::{StreamCounts, Watch, walk};
 use crate::admin::{Failure, Trace, Watching};
+use crate::hubble::flow::{Flow, LostEventSource};
+use crate::live::hubble::{Observe, Observed};
 use crate::live::observer::Observer;
 
 /// Lines a second unless a client wants another rate: more than anybody reads, and some 5 % of a core.
@@ -33,7 +35,55 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What it wants.
 pub(super) enum Wanted {
     Flows(FlowFilter),
+    /// What a client of Hubble wants.
+    Observed(Box<Observe>),
     Packets(Packets),
+}
+
+/// Where it goes.
+pub(super) enum Outlet {
+    Lines(Sender<String>),
+    /// To a client of Hubble.
+    Flows(Sender<Observed>),
+}
+
+impl Outlet {
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Lines(lines) => lines.is_closed(),
+            Self::Flows(flows) => flows.is_closed(),
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.capacity(),
+            Self::Flows(flows) => flows.capacity(),
+        }
+    }
+
+    /// Does not wait. An error with nothing in it says that it is full, or closed.
+    fn send_line(&self, line: &Value) -> Result<(), TrySendError<()>> {
+        match self {
+            Self::Lines(lines) => lines.try_send(format!("{line}\n")).map_err(|error| without(&error)),
+            // Nobody sends it lines.
+            Self::Flows(_) => Ok(()),
+        }
+    }
+
+    fn send_observed(&self, observed: Observed) -> Result<(), TrySendError<()>> {
+        match self {
+            Self::Flows(flows) => flows.try_send(observed).map_err(|error| without(&error)),
+            Self::Lines(_) => Ok(()),
+        }
+    }
+}
+
+const fn without<T>(error: &TrySendError<T>) -> TrySendError<()> {
+    match error {
+        TrySendError::Full(_) => TrySendError::Full(()),
+        TrySendError::Closed(_) => TrySendError::Closed(()),
+    }
 }
 
 /// A trace.
@@ -71,14 +121,12 @@ impl Bucket {
 
 /// See the module.
 pub(super) struct Client {
-    pub(super) wanted: Wanted,
-    lines: Sender<String>,
+    wanted: Wanted,
+    outlet: Outlet,
     bucket: Bucket,
     /// How many more it wants; none for all.
     more: Option<u64>,
-    /// What comes before everything else: of the past.
-    before: Vec<Told>,
-    /// Whether it wants nothing but that.
+    /// Whether it wants nothing but the past.
     is_of_past: bool,
     is_done: bool,
     /// The place of its tracepoint in the plan in force.
@@ -98,7 +146,7 @@ impl Client {
     ///
     /// # Errors
     /// What is wrong with that.
-    pub(super) fn new(watch: Watch, lines: Sender<String>, observer: &Observer) -> Result<Self, Failure> {
+    pub(super) fn new(watch: Watch, outlet: Outlet, observer: &Observer) -> Result<Self, Failure> {
         let (wanted, count, rate, last, is_of_past) = match watch {
             Watch::Monitor(asked) => {
                 (Wanted::Flows(FlowFilter::new(&asked)?), asked.count, asked.rate, asked.last, asked.is_over)
@@ -107,14 +155,17 @@ impl Client {
                 let (count, rate) = (asked.count, asked.rate);
                 (Wanted::Packets(Packets::new(&asked, observer)?), count, rate, 0, false)
             }
+            Watch::Observe(asked) => {
+                let is_of_past = !asked.follows();
+                (Wanted::Observed(asked), None, None, 0, is_of_past)
+            }
         };
         let now = Instant::now();
         Ok(Self {
             wanted,
-            lines,
+            outlet,
             bucket: Bucket::new(rate.unwrap_or(RATE), now),
             more: count,
-            before: Vec::new(),
             is_of_past,
             is_done: false,
             point: None,
@@ -133,7 +184,10 @@ impl Client {
 
     /// Whether nothing more is to be told to it.
     pub(super) fn is_over(&self) -> bool {
-        self.is_done || self.lines.is_closed()
+        let ends = |asked: &Observe| asked.follows() && asked.is_over_at(super::now());
+        // The past is told first.
+        let is_late = self.opened.is_none() && matches!(&self.wanted, Wanted::Observed(asked) if ends(asked));
+        self.is_done || self.outlet.is_closed() || is_late
     }
 
     /// What workers are to select for it.
@@ -153,30 +207,56 @@ impl Client {
         packets.look_up(observer, Duration::from_millis(20)).unwrap_or_default()
     }
 
-    /// Has some of the past told before all else.
-    pub(super) fn remember(&mut self, past: &VecDeque<Told>) {
-        let Wanted::Flows(filter) = &self.wanted else { return };
-        let selected = past.iter().rev().filter(|told| filter.selects(told)).take(self.last);
-        self.before = selected.cloned().collect();
-        self.before.reverse();
-    }
-
-    /// Workers tell what it wants from now on.
-    pub(super) fn open(&mut self) {
-        if let Some((opened, watching)) = self.opened.take() {
-            // Whoever has asked may be gone; then the queue is closed.
-            let _ = opened.send(Ok(watching));
-        }
-        let observer = self.observer.clone();
-        for told in std::mem::take(&mut self.before) {
-            self.tell_flow(&told, &observer);
-        }
+    /// Workers tell what it wants from now on. Some of the past, all of which this is, comes before that.
+    pub(super) fn open(&mut self, past: &VecDeque<Told>) {
+        let Some((opened, watching)) = self.opened.take() else { return };
+        // Whoever has asked may be gone; then the queue is closed.
+        let _ = opened.send(Ok(watching));
+        self.tell_past(past);
         self.is_done |= self.is_of_past;
     }
 
-    pub(super) fn tell_flow(&mut self, told: &Told, observer: &Observer) {
-        if self.may_tell(told.event.count) {
-            self.send(&told.json(observer.node(), observer.origins()), told.event.count);
+    fn tell_past(&mut self, past: &VecDeque<Told>) {
+        match &self.wanted {
+            Wanted::Flows(filter) => {
+                let mut selected: Vec<_> =
+                    past.iter().rev().filter(|told| filter.selects(told)).take(self.last).collect();
+                selected.reverse();
+                selected.into_iter().for_each(|told| self.tell_flow(told, &mut None));
+            }
+            Wanted::Observed(asked) => {
+                let message = |told: &Told| Arc::new(told.message(self.observer.node(), self.observer.origins()));
+                for flow in asked.past(past.iter().map(message)) {
+                    self.tell_observed(flow, 1);
+                }
+            }
+            Wanted::Packets(_) => {}
+        }
+    }
+
+    /// Tells it a verdict, if it wants that. `message` is the same for those that have the protocol of Hubble, made when the first one needs it.
+    pub(super) fn tell_flow(&mut self, told: &Told, message: &mut Option<Arc<Flow>>) {
+        match &self.wanted {
+            Wanted::Flows(filter) => {
+                if filter.selects(told) && self.may_tell(told.event.count) {
+                    self.send(&told.json(self.observer.node(), self.observer.origins()), told.event.count);
+                }
+            }
+            Wanted::Observed(asked) => {
+                let made = || Arc::new(told.message(self.observer.node(), self.observer.origins()));
+                let flow = message.get_or_insert_with(made);
+                if asked.selects(flow) {
+                    self.tell_observed(Arc::clone(flow), told.event.count);
+                }
+            }
+            Wanted::Packets(_) => {}
+        }
+    }
+
+    fn tell_observed(&mut self, flow: Arc<Flow>, weight: u64) {
+        if self.may_tell(weight) {
+            let sent = self.outlet.send_observed(Observed::Flow(flow));
+            self.account(&sent, weight);
         }
     }
 
@@ -193,19 +273,24 @@ impl Client {
         if self.is_done {
             return false;
         }
-        let may = self.lines.capacity() > 1 && self.bucket.take(Instant::now());
+        let may = self.outlet.capacity() > 1 && self.bucket.take(Instant::now());
         self.unsent += if may { 0 } else { weight };
         may
     }
 
     fn send(&mut self, line: &Value, weight: u64) {
-        match self.lines.try_send(format!("{line}\n")) {
+        let sent = self.outlet.send_line(line);
+        self.account(&sent, weight);
+    }
+
+    fn account(&mut self, sent: &Result<(), TrySendError<()>>, weight: u64) {
+        match sent {
             Ok(()) => {
                 self.more = self.more.map(|more| more.saturating_sub(1));
                 self.is_done |= self.more == Some(0);
             }
-            Err(TrySendError::Full(_)) => self.unsent += weight,
-            Err(TrySendError::Closed(_)) => self.is_done = true,
+            Err(TrySendError::Full(())) => self.unsent += weight,
+            Err(TrySendError::Closed(())) => self.is_done = true,
         }
     }
 
@@ -215,24 +300,37 @@ impl Client {
             return;
         }
         self.told_at = now;
-        let sources = [("PERF_EVENT_RING_BUFFER", &mut self.left_out), ("OBSERVER_EVENTS_QUEUE", &mut self.unsent)];
-        for (source, count) in sources {
+        use LostEventSource::{ObserverEventsQueue, PerfEventRingBuffer};
+        for (source, count) in [(PerfEventRingBuffer, &mut self.left_out), (ObserverEventsQueue, &mut self.unsent)] {
             if *count == 0 {
                 continue;
             }
-            let line = json!({
-                "lost_events": { "source": source, "num_events_lost": count.to_string() },
-                "node_name": self.observer.node(),
-                "time": flow::rfc3339(crate::live::stream::now()),
-            });
-            if self.lines.try_send(format!("{line}\n")).is_ok() {
-                if source == "OBSERVER_EVENTS_QUEUE" {
+            let sent = match &self.outlet {
+                Outlet::Lines(_) => self.outlet.send_line(&lost(source, *count, self.observer.node())),
+                Outlet::Flows(_) => self.outlet.send_observed(Observed::Lost(source, *count)),
+            };
+            if sent.is_ok() {
+                if source == ObserverEventsQueue {
                     counts.unsent.fetch_add(*count, Ordering::Relaxed);
                 }
                 *count = 0;
             }
         }
     }
+}
+
+/// What a client did not get, as a line.
+fn lost(source: LostEventSource, count: u64, node: &str) -> Value {
+    let source = match source {
+        LostEventSource::PerfEventRingBuffer => "PERF_EVENT_RING_BUFFER",
+        LostEventSource::ObserverEventsQueue => "OBSERVER_EVENTS_QUEUE",
+        LostEventSource::Unknown => "UNKNOWN_LOST_EVENT_SOURCE",
+    };
+    json!({
+        "lost_events": { "source": source, "num_events_lost": count.to_string() },
+        "node_name": node,
+        "time": flow::rfc3339(super::now()),
+    })
 }
 
 impl Packets {

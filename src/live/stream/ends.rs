@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::object::{Labels, Pod, Workload};
 use bulkhead_dataplane::{PortKind, Snapshot};
-use serde_json::{Value, json};
 
 use super::super::observer::Observer;
+use crate::hubble::flow::{self, Endpoint};
 
 /// How long what the state has said of an address is taken for true. A pod's address may be another pod's soon after.
 const GOOD_FOR: Duration = Duration::from_secs(1);
@@ -70,28 +70,25 @@ impl End {
     }
 
     /// As `flow.Endpoint` has it.
-    pub(super) fn json(&self) -> Value {
-        let mut value = json!({ "identity": self.identity() });
-        let mut labels: Vec<String> = Vec::new();
+    pub(super) fn message(&self) -> Endpoint {
+        let mut end = Endpoint { identity: self.identity(), ..Endpoint::default() };
         if let Some((namespace, pod)) = self.name() {
-            value["namespace"] = namespace.into();
-            labels.extend(self.labels.iter().flatten().map(|(key, value)| format!("k8s:{key}={value}")));
-            labels.push(format!("k8s:io.kubernetes.pod.namespace={namespace}"));
-            labels.sort_unstable();
-            value["labels"] = labels.into();
-            value["pod_name"] = pod.into();
-            if let Some(workload) = &self.workload {
-                value["workloads"] = json!([{ "name": workload.name, "kind": workload.kind }]);
-            }
-            return value;
+            (end.namespace, end.pod_name) = (namespace.to_owned(), pod.to_owned());
+            end.labels.extend(self.labels.iter().flatten().map(|(key, value)| format!("k8s:{key}={value}")));
+            end.labels.push(format!("k8s:io.kubernetes.pod.namespace={namespace}"));
+            end.labels.sort_unstable();
+            let workload =
+                |made: &Arc<Workload>| flow::Workload { name: made.name.to_string(), kind: made.kind.to_string() };
+            end.workloads.extend(self.workload.as_ref().map(workload));
+            return end;
         }
         let name = match self.reserved {
             reserved::HOST => "reserved:host",
             reserved::REMOTE_NODE => "reserved:remote-node",
             _ => "reserved:world",
         };
-        value["labels"] = json!([name]);
-        value
+        end.labels.push(name.to_owned());
+        end
     }
 }
 

@@ -1,25 +1,32 @@
-//! A verdict as Hubble tells it: one object of `hubble observe -o json`, with what only Bulkhead knows in a field of its own.
+//! A verdict as Hubble tells it: the message that its clients get, and of that one object of `hubble observe -o json`, with what only Bulkhead
+//! knows in a field of its own.
 
 use std::net::IpAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bulkhead_classifier::protocol;
+use bulkhead_control::object::PolicyName;
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_dataplane::vswitch::stream::Judgement;
-use bulkhead_dataplane::{Decision, Flow, Outcome, Snapshot};
+use bulkhead_dataplane::{DropReason, Flow, Outcome, Snapshot};
 use serde_json::{Map, Value, json};
 
 use super::ends::{End, Ends};
-use super::reasons;
 use super::repeats::Event;
 use super::select::Selector;
+use super::{json as parts, reasons};
 use crate::admin::{Failure, Monitor};
+use crate::hubble::Timestamp;
+use crate::hubble::flow::{
+    self as message, EventType, FlowType, Icmp, Ip, IpVersion, Layer4, Policy, Ports, Protocol, Tcp, TcpFlags,
+    TrafficDirection,
+};
 use crate::live::origins::SharedOrigins;
 
 /// Numbers of event types (`pkg/monitor/api`): a packet was dropped; policy has decided about a connection.
 mod event {
-    pub(super) const DROP: u32 = 1;
-    pub(super) const POLICY_VERDICT: u32 = 5;
+    pub(super) const DROP: i32 = 1;
+    pub(super) const POLICY_VERDICT: i32 = 5;
 }
 
 /// A verdict, and who is concerned.
@@ -112,57 +119,116 @@ impl Told {
 
     /// By Hubble's name.
     pub(super) fn verdict(&self) -> &'static str {
+        parts::verdict(self.kind())
+    }
+
+    fn kind(&self) -> message::Verdict {
         match (self.event.is_session(), self.event.judgement.outcome.audited) {
-            (true, Some(_)) => "AUDIT",
-            (true, None) => "FORWARDED",
-            (false, _) => "DROPPED",
+            (true, Some(_)) => message::Verdict::Audit,
+            (true, None) => message::Verdict::Forwarded,
+            (false, _) => message::Verdict::Dropped,
         }
+    }
+
+    /// The message, of this node, whose rules have these origins.
+    pub(super) fn message(&self, node: &str, origins: &SharedOrigins) -> message::Flow {
+        self.message_of(node, self.origin(origins).as_ref())
+    }
+
+    /// Of the rule that has decided.
+    fn origin(&self, origins: &SharedOrigins) -> Option<Origin> {
+        origins.get(self.event.judgement.outcome.decision?.origin?)
+    }
+
+    fn message_of(&self, node: &str, origin: Option<&Origin>) -> message::Flow {
+        let Judgement { time, outcome, tcp_flags, .. } = self.event.judgement;
+        let reason = outcome.verdict.drop_reason();
+        let code = reason.map_or(0, |reason| reasons::hubble(reason).0);
+        let number = i32::try_from(code).unwrap_or_default();
+        // As policy has judged it; the Service's address is in none of Hubble's fields.
+        let sent = outcome
+            .flow
+            .map(|seen| outcome.translation.map_or(seen, |sent| Flow { dst: sent.dst, dport: sent.dport, ..seen }));
+        let is_of_policy = reason.is_none_or(|reason| reason == DropReason::PolicyDenied);
+        let event_type = match reason {
+            Some(_) if !is_of_policy => EventType { r#type: event::DROP, sub_type: number },
+            _ => EventType { r#type: event::POLICY_VERDICT, sub_type: 0 },
+        };
+        let mut message = message::Flow {
+            time: Some(Timestamp::from_nanoseconds(time)),
+            verdict: self.kind() as i32,
+            drop_reason: code,
+            ip: sent.as_ref().map(addresses),
+            l4: sent.as_ref().map(|sent| layer4(sent, tcp_flags)),
+            source: sent.is_some().then(|| self.from.message()),
+            destination: sent.is_some().then(|| self.to.message()),
+            r#type: FlowType::L3L4 as i32,
+            node_name: node.to_owned(),
+            event_type: Some(event_type),
+            traffic_direction: self.direction(origin) as i32,
+            drop_reason_desc: number,
+            is_reply: self.is_reply(tcp_flags, is_of_policy),
+            summary: summary(outcome.flow.as_ref(), tcp_flags),
+            ..message::Flow::default()
+        };
+        if let Some((direction, policies)) = origin.and_then(deciding) {
+            let list = match (direction, self.event.is_session()) {
+                (Direction::Ingress, true) => &mut message.ingress_allowed_by,
+                (Direction::Ingress, false) => &mut message.ingress_denied_by,
+                (Direction::Egress, true) => &mut message.egress_allowed_by,
+                (Direction::Egress, false) => &mut message.egress_denied_by,
+            };
+            *list = policies;
+        }
+        message
     }
 
     /// One line, of this node, whose rules have these origins.
     pub(super) fn json(&self, node: &str, origins: &SharedOrigins) -> Value {
-        let Judgement { time, generation, outcome, tcp_flags, .. } = self.event.judgement;
-        let origin_of =
-            |decision: Option<Decision>| decision.and_then(|decision| decision.origin).and_then(|id| origins.get(id));
-        let origin = origin_of(outcome.decision);
+        let Judgement { time, generation, outcome, .. } = self.event.judgement;
+        let origin = self.origin(origins);
+        let message = self.message_of(node, origin.as_ref());
+        let reason = outcome.verdict.drop_reason();
         let time = rfc3339(time);
         let mut flow = Map::new();
         flow.insert("time".into(), time.clone().into());
         flow.insert("verdict".into(), self.verdict().into());
-        let reason = outcome.verdict.drop_reason();
-        let code = reason.map(reasons::hubble);
-        if let Some((number, _)) = code {
-            flow.insert("drop_reason".into(), number.into());
+        if reason.is_some() {
+            flow.insert("drop_reason".into(), message.drop_reason.into());
         }
-        if let Some(seen) = &outcome.flow {
-            // As policy has judged it; the Service's address is below.
-            let sent = outcome.translation.map_or(*seen, |sent| Flow { dst: sent.dst, dport: sent.dport, ..*seen });
-            flow.insert("IP".into(), addresses(&sent));
-            flow.insert("l4".into(), layer4(&sent, tcp_flags));
-            flow.insert("source".into(), self.from.json());
-            flow.insert("destination".into(), self.to.json());
-        }
+        let fields = [
+            ("IP", message.ip.as_ref().map(parts::addresses)),
+            ("l4", message.l4.as_ref().map(parts::layer4)),
+            ("source", message.source.as_ref().map(parts::endpoint)),
+            ("destination", message.destination.as_ref().map(parts::endpoint)),
+        ];
+        flow.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
         flow.insert("Type".into(), "L3_L4".into());
         flow.insert("node_name".into(), node.into());
-        let is_of_policy = reason.is_none_or(|reason| reason == bulkhead_dataplane::DropReason::PolicyDenied);
-        flow.insert(
-            "event_type".into(),
-            match code {
-                Some((number, _)) if !is_of_policy => json!({ "type": event::DROP, "sub_type": number }),
-                _ => json!({ "type": event::POLICY_VERDICT }),
-            },
-        );
-        flow.insert("traffic_direction".into(), self.direction(origin.as_ref()).into());
-        if let Some((_, name)) = code {
-            flow.insert("drop_reason_desc".into(), name.into());
+        let event = message.event_type.unwrap_or_default();
+        let event = match event.r#type {
+            event::DROP => json!({ "type": event.r#type, "sub_type": event.sub_type }),
+            _ => json!({ "type": event.r#type }),
+        };
+        flow.insert("event_type".into(), event);
+        flow.insert("traffic_direction".into(), parts::direction(self.direction(origin.as_ref())).into());
+        if let Some(reason) = reason {
+            flow.insert("drop_reason_desc".into(), reasons::hubble(reason).1.into());
         }
-        if let Some(is_reply) = self.is_reply(tcp_flags, is_of_policy) {
+        if let Some(is_reply) = message.is_reply {
             flow.insert("is_reply".into(), is_reply.into());
         }
-        if let Some((list, policies)) = origin.as_ref().and_then(|origin| deciding(origin, self.event.is_session())) {
-            flow.insert(list.into(), policies);
+        let lists = [
+            ("ingress_allowed_by", &message.ingress_allowed_by),
+            ("ingress_denied_by", &message.ingress_denied_by),
+            ("egress_allowed_by", &message.egress_allowed_by),
+            ("egress_denied_by", &message.egress_denied_by),
+        ];
+        for (name, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+            flow.insert(name.into(), parts::policies(list));
         }
-        flow.insert("Summary".into(), summary(outcome.flow.as_ref(), tcp_flags).into());
+        flow.insert("Summary".into(), message.summary.into());
+        let audited = outcome.audited.and_then(|decision| origins.get(decision.origin?));
         let own = json!({
             "reason": reason.map(|reason| reason.name()),
             "means": reason.map(|reason| reason.describe()),
@@ -172,7 +238,7 @@ impl Told {
             "table": self.table,
             "rule": outcome.decision.and_then(|decision| decision.rule),
             "origin": origin.map(|origin| origin.to_string()),
-            "audited_by": origin_of(outcome.audited).map(|origin| origin.to_string()),
+            "audited_by": audited.map(|origin| origin.to_string()),
             "generation": generation,
             "service": outcome.translation.zip(outcome.flow).map(|(_, flow)| end(flow.dst, flow.dport)),
             "source": outcome.translation.zip(outcome.flow)
@@ -184,10 +250,10 @@ impl Told {
     }
 
     /// From the pod's point of view whose policy has decided, or where none has, of the pod that is here.
-    fn direction(&self, origin: Option<&Origin>) -> &'static str {
+    fn direction(&self, origin: Option<&Origin>) -> TrafficDirection {
         let of = |direction: &Direction| match direction {
-            Direction::Ingress => "INGRESS",
-            Direction::Egress => "EGRESS",
+            Direction::Ingress => TrafficDirection::Ingress,
+            Direction::Egress => TrafficDirection::Egress,
         };
         match origin {
             Some(
@@ -196,9 +262,9 @@ impl Told {
                 | Origin::Isolation { direction, .. }
                 | Origin::NotIsolated(direction),
             ) => of(direction),
-            _ if self.to.name().is_some() => "INGRESS",
-            _ if self.from.name().is_some() => "EGRESS",
-            _ => "TRAFFIC_DIRECTION_UNKNOWN",
+            _ if self.to.name().is_some() => TrafficDirection::Ingress,
+            _ if self.from.name().is_some() => TrafficDirection::Egress,
+            _ => TrafficDirection::Unknown,
         }
     }
 
@@ -214,54 +280,44 @@ impl Told {
     }
 }
 
-/// The name of the list of policies that a decision belongs in, and the list.
-fn deciding(origin: &Origin, allowed: bool) -> Option<(&'static str, Value)> {
-    let list = |direction: Direction| match (direction, allowed) {
-        (Direction::Ingress, true) => "ingress_allowed_by",
-        (Direction::Ingress, false) => "ingress_denied_by",
-        (Direction::Egress, true) => "egress_allowed_by",
-        (Direction::Egress, false) => "egress_denied_by",
+/// The policies that a decision is of, and in which direction they have decided.
+fn deciding(origin: &Origin) -> Option<(Direction, Vec<Policy>)> {
+    let named = |policy: &PolicyName| Policy {
+        name: policy.name.to_string(),
+        namespace: policy.namespace.to_string(),
+        kind: "NetworkPolicy".to_owned(),
     };
     match origin {
-        Origin::Policy { policy, direction, .. } => {
-            let named = json!([{ "name": policy.name, "namespace": policy.namespace, "kind": "NetworkPolicy" }]);
-            Some((list(*direction), named))
-        }
+        Origin::Policy { policy, direction, .. } => Some((*direction, vec![named(policy)])),
         Origin::ClusterPolicy { policy, direction, .. } => {
-            Some((list(*direction), json!([{ "name": policy.to_string(), "kind": "ClusterNetworkPolicy" }])))
+            let kind = "ClusterNetworkPolicy".to_owned();
+            Some((*direction, vec![Policy { name: policy.to_string(), namespace: String::new(), kind }]))
         }
-        Origin::Isolation { policies, direction } => {
-            let named = |policy: &bulkhead_control::object::PolicyName| json!({ "name": policy.name, "namespace": policy.namespace, "kind": "NetworkPolicy" });
-            Some((list(*direction), policies.iter().map(named).collect()))
-        }
+        Origin::Isolation { policies, direction } => Some((*direction, policies.iter().map(named).collect())),
         Origin::NotIsolated(_) | Origin::OwnNode | Origin::OwnPod => None,
     }
 }
 
-fn addresses(flow: &Flow) -> Value {
-    let version = if flow.src.is_ipv4() { "IPv4" } else { "IPv6" };
-    json!({ "source": flow.src, "destination": flow.dst, "ipVersion": version })
+fn addresses(flow: &Flow) -> Ip {
+    let ip_version = if flow.src.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 } as i32;
+    Ip { source: flow.src.to_string(), destination: flow.dst.to_string(), ip_version }
 }
 
-fn layer4(flow: &Flow, tcp_flags: Option<u8>) -> Value {
-    let mut ports = json!({ "source_port": flow.sport, "destination_port": flow.dport });
-    match (flow.protocol, flow.icmp) {
+fn layer4(flow: &Flow, tcp_flags: Option<u8>) -> Layer4 {
+    let (source_port, destination_port) = (flow.sport.into(), flow.dport.into());
+    let ports = Ports { source_port, destination_port };
+    let icmp = |(kind, code): (u8, u8)| Icmp { r#type: kind.into(), code: code.into() };
+    let protocol = match (flow.protocol, flow.icmp) {
         (protocol::TCP, _) => {
-            if let Some(flags) = tcp_flags {
-                ports["flags"] = flag_names(flags)
-                    .into_iter()
-                    .map(|name| (name.to_owned(), true.into()))
-                    .collect::<Map<_, Value>>()
-                    .into();
-            }
-            json!({ "TCP": ports })
+            Some(Protocol::Tcp(Tcp { source_port, destination_port, flags: tcp_flags.map(TcpFlags::of) }))
         }
-        (protocol::UDP, _) => json!({ "UDP": ports }),
-        (protocol::SCTP, _) => json!({ "SCTP": ports }),
-        (protocol::ICMP, Some((kind, code))) => json!({ "ICMPv4": { "type": kind, "code": code } }),
-        (protocol::ICMPV6, Some((kind, code))) => json!({ "ICMPv6": { "type": kind, "code": code } }),
-        _ => json!({}),
-    }
+        (protocol::UDP, _) => Some(Protocol::Udp(ports)),
+        (protocol::SCTP, _) => Some(Protocol::Sctp(ports)),
+        (protocol::ICMP, Some(seen)) => Some(Protocol::Icmpv4(icmp(seen))),
+        (protocol::ICMPV6, Some(seen)) => Some(Protocol::Icmpv6(icmp(seen))),
+        _ => None,
+    };
+    Layer4 { protocol }
 }
 
 /// The names of the bits that are set.
@@ -302,9 +358,8 @@ pub(super) fn rfc3339(time: u64) -> String {
 #[cfg(test)]
 mod tests {
     use bulkhead_classifier::OriginId;
-    use bulkhead_control::object::PolicyName;
     use bulkhead_control::origin::Origins;
-    use bulkhead_dataplane::{DropReason, PortId, SessionState, Verdict};
+    use bulkhead_dataplane::{Decision, PortId, SessionState, Verdict};
 
     use super::*;
     use crate::flows;
@@ -366,5 +421,65 @@ mod tests {
         let expected =
             [("ICMP echo", "DROPPED (TTL_EXCEEDED)"), ("TCP 80", "DROPPED (POLICY_DENIED)"), ("UDP 80", "FORWARDED")];
         assert_eq!(said, expected.map(|(service, words)| (service.to_owned(), words.to_owned(), None)));
+    }
+
+    #[test]
+    fn clients_of_hubble_get_what_monitor_prints() {
+        use prost::Message;
+        let (shared, mut numbered) = (SharedOrigins::default(), Origins::default());
+        let policies = [PolicyName::new("shop", "db"), PolicyName::new("shop", "all")].into();
+        let id = numbered.id(Origin::Isolation { policies, direction: Direction::Egress });
+        shared.follow(&numbered);
+        let (ends, empty) = (Ends::default(), Snapshot::empty());
+        for (verdict, protocol, icmp, origin) in [
+            (Verdict::Drop(DropReason::PolicyDenied), protocol::TCP, None, Some(id)),
+            (Verdict::Forward(PortId(1)), protocol::UDP, None, Some(id)),
+            (Verdict::Forward(PortId(1)), protocol::SCTP, None, None),
+            (Verdict::Drop(DropReason::TtlExpired), protocol::ICMP, Some((8, 0)), None),
+            (Verdict::Drop(DropReason::NoBuffer), protocol::ICMPV6, Some((128, 1)), None),
+            (Verdict::Drop(DropReason::NoRoute), 47, None, None),
+        ] {
+            let told = Told::new(event(verdict, protocol, icmp, origin), &ends, &empty);
+            let line = told.json("node-1", &shared);
+            let (printed, sent) = (&line["flow"], told.message("node-1", &shared).encode_to_vec());
+            let sent = message::Flow::decode(&*sent).unwrap();
+            assert_eq!(printed["time"], rfc3339(sent.time.unwrap().nanoseconds()));
+            assert_eq!(printed["verdict"], parts::verdict(message::Verdict::try_from(sent.verdict).unwrap()));
+            let number = printed["drop_reason"].as_u64().unwrap_or_default();
+            assert_eq!(
+                (number, i64::try_from(number).unwrap()),
+                (sent.drop_reason.into(), sent.drop_reason_desc.into())
+            );
+            let ip = sent.ip.unwrap();
+            assert_eq!(
+                (&printed["IP"]["source"], &printed["IP"]["destination"]),
+                (&ip.source.into(), &ip.destination.into())
+            );
+            assert_eq!((&printed["IP"]["ipVersion"], ip.ip_version), (&"IPv4".into(), 1));
+            assert_eq!(printed["l4"], parts::layer4(&sent.l4.unwrap()));
+            assert_eq!(printed["source"]["identity"], sent.source.unwrap().identity);
+            assert_eq!(printed["destination"]["labels"][0], sent.destination.unwrap().labels[0]);
+            assert_eq!((&printed["Type"], sent.r#type), (&"L3_L4".into(), 1));
+            assert_eq!(printed["node_name"], sent.node_name);
+            let event = sent.event_type.unwrap();
+            assert_eq!(
+                (&printed["event_type"]["type"], printed["event_type"]["sub_type"].as_i64().unwrap_or_default()),
+                (&event.r#type.into(), event.sub_type.into())
+            );
+            let direction = TrafficDirection::try_from(sent.traffic_direction).unwrap();
+            assert_eq!(printed["traffic_direction"], parts::direction(direction));
+            assert_eq!(printed["is_reply"].as_bool(), sent.is_reply);
+            assert_eq!(printed["Summary"], sent.summary);
+            let lists = [
+                ("ingress_allowed_by", sent.ingress_allowed_by),
+                ("ingress_denied_by", sent.ingress_denied_by),
+                ("egress_allowed_by", sent.egress_allowed_by),
+                ("egress_denied_by", sent.egress_denied_by),
+            ];
+            for (name, list) in lists {
+                let expected = if list.is_empty() { Value::Null } else { parts::policies(&list) };
+                assert_eq!(printed[name], expected, "{name}");
+            }
+        }
     }
 }

@@ -116,7 +116,10 @@ impl Scene {
             }
         }
         assert_eq!(reader.left_out(), LeftOut::default());
-        let counters = VswitchCounters { workers: workers.into_iter().map(SteppedWorker::stop).collect() };
+        let counters = VswitchCounters {
+            workers: workers.into_iter().map(SteppedWorker::stop).collect(),
+            port_sessions: Vec::new(),
+        };
         (records, counters)
     }
 }

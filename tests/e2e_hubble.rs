@@ -1,0 +1,452 @@
+//! The server for Hubble's clients beside real programs: what they read is what `bulkhead monitor` prints, and nobody waits for them.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::lab::lasting::{PATIENCE, answers, connect, echo, inside};
+use crate::lab::netns::eventually;
+use crate::lab::{Lab, policy};
+use crate::require;
+use bulkhead::hubble::codec::Raw;
+use bulkhead::hubble::flow::{EventTypeFilter, Flow, FlowFilter, LostEventSource, Verdict};
+use bulkhead::hubble::health::{HealthCheckRequest, HealthCheckResponse};
+use bulkhead::hubble::observer::{
+    FieldMask, GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse, NoFields, ResponseType,
+    ServerStatusResponse,
+};
+use bulkhead::hubble::peer::ChangeNotification;
+use bulkhead_dataplane::io::in_namespace;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::http::uri::PathAndQuery;
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Runtime;
+use tonic::body::Body;
+use tonic::client::{Grpc, GrpcService};
+use tonic::{Code, Status, Streaming};
+
+const GET_FLOWS: &str = "/observer.Observer/GetFlows";
+
+/// Two pods, of which `b` takes nothing but TCP port 6379 from `a`.
+fn lab(listen: &str) -> Lab {
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.pod("b", "{app: b}");
+    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
+    lab.more_config.push_str(&format!("hubble: {{listen: '{listen}'}}\n"));
+    let only = policy(
+        "only-redis",
+        "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], \
+         ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 6379}]}]}",
+    );
+    lab.start(&only);
+    lab
+}
+
+/// A connection.
+struct Channel(SendRequest<Body>);
+
+impl GrpcService<Body> for Channel {
+    type ResponseBody = Incoming;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}
+
+/// A client, which does nothing unless it is called.
+struct Client {
+    runtime: Runtime,
+    grpc: Grpc<Channel>,
+}
+
+impl Client {
+    fn new(lab: &Lab) -> Self {
+        let stream = UnixStream::connect(lab.path("hubble.sock")).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        Self::over(|| tokio::net::UnixStream::from_std(stream).unwrap())
+    }
+
+    fn over<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(stream: impl FnOnce() -> S) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sender = runtime.block_on(async {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream())).await.unwrap();
+            tokio::spawn(connection);
+            sender
+        });
+        Self { runtime, grpc: Grpc::with_origin(Channel(sender), Uri::from_static("http://node")) }
+    }
+
+    /// Begins a call.
+    fn call(&mut self, path: &'static str, request: impl Into<Bytes>) -> Result<Streaming<Bytes>, Status> {
+        let (grpc, request) = (&mut self.grpc, tonic::Request::new(request.into()));
+        self.runtime.block_on(async {
+            grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+            let called = grpc.server_streaming(request, PathAndQuery::from_static(path), Raw).await;
+            called.map(tonic::Response::into_inner)
+        })
+    }
+
+    /// The next message of a call, none at its end; an error of another kind when it does not come in time.
+    fn next(&self, answers: &mut Streaming<Bytes>, patience: Duration) -> Result<Option<Bytes>, Status> {
+        let within = async { tokio::time::timeout(patience, answers.message()).await };
+        self.runtime.block_on(within).unwrap_or_else(|_| Err(Status::deadline_exceeded("nothing comes")))
+    }
+
+    /// A call with one answer.
+    fn one<T: Message + Default>(&mut self, path: &'static str, request: &impl Message) -> Result<T, Status> {
+        let mut answers = self.call(path, request.encode_to_vec())?;
+        let answer = self.next(&mut answers, Duration::from_secs(5))?.unwrap();
+        Ok(T::decode(answer).unwrap())
+    }
+
+    fn get_flows(&mut self, request: &GetFlowsRequest) -> Streaming<Bytes> {
+        self.call(GET_FLOWS, request.encode_to_vec()).unwrap()
+    }
+
+    /// All flows of the past that are asked for.
+    fn past(&mut self, request: &GetFlowsRequest) -> Vec<Flow> {
+        let (mut answers, mut flows) = (self.get_flows(request), Vec::new());
+        while let Some(answer) = self.next(&mut answers, Duration::from_secs(5)).unwrap() {
+            flows.extend(flow(&answer));
+        }
+        flows
+    }
+
+    /// Why a request is refused.
+    fn refused(&mut self, path: &'static str, request: impl Into<Bytes>) -> Status {
+        let answered = self.call(path, request);
+        answered.and_then(|mut answers| self.next(&mut answers, Duration::from_secs(5))).unwrap_err()
+    }
+}
+
+fn flow(answer: &Bytes) -> Option<Flow> {
+    let answer = GetFlowsResponse::decode(answer.clone()).unwrap();
+    assert_eq!(answer.node_name, "node-1");
+    match answer.response {
+        Some(ResponseType::Flow(flow)) => Some(*flow),
+        _ => None,
+    }
+}
+
+fn whitelist(filter: FlowFilter) -> GetFlowsRequest {
+    GetFlowsRequest { whitelist: vec![filter], ..GetFlowsRequest::default() }
+}
+
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(ToString::to_string).collect()
+}
+
+fn metrics(lab: &Lab) -> String {
+    lab.node.exec("curl -s http://127.0.0.1:9965/metrics")
+}
+
+#[test]
+fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
+    require!("ping", "curl");
+    let mut lab = lab("unix://hubble.sock");
+    let mode = std::fs::metadata(lab.path("hubble.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "its owner's alone");
+    // Nobody watches yet.
+    echo(lab.get("b"), 6379);
+    let mut redis = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
+    assert!(answers(&mut redis));
+    let to = lab.get("b").v4.clone();
+    lab.connects("a", &to, 80);
+    lab.pings("a", &to);
+    let mut client = Client::new(&lab);
+    let of_a = || FlowFilter { source_pod: texts(&["default/a"]), ..FlowFilter::default() };
+    let mut flows = Vec::new();
+    eventually("all three are remembered", || {
+        flows = client.past(&whitelist(of_a()));
+        let has = |summary: &str, verdict: Verdict| {
+            flows.iter().any(|flow| flow.summary == summary && flow.verdict == verdict as i32)
+        };
+        has("TCP Flags: SYN", Verdict::Forwarded)
+            && has("TCP Flags: SYN", Verdict::Dropped)
+            && has("ICMPv4 EchoRequest", Verdict::Dropped)
+    });
+    // Each of them as monitor prints it. The moment tells them apart.
+    let (_, printed) = lab.ask(&["monitor", "--last", "100", "-o", "json"]);
+    let lines: Vec<Value> = printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    for flow in &flows {
+        let time = flow.time.unwrap();
+        let is_it = |line: &&Value| {
+            line["flow"]["time"].as_str().is_some_and(|text| text.ends_with(&format!(".{:09}Z", time.nanos)))
+        };
+        let line = &lines.iter().find(is_it).unwrap_or_else(|| panic!("{flow:?}\n{printed}"))["flow"];
+        let verdict = if flow.verdict == Verdict::Forwarded as i32 { "FORWARDED" } else { "DROPPED" };
+        let (source, destination) = (flow.source.as_ref().unwrap(), flow.destination.as_ref().unwrap());
+        assert_eq!(line["verdict"], verdict);
+        assert_eq!(
+            (&line["source"]["pod_name"], &line["destination"]["pod_name"]),
+            (&source.pod_name.as_str().into(), &destination.pod_name.as_str().into())
+        );
+        assert_eq!(
+            (&line["source"]["labels"], &line["source"]["identity"]),
+            (&source.labels.as_slice().into(), &source.identity.into())
+        );
+        assert_eq!(line["IP"]["destination"], flow.ip.as_ref().unwrap().destination);
+        assert_eq!(
+            (&line["Summary"], &line["node_name"]),
+            (&flow.summary.as_str().into(), &flow.node_name.as_str().into())
+        );
+        let denied = line["ingress_denied_by"].as_array().map_or(0, Vec::len);
+        assert_eq!(denied, flow.ingress_denied_by.len());
+    }
+    let denied = flows.iter().find(|flow| flow.drop_reason_desc == 133).unwrap();
+    assert_eq!((denied.drop_reason, &*denied.ingress_denied_by[0].name), (133, "only-redis"));
+    let allowed = flows.iter().find(|flow| flow.verdict == Verdict::Forwarded as i32).unwrap();
+    assert_eq!((&*allowed.ingress_allowed_by[0].name, allowed.is_reply), ("only-redis", Some(false)));
+    // Numbers, masks, and filters that the options of `hubble observe` become.
+    assert_eq!(client.past(&GetFlowsRequest { number: 1, ..whitelist(of_a()) }), flows[flows.len() - 1..]);
+    assert_eq!(client.past(&GetFlowsRequest { number: 1, first: true, ..whitelist(of_a()) }), flows[..1]);
+    let mask = Some(FieldMask { paths: texts(&["verdict", "source.pod_name"]) });
+    let masked = client.past(&GetFlowsRequest { number: 1, field_mask: mask, ..whitelist(of_a()) });
+    assert_eq!((masked[0].source.as_ref().unwrap().pod_name.as_str(), &masked[0].destination), ("a", &None));
+    let dropped = FlowFilter { verdict: vec![Verdict::Dropped as i32], ..of_a() };
+    assert!(client.past(&whitelist(dropped.clone())).iter().all(|flow| flow.verdict == Verdict::Dropped as i32));
+    let blacklist = vec![dropped];
+    assert!(
+        client
+            .past(&GetFlowsRequest { blacklist, ..whitelist(of_a()) })
+            .iter()
+            .all(|flow| flow.verdict == Verdict::Forwarded as i32)
+    );
+    let port = FlowFilter {
+        destination_port: texts(&["80"]),
+        protocol: texts(&["tcp"]),
+        destination_label: texts(&["k8s:app=b"]),
+        ..FlowFilter::default()
+    };
+    assert!(client.past(&whitelist(port)).iter().all(|flow| flow.drop_reason_desc == 133));
+    let other = FlowFilter { source_pod: texts(&["other/"]), ..FlowFilter::default() };
+    assert_eq!(client.past(&whitelist(other)), []);
+    let since = GetFlowsRequest { since: flows.last().unwrap().time, ..whitelist(of_a()) };
+    assert_eq!(client.past(&since).first(), flows.last());
+    // Of now.
+    let mut following = client.get_flows(&GetFlowsRequest {
+        follow: true,
+        ..whitelist(FlowFilter { destination_port: texts(&["81"]), ..of_a() })
+    });
+    lab.connects("a", &to, 80);
+    lab.connects("a", &to, 81);
+    let answer = client.next(&mut following, Duration::from_secs(5)).unwrap().unwrap();
+    assert_eq!(flow(&answer).unwrap().drop_reason_desc, 133);
+    drop(following);
+    // The node.
+    let status: ServerStatusResponse = client.one("/observer.Observer/ServerStatus", &NoFields {}).unwrap();
+    assert!(status.num_flows >= 3 && status.max_flows == 4096 && status.seen_flows >= status.num_flows, "{status:?}");
+    assert!(status.uptime_ns > 0 && status.version.starts_with("bulkhead ") && status.num_connected_nodes == Some(1));
+    let nodes: GetNodesResponse = client.one("/observer.Observer/GetNodes", &NoFields {}).unwrap();
+    let address = format!("unix://{}", lab.path("hubble.sock").display());
+    assert_eq!((&*nodes.nodes[0].name, &nodes.nodes[0].address), ("node-1", &address));
+    let namespaces: GetNamespacesResponse = client.one("/observer.Observer/GetNamespaces", &NoFields {}).unwrap();
+    assert_eq!(namespaces.namespaces.iter().map(|one| &*one.namespace).collect::<Vec<_>>(), ["default"]);
+    let peer: ChangeNotification = client.one("/peer.Peer/Notify", &NoFields {}).unwrap();
+    assert_eq!((&*peer.name, peer.address, peer.r#type), ("node-1", address, 1));
+    let asked = HealthCheckRequest { service: "observer.Observer".into() };
+    for path in ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"] {
+        assert_eq!(client.one::<HealthCheckResponse>(path, &asked).unwrap().status, 1);
+    }
+    drop(client);
+    eventually("nobody watches", || metrics(&lab).contains("bulkhead_stream_clients 0"));
+    lab.stop();
+    assert!(!lab.path("hubble.sock").exists());
+}
+
+#[test]
+fn what_is_not_understood_is_refused_and_others_go_on() {
+    require!("ping");
+    let mut lab = lab("unix://hubble.sock");
+    let mut client = Client::new(&lab);
+    let wrong = |filter: FlowFilter| whitelist(filter).encode_to_vec();
+    let fqdn: &[u8] = &[0x32, 5, 0x3a, 3, b'a', b'.', b'b'];
+    let unknown: &[u8] = &[0x2a, 4, 0xca, 0x02, 1, b'x'];
+    let cases: [(Vec<u8>, &str); 8] = [
+        (fqdn.to_vec(), "FlowFilter.source_fqdn is not supported"),
+        (unknown.to_vec(), "FlowFilter has a field 41"),
+        (vec![0xff; 40], "GetFlowsRequest is not a message"),
+        (vec![0x08], "GetFlowsRequest is not a message"),
+        (
+            wrong(FlowFilter { source_ip: texts(&["nowhere"]), ..FlowFilter::default() }),
+            "neither an address nor a network",
+        ),
+        (wrong(FlowFilter { protocol: texts(&["http"]), ..FlowFilter::default() }), "protocol `http` is not supported"),
+        (
+            wrong(FlowFilter { event_type: vec![EventTypeFilter::default(); 2000], ..FlowFilter::default() }),
+            "2001 values",
+        ),
+        (
+            GetFlowsRequest {
+                field_mask: Some(FieldMask { paths: texts(&["verdicts"]) }),
+                ..GetFlowsRequest::default()
+            }
+            .encode_to_vec(),
+            "no field verdicts",
+        ),
+    ];
+    for (request, expected) in cases {
+        let refused = client.refused(GET_FLOWS, request);
+        assert!(
+            refused.code() == Code::InvalidArgument && refused.message().contains(expected),
+            "{refused:?}, not {expected}"
+        );
+    }
+    // Longer than any request.
+    assert_eq!(client.refused(GET_FLOWS, vec![0x32; 1 << 19]).code(), Code::OutOfRange);
+    for path in
+        ["/observer.Observer/GetAgentEvents", "/observer.Observer/GetDebugEvents", "/observer.Observer/Forget", "/x"]
+    {
+        assert_eq!(client.refused(path, Bytes::new()).code(), Code::Unimplemented, "{path}");
+    }
+    let unknown = HealthCheckRequest { service: "x.Y".into() }.encode_to_vec();
+    assert_eq!(client.refused("/grpc.health.v1.Health/Check", unknown).code(), Code::NotFound);
+    // What is no gRPC, no HTTP/2, or nothing at all.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let hostile: [Vec<u8>; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        vec![0; 100_000],
+        [&preface[..], &[0xff; 100_000]].concat(),
+        [&preface[..], &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1]].concat(),
+        preface[..10].to_vec(),
+    ];
+    let mut kept = Vec::new();
+    for bytes in &hostile {
+        let mut stream = UnixStream::connect(lab.path("hubble.sock")).unwrap();
+        // It may be gone before it has all of it.
+        stream.write_all(bytes).ok();
+        kept.push(stream);
+    }
+    kept.extend((0..100).map(|_| UnixStream::connect(lab.path("hubble.sock")).unwrap()));
+    let mut following = Client::new(&lab);
+    let mut answers = following.get_flows(&GetFlowsRequest { follow: true, ..GetFlowsRequest::default() });
+    lab.pings("a", &lab.get("b").v4.clone());
+    assert!(following.next(&mut answers, Duration::from_secs(5)).unwrap().is_some());
+    // Connections that say nothing have made room for others, and those that watch have not.
+    kept.extend((0..100).map(|_| UnixStream::connect(lab.path("hubble.sock")).unwrap()));
+    let oldest = &mut kept[5];
+    oldest.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    while oldest.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
+    lab.connects("a", &lab.get("b").v4.clone(), 81);
+    assert!(following.next(&mut answers, Duration::from_secs(5)).unwrap().is_some());
+    lab.stop();
+}
+
+/// Sends datagrams that policy denies, each to another port.
+fn flood(lab: &Lab, count: u16) {
+    let to = lab.get("b").v4.clone();
+    let from = lab.get("a");
+    let own = from.v4.clone();
+    inside(from, || {
+        let socket = UdpSocket::bind((own.as_str(), 0)).unwrap();
+        for port in 0..count {
+            let _ = socket.send_to(b"x", (to.as_str(), 1000 + port));
+            if port % 200 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_nobody_back_and_what_another_one_misses_is_told() {
+    require!("ping", "curl");
+    let mut lab = lab("unix://hubble.sock");
+    let udp = || GetFlowsRequest {
+        follow: true,
+        ..whitelist(FlowFilter { protocol: texts(&["udp"]), ..FlowFilter::default() })
+    };
+    // It asks and never reads.
+    let mut stalled = Client::new(&lab);
+    let unread = stalled.get_flows(&udp());
+    let mut client = Client::new(&lab);
+    let mut answers_of = client.get_flows(&udp());
+    let denied = |lab: &Lab| -> u64 {
+        std::thread::sleep(Duration::from_millis(150));
+        let (_, text) = lab.ask(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_str(&text).unwrap();
+        let rows = status["dropped"].as_array().unwrap();
+        rows.iter().find(|row| row["reason"] == "policy_denied").map_or(0, |row| row["packets"].as_u64().unwrap())
+    };
+    let before = denied(&lab);
+    flood(&lab, 30_000);
+    echo(lab.get("b"), 6379);
+    let mut redis = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
+    assert!(answers(&mut redis), "pods are served meanwhile");
+    let happened = denied(&lab) - before;
+    assert!(happened >= 29_000, "{happened}");
+    // Each datagram is a flow of its own.
+    let (mut told, mut lost) = (0, 0);
+    while told + lost < happened {
+        let answer = client.next(&mut answers_of, Duration::from_secs(10)).unwrap().unwrap();
+        match GetFlowsResponse::decode(answer).unwrap().response {
+            Some(ResponseType::LostEvents(event)) => {
+                assert_ne!(event.source, LostEventSource::Unknown as i32);
+                lost += event.num_events_lost;
+            }
+            _ => told += 1,
+        }
+    }
+    assert_eq!(told + lost, happened);
+    // Nobody has read during the flood, and the queue is shorter than that.
+    assert!(told > 1_000 && lost > 0, "{told} told, {lost} lost");
+    assert!(metrics(&lab).contains("bulkhead_stream_clients 2"));
+    drop((unread, stalled));
+    eventually("it is forgotten", || metrics(&lab).contains("bulkhead_stream_clients 1"));
+    drop((answers_of, client));
+    eventually("nobody watches", || metrics(&lab).contains("bulkhead_stream_clients 0"));
+    // A stop does not wait for clients.
+    let mut last = Client::new(&lab);
+    let _lasting = last.call("/peer.Peer/Notify", Bytes::new()).unwrap();
+    lab.stop();
+}
+
+#[test]
+fn there_are_only_so_many_clients() {
+    require!("curl");
+    let mut lab = lab("unix://hubble.sock");
+    let mut client = Client::new(&lab);
+    let follow = GetFlowsRequest { follow: true, ..GetFlowsRequest::default() };
+    let mut watching: Vec<_> = (0..31).map(|_| client.get_flows(&follow)).collect();
+    let mut other = Client::new(&lab);
+    watching.push(other.get_flows(&follow));
+    assert_eq!(other.refused(GET_FLOWS, follow.encode_to_vec()).code(), Code::ResourceExhausted);
+    drop(watching);
+    // What is dropped is told to the server when the clients do something.
+    eventually("there is room again", || {
+        let _: Result<ServerStatusResponse, _> = client.one("/observer.Observer/ServerStatus", &NoFields {});
+        other.call(GET_FLOWS, follow.encode_to_vec()).is_ok()
+    });
+    lab.stop();
+}
+
+#[test]
+fn over_tcp_a_node_tells_where_it_is() {
+    require!();
+    let mut lab = lab("127.0.0.1:4244");
+    let namespace = Path::new("/run/netns").join(lab.node.name());
+    let stream = in_namespace(&namespace, || TcpStream::connect("127.0.0.1:4244").unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut client = Client::over(|| tokio::net::TcpStream::from_std(stream).unwrap());
+    let peer: ChangeNotification = client.one("/peer.Peer/Notify", &NoFields {}).unwrap();
+    assert_eq!(peer.address, "127.0.0.1:4244");
+    lab.stop();
+}

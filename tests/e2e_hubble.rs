@@ -262,9 +262,12 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
     assert_eq!(namespaces.namespaces.iter().map(|one| &*one.namespace).collect::<Vec<_>>(), ["default"]);
     let peer: ChangeNotification = client.one("/peer.Peer/Notify", &NoFields {}).unwrap();
     assert_eq!((&*peer.name, peer.address, peer.r#type), ("node-1", address, 1));
-    let asked = HealthCheckRequest { service: "observer.Observer".into() };
     for path in ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"] {
-        assert_eq!(client.one::<HealthCheckResponse>(path, &asked).unwrap().status, 1);
+        // As `hubble status` asks, by the service's name, and of all of them.
+        for service in ["hubble.server.Observer", "observer.Observer", ""] {
+            let asked = HealthCheckRequest { service: service.into() };
+            assert_eq!(client.one::<HealthCheckResponse>(path, &asked).unwrap().status, 1, "{service}");
+        }
     }
     drop(client);
     eventually("nobody watches", || metrics(&lab).contains("bulkhead_stream_clients 0"));

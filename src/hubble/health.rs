@@ -7,6 +7,9 @@
 /// The service's name.
 pub const NAME: &str = "grpc.health.v1.Health";
 
+/// What Hubble's clients call the observer when they ask whether it is served: another name than that of the service itself.
+pub const OBSERVER: &str = "hubble.server.Observer";
+
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HealthCheckRequest {
     #[prost(string, tag = "1")]

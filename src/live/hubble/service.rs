@@ -230,7 +230,7 @@ fn response(observed: Observed, node: &str, mask: Option<&Mask>) -> Bytes {
 fn serving(request: &[u8]) -> Result<ServingStatus, Status> {
     let asked: HealthCheckRequest = decode(request)?;
     // Without a name it is about all of them.
-    let is_known = ["", observer::NAME, peer::NAME, health::NAME].contains(&&*asked.service);
+    let is_known = ["", health::OBSERVER, observer::NAME, peer::NAME, health::NAME].contains(&&*asked.service);
     Ok(if is_known { ServingStatus::Serving } else { ServingStatus::ServiceUnknown })
 }
 

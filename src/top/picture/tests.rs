@@ -80,7 +80,7 @@ fn a_restart_has_no_rates_and_the_next_interval_has_them() {
     tracker.next(busy(9_000, 1_000_000));
     let mut again = busy(10_000, 2_000_000);
     again.status.instance = Some(2);
-    let picture = tracker.next(again.clone());
+    let picture = tracker.next(again);
     assert!(picture.note.unwrap().contains("restarted"));
     assert_eq!((picture.seconds, picture.total.packets_in, picture.ports[0].packets_in), (None, None, None));
     let mut later = busy(11_000, 2_000_100);

@@ -35,18 +35,18 @@ pub(super) fn busy() -> Picture {
         packets_total,
         not_enforced,
     };
-    let port = |name: &str, packets: f64, dropped: f64, sessions| PortRates {
+    let port = |name: &str, packets: f64, dropped: u32, sessions| PortRates {
         name: name.into(),
         state: "open".into(),
         packets_in: Some(packets),
         packets_out: Some(packets * 0.84),
         bits_in: Some(packets * 760.0),
         bits_out: Some(packets * 9_240.0),
-        dropped: Some(dropped),
-        dropped_total: (dropped * 290.0) as u64,
+        dropped: Some(dropped.into()),
+        dropped_total: u64::from(dropped) * 290,
         sessions: Some(sessions),
     };
-    let mut closed = port("shop/batch-28811-7gkqz", 0.0, 0.0, 0);
+    let mut closed = port("shop/batch-28811-7gkqz", 0.0, 0, 0);
     closed.state = "closed".into();
     Picture {
         node: "node-1".into(),
@@ -77,13 +77,13 @@ pub(super) fn busy() -> Picture {
             deny("egress isolated by payments/default-deny", 6.0, 1_817, false),
         ],
         ports: vec![
-            port("uplink", 604_000.0, 0.0, 9_811),
-            port("shop/web-7d9f8c6b5-x2k4q", 311_000.0, 49.0, 5_020),
-            port("shop/db-0", 198_000.0, 0.0, 4_117),
-            port("payments/api-5c7b9d8f6-qv8lm", 84_100.0, 6.0, 2_240),
-            port("host", 5_300.0, 0.0, 112),
-            port("monitoring/prometheus-0", 1_270.0, 0.0, 96),
-            port("shop/cache-0", 420.0, 0.0, 31),
+            port("uplink", 604_000.0, 0, 9_811),
+            port("shop/web-7d9f8c6b5-x2k4q", 311_000.0, 49, 5_020),
+            port("shop/db-0", 198_000.0, 0, 4_117),
+            port("payments/api-5c7b9d8f6-qv8lm", 84_100.0, 6, 2_240),
+            port("host", 5_300.0, 0, 112),
+            port("monitoring/prometheus-0", 1_270.0, 0, 96),
+            port("shop/cache-0", 420.0, 0, 31),
             closed,
         ],
         ..Picture::default()

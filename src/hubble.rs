@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** The messages with the numbers of their fields, as far as they are sent and read here, and what finds the rest.
 //!
-//! **Not its purpose.** To serve: [`crate::live`] does.
+//! **Not its purpose.** To serve: `live::hubble` does.
 //!
 //! The structs are written by hand. No compiler for protocol buffers is needed to build, and what a reader does not find here is not told.
 //! The numbers are facts of the public protocol (cilium/cilium, `api/v1`, as of 1.19; the health service of grpc/grpc-proto); golden bytes

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The journal is a client like others, but for [`JOURNAL_TICK`]. The thread sleeps, and there is no stream, while there is neither a client nor a
-//! journal and the past is not kept for Hubble's clients ([`super::hubble`]). It looks at the rings every [`TICK`]: nobody rings for it, so that no worker
-//! makes a system call for an observer.
+//! journal and the past is not kept for Hubble's clients ([`super::hubble`]). It looks at the rings every [`TICK`]: nobody rings for it, so that
+//! no worker makes a system call for an observer.
 //!
 //! **Invariant.** No client keeps the thread waiting, and the thread keeps no worker waiting. What a client does not get is told to it as a
 //! number: packets and sessions seen and lost are together what has happened.

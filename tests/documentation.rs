@@ -64,6 +64,7 @@ fn the_reference_has_every_field_that_the_program_knows_and_no_others() {
         ("services.", "services: @"),
         ("masquerade.", "masquerade: @"),
         ("audit.", "audit: @"),
+        ("hubble.", "hubble: @"),
         ("journal.", "journal: @"),
         ("workers.", "workers: @"),
         ("sessions.", "sessions: @"),

@@ -27,6 +27,7 @@ impl AddressMap {
     }
 
     /// The port of an address.
+    #[inline]
     pub(crate) fn get(&self, address: IpAddr) -> Option<PortId> {
         match address {
             IpAddr::V4(a) => self.v4.get(&a.into()).copied(),

@@ -35,6 +35,8 @@ impl Ledger {
     }
 
     /// The same of a packet of which this is known.
+    #[cold]
+    #[inline(never)]
     pub(super) fn lose_as(&mut self, frame: Frame, reason: DropReason, pool: &mut FramePool, known: Known) {
         let is_last = !frame.has_more();
         self.lost.push(frame);

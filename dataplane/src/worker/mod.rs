@@ -143,6 +143,7 @@ impl Worker {
     /// packet. An empty burst lets time pass: sessions whose time is up are ended.
     ///
     /// This is [`Worker::process`] without what only people want to know; both may be called in turn.
+    #[inline]
     pub fn judge<'a>(
         &mut self,
         snapshot: &Snapshot,

@@ -348,7 +348,6 @@ impl Stage {
     }
 
     /// The same with a stream.
-    #[cold]
     #[inline(never)]
     fn ask_engine_and_tell(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
         let Some(stream) = &mut self.ledger.stream else { return };

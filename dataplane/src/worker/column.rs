@@ -108,6 +108,9 @@ pub(super) struct Columns {
     pub(super) parsed: Vec<Parsed>,
     pub(super) judged: Vec<Judged>,
     pub(super) decisions: Decisions,
+    /// The places of the packets that took longer than a plain hit, in order: who looks for sessions that begin and for drops looks
+    /// at these alone.
+    pub(super) misses: Vec<usize>,
     /// What is written into packets and into ICMP errors about them, of all bursts since the last
     /// [`Columns::begin`]. A [`Judged`] names the place.
     pub(super) translations: Translations,
@@ -224,10 +227,24 @@ impl Columns {
         self.judged.clear();
         self.judged.resize(self.metas.len(), Judged::UNJUDGED);
         self.decisions.clear(self.metas.len());
-        let Self { metas, parsed, judged, decisions, translations, openings, before } = self;
+        self.misses.clear();
+        let Self { metas, parsed, judged, decisions, misses, translations, openings, before } = self;
         let (epoch, services) = epochs;
         let before = *before;
-        Burst { snapshot, epoch, services, frames, metas, parsed, judged, decisions, translations, openings, before }
+        Burst {
+            snapshot,
+            epoch,
+            services,
+            frames,
+            metas,
+            parsed,
+            judged,
+            decisions,
+            misses,
+            translations,
+            openings,
+            before,
+        }
     }
 }
 
@@ -261,6 +278,7 @@ pub(super) struct Burst<'a> {
     pub(super) parsed: &'a mut [Parsed],
     pub(super) judged: &'a mut [Judged],
     pub(super) decisions: &'a mut Decisions,
+    pub(super) misses: &'a mut Vec<usize>,
     pub(super) translations: &'a mut Translations,
     openings: &'a mut Vec<usize>,
     before: usize,

@@ -411,6 +411,7 @@ impl Worker {
     /// Everything but a plain hit. Not a part of the loop over the burst, which has registers for hits alone.
     #[inline(never)]
     fn judge_fully(&mut self, burst: &mut Burst<'_>, at: usize) {
+        burst.misses.push(at);
         if let Err(reason) = self.judge_one(burst, at) {
             burst.drop(at, reason);
         }

@@ -81,6 +81,11 @@ impl Judgements<'_> {
         &self.columns.judged
     }
 
+    /// The places of the packets that took longer than a plain hit, in order: all that begin sessions or are dropped are among them.
+    pub(crate) fn misses(&self) -> &[usize] {
+        &self.columns.misses
+    }
+
     /// The bytes of a packet's first frame.
     pub(crate) fn frame(&self, at: usize) -> &[u8] {
         self.frames.bytes(at)
@@ -123,7 +128,8 @@ impl Judgements<'_> {
     /// The same of those that are dropped.
     pub(crate) fn select_dropped(&self, filter: &Filter) -> Chosen {
         let mut chosen = Chosen::NONE;
-        for (at, judged) in self.columns.judged.iter().enumerate() {
+        for &at in self.misses() {
+            let judged = &self.columns.judged[at];
             if judged.verdict.out_port().is_none() && self.is_selected(at, filter) {
                 chosen.add(at);
             }

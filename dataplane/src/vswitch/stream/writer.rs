@@ -331,7 +331,7 @@ impl StreamWriter {
 
     /// Tells of sessions that have begun, and of packets that were dropped.
     pub(super) fn tell_verdicts(&mut self, burst: &Judgements<'_>, length: impl Fn(usize) -> usize) {
-        for at in 0..burst.judged().len() {
+        for &at in burst.misses() {
             let judged = &burst.judged()[at];
             // Whoever judges it tells of it.
             if judged.session == Some(SessionState::Hit) || judged.elsewhere.is_some() {

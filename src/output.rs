@@ -1,7 +1,32 @@
 //! What the user sees on the terminal besides the answer itself: warnings, errors and plain tables.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use serde::Serialize;
+
+use crate::args::Format;
+
+/// Prints an answer to standard output in the form that was asked for; `text` writes it for people.
+///
+/// # Errors
+/// Those of standard output.
+pub(crate) fn answer(
+    format: Format,
+    answer: &impl Serialize,
+    text: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, answer)?;
+            writeln!(out)?;
+        }
+        Format::Text => text(&mut out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
 
 /// Prints a warning to standard error.
 pub(crate) fn warn(warning: &(impl Display + ?Sized)) {

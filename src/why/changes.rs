@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::time::{clock, rfc3339};
 use super::{answer, is_event_of_services, pipeline};
-use crate::args::{EndName, Target};
-use crate::explain::{Answer, Asked, Engine};
+use crate::args::{Asked, EndName, Target};
+use crate::explain::{Answer, Engine};
 use crate::journal::{History, StateAt};
 use crate::output::printable;
 
@@ -77,20 +77,20 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(engine: &Engine, answer: &Answer, asked: &Asked<'_>) -> Self {
+    fn new(engine: &Engine, answer: &Answer, asked: &Asked) -> Self {
         let (from, to) = answer.ends();
         let addresses: BTreeSet<IpAddr> = from.into_iter().chain(to.into_iter().map(|(address, _)| address)).collect();
         let cache = engine.pipeline.cache();
         let of_addresses =
             addresses.iter().flat_map(|&address| cache.pods_at(address)).map(|(_, pod)| pod.name.clone());
         let mut pods: BTreeSet<PodName> = of_addresses.collect();
-        let named = [Some(asked.from), if let Target::End(end) = asked.to { Some(end) } else { None }];
+        let named = [Some(&asked.from), if let Target::End(end) = &asked.to { Some(end) } else { None }];
         pods.extend(named.into_iter().flatten().filter_map(|end| match end {
             EndName::Pod(name) => Some(name.clone()),
             EndName::Address(_) => None,
         }));
         let mut namespaces: BTreeSet<String> = pods.iter().map(|pod| pod.namespace.to_string()).collect();
-        if let Target::Service(service) = asked.to {
+        if let Target::Service(service) = &asked.to {
             namespaces.insert(service.name.namespace.to_string());
         }
         let is_service = matches!(asked.to, Target::Service(_) | Target::End(EndName::Address(_)));
@@ -135,7 +135,7 @@ pub(super) fn find(
     history: &History<'_>,
     (state, mut engine): (&mut StateAt, Engine),
     then: &Answer,
-    asked: &Asked<'_>,
+    asked: &Asked,
     end: u64,
 ) -> anyhow::Result<Changes> {
     let (ends, first) = (Ends::new(&engine, then, asked), then.gist());
@@ -183,7 +183,7 @@ pub(super) fn find(
 }
 
 /// What is so in this state, in a line. That an end is not there any more is an answer as well.
-fn verdict(engine: &Engine, state: &StateAt, asked: &Asked<'_>) -> String {
+fn verdict(engine: &Engine, state: &StateAt, asked: &Asked) -> String {
     let beside = if state.is_denying { "; there is no state that makes sense, so nothing passes" } else { "" };
     match answer(engine, state, asked) {
         Ok(answer) => format!("{}{beside}", answer.gist()),

@@ -186,7 +186,7 @@ pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) 
     let around = u64::try_from(args.around.as_nanos()).unwrap_or(u64::MAX);
     let window = (at.saturating_sub(around), at.saturating_add(around));
     let (from, to) = answer.ends();
-    let port = if let EndName::Pod(name) = &args.from { Some(name.to_string()) } else { None };
+    let port = if let EndName::Pod(name) = &args.asked.from { Some(name.to_string()) } else { None };
     let ends = Ends { from, to, protocol: answer.transport(), port };
     let mut seen = Seen {
         from: rfc3339(window.0),

@@ -58,7 +58,7 @@ fn why(words: &str) -> Why {
 }
 
 /// What `explain` says of these objects.
-fn explained(objects: &[Object], asked: &Asked<'_>) -> String {
+fn explained(objects: &[Object], asked: &Asked) -> String {
     let mut pipeline = Pipeline::new(Scope::Cluster);
     pipeline.resync(objects.iter().filter(|object| !is_of_services(object)).cloned()).unwrap();
     let engine = Engine::new(pipeline).unwrap();
@@ -73,7 +73,7 @@ fn explained(objects: &[Object], asked: &Asked<'_>) -> String {
 #[test]
 fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment() {
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let asked = Asked { from: &args.from, to: &args.to, port: args.port, node: None };
+    let asked = &args.asked;
     let mut recorder = recorder(8 << 20);
     let mut inventory = Inventory::default();
     let mut word = 7_u64;
@@ -101,7 +101,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
         let events = inventory.replace(objects(&text));
         recorder.change(at * 1000, at, &change(at == 0, events)).unwrap();
         let all: Vec<Object> = inventory.objects().cloned().collect();
-        expected.push(explained(&all, &asked));
+        expected.push(explained(&all, asked));
         // Something that fills segments, so that checkpoints count as well.
         let verdicts: Vec<Verdict> = (0..60).map(|entry| denied(at * 1000 + entry, "10.1.0.9", 80)).collect();
         recorder.verdicts(at * 1000, &verdicts).unwrap();
@@ -113,7 +113,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
         let state = history.state_at(at * 1000 + 999).unwrap();
         assert_eq!((state.generation, state.since), (at, at * 1000));
         let engine = Engine::new(pipeline(&state).unwrap()).unwrap();
-        let told = match answer(&engine, &state, &asked) {
+        let told = match answer(&engine, &state, asked) {
             Ok(answer) => serde_json::to_string(&answer).unwrap(),
             Err(error) => format!("{error:#}"),
         };
@@ -237,10 +237,10 @@ fn each_reason_for_which_packets_are_dropped_is_found_with_its_words() {
     let bytes = story();
     let history = History::of(Journal::open(&bytes).unwrap());
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let asked = Asked { from: &args.from, to: &args.to, port: args.port, node: None };
+    let asked = &args.asked;
     let state = history.state_at(115 * SECOND).unwrap();
     let engine = Engine::new(pipeline(&state).unwrap()).unwrap();
-    let answer = answer(&engine, &state, &asked).unwrap();
+    let answer = answer(&engine, &state, asked).unwrap();
     for (at, reason) in (0..).zip(reasons()) {
         // Each has ten microseconds of its own.
         let around = std::time::Duration::from_micros(4);

@@ -125,6 +125,11 @@ impl Answer {
         self.verdict == "allow"
     }
 
+    /// Has it that nothing passes, whatever the tables say that its walks are of: there is no state that makes sense.
+    pub(crate) const fn deny(&mut self) {
+        self.verdict = "deny";
+    }
+
     /// The number of the protocol that was asked about.
     pub(crate) fn transport(&self) -> u8 {
         Transport::from_name(self.protocol).map_or(0, Transport::number)

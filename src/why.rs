@@ -47,7 +47,7 @@ const MOST_BYTES: u64 = (1 << 30) + (1 << 20);
 pub(crate) fn run(args: &Why) -> anyhow::Result<ExitCode> {
     let (bytes, name, now) = match (&args.journal, &args.bundle) {
         (Some(path), _) => (read(path)?, path.display().to_string(), None),
-        (None, Some(path)) => (Bundle::open(path)?.journal()?.to_vec(), path.display().to_string(), None),
+        (None, Some(path)) => (Bundle::open(path)?.into_journal()?, path.display().to_string(), None),
         (None, None) => live(args)?,
     };
     let journal = Journal::open(&bytes).with_context(|| format!("{name} is not used"))?;
@@ -158,9 +158,12 @@ fn told(history: &History<'_>, args: &Why, at: u64, now: Option<u64>) -> anyhow:
     let mut state = history.state_at(at).map_err(|error| refused(error, at))?;
     let asked = &args.asked;
     let engine = Engine::new(pipeline(&state)?)?;
-    let then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
+    let mut then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
     let mut text = Vec::new();
     then.write(&engine.pipeline, &mut text)?;
+    if state.is_denying {
+        then.deny();
+    }
     let (since, generation, denying) = (rfc3339(state.since), state.generation, state.is_denying);
     let seen = seen::find(history, args, &then, at);
     let remarks = remarks(history, at, denying);
@@ -179,7 +182,7 @@ fn refused(error: HistoryError, at: u64) -> anyhow::Error {
             let begins = rfc3339(begins);
             anyhow::anyhow!(
                 "what was in force at {at} is not in the journal any more: it begins at {begins}\n  \
-                 help: a larger journal.size keeps more"
+                 help: a larger journal.megabytes keeps more"
             )
         }
         HistoryError::Gap(Gap { from, until }) => {
@@ -202,7 +205,7 @@ fn remarks(history: &History<'_>, at: u64, is_denying: bool) -> Vec<String> {
         ));
     }
     if is_denying {
-        remarks.push("there was no state that made sense, so nothing passed but the node's own traffic".into());
+        remarks.push("DENY: there was no state that made sense, so nothing passed but the node's own traffic; below is what the last one said".into());
     }
     remarks
 }

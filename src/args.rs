@@ -1,6 +1,7 @@
 //! What the user typed, checked as far as it can be without reading anything.
 
 mod admin;
+mod asked;
 mod claims;
 mod cni;
 mod diff;
@@ -29,6 +30,7 @@ use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub use admin::{Admin, Audit, AuditAction, Reload, Sessions, Status, Tables};
+pub use asked::Asked;
 pub use claims::{Test, TestFormat};
 pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
 pub use diff::{Diff, DiffFormat};

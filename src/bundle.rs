@@ -87,13 +87,13 @@ pub(crate) struct Bundle {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether this is a file that may be a bundle, by its first bytes.
 fn is_bundle(path: &Path) -> bool {
     let mut magic = [0; 2];
-    // A pipe or a folder is looked at by nobody else's turn.
+    // Not of a pipe: who reads it next would miss these bytes.
     path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == GZIP
 }
 
@@ -154,20 +154,23 @@ impl Bundle {
     fn member(&self, name: &str) -> anyhow::Result<&[u8]> {
         let bytes = self.members.get(name).map(Vec::as_slice);
         bytes.with_context(|| {
+            let (path, node) = (self.path.display(), output::printable(&self.manifest.node));
+            if self.members.contains_key(JOURNAL) {
+                return format!("the bundle {path} has no {name}: the journal of node {node} did not hold it");
+            }
             format!(
-                "the bundle {} has no {name}: the journal of node {} was off\n  help: journal.folder in its configuration",
-                self.path.display(),
-                output::printable(&self.manifest.node)
+                "the bundle {path} has no {name}: the journal of node {node} was off\n  help: journal.folder in its configuration"
             )
         })
     }
 
-    /// The flight recorder's journal.
+    /// The flight recorder's journal: up to a gigabyte, of which there is no second copy.
     ///
     /// # Errors
     /// When there is none in it.
-    pub(crate) fn journal(&self) -> anyhow::Result<&[u8]> {
-        self.member(JOURNAL)
+    pub(crate) fn into_journal(mut self) -> anyhow::Result<Vec<u8>> {
+        self.member(JOURNAL)?;
+        Ok(self.members.remove(JOURNAL).unwrap_or_default())
     }
 
     /// The objects that were in force.

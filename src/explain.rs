@@ -12,7 +12,7 @@ pub(crate) mod service;
 pub(crate) mod step;
 
 use std::collections::{BTreeSet, HashSet};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
@@ -24,14 +24,13 @@ use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_dataplane::Decision;
 use serde::Serialize;
 
-use crate::args::{Explain, Format, Target};
+use crate::args::{Asked, Explain, Target};
 use crate::fabric::{End, Fabric, Hop};
 use crate::output::{self, printable};
 use crate::places::{Places, Written};
 use crate::resolve;
 use crate::run;
 use crate::translate::{Leg, Services, blocks};
-pub(crate) use question::Asked;
 use question::Question;
 use service::{Judged, Translated};
 use step::{Pass, Step};
@@ -41,22 +40,13 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
         return live::run(args);
     }
     let settings = resolve::settings(args.settings.as_deref())?;
-    let is_service = matches!(args.to, Target::Service(_));
+    let is_service = matches!(args.asked.to, Target::Service(_));
     let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, is_service)?;
     let engine = Engine::new(pipeline)?;
-    let asked = Asked { from: &args.from, to: &args.to, port: args.port, node: args.node.as_deref() };
     let mut services = Services::new(&engine.pipeline, objects, settings);
     blocks::warnings(&engine.pipeline, &services).iter().for_each(output::warn);
-    let answer = engine.answer(&mut services, &asked)?;
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.output {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &answer)?;
-            writeln!(out)?;
-        }
-        Format::Text => answer.write(&engine.pipeline, &mut out)?,
-    }
-    out.flush()?;
+    let answer = engine.answer(&mut services, &args.asked)?;
+    output::answer(args.output, &answer, |out| answer.write(&engine.pipeline, out))?;
     Ok(ExitCode::from(u8::from(!answer.is_allowed())))
 }
 
@@ -82,7 +72,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the question makes no sense in this state.
-    pub(crate) fn answer(&self, services: &mut Services, asked: &Asked<'_>) -> anyhow::Result<Answer> {
+    pub(crate) fn answer(&self, services: &mut Services, asked: &Asked) -> anyhow::Result<Answer> {
         let pipeline = &self.pipeline;
         let (port, questions) = question::all(pipeline, services, asked)?;
         let mut asker = Asker {
@@ -133,6 +123,11 @@ impl Answer {
     /// Whether all of them are let through.
     pub(crate) fn is_allowed(&self) -> bool {
         self.verdict == "allow"
+    }
+
+    /// Has it that nothing passes, whatever the tables say that its walks are of: there is no state that makes sense.
+    pub(crate) const fn deny(&mut self) {
+        self.verdict = "deny";
     }
 
     /// The number of the protocol that was asked about.

@@ -42,3 +42,5 @@ pub(crate) use reader::Journal;
 pub(crate) use recorder::Recorder;
 pub(crate) use state::{Change, Settings};
 pub(crate) use verdict::{LeftOut, Translated, Verdict};
+#[cfg(target_os = "linux")]
+pub(crate) use writer::WriterError;

@@ -1,7 +1,33 @@
 //! What the user sees on the terminal besides the answer itself: warnings, errors and plain tables.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+use crate::args::Format;
+
+/// Prints an answer to standard output in the form that was asked for; `text` writes it for people.
+///
+/// # Errors
+/// Those of standard output.
+pub(crate) fn answer(
+    format: Format,
+    answer: &impl Serialize,
+    text: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, answer)?;
+            writeln!(out)?;
+        }
+        Format::Text => text(&mut out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
 
 /// Prints a warning to standard error.
 pub(crate) fn warn(warning: &(impl Display + ?Sized)) {
@@ -50,6 +76,24 @@ pub(crate) fn some_of(names: &[&str], most: usize) -> String {
 /// The text with control characters escaped: names come from files and captures, and a terminal obeys what it is sent.
 pub(crate) fn printable(text: &str) -> String {
     if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
+}
+
+/// The text as a part of a file's name, with `_` for what may not be in one.
+#[cfg(target_os = "linux")]
+pub(crate) fn file_name(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+    text.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()
+}
+
+/// An address, with a port where there is one.
+pub(crate) fn end(address: IpAddr, port: u16) -> String {
+    if port == 0 { address.to_string() } else { SocketAddr::new(address, port).to_string() }
+}
+
+/// The names of the control bits of a TCP segment that are set.
+pub(crate) fn flag_names(flags: u8) -> Vec<&'static str> {
+    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+    NAMES.into_iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1).map(|(_, name)| name).collect()
 }
 
 /// The text for a cell of a Markdown table, or between its words: what Markdown would read as its own is escaped.

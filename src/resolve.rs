@@ -2,7 +2,6 @@
 
 mod told;
 
-use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use bulkhead_control::object::{Object, Pod};
 use bulkhead_control::service::{Action, Clients, Resolver, Settings};
 use bulkhead_control::source::{self, Options, ServiceKinds, Strictness, Unenforced};
 
-use crate::args::{Format, Resolve};
+use crate::args::Resolve;
 use crate::output;
 
 pub(crate) use told::Told;
@@ -46,15 +45,7 @@ pub(crate) fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     let decision = resolver.decide(client, args.to.address, args.to.port);
     let decision = decision.context("nothing is listed, a fault of the program")?;
     let told = Told::new(&resolver, &settings, &clients, client, args.to, &decision);
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.output {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &told)?;
-            writeln!(out)?;
-        }
-        Format::Text => told.write(&mut out)?,
-    }
-    out.flush()?;
+    output::answer(args.output, &told, |out| told.write(out))?;
     Ok(match decision.answer.action() {
         Action::Translate | Action::Pass => ExitCode::SUCCESS,
         Action::Reject | Action::Drop => ExitCode::from(1),

@@ -3,7 +3,7 @@
 //! It reads what the policies say and judges no connection: `explain` does that.
 
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -16,8 +16,8 @@ use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::selector::Selector;
 use serde::Serialize;
 
-use crate::args::{Format, Policies};
-use crate::output::printable;
+use crate::args::Policies;
+use crate::output::{self, printable};
 use crate::places::Places;
 use crate::run;
 
@@ -100,15 +100,7 @@ pub(crate) fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
         ingress: side(Direction::Ingress),
         egress: side(Direction::Egress),
     };
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.admin.output {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &answer)?;
-            writeln!(out)?;
-        }
-        Format::Text => answer.write(&mut out)?,
-    }
-    out.flush()?;
+    output::answer(args.admin.output, &answer, |out| answer.write(out))?;
     Ok(ExitCode::SUCCESS)
 }
 

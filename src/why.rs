@@ -18,7 +18,7 @@ mod seen;
 mod time;
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,9 +31,9 @@ use bulkhead_control::processor::Scope;
 use serde::Serialize;
 
 use crate::admin::{KeptFiles, Request, ask};
-use crate::args::{Format, Why};
+use crate::args::{Asked, Why};
 use crate::bundle::Bundle;
-use crate::explain::{Answer, Asked, Engine};
+use crate::explain::{Answer, Engine};
 use crate::journal::{Gap, History, HistoryError, Journal, StateAt};
 use crate::output::{self, printable};
 use crate::translate::Services;
@@ -47,7 +47,7 @@ const MOST_BYTES: u64 = (1 << 30) + (1 << 20);
 pub(crate) fn run(args: &Why) -> anyhow::Result<ExitCode> {
     let (bytes, name, now) = match (&args.journal, &args.bundle) {
         (Some(path), _) => (read(path)?, path.display().to_string(), None),
-        (None, Some(path)) => (Bundle::open(path)?.journal()?.to_vec(), path.display().to_string(), None),
+        (None, Some(path)) => (Bundle::open(path)?.into_journal()?, path.display().to_string(), None),
         (None, None) => live(args)?,
     };
     let journal = Journal::open(&bytes).with_context(|| format!("{name} is not used"))?;
@@ -57,15 +57,7 @@ pub(crate) fn run(args: &Why) -> anyhow::Result<ExitCode> {
     }
     let at = time::parse(&args.at, now.unwrap_or_else(|| history.ends()))?;
     let told = told(&history, args, at, now)?;
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.output {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &told)?;
-            writeln!(out)?;
-        }
-        Format::Text => told.write(&mut out)?,
-    }
-    out.flush()?;
+    output::answer(args.output, &told, |out| told.write(out))?;
     Ok(ExitCode::from(u8::from(!told.then.answer.is_allowed())))
 }
 
@@ -95,7 +87,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// What is asked of a state.
-fn answer(engine: &Engine, state: &StateAt, asked: &Asked<'_>) -> anyhow::Result<Answer> {
+fn answer(engine: &Engine, state: &StateAt, asked: &Asked) -> anyhow::Result<Answer> {
     engine.answer(&mut services(&engine.pipeline, state), asked)
 }
 
@@ -164,15 +156,18 @@ fn told(history: &History<'_>, args: &Why, at: u64, now: Option<u64>) -> anyhow:
         bail!("{} has not been yet: the journal ends at {}", rfc3339(at), rfc3339(end));
     }
     let mut state = history.state_at(at).map_err(|error| refused(error, at))?;
-    let asked = Asked { from: &args.from, to: &args.to, port: args.port, node: args.node.as_deref() };
+    let asked = &args.asked;
     let engine = Engine::new(pipeline(&state)?)?;
-    let then = answer(&engine, &state, &asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
+    let mut then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
     let mut text = Vec::new();
     then.write(&engine.pipeline, &mut text)?;
+    if state.is_denying {
+        then.deny();
+    }
     let (since, generation, denying) = (rfc3339(state.since), state.generation, state.is_denying);
     let seen = seen::find(history, args, &then, at);
     let remarks = remarks(history, at, denying);
-    let changes = changes::find(history, (&mut state, engine), &then, &asked, end)?;
+    let changes = changes::find(history, (&mut state, engine), &then, asked, end)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     let then = Then { since, generation, denying, answer: then, text };
     Ok(Told { node: history.node().to_owned(), at: rfc3339(at), time: at, then, seen, changes, remarks })
@@ -187,7 +182,7 @@ fn refused(error: HistoryError, at: u64) -> anyhow::Error {
             let begins = rfc3339(begins);
             anyhow::anyhow!(
                 "what was in force at {at} is not in the journal any more: it begins at {begins}\n  \
-                 help: a larger journal.size keeps more"
+                 help: a larger journal.megabytes keeps more"
             )
         }
         HistoryError::Gap(Gap { from, until }) => {
@@ -210,7 +205,7 @@ fn remarks(history: &History<'_>, at: u64, is_denying: bool) -> Vec<String> {
         ));
     }
     if is_denying {
-        remarks.push("there was no state that made sense, so nothing passed but the node's own traffic".into());
+        remarks.push("DENY: there was no state that made sense, so nothing passed but the node's own traffic; below is what the last one said".into());
     }
     remarks
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::client::ask;
 use super::protocol::{AuditReport, AuditedConnection, Request};
-use crate::args::{self, Format};
-use crate::output::{Columns, printable};
+use crate::args;
+use crate::output::{self, Columns, printable};
 
 /// Connections that a person reads; JSON has all of them.
 const MAX_ROWS: usize = 50;
@@ -15,14 +15,7 @@ const MAX_ROWS: usize = 50;
 /// Tells what audited policies would have denied. Exit code 1 when that is something.
 pub(crate) fn report(args: &args::Admin) -> anyhow::Result<ExitCode> {
     let report: AuditReport = ask(&args.socket, &Request::AuditReport)?;
-    let mut out = io::stdout().lock();
-    match args.output {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        Format::Text => write(&mut out, &report)?,
-    }
+    output::answer(args.output, &report, |out| write(out, &report))?;
     let would_break = report.untold > 0 || report.policies.iter().any(|policy| policy.connections > 0);
     Ok(ExitCode::from(u8::from(would_break)))
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{EndName, Format, Planned, PortProtocol, State, Target};
+use super::{Asked, Format, Planned, State};
 use crate::admin::DEFAULT_SOCKET;
 
 /// `bulkhead explain`.
@@ -32,22 +32,9 @@ pub struct Explain {
     /// With --live, the vswitch's admin socket
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, requires = "live")]
     pub socket: PathBuf,
-    /// Who connects: namespace/pod, or an address outside the cluster
-    #[arg(long, value_name = "NAMESPACE/POD|IP")]
-    pub from: EndName,
-    /// To whom: namespace/pod, an address, or a Service
-    #[arg(
-        long,
-        value_name = "NAMESPACE/POD|IP|service/NAMESPACE/NAME[:PORT]",
-        help = "To whom: namespace/pod, an address, or a Service"
-    )]
-    pub to: Target,
-    /// The destination port and protocol, e.g. 80/TCP; not needed for a Service with one port
-    #[arg(long, value_name = "PORT/PROTOCOL")]
-    pub port: Option<PortProtocol>,
-    /// The node at which the connection of a client outside the cluster to a Service comes in
-    #[arg(long)]
-    pub node: Option<String>,
+    /// Which connection.
+    #[command(flatten)]
+    pub asked: Asked,
     /// A JSON or YAML object with service_cidrs, cluster_cidrs and what else docs/services.md lists
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,

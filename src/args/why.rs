@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{EndName, Format, PortProtocol, Target};
+use super::{Asked, Format};
 use crate::admin::DEFAULT_SOCKET;
 
 /// `bulkhead why`.
@@ -15,29 +15,16 @@ use crate::admin::DEFAULT_SOCKET;
     the verdict now. Times are UTC, unless they say otherwise. A time of day is the last one that has been; of a file, before its end.\n\n\
     Exit code 0 when the connection was allowed then, 1 when it was not; 2 when that is not known.")]
 pub struct Why {
-    /// Who connects: namespace/pod, or an address
-    #[arg(long, value_name = "NAMESPACE/POD|IP")]
-    pub from: EndName,
-    /// To whom: namespace/pod, an address, or a Service
-    #[arg(
-        long,
-        value_name = "NAMESPACE/POD|IP|service/NAMESPACE/NAME[:PORT]",
-        help = "To whom: namespace/pod, an address, or a Service"
-    )]
-    pub to: Target,
-    /// The destination port and protocol, e.g. 80/TCP; not needed for a Service with one port
-    #[arg(long, value_name = "PORT/PROTOCOL")]
-    pub port: Option<PortProtocol>,
-    /// When.
+    /// Which connection.
+    #[command(flatten)]
+    pub asked: Asked,
+    /// When
     #[arg(
         long,
         value_name = "TIME",
         help = "When: 14:32, 14:32:07.5, 2026-11-24T14:32:00Z, 2026-11-24T15:32:00+01:00, or how long ago: 10m"
     )]
     pub at: String,
-    /// The node at which the connection of a client outside the cluster to a Service comes in
-    #[arg(long)]
-    pub node: Option<String>,
     /// What was seen is shown from so long before that time until so long after it
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = humantime::parse_duration)]
     pub around: Duration,

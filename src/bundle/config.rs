@@ -37,9 +37,9 @@ fn redact(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(redact),
         Value::String(text) => {
-            // https://user:password@host
+            // https://user:password@host, where people may forget to escape an @ of the password.
             if let Some((scheme, rest)) = text.split_once("://")
-                && let Some((_, host)) = rest.split_once('@')
+                && let Some((_, host)) = rest.rsplit_once('@')
             {
                 *text = format!("{scheme}://{HIDDEN}@{host}");
             }
@@ -55,12 +55,13 @@ mod tests {
     #[test]
     fn comments_and_what_is_called_like_a_secret_stay_behind() {
         let text = "# token: planted-1\nnode: node-1\nbearer_token: planted-2\nlog: {apiKey: planted-3, level: info}\n\
-                    list: [{password: {nested: planted-4}}, 'https://me:planted-5@host/x']\n";
+                    list: [{password: {nested: planted-4}}, 'https://me:planted-5@host/x', 'https://me:planted@planted-6@host']\n";
         let value = redacted(text).unwrap();
         let shown = value.to_string();
         assert!(!shown.contains("planted"), "{shown}");
         assert_eq!((&value["node"], &value["log"]["level"]), (&"node-1".into(), &"info".into()));
         assert_eq!(value["list"][1], "https://(left out)@host/x");
+        assert_eq!(value["list"][2], "https://(left out)@host");
         assert!(redacted("a: [").is_err());
     }
 }

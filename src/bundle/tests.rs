@@ -86,7 +86,7 @@ fn what_was_packed_is_what_is_read_and_no_secret_is_in_it() {
     assert_eq!(read.objects().unwrap(), objects);
     let shown = String::from_utf8_lossy(&read.members[STATE]).into_owned();
     assert!(shown.contains("10.1.0.1") && !shown.contains("planted"), "{shown}");
-    let error = read.journal().unwrap_err().to_string();
+    let error = read.into_journal().unwrap_err().to_string();
     assert!(error.contains("was off"), "{error}");
 }
 

@@ -80,8 +80,7 @@ pub(crate) fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
 
 /// `bulkhead-node-1-20261124T143207Z.tgz`.
 fn named(manifest: &Manifest) -> PathBuf {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
-    let node: String = manifest.node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    let node = output::file_name(&manifest.node);
     let time: String = manifest.made.chars().filter(|letter| !"-:".contains(*letter)).collect();
     PathBuf::from(format!("bulkhead-{node}-{time}.tgz"))
 }

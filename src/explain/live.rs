@@ -11,33 +11,26 @@ use super::end_text;
 use super::service::{Judged, Translated};
 use super::step::Step;
 use crate::admin::{Connection, Explanation, LiveWalk, Request, ask};
-use crate::args::{EndName, Explain, Format, Target};
-use crate::output::printable;
+use crate::args::{EndName, Explain, Target};
+use crate::output::{self, printable};
 
 pub(super) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     let name = |end: &EndName| match end {
         EndName::Pod(name) => name.to_string(),
         EndName::Address(address) => address.to_string(),
     };
-    let to = match &args.to {
+    let to = match &args.asked.to {
         Target::End(to) => name(to),
         Target::Service(to) => to.to_string(),
     };
-    if args.port.is_none() && matches!(args.to, Target::End(_)) {
+    if args.asked.port.is_none() && matches!(args.asked.to, Target::End(_)) {
         bail!("--port is missing\n  help: write for example --port 80/TCP");
     }
-    let port = args.port.map(|port| format!("{}/{}", port.port, port.transport));
-    let asked = Connection { from: name(&args.from), to, port: port.clone() };
+    let port = args.asked.port.map(|port| format!("{}/{}", port.port, port.transport));
+    let asked = Connection { from: name(&args.asked.from), to, port: port.clone() };
     let answer: Value = ask(&args.socket, &Request::Explain(asked))?;
     let told = Explanation::deserialize(&answer)?;
-    let mut out = io::stdout().lock();
-    match args.output {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &answer)?;
-            writeln!(out)?;
-        }
-        Format::Text => write(&told, port.as_deref().unwrap_or_default(), &mut out)?,
-    }
+    output::answer(args.output, &answer, |out| write(&told, port.as_deref().unwrap_or_default(), out))?;
     let is_allowed = told.walks.iter().all(Judged::is_allowed) && told.services.iter().all(Translated::is_allowed);
     Ok(ExitCode::from(u8::from(!is_allowed)))
 }

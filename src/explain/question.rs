@@ -6,24 +6,11 @@ use anyhow::{Context, bail};
 use bulkhead_control::object::ObjectName;
 use bulkhead_control::pipeline::Pipeline;
 
-use crate::args::{Destination, EndName, PortProtocol, ServiceTarget, Target};
+use crate::args::{Asked, Destination, EndName, PortProtocol, ServiceTarget, Target};
 use crate::contests;
 use crate::fabric::End;
 use crate::output;
 use crate::translate::{Leg, Services, Translation, port_text};
-
-/// Which connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
-    /// Who connects.
-    pub(crate) from: &'a EndName,
-    /// To whom.
-    pub(crate) to: &'a Target,
-    /// The port; needed for what is no Service.
-    pub(crate) port: Option<PortProtocol>,
-    /// The node at which the connection of a client outside the cluster to a Service comes in.
-    pub(crate) node: Option<&'a str>,
-}
 
 /// What is asked about one pair of addresses.
 pub(super) enum Question {
@@ -37,10 +24,10 @@ pub(super) enum Question {
 pub(super) fn all(
     pipeline: &Pipeline,
     services: &mut Services,
-    asked: &Asked<'_>,
+    asked: &Asked,
 ) -> anyhow::Result<(PortProtocol, Vec<Question>)> {
-    let sources = ends(pipeline, asked.from)?;
-    match asked.to {
+    let sources = ends(pipeline, &asked.from)?;
+    match &asked.to {
         Target::End(name) => {
             let port = asked.port.context("--port is missing\n  help: write for example --port 80/TCP")?;
             let mut questions = Vec::new();
@@ -67,13 +54,13 @@ pub(super) fn all(
 fn to_address(
     pipeline: &Pipeline,
     services: &mut Services,
-    asked: &Asked<'_>,
+    asked: &Asked,
     from: &End,
     address: IpAddr,
     port: PortProtocol,
 ) -> anyhow::Result<Option<Translation>> {
     let to = Destination { address, port: Some((port.transport, port.port)) };
-    match services.entry(pipeline, from, address, asked.node)? {
+    match services.entry(pipeline, from, address, asked.node.as_deref())? {
         Some(node) => services.translate(pipeline, from, to, &node),
         None if services.is_virtual(pipeline, to)? => Err(no_entry(pipeline, &to.to_string())),
         None => Ok(None),
@@ -83,7 +70,7 @@ fn to_address(
 fn to_service(
     pipeline: &Pipeline,
     services: &mut Services,
-    asked: &Asked<'_>,
+    asked: &Asked,
     sources: &[End],
     target: &ServiceTarget,
 ) -> anyhow::Result<(PortProtocol, Vec<Question>)> {
@@ -102,7 +89,7 @@ fn to_service(
     for from in sources {
         let is_outside = from.node().is_none();
         let family = (from.address().is_ipv4(), is_outside);
-        let node = services.entry(pipeline, from, from.address(), asked.node)?;
+        let node = services.entry(pipeline, from, from.address(), asked.node.as_deref())?;
         let node = node.ok_or_else(|| no_entry(pipeline, &format!("Service {}", target.name)))?;
         for to in services.addresses(&target.name, port, &node, family)? {
             if let Some(translation) = services.translate(pipeline, from, to, &node)? {

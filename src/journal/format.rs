@@ -35,6 +35,10 @@ const LEAST_SEGMENT: usize = 1 << 18;
 /// The largest file that is read: a bound, as all of it is read into memory.
 const MOST_BYTES: usize = 1 << 30;
 
+/// No journal counts as far. A bound, so that whoever adds one to a number of a file, or compares it with the next one, need not think of
+/// hostile ones.
+pub(super) const MOST_NUMBER: u64 = 1 << 48;
+
 /// Memory that a journal is in.
 pub(crate) trait Memory {
     /// All of it.
@@ -201,7 +205,7 @@ impl SegmentHead {
         let bytes = segment.get(..SEGMENT_HEAD)?;
         let is_sound = bytes[..8] == SEGMENT_MAGIC && u32_at(bytes, 28) == crc32fast::hash(&bytes[..28]);
         let head = Self { sequence: u64_at(bytes, 8), time: u64_at(bytes, 16) };
-        (is_sound && head.sequence > 0).then_some(head)
+        (is_sound && (1..MOST_NUMBER).contains(&head.sequence)).then_some(head)
     }
 }
 

@@ -95,7 +95,7 @@ impl<'a> Journal<'a> {
         let before = segments.len();
         segments.dedup_by_key(|&mut (sequence, ..)| sequence);
         damage.segments += before - segments.len();
-        let next = segments.last().map(|&(sequence, ..)| sequence.wrapping_add(1));
+        let next = segments.last().map(|&(sequence, ..)| sequence + 1);
         for segment in others {
             // One that was being begun: what it was is erased from its first byte on, and its new number stands before its first bytes do.
             let is_begun = segment[0] == 0 || (next.is_some() && sequence_of(segment) == next);

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bulkhead_control::cache::Event;
 use serde::{Deserialize, Serialize};
 
 use super::format::{Kind, LONGEST_PAYLOAD, Layout, Memory};
-use super::history::History;
-use super::reader::{Damage, Journal};
+use super::history::{History, StateAt};
+use super::reader::Damage;
 use super::state::{Change, Known, pack};
 use super::verdict::{LeftOut, Verdict};
-use super::writer::{Opened, Writer, WriterError};
+use super::writer::{Writer, WriterError};
 
 /// That a vswitch has started or stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,11 +40,35 @@ pub(crate) enum RecordError {
     },
 }
 
+/// What an earlier recorder has left.
+struct Found {
+    damage: Damage,
+    alive: Option<u64>,
+    /// The last change's.
+    number: u64,
+    /// The last one; none where it is not known.
+    state: Option<StateAt>,
+}
+
+impl Found {
+    fn of(history: &History<'_>) -> Self {
+        Self {
+            damage: history.damage(),
+            alive: history.last_alive(),
+            number: history.last_number(),
+            state: history.last_state().ok(),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Recorder<M> {
     writer: Writer<M>,
     known: Known,
+    /// Whether that is the whole state. It is not when the journal goes on and what it has said last is lost: then there is no checkpoint
+    /// before the whole state is told again, as it would say that what is not known is not there.
+    is_known: bool,
     /// The number of the last change.
     number: u64,
     generation: u64,
@@ -61,31 +86,26 @@ impl<M: Memory> Recorder<M> {
     /// # Errors
     /// When there is another one, or no room.
     pub(crate) fn open(memory: M, layout: Layout, node: &str, now: u64) -> Result<(Self, Option<Damage>), WriterError> {
-        let (writer, opened) = Writer::open(memory, layout, node, now)?;
+        let (writer, found) = Writer::open(memory, layout, node, now, |journal| Found::of(&History::of(journal)))?;
         let mut recorder = Self {
             writer,
             known: Known::default(),
+            is_known: true,
             number: 0,
             generation: 0,
             names: HashMap::new(),
             is_too_large: false,
             records: 0,
         };
-        let Opened::Continued(damage) = opened else {
+        let Some(Found { damage, alive, number, state }) = found else {
             recorder.start(now, None)?;
             return Ok((recorder, None));
         };
-        let bytes = recorder.writer.memory().bytes();
-        let (mut alive, mut last, mut number) = (None, None, 0);
-        if let Ok(journal) = Journal::open(bytes) {
-            let history = History::of(journal);
-            (alive, number) = (history.last_alive(), history.last_number());
-            last = history.last_state().ok();
-        }
         recorder.number = number;
-        if let Some(state) = last {
+        recorder.is_known = number == 0 || state.is_some();
+        if let Some(state) = state {
             // From now on what differs from it is told.
-            let events = state.objects.objects().cloned().map(bulkhead_control::cache::Event::Apply).collect();
+            let events = state.objects.objects().cloned().map(Event::Apply).collect();
             let (settings, attached) = (Some(state.settings), Some(state.attached));
             let change = Change { is_whole: true, is_denying: state.is_denying, merged: 1, settings, attached, events };
             recorder.known.take(&change).map_err(|error| WriterError::Refused(error.to_string()))?;
@@ -141,6 +161,7 @@ impl<M: Memory> Recorder<M> {
     /// When there is no room for it. It is then part of the next checkpoint.
     pub(crate) fn change(&mut self, time: u64, generation: u64, change: &Change) -> Result<(), RecordError> {
         let (lines, is_whole) = self.known.take(change)?;
+        self.is_known |= change.is_whole;
         let kind = if is_whole { Kind::Checkpoint } else { Kind::Change };
         self.number += 1;
         self.generation = generation;
@@ -230,12 +251,12 @@ impl<M: Memory> Recorder<M> {
         Ok(())
     }
 
-    /// Begins a segment, with a checkpoint where there is a state. Whether there is one.
+    /// Begins a segment, with a checkpoint where the state is known. Whether there is one.
     fn rotate(&mut self, time: u64) -> Result<bool, RecordError> {
         let is_first = self.writer.is_empty();
         self.writer.rotate(time)?;
         self.names.clear();
-        if is_first || self.number == 0 {
+        if is_first || self.number == 0 || !self.is_known {
             return Ok(false);
         }
         let lines = self.known.whole()?;

@@ -20,14 +20,17 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use serde::{Deserialize, Serialize};
 
-use super::format::LONGEST_PAYLOAD;
+use super::format::{LONGEST_PAYLOAD, MOST_NUMBER};
 
 /// What stands before a part.
 pub(super) const PART_HEAD: usize = 16;
 /// Bytes of a part.
 const PART: usize = LONGEST_PAYLOAD - PART_HEAD;
-/// What a change may unpack to: several times the largest cluster. A bound, because a small record can unpack to anything.
+/// What a change may unpack to, as text and as events of [`EVENT`] bytes: the largest cluster, twice. A bound, because a small record can
+/// unpack to anything.
 const MOST_UNPACKED: u64 = 1 << 28;
+/// What an event takes beside its text.
+const EVENT: u64 = size_of::<Event>() as u64;
 
 /// What, besides objects, the verdicts of a state depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,7 +179,7 @@ impl<'a> Part<'a> {
         let number = u64::from_le_bytes(head[..8].try_into().ok()?);
         let part = u32::from_le_bytes(head[8..12].try_into().ok()?);
         let parts = u32::from_le_bytes(head[12..].try_into().ok()?);
-        (part < parts).then_some(Self { number, part, parts, bytes })
+        (part < parts && (1..MOST_NUMBER).contains(&number)).then_some(Self { number, part, parts, bytes })
     }
 }
 
@@ -186,8 +189,10 @@ pub(super) fn unpack(parts: &[&[u8]], budget: &Cell<u64>) -> Option<Change> {
     let mut text = Vec::new();
     let most = MOST_UNPACKED.min(budget.get());
     let read = DeflateDecoder::new(&packed[..]).take(most.saturating_add(1)).read_to_end(&mut text).ok()? as u64;
-    budget.set(budget.get().saturating_sub(read));
-    if read > most {
+    let events = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
+    let taken = read.saturating_add(events.saturating_mul(EVENT));
+    budget.set(budget.get().saturating_sub(taken));
+    if taken > most {
         return None;
     }
     let mut lines = text.split(|&byte| byte == b'\n');

@@ -5,8 +5,9 @@ use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Labels, Namespace, Object};
 use bulkhead_dataplane::Flow;
 
-use super::format::{HEADER, Kind, SEGMENT_HEAD};
+use super::format::{HEADER, Kind, MOST_NUMBER, SEGMENT_HEAD};
 use super::reader::{Damage, JournalError};
+use super::state::{PART_HEAD, pack, unpack};
 use super::writer::Writer;
 use super::*;
 
@@ -161,13 +162,13 @@ fn a_crash_at_any_byte_of_a_write_loses_nothing_that_was_written_before() {
     for write in writes {
         let whole = {
             let torn = Torn { bytes: before.clone(), left: number };
-            let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1).unwrap();
+            let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1, |_| ()).unwrap();
             write(&mut writer, &payload);
             number - writer.memory().left
         };
         for left in 0..=whole {
             let torn = Torn { bytes: before.clone(), left };
-            let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1).unwrap();
+            let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1, |_| ()).unwrap();
             write(&mut writer, &payload);
             let mut bytes = writer.memory().bytes.clone();
             let found = history(&bytes);
@@ -384,7 +385,7 @@ fn no_bytes_make_the_reader_panic() {
         let _ = (teams(&found, 15), seen(&found), found.pause_at(3), found.left_out(0, 9));
     }
     // Payloads that nobody has written, with the sums of somebody who has.
-    let (mut writer, _) = Writer::open(sound, SMALL, "node-1", 1).unwrap();
+    let (mut writer, _) = Writer::open(sound, SMALL, "node-1", 1, |_| ()).unwrap();
     for kind in [Kind::Checkpoint, Kind::Change, Kind::Name, Kind::Verdicts, Kind::LeftOut, Kind::Run] {
         for length in 1..60 {
             writer.append(kind, 30, 1, &vec![0xff; length]).unwrap();
@@ -394,4 +395,65 @@ fn no_bytes_make_the_reader_panic() {
     let found = history(writer.memory());
     assert!(found.damage().unknown > 100 && teams(&found, 20).as_deref() == Ok("x=red"));
     let _ = (found.state_at(30).is_ok(), seen(&found));
+}
+
+#[test]
+fn numbers_that_no_journal_has_are_not_understood() {
+    let mut recorder = recorder(SMALL);
+    recorder.change(10, 1, &whole_of("red")).unwrap();
+    let (mut writer, _) = Writer::open(recorder.memory().clone(), SMALL, "node-1", 1, |_| ()).unwrap();
+    for number in [0, MOST_NUMBER, u64::MAX] {
+        for kind in [Kind::Checkpoint, Kind::Change] {
+            let parts = pack(number, br#"{"whole":true}"#).unwrap();
+            parts.iter().for_each(|part| writer.append(kind, 30, 1, part).unwrap());
+        }
+    }
+    let most = u64::MAX;
+    let left_out = LeftOut { since: 1, sessions: most, dropped: most, unheard: most };
+    writer.append(Kind::LeftOut, 30, 1, &serde_json::to_vec(&left_out).unwrap()).unwrap();
+    let found = history(writer.memory());
+    assert_eq!(found.damage().unknown, 6);
+    assert_eq!(teams(&found, 40).as_deref(), Ok("x=red"));
+    assert_eq!(found.left_out(0, 50).total(), most);
+    let mut state = found.state_at(40).unwrap();
+    assert!(found.follow(&mut state).is_none() && found.is_last(&state));
+    // Whoever goes on with it goes on counting.
+    let (mut next, _) = Recorder::open(writer.memory().clone(), SMALL, "node-1", 50).unwrap();
+    next.change(60, 2, &change(vec![Event::Apply(namespace("x", "blue"))])).unwrap();
+    assert_eq!(teams(&history(next.memory()), 60).as_deref(), Ok("x=blue"));
+}
+
+#[test]
+fn a_small_record_of_very_many_events_is_not_unpacked() {
+    let change_of = |events: usize| {
+        let event = serde_json::to_string(&Event::DeleteNode("a".into())).unwrap();
+        let lines = "{}\n".to_owned() + &vec![event; events].join("\n");
+        let parts = pack(1, lines.as_bytes()).unwrap();
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[PART_HEAD..]).collect();
+        unpack(&parts, &std::cell::Cell::new(u64::MAX)).map(|change| change.events.len())
+    };
+    assert_eq!(change_of(1000), Some(1000));
+    assert_eq!(change_of(2_000_000), None);
+}
+
+#[test]
+fn a_state_that_is_not_known_is_in_no_checkpoint() {
+    let mut first = recorder(SMALL);
+    first.change(10, 1, &whole_of("0")).unwrap();
+    let start = first.memory().iter().rposition(|&byte| byte != 0).unwrap();
+    first.change(20, 2, &change(vec![Event::Apply(namespace("x", "1"))])).unwrap();
+    let middle = first.memory().iter().rposition(|&byte| byte != 0).unwrap();
+    first.change(30, 3, &change(vec![Event::Apply(namespace("y", "2"))])).unwrap();
+    let mut bytes = first.memory().clone();
+    bytes[usize::midpoint(start, middle)] ^= 1;
+    // The next process has not told its state yet when a segment is full.
+    let (mut next, _) = Recorder::open(bytes, SMALL, "node-1", 40).unwrap();
+    for _ in 0..400 {
+        next.verdicts(45, &(0..20).map(verdict).collect::<Vec<_>>()).unwrap();
+    }
+    assert!(next.memory()[SMALL.at(1).start..SMALL.at(1).end].iter().any(|&byte| byte != 0), "it is full");
+    assert_eq!(teams(&history(next.memory()), 45), Err(HistoryError::Gap(Gap { from: 10, until: None })));
+    next.change(50, 4, &whole(vec![namespace("x", "1")])).unwrap();
+    assert_eq!(teams(&history(next.memory()), 45), Err(HistoryError::Gap(Gap { from: 10, until: Some(50) })));
+    assert_eq!(teams(&history(next.memory()), 50).as_deref(), Ok("x=1"));
 }

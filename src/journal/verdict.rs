@@ -66,7 +66,7 @@ pub(crate) struct LeftOut {
 
 impl LeftOut {
     pub(crate) const fn total(&self) -> u64 {
-        self.sessions + self.dropped + self.unheard
+        self.sessions.saturating_add(self.dropped).saturating_add(self.unheard)
     }
 }
 

@@ -4,16 +4,7 @@ use super::format::{
     FileHead, HEADER, Kind, LONGEST_PAYLOAD, Layout, Memory, RECORD_HEAD, RecordHead, SEGMENT_HEAD, SegmentHead, alive,
     size_of_record,
 };
-use super::reader::{Damage, Journal, JournalError};
-
-/// What a writer has found.
-#[derive(Debug)]
-pub(crate) enum Opened {
-    /// Nothing: the journal begins.
-    Fresh,
-    /// A journal that goes on, and what of it is damaged.
-    Continued(Damage),
-}
+use super::reader::{Journal, JournalError};
 
 /// Why there is nothing to write to.
 #[derive(Debug, thiserror::Error)]
@@ -45,11 +36,17 @@ pub(crate) struct Writer<M> {
 }
 
 impl<M: Memory> Writer<M> {
-    /// Goes on with the journal in the memory, or begins one where it is all zeros at its start.
+    /// Goes on with the journal in the memory, of which it returns what `look` makes; or begins one where it is all zeros at its start.
     ///
     /// # Errors
     /// When it is another one, or the memory has no room.
-    pub(crate) fn open(memory: M, layout: Layout, node: &str, now: u64) -> Result<(Self, Opened), WriterError> {
+    pub(crate) fn open<T>(
+        memory: M,
+        layout: Layout,
+        node: &str,
+        now: u64,
+        look: impl FnOnce(Journal<'_>) -> T,
+    ) -> Result<(Self, Option<T>), WriterError> {
         let mut writer = Self { memory, layout, segment: None, sequence: 0, at: 0, most: layout.segments };
         let bytes = writer.memory.bytes();
         if bytes.len() < layout.len() {
@@ -61,7 +58,7 @@ impl<M: Memory> Writer<M> {
             }
             let head = FileHead { layout, node: node.to_owned(), made: now };
             writer.memory.put(0, &head.bytes());
-            return Ok((writer, Opened::Fresh));
+            return Ok((writer, None));
         }
         let refused = |why: String| WriterError::Refused(why);
         let journal = Journal::open(bytes).map_err(|error: JournalError| refused(error.to_string()))?;
@@ -71,11 +68,11 @@ impl<M: Memory> Writer<M> {
         if journal.layout() != layout {
             return Err(refused(format!("it was made for {} bytes", journal.layout().len())));
         }
-        let (damage, newest) = (journal.damage(), journal.newest());
+        let (newest, found) = (journal.newest(), look(journal));
         if let Some((place, sequence, end)) = newest {
             (writer.segment, writer.sequence, writer.at) = (Some(place), sequence, end);
         }
-        Ok((writer, Opened::Continued(damage)))
+        Ok((writer, Some(found)))
     }
 
     /// What it writes to.

@@ -11,6 +11,7 @@
 
 pub(super) mod buffers;
 mod check;
+mod datapath;
 mod error;
 mod file;
 mod hubble;
@@ -18,6 +19,7 @@ mod journal;
 mod masquerade;
 mod ports;
 mod sessions;
+mod state;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,22 +27,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::{Denied, Enforcement};
-use bulkhead_control::pipeline::{Choice, Engine};
 use bulkhead_control::renderer::acl::EnforcedAt;
-use bulkhead_control::renderer::nftables::Suspects;
 use bulkhead_control::service::Settings;
-use bulkhead_control::source::Options;
-use bulkhead_control::source::kubernetes::Access;
 use ipnet::IpNet;
 
 use super::log::LogConfig;
 use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
+pub(crate) use datapath::{Attach, DEFAULT_PINS, Dataplane, EngineName, Mode, NftablesConfig, Pins, SlowPathConfig};
 pub(crate) use error::{ConfigError, ConfigErrors};
 pub(crate) use hubble::HubbleConfig;
 pub(crate) use journal::JournalConfig;
 pub(crate) use masquerade::MasqueradeConfig;
 pub(crate) use ports::{Added, PortEntry, RouteEntry};
+pub(crate) use sessions::{SessionsConfig, SharesConfig, TimeoutsConfig, Window};
+pub(crate) use state::{KubernetesConfig, StateConfig, WhenMissing, WhenRefused, WhenUnreachable};
 
 /// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
 const MAX_FILE_LEN: u64 = 1 << 20;
@@ -124,177 +125,6 @@ impl CreatedHost {
     }
 }
 
-/// Who judges and forwards packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Dataplane {
-    /// The vswitch's workers.
-    #[default]
-    Vswitch,
-    /// The kernel judges by a ruleset of its nftables, and forwards as it did.
-    Nftables,
-}
-
-/// How the kernel is told what to enforce.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct NftablesConfig {
-    /// What the names of pods' interfaces begin with, so that those of nobody drop; empty for all veths.
-    pub pod_interfaces: Vec<Arc<str>>,
-}
-
-impl NftablesConfig {
-    /// Which interfaces that nobody has named are a pod's all the same.
-    pub(super) fn suspects(&self) -> Suspects {
-        match &*self.pod_interfaces {
-            [] => Suspects::Veth,
-            prefixes => Suspects::Prefixes(prefixes.to_vec()),
-        }
-    }
-}
-
-/// What makes the tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum EngineName {
-    /// Rule lists.
-    #[default]
-    Acl,
-    /// An ipcache and policy maps.
-    Identity,
-    /// Whatever suits the state.
-    Auto,
-}
-
-impl EngineName {
-    /// As it is written.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Acl => "acl",
-            Self::Identity => "identity",
-            Self::Auto => "auto",
-        }
-    }
-}
-
-impl From<EngineName> for Choice {
-    fn from(name: EngineName) -> Self {
-        match name {
-            EngineName::Acl => Self::Fixed(Engine::Acl),
-            EngineName::Identity => Self::Fixed(Engine::Identity),
-            EngineName::Auto => Self::Auto,
-        }
-    }
-}
-
-/// Where the packets of interfaces are taken from the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Attach {
-    /// At their tc hooks: segmentation and checksum offload stay as they are.
-    #[default]
-    Tc,
-    /// By AF_XDP sockets on the interfaces themselves.
-    Xdp,
-}
-
-/// Where links and maps are pinned that outlive the process, with [`Attach::Tc`].
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) enum Pins {
-    /// At [`DEFAULT_PINS`], if that is in a BPF file system.
-    #[default]
-    Default,
-    /// There, which must be in one.
-    Path(PathBuf),
-    /// Nowhere.
-    None,
-}
-
-/// Where pins are by default: below the usual mount point of the BPF file system.
-pub(crate) const DEFAULT_PINS: &str = "/sys/fs/bpf/bulkhead";
-
-/// What a port may send to the workers with [`Attach::Tc`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlowPathConfig {
-    /// Packets a second, as they are on a wire; 0 is no limit.
-    pub packets_per_second: u32,
-    /// How many at once after a pause.
-    pub burst: u32,
-}
-
-/// Which XDP mode binds an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
-    /// In the driver.
-    Drv,
-    /// Behind it, which every driver can do.
-    Skb,
-    /// In the driver where that works.
-    #[default]
-    Auto,
-}
-
-/// Where policy comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StateConfig {
-    /// Files and folders, relative ones resolved against the folder of the configuration. None with an API server.
-    pub paths: Vec<PathBuf>,
-    /// The API server that is followed, where it is not files.
-    pub kubernetes: Option<KubernetesConfig>,
-    /// How objects are read. Faults are survived unless that is turned off: one object must not hold a node's other ones back.
-    pub options: Options,
-    /// What to do when there is no state at start.
-    pub when_missing: WhenMissing,
-    /// What to do when a changed state does not load.
-    pub when_refused: WhenRefused,
-}
-
-/// The API server that policy comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KubernetesConfig {
-    /// How it is reached.
-    pub access: Access,
-    /// What to do until it was reached.
-    pub when_unreachable: WhenUnreachable,
-    /// The folder of what is kept for then.
-    pub folder: PathBuf,
-    /// How old the state may be for the vswitch to be called ready.
-    pub stale_after: Duration,
-}
-
-/// What to do until an API server was reached for the first time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum WhenUnreachable {
-    /// Take the interfaces, drop what pods send and are sent, and wait.
-    #[default]
-    Deny,
-    /// Enforce what an earlier process has kept; without that as [`Self::Deny`].
-    LastGood,
-}
-
-/// What to do when there is no state at start. Nothing is forwarded without one, either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum WhenMissing {
-    /// End with an error, so that whoever starts it knows.
-    #[default]
-    Exit,
-    /// Take the interfaces, drop every packet but the node's own to and from the uplink, and wait for a state.
-    Deny,
-}
-
-/// What to do when a changed state does not load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum WhenRefused {
-    /// Enforce the last good one.
-    #[default]
-    Keep,
-    /// As without a state, until one loads: for clusters where a policy that comes late is worse than an outage.
-    Deny,
-}
-
 /// What a worker does when nothing is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -317,34 +147,6 @@ pub(crate) struct WorkersConfig {
     pub frames: Option<u32>,
 }
 
-/// How connections are remembered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SessionsConfig {
-    /// The folder that keeps them while the process is away; none when they end with it.
-    pub folder: Option<PathBuf>,
-    /// The most sessions of all workers together.
-    pub capacity: Option<usize>,
-    /// Whether a TCP connection may be picked up in its middle.
-    pub tcp_pickup: bool,
-    /// What becomes of a segment that would end a connection and is not where one can be.
-    pub tcp_window: Window,
-    /// Life without packets; none is the dataplane's default.
-    pub timeouts: TimeoutsConfig,
-    /// What one sender may have of them; none is the dataplane's default.
-    pub shares: SharesConfig,
-}
-
-/// What becomes of a TCP segment that would end a connection and is not where a segment of it can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Window {
-    /// It ends nothing and is left to its receiver.
-    #[default]
-    Loose,
-    /// It is dropped; every segment goes through a worker.
-    Strict,
-}
-
 /// Where the running vswitch can be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdminConfig {
@@ -356,38 +158,6 @@ pub(crate) struct AdminConfig {
     pub listen: Option<SocketAddr>,
     /// Where load balancers are told whether the node serves; their Services' own ports are at the same address. None where nobody is.
     pub service_health: Option<SocketAddr>,
-}
-
-/// Shares of the sessions in percent, where the file says them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SharesConfig {
-    /// Connections that are not established or are over.
-    pub half_open: Option<u8>,
-    /// What one pod has started, and what others have started to it.
-    pub pod: Option<u8>,
-    /// What the uplink, and what the host has started.
-    pub outside: Option<u8>,
-}
-
-/// Life of a session without packets, where the file says it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TimeoutsConfig {
-    /// TCP until both sides have acknowledged.
-    pub tcp_new: Option<Duration>,
-    /// TCP that both sides have acknowledged.
-    pub tcp_established: Option<Duration>,
-    /// TCP that one side has finished.
-    pub tcp_half_closed: Option<Duration>,
-    /// TCP after its end.
-    pub tcp_closed: Option<Duration>,
-    /// UDP without an answer.
-    pub udp_unreplied: Option<Duration>,
-    /// UDP with answers.
-    pub udp_stream: Option<Duration>,
-    /// SCTP and the rest.
-    pub idle: Option<Duration>,
-    /// Ping.
-    pub icmp_echo: Option<Duration>,
 }
 
 impl Config {

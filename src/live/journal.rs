@@ -36,7 +36,7 @@ use super::config::JournalConfig;
 use super::log;
 use super::origins::SharedOrigins;
 use super::stream::{Event, now};
-use crate::journal::{Change, Layout, LeftOut, Memory, Recorder, Translated, Verdict};
+use crate::journal::{Change, Layout, LeftOut, Memory, Recorder, Translated, Verdict, WriterError};
 pub(super) use changes::ChangeLog;
 pub(super) use tap::Tap;
 
@@ -174,40 +174,45 @@ impl Journal {
     }
 }
 
-/// Opens the file. One that is not this node's, or of another size, is moved aside, where it can still be asked.
+/// Opens the file. One that is another node's, or of another size, is moved aside, where it can still be asked.
 fn open(path: &Path, size: usize, node: &str) -> anyhow::Result<Recorder<FileMemory>> {
     let layout = Layout::of_size(size).ok_or_else(|| anyhow::anyhow!("{size} bytes are no size of a journal"))?;
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    let first = map(path, layout).and_then(|memory| Ok(Recorder::open(memory, layout, node, now())?));
-    let first = first.map(|(recorder, damage)| (recorder, damage, None));
-    let (recorder, damage, aside) = match first {
-        Ok(opened) => opened,
+    let begin = || {
+        let memory = FileMemory { file: MappedFile::open(path, layout.len())?, refused: None };
+        anyhow::Ok(Recorder::open(memory, layout, node, now())?)
+    };
+    let (recorder, damage) = match begin() {
         // Another vswitch's, which goes on with it.
         Err(error) if is_busy(&error) => anyhow::bail!("another process writes it"),
-        Err(error) => {
-            let aside = path.with_extension("old");
+        Err(error) if is_anothers(&error) => {
+            // The node's name may have dots in it.
+            let mut aside = path.as_os_str().to_owned();
+            aside.push(".old");
+            let aside = PathBuf::from(aside);
             fs::rename(path, &aside)?;
-            let (recorder, damage) = Recorder::open(map(path, layout)?, layout, node, now())?;
-            (recorder, damage, Some((aside, error)))
+            log::warn(&format!("the journal begins anew; what was there is {} now: {error:#}", aside.display()));
+            begin()?
         }
+        opened => opened?,
     };
-    if let Some((aside, error)) = aside {
-        log::warn(&format!("the journal begins anew; what was there is {} now: {error:#}", aside.display()));
-    }
     if let Some(damage) = damage.filter(|damage| damage.is_loss()) {
         log::warn(&format!("the journal is damaged, and goes on: {damage}"));
     }
     Ok(recorder)
 }
 
-fn map(path: &Path, layout: Layout) -> anyhow::Result<FileMemory> {
-    Ok(FileMemory { file: MappedFile::open(path, layout.len())?, refused: None })
-}
-
 fn is_busy(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+}
+
+/// Whether there is a file, and it is not the journal that is to be written.
+fn is_anothers(error: &anyhow::Error) -> bool {
+    let is_refused = || matches!(error.downcast_ref(), Some(WriterError::Refused(_)));
+    let is_invalid = |error: &io::Error| error.kind() == io::ErrorKind::InvalidData;
+    error.downcast_ref().is_some_and(is_invalid) || is_refused()
 }
 
 /// The thread.
@@ -330,5 +335,34 @@ impl Scribe {
             origin: origin(outcome.decision),
             audited: origin(outcome.audited),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::scratch::Scratch;
+
+    #[test]
+    fn a_journal_of_another_size_is_moved_aside_by_its_whole_name() {
+        let scratch = Scratch::new("journal-aside");
+        let path = scratch.path().join("journal-n1.example.com");
+        drop(open(&path, 8_000_000, "n1.example.com").unwrap());
+        drop(open(&path, 9_000_000, "n1.example.com").unwrap());
+        assert!(fs::metadata(scratch.path().join("journal-n1.example.com.old")).unwrap().len() < 8_000_001);
+        drop(open(&path, 9_000_000, "n1.example.com").unwrap());
+        assert!(open(&path, 9_000_000, "n2").is_ok(), "another node's");
+    }
+
+    #[test]
+    fn what_cannot_be_opened_stays_where_it_is() {
+        let scratch = Scratch::new("journal-folder");
+        let path = scratch.path().join("journal-n1");
+        fs::create_dir(&path).unwrap();
+        assert!(open(&path, 8_000_000, "n1").is_err() && path.is_dir());
+        let path = scratch.path().join("journal-n2");
+        let first = open(&path, 8_000_000, "n2").unwrap();
+        assert!(open(&path, 8_000_000, "n2").err().unwrap().to_string().contains("another process"));
+        drop(first);
     }
 }

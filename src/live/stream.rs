@@ -1,14 +1,13 @@
 //! What is watched: the thread that reads the workers' stream and tells it to whoever asks at the admin socket.
 //!
 //! ```text
-//!   workers ==rings==> [ this thread: fold repeats, name the ends, select ] --bounded queue--> a task of the admin thread --> client
-//!                                        |  addresses it does not know                `--full, or over its rate: counted
-//!                                        `--asked--> policy thread
+//!   workers ==rings==> [ watcher: fold repeats, name the ends, select ] --bounded queue--> a task of the admin thread --> client
+//!                           |  |                                                `--full, or over the client's rate: counted
+//!                           |  `--verdicts, within a budget--> journal thread
+//!                           `--addresses that it does not know--> policy thread
 //! ```
 //!
-//! The journal is a client like others, but for [`JOURNAL_TICK`]. The thread sleeps, and there is no stream, while there is neither a client nor a
-//! journal and the past is not kept for Hubble's clients ([`super::hubble`]). It looks at the rings every [`TICK`]: nobody rings for it, so that
-//! no worker makes a system call for an observer.
+//! Here is what the rest of the process sees: [`Hub`] takes questions to the thread, which is [`watcher`].
 //!
 //! **Invariant.** No client keeps the thread waiting, and the thread keeps no worker waiting. What a client does not get is told to it as a
 //! number: packets and sessions seen and lost are together what has happened.
@@ -22,49 +21,30 @@ mod reasons;
 mod repeats;
 mod select;
 mod walk;
+mod watcher;
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use bulkhead_dataplane::Snapshot;
-use bulkhead_dataplane::vswitch::stream::{LeftOut, MOST_TRACEPOINTS, Record, StreamPlan, StreamReader};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
 
 use super::hubble::{Observe, Observed};
 use super::journal::Tap;
 use super::observer::Observer;
-use crate::admin::{Failure, Monitor, Trace, WatchedPort, Watching};
-use client::{Client, Outlet};
+use crate::admin::{Failure, Monitor, Trace, Watching};
+use client::Outlet;
 pub(super) use ends::EndFacts;
-use ends::Ends;
-use rate::Rate;
 pub(super) use repeats::Event;
-use repeats::Repeats;
 pub(super) use select::Selector;
-
-/// How often the rings are read while somebody watches. They hold what happens in 160 ms at 100,000 sessions a second.
-const TICK: Duration = Duration::from_millis(10);
-
-/// The same while only the journal does: what lies in the rings longer is as true, and half as many wake-ups leave more to the workers. At
-/// 100,000 sessions a second a ring is a third full by then.
-const JOURNAL_TICK: Duration = Duration::from_millis(50);
-
-/// Records of each worker that are read at a time, so that a flood does not keep clients from being served.
-const AT_ONCE: usize = 4096;
+use watcher::Watcher;
 
 /// Lines that wait for a client: at the usual rate a tenth of a second, and less than a megabyte.
 const WAITING: usize = 1024;
 
 /// Verdicts that are remembered for `--last` and for Hubble's clients: some megabytes.
 pub(super) const REMEMBERED: usize = 4096;
-
-/// How often the addresses of pods that a trace is about are looked up again.
-const LOOKUP: Duration = Duration::from_secs(1);
 
 /// What became of streams so far, for the metrics.
 #[derive(Debug, Default)]
@@ -114,21 +94,7 @@ impl Hub {
     /// When the system refuses one.
     pub(super) fn start(observer: Observer, journal: Option<Tap>, keeps: bool) -> io::Result<(Self, JoinHandle<()>)> {
         let (requests, asked) = crossbeam_channel::unbounded();
-        let counts = Arc::clone(observer.stream());
-        let watcher = Watcher {
-            observer,
-            counts,
-            journal,
-            clients: Vec::new(),
-            reader: None,
-            left_out: LeftOut::default(),
-            repeats: Repeats::default(),
-            ends: Ends::default(),
-            past: VecDeque::new(),
-            looked_up: Instant::now(),
-            keeps,
-            rate: Rate::default(),
-        };
+        let watcher = Watcher::new(observer, journal, keeps);
         let thread = std::thread::Builder::new().name("stream".into()).spawn(move || watcher.run(&asked))?;
         Ok((Self { requests }, thread))
     }
@@ -163,272 +129,8 @@ impl Hub {
     }
 }
 
-struct Watcher {
-    observer: Observer,
-    counts: Arc<StreamCounts>,
-    journal: Option<Tap>,
-    clients: Vec<Client>,
-    reader: Option<StreamReader>,
-    /// What the reader's workers had left out when that was told last.
-    left_out: LeftOut,
-    repeats: Repeats,
-    ends: Ends,
-    past: VecDeque<flow::Told>,
-    looked_up: Instant,
-    /// Whether the past is kept also of when no client watches.
-    keeps: bool,
-    rate: Rate,
-}
-
-impl Watcher {
-    fn run(mut self, asked: &Receiver<Request>) {
-        if !self.is_idle() {
-            self.plan();
-        }
-        let mut is_behind = false;
-        loop {
-            let request = match self.patience() {
-                None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(_) if is_behind => asked.try_recv().map_err(|error| match error {
-                    TryRecvError::Empty => RecvTimeoutError::Timeout,
-                    TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-                }),
-                Some(patience) => asked.recv_timeout(patience),
-            };
-            match request {
-                Ok(request) => {
-                    self.admit(request);
-                    // Those that come together share a stream.
-                    while let Ok(request) = asked.try_recv() {
-                        self.admit(request);
-                    }
-                    self.plan();
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.end(),
-            }
-            is_behind = self.tick();
-        }
-    }
-
-    /// Whether nobody is to be told anything.
-    fn is_idle(&self) -> bool {
-        self.clients.is_empty() && self.journal.is_none() && !self.keeps
-    }
-
-    /// How long the rings may wait; none for ever.
-    fn patience(&self) -> Option<Duration> {
-        match (self.is_idle(), self.clients.is_empty() && !self.keeps) {
-            (true, _) => None,
-            (false, true) => Some(JOURNAL_TICK),
-            (false, false) => Some(TICK),
-        }
-    }
-
-    /// Tells the journal what is left: workers go on for a moment, and what they tell is theirs.
-    fn end(mut self) {
-        self.drain();
-        let rest = self.repeats.due(Instant::now() + repeats::WINDOW);
-        self.tell(rest);
-    }
-
-    /// Lets somebody watch, or says why not.
-    fn admit(&mut self, request: Request) {
-        let Request { watch, outlet, opened } = request;
-        let snapshot = self.observer.snapshot();
-        match Client::new(watch, outlet, &self.observer) {
-            Err(failure) => drop(opened.send(Err(failure))),
-            Ok(client) if client.is_tracing() && self.tracers() == MOST_TRACEPOINTS => {
-                let message = format!("{MOST_TRACEPOINTS} traces are under way");
-                // Whoever has asked may be gone.
-                let _ = opened.send(Err(Failure::new("busy", message, "end one of them")));
-            }
-            Ok(mut client) => {
-                client.opened = Some((opened, watching(&self.observer, &snapshot, self.past.len())));
-                self.clients.push(client);
-            }
-        }
-    }
-
-    fn tracers(&self) -> usize {
-        self.clients.iter().filter(|client| client.is_tracing()).count()
-    }
-
-    /// Has workers tell what the clients want, and tells those that wait for it.
-    fn plan(&mut self) {
-        self.clients.retain(|client| !client.is_over());
-        self.counts.clients.store(self.clients.len() as u64, Ordering::Relaxed);
-        let Some(vswitch) = self.observer.vswitch() else { return };
-        if self.is_idle() {
-            vswitch.close_stream();
-            self.drain();
-            self.reader = None;
-            return;
-        }
-        let tracepoints = self.clients.iter().filter_map(Client::tracepoint).collect();
-        let plan = StreamPlan {
-            verdicts: self.journal.is_some() || self.keeps || self.clients.iter().any(|client| !client.is_tracing()),
-            endings: false,
-            tracepoints,
-        };
-        let reader = vswitch.open_stream(&plan);
-        // They answer when they write to it: what comes from now on is told.
-        vswitch.counters();
-        drop(vswitch);
-        // By the places of the tracepoints until now.
-        self.drain();
-        self.leave_behind();
-        (self.reader, self.left_out) = (Some(reader), LeftOut::default());
-        let mut point = 0;
-        for client in &mut self.clients {
-            client.point = client.is_tracing().then(|| {
-                point += 1;
-                point - 1
-            });
-        }
-        if plan.tracepoints.iter().any(|point| point.keeps_from_cache) {
-            self.observer.end_all_flows();
-        }
-        for client in &mut self.clients {
-            client.open(&self.past);
-        }
-    }
-
-    /// Reads all that lies in the rings.
-    fn drain(&mut self) {
-        while self.read() > 0 {}
-        self.count_left_out();
-    }
-
-    /// Packets of the stream until now whose end nobody tells any more.
-    fn leave_behind(&mut self) {
-        let packets = self.reader.as_ref().map_or(0, StreamReader::under_way);
-        self.counts.left_out.fetch_add(packets, Ordering::Relaxed);
-        for client in self.clients.iter_mut().filter(|client| client.point.is_some()) {
-            client.left_out += packets;
-        }
-    }
-
-    /// Returns whether there may be more to read at once.
-    fn tick(&mut self) -> bool {
-        let is_behind = self.read() >= AT_ONCE;
-        self.count_left_out();
-        let now = Instant::now();
-        let events = self.repeats.due(now);
-        self.tell(events);
-        self.clients.iter_mut().for_each(|client| client.tell_lost(now, &self.counts));
-        let must_look = now.duration_since(self.looked_up) >= LOOKUP;
-        let mut is_other = self.clients.iter().any(Client::is_over);
-        if must_look {
-            self.looked_up = now;
-            let rate = self.rate.after(now, self.counts.seen.load(Ordering::Relaxed));
-            self.counts.rate.store(rate.to_bits(), Ordering::Relaxed);
-            for client in &mut self.clients {
-                is_other |= client.look_up(&self.observer);
-            }
-        }
-        if is_other {
-            self.plan();
-        }
-        is_behind
-    }
-
-    /// Reads some of what lies in the rings, and tells it. Returns how many records there were.
-    fn read(&mut self) -> usize {
-        let Some(mut reader) = self.reader.take() else { return 0 };
-        let (now, mut events, mut packets) = (Instant::now(), Vec::new(), Vec::new());
-        let repeats = &mut self.repeats;
-        let count = reader.read(AT_ONCE, |_, record, bytes| match record {
-            Record::Session(judgement) => events.push(Event::session(judgement)),
-            Record::Dropped(judgement) => events.extend(repeats.fold(judgement, now)),
-            Record::Lost { time, reason, packets } => events.push(Event::lost(*time, *reason, *packets)),
-            Record::Ended { .. } => {}
-            Record::Packet { tracepoints, judgement, meant_for, .. } => {
-                packets.push((*tracepoints, *judgement, *meant_for, bytes.to_vec()));
-            }
-        });
-        self.reader = Some(reader);
-        self.tell(events);
-        let snapshot = self.observer.snapshot();
-        for (points, judgement, meant_for, bytes) in packets {
-            let seen = walk::Seen { judgement: &judgement, meant_for, bytes: &bytes };
-            for client in &mut self.clients {
-                let is_selected = client.point.is_some_and(|point| points >> point & 1 == 1);
-                if is_selected {
-                    client.tell_packet(&self.observer, &snapshot, &seen);
-                }
-            }
-        }
-        count
-    }
-
-    /// Tells verdicts, and remembers them.
-    fn tell(&mut self, events: Vec<Event>) {
-        if events.is_empty() {
-            return;
-        }
-        let snapshot = self.observer.snapshot();
-        let now = Instant::now();
-        if let Some(journal) = &mut self.journal {
-            journal.tell(&events, &snapshot, now);
-        }
-        if self.clients.is_empty() && !self.keeps {
-            // Nobody is to be told who they are of, and nothing is remembered.
-            return;
-        }
-        self.ends.learn(events.iter().flat_map(Event::addresses), &self.observer, &snapshot, now);
-        self.counts.seen.fetch_add(events.len() as u64, Ordering::Relaxed);
-        for event in events {
-            let told = flow::Told::new(event, &self.ends, &snapshot);
-            let mut message = None;
-            // Those that are not open yet get it as part of the past.
-            for client in self.clients.iter_mut().filter(|client| client.opened.is_none()) {
-                client.tell_flow(&told, &mut message);
-            }
-            if self.past.len() == REMEMBERED {
-                self.past.pop_front();
-            }
-            self.past.push_back(told);
-        }
-        self.counts.remembered.store(self.past.len() as u64, Ordering::Relaxed);
-    }
-
-    fn count_left_out(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.tell_left_out(Instant::now());
-        }
-        let Some(reader) = &self.reader else { return };
-        let left_out = reader.left_out();
-        let more = left_out.since(self.left_out);
-        self.left_out = left_out;
-        if more.total() > 0 {
-            self.counts.left_out.fetch_add(more.total(), Ordering::Relaxed);
-            self.journal.iter_mut().for_each(|journal| journal.unheard(more.sessions + more.dropped));
-            for client in self.clients.iter_mut().filter(|client| client.opened.is_none()) {
-                client.left_out += if client.is_tracing() { more.packets } else { more.sessions + more.dropped };
-            }
-        }
-    }
-}
-
 /// Nanoseconds since 1970.
 pub(super) fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn watching(observer: &Observer, snapshot: &Snapshot, remembered: usize) -> Watching {
-    let ports = snapshot.ports().iter().filter(|port| !super::view::is_unused(&port.name));
-    Watching {
-        node: observer.node().to_string(),
-        generation: snapshot.generation(),
-        ports: ports
-            .map(|port| WatchedPort {
-                name: port.name.to_string(),
-                kind: super::admin::kind_name(port.kind).to_owned(),
-                addresses: port.addresses.clone(),
-            })
-            .collect(),
-        remembered,
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use bulkhead_classifier::protocol;
 use bulkhead_dataplane::{DropReason, Flow};
@@ -12,7 +12,7 @@ use super::time::{clock, rfc3339};
 use crate::args::{EndName, Why};
 use crate::explain::Answer;
 use crate::journal::{History, LeftOut, Verdict};
-use crate::output::printable;
+use crate::output::{end, flag_names, printable};
 
 /// Verdicts that are shown one by one: a screen of them.
 const MOST_SHOWN: usize = 20;
@@ -68,10 +68,6 @@ struct Row {
 
 impl Row {
     fn new(verdict: &Verdict) -> Self {
-        let end = |address: IpAddr, port: u16| match port {
-            0 => address.to_string(),
-            port => SocketAddr::new(address, port).to_string(),
-        };
         let text = |name: &Option<std::sync::Arc<str>>| name.as_ref().map(ToString::to_string);
         let Verdict { flow, translated, reason, audited, .. } = verdict;
         let reason_of = |name: &str| DropReason::ALL.iter().find(|known| known.name() == name);
@@ -123,14 +119,35 @@ impl Row {
     }
 }
 
+/// The first rows by time, as many as are shown: of a gigabyte of verdicts no more are kept.
+#[derive(Default)]
+struct First {
+    rows: Vec<Row>,
+    /// Of how many.
+    count: usize,
+}
+
+impl First {
+    /// Takes the next one. Workers tell each in their own order, so that it may be the earliest.
+    fn take(&mut self, verdict: &Verdict) {
+        self.count += 1;
+        let place = self.rows.partition_point(|row| row.at <= verdict.time);
+        if place < MOST_SHOWN {
+            self.rows.truncate(MOST_SHOWN - 1);
+            self.rows.insert(place, Row::new(verdict));
+        }
+    }
+
+    const fn more(&self) -> usize {
+        self.count - self.rows.len()
+    }
+}
+
 /// What kind of packet it was.
 fn packet(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
-    const FLAGS: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
     let Some(flow) = flow else { return "unknown".into() };
-    let flags = FLAGS.into_iter().enumerate().filter(|(bit, _)| tcp_flags.unwrap_or(0) >> bit & 1 == 1);
-    let flags: Vec<&str> = flags.map(|(_, name)| name).collect();
     match (flow.protocol, flow.icmp) {
-        (protocol::TCP, _) => format!("TCP {}", flags.join(",")).trim_end().to_owned(),
+        (protocol::TCP, _) => format!("TCP {}", flag_names(tcp_flags.unwrap_or(0)).join(",")).trim_end().to_owned(),
         (protocol::UDP, _) => "UDP".into(),
         (protocol::SCTP, _) => "SCTP".into(),
         (protocol::ICMP, Some((kind, code))) => format!("ICMP type {kind} code {code}"),
@@ -186,7 +203,7 @@ pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) 
     let around = u64::try_from(args.around.as_nanos()).unwrap_or(u64::MAX);
     let window = (at.saturating_sub(around), at.saturating_add(around));
     let (from, to) = answer.ends();
-    let port = if let EndName::Pod(name) = &args.from { Some(name.to_string()) } else { None };
+    let port = if let EndName::Pod(name) = &args.asked.from { Some(name.to_string()) } else { None };
     let ends = Ends { from, to, protocol: answer.transport(), port };
     let mut seen = Seen {
         from: rfc3339(window.0),
@@ -200,23 +217,18 @@ pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) 
         more_unclear: 0,
         left_out: history.left_out(window.0, window.1),
     };
-    let (mut own, mut unclear) = (Vec::new(), Vec::new());
+    let (mut own, mut unclear) = (First::default(), First::default());
     history.verdicts(window.0, window.1, |verdict| match ends.concern(&verdict) {
         Concern::It => {
             let of = if verdict.reason.is_some() { &mut seen.dropped } else { &mut seen.sessions };
-            *of += verdict.count;
-            own.push(Row::new(&verdict));
+            *of = of.saturating_add(verdict.count);
+            own.take(&verdict);
         }
-        Concern::MayBe => unclear.push(Row::new(&verdict)),
+        Concern::MayBe => unclear.take(&verdict),
         Concern::No => {}
     });
-    // Workers tell each in their own order.
-    own.sort_by_key(|row| row.at);
-    unclear.sort_by_key(|row| row.at);
-    (seen.more, seen.more_unclear) = (own.len().saturating_sub(MOST_SHOWN), unclear.len().saturating_sub(MOST_SHOWN));
-    own.truncate(MOST_SHOWN);
-    unclear.truncate(MOST_SHOWN);
-    (seen.verdicts, seen.unclear) = (own, unclear);
+    (seen.more, seen.more_unclear) = (own.more(), unclear.more());
+    (seen.verdicts, seen.unclear) = (own.rows, unclear.rows);
     seen
 }
 

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
+use bulkhead_control::attachments::Attachment;
 use bulkhead_control::inventory::Inventory;
+use bulkhead_control::object::PodName;
 use bulkhead_control::source::{Strictness, load_text};
 use bulkhead_dataplane::Flow;
 use clap::Parser as _;
@@ -58,7 +60,7 @@ fn why(words: &str) -> Why {
 }
 
 /// What `explain` says of these objects.
-fn explained(objects: &[Object], asked: &Asked<'_>) -> String {
+fn explained(objects: &[Object], asked: &Asked) -> String {
     let mut pipeline = Pipeline::new(Scope::Cluster);
     pipeline.resync(objects.iter().filter(|object| !is_of_services(object)).cloned()).unwrap();
     let engine = Engine::new(pipeline).unwrap();
@@ -73,7 +75,7 @@ fn explained(objects: &[Object], asked: &Asked<'_>) -> String {
 #[test]
 fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment() {
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let asked = Asked { from: &args.from, to: &args.to, port: args.port, node: None };
+    let asked = &args.asked;
     let mut recorder = recorder(8 << 20);
     let mut inventory = Inventory::default();
     let mut word = 7_u64;
@@ -101,7 +103,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
         let events = inventory.replace(objects(&text));
         recorder.change(at * 1000, at, &change(at == 0, events)).unwrap();
         let all: Vec<Object> = inventory.objects().cloned().collect();
-        expected.push(explained(&all, &asked));
+        expected.push(explained(&all, asked));
         // Something that fills segments, so that checkpoints count as well.
         let verdicts: Vec<Verdict> = (0..60).map(|entry| denied(at * 1000 + entry, "10.1.0.9", 80)).collect();
         recorder.verdicts(at * 1000, &verdicts).unwrap();
@@ -113,7 +115,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
         let state = history.state_at(at * 1000 + 999).unwrap();
         assert_eq!((state.generation, state.since), (at, at * 1000));
         let engine = Engine::new(pipeline(&state).unwrap()).unwrap();
-        let told = match answer(&engine, &state, &asked) {
+        let told = match answer(&engine, &state, asked) {
             Ok(answer) => serde_json::to_string(&answer).unwrap(),
             Err(error) => format!("{error:#}"),
         };
@@ -237,10 +239,10 @@ fn each_reason_for_which_packets_are_dropped_is_found_with_its_words() {
     let bytes = story();
     let history = History::of(Journal::open(&bytes).unwrap());
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let asked = Asked { from: &args.from, to: &args.to, port: args.port, node: None };
+    let asked = &args.asked;
     let state = history.state_at(115 * SECOND).unwrap();
     let engine = Engine::new(pipeline(&state).unwrap()).unwrap();
-    let answer = answer(&engine, &state, &asked).unwrap();
+    let answer = answer(&engine, &state, asked).unwrap();
     for (at, reason) in (0..).zip(reasons()) {
         // Each has ten microseconds of its own.
         let around = std::time::Duration::from_micros(4);
@@ -260,6 +262,7 @@ fn a_time_that_is_not_in_the_journal_is_an_error_that_says_where_it_begins() {
     let refused = |at: u64| format!("{:#}", told(&history, &args, at, None).err().unwrap());
     let before = refused(99 * SECOND);
     assert!(before.contains("it begins at 1970-01-01T00:01:40.000Z"), "{before}");
+    assert!(before.contains("help: a larger journal.megabytes"), "the field has another name: {before}");
     let after = refused(201 * SECOND);
     assert!(after.contains("ends at 1970-01-01T00:03:20.000Z"), "{after}");
     let nobody = why("--from x/nobody --to x/b --port 5432 --at now");
@@ -267,4 +270,83 @@ fn a_time_that_is_not_in_the_journal_is_an_error_that_says_where_it_begins() {
     assert!(error.contains("by the state of 1970-01-01T00:01:52.000Z: no pod x/nobody"), "{error}");
     let told = told(&history, &args, 200 * SECOND, None).unwrap();
     assert!(text(&told).contains("no vswitch ran at that time"), "{}", text(&told));
+}
+
+#[test]
+fn of_very_many_verdicts_the_first_are_told_and_all_are_counted() {
+    let mut recorder = recorder(8 << 20);
+    let state = NODE.to_owned() + &pod("a", "10.1.0.1", "web") + &pod("b", "10.1.0.2", "db");
+    let events = objects(&state).into_iter().map(Event::Apply).collect();
+    recorder.change(100 * SECOND, 7, &change(true, events)).unwrap();
+    // Workers tell them in no order, and a hostile file has any number of packets.
+    let at = |entry: u64| 110 * SECOND + (entry * 37 % 100) * 1_000_000;
+    let verdicts: Vec<Verdict> =
+        (0..100).map(|entry| Verdict { count: u64::MAX / 2, ..denied(at(entry), "10.1.0.2", 5432) }).collect();
+    recorder.verdicts(111 * SECOND, &verdicts).unwrap();
+    let bytes = recorder.memory().clone();
+    let history = History::of(Journal::open(&bytes).unwrap());
+    let args = why("--from x/a --to x/b --port 5432 --at now");
+    let told = told(&history, &args, 111 * SECOND, None).unwrap();
+    let seen = serde_json::to_value(&told).unwrap()["seen"].take();
+    let times: Vec<&str> =
+        seen["verdicts"].as_array().unwrap().iter().map(|row| row["time"].as_str().unwrap()).collect();
+    let expected: Vec<String> = (0..20).map(|at| format!("1970-01-01T00:01:50.{at:03}Z")).collect();
+    assert_eq!(
+        (times, &seen["more"], &seen["dropped"]),
+        (expected.iter().map(String::as_str).collect(), &80.into(), &u64::MAX.into())
+    );
+}
+
+#[test]
+fn attached_pods_that_are_others_are_no_change_of_a_connection() {
+    let mut recorder = recorder(8 << 20);
+    let state =
+        NODE.to_owned() + &pod("a", "10.1.0.1", "web") + &pod("b", "10.1.0.2", "db") + &policy("p", "web", 5432);
+    let events = objects(&state).into_iter().map(Event::Apply).collect();
+    recorder.change(100 * SECOND, 1, &change(true, events)).unwrap();
+    let attach = |pods: &[(&str, &str)]| {
+        let attachment = |address: &str| Attachment { uid: None, addresses: vec![address.parse().unwrap()], number: 1 };
+        let pods = pods.iter().map(|(name, address)| (PodName::new("x", *name), attachment(address))).collect();
+        Change { attached: Some(pods), ..change(false, Vec::new()) }
+    };
+    recorder.change(110 * SECOND, 2, &attach(&[("c", "10.1.0.3")])).unwrap();
+    recorder.change(120 * SECOND, 3, &attach(&[("c", "10.1.0.3"), ("b", "10.1.0.9")])).unwrap();
+    let bytes = recorder.memory().clone();
+    let history = History::of(Journal::open(&bytes).unwrap());
+    let args = why("--from x/a --to x/b --port 5432 --at now");
+    let told = told(&history, &args, 105 * SECOND, None).unwrap();
+    let shown = text(&told);
+    assert!(shown.contains("1 change was of others"), "{shown}");
+    assert_eq!(shown.matches("the addresses of attached pods changed").count(), 1, "{shown}");
+    // Followed change by change it is what the state is when it is read at once.
+    let state = history.state_at(120 * SECOND).unwrap();
+    let whole = answer(&Engine::new(pipeline(&state).unwrap()).unwrap(), &state, &args.asked).unwrap();
+    assert_eq!(serde_json::to_value(&told).unwrap()["changes"]["now"]["verdict"], whole.gist());
+}
+
+#[test]
+fn while_no_state_makes_sense_the_connection_is_denied_and_both_ends_of_that_time_are_told() {
+    let mut recorder = recorder(8 << 20);
+    let state =
+        NODE.to_owned() + &pod("a", "10.1.0.1", "web") + &pod("b", "10.1.0.2", "db") + &policy("p", "web", 5432);
+    let events = objects(&state).into_iter().map(Event::Apply).collect();
+    recorder.change(100 * SECOND, 1, &change(true, events)).unwrap();
+    recorder.change(110 * SECOND, 2, &Change { is_denying: true, ..change(false, Vec::new()) }).unwrap();
+    recorder.change(120 * SECOND, 3, &change(false, Vec::new())).unwrap();
+    let bytes = recorder.memory().clone();
+    let history = History::of(Journal::open(&bytes).unwrap());
+    let args = why("--from x/a --to x/b --port 5432 --at now");
+    let before = text(&told(&history, &args, 105 * SECOND, None).unwrap());
+    for expected in [
+        "00:01:50.000  no state that makes sense any more\n      then DENY: there is no state",
+        "00:02:00.000  a state that makes sense again\n      then ALLOW: ",
+        "Still so",
+    ] {
+        assert!(before.contains(expected), "{expected}\n{before}");
+    }
+    let then = told(&history, &args, 115 * SECOND, None).unwrap();
+    assert!(!then.then.answer.is_allowed(), "the exit code is of this");
+    assert_eq!(serde_json::to_value(&then).unwrap()["then"]["verdict"], "deny");
+    let then = text(&then);
+    assert!(then.contains("DENY: there was no state that made sense") && then.contains("Now (00:02:00.000"), "{then}");
 }

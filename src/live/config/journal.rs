@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::check::{Faults, line};
 use super::file;
+use crate::output;
 
 /// Megabytes of a journal unless the configuration says otherwise: an hour of a busy node, months of a quiet one.
 const DEFAULT: u32 = 64;
@@ -45,8 +46,6 @@ pub(super) fn check(
             (named.value != "none").then(|| folder.join(&named.value))
         }
     };
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
-    let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-    let path = named.map(|folder| folder.join(format!("journal-{name}")));
+    let path = named.map(|folder| folder.join(format!("journal-{}", output::file_name(node))));
     JournalConfig { path, size: megabytes.clamp(LEAST, MOST) as usize * 1_000_000 }
 }

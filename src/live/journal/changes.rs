@@ -72,7 +72,7 @@ impl ChangeLog {
     pub(in crate::live) fn tell(&mut self, generation: u64, is_denying: bool, is_held: bool) {
         self.waiting += u64::from(std::mem::take(&mut self.is_fresh));
         let Some(journal) = &self.journal else { return };
-        let is_told = self.told.as_ref() == Some(&(self.settings.clone(), is_denying));
+        let is_told = self.told.as_ref().is_some_and(|told| (&told.0, told.1) == (&self.settings, is_denying));
         let is_held = is_held || is_denying;
         let has_news = !is_held && (!self.events.is_empty() || self.attached.is_some());
         if (is_told && !has_news) || journal.messages.is_full() {

@@ -22,6 +22,7 @@ use crate::hubble::flow::{
     TrafficDirection,
 };
 use crate::live::origins::SharedOrigins;
+use crate::output::{end, flag_names};
 
 /// Numbers of event types (`pkg/monitor/api`): a packet was dropped; policy has decided about a connection.
 mod event {
@@ -320,12 +321,6 @@ fn layer4(flow: &Flow, tcp_flags: Option<u8>) -> Layer4 {
     Layer4 { protocol }
 }
 
-/// The names of the bits that are set.
-pub(super) fn flag_names(flags: u8) -> Vec<&'static str> {
-    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
-    NAMES.into_iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1).map(|(_, name)| name).collect()
-}
-
 /// `TCP Flags: SYN`, `UDP`, `ICMPv4 EchoRequest`, as Hubble has it.
 pub(super) fn summary(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
     let Some(flow) = flow else { return String::new() };
@@ -343,11 +338,6 @@ pub(super) fn summary(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
         (protocol::ICMPV6, Some((kind, code))) => format!("ICMPv6 type {kind} code {code}"),
         (number, _) => format!("protocol {number}"),
     }
-}
-
-/// An address, with a port where there is one.
-pub(super) fn end(address: IpAddr, port: u16) -> String {
-    if port == 0 { address.to_string() } else { std::net::SocketAddr::new(address, port).to_string() }
 }
 
 /// A time in nanoseconds since 1970.

@@ -5,10 +5,11 @@ use bulkhead_dataplane::vswitch::stream::Judgement;
 use bulkhead_dataplane::{Outcome, PortId, Snapshot};
 use serde_json::{Value, json};
 
-use super::flow::{end, rfc3339, summary};
+use super::flow::{rfc3339, summary};
 use crate::args::PortProtocol;
 use crate::live::admin::explain::Node;
 use crate::live::observer::Observer;
+use crate::output::end;
 
 /// A packet that a tracepoint has selected.
 #[derive(Clone, Copy)]

@@ -71,7 +71,7 @@ pub struct WorkerCounters {
 pub struct VswitchCounters {
     /// One per worker, in the order of the configuration. A worker that died has zeros.
     pub workers: Vec<WorkerCounters>,
-    /// The sessions of each port that has some, now.
+    /// The sessions of each port that has some, now, by their ids.
     pub port_sessions: Vec<(PortId, PortSessions)>,
 }
 
@@ -119,7 +119,8 @@ impl VswitchCounters {
 
     /// The sessions of a port.
     pub fn sessions_of(&self, id: PortId) -> PortSessions {
-        self.port_sessions.iter().find(|(port, _)| *port == id).map(|(_, sessions)| *sessions).unwrap_or_default()
+        let at = self.port_sessions.binary_search_by_key(&id, |(port, _)| *port);
+        at.map_or_else(|_| PortSessions::default(), |at| self.port_sessions[at].1)
     }
 
     /// Packets that no counter accounts for: 0, unless packets are between two workers right now.

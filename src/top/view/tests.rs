@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use bolero::check;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, CellWidth};
 
 use super::super::choices::Choices;
 use super::super::keys::Key;
-use super::super::picture::{DenyRates, DropRates, PathRates, SessionRates, Total};
+use super::super::picture::{Condition, DenyRates, DropRates, PathRates, PortRates, SessionRates, Total, WorkerRates};
 use super::*;
+use crate::args::PortOrder;
 
 /// A node with work to do.
 pub(super) fn busy() -> Picture {
@@ -95,9 +96,8 @@ fn awkward() -> Picture {
     let mut picture = busy();
     picture.node = "node\u{1b}[2J-".repeat(20);
     let name = format!("{}/{}", "n".repeat(63), "p".repeat(253));
-    picture.ports = (0..250)
-        .map(|at| PortRates { name: format!("{name}-{at}"), packets_in: Some(1e18), ..picture.ports[0].clone() })
-        .collect();
+    picture.ports = (0..250).map(|at| PortRates { name: format!("{name}-{at}"), ..picture.ports[0].clone() }).collect();
+    picture.ports.iter_mut().for_each(|port| port.packets_in = Some(1e18));
     picture.ports[1].name = "日本語/ポッド\r\n".into();
     picture.total.bits_in = Some(f64::MAX);
     picture.sessions = SessionRates { used: u64::MAX, capacity: 0, created: None, refused: Some(1e-9) };
@@ -117,7 +117,15 @@ pub(super) fn drawn(scene: Scene<'_>, width: u16, height: u16) -> Buffer {
 }
 
 fn rows(buffer: &Buffer) -> Vec<String> {
-    let row = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    let row = |y| {
+        let (mut row, mut x) = (String::new(), 0);
+        while x < buffer.area.width {
+            let symbol = buffer[(x, y)].symbol();
+            row.push_str(symbol);
+            x += symbol.cell_width();
+        }
+        row
+    };
     (0..buffer.area.height).map(|y| row(y).trim_end().to_owned()).collect()
 }
 
@@ -180,6 +188,29 @@ fn special_screens_are_drawn_as_they_were_looked_at() {
         ("away.txt", Scene { away, ..scene(&busy(), &usual) }),
     ] {
         compare(name, &(rows(&drawn(scene, 80, 24)).join("\n") + "\n"));
+    }
+}
+
+#[test]
+fn at_80_columns_nothing_of_the_totals_and_of_the_help_is_cut() {
+    let (busy, usual) = (busy(), choices());
+    let mut kernel = busy.clone();
+    kernel.in_kernel = true;
+    let mut helping = choices();
+    helping.press(Key::Char('?'), 8);
+    for (picture, choices, lines) in [(&busy, &usual, 1..4), (&kernel, &usual, 1..3), (&busy, &helping, 1..24)] {
+        let rows = rows(&drawn(scene(picture, choices), 80, 24));
+        assert!(rows[lines].iter().all(|row| !row.contains('…')), "{rows:#?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_long_filter_is_there_while_it_is_typed() {
+    let mut typing = Choices::new(PortOrder::Packets, &format!("payments/{}-qv8lm", "x".repeat(200)));
+    typing.press(Key::Char('/'), 8);
+    for width in [40, 80] {
+        let rows = rows(&drawn(scene(&busy(), &typing), width, 24));
+        assert!(rows[23].contains("8lm▏"), "{rows:#?}");
     }
 }
 

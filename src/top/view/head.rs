@@ -6,8 +6,9 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 
 use super::super::figures::{count, percent, rate};
-use super::super::picture::{Condition, Picture};
+use super::super::picture::Picture;
 use super::{Scene, fit, style};
+use crate::admin::Condition;
 use crate::output::printable;
 
 /// Characters of a bar.

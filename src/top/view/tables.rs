@@ -71,8 +71,8 @@ pub(super) fn dropped(picture: &Picture, rows: usize, has_meanings: bool) -> Tab
     for row in &picture.dropped {
         let mut cells = vec![
             cell(printable(&row.reason), Style::new()),
-            rate_cell(row.packets, style::BAD),
-            count_cell(row.packets_total, Style::new()),
+            rate_cell(row.counted.packets, style::BAD),
+            count_cell(row.counted.packets_total, Style::new()),
         ];
         cells.extend(has_meanings.then(|| cell(printable(&row.means), style::DIM)));
         table.row(cells);
@@ -90,8 +90,8 @@ pub(super) fn denied(picture: &Picture, rows: usize) -> Table {
         let (beside, style) = if row.not_enforced { (" (not enforced)", style::DOUBTFUL) } else { ("", style::BAD) };
         table.row([
             vec![Span::raw(printable(&row.origin)), Span::styled(beside, style::DOUBTFUL)],
-            rate_cell(row.packets, style),
-            count_cell(row.packets_total, Style::new()),
+            rate_cell(row.counted.packets, style),
+            count_cell(row.counted.packets_total, Style::new()),
         ]);
     }
     table
@@ -129,12 +129,12 @@ pub(super) fn port_table(scene: Scene<'_>, ports: &[&PortRates], first: usize, r
         let is_open = port.state == "open";
         table.row([
             cell(printable(&port.name), if is_open { Style::new() } else { style::DOUBTFUL }),
-            rate_cell(port.packets_in, Style::new()),
-            rate_cell(port.packets_out, Style::new()),
-            rate_cell(port.bits_in, Style::new()),
-            rate_cell(port.bits_out, Style::new()),
-            rate_cell(port.dropped, style::BAD),
-            count_cell(port.dropped_total, Style::new()),
+            rate_cell(port.traffic.packets_in, Style::new()),
+            rate_cell(port.traffic.packets_out, Style::new()),
+            rate_cell(port.traffic.bits_in, Style::new()),
+            rate_cell(port.traffic.bits_out, Style::new()),
+            rate_cell(port.traffic.dropped, style::BAD),
+            count_cell(port.traffic.dropped_total, Style::new()),
             port.sessions.map_or_else(|| rate_cell(None, Style::new()), |sessions| count_cell(sessions, Style::new())),
             cell(printable(&port.state), if is_open { style::DIM } else { style::DOUBTFUL }),
         ]);

@@ -350,6 +350,7 @@ mod tests {
             restarts: 0,
             judged: None,
             busy_ns: None,
+            silent: false,
         };
         let late = PortRow {
             name: "x/web".into(),

@@ -27,6 +27,8 @@ pub struct PortTraffic {
 pub struct WorkerCounters {
     /// What the engine counted: verdicts, sessions, policies.
     pub engine: Counters,
+    /// Whether the worker has told this. All else is zero for one that does not answer, or that died.
+    pub has_answered: bool,
     /// Packets taken from the worker's ports.
     pub received: u64,
     /// Packets handed to the worker's ports.
@@ -69,7 +71,7 @@ pub struct WorkerCounters {
 /// What the whole vswitch counted.
 #[derive(Clone, Debug, Default)]
 pub struct VswitchCounters {
-    /// One per worker, in the order of the configuration. A worker that died has zeros.
+    /// One per worker, in the order of the configuration.
     pub workers: Vec<WorkerCounters>,
     /// The sessions of each port that has some, now, by their ids.
     pub port_sessions: Vec<(PortId, PortSessions)>,
@@ -77,7 +79,7 @@ pub struct VswitchCounters {
 
 impl WorkerCounters {
     pub(super) fn new() -> Self {
-        Self { other_drops: vec![0; DropReason::COUNT], ..Self::default() }
+        Self { has_answered: true, other_drops: vec![0; DropReason::COUNT], ..Self::default() }
     }
 
     pub(super) fn drop_packet(&mut self, reason: DropReason) {

@@ -489,3 +489,16 @@ fn a_worker_that_fails_again_and_again_ends() {
         node.vswitch.dead_workers() == 1
     });
 }
+
+#[test]
+fn a_worker_that_has_ended_is_told_as_one_that_does_not_answer() {
+    let mut node = Node::start(1, snapshot_of(1, live_ports()));
+    let answers = |node: &Node| node.vswitch.counters().workers[0].has_answered;
+    assert!(answers(&node));
+    let fatal = from_a(&tcp("10.0.0.1", "10.0.0.2", 40_000, FATAL_PORT, SYN));
+    node.until("end", |node| {
+        let _ = node.peers[A.index()].as_mut().unwrap().push(&fatal);
+        std::thread::sleep(Duration::from_millis(2));
+        !answers(node)
+    });
+}

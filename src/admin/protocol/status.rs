@@ -217,6 +217,9 @@ pub(crate) struct WorkerRow {
     /// Nanoseconds in which it had something to do, the kernel's calls included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) busy_ns: Option<u64>,
+    /// Whether it has not answered: all its numbers are missing, and zero here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) silent: bool,
 }
 
 /// The session table.

@@ -14,7 +14,13 @@ fn worker(received: u64) -> WorkerRow {
         restarts: 0,
         judged: Some(received),
         busy_ns: Some(received * 500),
+        silent: false,
     }
+}
+
+/// One that does not answer.
+fn silent() -> WorkerRow {
+    WorkerRow { silent: true, ..worker(0) }
 }
 
 fn port(name: &str, received: u64) -> PortRow {
@@ -96,7 +102,7 @@ fn a_worker_that_falls_silent_and_answers_again_makes_no_leap() {
     let mut tracker = Tracker::default();
     tracker.next(busy(1_000, 1_000_000));
     let mut silent = busy(2_000, 1_000_100);
-    silent.status.workers[1] = worker(0);
+    silent.status.workers[1] = self::silent();
     let rates = |picture: &Picture| (picture.total.packets_in, picture.path.slow, picture.workers[1].received);
     let picture = tracker.next(silent.clone());
     assert!(picture.note.unwrap().contains("does not answer"));
@@ -104,11 +110,23 @@ fn a_worker_that_falls_silent_and_answers_again_makes_no_leap() {
     silent.status.uptime_ms = Some(3_000);
     silent.status.workers[0].received += 50;
     let still = tracker.next(silent);
-    assert_eq!((still.path.slow, still.workers[1].received), (Some(50.0), Some(0.0)), "the others are told");
+    assert_eq!((still.path.slow, still.workers[1].received), (Some(50.0), None), "the others are told");
     let picture = tracker.next(busy(4_000, 1_000_300));
     assert_eq!(rates(&picture), (None, None, None));
     assert!(picture.note.unwrap().contains("answers again"));
     assert_eq!(tracker.next(busy(5_000, 1_000_500)).workers[1].received, Some(100.0));
+}
+
+#[test]
+fn a_worker_that_is_silent_from_the_first_sample_on_and_answers_later_makes_no_leap() {
+    let mut tracker = Tracker::default();
+    let mut first = busy(1_000, 1_000_000);
+    first.status.workers[1] = silent();
+    assert!(tracker.next(first).note.unwrap().contains("does not answer"));
+    let picture = tracker.next(busy(2_000, 1_000_100));
+    assert!(picture.note.unwrap().contains("answers again"));
+    assert_eq!((picture.total.packets_in, picture.path.slow, picture.workers[1].received), (None, None, None));
+    assert_eq!(tracker.next(busy(3_000, 1_000_300)).workers[1].received, Some(100.0));
 }
 
 #[test]
@@ -185,7 +203,7 @@ fn no_rate_is_ever_negative_infinite_or_more_than_what_was_counted() {
             let mut now = busy(uptime, count);
             now.status.instance = Some(instance);
             if let Some(at) = silent {
-                now.status.workers[usize::from(at)] = worker(0);
+                now.status.workers[usize::from(at)] = self::silent();
             }
             let picture = tracker.next(now);
             let rates = rates(&picture);

@@ -10,8 +10,6 @@ use crate::admin::{PortRow, Status, WorkerRow};
 #[derive(Debug, Default)]
 pub(in crate::top) struct Tracker {
     before: Option<Sample>,
-    /// The most that each worker of this process was seen to have taken in: one that has less does not answer and is told with zeros.
-    most: Vec<u64>,
     last: Option<Picture>,
 }
 
@@ -39,11 +37,7 @@ impl Tracker {
             return last.clone();
         }
         let is_restarted = since == Some(None);
-        if is_restarted {
-            self.most.clear();
-        }
-        let were_silent = self.before.as_ref().map(|before| self.silent(before));
-        let silent = self.silent(&sample);
+        let (were_silent, silent) = (self.before.as_ref().map(silent), silent(&sample));
         let note = if is_restarted {
             Some("the vswitch was restarted: rates come with the next interval")
         } else if silent.contains(&true) {
@@ -60,20 +54,15 @@ impl Tracker {
             _ => None,
         };
         let picture = Picture { note, ..picture(&sample, interval.as_ref()) };
-        self.most.resize(sample.status.workers.len(), 0);
-        for (most, worker) in self.most.iter_mut().zip(&sample.status.workers) {
-            *most = worker.received.max(*most);
-        }
         self.before = Some(sample);
         self.last = Some(picture.clone());
         picture
     }
+}
 
-    /// Which workers have not answered.
-    fn silent(&self, sample: &Sample) -> Vec<bool> {
-        let most = self.most.iter().copied().chain(std::iter::repeat(0));
-        sample.status.workers.iter().zip(most).map(|(worker, most)| worker.received < most).collect()
-    }
+/// Which workers have not answered.
+fn silent(sample: &Sample) -> Vec<bool> {
+    sample.status.workers.iter().map(|worker| worker.silent).collect()
 }
 
 fn picture(sample: &Sample, interval: Option<&Interval<'_>>) -> Picture {
@@ -155,7 +144,9 @@ fn path(status: &Status, interval: Option<&Interval<'_>>) -> PathRates {
 fn workers(status: &Status, interval: Option<&Interval<'_>>) -> Vec<WorkerRates> {
     let each = |(at, now): (usize, &WorkerRow)| {
         let base = WorkerRates { sessions: now.sessions, restarts: now.restarts, ..WorkerRates::default() };
-        let Some((interval, before)) = interval.and_then(|interval| Some((interval, interval.before.status.workers.get(at)?)))
+        let Some((interval, before)) = interval
+            .filter(|_| !now.silent)
+            .and_then(|interval| Some((interval, interval.before.status.workers.get(at)?)))
         else {
             return base;
         };

@@ -39,11 +39,11 @@ pub(crate) use wait::wait;
 pub(crate) use watch::{capture, monitor, trace};
 
 pub(crate) use protocol::{
-    AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Connection,
-    DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, KeptFiles, LastError, LiveWalk,
-    Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort, RemovedPort,
-    RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status,
-    TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
+    AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Condition,
+    Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, KeptFiles, LastError,
+    LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
+    RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions,
+    SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
 };
 
 /// Where the socket is when nobody says otherwise.

@@ -10,8 +10,7 @@
 //! touch anything. The vswitch is asked on a thread of its own, because an answer may take seconds when a worker is stuck, and a person
 //! who wants to quit does not wait for that.
 //!
-//! Keys are read and decoded here, not by the terminal library: its reader takes the end of its input for "nothing yet" and asks again
-//! without end, which is what happens when a terminal hangs up.
+//! Keys are read and decoded here, and not by the terminal library: [`keys`] says why.
 //!
 //! **Invariant.** A rate is the difference of two counters of one process, divided by the time between their readings as that process
 //! measured it. Where there is no such difference there is no rate: none is ever negative, or a leap after a restart.

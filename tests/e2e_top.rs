@@ -1,6 +1,6 @@
 //! `bulkhead top` beside real programs: on a terminal as a person has it, and without one.
 
-use std::net::UdpSocket;
+use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +27,16 @@ fn only_redis() -> String {
         "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], \
          ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 6379}]}]}",
     )
+}
+
+/// The same with a vswitch, and a connection that policy allows.
+fn lab_with_a_session() -> (Lab, TcpStream) {
+    let mut lab = lab();
+    lab.start(&only_redis());
+    echo(lab.get("b"), 6379);
+    let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
+    assert!(answers(&mut client));
+    (lab, client)
 }
 
 /// Datagrams that policy denies, some hundred a second, until this is dropped.
@@ -106,11 +116,7 @@ impl Drop for Screen {
 #[test]
 fn a_screen_shows_what_is_dropped_and_who_denies_it_and_obeys_keys() {
     require!("tmux");
-    let mut lab = lab();
-    lab.start(&only_redis());
-    echo(lab.get("b"), 6379);
-    let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
-    assert!(answers(&mut client));
+    let (mut lab, client) = lab_with_a_session();
     let denied = Denied::start(&lab);
     let screen = Screen::start(&lab, (100, 30), "");
     for text in [
@@ -169,6 +175,7 @@ fn a_screen_shows_what_is_dropped_and_who_denies_it_and_obeys_keys() {
     screen.shows("ended with 0");
     assert!(!screen.shown().contains("PORT"), "the screen before is there again");
     drop(screen);
+    drop(client);
     lab.stop();
 }
 
@@ -268,11 +275,7 @@ fn a_terminal_that_hangs_up_ends_it_and_a_signal_leaves_the_terminal_as_it_was()
 #[test]
 fn without_a_terminal_it_is_text_or_json_and_agrees_with_what_else_is_told() {
     require!("ping");
-    let mut lab = lab();
-    lab.start(&only_redis());
-    echo(lab.get("b"), 6379);
-    let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
-    assert!(answers(&mut client));
+    let (mut lab, client) = lab_with_a_session();
     let denied = Denied::start(&lab);
     let (code, text) = lab.ask(&["top", "-n", "2", "-d", "0.5"]);
     assert_eq!(code, Some(0), "{text}");

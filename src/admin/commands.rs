@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::client::ask;
 use super::protocol::{
-    AuditStatus, EndedSessions, PolicyRow, PortKey, PortRow, Request, ServiceHealth, SessionFilter, SessionRow,
-    Sessions, Status, TableRow,
+    AuditStatus, Condition, EndedSessions, PolicyRow, PortKey, PortRow, Request, ServiceHealth, SessionFilter,
+    SessionRow, Sessions, Status, TableRow,
 };
 use crate::args::{self, Format};
 use crate::output::{Columns, printable, some_of};
@@ -47,13 +47,9 @@ pub(crate) fn status(args: &args::Status) -> anyhow::Result<ExitCode> {
 
 fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let seconds = |seconds: u64| humantime::format_duration(Duration::from_secs(seconds));
-    let word = match (status.ready, status.denying) {
-        (true, _) => "ready",
-        (false, true) => "denying everything: there is no state to judge by",
-        (false, false) if status.source.as_ref().is_some_and(|source| !source.connected) => "not ready",
-        (false, false) => "starting",
-    };
-    writeln!(out, "node {}: {word}; up {}", printable(&status.node), seconds(status.uptime_seconds))?;
+    let reason = if status.condition() == Condition::Denying { ": there is no state to judge by" } else { "" };
+    let word = status.condition().name();
+    writeln!(out, "node {}: {word}{reason}; up {}", printable(&status.node), seconds(status.uptime_seconds))?;
     if let Some(judging) = &status.judging {
         writeln!(out, "judged: {}", printable(&judging.to_string()))?;
     }
@@ -346,8 +342,16 @@ mod tests {
     use super::*;
 
     fn sample() -> Status {
-        let worker =
-            WorkerRow { received: 10, sent: 8, dropped: 2, sessions: 3, restarts: 0, judged: None, busy_ns: None };
+        let worker = WorkerRow {
+            received: 10,
+            sent: 8,
+            dropped: 2,
+            sessions: 3,
+            restarts: 0,
+            judged: None,
+            busy_ns: None,
+            silent: false,
+        };
         let late = PortRow {
             name: "x/web".into(),
             kind: "pod".into(),

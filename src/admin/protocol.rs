@@ -24,8 +24,8 @@ pub(crate) use enforcement::{Enforcement, PolicyQuestion};
 pub(crate) use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub(crate) use kept_files::KeptFiles;
 pub(crate) use status::{
-    DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth, SessionTotals,
-    SourceStatus, Status, WorkerRow,
+    Condition, DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth,
+    SessionTotals, SourceStatus, Status, WorkerRow,
 };
 
 pub(crate) use watching::{Monitor, Trace, WatchedPort, Watching};

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::keys::Key;
-use super::picture::{Picture, PortRates};
+use super::picture::{Picture, PortRates, Traffic};
 use crate::args::PortOrder;
 
 /// Characters of a filter: no name of a port is longer (a namespace and a pod, RFC 1123 labels and a name of 253).
@@ -115,12 +115,9 @@ impl Choices {
         let mut ports: Vec<&PortRates> =
             picture.ports.iter().filter(|port| port.name.contains(&*self.filter)).collect();
         match self.order {
-            PortOrder::Packets => ports.sort_by(most(PortRates::packets)),
-            PortOrder::Bits => ports.sort_by(most(PortRates::bits)),
-            PortOrder::Drops => ports.sort_by(|one, other| {
-                let by_rate = most(|port| port.dropped.unwrap_or(0.0))(one, other);
-                by_rate.then(other.dropped_total.cmp(&one.dropped_total))
-            }),
+            PortOrder::Packets => ports.sort_by(most(Traffic::packets)),
+            PortOrder::Bits => ports.sort_by(most(Traffic::bits)),
+            PortOrder::Drops => ports.sort_by(|one, other| one.traffic.drops().most_first(&other.traffic.drops())),
             PortOrder::Sessions => ports.sort_by_key(|port| std::cmp::Reverse(port.sessions)),
             PortOrder::Name => ports.sort_by(|one, other| one.name.cmp(&other.name)),
         }
@@ -129,8 +126,8 @@ impl Choices {
 }
 
 /// The most first.
-fn most(of: fn(&PortRates) -> f64) -> impl Fn(&&PortRates, &&PortRates) -> Ordering {
-    move |one, other| of(other).total_cmp(&of(one))
+fn most(of: fn(&Traffic) -> f64) -> impl Fn(&&PortRates, &&PortRates) -> Ordering {
+    move |one, other| of(&other.traffic).total_cmp(&of(&one.traffic))
 }
 
 #[cfg(test)]
@@ -148,8 +145,7 @@ mod tests {
     fn port(name: &str, packets: f64, dropped: u64, sessions: u64) -> PortRates {
         PortRates {
             name: name.into(),
-            packets_in: Some(packets),
-            dropped_total: dropped,
+            traffic: Traffic { packets_in: Some(packets), dropped_total: dropped, ..Traffic::default() },
             sessions: Some(sessions),
             ..PortRates::default()
         }

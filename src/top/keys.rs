@@ -1,4 +1,10 @@
 //! From what a terminal sends to keys.
+//!
+//! Crossterm, which draws for us, has a reader of its own, and keeps the decoder below it to itself. That reader does not fit here
+//! (crossterm 0.29.0, `event/source/unix/mio.rs`, `try_read`): it reads again and again until there is an event. At the end of the input, or
+//! after an error other than `WouldBlock`, there never is one: a terminal that hangs up has it take a whole core, for ever. And it reads
+//! without `O_NONBLOCK`: after the first half of a sequence it waits for the second, while samples, signals and a new size wait for it,
+//! even when it is asked with a time of zero.
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +38,9 @@ pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
                     rest.next();
                     sequence(&mut rest)
                 }
-                // With Alt, which means nothing here, or the key alone.
+                // Pressed twice. The second one may begin a sequence.
+                Some('\u{1b}') => Some(Key::Escape),
+                // With Alt, which means nothing here.
                 Some(_) => {
                     rest.next();
                     None
@@ -98,6 +106,7 @@ mod tests {
             Key::Escape,
         ];
         assert_eq!(keys(sent), expected);
+        assert_eq!(keys(b"\x1b\x1b\x1b[A"), [Key::Escape, Key::Escape, Key::Up], "pressed quickly, or read late");
         assert!(keys(b"\x1b[1;5C\x1bx\x1b[200~\x00\xff\x1b[").is_empty(), "nothing is done with these");
     }
 

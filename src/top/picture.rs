@@ -4,8 +4,11 @@
 mod tests;
 mod tracker;
 
+use std::cmp::Ordering;
+
 use serde::Serialize;
 
+use crate::admin::Condition;
 pub(super) use tracker::Tracker;
 
 /// What the vswitch did in an interval, and what it has counted until its end. Rates are per second; null where there is none to tell.
@@ -28,7 +31,7 @@ pub(super) struct Picture {
     /// Why there are no rates, where they should be.
     pub(super) note: Option<&'static str>,
     /// All packets and bytes, by workers and by the kernel's flow cache.
-    pub(super) total: Total,
+    pub(super) total: Traffic,
     /// The session table.
     pub(super) sessions: SessionRates,
     /// Who forwards.
@@ -43,47 +46,60 @@ pub(super) struct Picture {
     pub(super) ports: Vec<PortRates>,
 }
 
-/// How the vswitch is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Condition {
-    /// It forwards and enforces.
-    Ready,
-    /// Nothing passes, as there is no state to judge by.
-    Denying,
-    /// Not yet.
-    #[default]
-    Starting,
-    /// What is known of the API server is too old.
-    NotReady,
-}
-
-impl Condition {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Denying => "denying everything",
-            Self::Starting => "starting",
-            Self::NotReady => "not ready",
-        }
-    }
-}
-
-/// All packets.
+/// What went through a port, or through all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Total {
-    /// That came in.
+pub(super) struct Traffic {
+    /// Packets that came in.
     pub(super) packets_in: Option<f64>,
-    /// That went out.
+    /// Packets that went out.
     pub(super) packets_out: Option<f64>,
     /// Bits that came in.
     pub(super) bits_in: Option<f64>,
     /// Bits that went out.
     pub(super) bits_out: Option<f64>,
-    /// Packets that were dropped, for whatever reason.
+    /// Packets that were dropped. Of a port those that came in there: when they were judged, as more than `slow_path` allows, or as they had
+    /// bypassed the vswitch.
     pub(super) dropped: Option<f64>,
     /// The same since the start.
     pub(super) dropped_total: u64,
+}
+
+impl Traffic {
+    /// Packets both ways.
+    pub(super) fn packets(&self) -> f64 {
+        both(self.packets_in, self.packets_out)
+    }
+
+    /// Bits both ways.
+    pub(super) fn bits(&self) -> f64 {
+        both(self.bits_in, self.bits_out)
+    }
+
+    /// What was dropped.
+    pub(super) const fn drops(&self) -> Counted {
+        Counted { packets: self.dropped, packets_total: self.dropped_total }
+    }
+}
+
+fn both(one: Option<f64>, other: Option<f64>) -> f64 {
+    one.unwrap_or(0.0) + other.unwrap_or(0.0)
+}
+
+/// Packets that had the same fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Counted {
+    /// How many.
+    pub(super) packets: Option<f64>,
+    /// The same since the start.
+    pub(super) packets_total: u64,
+}
+
+impl Counted {
+    /// The most a second first, then the most of all.
+    pub(super) fn most_first(&self, other: &Self) -> Ordering {
+        let rate = |counted: &Self| counted.packets.unwrap_or(0.0);
+        rate(other).total_cmp(&rate(self)).then(other.packets_total.cmp(&self.packets_total))
+    }
 }
 
 /// The session table.
@@ -137,9 +153,8 @@ pub(super) struct DropRates {
     /// What it means.
     pub(super) means: String,
     /// How many.
-    pub(super) packets: Option<f64>,
-    /// The same since the start.
-    pub(super) packets_total: u64,
+    #[serde(flatten)]
+    pub(super) counted: Counted,
 }
 
 /// Packets that a policy has denied, or connections that it would deny if it were enforced.
@@ -148,9 +163,8 @@ pub(super) struct DenyRates {
     /// Who denies, as in `bulkhead policies` and `bulkhead monitor`.
     pub(super) origin: String,
     /// How many.
-    pub(super) packets: Option<f64>,
-    /// The same since the start.
-    pub(super) packets_total: u64,
+    #[serde(flatten)]
+    pub(super) counted: Counted,
     /// Whether it is audited: nothing of that was denied.
     pub(super) not_enforced: bool,
 }
@@ -162,34 +176,9 @@ pub(super) struct PortRates {
     pub(super) name: String,
     /// `open`, `closed`, `absent` or `unprotected`.
     pub(super) state: String,
-    /// Packets that came in.
-    pub(super) packets_in: Option<f64>,
-    /// Packets that went out.
-    pub(super) packets_out: Option<f64>,
-    /// Bits that came in.
-    pub(super) bits_in: Option<f64>,
-    /// Bits that went out.
-    pub(super) bits_out: Option<f64>,
-    /// Packets that came in and were dropped: when they were judged, as more than `slow_path` allows, or as they had bypassed the vswitch.
-    pub(super) dropped: Option<f64>,
-    /// The same since the start.
-    pub(super) dropped_total: u64,
+    /// What went through it.
+    #[serde(flatten)]
+    pub(super) traffic: Traffic,
     /// Sessions that have it at one of their ends.
     pub(super) sessions: Option<u64>,
-}
-
-impl PortRates {
-    /// Packets both ways.
-    pub(super) fn packets(&self) -> f64 {
-        both(self.packets_in, self.packets_out)
-    }
-
-    /// Bits both ways.
-    pub(super) fn bits(&self) -> f64 {
-        both(self.bits_in, self.bits_out)
-    }
-}
-
-fn both(one: Option<f64>, other: Option<f64>) -> f64 {
-    one.unwrap_or(0.0) + other.unwrap_or(0.0)
 }

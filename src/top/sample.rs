@@ -19,7 +19,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Asks the vswitch. Its three answers are of one reading of the counters, as it reads them anew only after 100 ms.
+    /// Asks the vswitch. Its three answers are of one reading of the counters, as it reads them anew only after 100 ms; unless somebody else
+    /// has asked just before: then ports and policies may be so much ahead, and have a rate that is a little high for once.
     ///
     /// # Errors
     /// When it does not answer, with the remedy.

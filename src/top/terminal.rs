@@ -301,3 +301,48 @@ fn give_back() {
         let _ = disable_raw_mode();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::Command;
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::tcgetattr;
+
+    use super::*;
+
+    /// Set for the process that panics.
+    const PANICS: &str = "BULKHEAD_TEST_PANICS";
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_says_what_has_happened() {
+        if std::env::var_os(PANICS).is_some() {
+            // Never dropped, so that only the hook gives the terminal back.
+            std::mem::forget(Ours::take().unwrap());
+            panic!("a test wants this");
+        }
+        let mut screen = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
+        grantpt(&screen).unwrap();
+        unlockpt(&screen).unwrap();
+        let path = ptsname(&screen, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = File::options().read(true).write(true).open(path).unwrap();
+        let state = || format!("{:?}", tcgetattr(&terminal).unwrap());
+        let before = state();
+        let name = "top::terminal::tests::a_panic_gives_the_terminal_back_before_it_says_what_has_happened";
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", name, "--nocapture"]).env(PANICS, "1").env("RUST_BACKTRACE", "0");
+        let streams = [(); 3].map(|()| terminal.try_clone().unwrap());
+        let [input, output, error] = streams;
+        let ended = test.stdin(input).stdout(output).stderr(error).status().unwrap();
+        assert_eq!((ended.success(), state()), (false, before));
+        // What was written stays until it is read; then a terminal that nobody has open fails.
+        drop((test, terminal));
+        let mut written = Vec::new();
+        let _ = screen.read_to_end(&mut written);
+        let written = String::from_utf8_lossy(&written);
+        let at = |text: &str| written.find(text).unwrap_or_else(|| panic!("no {text:?} in {written:?}"));
+        let places = ["\u{1b}[?1049h", "\u{1b}[?1049l", "a test wants this"].map(at);
+        assert!(places.is_sorted(), "{written:?}");
+    }
+}

@@ -170,7 +170,7 @@ impl Budget {
         }
     }
 
-    /// The sessions of each port that has some. Whoever asks holds nobody back.
+    /// The sessions of each port that has some, by their ids. Whoever asks holds nobody back.
     pub(crate) fn ports(&self) -> Vec<(PortId, PortSessions)> {
         let pages = self.ports.iter().enumerate().filter_map(|(page, accounts)| Some((page * PAGE, accounts.get()?)));
         let accounts = pages.flat_map(|(first, accounts)| (first..).zip(accounts.iter()));

@@ -27,6 +27,8 @@ pub struct PortTraffic {
 pub struct WorkerCounters {
     /// What the engine counted: verdicts, sessions, policies.
     pub engine: Counters,
+    /// Whether the worker has told this. All else is zero for one that does not answer, or that died.
+    pub has_answered: bool,
     /// Packets taken from the worker's ports.
     pub received: u64,
     /// Packets handed to the worker's ports.
@@ -69,15 +71,15 @@ pub struct WorkerCounters {
 /// What the whole vswitch counted.
 #[derive(Clone, Debug, Default)]
 pub struct VswitchCounters {
-    /// One per worker, in the order of the configuration. A worker that died has zeros.
+    /// One per worker, in the order of the configuration.
     pub workers: Vec<WorkerCounters>,
-    /// The sessions of each port that has some, now.
+    /// The sessions of each port that has some, now, by their ids.
     pub port_sessions: Vec<(PortId, PortSessions)>,
 }
 
 impl WorkerCounters {
     pub(super) fn new() -> Self {
-        Self { other_drops: vec![0; DropReason::COUNT], ..Self::default() }
+        Self { has_answered: true, other_drops: vec![0; DropReason::COUNT], ..Self::default() }
     }
 
     pub(super) fn drop_packet(&mut self, reason: DropReason) {
@@ -119,7 +121,8 @@ impl VswitchCounters {
 
     /// The sessions of a port.
     pub fn sessions_of(&self, id: PortId) -> PortSessions {
-        self.port_sessions.iter().find(|(port, _)| *port == id).map(|(_, sessions)| *sessions).unwrap_or_default()
+        let at = self.port_sessions.binary_search_by_key(&id, |(port, _)| *port);
+        at.map_or_else(|_| PortSessions::default(), |at| self.port_sessions[at].1)
     }
 
     /// Packets that no counter accounts for: 0, unless packets are between two workers right now.

@@ -185,6 +185,24 @@ fn both_directions_of_a_connection_find_one_session_whatever_worker_they_come_in
 }
 
 #[test]
+fn a_session_counts_for_the_ports_at_both_of_its_ends_whatever_worker_has_it() {
+    for workers in [1, 2] {
+        let mut node = Node::start(workers, snapshot_of(1, live_ports()));
+        for sport in 0..5 {
+            node.send(A, &from_a(&tcp("10.0.0.1", "10.0.0.2", 2000 + sport, 80, SYN)));
+            node.receive(B);
+        }
+        node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 81)));
+        node.until_dropped(DropReason::PolicyDenied, 1);
+        let counters = node.vswitch.counters();
+        let told = [UPLINK, HOST, A, B].map(|id| counters.sessions_of(id)).map(|told| (told.started, told.reached));
+        assert_eq!(told, [(0, 0), (0, 0), (5, 0), (0, 5)]);
+        assert_eq!((counters.port_dropped(A), counters.port_dropped(B)), (1, 0));
+        node.stop();
+    }
+}
+
+#[test]
 fn what_policy_denies_goes_nowhere() {
     let mut node = Node::start(2, snapshot_of(1, live_ports()));
     for dport in 81..91 {
@@ -360,11 +378,14 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
     assert!(workers[1].round(2));
     assert_eq!(b.pop().unwrap()[..6], B_MAC);
     assert!(!workers[0].round(3) && !workers[1].round(3));
+    // Busy is the time from the begin of a round with something to do until the next round begins, and no more.
+    assert!(!workers[0].round(1000) && !workers[1].round(1000));
     let counters = VswitchCounters {
         workers: workers.into_iter().map(SteppedWorker::stop).collect(),
         ..VswitchCounters::default()
     };
     assert_eq!((counters.port(A).received, counters.port(B).sent, counters.lost()), (1, 1, 0));
+    assert_eq!([0, 1].map(|worker| counters.workers[worker].busy_ns), [2, 1]);
     // Nobody is waited for.
     assert!(vswitch.stop().workers.is_empty());
 }
@@ -466,5 +487,18 @@ fn a_worker_that_fails_again_and_again_ends() {
         let _ = node.peers[A.index()].as_mut().unwrap().push(&fatal);
         std::thread::sleep(Duration::from_millis(2));
         node.vswitch.dead_workers() == 1
+    });
+}
+
+#[test]
+fn a_worker_that_has_ended_is_told_as_one_that_does_not_answer() {
+    let mut node = Node::start(1, snapshot_of(1, live_ports()));
+    let answers = |node: &Node| node.vswitch.counters().workers[0].has_answered;
+    assert!(answers(&node));
+    let fatal = from_a(&tcp("10.0.0.1", "10.0.0.2", 40_000, FATAL_PORT, SYN));
+    node.until("end", |node| {
+        let _ = node.peers[A.index()].as_mut().unwrap().push(&fatal);
+        std::thread::sleep(Duration::from_millis(2));
+        !answers(node)
     });
 }

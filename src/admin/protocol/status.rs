@@ -65,6 +65,44 @@ pub(crate) struct Status {
     pub(crate) last_error: Option<LastError>,
 }
 
+/// How the vswitch is, in a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Condition {
+    /// It forwards and enforces.
+    Ready,
+    /// Nothing passes, as there is no state to judge by.
+    Denying,
+    /// Not yet.
+    #[default]
+    Starting,
+    /// What is known of the API server is too old.
+    NotReady,
+}
+
+impl Condition {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Denying => "denying everything",
+            Self::Starting => "starting",
+            Self::NotReady => "not ready",
+        }
+    }
+}
+
+impl Status {
+    /// How it is, in a word.
+    pub(crate) fn condition(&self) -> Condition {
+        match (self.ready, self.denying) {
+            (true, _) => Condition::Ready,
+            (false, true) => Condition::Denying,
+            (false, false) if self.source.as_ref().is_some_and(|source| !source.connected) => Condition::NotReady,
+            (false, false) => Condition::Starting,
+        }
+    }
+}
+
 /// What judges packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Judging {
@@ -179,6 +217,9 @@ pub(crate) struct WorkerRow {
     /// Nanoseconds in which it had something to do, the kernel's calls included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) busy_ns: Option<u64>,
+    /// Whether it has not answered: all its numbers are missing, and zero here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) silent: bool,
 }
 
 /// The session table.

@@ -227,6 +227,7 @@ fn status(now: &Observation, shared: &Shared) -> Status {
                 restarts: worker.restarts,
                 judged: Some(worker.engine.received()),
                 busy_ns: Some(worker.busy_ns),
+                silent: !worker.has_answered,
             })
             .collect(),
         sessions: SessionTotals {

@@ -14,7 +14,13 @@ fn worker(received: u64) -> WorkerRow {
         restarts: 0,
         judged: Some(received),
         busy_ns: Some(received * 500),
+        silent: false,
     }
+}
+
+/// One that does not answer.
+fn silent() -> WorkerRow {
+    WorkerRow { silent: true, ..worker(0) }
 }
 
 fn port(name: &str, received: u64) -> PortRow {
@@ -48,7 +54,7 @@ fn rates_are_differences_by_the_vswitch_s_own_time() {
     let mut tracker = Tracker::default();
     let first = tracker.next(busy(1_000, 1_000));
     assert_eq!((first.seconds, first.total.packets_in, first.note), (None, None, None));
-    assert_eq!((first.dropped[0].packets, first.dropped[0].packets_total), (None, 100));
+    assert_eq!((first.dropped[0].counted.packets, first.dropped[0].counted.packets_total), (None, 100));
     let next = tracker.next(busy(3_000, 5_000));
     assert_eq!(next.seconds, Some(2.0));
     // 4,000 by one worker, 2,000 by the other, 12,000 by the kernel; in 2 seconds.
@@ -59,10 +65,13 @@ fn rates_are_differences_by_the_vswitch_s_own_time() {
     let worker = next.workers[0];
     assert_eq!((worker.received, worker.ns_per_packet, worker.busy), (Some(2_000.0), Some(500.0), Some(0.001)));
     let port = &next.ports[0];
-    assert_eq!((port.packets_in, port.bits_in, port.dropped), (Some(2_000.0), Some(1_600_000.0), Some(200.0)));
-    assert_eq!((port.sessions, next.ports[1].packets_in), (Some(7), Some(0.0)));
+    assert_eq!(
+        (port.traffic.packets_in, port.traffic.bits_in, port.traffic.dropped),
+        (Some(2_000.0), Some(1_600_000.0), Some(200.0))
+    );
+    assert_eq!((port.sessions, next.ports[1].traffic.packets_in), (Some(7), Some(0.0)));
     assert_eq!(next.denied.len(), 1, "{:?}", next.denied);
-    assert_eq!((&*next.denied[0].origin, next.denied[0].packets), ("ingress isolated by shop/db", Some(200.0)));
+    assert_eq!((&*next.denied[0].origin, next.denied[0].counted.packets), ("ingress isolated by shop/db", Some(200.0)));
 }
 
 #[test]
@@ -82,7 +91,7 @@ fn a_restart_has_no_rates_and_the_next_interval_has_them() {
     again.status.instance = Some(2);
     let picture = tracker.next(again);
     assert!(picture.note.unwrap().contains("restarted"));
-    assert_eq!((picture.seconds, picture.total.packets_in, picture.ports[0].packets_in), (None, None, None));
+    assert_eq!((picture.seconds, picture.total.packets_in, picture.ports[0].traffic.packets_in), (None, None, None));
     let mut later = busy(11_000, 2_000_100);
     later.status.instance = Some(2);
     assert_eq!(tracker.next(later).workers[0].received, Some(100.0));
@@ -93,7 +102,7 @@ fn a_worker_that_falls_silent_and_answers_again_makes_no_leap() {
     let mut tracker = Tracker::default();
     tracker.next(busy(1_000, 1_000_000));
     let mut silent = busy(2_000, 1_000_100);
-    silent.status.workers[1] = worker(0);
+    silent.status.workers[1] = self::silent();
     let rates = |picture: &Picture| (picture.total.packets_in, picture.path.slow, picture.workers[1].received);
     let picture = tracker.next(silent.clone());
     assert!(picture.note.unwrap().contains("does not answer"));
@@ -101,11 +110,23 @@ fn a_worker_that_falls_silent_and_answers_again_makes_no_leap() {
     silent.status.uptime_ms = Some(3_000);
     silent.status.workers[0].received += 50;
     let still = tracker.next(silent);
-    assert_eq!((still.path.slow, still.workers[1].received), (Some(50.0), Some(0.0)), "the others are told");
+    assert_eq!((still.path.slow, still.workers[1].received), (Some(50.0), None), "the others are told");
     let picture = tracker.next(busy(4_000, 1_000_300));
     assert_eq!(rates(&picture), (None, None, None));
     assert!(picture.note.unwrap().contains("answers again"));
     assert_eq!(tracker.next(busy(5_000, 1_000_500)).workers[1].received, Some(100.0));
+}
+
+#[test]
+fn a_worker_that_is_silent_from_the_first_sample_on_and_answers_later_makes_no_leap() {
+    let mut tracker = Tracker::default();
+    let mut first = busy(1_000, 1_000_000);
+    first.status.workers[1] = silent();
+    assert!(tracker.next(first).note.unwrap().contains("does not answer"));
+    let picture = tracker.next(busy(2_000, 1_000_100));
+    assert!(picture.note.unwrap().contains("answers again"));
+    assert_eq!((picture.total.packets_in, picture.path.slow, picture.workers[1].received), (None, None, None));
+    assert_eq!(tracker.next(busy(3_000, 1_000_300)).workers[1].received, Some(100.0));
 }
 
 #[test]
@@ -115,7 +136,7 @@ fn a_port_that_is_new_or_was_added_again_has_no_rate_for_once() {
     let mut changed = busy(2_000, 2_000);
     changed.ports = vec![port("shop/web", 10), port("shop/new", 1_000_000)];
     let picture = tracker.next(changed);
-    assert_eq!((picture.ports[0].packets_in, picture.ports[1].packets_in), (None, None));
+    assert_eq!((picture.ports[0].traffic.packets_in, picture.ports[1].traffic.packets_in), (None, None));
 }
 
 #[test]
@@ -125,7 +146,7 @@ fn rules_told_alike_are_one_row_and_audited_ones_say_that_they_deny_nothing() {
     one.policies = vec![policy("x", 3), policy("x", 4), policy("y", 2)];
     one.policies.push(PolicyRow { origin: "z".into(), allowed: 0, denied: 0, audited: 9, not_enforced: true });
     let rows = tracker.next(one).denied;
-    let told: Vec<_> = rows.iter().map(|row| (&*row.origin, row.packets_total, row.not_enforced)).collect();
+    let told: Vec<_> = rows.iter().map(|row| (&*row.origin, row.counted.packets_total, row.not_enforced)).collect();
     assert_eq!(told, [("z", 9, true), ("x", 7, false), ("y", 2, false)]);
 }
 
@@ -145,23 +166,24 @@ fn in_the_kernel_the_ports_tell_what_there_is() {
     let picture = tracker.next(kernel(2_000, 2_000));
     assert!(picture.in_kernel);
     assert_eq!((picture.total.packets_in, picture.sessions.created), (Some(1_000.0), None));
-    assert_eq!((picture.ports[0].dropped, picture.ports[0].sessions), (None, None));
+    assert_eq!((picture.ports[0].traffic.dropped, picture.ports[0].sessions), (None, None));
 }
 
 /// All rates of a picture.
 fn rates(picture: &Picture) -> Vec<f64> {
-    let total = picture.total;
-    let mut all = vec![total.packets_in, total.packets_out, total.bits_in, total.bits_out, total.dropped];
+    let traffic = |traffic: &Traffic| {
+        let Traffic { packets_in, packets_out, bits_in, bits_out, dropped, .. } = *traffic;
+        [packets_in, packets_out, bits_in, bits_out, dropped]
+    };
+    let mut all = traffic(&picture.total).to_vec();
     all.extend([picture.sessions.created, picture.sessions.refused]);
     all.extend([picture.path.slow, picture.path.cached, picture.path.cached_share]);
     all.extend(
         picture.workers.iter().flat_map(|row| [row.received, row.judged, row.dropped, row.ns_per_packet, row.busy]),
     );
-    all.extend(picture.dropped.iter().map(|row| row.packets));
-    all.extend(picture.denied.iter().map(|row| row.packets));
-    all.extend(
-        picture.ports.iter().flat_map(|row| [row.packets_in, row.packets_out, row.bits_in, row.bits_out, row.dropped]),
-    );
+    all.extend(picture.dropped.iter().map(|row| row.counted.packets));
+    all.extend(picture.denied.iter().map(|row| row.counted.packets));
+    all.extend(picture.ports.iter().flat_map(|row| traffic(&row.traffic)));
     all.into_iter().flatten().collect()
 }
 
@@ -181,7 +203,7 @@ fn no_rate_is_ever_negative_infinite_or_more_than_what_was_counted() {
             let mut now = busy(uptime, count);
             now.status.instance = Some(instance);
             if let Some(at) = silent {
-                now.status.workers[usize::from(at)] = worker(0);
+                now.status.workers[usize::from(at)] = self::silent();
             }
             let picture = tracker.next(now);
             let rates = rates(&picture);

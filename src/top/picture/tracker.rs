@@ -3,15 +3,13 @@
 use std::collections::HashMap;
 
 use super::super::sample::Sample;
-use super::{Condition, DenyRates, DropRates, PathRates, Picture, PortRates, SessionRates, Total, WorkerRates};
-use crate::admin::{PortRow, Status};
+use super::{Counted, DenyRates, DropRates, PathRates, Picture, PortRates, SessionRates, Traffic, WorkerRates};
+use crate::admin::{PortRow, Status, WorkerRow};
 
 /// Remembers what rates are told from.
 #[derive(Debug, Default)]
 pub(in crate::top) struct Tracker {
     before: Option<Sample>,
-    /// The most that each worker of this process was seen to have taken in: one that has less does not answer and is told with zeros.
-    most: Vec<u64>,
     last: Option<Picture>,
 }
 
@@ -39,11 +37,7 @@ impl Tracker {
             return last.clone();
         }
         let is_restarted = since == Some(None);
-        if is_restarted {
-            self.most.clear();
-        }
-        let were_silent = self.before.as_ref().map(|before| self.silent(before));
-        let silent = self.silent(&sample);
+        let (were_silent, silent) = (self.before.as_ref().map(silent), silent(&sample));
         let note = if is_restarted {
             Some("the vswitch was restarted: rates come with the next interval")
         } else if silent.contains(&true) {
@@ -60,32 +54,27 @@ impl Tracker {
             _ => None,
         };
         let picture = Picture { note, ..picture(&sample, interval.as_ref()) };
-        self.most.resize(sample.status.workers.len(), 0);
-        for (most, worker) in self.most.iter_mut().zip(&sample.status.workers) {
-            *most = worker.received.max(*most);
-        }
         self.before = Some(sample);
         self.last = Some(picture.clone());
         picture
     }
+}
 
-    /// Which workers have not answered.
-    fn silent(&self, sample: &Sample) -> Vec<bool> {
-        let most = self.most.iter().copied().chain(std::iter::repeat(0));
-        sample.status.workers.iter().zip(most).map(|(worker, most)| worker.received < most).collect()
-    }
+/// Which workers have not answered.
+fn silent(sample: &Sample) -> Vec<bool> {
+    sample.status.workers.iter().map(|worker| worker.silent).collect()
 }
 
 fn picture(sample: &Sample, interval: Option<&Interval<'_>>) -> Picture {
     let status = &sample.status;
     let in_kernel = status.judging.as_ref().is_some_and(|judging| judging.place == "kernel");
     let mut dropped = drops(sample, interval);
-    dropped.sort_by(|one, other| order((one.packets, one.packets_total), (other.packets, other.packets_total)));
+    dropped.sort_by(|one, other| one.counted.most_first(&other.counted));
     let mut denied = denied(sample, interval);
-    denied.sort_by(|one, other| order((one.packets, one.packets_total), (other.packets, other.packets_total)));
+    denied.sort_by(|one, other| one.counted.most_first(&other.counted));
     Picture {
         node: status.node.clone(),
-        condition: condition(status),
+        condition: status.condition(),
         uptime_seconds: status.uptime_seconds,
         generation: status.generation,
         judged: status.judging.as_ref().map(ToString::to_string),
@@ -102,31 +91,16 @@ fn picture(sample: &Sample, interval: Option<&Interval<'_>>) -> Picture {
     }
 }
 
-/// The most a second first, then the most of all.
-fn order(one: (Option<f64>, u64), other: (Option<f64>, u64)) -> std::cmp::Ordering {
-    let rate = |(rate, _): (Option<f64>, u64)| rate.unwrap_or(0.0);
-    rate(other).total_cmp(&rate(one)).then(other.1.cmp(&one.1))
-}
-
-fn condition(status: &Status) -> Condition {
-    match (status.ready, status.denying) {
-        (true, _) => Condition::Ready,
-        (false, true) => Condition::Denying,
-        (false, false) if status.source.as_ref().is_some_and(|source| !source.connected) => Condition::NotReady,
-        (false, false) => Condition::Starting,
-    }
-}
-
 /// The rate of a counter that every sample has.
 fn rate(sample: &Sample, interval: Option<&Interval<'_>>, count: impl Fn(&Sample) -> u64) -> Option<f64> {
     interval.and_then(|interval| interval.rate(count(sample), count(interval.before)))
 }
 
-fn total(sample: &Sample, interval: Option<&Interval<'_>>, in_kernel: bool) -> Total {
+fn total(sample: &Sample, interval: Option<&Interval<'_>>, in_kernel: bool) -> Traffic {
     let of = |count: &dyn Fn(&Sample) -> u64| rate(sample, interval, count);
     let ports = |count: fn(&PortRow) -> u64| move |sample: &Sample| sample.ports.iter().map(count).sum::<u64>();
     let cached = |sample: &Sample| sample.status.flow_cache.forwarded;
-    let workers = |count: fn(&crate::admin::WorkerRow) -> u64| {
+    let workers = |count: fn(&WorkerRow) -> u64| {
         move |sample: &Sample| sample.status.workers.iter().map(count).sum::<u64>() + cached(sample)
     };
     let dropped = |sample: &Sample| drop_counts(sample).iter().map(|(_, _, packets)| packets).sum::<u64>();
@@ -136,7 +110,7 @@ fn total(sample: &Sample, interval: Option<&Interval<'_>>, in_kernel: bool) -> T
         true => (of(&ports(|port| port.received)), of(&ports(|port| port.sent))),
         false => (of(&workers(|worker| worker.received)), of(&workers(|worker| worker.sent))),
     };
-    Total {
+    Traffic {
         packets_in,
         packets_out,
         bits_in: bits(|port| port.received_bytes),
@@ -168,10 +142,11 @@ fn path(status: &Status, interval: Option<&Interval<'_>>) -> PathRates {
 }
 
 fn workers(status: &Status, interval: Option<&Interval<'_>>) -> Vec<WorkerRates> {
-    let each = |(at, now): (usize, &crate::admin::WorkerRow)| {
+    let each = |(at, now): (usize, &WorkerRow)| {
         let base = WorkerRates { sessions: now.sessions, restarts: now.restarts, ..WorkerRates::default() };
-        let Some((interval, before)) =
-            interval.and_then(|interval| Some((interval, interval.before.status.workers.get(at)?)))
+        let Some((interval, before)) = interval
+            .filter(|_| !now.silent)
+            .and_then(|interval| Some((interval, interval.before.status.workers.get(at)?)))
         else {
             return base;
         };
@@ -190,6 +165,12 @@ fn workers(status: &Status, interval: Option<&Interval<'_>>) -> Vec<WorkerRates>
         }
     };
     status.workers.iter().enumerate().map(each).collect()
+}
+
+/// Packets of a row, which is listed from its first packet on.
+fn counted(interval: Option<&Interval<'_>>, now: u64, before: Option<&u64>) -> Counted {
+    let rate = interval.and_then(|interval| interval.rate(now, before.copied().unwrap_or_default()));
+    Counted { packets: rate, packets_total: now }
 }
 
 /// Packets that were dropped, by reason, with those that the kernel's program drops before a worker sees them.
@@ -212,9 +193,7 @@ fn drops(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<DropRates> {
     let each = |(reason, means, packets): (&str, &str, u64)| DropRates {
         reason: reason.to_owned(),
         means: means.to_owned(),
-        // A reason is listed from its first packet on.
-        packets: interval.and_then(|interval| interval.rate(packets, before.get(reason).copied().unwrap_or_default())),
-        packets_total: packets,
+        counted: counted(interval, packets, before.get(reason)),
     };
     drop_counts(sample).into_iter().map(each).collect()
 }
@@ -235,8 +214,7 @@ fn denied(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<DenyRates> {
     let before = interval.map(|interval| deny_counts(interval.before)).unwrap_or_default();
     let each = |(key, packets): ((&str, bool), u64)| DenyRates {
         origin: key.0.to_owned(),
-        packets: interval.and_then(|interval| interval.rate(packets, before.get(&key).copied().unwrap_or_default())),
-        packets_total: packets,
+        counted: counted(interval, packets, before.get(&key)),
         not_enforced: key.1,
     };
     let mut rows: Vec<DenyRates> = deny_counts(sample).into_iter().map(each).collect();
@@ -257,12 +235,14 @@ fn ports(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<PortRates> {
         PortRates {
             name: port.name.clone(),
             state: port.state.clone(),
-            packets_in: of(|port| port.received),
-            packets_out: of(|port| port.sent),
-            bits_in: of(|port| port.received_bytes).map(|bytes| bytes * 8.0),
-            bits_out: of(|port| port.sent_bytes).map(|bytes| bytes * 8.0),
-            dropped: port.dropped.and_then(|_| of(dropped)),
-            dropped_total: dropped(port),
+            traffic: Traffic {
+                packets_in: of(|port| port.received),
+                packets_out: of(|port| port.sent),
+                bits_in: of(|port| port.received_bytes).map(|bytes| bytes * 8.0),
+                bits_out: of(|port| port.sent_bytes).map(|bytes| bytes * 8.0),
+                dropped: port.dropped.and_then(|_| of(dropped)),
+                dropped_total: dropped(port),
+            },
             sessions: port.sessions_started.zip(port.sessions_reached).map(|(one, other)| one + other),
         }
     };

@@ -1,9 +1,8 @@
 //! Tables that fit in a width: the column of names gives way first, then columns that can be missed.
 
-use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::style;
+use super::{fit, style};
 
 /// Between columns.
 const GAP: usize = 2;
@@ -88,7 +87,7 @@ impl Table {
 
     fn width(&self, at: usize) -> usize {
         let column = &self.columns[at];
-        let cells = self.rows.iter().filter_map(|row| row.get(at)).map(|cell| length(cell));
+        let cells = self.rows.iter().filter_map(|row| row.get(at)).map(|cell| fit::width(cell));
         let least = if column.is_figure { FIGURE } else { 0 };
         cells.chain([column.heading.chars().count(), least]).max().unwrap_or(0)
     }
@@ -98,31 +97,15 @@ impl Table {
         for ((cell, column), width) in cells.iter().zip(&self.columns).zip(widths) {
             let Some(width) = *width else { continue };
             let gap = if spans.is_empty() { 0 } else { GAP };
-            let pad = width.saturating_sub(length(cell));
+            let cell = fit::without_middle(cell, width);
+            let pad = width.saturating_sub(fit::width(&cell));
             let (before, after) = if column.is_figure { (gap + pad, 0) } else { (gap, pad) };
             spans.push(Span::raw(" ".repeat(before)));
-            spans.extend(clipped(cell, width));
+            spans.extend(cell);
             spans.push(Span::raw(" ".repeat(after)));
         }
         Line::from(spans)
     }
-}
-
-fn length(cell: &[Span<'_>]) -> usize {
-    cell.iter().map(|span| span.content.chars().count()).sum()
-}
-
-/// The cell, with what does not fit told by a sign. The beginning stays, and so does the end, which tells pods of one owner apart.
-fn clipped(cell: &[Span<'static>], width: usize) -> Vec<Span<'static>> {
-    if length(cell) <= width {
-        return cell.to_vec();
-    }
-    let style = cell.first().map_or(Style::new(), |span| span.style);
-    let text: Vec<char> = cell.iter().flat_map(|span| span.content.chars()).collect();
-    let end = width.saturating_sub(1) / 2;
-    let begin = width.saturating_sub(1 + end);
-    let text: String = text[..begin].iter().chain(&['…']).chain(&text[text.len() - end..]).collect();
-    vec![Span::styled(text, style)]
 }
 
 #[cfg(test)]
@@ -159,5 +142,17 @@ mod tests {
         (0..9).for_each(|row| table.row([vec![Span::raw(row.to_string())]]));
         let lines: Vec<String> = table.lines(9, 4, 2).iter().map(|line| line.to_string().trim().to_owned()).collect();
         assert_eq!(lines, ["N", "4", "5"]);
+    }
+
+    #[test]
+    fn a_row_with_wide_characters_has_its_figures_below_the_others() {
+        let mut table = Table::new("PORT").figures("A", 0);
+        for name in ["日本語/ポッド", "shop/web-and-more"] {
+            table.row([name, "1"].map(|cell| vec![Span::raw(cell)]));
+        }
+        for width in [10, 20, 40] {
+            let widths = table.lines(width, 0, 9).iter().map(|line| fit::width(&line.spans)).collect::<Vec<_>>();
+            assert!(widths.iter().all(|&line| line == widths[0]), "{width}: {widths:?}");
+        }
     }
 }

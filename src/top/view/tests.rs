@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use bolero::check;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, CellWidth};
 
 use super::super::choices::Choices;
 use super::super::keys::Key;
-use super::super::picture::{DenyRates, DropRates, PathRates, SessionRates, Total};
+use super::super::picture::{Counted, DenyRates, DropRates, PathRates, PortRates, SessionRates, Traffic, WorkerRates};
 use super::*;
+use crate::admin::Condition;
+use crate::args::PortOrder;
 
 /// A node with work to do.
 pub(super) fn busy() -> Picture {
@@ -26,24 +28,24 @@ pub(super) fn busy() -> Picture {
     let drop = |reason: &str, means: &str, packets: f64, packets_total| DropRates {
         reason: reason.into(),
         means: means.into(),
-        packets: Some(packets),
-        packets_total,
+        counted: Counted { packets: Some(packets), packets_total },
     };
     let deny = |origin: &str, packets: f64, packets_total, not_enforced| DenyRates {
         origin: origin.into(),
-        packets: Some(packets),
-        packets_total,
+        counted: Counted { packets: Some(packets), packets_total },
         not_enforced,
     };
     let port = |name: &str, packets: f64, dropped: u32, sessions| PortRates {
         name: name.into(),
         state: "open".into(),
-        packets_in: Some(packets),
-        packets_out: Some(packets * 0.84),
-        bits_in: Some(packets * 760.0),
-        bits_out: Some(packets * 9_240.0),
-        dropped: Some(dropped.into()),
-        dropped_total: u64::from(dropped) * 290,
+        traffic: Traffic {
+            packets_in: Some(packets),
+            packets_out: Some(packets * 0.84),
+            bits_in: Some(packets * 760.0),
+            bits_out: Some(packets * 9_240.0),
+            dropped: Some(dropped.into()),
+            dropped_total: u64::from(dropped) * 290,
+        },
         sessions: Some(sessions),
     };
     let mut closed = port("shop/batch-28811-7gkqz", 0.0, 0, 0);
@@ -55,7 +57,7 @@ pub(super) fn busy() -> Picture {
         generation: 31,
         judged: Some("by acl, where packets leave".into()),
         seconds: Some(1.0),
-        total: Total {
+        total: Traffic {
             packets_in: Some(1_204_000.0),
             packets_out: Some(1_203_400.0),
             bits_in: Some(5.31e9),
@@ -95,9 +97,8 @@ fn awkward() -> Picture {
     let mut picture = busy();
     picture.node = "node\u{1b}[2J-".repeat(20);
     let name = format!("{}/{}", "n".repeat(63), "p".repeat(253));
-    picture.ports = (0..250)
-        .map(|at| PortRates { name: format!("{name}-{at}"), packets_in: Some(1e18), ..picture.ports[0].clone() })
-        .collect();
+    picture.ports = (0..250).map(|at| PortRates { name: format!("{name}-{at}"), ..picture.ports[0].clone() }).collect();
+    picture.ports.iter_mut().for_each(|port| port.traffic.packets_in = Some(1e18));
     picture.ports[1].name = "日本語/ポッド\r\n".into();
     picture.total.bits_in = Some(f64::MAX);
     picture.sessions = SessionRates { used: u64::MAX, capacity: 0, created: None, refused: Some(1e-9) };
@@ -117,7 +118,15 @@ pub(super) fn drawn(scene: Scene<'_>, width: u16, height: u16) -> Buffer {
 }
 
 fn rows(buffer: &Buffer) -> Vec<String> {
-    let row = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    let row = |y| {
+        let (mut row, mut x) = (String::new(), 0);
+        while x < buffer.area.width {
+            let symbol = buffer[(x, y)].symbol();
+            row.push_str(symbol);
+            x += symbol.cell_width();
+        }
+        row
+    };
     (0..buffer.area.height).map(|y| row(y).trim_end().to_owned()).collect()
 }
 
@@ -154,12 +163,12 @@ fn screens_of_all_sizes_are_drawn_as_they_were_looked_at() {
 fn special_screens_are_drawn_as_they_were_looked_at() {
     let mut first = busy();
     (first.seconds, first.note) = (None, Some("the vswitch was restarted: rates come with the next interval"));
-    first.total = Total { dropped_total: 3, ..Total::default() };
+    first.total = Traffic { dropped_total: 3, ..Traffic::default() };
     let idle = Picture { node: "node-1".into(), condition: Condition::Denying, ..Picture::default() };
     let mut kernel = busy();
     (kernel.in_kernel, kernel.judged) = (true, Some("by nftables, in the node's kernel".into()));
     (kernel.workers, kernel.sessions) = (Vec::new(), SessionRates::default());
-    kernel.ports.iter_mut().for_each(|port| (port.dropped, port.sessions) = (None, None));
+    kernel.ports.iter_mut().for_each(|port| (port.traffic.dropped, port.sessions) = (None, None));
     let mut typing = Choices::new(PortOrder::Drops, "");
     for key in "/shop".chars() {
         typing.press(Key::Char(key), 8);
@@ -180,6 +189,29 @@ fn special_screens_are_drawn_as_they_were_looked_at() {
         ("away.txt", Scene { away, ..scene(&busy(), &usual) }),
     ] {
         compare(name, &(rows(&drawn(scene, 80, 24)).join("\n") + "\n"));
+    }
+}
+
+#[test]
+fn at_80_columns_nothing_of_the_totals_and_of_the_help_is_cut() {
+    let (busy, usual) = (busy(), choices());
+    let mut kernel = busy.clone();
+    kernel.in_kernel = true;
+    let mut helping = choices();
+    helping.press(Key::Char('?'), 8);
+    for (picture, choices, lines) in [(&busy, &usual, 1..4), (&kernel, &usual, 1..3), (&busy, &helping, 1..24)] {
+        let rows = rows(&drawn(scene(picture, choices), 80, 24));
+        assert!(rows[lines].iter().all(|row| !row.contains('…')), "{rows:#?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_long_filter_is_there_while_it_is_typed() {
+    let mut typing = Choices::new(PortOrder::Packets, &format!("payments/{}-qv8lm", "x".repeat(200)));
+    typing.press(Key::Char('/'), 8);
+    for width in [40, 80] {
+        let rows = rows(&drawn(scene(&busy(), &typing), width, 24));
+        assert!(rows[23].contains("8lm▏"), "{rows:#?}");
     }
 }
 

@@ -1,0 +1,84 @@
+//! The ends of connections, as people write them.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use bulkhead_control::object::{PodName, Transport};
+
+/// A destination port and its protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortProtocol {
+    /// The port, 1 to 65535.
+    pub port: u16,
+    /// The protocol.
+    pub transport: Transport,
+}
+
+impl std::fmt::Display for PortProtocol {
+    /// `80/TCP`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.port, self.transport)
+    }
+}
+
+impl FromStr for PortProtocol {
+    type Err = String;
+
+    /// `80/TCP`, `80/tcp`; `80` is TCP.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (port, protocol) = text.split_once('/').unwrap_or((text, "TCP"));
+        let port = port.parse().ok().filter(|&port: &u16| port > 0);
+        let port = port.ok_or_else(|| format!("`{text}` has no port from 1 to 65535; write for example 80/TCP"))?;
+        let transport = Transport::from_name(&protocol.to_ascii_uppercase());
+        let transport = transport.ok_or_else(|| format!("unknown protocol `{protocol}`; write TCP, UDP or SCTP"))?;
+        Ok(Self { port, transport })
+    }
+}
+
+/// One end of a connection as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndName {
+    /// A pod.
+    Pod(PodName),
+    /// An address outside the cluster, or a pod's own.
+    Address(IpAddr),
+}
+
+impl FromStr for EndName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+                Ok(Self::Pod(PodName::new(namespace, name)))
+            }
+            _ => Err(format!("`{text}` is neither namespace/pod nor an IP address")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_taken_as_people_write_them() {
+        let tcp80 = PortProtocol { port: 80, transport: Transport::Tcp };
+        assert_eq!("80".parse(), Ok(tcp80));
+        assert_eq!("80/tcp".parse(), Ok(tcp80));
+        assert_eq!("9/SCTP".parse(), Ok(PortProtocol { port: 9, transport: Transport::Sctp }));
+        for wrong in ["0/TCP", "65536/TCP", "http/TCP", "80/ICMP", "/TCP", ""] {
+            assert!(wrong.parse::<PortProtocol>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_a_pod_or_an_address() {
+        assert_eq!("x/a".parse(), Ok(EndName::Pod(PodName::new("x", "a"))));
+        assert_eq!("fd00::1".parse(), Ok(EndName::Address("fd00::1".parse().unwrap())));
+        assert!("a".parse::<EndName>().is_err() && "/a".parse::<EndName>().is_err());
+    }
+}

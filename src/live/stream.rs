@@ -22,6 +22,8 @@ mod reasons;
 mod repeats;
 mod select;
 mod walk;
+mod wanted;
+mod words;
 
 use std::collections::VecDeque;
 use std::io;
@@ -324,7 +326,7 @@ impl Watcher {
             let rate = self.rate.after(now, self.counts.seen.load(Ordering::Relaxed));
             self.counts.rate.store(rate.to_bits(), Ordering::Relaxed);
             for client in &mut self.clients {
-                is_other |= client.look_up(&self.observer);
+                is_other |= client.look_up();
             }
         }
         if is_other {
@@ -355,7 +357,7 @@ impl Watcher {
             for client in &mut self.clients {
                 let is_selected = client.point.is_some_and(|point| points >> point & 1 == 1);
                 if is_selected {
-                    client.tell_packet(&self.observer, &snapshot, &seen);
+                    client.tell_packet(&snapshot, &seen);
                 }
             }
         }

@@ -46,7 +46,7 @@ pub(super) fn layer4(l4: &Layer4) -> Value {
 }
 
 fn set(flags: &TcpFlags) -> Value {
-    let names = super::flow::flag_names(u8::try_from(flags.bits() & 0xff).unwrap_or_default());
+    let names = super::words::flag_names(u8::try_from(flags.bits() & 0xff).unwrap_or_default());
     names.into_iter().map(|name| (name.to_owned(), true.into())).collect::<Map<_, Value>>().into()
 }
 

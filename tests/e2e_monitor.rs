@@ -249,6 +249,8 @@ fn clients_that_send_nonsense_are_told_so_and_others_go_on() {
         ("trace", serde_json::json!({ "filter": "((((\u{1b}[2J" })),
         ("trace", serde_json::json!({ "snap": -1 })),
         ("trace", serde_json::json!({ "verdicts": ["MAYBE"] })),
+        // It would have been told everything.
+        ("trace", serde_json::json!({ "verdicts": ["AUDIT"] })),
         ("monitor", serde_json::json!({ "labels": ["=x"] })),
         ("monitor", serde_json::json!({ "protocols": ["tls"] })),
         ("monitor", serde_json::json!({ "pods": vec!["x"; 300] })),

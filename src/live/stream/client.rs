@@ -342,6 +342,10 @@ impl Packets {
             Failure::new("malformed", message, help)
         })?;
         let verdicts = wanted::verdicts(&asked.verdicts)?;
+        if verdicts.contains(&"AUDIT") {
+            let help = "FORWARDED or DROPPED; bulkhead monitor tells what is audited";
+            return Err(Failure::new("malformed", "AUDIT is no verdict of a packet", help));
+        }
         let forwarded = match (verdicts.contains(&"FORWARDED"), verdicts.contains(&"DROPPED")) {
             (true, false) => Some(true),
             (false, true) => Some(false),

@@ -431,7 +431,9 @@ fn there_are_only_so_many_clients() {
     let mut watching: Vec<_> = (0..31).map(|_| client.get_flows(&follow)).collect();
     let mut other = Client::new(&lab);
     watching.push(other.get_flows(&follow));
-    assert_eq!(other.refused(GET_FLOWS, follow.encode_to_vec()).code(), Code::ResourceExhausted);
+    for path in [GET_FLOWS, "/observer.Observer/GetNamespaces"] {
+        assert_eq!(other.refused(path, follow.encode_to_vec()).code(), Code::ResourceExhausted, "{path}");
+    }
     drop(watching);
     // What is dropped is told to the server when the clients do something.
     eventually("there is room again", || {

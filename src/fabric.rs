@@ -100,15 +100,34 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Whether a connection can be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a connection can be made. Of several legs the least decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reached {
     /// Policy denies it.
     No,
-    /// It can.
-    Yes,
     /// It can, because a policy is audited and not enforced.
     Audited,
+    /// It can.
+    Yes,
+}
+
+impl Reached {
+    /// What these passes make of a connection that is let through, or is not.
+    pub(crate) fn of(hops: &[Hop], is_allowed: bool) -> Self {
+        match is_allowed {
+            false => Self::No,
+            true if hops.iter().any(|hop| hop.outcome.audited.is_some()) => Self::Audited,
+            true => Self::Yes,
+        }
+    }
+
+    /// As it is printed.
+    pub(crate) const fn verdict(self) -> &'static str {
+        match self {
+            Self::No => "deny",
+            Self::Audited | Self::Yes => "allow",
+        }
+    }
 }
 
 /// A packet's pass through one node's vswitch.
@@ -207,11 +226,7 @@ impl Fabric {
     /// As for [`Fabric::allowed`].
     pub(crate) fn reached(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Reached> {
         let hops = self.walk(from, to, port)?;
-        if !hops.last().is_some_and(|hop| hop.reply && arrived(hop)) {
-            return Ok(Reached::No);
-        }
-        let is_audited = hops.iter().any(|hop| hop.outcome.audited.is_some());
-        Ok(if is_audited { Reached::Audited } else { Reached::Yes })
+        Ok(Reached::of(&hops, hops.last().is_some_and(|hop| hop.reply && arrived(hop))))
     }
 
     /// Pushes a first packet and, when it arrives, the reply. Returns every pass through a vswitch in order.

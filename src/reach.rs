@@ -72,7 +72,8 @@ fn of_pods(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
 
 fn of_workloads(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let pipeline = run::load_without_tables(&args.state, &args.planned)?;
-    let mut merged = Merged::of(&pipeline, &ends(&pipeline, &args.external)?, &distinct(&args.ports))?;
+    let ends = ends(&pipeline, &args.external)?;
+    let mut merged = Merged::of(pipeline, &ends, &distinct(&args.ports))?;
     merged.focus(&args.focus)?;
     match args.output {
         ReachFormat::Csv => table::csv(&merged, out),
@@ -153,7 +154,7 @@ fn json(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mu
                     family: family(to.end.address()),
                     protocol: port.transport.name(),
                     port: port.port,
-                    verdict: if reached == Reached::No { "deny" } else { "allow" },
+                    verdict: reached.verdict(),
                     audited: reached == Reached::Audited,
                 };
                 writeln!(out, "{}", if first { "" } else { "," })?;

@@ -31,7 +31,7 @@ use bulkhead_control::service::{Answer, Client, Clients, Place, Settings};
 use self::at_node::{Found, decide, translate};
 pub(crate) use self::find::{port_text, resolved};
 use crate::args::{Destination, PortProtocol};
-use crate::fabric::{self, End, Fabric, Hop};
+use crate::fabric::{self, End, Fabric, Hop, Reached};
 use crate::output;
 use crate::resolve::Told;
 use crate::run;
@@ -167,6 +167,12 @@ impl Leg {
         hops.last().is_some_and(|hop| fabric::arrived(hop) && (hop.reply || self.is_departure))
     }
 
+    /// Whether policy lets it pass.
+    pub(crate) fn reached(&self, fabric: &mut Fabric) -> anyhow::Result<Reached> {
+        let hops = self.hops(fabric)?;
+        Ok(Reached::of(&hops, self.is_allowed(&hops)))
+    }
+
     /// Whether a vswitch is on the way, and the two ends are not one address of a node.
     fn is_judged(&self) -> bool {
         let is_inside = self.from.node().is_some() || self.to.node().is_some();
@@ -177,16 +183,11 @@ impl Leg {
 
 impl Route {
     /// Whether policy lets the connection go to this backend, and its answers back.
-    pub(crate) fn is_allowed(&self, fabric: &mut Fabric) -> anyhow::Result<bool> {
+    pub(crate) fn reached(&self, fabric: &mut Fabric) -> anyhow::Result<Reached> {
         if self.source == Source::Missing {
-            return Ok(false);
+            return Ok(Reached::No);
         }
-        for leg in &self.legs {
-            if !leg.is_allowed(&leg.hops(fabric)?) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.legs.iter().try_fold(Reached::Yes, |reached, leg| Ok(reached.min(leg.reached(fabric)?)))
     }
 }
 

@@ -72,6 +72,40 @@ fn replay_reach_explain_policies_and_diff_know_what_is_not_enforced() {
 }
 
 #[test]
+fn each_form_of_reach_tells_what_is_not_enforced() {
+    let audited = state("audit-reach.yaml", "bulkhead.dev/enforcement: audit");
+    let reach = |more: &[&str]| {
+        stdout(&bulkhead(&[&["reach", "--state", &audited, "--port", "6379/TCP"][..], more].concat()), 0)
+    };
+    let ends = "default/frontend | 6379/TCP | 6379/TCP (denial not enforced) |";
+    assert!(reach(&["-o", "md"]).contains(ends), "{}", reach(&["-o", "md"]));
+    let focused = reach(&["-o", "md", "--focus", "default/frontend"]);
+    assert!(focused.contains("| default/frontend | default/db | 6379/TCP (denial not enforced) |"), "{focused}");
+    for form in ["dot", "mermaid"] {
+        let graph = reach(&["-o", form]);
+        assert_eq!(graph.matches("6379/TCP (denial not enforced)").count(), 1, "{graph}");
+    }
+    let csv = reach(&["-o", "csv"]);
+    let marked: Vec<&str> = csv.lines().filter(|line| line.ends_with(",allow,true")).collect();
+    assert_eq!(marked, ["default/frontend,1,default/db,1,IPv4,TCP,6379,allow,true"], "{csv}");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: default}\n\
+         spec: {clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9], ports: [{name: redis, port: 6379}]}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {name: db-1, namespace: default, labels: {kubernetes.io/service-name: db}}\naddressType: IPv4\n\
+         ports: [{name: redis, protocol: TCP, port: 6379}]\n\
+         endpoints: [{addresses: [10.244.1.2], nodeName: node-1, conditions: {ready: true}}]\n";
+    let service = scratch("audit-service.yaml", service);
+    let to = ["reach", "--state", &audited, &service, "--to", "service/default/db"];
+    let told = stdout(&bulkhead(&to), 0);
+    let of = |name: &str| told.lines().find(|line| line.starts_with(name)).unwrap();
+    let beside = "allow   1 of 1; audited, not enforced: default/db (10.244.1.2:6379)";
+    assert!(of("default/frontend").ends_with(beside) && of("default/backend").ends_with("1 of 1"), "{told}");
+    let told = json(&[&to[..], &["-o", "json"]].concat(), 0);
+    let marked = told["services"].as_array().unwrap().iter().filter(|line| line["backends"][0]["audited"] == true);
+    assert_eq!(marked.map(|line| line["from"].as_str().unwrap()).collect::<Vec<_>>(), ["default/frontend"], "{told:#}");
+}
+
+#[test]
 fn without_a_word_of_policy_or_namespace_the_argument_decides_and_other_stacks_enforce() {
     let silent = state("audit-silent.yaml", "");
     let ends = ["--from", "default/frontend", "--to", "default/db", "--port", "6379"];

@@ -8,23 +8,16 @@ use std::time::{Duration, Instant};
 
 use crate::lab::lasting::{PATIENCE, answers, connect, echo, settle};
 use crate::lab::netns::{Dialogue, eventually};
+use crate::lab::watched::only_redis;
 use crate::lab::{Lab, UNANSWERED, policy};
 use serde_json::Value;
 
-/// Two pods, of which `b` takes nothing but port 6379 from `a`.
+/// Two pods.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
     lab.pod("b", "{app: b}");
     lab
-}
-
-fn only_redis() -> String {
-    policy(
-        "only-redis",
-        "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], \
-         ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 6379}]}]}",
-    )
 }
 
 fn json(lab: &Lab, words: &[&str]) -> Value {

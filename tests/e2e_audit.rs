@@ -82,6 +82,8 @@ fn what_an_audited_policy_would_deny_passes_is_counted_over_a_restart_and_is_cut
         (&["tables", "--port", "default/db"], "# not enforced: default/only-backends"),
         (&explain, "not enforced, or it would be denied: ingress isolated by default/only-backends"),
         (&explain, "ALLOW, as node node-1 enforces now"),
+        (&["wait", "netpol/only-backends"], "default/only-backends is in force, audited and not enforced; tables of"),
+        (&["wait", "netpol/only-backends", "-o", "json"], "\"audited\": true"),
     ] {
         let (code, text) = lab.ask(words);
         assert!(code == Some(0) && text.contains(shown), "{words:?}: {text}");

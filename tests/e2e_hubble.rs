@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -10,9 +10,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::lab::lasting::{PATIENCE, answers, connect, echo, inside};
+use crate::lab::Lab;
+use crate::lab::lasting::{PATIENCE, answers, connect, echo};
 use crate::lab::netns::eventually;
-use crate::lab::{Lab, policy};
+use crate::lab::watched::{flood, metrics, status_drops, watched};
 use crate::require;
 use bulkhead::hubble::codec::Raw;
 use bulkhead::hubble::flow::{EventTypeFilter, Flow, FlowFilter, LostEventSource, Verdict};
@@ -38,20 +39,9 @@ use tonic::{Code, Status, Streaming};
 
 const GET_FLOWS: &str = "/observer.Observer/GetFlows";
 
-/// Two pods, of which `b` takes nothing but TCP port 6379 from `a`.
+/// A node whose vswitch serves Hubble's clients here.
 fn lab(listen: &str) -> Lab {
-    let mut lab = Lab::new();
-    lab.pod("a", "{app: a}");
-    lab.pod("b", "{app: b}");
-    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
-    lab.more_config.push_str(&format!("hubble: {{listen: '{listen}'}}\n"));
-    let only = policy(
-        "only-redis",
-        "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], \
-         ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 6379}]}]}",
-    );
-    lab.start(&only);
-    lab
+    watched(&format!("hubble: {{listen: '{listen}'}}\n"))
 }
 
 /// A connection.
@@ -130,6 +120,13 @@ impl Client {
         flows
     }
 
+    /// The same, of which there are some.
+    fn some(&mut self, request: &GetFlowsRequest) -> Vec<Flow> {
+        let flows = self.past(request);
+        assert!(!flows.is_empty(), "{request:?}");
+        flows
+    }
+
     /// Why a request is refused.
     fn refused(&mut self, path: &'static str, request: impl Into<Bytes>) -> Status {
         let answered = self.call(path, request);
@@ -152,10 +149,6 @@ fn whitelist(filter: FlowFilter) -> GetFlowsRequest {
 
 fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(ToString::to_string).collect()
-}
-
-fn metrics(lab: &Lab) -> String {
-    lab.node.exec("curl -s http://127.0.0.1:9965/metrics")
 }
 
 #[test]
@@ -222,11 +215,11 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
     let masked = client.past(&GetFlowsRequest { number: 1, field_mask: mask, ..whitelist(of_a()) });
     assert_eq!((masked[0].source.as_ref().unwrap().pod_name.as_str(), &masked[0].destination), ("a", &None));
     let dropped = FlowFilter { verdict: vec![Verdict::Dropped as i32], ..of_a() };
-    assert!(client.past(&whitelist(dropped.clone())).iter().all(|flow| flow.verdict == Verdict::Dropped as i32));
+    assert!(client.some(&whitelist(dropped.clone())).iter().all(|flow| flow.verdict == Verdict::Dropped as i32));
     let blacklist = vec![dropped];
     assert!(
         client
-            .past(&GetFlowsRequest { blacklist, ..whitelist(of_a()) })
+            .some(&GetFlowsRequest { blacklist, ..whitelist(of_a()) })
             .iter()
             .all(|flow| flow.verdict == Verdict::Forwarded as i32)
     );
@@ -236,7 +229,7 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
         destination_label: texts(&["k8s:app=b"]),
         ..FlowFilter::default()
     };
-    assert!(client.past(&whitelist(port)).iter().all(|flow| flow.drop_reason_desc == 133));
+    assert!(client.some(&whitelist(port)).iter().all(|flow| flow.drop_reason_desc == 133));
     let other = FlowFilter { source_pod: texts(&["other/"]), ..FlowFilter::default() };
     assert_eq!(client.past(&whitelist(other)), []);
     let since = GetFlowsRequest { since: flows.last().unwrap().time, ..whitelist(of_a()) };
@@ -353,22 +346,6 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
     lab.stop();
 }
 
-/// Sends datagrams that policy denies, each to another port.
-fn flood(lab: &Lab, count: u16) {
-    let to = lab.get("b").v4.clone();
-    let from = lab.get("a");
-    let own = from.v4.clone();
-    inside(from, || {
-        let socket = UdpSocket::bind((own.as_str(), 0)).unwrap();
-        for port in 0..count {
-            let _ = socket.send_to(b"x", (to.as_str(), 1000 + port));
-            if port % 200 == 0 {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-    });
-}
-
 #[test]
 fn a_client_that_does_not_read_holds_nobody_back_and_what_another_one_misses_is_told() {
     require!("ping", "curl");
@@ -382,15 +359,9 @@ fn a_client_that_does_not_read_holds_nobody_back_and_what_another_one_misses_is_
     let unread = stalled.get_flows(&udp());
     let mut client = Client::new(&lab);
     let mut answers_of = client.get_flows(&udp());
-    let denied = |lab: &Lab| -> u64 {
-        std::thread::sleep(Duration::from_millis(150));
-        let (_, text) = lab.ask(&["status", "-o", "json"]);
-        let status: Value = serde_json::from_str(&text).unwrap();
-        let rows = status["dropped"].as_array().unwrap();
-        rows.iter().find(|row| row["reason"] == "policy_denied").map_or(0, |row| row["packets"].as_u64().unwrap())
-    };
+    let denied = |lab: &Lab| status_drops(lab).get("policy_denied").copied().unwrap_or_default();
     let before = denied(&lab);
-    flood(&lab, 30_000);
+    flood(&lab, 30_000, 1);
     echo(lab.get("b"), 6379);
     let mut redis = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
     assert!(answers(&mut redis), "pods are served meanwhile");
@@ -431,7 +402,9 @@ fn there_are_only_so_many_clients() {
     let mut watching: Vec<_> = (0..31).map(|_| client.get_flows(&follow)).collect();
     let mut other = Client::new(&lab);
     watching.push(other.get_flows(&follow));
-    assert_eq!(other.refused(GET_FLOWS, follow.encode_to_vec()).code(), Code::ResourceExhausted);
+    for path in [GET_FLOWS, "/observer.Observer/GetNamespaces"] {
+        assert_eq!(other.refused(path, follow.encode_to_vec()).code(), Code::ResourceExhausted, "{path}");
+    }
     drop(watching);
     // What is dropped is told to the server when the clients do something.
     eventually("there is room again", || {

@@ -3,31 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::lab::lasting::{PATIENCE, answers, connect, echo, inside, settle};
+use crate::lab::lasting::{PATIENCE, answers, connect, echo, settle};
 use crate::lab::netns::{Running, eventually};
-use crate::lab::{Lab, policy, tcpdump_read};
+use crate::lab::watched::{flood, metrics, status_drops, watched};
+use crate::lab::{Lab, tcpdump_read};
 use crate::require;
 use serde_json::Value;
-
-/// Two pods, of which `b` takes nothing but TCP port 6379 from `a`, and metrics.
-fn lab() -> Lab {
-    let mut lab = Lab::new();
-    lab.pod("a", "{app: a}");
-    lab.pod("b", "{app: b}");
-    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
-    let only = policy(
-        "only-redis",
-        "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], \
-         ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 6379}]}]}",
-    );
-    lab.start(&only);
-    lab
-}
 
 /// A subcommand that watches, and what it has written so far.
 struct Watcher {
@@ -68,19 +53,6 @@ impl Watcher {
     }
 }
 
-fn status_drops(lab: &Lab) -> BTreeMap<String, u64> {
-    // Answers are 100 ms old at most.
-    std::thread::sleep(Duration::from_millis(150));
-    let (_, text) = lab.ask(&["status", "-o", "json"]);
-    let status: Value = serde_json::from_str(&text).unwrap();
-    let rows = status["dropped"].as_array().unwrap();
-    rows.iter().map(|row| (row["reason"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect()
-}
-
-fn metrics(lab: &Lab) -> String {
-    lab.node.exec("curl -s http://127.0.0.1:9965/metrics")
-}
-
 /// Packets that a monitor has told of, by reason, and those that it says it has left out.
 fn told_drops(lines: &[Value]) -> (BTreeMap<String, u64>, u64) {
     let (mut told, mut lost) = (BTreeMap::new(), 0);
@@ -97,7 +69,7 @@ fn told_drops(lines: &[Value]) -> (BTreeMap<String, u64>, u64) {
 #[test]
 fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_missing() {
     require!("ping", "nc", "curl");
-    let mut lab = lab();
+    let mut lab = watched("");
     let monitor = Watcher::start(&lab, "monitor", &["monitor", "-o", "json"]);
     let trace =
         Watcher::start(&lab, "trace", &["trace", "--dropped-only", "-o", "json", "net", "10.244", "or", "icmp"]);
@@ -178,26 +150,10 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     lab.stop();
 }
 
-/// Sends datagrams of this length that policy denies, each to another port.
-fn flood(lab: &Lab, count: u16, length: usize) {
-    let to = lab.get("b").v4.clone();
-    let from = lab.get("a");
-    let own = from.v4.clone();
-    inside(from, || {
-        let socket = UdpSocket::bind((own.as_str(), 0)).unwrap();
-        for port in 0..count {
-            let _ = socket.send_to(&vec![b'x'; length], (to.as_str(), 1000 + port));
-            if port % 200 == 0 {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-    });
-}
-
 #[test]
 fn a_reader_that_does_not_read_holds_nobody_back_and_what_others_miss_is_counted() {
     require!("ping", "curl");
-    let mut lab = lab();
+    let mut lab = watched("");
     // It asks and never reads.
     let mut stalled = UnixStream::connect(lab.path("admin.sock")).unwrap();
     stalled.write_all(b"{\"version\":1,\"request\":\"monitor\",\"arguments\":{\"rate\":1000000}}\n").unwrap();
@@ -239,7 +195,7 @@ fn raw(lab: &Lab, line: &str) -> Value {
 #[test]
 fn clients_that_send_nonsense_are_told_so_and_others_go_on() {
     require!("ping");
-    let mut lab = lab();
+    let mut lab = watched("");
     let monitor = Watcher::start(&lab, "monitor", &["monitor", "-o", "json"]);
     let deep = "(".repeat(200_000);
     for (request, arguments) in [
@@ -249,6 +205,8 @@ fn clients_that_send_nonsense_are_told_so_and_others_go_on() {
         ("trace", serde_json::json!({ "filter": "((((\u{1b}[2J" })),
         ("trace", serde_json::json!({ "snap": -1 })),
         ("trace", serde_json::json!({ "verdicts": ["MAYBE"] })),
+        // It would have been told everything.
+        ("trace", serde_json::json!({ "verdicts": ["AUDIT"] })),
         ("monitor", serde_json::json!({ "labels": ["=x"] })),
         ("monitor", serde_json::json!({ "protocols": ["tls"] })),
         ("monitor", serde_json::json!({ "pods": vec!["x"; 300] })),
@@ -278,7 +236,7 @@ fn clients_that_send_nonsense_are_told_so_and_others_go_on() {
 fn packets_that_the_kernel_forwards_are_traced_on_request_and_go_back_to_the_kernel() {
     only_with_tc!();
     require!();
-    let mut lab = lab();
+    let mut lab = watched("");
     echo(lab.get("b"), 6379);
     let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
     settle(&mut client);
@@ -318,7 +276,7 @@ fn packets_that_the_kernel_forwards_are_traced_on_request_and_go_back_to_the_ker
 #[test]
 fn a_capture_has_verdicts_and_ring_files_and_ends_after_its_packets() {
     require!("ping", "tcpdump");
-    let mut lab = lab();
+    let mut lab = watched("");
     let to = lab.get("b").v4.clone();
     let file = lab.path("denied.pcapng");
     let words = ["capture", "--write", file.to_str().unwrap(), "--snaplen", "64", "--dropped-only", "-n", "2", "icmp"];

@@ -6,17 +6,18 @@ mod random;
 #[path = "contiv_scenarios/session_table.rs"]
 mod session_table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bulkhead_classifier::{Action, Addresses, Rule};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{IngressIsolation, Object};
-use bulkhead_control::origin::Direction;
+use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::{Pipeline, RendererHandle};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::AclTable;
 use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport, SourceRenderer};
+use bulkhead_control::source::{Strictness, load_text};
 use oracle::{Flow, Judgement, Owner, Side, State};
 use random::{History, Probes, Rng, Step, history, objects, shuffled};
 use session_table::SessionTable;
@@ -174,4 +175,46 @@ fn tables_that_followed_events_are_those_of_the_whole_state() {
         }
     }
     assert!(reached > 50_000, "{reached}");
+}
+
+/// Pods of a node with their labels, and two policies about what `t` takes at port 80: `app` from pods with that label, `tier` from those
+/// with the other one.
+fn labelled(pods: [(&str, &str); 4]) -> Vec<Object> {
+    let pod = |(at, (name, labels)): (usize, (&str, &str))| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: x, labels: {{{labels}}}}}\n\
+             spec: {{nodeName: n1}}\nstatus: {{phase: Running, podIPs: [{{ip: 10.0.0.{}}}]}}\n",
+            at + 1
+        )
+    };
+    let policy = |label: &str| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {label}, namespace: x}}\n\
+             spec: {{podSelector: {{matchLabels: {{is: target}}}}, policyTypes: [Ingress], \
+             ingress: [{{from: [{{podSelector: {{matchLabels: {{{label}: a}}}}}}], ports: [{{port: 80}}]}}]}}\n"
+        )
+    };
+    let text: String = pods.into_iter().enumerate().map(pod).chain(["app", "tier"].map(policy)).collect();
+    load_text("state", &text, Strictness::Strict).unwrap().objects
+}
+
+#[test]
+fn where_another_rule_of_the_receiver_lets_the_same_through_the_senders_table_names_that_one() {
+    let with = |labels| labelled([("a", labels), ("b", "app: a"), ("c", "tier: a"), ("t", "is: target")]);
+    let mut pipeline = Pipeline::new(Scope::Node("n1".into()));
+    let renderer = pipeline.register(SourceRenderer::new("n1".into()));
+    pipeline.resync(with("app: a, tier: a")).unwrap();
+    let deciding = |pipeline: &Pipeline| -> BTreeSet<String> {
+        let published = pipeline.renderer(renderer).node_tables().unwrap();
+        let table = published.tables.iter().find(|table| &*table.name == "local:x/a").unwrap();
+        let origins = table.tables.rules().iter().filter_map(|rule| pipeline.origins().get(rule.origin));
+        origins.filter(|origin| matches!(origin, Origin::Policy { .. })).map(ToString::to_string).collect()
+    };
+    let requests = |pipeline: &Pipeline| pipeline.renderer(renderer).table().requests();
+    assert_eq!(deciding(&pipeline), ["x/app ingress[0]".to_owned()].into());
+    let before = requests(&pipeline);
+    let moved = with("tier: a").into_iter().find(|object| matches!(object, Object::Pod(pod) if &*pod.name.name == "a"));
+    pipeline.apply(Event::Apply(moved.unwrap())).unwrap();
+    assert_eq!(requests(&pipeline), before, "as many connections pass as before");
+    assert_eq!(deciding(&pipeline), ["x/tier ingress[0]".to_owned()].into());
 }

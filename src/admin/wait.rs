@@ -12,7 +12,8 @@ use crate::output::printable;
 /// How often the vswitch is asked. A change is in force within 100 ms of when its file has come to rest.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Waits until the policy is enforced, or is no more. Exit code 1 when it is not in time.
+/// Waits until the policy is in force, or is no more. Exit code 1 when it is not in time. One that is audited is in force when it is
+/// counted what it would deny; that it is not enforced is said.
 pub(crate) fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
     let question = PolicyQuestion {
         kind: args.policy.cluster,
@@ -82,7 +83,11 @@ fn show(args: &args::Wait, now: &Enforcement, missing: Option<&str>, waited: Dur
     let name = printable(&name);
     match missing {
         None => {
-            let what = if args.gone { "is gone" } else { "is enforced" };
+            let what = match (args.gone, now.audited) {
+                (true, _) => "is gone",
+                (false, true) => "is in force, audited and not enforced",
+                (false, false) => "is enforced",
+            };
             let generation = now.generation.map_or_else(String::new, |generation| format!(", generation {generation}"));
             writeln!(out, "{name} {what}{generation}; tables of generation {}", now.tables_generation)?;
         }

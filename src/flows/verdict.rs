@@ -9,7 +9,7 @@ use bulkhead_dataplane::DropReason;
 use super::Conversation;
 use super::find::Finder;
 use crate::args::PortProtocol;
-use crate::fabric::{End, Fabric, Hop, arrived};
+use crate::fabric::{End, Fabric, Hop, Reached, arrived};
 use crate::run;
 use crate::translate::Translation;
 
@@ -171,13 +171,13 @@ impl<'a> Judge<'a> {
         }
         let mut verdicts = Vec::with_capacity(translation.routes.len());
         for route in &translation.routes {
-            let allowed = route.is_allowed(&mut self.fabric)?;
+            let reached = route.reached(&mut self.fabric)?;
             let mut verdict = self.direct(&Connection {
                 to: route.to.clone(),
                 port: PortProtocol { port: route.backend.port(), ..connection.port },
                 ..connection.clone()
             });
-            verdict.fate = if allowed { Fate::Allow } else { Fate::Deny };
+            verdict.fate = if reached == Reached::No { Fate::Deny } else { Fate::Allow };
             verdicts.push(verdict);
         }
         let denied = verdicts.iter().filter(|verdict| verdict.fate == Fate::Deny).count();

@@ -21,7 +21,9 @@ mod reasons;
 mod repeats;
 mod select;
 mod walk;
+mod wanted;
 mod watcher;
+mod words;
 
 use std::io;
 use std::sync::atomic::AtomicU64;

@@ -5,23 +5,23 @@
 //!  addresses outside --------------------^                                                                        | --focus
 //!                                                                                                    md, csv, dot, mermaid
 //! ```
-//! The verdicts are those of [`Reachability`], so that a cluster of many pods is asked about once for each kind of pod, and not once
-//! for each two pods.
+//! The verdicts are those of [`Reachability`](bulkhead_control::reachability::Reachability), so that a cluster of many pods is asked about once for each kind of pod, and not once
+//! for each two pods. Where policies are audited, they are compared with those of a second one, in which all are enforced.
+
+mod judge;
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bulkhead_control::object::PodName;
-use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::reachability::{ClassId, Protocol, Reachability};
 use bulkhead_control::source::nearest_word;
 
-use super::{NamedEnd, askable};
+use self::judge::{Bundle, Judge, Question, States, bundles};
+use super::NamedEnd;
 use crate::args::PortProtocol;
-use crate::fabric;
+use crate::fabric::Reached;
 use crate::output::some_of;
 use crate::workload::Workloads;
 
@@ -92,19 +92,19 @@ impl End {
 }
 
 /// What one end may do with another one: for each port and family whether it gets through, none where there is nothing to ask.
-type Cell = [Option<bool>];
+type Cell = [Option<Reached>];
 
 /// The cells by source, then by destination, in one piece: the table of thousands of ends has many millions of them.
 #[derive(Debug)]
 struct Table {
     ends: usize,
     questions: usize,
-    cells: Vec<Option<bool>>,
+    cells: Vec<Option<Reached>>,
 }
 
 impl Table {
     /// With a cell for each two of the ends; `fill` adds the answers to all questions.
-    fn new(ends: usize, questions: usize, mut fill: impl FnMut(usize, usize, &mut Vec<Option<bool>>)) -> Self {
+    fn new(ends: usize, questions: usize, mut fill: impl FnMut(usize, usize, &mut Vec<Option<Reached>>)) -> Self {
         let mut cells = Vec::with_capacity(ends * ends * questions);
         for from in 0..ends {
             for to in 0..ends {
@@ -125,7 +125,7 @@ impl Table {
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) ends: Vec<End>,
-    questions: Vec<(PortProtocol, bool)>,
+    questions: Vec<Question>,
     table: Table,
     /// The ends that the answer is about; all where nobody has asked for some.
     in_focus: Vec<bool>,
@@ -138,7 +138,7 @@ impl Merged {
         let port = PortProtocol { port: 80, transport: bulkhead_control::object::Transport::Tcp };
         let end = |name: &&str| End { namespace: Some((*name).into()), name: (*name).to_owned(), ..End::default() };
         let ends: Vec<End> = names.iter().map(end).collect();
-        let table = Table::new(ends.len(), 1, |from, to, cells| cells.push((from != to).then_some(true)));
+        let table = Table::new(ends.len(), 1, |from, to, cells| cells.push((from != to).then_some(Reached::Yes)));
         Self { in_focus: vec![true; ends.len()], ends, questions: vec![(port, true)], table }
     }
 }
@@ -149,20 +149,19 @@ pub(super) struct Line<'a> {
     pub(super) to: &'a End,
     pub(super) family: &'static str,
     pub(super) port: PortProtocol,
-    pub(super) allowed: bool,
+    pub(super) reached: Reached,
 }
 
 impl Merged {
     /// The table of a pipeline that has a mirror.
-    pub(super) fn of(pipeline: &Pipeline, ends: &[NamedEnd], ports: &[PortProtocol]) -> anyhow::Result<Self> {
-        let mirror = pipeline.mirror().context("the pipeline keeps no rules to be asked about")?;
-        let reachability = Reachability::of(pipeline, mirror);
+    pub(super) fn of(mut pipeline: Pipeline, ends: &[NamedEnd], ports: &[PortProtocol]) -> anyhow::Result<Self> {
+        let states = States::of(&mut pipeline)?;
         let workloads = Workloads::of(pipeline.cache());
-        let bundles = bundles(ends, &reachability, &workloads);
+        let bundles = bundles(ends, &states, &workloads);
         let families = [true, false].into_iter().filter(|&v4| ends.iter().any(|end| end.end.address().is_ipv4() == v4));
         let families: Vec<bool> = families.collect();
         let questions: Vec<_> = ports.iter().flat_map(|&port| families.iter().map(move |&v4| (port, v4))).collect();
-        let judge = Judge::new(&reachability, &questions);
+        let judge = Judge::new(&states, &questions);
         let table = Table::new(bundles.len(), questions.len(), |from, to, cells| {
             judge.fill(&bundles[from], &bundles[to], cells);
         });
@@ -194,7 +193,8 @@ impl Merged {
             }
         }
         let in_focus: Vec<bool> = self.ends.iter().map(|end| names.iter().any(|name| end.is_called(name))).collect();
-        let passes = |from: usize, to: usize| self.table.cell(from, to).contains(&Some(true));
+        let passes =
+            |from: usize, to: usize| self.table.cell(from, to).iter().flatten().any(|reached| *reached != Reached::No);
         let talks = |at: usize| (0..self.ends.len()).any(|of| in_focus[of] && (passes(at, of) || passes(of, at)));
         let kept: Vec<usize> = (0..self.ends.len()).filter(|&at| in_focus[at] || talks(at)).collect();
         let table = Table::new(kept.len(), self.questions.len(), |from, to, cells| {
@@ -242,26 +242,16 @@ impl Merged {
         self.is_shown(from, to) && self.table.cell(from, to).iter().any(Option::is_some)
     }
 
-    /// The ports at which one end reaches another one: `80/TCP`, or `80/TCP (IPv4)` where that is so in one family of two.
+    /// The ports at which one end reaches another one: `80/TCP`, or `80/TCP (IPv4)` where that is so in one family of two. Beside what
+    /// passes only because a policy is audited stands `denial not enforced`.
     pub(super) fn services(&self, from: usize, to: usize) -> String {
         if !self.is_shown(from, to) {
             return String::new();
         }
-        let mut services: Vec<String> = Vec::new();
-        let asked: Vec<_> = self.questions.iter().zip(self.table.cell(from, to)).collect();
-        for of_port in asked.chunk_by(|((one, _), _), ((other, _), _)| one == other) {
-            let in_families: Vec<&str> = of_port
-                .iter()
-                .filter(|(_, answer)| **answer == Some(true))
-                .map(|((_, v4), _)| family_name(*v4))
-                .collect();
-            let (port, is_denied) = (of_port[0].0.0, of_port.iter().any(|(_, answer)| **answer == Some(false)));
-            match in_families.as_slice() {
-                [] => {}
-                families if is_denied => services.push(format!("{port} ({})", families.join(", "))),
-                _ => services.push(port.to_string()),
-            }
-        }
+        let asked = self.questions.iter().zip(self.table.cell(from, to));
+        let asked: Vec<_> = asked.filter_map(|(question, answer)| Some((question, (*answer)?))).collect();
+        let of_ports = asked.chunk_by(|((one, _), _), ((other, _), _)| one == other);
+        let services: Vec<String> = of_ports.filter_map(service).collect();
         services.join(", ")
     }
 
@@ -271,127 +261,35 @@ impl Merged {
         self.questions.iter().enumerate().flat_map(move |(at, &(port, v4))| {
             let shown = places().filter(|&(from, to)| self.is_shown(from, to));
             shown.filter_map(move |(from, to)| {
-                let allowed = self.table.cell(from, to)[at]?;
-                Some(Line { from: &self.ends[from], to: &self.ends[to], family: family_name(v4), port, allowed })
+                let reached = self.table.cell(from, to)[at]?;
+                Some(Line { from: &self.ends[from], to: &self.ends[to], family: family_name(v4), port, reached })
             })
         })
     }
 }
 
+/// A port as it is reached in each family; none where it is in no one.
+fn service(answers: &[(&Question, Reached)]) -> Option<String> {
+    const BESIDE: &str = "denial not enforced";
+    let &((port, _), first) = answers.first()?;
+    if answers.iter().all(|(_, reached)| *reached == first) {
+        return match first {
+            Reached::No => None,
+            Reached::Audited => Some(format!("{port} ({BESIDE})")),
+            Reached::Yes => Some(port.to_string()),
+        };
+    }
+    let in_family = |((_, v4), reached): &(&Question, Reached)| match reached {
+        Reached::No => None,
+        Reached::Audited => Some(format!("{}: {BESIDE}", family_name(*v4))),
+        Reached::Yes => Some(family_name(*v4).to_owned()),
+    };
+    let families: Vec<String> = answers.iter().filter_map(in_family).collect();
+    Some(format!("{port} ({})", families.join(", ")))
+}
+
 const fn family_name(is_ipv4: bool) -> &'static str {
     if is_ipv4 { "IPv4" } else { "IPv6" }
-}
-
-/// A pod or an address with all of its addresses.
-struct Unit<'a> {
-    ends: Vec<(&'a NamedEnd, ClassId)>,
-}
-
-impl Unit<'_> {
-    fn pod(&self) -> Option<&PodName> {
-        self.ends.iter().find_map(|(end, _)| match &end.end {
-            fabric::End::Pod { name, .. } => Some(name),
-            fabric::End::Node { .. } | fabric::End::External(_) => None,
-        })
-    }
-}
-
-/// Pods of one workload that no rule tells apart, or an address.
-struct Bundle<'a> {
-    workload: Option<usize>,
-    /// The first two of them are enough to ask.
-    units: Vec<Unit<'a>>,
-}
-
-/// What makes pods one bundle.
-#[derive(PartialEq, Eq, Hash)]
-enum Kind<'a> {
-    /// Of one workload and of these classes. With the node where a node is an end, because pods and their own nodes always talk.
-    Alike(usize, Vec<ClassId>, Option<&'a str>),
-    /// An end for itself.
-    Single(&'a str),
-}
-
-fn bundles<'a>(ends: &'a [NamedEnd], reachability: &Reachability, workloads: &Workloads) -> Vec<Bundle<'a>> {
-    let mut units: Vec<Unit<'a>> = Vec::new();
-    for of_one in ends.chunk_by(|one, other| one.name == other.name) {
-        let class = |end: &'a NamedEnd| (end, reachability.class_at(end.end.address()));
-        units.push(Unit { ends: of_one.iter().map(class).collect() });
-    }
-    let is_at_node =
-        |end: &NamedEnd| matches!(end.end, fabric::End::Node { .. } | fabric::End::Pod { host_network: true, .. });
-    let has_nodes = ends.iter().any(is_at_node);
-    let mut places: HashMap<Kind<'a>, usize> = HashMap::new();
-    let mut bundles: Vec<Bundle<'a>> = Vec::new();
-    for unit in units {
-        let end = unit.ends[0].0;
-        let workload = unit.pod().and_then(|pod| workloads.of_pod(pod));
-        let kind = match (&end.end, workload) {
-            (fabric::End::Pod { host_network: false, node, .. }, Some(workload)) => {
-                let classes = unit.ends.iter().map(|(_, class)| *class).collect();
-                Kind::Alike(workload, classes, has_nodes.then_some(&**node))
-            }
-            _ => Kind::Single(&end.name),
-        };
-        let at = *places.entry(kind).or_insert(bundles.len());
-        match bundles.get_mut(at) {
-            Some(bundle) => bundle.units.push(unit),
-            None => bundles.push(Bundle { workload, units: vec![unit] }),
-        }
-    }
-    bundles
-}
-
-/// Says what gets through at the ports that are asked about.
-struct Judge<'a> {
-    reachability: &'a Reachability,
-    questions: &'a [(PortProtocol, bool)],
-    /// By question, then by side.
-    lets_through: Vec<Vec<bool>>,
-}
-
-impl<'a> Judge<'a> {
-    fn new(reachability: &'a Reachability, questions: &'a [(PortProtocol, bool)]) -> Self {
-        let sides = |&(port, _): &(PortProtocol, bool)| {
-            let of = |side: &bulkhead_control::reachability::Side| {
-                side.allowed().contains(port.transport.number(), port.port)
-            };
-            reachability.sides().iter().map(of).collect()
-        };
-        Self { reachability, questions, lets_through: questions.iter().map(sides).collect() }
-    }
-
-    /// Adds the answers to all questions.
-    fn fill(&self, from: &Bundle<'_>, to: &Bundle<'_>, cells: &mut Vec<Option<bool>>) {
-        let from = &from.units[0];
-        // Of one bundle two pods.
-        let to = if std::ptr::eq(from, &to.units[0]) { to.units.get(1) } else { to.units.first() };
-        cells.extend((0..self.questions.len()).map(|question| self.answer(question, from, to?)));
-    }
-
-    fn answer(&self, question: usize, from: &Unit<'_>, to: &Unit<'_>) -> Option<bool> {
-        let (_, v4) = self.questions[question];
-        let mut answer = None;
-        for (one, from_class) in from.ends.iter().filter(|(end, _)| end.end.address().is_ipv4() == v4) {
-            for (other, to_class) in to.ends.iter().filter(|(other, _)| askable(one, other)) {
-                let passes = self.passes(question, (one.end.address(), *from_class), (other.end.address(), *to_class));
-                answer = Some(answer.unwrap_or(true) && passes);
-            }
-        }
-        answer
-    }
-
-    fn passes(&self, question: usize, from: (IpAddr, ClassId), to: (IpAddr, ClassId)) -> bool {
-        if self.reachability.is_own_node(from.0, to.0) {
-            let (port, _) = self.questions[question];
-            let verdicts = self.reachability.verdicts(from.1, to.1, true);
-            return verdicts.at(Protocol::from(port.transport), port.port).allowed();
-        }
-        let egress = self.reachability.side_number(from.1, Direction::Egress, to.1);
-        let ingress = self.reachability.side_number(to.1, Direction::Ingress, from.1);
-        let lets_through = &self.lets_through[question];
-        lets_through[egress as usize] && lets_through[ingress as usize]
-    }
 }
 
 /// The bundles of one workload whose rows and columns are equal, each by its places. That is an equivalence, so the first one of each group

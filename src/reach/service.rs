@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{NamedEnd, family};
 use crate::args::{Destination, EndName, Reach, ReachFormat, Target};
-use crate::fabric::{End, Fabric};
+use crate::fabric::{End, Fabric, Reached};
 use crate::output::{self, Columns};
 use crate::resolve;
 use crate::run;
@@ -48,6 +48,9 @@ struct Backend {
     /// `kept` or `rewritten`.
     source: &'static str,
     verdict: &'static str,
+    /// Allowed because a policy is audited: if all were enforced, it would be denied.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    audited: bool,
     #[serde(skip)]
     is_judged_by_node: bool,
 }
@@ -167,14 +170,11 @@ impl Asker<'_> {
 
     fn line<'s>(&mut self, source: &'s NamedEnd, translation: Translation) -> anyhow::Result<Line<'s>> {
         let Translation { vip, node, told, refusal, before, routes } = translation;
-        let comes = match before {
-            Some(leg) => leg.is_allowed(&leg.hops(&mut self.fabric)?),
-            None => true,
-        };
+        let comes = before.map_or(Ok(Reached::Yes), |leg| leg.reached(&mut self.fabric))?;
         let mut backends = Vec::with_capacity(routes.len());
         for route in &routes {
-            let is_allowed = comes && route.is_allowed(&mut self.fabric)?;
-            backends.push(Backend::new(route, is_allowed));
+            let reached = comes.min(route.reached(&mut self.fabric)?);
+            backends.push(Backend::new(route, reached));
         }
         let (protocol, port) = vip.port.map_or(("ICMP", 0), |(transport, port)| (transport.name(), port));
         Ok(Line {
@@ -193,12 +193,13 @@ impl Asker<'_> {
 }
 
 impl Backend {
-    fn new(route: &Route, is_allowed: bool) -> Self {
+    fn new(route: &Route, reached: Reached) -> Self {
         Self {
             address: route.backend,
             to: route.to.to_string(),
             source: if route.source == Source::Kept { "kept" } else { "rewritten" },
-            verdict: if is_allowed { "allow" } else { "deny" },
+            verdict: reached.verdict(),
+            audited: reached == Reached::Audited,
             is_judged_by_node: matches!(route.source, Source::Becomes(_)),
         }
     }
@@ -279,8 +280,11 @@ fn told(line: &Line<'_>) -> String {
         output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), MAX_NAMED)
     };
     let count = format!("{} of {}", yes.len(), line.backends.len());
+    let audited: Vec<&Backend> = yes.iter().copied().filter(|backend| backend.audited).collect();
+    let beside =
+        if audited.is_empty() { String::new() } else { format!("; audited, not enforced: {}", names(&audited)) };
     match (yes.is_empty(), no.is_empty()) {
-        (false, false) => format!("{count}: {}; not {}", names(&yes), names(&no)),
-        _ => count,
+        (false, false) => format!("{count}: {}; not {}{beside}", names(&yes), names(&no)),
+        _ => format!("{count}{beside}"),
     }
 }

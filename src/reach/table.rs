@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::NAMED_COLUMNS;
 use super::merged::Merged;
+use crate::fabric::Reached;
 use crate::output::{markdown, printable};
 
 /// A matrix where it fits a page, else a list of who reaches whom.
@@ -64,7 +65,7 @@ fn list(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
 /// A record for each two ends, port and family, as RFC 4180 has it.
 pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
     let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(out);
-    writer.write_record(["from", "from_pods", "to", "to_pods", "family", "protocol", "port", "verdict"])?;
+    writer.write_record(["from", "from_pods", "to", "to_pods", "family", "protocol", "port", "verdict", "audited"])?;
     let count = |pods: usize| if pods == 0 { String::new() } else { pods.to_string() };
     for line in merged.lines() {
         writer.write_record([
@@ -75,7 +76,8 @@ pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
             line.family.to_owned(),
             line.port.transport.to_string(),
             line.port.port.to_string(),
-            if line.allowed { "allow" } else { "deny" }.to_owned(),
+            line.reached.verdict().to_owned(),
+            (line.reached == Reached::Audited).to_string(),
         ])?;
     }
     writer.flush()?;

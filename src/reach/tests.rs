@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use bulkhead_control::object::Transport;
+use bulkhead_control::object::{Enforcement, Transport};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::source::{Strictness, load_text};
@@ -13,7 +13,7 @@ use bulkhead_control::source::{Strictness, load_text};
 use super::merged::Merged;
 use super::{NamedEnd, askable, ends, family};
 use crate::args::PortProtocol;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Reached};
 
 const PORTS: [PortProtocol; 3] = [
     PortProtocol { port: 80, transport: Transport::Tcp },
@@ -25,7 +25,8 @@ const PORTS: [PortProtocol; 3] = [
 const OUTSIDE: [&str; 3] = ["192.0.2.1", "2001:db8::1", "172.18.0.2"];
 
 fn states(text: &str) -> [Pipeline; 2] {
-    [Pipeline::without_tables(Default::default()), Pipeline::new(Scope::Cluster)].map(|mut pipeline| {
+    [Pipeline::without_tables(Default::default()), Pipeline::new(Scope::Cluster)].map(|pipeline| {
+        let mut pipeline = pipeline.auditing(Enforcement::Enforce);
         pipeline.resync(load_text("state", text, Strictness::Strict).unwrap().objects).unwrap();
         pipeline
     })
@@ -60,11 +61,12 @@ fn state(pods: &[(u8, u8, u8)], policies: &[(u8, u8, u8)]) -> String {
             _ => format!("namespaceSelector: {{}}, podSelector: {{matchLabels: {{app: w{peer}}}}}"),
         };
         let ports = if kind % 3 == 0 { "" } else { ", ports: [{port: 80}, {port: 53, protocol: UDP}]" };
+        let annotation = if *kind >= 160 { ", annotations: {bulkhead.dev/enforcement: audit}" } else { "" };
         let selector = if kind % 7 == 0 { String::new() } else { format!("matchLabels: {{app: w{subject}}}") };
         let namespace = ["x", "z"][usize::from(subject % 2)];
         let _ = writeln!(
             text,
-            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: n{at}, namespace: {namespace}}}\n\
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: n{at}, namespace: {namespace}{annotation}}}\n\
              spec: {{podSelector: {{{selector}}}, policyTypes: [{}], {direction}: [{{{word}: [{{{peer}}}]{ports}}}]}}",
             if kind % 2 == 0 { "Ingress" } else { "Egress" }
         );
@@ -75,8 +77,9 @@ fn state(pods: &[(u8, u8, u8)], policies: &[(u8, u8, u8)]) -> String {
 fn check(text: &str) -> Merged {
     let [sets, tables] = states(text);
     let outside = OUTSIDE.map(|address| address.parse().unwrap());
-    let merged = Merged::of(&sets, &ends(&sets, &outside).unwrap(), &PORTS).unwrap();
-    let mut told: BTreeMap<(String, String, &str, String), bool> = BTreeMap::new();
+    let named = ends(&sets, &outside).unwrap();
+    let merged = Merged::of(sets, &named, &PORTS).unwrap();
+    let mut told: BTreeMap<(String, String, &str, String), Reached> = BTreeMap::new();
     for line in merged.lines() {
         let names = |end: &super::merged::End| match end.pods.as_slice() {
             [] => vec![end.name.clone()],
@@ -85,7 +88,7 @@ fn check(text: &str) -> Merged {
         for from in names(line.from) {
             for to in names(line.to).into_iter().filter(|to| *to != from) {
                 let key = (from.clone(), to, line.family, line.port.to_string());
-                assert_eq!(told.insert(key, line.allowed), None, "told once");
+                assert_eq!(told.insert(key, line.reached), None, "told once");
             }
         }
     }
@@ -98,8 +101,8 @@ fn check(text: &str) -> Merged {
         }
         for port in PORTS {
             let key = (from.name.clone(), to.name.clone(), family(to.end.address()), port.to_string());
-            let allowed = fabric.allowed(&from.end, &to.end, port).unwrap();
-            assert_eq!(told.get(&key), Some(&allowed), "{key:?}");
+            let reached = fabric.reached(&from.end, &to.end, port).unwrap();
+            assert_eq!(told.get(&key), Some(&reached), "{key:?}");
             asked += 1;
         }
     }
@@ -121,7 +124,7 @@ impl Random {
 
 #[test]
 fn each_pod_of_a_merged_end_gets_what_the_vswitches_do() {
-    let (mut merged, mut parts, mut denied) = (0, 0, 0);
+    let (mut merged, mut parts, mut denied, mut audited) = (0, 0, 0, 0);
     for seed in 1..=60u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let pods: Vec<_> =
@@ -131,9 +134,11 @@ fn each_pod_of_a_merged_end_gets_what_the_vswitches_do() {
         let table = check(&state(&pods, &policies));
         merged += table.ends.iter().filter(|end| end.pods.len() > 1).count();
         parts += titles(&table).iter().filter(|title| title.contains(" of ")).count();
-        denied += table.lines().filter(|line| !line.allowed).count();
+        denied += table.lines().filter(|line| line.reached == Reached::No).count();
+        audited += table.lines().filter(|line| line.reached == Reached::Audited).count();
     }
-    assert!(merged > 20 && parts > 5 && denied > 500, "{merged} merged, {parts} parts, {denied} denied");
+    let reached = format!("{merged} merged, {parts} parts, {denied} denied, {audited} audited");
+    assert!(merged > 20 && parts > 5 && denied > 500 && audited > 500, "{reached}");
 }
 
 fn titles(merged: &Merged) -> Vec<String> {
@@ -158,16 +163,17 @@ fn a_pod_that_talks_with_its_own_node_is_told_apart_only_where_nodes_are_asked_a
     assert_eq!(titles(&check(&text))[..2], ["x/p1", "x/p2"]);
     let [sets, _] = states(&text);
     let without: Vec<NamedEnd> = ends(&sets, &[]).unwrap();
-    assert_eq!(titles(&Merged::of(&sets, &without, &PORTS).unwrap()), ["x/w0 (2 pods)"]);
+    assert_eq!(titles(&Merged::of(sets, &without, &PORTS).unwrap()), ["x/w0 (2 pods)"]);
 }
 
 #[test]
 fn the_focus_keeps_what_talks_with_it() {
     let pods = [(0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 0, 1)];
     // w1 talks with w0 only.
-    let [sets, _] = states(&state(&pods, &[(1, 0, 4), (1, 0, 13)]));
     let merged = |focus: &[&str]| {
-        let mut merged = Merged::of(&sets, &ends(&sets, &[]).unwrap(), &PORTS).unwrap();
+        let [sets, _] = states(&state(&pods, &[(1, 0, 4), (1, 0, 13)]));
+        let named = ends(&sets, &[]).unwrap();
+        let mut merged = Merged::of(sets, &named, &PORTS).unwrap();
         let names: Vec<String> = focus.iter().map(ToString::to_string).collect();
         merged.focus(&names).map(|()| merged)
     };

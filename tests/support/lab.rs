@@ -17,6 +17,7 @@ pub mod lasting;
 pub mod netns;
 pub mod router;
 pub mod station;
+pub mod watched;
 
 use std::fmt::Write as _;
 use std::fs;

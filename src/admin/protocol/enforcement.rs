@@ -31,6 +31,9 @@ pub(crate) struct Enforcement {
     /// Why it is not understood. It then isolates the pods that it selects, and allows nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fault: Option<String>,
+    /// Whether it is audited: it is counted what it would deny, and nothing of it is enforced.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) audited: bool,
     /// Whether the state that the vswitch knows, with or without the policy, holds for every packet from now on.
     pub(crate) enforced: bool,
     /// Why not.

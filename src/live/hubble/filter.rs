@@ -3,12 +3,10 @@
 //! A filter is about what is told: it looks at the message that would be sent. Within one all fields have to agree, of a field one of its
 //! values. A flow is shown when one filter of the whitelist agrees, or there is none, and none of the blacklist does.
 
-use std::net::IpAddr;
+mod end;
 
-use ipnet::IpNet;
-
-use super::labels::LabelSelector;
-use crate::hubble::flow::{self, Endpoint, EventTypeFilter, Flow, FlowFilter, Protocol, TcpFlags, Workload};
+use self::end::EndFilter;
+use crate::hubble::flow::{self, EventTypeFilter, Flow, FlowFilter, Protocol, TcpFlags};
 use crate::hubble::observer::GetFlowsRequest;
 use crate::output::printable;
 
@@ -35,18 +33,6 @@ struct Filter {
     nodes: Vec<String>,
     versions: Vec<i32>,
     directions: Vec<i32>,
-}
-
-/// Of one end.
-#[derive(Clone, Debug, Default)]
-struct EndFilter {
-    addresses: Vec<IpNet>,
-    /// Namespaces, none for any, and what names begin with.
-    pods: Vec<(Option<String>, String)>,
-    labels: Vec<LabelSelector>,
-    ports: Vec<u32>,
-    identities: Vec<u32>,
-    workloads: Vec<Workload>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,52 +146,6 @@ impl Filter {
     }
 }
 
-impl EndFilter {
-    fn new(
-        (addresses, pods, labels, ports): (&[String], &[String], &[String], &[String]),
-        identities: &[u32],
-        workloads: &[Workload],
-    ) -> Result<Self, String> {
-        if workloads.contains(&Workload::default()) {
-            return Err("a workload has neither a name nor a kind".to_owned());
-        }
-        Ok(Self {
-            addresses: read(addresses, address)?,
-            pods: read(pods, pod)?,
-            labels: read(labels, LabelSelector::parse)?,
-            ports: read(ports, port)?,
-            identities: identities.to_vec(),
-            workloads: workloads.to_vec(),
-        })
-    }
-
-    fn agrees(&self, address: Option<&str>, end: Option<&Endpoint>, port: Option<u32>) -> bool {
-        let is_in = |network: &IpNet| {
-            address.and_then(|text| text.parse().ok()).is_some_and(|address: IpAddr| network.contains(&address))
-        };
-        let is_pod = |(namespace, prefix): &(Option<String>, String)| {
-            end.is_some_and(|end| {
-                !end.pod_name.is_empty()
-                    && end.pod_name.starts_with(&**prefix)
-                    && namespace.as_ref().is_none_or(|namespace| *namespace == end.namespace)
-            })
-        };
-        let is_of = |wanted: &Workload| {
-            let is_it = |own: &Workload| {
-                (wanted.name.is_empty() || wanted.name == own.name)
-                    && (wanted.kind.is_empty() || wanted.kind == own.kind)
-            };
-            end.is_some_and(|end| end.workloads.iter().any(is_it))
-        };
-        any(&self.addresses, is_in)
-            && any(&self.pods, is_pod)
-            && any(&self.labels, |selector| end.is_some_and(|end| selector.selects(&end.labels)))
-            && any(&self.ports, |wanted| port == Some(*wanted))
-            && any(&self.identities, |wanted| end.is_some_and(|end| end.identity == *wanted))
-            && any(&self.workloads, is_of)
-    }
-}
-
 impl KnownProtocol {
     const fn is(self, protocol: &Protocol) -> bool {
         match self {
@@ -255,24 +195,6 @@ fn read<T>(texts: &[String], one: impl Fn(&str) -> Result<T, String>) -> Result<
     texts.iter().map(|text| one(text)).collect()
 }
 
-fn address(text: &str) -> Result<IpNet, String> {
-    let network = text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-    network.ok_or_else(|| format!("`{}` is neither an address nor a network", printable(text)))
-}
-
-/// `namespace/prefix`, `namespace/` for all of them, `/prefix` for any namespace, and `prefix` for the namespace `default`.
-fn pod(text: &str) -> Result<(Option<String>, String), String> {
-    match text.split_once('/') {
-        None if text.is_empty() => Err("a pod has no name".to_owned()),
-        None => Ok((Some("default".to_owned()), text.to_owned())),
-        Some((namespace, prefix)) => Ok(((!namespace.is_empty()).then(|| namespace.to_owned()), prefix.to_owned())),
-    }
-}
-
-fn port(text: &str) -> Result<u32, String> {
-    text.parse::<u16>().map(u32::from).map_err(|_| format!("`{}` is no port", printable(text)))
-}
-
 fn protocol(text: &str) -> Result<KnownProtocol, String> {
     Ok(match &*text.to_ascii_lowercase() {
         "tcp" => KnownProtocol::Tcp,
@@ -301,7 +223,7 @@ fn node(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hubble::flow::{EventType, Icmp, Ip, Layer4, Tcp};
+    use crate::hubble::flow::{Endpoint, EventType, Icmp, Ip, Layer4, Tcp, Workload};
 
     /// A dropped SYN from shop/web-1 to the node.
     fn dropped() -> Flow {

@@ -30,7 +30,7 @@ use crate::hubble::peer::{self, ChangeNotification, ChangeType};
 use crate::live::observer::Observer;
 use crate::live::stream::{self as watched, Hub};
 
-/// Streams of flows at a time, over all connections. A client has one, and a relay one for each client of its own.
+/// Streams of flows and of their namespaces at a time, over all connections. A client has one, and a relay one for each client of its own.
 const STREAMS: usize = 32;
 
 /// What is answered, message after message.
@@ -115,11 +115,15 @@ impl Service {
         let observe = Observe::new(&request).map_err(Status::invalid_argument)?;
         let mask = request.field_mask.filter(|mask| !mask.paths.is_empty());
         let mask = mask.map(|mask| Mask::new(&mask.paths)).transpose().map_err(Status::invalid_argument)?;
-        let permit = Arc::clone(&self.streams).try_acquire_owned();
-        let message = format!("{STREAMS} clients watch already; end one of them");
-        let permit = permit.map_err(|_| Status::resource_exhausted(message))?;
+        let permit = self.permit()?;
         let received = self.hub.observe(observe).await.map_err(unavailable)?;
         Ok(Box::pin(Flows { received, node: Arc::clone(self.observer.node()), mask, _permit: permit }))
+    }
+
+    /// The right to have the past told, and what comes.
+    fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
+        let busy = |_| Status::resource_exhausted(format!("{STREAMS} clients watch already; end one of them"));
+        Arc::clone(&self.streams).try_acquire_owned().map_err(busy)
     }
 
     fn status(&self) -> ServerStatusResponse {
@@ -165,6 +169,8 @@ impl Service {
 
     /// Those of which flows are remembered.
     async fn namespaces(&self) -> Result<GetNamespacesResponse, Status> {
+        // All of the past is made for it, as for a stream.
+        let _permit = self.permit()?;
         let mut received = self.hub.observe(Observe::default()).await.map_err(unavailable)?;
         let mut names = BTreeSet::new();
         while let Some(observed) = received.recv().await {

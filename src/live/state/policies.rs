@@ -1,6 +1,7 @@
 //! Which policies the state has, for whoever waits for one to be enforced.
 
-use bulkhead_control::object::{ClusterPolicyName, PolicyName};
+use bulkhead_control::object::{self, ClusterPolicyName, PolicyName};
+use bulkhead_control::pipeline::AuditedPolicy;
 
 use super::LiveState;
 use crate::admin::{Enforcement, PolicyQuestion};
@@ -10,7 +11,7 @@ impl LiveState {
     pub(in crate::live) fn enforcement(&self, asked: &PolicyQuestion) -> Enforcement {
         let cache = self.pipeline.cache();
         let mut enforcement = Enforcement::default();
-        let fault = match asked.kind {
+        let (named, fault) = match asked.kind {
             None => {
                 let name = PolicyName::new(&*asked.namespace, &*asked.name);
                 let policy = cache.policies().get(&name);
@@ -20,15 +21,18 @@ impl LiveState {
                 // 0 where the object does not say.
                 enforcement.generation =
                     identity.map(|identity| identity.generation).filter(|generation| *generation > 0);
-                policy.and_then(|policy| policy.fault.as_deref())
+                let fault = policy.and_then(|policy| policy.fault.as_deref());
+                (AuditedPolicy::Namespaced(name), fault)
             }
             Some(kind) => {
                 let name = ClusterPolicyName { kind, name: asked.name.as_str().into() };
                 let policy = cache.cluster_policies().get(&name);
                 enforcement.known = policy.is_some();
-                policy.and_then(|policy| policy.fault.as_deref())
+                let fault = policy.and_then(|policy| policy.fault.as_deref());
+                (AuditedPolicy::Cluster(name), fault)
             }
         };
+        enforcement.audited = self.pipeline.enforcement_of(&named) == Some(object::Enforcement::Audit);
         enforcement.fault = fault.map(str::to_owned);
         enforcement.pending = self.pending();
         enforcement

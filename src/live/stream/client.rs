@@ -14,10 +14,11 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
-use super::flow::{self, FlowFilter, Told};
+use super::flow::Told;
 use super::select::Selector;
 use super::walk::Seen;
-use super::{StreamCounts, Watch, walk};
+use super::wanted::{self, FlowFilter};
+use super::{StreamCounts, Watch, walk, words};
 use crate::admin::{Failure, Trace, Watching};
 use crate::hubble::flow::{Flow, LostEventSource};
 use crate::live::hubble::{Observe, Observed};
@@ -202,9 +203,9 @@ impl Client {
     }
 
     /// Looks up whom a trace by name is about. Whether that is somebody else than before.
-    pub(super) fn look_up(&mut self, observer: &Observer) -> bool {
+    pub(super) fn look_up(&mut self) -> bool {
         let Wanted::Packets(packets) = &mut self.wanted else { return false };
-        packets.look_up(observer, Duration::from_millis(20)).unwrap_or_default()
+        packets.look_up(&self.observer, Duration::from_millis(20)).unwrap_or_default()
     }
 
     /// Workers tell what it wants from now on. Some of the past, all of which this is, comes before that.
@@ -260,11 +261,11 @@ impl Client {
         }
     }
 
-    pub(super) fn tell_packet(&mut self, observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) {
+    pub(super) fn tell_packet(&mut self, snapshot: &Snapshot, seen: &Seen<'_>) {
         let Wanted::Packets(Packets { snap, .. }) = &self.wanted else { return };
         let bytes = &seen.bytes[..seen.bytes.len().min((*snap).into())];
         if self.may_tell(1) {
-            self.send(&walk::json(observer, snapshot, &Seen { bytes, ..*seen }), 1);
+            self.send(&walk::json(&self.observer, snapshot, &Seen { bytes, ..*seen }), 1);
         }
     }
 
@@ -329,7 +330,7 @@ fn lost(source: LostEventSource, count: u64, node: &str) -> Value {
     json!({
         "lost_events": { "source": source, "num_events_lost": count.to_string() },
         "node_name": node,
-        "time": flow::rfc3339(super::now()),
+        "time": words::rfc3339(super::now()),
     })
 }
 
@@ -340,7 +341,11 @@ impl Packets {
             let (message, help) = text.split_once("\n  help: ").unwrap_or((&text, ""));
             Failure::new("malformed", message, help)
         })?;
-        let verdicts = flow::verdicts(&asked.verdicts)?;
+        let verdicts = wanted::verdicts(&asked.verdicts)?;
+        if verdicts.contains(&"AUDIT") {
+            let help = "FORWARDED or DROPPED; bulkhead monitor tells what is audited";
+            return Err(Failure::new("malformed", "AUDIT is no verdict of a packet", help));
+        }
         let forwarded = match (verdicts.contains(&"FORWARDED"), verdicts.contains(&"DROPPED")) {
             (true, false) => Some(true),
             (false, true) => Some(false),

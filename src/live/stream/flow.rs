@@ -2,7 +2,6 @@
 //! knows in a field of its own.
 
 use std::net::IpAddr;
-use std::time::{Duration, UNIX_EPOCH};
 
 use bulkhead_classifier::protocol;
 use bulkhead_control::object::PolicyName;
@@ -13,16 +12,15 @@ use serde_json::{Map, Value, json};
 
 use super::ends::{End, Ends};
 use super::repeats::Event;
-use super::select::Selector;
+use super::words::{rfc3339, summary};
 use super::{json as parts, reasons};
-use crate::admin::{Failure, Monitor};
 use crate::hubble::Timestamp;
 use crate::hubble::flow::{
     self as message, EventType, FlowType, Icmp, Ip, IpVersion, Layer4, Policy, Ports, Protocol, Tcp, TcpFlags,
     TrafficDirection,
 };
 use crate::live::origins::SharedOrigins;
-use crate::output::{end, flag_names};
+use crate::output::end;
 
 /// Numbers of event types (`pkg/monitor/api`): a packet was dropped; policy has decided about a connection.
 mod event {
@@ -39,64 +37,6 @@ pub(super) struct Told {
     in_port: Option<String>,
     out_port: Option<String>,
     table: Option<String>,
-}
-
-/// What a client wants to see.
-#[derive(Clone, Debug, Default)]
-pub(super) struct FlowFilter {
-    ends: Selector,
-    verdicts: Vec<&'static str>,
-    ports: Vec<u16>,
-    protocols: Vec<u8>,
-}
-
-impl FlowFilter {
-    /// Reads what was asked for.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub(super) fn new(asked: &Monitor) -> Result<Self, Failure> {
-        let protocol = |name: &String| {
-            let number = match &*name.to_ascii_uppercase() {
-                "TCP" => Some(protocol::TCP),
-                "UDP" => Some(protocol::UDP),
-                "SCTP" => Some(protocol::SCTP),
-                "ICMP" | "ICMPV4" => Some(protocol::ICMP),
-                "ICMPV6" => Some(protocol::ICMPV6),
-                _ => name.parse().ok(),
-            };
-            let message = || format!("{} is no protocol", crate::output::printable(name));
-            number.ok_or_else(|| Failure::new("malformed", message(), "TCP, UDP, SCTP, ICMP, ICMPv6, or a number"))
-        };
-        Ok(Self {
-            ends: Selector::new(&asked.pods, &asked.namespaces, &asked.labels)?,
-            verdicts: verdicts(&asked.verdicts)?,
-            ports: asked.ports.clone(),
-            protocols: asked.protocols.iter().map(protocol).collect::<Result<_, _>>()?,
-        })
-    }
-
-    pub(super) fn selects(&self, told: &Told) -> bool {
-        let flow = told.event.judgement.outcome.flow;
-        let has_port = |flow: &Flow| self.ports.contains(&flow.sport) || self.ports.contains(&flow.dport);
-        (self.verdicts.is_empty() || self.verdicts.contains(&told.verdict()))
-            && (self.ports.is_empty() || flow.as_ref().is_some_and(has_port))
-            && (self.protocols.is_empty() || flow.is_some_and(|flow| self.protocols.contains(&flow.protocol)))
-            && (self.ends.is_everything()
-                || [&told.from, &told.to]
-                    .into_iter()
-                    .any(|end| self.ends.selects_named(end.name(), end.labels.as_ref())))
-    }
-}
-
-/// Verdicts by Hubble's names.
-pub(super) fn verdicts(names: &[String]) -> Result<Vec<&'static str>, Failure> {
-    let known = |name: &String| {
-        let known = ["FORWARDED", "DROPPED", "AUDIT"].into_iter().find(|known| known.eq_ignore_ascii_case(name));
-        let message = || format!("{} is no verdict", crate::output::printable(name));
-        known.ok_or_else(|| Failure::new("malformed", message(), "FORWARDED, DROPPED or AUDIT"))
-    };
-    names.iter().map(known).collect()
 }
 
 impl Told {
@@ -116,6 +56,11 @@ impl Told {
             out_port: verdict.out_port().and_then(name),
             table: owner.map(|port| port.name.to_string()),
         }
+    }
+
+    /// Who is concerned.
+    pub(super) const fn ends(&self) -> [&End; 2] {
+        [&self.from, &self.to]
     }
 
     /// By Hubble's name.
@@ -319,30 +264,6 @@ fn layer4(flow: &Flow, tcp_flags: Option<u8>) -> Layer4 {
         _ => None,
     };
     Layer4 { protocol }
-}
-
-/// `TCP Flags: SYN`, `UDP`, `ICMPv4 EchoRequest`, as Hubble has it.
-pub(super) fn summary(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
-    let Some(flow) = flow else { return String::new() };
-    match (flow.protocol, flow.icmp) {
-        (protocol::TCP, _) => {
-            tcp_flags.map_or_else(|| "TCP".to_owned(), |flags| format!("TCP Flags: {}", flag_names(flags).join(", ")))
-        }
-        (protocol::UDP, _) => "UDP".to_owned(),
-        (protocol::SCTP, _) => "SCTP".to_owned(),
-        (protocol::ICMP, Some((8, _))) => "ICMPv4 EchoRequest".to_owned(),
-        (protocol::ICMP, Some((0, _))) => "ICMPv4 EchoReply".to_owned(),
-        (protocol::ICMPV6, Some((128, _))) => "ICMPv6 EchoRequest".to_owned(),
-        (protocol::ICMPV6, Some((129, _))) => "ICMPv6 EchoReply".to_owned(),
-        (protocol::ICMP, Some((kind, code))) => format!("ICMPv4 type {kind} code {code}"),
-        (protocol::ICMPV6, Some((kind, code))) => format!("ICMPv6 type {kind} code {code}"),
-        (number, _) => format!("protocol {number}"),
-    }
-}
-
-/// A time in nanoseconds since 1970.
-pub(super) fn rfc3339(time: u64) -> String {
-    humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(time)).to_string()
 }
 
 #[cfg(test)]

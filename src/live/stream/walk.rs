@@ -5,7 +5,7 @@ use bulkhead_dataplane::vswitch::stream::Judgement;
 use bulkhead_dataplane::{Outcome, PortId, Snapshot};
 use serde_json::{Value, json};
 
-use super::flow::{rfc3339, summary};
+use super::words::{rfc3339, summary};
 use crate::args::PortProtocol;
 use crate::live::admin::explain::Node;
 use crate::live::observer::Observer;

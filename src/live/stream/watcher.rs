@@ -214,7 +214,7 @@ impl Watcher {
             let rate = self.rate.after(now, self.counts.seen.load(Ordering::Relaxed));
             self.counts.rate.store(rate.to_bits(), Ordering::Relaxed);
             for client in &mut self.clients {
-                is_other |= client.look_up(&self.observer);
+                is_other |= client.look_up();
             }
         }
         if is_other {
@@ -245,7 +245,7 @@ impl Watcher {
             for client in &mut self.clients {
                 let is_selected = client.point.is_some_and(|point| points >> point & 1 == 1);
                 if is_selected {
-                    client.tell_packet(&self.observer, &snapshot, &seen);
+                    client.tell_packet(&snapshot, &seen);
                 }
             }
         }

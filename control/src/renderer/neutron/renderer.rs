@@ -1,18 +1,22 @@
 //! The renderer: which groups there should be, what they allow, and which ports are in them.
 
+mod groups;
+mod shape;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{OriginId, Services};
+use bulkhead_classifier::OriginId;
 
+use self::shape::Shape;
 use super::lines::{self, Line, Remote, Why};
 use super::members::{Members, Moved, PortId};
 use super::{Allow, GroupKey, MAX_RULES, PeerUser};
-use crate::contract::{Endpoint, ListId, Peers, RuleAction, SetId, Tier, TieredList, Transaction};
+use crate::contract::{Endpoint, ListId, SetId, TieredList, Transaction};
 use crate::object::{PodName, PolicyName};
-use crate::origin::{Direction, Origin, Origins};
+use crate::origin::{Direction, Origins};
 use crate::renderer::{BoxError, Instead, Refusal, Renderer};
 
 /// A group's number in the renderer; given again when the group is gone.
@@ -45,15 +49,6 @@ pub(super) struct Port {
 pub(super) struct Peer {
     /// How many groups each rule that names it is in.
     pub(super) users: BTreeMap<PeerUser, usize>,
-}
-
-/// What a list says.
-#[derive(Debug)]
-enum Shape {
-    /// Policies that only allow: each is a group, and their union is the list.
-    Policies { policies: Vec<(PolicyName, Arc<[Allow]>)>, own_node: bool },
-    /// With an order, or not attributed: one group for the whole.
-    Whole { own_node: bool },
 }
 
 /// A list in use.
@@ -217,7 +212,8 @@ impl NeutronRenderer {
         }
         for list in new.rules.lists() {
             let listed = self.lists.entry(list.id);
-            let listed = listed.or_insert_with(|| Listed { list: list.clone(), shape: shape(list, origins), ports: 0 });
+            let listed =
+                listed.or_insert_with(|| Listed { list: list.clone(), shape: Shape::of(list, origins), ports: 0 });
             listed.ports += 1;
         }
         let keys = self.keys(new);
@@ -280,121 +276,6 @@ impl NeutronRenderer {
             egress,
         }));
         keys
-    }
-
-    /// Puts a port into a group, which is made when it is the first.
-    fn enter(&mut self, key: GroupKey, port: PortId, endpoint: &Endpoint) -> GroupId {
-        let id = match self.by_key.get(&key) {
-            Some(&id) => id,
-            None => self.add(key),
-        };
-        let group = self.groups[id].as_mut().expect("indexed by its key");
-        if group.ports.insert(port) {
-            for (count, has) in group.families.iter_mut().zip(families(endpoint)) {
-                *count += usize::from(has);
-            }
-        }
-        id
-    }
-
-    fn add(&mut self, key: GroupKey) -> GroupId {
-        let id = self.free_groups.pop().unwrap_or_else(|| {
-            self.groups.push(None);
-            self.groups.len() - 1
-        });
-        for set in self.sets_of(&key) {
-            self.groups_of_set.entry(set).or_default().insert(id);
-        }
-        if let Some(node) = key.node() {
-            self.groups_of_node.entry(node.clone()).or_default().insert(id);
-        }
-        for (user, sets) in peers_of(&key) {
-            let is_new = !self.peers.contains_key(&sets);
-            *self.peers.entry(sets.clone()).or_default().users.entry(user).or_default() += 1;
-            if is_new {
-                for set in sets.iter() {
-                    self.peers_of_set.entry(*set).or_default().insert(sets.clone());
-                    self.stale_ports.extend(self.members.ports_in(*set));
-                }
-            }
-        }
-        self.by_key.insert(key.clone(), id);
-        self.groups[id] = Some(Group { key, ports: BTreeSet::new(), families: [0; 2], lines: Ok(BTreeSet::new()) });
-        self.stale_groups.insert(id);
-        self.changed.groups += 1;
-        id
-    }
-
-    /// Takes a port out of the groups and lists that it had and has no more.
-    fn leave(&mut self, old: &Port, port: PortId, kept: &[GroupId]) {
-        for &id in old.groups.iter().filter(|id| !kept.contains(id)) {
-            let group = self.groups[id].as_mut().expect("a port is in groups that there are");
-            group.ports.remove(&port);
-            for (count, has) in group.families.iter_mut().zip(families(&old.endpoint)) {
-                *count -= usize::from(has);
-            }
-            if group.ports.is_empty() {
-                self.drop_group(id);
-            }
-        }
-        for list in old.endpoint.rules.lists() {
-            let Some(listed) = self.lists.get_mut(&list.id) else { continue };
-            listed.ports -= 1;
-            if listed.ports == 0 {
-                self.lists.remove(&list.id);
-            }
-        }
-    }
-
-    fn drop_group(&mut self, id: GroupId) {
-        let Some(Group { key, .. }) = self.groups[id].take() else { return };
-        for set in self.sets_of(&key) {
-            forget(&mut self.groups_of_set, &set, &id);
-        }
-        if let Some(node) = key.node() {
-            forget(&mut self.groups_of_node, node, &id);
-        }
-        for (user, sets) in peers_of(&key) {
-            let Some(peer) = self.peers.get_mut(&sets) else { continue };
-            let last = peer.users.get_mut(&user).is_some_and(|count| {
-                *count -= 1;
-                *count == 0
-            });
-            if last {
-                peer.users.remove(&user);
-            }
-            if !peer.users.is_empty() {
-                continue;
-            }
-            self.peers.remove(&sets);
-            for set in sets.iter() {
-                forget(&mut self.peers_of_set, set, &sets);
-                self.stale_ports.extend(self.members.ports_in(*set));
-            }
-        }
-        self.by_key.remove(&key);
-        self.stale_groups.remove(&id);
-        self.free_groups.push(id);
-        self.changed.groups += 1;
-    }
-
-    /// The sets that a group's rules name.
-    fn sets_of(&self, key: &GroupKey) -> BTreeSet<SetId> {
-        let named = |peers: &Peers| match peers {
-            Peers::Sets(sets) => sets.to_vec(),
-            Peers::Any | Peers::OwnNode => Vec::new(),
-        };
-        match key {
-            GroupKey::Open(_) | GroupKey::Node(..) => BTreeSet::new(),
-            GroupKey::Policy { ingress, egress, .. } => {
-                let rules = ingress.iter().chain(egress).flat_map(|rules| rules.iter());
-                rules.flat_map(|rule| named(&rule.peers)).collect()
-            }
-            GroupKey::Whole { list, .. } => {
-                let rules = self.lists.get(list).into_iter().flat_map(|listed| &listed.list.rules);
-                rules.flat_map(|rule| named(&rule.peers)).collect()
-            }
-        }
     }
 
     /// Brings what is stale up to date.
@@ -491,57 +372,4 @@ const SHOWN_PODS: usize = 5;
 
 fn families(endpoint: &Endpoint) -> [bool; 2] {
     [false, true].map(|v6| endpoint.addresses.iter().any(|address| address.is_ipv6() == v6))
-}
-
-fn forget<K: std::hash::Hash + Eq, V: Ord>(index: &mut AHashMap<K, BTreeSet<V>>, key: &K, value: &V) {
-    if let Some(values) = index.get_mut(key) {
-        values.remove(value);
-        if values.is_empty() {
-            index.remove(key);
-        }
-    }
-}
-
-/// What a group's rules name together, with the names that peer groups get from them.
-fn peers_of(key: &GroupKey) -> Vec<(PeerUser, Arc<[SetId]>)> {
-    let GroupKey::Policy { policy, ingress, egress } = key else { return Vec::new() };
-    let mut all = Vec::new();
-    for (direction, rules) in [(Direction::Ingress, ingress), (Direction::Egress, egress)] {
-        let mut nth: BTreeMap<usize, usize> = BTreeMap::new();
-        for Allow { rule, peers, .. } in rules.iter().flat_map(|rules| rules.iter()) {
-            let Peers::Sets(sets) = peers else { continue };
-            let at = nth.entry(*rule).or_default();
-            all.push((PeerUser { policy: policy.clone(), direction, rule: *rule, nth: *at }, sets.clone()));
-            *at += 1;
-        }
-    }
-    all
-}
-
-/// What a list says. Its policies can be told apart where it has no order: where all is of NetworkPolicies.
-fn shape(list: &TieredList, origins: &Origins) -> Shape {
-    let own_node = list.rules.iter().any(|rule| rule.peers == Peers::OwnNode);
-    // What a list leaves undecided passes; only one that decides everything is the union of what it accepts.
-    if !list.rules.last().is_some_and(|last| last.peers == Peers::Any && last.services == Services::Any) {
-        return Shape::Whole { own_node };
-    }
-    let mut policies: BTreeMap<PolicyName, Vec<Allow>> = BTreeMap::new();
-    for rule in &list.rules {
-        match (rule.tier, rule.action, origins.get(rule.origin)) {
-            (Tier::NetworkPolicy, RuleAction::Accept, _) if rule.peers == Peers::OwnNode => {}
-            (Tier::NetworkPolicy, RuleAction::Accept, Some(Origin::Policy { policy, rule: at, .. })) => {
-                let (peers, services) = (rule.peers.clone(), rule.services.clone());
-                policies.entry(policy.clone()).or_default().push(Allow { rule: *at, peers, services });
-            }
-            // What ends the list. Those that isolate and allow nothing have a group as well, without rules.
-            (Tier::NetworkPolicy, RuleAction::Deny, Some(Origin::Isolation { policies: isolating, .. })) => {
-                for policy in isolating.iter() {
-                    policies.entry(policy.clone()).or_default();
-                }
-            }
-            _ => return Shape::Whole { own_node },
-        }
-    }
-    let policies = policies.into_iter().map(|(policy, rules)| (policy, rules.into())).collect();
-    Shape::Policies { policies, own_node }
 }

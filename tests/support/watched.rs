@@ -1,0 +1,60 @@
+//! Two pods and a policy, for those who watch what is let through and what is denied.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::lasting::inside;
+use super::{Lab, policy};
+
+/// `b` takes nothing but TCP port 6379 from `a`.
+pub fn only_redis() -> String {
+    policy(
+        "only-redis",
+        "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress], \
+         ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 6379}]}]}",
+    )
+}
+
+/// A node with pods `a` and `b`, this policy and metrics, whose vswitch has started.
+pub fn watched(more_config: &str) -> Lab {
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.pod("b", "{app: b}");
+    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
+    lab.more_config.push_str(more_config);
+    lab.start(&only_redis());
+    lab
+}
+
+pub fn metrics(lab: &Lab) -> String {
+    lab.node.exec("curl -s http://127.0.0.1:9965/metrics")
+}
+
+/// Packets that were dropped until now, by reason, as `bulkhead status` tells them.
+pub fn status_drops(lab: &Lab) -> BTreeMap<String, u64> {
+    // Answers are 100 ms old at most.
+    std::thread::sleep(Duration::from_millis(150));
+    let (_, text) = lab.ask(&["status", "-o", "json"]);
+    let status: Value = serde_json::from_str(&text).unwrap();
+    let rows = status["dropped"].as_array().unwrap();
+    rows.iter().map(|row| (row["reason"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect()
+}
+
+/// Sends datagrams of this length from `a` to `b`, which policy denies, each to another port.
+pub fn flood(lab: &Lab, count: u16, length: usize) {
+    let to = lab.get("b").v4.clone();
+    let from = lab.get("a");
+    let own = from.v4.clone();
+    inside(from, || {
+        let socket = UdpSocket::bind((own.as_str(), 0)).unwrap();
+        for port in 0..count {
+            let _ = socket.send_to(&vec![b'x'; length], (to.as_str(), 1000 + port));
+            if port % 200 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    });
+}

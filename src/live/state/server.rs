@@ -136,7 +136,7 @@ impl LiveState {
     }
 }
 
-/// As [`check_node`](super::check_node), of what the pipeline knows.
+/// As `check_node`, of what the pipeline knows.
 fn check_known(pipeline: &Pipeline, own: &Node) -> anyhow::Result<()> {
     let has_pod = || pipeline.cache().pods().any(|(_, pod)| pod.node.as_ref() == Some(&own.name));
     anyhow::ensure!(

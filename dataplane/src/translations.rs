@@ -48,33 +48,41 @@ impl Translated<'_> {
     }
 }
 
-/// A packet's IPv4 addresses and ports, as it came and as it leaves, source first.
+/// A packet's IPv4 addresses and ports, as it came and as it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainV4 {
+    /// The lower endpoint first, as few ask for them.
     received: u64,
+    /// The source first.
     sent: u64,
-    /// Those that it leaves with in the upper half.
-    ports: u64,
+    received_ports: u32,
+    sent_ports: u32,
     changes: Changes,
+    received_from_low: bool,
 }
 
 impl PlainV4 {
-    /// Addresses and ports with the source in the upper half.
+    /// Addresses and ports: of what was received with the lower endpoint in the upper half, and whether that is the source; of what is sent
+    /// with the source there.
     #[inline(always)]
-    pub(crate) const fn new(received: (u64, u32), sent: (u64, u32), changes: Changes) -> Self {
-        Self { received: received.0, sent: sent.0, ports: (sent.1 as u64) << 32 | received.1 as u64, changes }
+    pub(crate) const fn new(
+        (received, received_ports, received_from_low): (u64, u32, bool),
+        (sent, sent_ports): (u64, u32),
+        changes: Changes,
+    ) -> Self {
+        Self { received, sent, received_ports, sent_ports, changes, received_from_low }
     }
 
     /// As it leaves.
     #[inline]
     pub(crate) const fn sent(&self) -> Ends {
-        Ends::v4(self.sent, (self.ports >> 32) as u32)
+        Ends::v4(self.sent, self.sent_ports)
     }
 
     /// As it came.
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half is what is wanted")]
     pub(crate) const fn received(&self) -> Ends {
-        Ends::v4(self.received, self.ports as u32)
+        let turned = !self.received_from_low as u32;
+        Ends::v4(self.received.rotate_left(32 * turned), self.received_ports.rotate_left(16 * turned))
     }
 
     /// What the way from the first to the second changes checksums by.

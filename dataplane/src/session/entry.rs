@@ -6,6 +6,7 @@ use bulkhead_classifier::{OriginId, protocol};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::class::Class;
+use super::compact::{CompactRewrite, EntryKey};
 use super::tcp::SeenFlags;
 use super::{Key, Rewrite, Rewritten};
 use crate::packet::{SeqSpan, TcpFlags};
@@ -43,7 +44,7 @@ pub(crate) struct Moment {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Entry {
-    pub(super) key: Key,
+    key: EntryKey,
     /// When the last packet came.
     pub(super) seen_at: u64,
     /// The epoch of the tables that allowed it.
@@ -114,7 +115,7 @@ impl NewSession {
 
 impl Entry {
     pub(super) const FREE: Self = Self {
-        key: Key::UNUSED,
+        key: EntryKey::UNUSED,
         seen_at: 0,
         epoch: 0,
         origin: 0,
@@ -133,7 +134,7 @@ impl Entry {
         };
         let from_low = if new.from_low { state::FROM_LOW } else { 0 };
         let mut entry = Self {
-            key: new.key,
+            key: EntryKey::new(&new.key),
             seen_at: now,
             epoch: new.epoch,
             origin: number(new.decision.origin.map(|origin| origin.0)),
@@ -166,19 +167,21 @@ impl Entry {
             && cut <= Class::COUNT
             && usize::from(self.refused) <= DropReason::COUNT
             && self.state & state::IN_KIND != state::IN_KIND;
-        let protocol = self.key.protocol();
-        if !is_known || !self.key.is_sound() {
+        let key = self.key();
+        let protocol = key.protocol();
+        let is_alone = self.is_translated() || self.key.is_just(&key);
+        if !is_known || !key.is_sound() || !is_alone {
             return Err("it has an entry that cannot be".to_owned());
         }
         let class = self.cut().unwrap_or_else(|| self.class());
         let is_of_protocol = match class {
             Class::Refused => true,
-            Class::Echo => self.key.is_echo(),
+            Class::Echo => key.is_echo(),
             Class::Doubtful | Class::Established => protocol == protocol::TCP,
             Class::New | Class::Closed | Class::HalfClosed => matches!(protocol, protocol::TCP | protocol::SCTP),
             Class::Stream => protocol == protocol::UDP,
-            Class::Unreplied => !matches!(protocol, protocol::TCP | protocol::SCTP) && !self.key.is_echo(),
-            Class::Idle => !matches!(protocol, protocol::TCP | protocol::UDP) && !self.key.is_echo(),
+            Class::Unreplied => !matches!(protocol, protocol::TCP | protocol::SCTP) && !key.is_echo(),
+            Class::Idle => !matches!(protocol, protocol::TCP | protocol::UDP) && !key.is_echo(),
         };
         if !is_of_protocol {
             return Err("it has an entry in a state that its protocol does not have".to_owned());
@@ -238,8 +241,86 @@ impl Entry {
     }
 
     /// Its key.
-    pub(crate) const fn key(&self) -> &Key {
-        &self.key
+    #[inline]
+    pub(crate) const fn key(&self) -> Key {
+        self.key.key()
+    }
+
+    /// Whether it has this key.
+    #[inline]
+    pub(super) fn has_key(&self, key: &Key) -> bool {
+        self.key() == *key
+    }
+
+    /// The same, said of no translated entry over IPv4.
+    #[inline(always)]
+    pub(super) fn has_key_alone(&self, key: &Key) -> bool {
+        self.key.is_just(key)
+    }
+
+    /// Without what says that it is in use.
+    pub(super) const fn unfinished(&self) -> Self {
+        Self { key: self.key.unfinished(), ..*self }
+    }
+
+    /// Makes it one in use, when all else of this entry is written.
+    pub(super) const fn finish(&mut self, entry: &Self) {
+        self.key = entry.key;
+    }
+
+    /// Makes it one that is not in use, before anything else of it is erased.
+    pub(super) const fn unmark(&mut self) {
+        self.key.unmark();
+    }
+
+    /// Its rewrite, if it has one; `record` is what the table has beside the entry, where those over IPv6 are.
+    ///
+    /// # Errors
+    /// Where it cannot be one.
+    pub(super) fn rewrite(&self, record: &Rewrite) -> Result<Option<Rewrite>, String> {
+        if !self.is_translated() {
+            return Ok(None);
+        }
+        let key = self.key();
+        let compact = if key.is_v6() { None } else { self.key.compact().rewrite(&key) };
+        let rewrite = compact.unwrap_or(*record);
+        if !rewrite.is_sound(&key) {
+            return Err("it has a rewrite that cannot be".to_owned());
+        }
+        Ok(Some(rewrite))
+    }
+
+    /// That of an entry that has one, over IPv4.
+    #[inline(always)]
+    pub(super) const fn compact(&self) -> &CompactRewrite {
+        self.key.compact()
+    }
+
+    /// Which packets over IPv4 with this key are of the entry, which has a rewrite: whether that is the alias, and whether it is the
+    /// entry's own.
+    #[inline(always)]
+    pub(super) const fn matches_v4(&self, key: &Key) -> (bool, bool) {
+        (self.key.compact().is_alias(self.key.rest(), key), self.key.is_v4(key))
+    }
+
+    /// The addresses and ports of a packet over IPv4, each with the source in the upper half.
+    #[inline(always)]
+    pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
+        self.key.ends_v4(from_low)
+    }
+
+    /// The backend of a session over IPv4 was found to answer by Services of this epoch.
+    pub(super) const fn set_compact_checked(&mut self, epoch: u32) {
+        self.key.compact_mut().set_checked(epoch);
+    }
+
+    /// Writes a rewrite where the entry has room for it, which is over IPv4.
+    pub(super) fn set_compact(&mut self, rewrite: &Rewrite) -> bool {
+        let compact = CompactRewrite::new(rewrite, &self.key(), self.is_from_low());
+        if let Some(compact) = compact {
+            self.key.set_compact(compact);
+        }
+        compact.is_some()
     }
 
     /// Whether it has a [`Rewrite`].
@@ -262,7 +343,7 @@ impl Entry {
 
     /// The endpoints of a packet of this direction, source first.
     pub(crate) fn endpoints(&self, direction: Direction) -> [(IpAddr, u16); 2] {
-        self.key.endpoints((self.state & state::FROM_LOW != 0) == (direction == Direction::Forward))
+        self.key().endpoints((self.state & state::FROM_LOW != 0) == (direction == Direction::Forward))
     }
 
     /// Whether it is a connection that is over.

@@ -18,20 +18,23 @@ use crate::packet::{Ends, Ports};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Key {
-    addresses: [u64; 4],
+    pub(super) addresses: [u64; 4],
     /// Lower endpoint's port, higher endpoint's port, 16 free bits, protocol, [`kind`].
-    rest: u64,
+    pub(super) rest: u64,
 }
 
 /// Bits of [`Key::rest`]. An IPv4 address and the IPv6 address that maps it are different endpoints.
-mod kind {
+pub(super) mod kind {
     pub(super) const V6: u64 = 1;
     /// Echo: which endpoint sends the requests. Without it a ping from the other side with the same identifier would
     /// pass as the reply to this side's ping.
     pub(super) const LOW_PINGS: u64 = 2;
     pub(super) const HIGH_PINGS: u64 = 4;
+    pub(in crate::session) const PINGS: u64 = LOW_PINGS | HIGH_PINGS;
     /// Every key has it, so that none is the zeros of an entry that is not in use.
-    pub(super) const USED: u64 = 8;
+    pub(in crate::session) const USED: u64 = 8;
+    /// The bits of the protocol.
+    pub(in crate::session) const OF_PROTOCOL: u64 = 0xff << super::shift::PROTOCOL;
 }
 
 mod shift {
@@ -148,14 +151,9 @@ impl Key {
         self.rest & kind::USED == 0
     }
 
-    /// The key without the part that says that it is one. What is written with it is free until the whole key is there.
-    pub(super) const fn unfinished(&self) -> Self {
-        Self { rest: 0, ..*self }
-    }
-
     /// Whether the conversation is an echo and its replies.
     pub(super) const fn is_echo(&self) -> bool {
-        self.rest & (kind::LOW_PINGS | kind::HIGH_PINGS) != 0
+        self.rest & kind::PINGS != 0
     }
 
     /// Both ends as filters test them.

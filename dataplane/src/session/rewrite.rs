@@ -1,5 +1,5 @@
-//! What a translated session knows besides, to a Service's address or masqueraded: the third column, touched only for the sessions that
-//! have one.
+//! What a translated session knows besides, to a Service's address or masqueraded. Over IPv4 that is [in the entry](super::compact), over
+//! IPv6 in a third column, touched only for the sessions that have one.
 //!
 //! ```text
 //!   on the wire, towards the backend    client:port > vip:port   --rewritten-->  source:port > backend:port
@@ -18,7 +18,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::Key;
 use super::entry::{Direction, Entry};
 use crate::packet::{Ends, Ports};
-use crate::translations::Changes;
 
 /// One record. All zeros is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -30,47 +29,28 @@ pub(crate) struct Rewrite {
     pub(super) checked: u32,
     /// Whether the client is the alias's lower endpoint: 1 or 0.
     client_is_low: u32,
-    /// What it changes the checksums of a client's packets by, over IPv4: [`Changes`]. Worked out anew when a record is written, so that no
-    /// file is believed.
-    changed_by_addresses: u16,
-    changed_by_all: u16,
     /// A record is one cache line: a part of the next one would be another miss for every other session.
-    spare: [u32; 3],
+    spare: [u64; 2],
 }
 
 impl Rewrite {
-    pub(super) const NONE: Self = Self {
-        alias: Key::UNUSED,
-        checked: 0,
-        client_is_low: 0,
-        changed_by_addresses: 0,
-        changed_by_all: 0,
-        spare: [0; 3],
-    };
+    pub(super) const NONE: Self = Self::of(Key::UNUSED, false, 0);
 
     /// Of what a client sends to a virtual address of its family, or to the destination itself where only the source is rewritten.
     pub(crate) fn new(client: IpAddr, vip: IpAddr, protocol: u8, ports: Ports, checked: u32) -> Self {
         let (alias, is_low) = Key::of(client, vip, protocol, ports);
-        Self { alias, checked, client_is_low: u32::from(is_low), ..Self::NONE }
+        Self::of(alias, is_low, checked)
+    }
+
+    /// Of an alias of which the client is the lower endpoint, or is not.
+    pub(super) const fn of(alias: Key, client_is_low: bool, checked: u32) -> Self {
+        Self { alias, checked, client_is_low: client_is_low as u32, spare: [0; 2] }
     }
 
     /// Whether a session with this key may have it.
     pub(super) const fn is_sound(&self, key: &Key) -> bool {
         let is_like = self.alias.is_like(key) && self.alias.is_echo() == key.is_echo();
         self.alias.is_sound() && is_like && self.client_is_low <= 1
-    }
-
-    /// The record as it is kept for this entry.
-    pub(super) fn with_changes(&self, entry: &Entry) -> Self {
-        let rewritten = self.rewritten(entry, Direction::Forward);
-        let Changes { addresses, all } = Changes::of_v4(&rewritten.received(), &rewritten.sent());
-        Self { changed_by_addresses: addresses, changed_by_all: all, ..*self }
-    }
-
-    /// What is changed over IPv4 by what is written into packets of the client, or into those for him.
-    #[inline(always)]
-    pub(super) const fn changes(&self, is_clients: bool) -> Changes {
-        Changes { addresses: self.changed_by_addresses, all: self.changed_by_all }.turned_if(!is_clients)
     }
 
     /// Who has opened the connection.
@@ -89,15 +69,19 @@ impl Rewrite {
     }
 
     /// What packets of this direction have on the wire, and what they leave with. The entry is the record's.
-    #[inline]
     pub(super) fn rewritten(&self, entry: &Entry, direction: Direction) -> Rewritten {
-        let is_forward = direction == Direction::Forward;
-        let at_client = (self.alias, self.client_is_low() == is_forward);
-        let at_backend = (entry.key, entry.is_from_low() == is_forward);
         match direction {
-            Direction::Forward => Rewritten::new(at_client, at_backend),
-            Direction::Reply => Rewritten::new(at_backend, at_client),
+            Direction::Forward => self.rewritten_forward((entry.key(), entry.is_from_low())),
+            Direction::Reply => {
+                let at_backend = (entry.key(), !entry.is_from_low());
+                Rewritten::new(at_backend, (self.alias, !self.client_is_low()))
+            }
         }
+    }
+
+    /// The same of the client's packets. `key` is the entry's, with whether the forward direction goes from its lower endpoint.
+    pub(super) fn rewritten_forward(&self, key: (Key, bool)) -> Rewritten {
+        Rewritten::new((self.alias, self.client_is_low()), key)
     }
 }
 
@@ -174,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_64_bytes_so_that_a_translated_session_is_208() {
+    fn a_record_is_64_bytes_so_that_a_session_translated_over_ipv6_is_208() {
         assert_eq!(size_of::<Rewrite>(), 64);
     }
 }

@@ -43,7 +43,9 @@ pub(super) use growth::Growth;
 pub(crate) use growth::TableFile;
 
 /// Changes with the meaning of any byte behind it.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// What an earlier program has left is taken over as well: all rewrites lie beside their entries there.
+const OLDEST: u32 = 2;
 const MAGIC: [u8; 8] = *b"bulksess";
 
 /// The file of clients' affinity.
@@ -117,7 +119,7 @@ impl Header {
         let own = Self::new(0, boot);
         if self.magic != MAGIC {
             Some("it is no table of sessions")
-        } else if self.version != VERSION {
+        } else if !(OLDEST..=VERSION).contains(&self.version) {
             Some("its layout is of another version")
         } else if self.check != self.sum() {
             Some("its header is damaged")
@@ -192,13 +194,12 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    pub(super) fn new(entry: Entry, links: &Links, rewrite: &Rewrite) -> Self {
-        let (next, is_audited) = (links.next, links.is_audited());
-        Self { entry, next, is_audited, rewrite: entry.is_translated().then_some(*rewrite) }
+    pub(super) const fn new(entry: Entry, links: &Links, rewrite: Option<Rewrite>) -> Self {
+        Self { entry, next: links.next, is_audited: links.is_audited(), rewrite }
     }
 
-    pub(crate) const fn key(&self) -> &Key {
-        &self.entry.key
+    pub(crate) const fn key(&self) -> Key {
+        self.entry.key()
     }
 }
 
@@ -385,10 +386,7 @@ impl SessionStore {
             for ((entry, links), rewrite) in all.filter(|((entry, _), _)| !entry.is_free()) {
                 let links = Links::read_from_bytes(links).map_err(|_| "it is damaged".to_owned())?;
                 match entry.adoptable()? {
-                    Some(entry) if entry.is_translated() && !rewrite.is_sound(&entry.key) => {
-                        return Err("it has a rewrite that cannot be".to_owned());
-                    }
-                    Some(entry) => found.push(Stored::new(entry, &links, rewrite)),
+                    Some(entry) => found.push(Stored::new(entry, &links, entry.rewrite(rewrite)?)),
                     None => left_out += 1,
                 }
             }

@@ -6,15 +6,14 @@ mod changes;
 mod endings;
 mod hit;
 mod listing;
+mod lives;
 mod room;
 mod tracking;
 mod translated;
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, compiler_fence};
 
 use ahash::RandomState;
-use bulkhead_classifier::protocol;
 
 use super::budget::Budget;
 use super::class::Class;
@@ -27,7 +26,7 @@ use super::memory::{Column, SessionMemoryError};
 use super::store::{Growth, TableFile};
 use super::{Key, Rewrite, SessionConfig, TcpWindow};
 use crate::service::Steering;
-use crate::{Decision, DropReason, PortId, PortKind, SessionCounters};
+use crate::{Decision, PortId, PortKind, SessionCounters};
 
 pub use endings::{SessionEnd, Tally};
 pub(crate) use hit::{Hit, PlainHit};
@@ -58,10 +57,11 @@ pub(crate) struct SessionTable {
     /// What packets read, and what they do not.
     entries: Column<Entry>,
     links: Column<Links>,
-    /// For entries that are [translated](Entry::is_translated).
+    /// For entries over IPv6 that are [translated](Entry::is_translated).
     rewrites: Column<Rewrite>,
-    /// How many places in the index are aliases of entries.
+    /// How many places in the index are aliases of entries, and how many rewrites lie beside their entries.
     aliases: usize,
+    records: usize,
     /// Where other workers find whose aliases these are, and the worker that this table is of; none for one alone.
     steering: Option<(Arc<Steering>, usize)>,
     /// How far both are there, when they lie in a file.
@@ -127,6 +127,7 @@ impl SessionTable {
             links,
             rewrites,
             aliases: 0,
+            records: 0,
             steering: None,
             growth,
             fresh: 0,
@@ -190,10 +191,11 @@ impl SessionTable {
         self.aliases
     }
 
-    /// Bytes of memory: of the entries those that were ever used, of the rewrites those that are in use, of the index all.
+    /// Bytes of memory: of the entries those that were ever used, of the rewrites beside them those that are in use, of the index
+    /// all.
     pub(crate) fn bytes(&self) -> usize {
         let entries = self.fresh as usize * (size_of::<Entry>() + size_of::<Links>());
-        entries + self.aliases * size_of::<Rewrite>() + self.index.bytes()
+        entries + self.records * size_of::<Rewrite>() + self.index.bytes()
     }
 
     /// Ends all sessions. Costs what was in use, not the capacity; counters stay.
@@ -237,7 +239,7 @@ impl SessionTable {
 
     fn lookup(&self, hash: u64, key: &Key) -> Option<Slot> {
         let entries = self.entries();
-        self.index.find(hash, |slot| entries[slot as usize].key == *key || self.has_alias(slot, key))
+        self.index.find(hash, |slot| entries[slot as usize].has_key(key) || self.has_alias(slot, key))
     }
 
     /// The session with this key, if its packets need not be looked at, and the shortest time that it may live without
@@ -272,7 +274,7 @@ impl SessionTable {
 
     /// Whether the entry in a slot has this key.
     pub(crate) fn has_key(&self, slot: Slot, key: &Key) -> bool {
-        self.entries().get(slot as usize).is_some_and(|entry| entry.key == *key) || self.has_alias_in(slot, key)
+        self.entries().get(slot as usize).is_some_and(|entry| entry.has_key(key)) || self.has_alias_in(slot, key)
     }
 
     fn has_alias_in(&self, slot: Slot, key: &Key) -> bool {
@@ -305,27 +307,6 @@ impl SessionTable {
         self.budget.turn(old, new);
     }
 
-    /// Remembers that a conversation was refused. It displaces expired entries and older refusals, and nothing that
-    /// lives: a flood of refused packets must not end sessions, and a packet that is not remembered is dropped too.
-    /// For the same reason an open session between the same endpoints stays.
-    pub(crate) fn refuse(&mut self, new: &NewSession, reason: DropReason, now: Moment) {
-        if !self.config.remember_refused {
-            return;
-        }
-        if let Some(slot) = self.lookup(new.hash, &new.key) {
-            let old = self.entry(slot);
-            let is_session = old.refused().is_none();
-            if is_session && !old.is_closed() {
-                return;
-            }
-            self.counts.replaced += u64::from(is_session);
-            self.remove(slot);
-        }
-        if self.make_room_for_refusal(new, now.time) {
-            self.insert(new, Class::Refused, Some(reason), now);
-        }
-    }
-
     /// Whether there is an open session that the other side has begun.
     pub(crate) fn is_open_against(&self, new: &NewSession, now: u64) -> bool {
         self.lookup(new.hash, &new.key).is_some_and(|slot| {
@@ -338,104 +319,6 @@ impl SessionTable {
     /// Whether packets that change a session must have right checksums.
     pub(crate) const fn verifies(&self) -> bool {
         self.config.verify_checksums
-    }
-
-    /// Creates a session, in place of one with the same key.
-    ///
-    /// # Errors
-    /// Why there is no room: the port has used up its share, or the table is full, and nothing may be recycled.
-    pub(crate) fn create(&mut self, new: &NewSession, now: Moment) -> Result<Slot, DropReason> {
-        let (old, before) = (self.lookup(new.hash, &new.key), self.index.len());
-        let made = self.make_room(new, old.is_some(), now.time).and_then(|()| {
-            // Making room may have ended it.
-            let old = if self.index.len() == before { old } else { self.lookup(new.hash, &new.key) };
-            if let Some(old) = old {
-                self.counts.replaced += u64::from(self.entry(old).refused().is_none());
-                self.remove(old);
-            }
-            self.insert(new, first_class(&new.key), None, now).ok_or(DropReason::SessionTableFull)
-        });
-        self.counts.created += u64::from(made.is_ok());
-        self.counts.translated += u64::from(made.is_ok() && new.rewrite.is_some());
-        self.counts.refused += u64::from(made.is_err());
-        made
-    }
-
-    fn insert(&mut self, new: &NewSession, class: Class, refused: Option<DropReason>, now: Moment) -> Option<Slot> {
-        let (entry, links) = (Entry::new(new, class, refused, now.time), Links::new(&new.decision));
-        let slot = self.place(new.hash, &entry, links, new.rewrite.as_ref(), now)?;
-        self.begin_tracking(slot, new);
-        Some(slot)
-    }
-
-    /// Puts an entry into a free slot, the index and the lists.
-    fn place(
-        &mut self,
-        hash: u64,
-        entry: &Entry,
-        links: Links,
-        rewrite: Option<&Rewrite>,
-        now: Moment,
-    ) -> Option<Slot> {
-        let slot = if self.free == NONE { self.fresh } else { self.free };
-        let is_ready = self.growth.as_mut().is_none_or(|growth| growth.reach(slot));
-        if !is_ready || !self.index.insert(hash, slot) {
-            return None;
-        }
-        if let Some(rewrite) = rewrite
-            && !self.add_alias(slot, &rewrite.with_changes(entry))
-        {
-            self.index.remove(hash, slot);
-            return None;
-        }
-        let all = self.links.records_mut();
-        if self.free == NONE {
-            self.fresh += 1;
-        } else {
-            self.free = all[slot as usize].of_class.next;
-        }
-        let (class, ports) = (entry.class(), entry.ports(Direction::Forward));
-        all[slot as usize] = links;
-        self.lists.link(all, slot, class, ports, now.number);
-        self.budget.enter(ports, class);
-        // Whoever finds the table in a file when this process is killed here must not take half an entry for one.
-        let mut unfinished = *entry;
-        unfinished.key = entry.key.unfinished();
-        *self.entry_mut(slot) = unfinished;
-        compiler_fence(Ordering::Release);
-        self.entry_mut(slot).key = entry.key;
-        Some(slot)
-    }
-
-    fn remove(&mut self, slot: Slot) {
-        if self.endings.is_some() {
-            self.tell_end(slot, false);
-        }
-        let entry = *self.entry(slot);
-        if entry.is_translated() {
-            self.remove_alias(slot);
-        }
-        self.index.remove(self.hasher.hash(&entry.key), slot);
-        let links = self.links.records_mut();
-        let ports = entry.ports(Direction::Forward);
-        self.lists.unlink(links, slot, entry.class(), ports);
-        self.budget.leave(ports, entry.class());
-        links[slot as usize].of_class.next = self.free;
-        self.free = slot;
-        // As in `place`.
-        self.entry_mut(slot).key = Key::UNUSED;
-        compiler_fence(Ordering::Release);
-        *self.entry_mut(slot) = Entry::FREE;
-    }
-}
-
-/// The class that a session begins with.
-fn first_class(key: &Key) -> Class {
-    match key.protocol() {
-        _ if key.is_echo() => Class::Echo,
-        // One packet establishes nothing.
-        protocol::TCP | protocol::SCTP => Class::New,
-        _ => Class::Unreplied,
     }
 }
 

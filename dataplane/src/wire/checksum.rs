@@ -50,8 +50,12 @@ pub(crate) fn updated(checksum: u16, change: u64) -> u16 {
 /// The same for a change that is [folded](fold). One that is the complement of another one may be 0 where it should be 0xffff, its other
 /// name in ones' complement; so it is added with one more of those.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the last step leaves 16 bits")]
 pub(crate) const fn updated_by(checksum: u16, change: u16) -> u16 {
-    !fold_at_once((!checksum) as u64 + change as u64 + 0xffff)
+    let sum = (!checksum) as u32 + change as u32 + 0xffff;
+    // Three numbers of 16 bits: two steps do.
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
 /// [`fold`] without a branch, which would be foretold wrongly every second time where each packet has a sum of its own.

@@ -124,7 +124,7 @@ impl Worker {
             (None, Direction::Forward) => ip.flow,
             (None, Direction::Reply) => turned(&ip.flow),
         };
-        let (key, flags) = (*entry.key(), ip.transport.flags());
+        let (key, flags) = (entry.key(), ip.transport.flags());
         let hash = if entry.is_translated() { self.sessions.hash(&key) } else { wire_hash };
         Claim { slot, key, hash, wire_hash, direction, forward, hop_limit: ip.hop_limit, flags, error: None }
     }
@@ -156,7 +156,7 @@ impl Worker {
             // The new tables are asked about the direction that was refused; the packet passes as its reply or not at all.
             if let Some((in_port, port)) = self.forward_in_port(burst.snapshot, claim) {
                 let (from_low, direction) = (!new.from_low, Direction::Reply);
-                let rewrite = self.sessions.rewrite(claim.slot).copied();
+                let rewrite = self.sessions.rewrite(claim.slot);
                 let turned = NewSession { from_low, direction, in_port, in_kind: port, decision, rewrite, ..new };
                 return self.start(burst, at, ip, &claim.forward, turned);
             }

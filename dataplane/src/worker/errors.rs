@@ -46,7 +46,7 @@ impl Worker {
         let mut claim =
             Claim { slot, key, hash: wire_hash, wire_hash, direction, forward, hop_limit, flags: None, error: None };
         if let Some([(src, sport), (dst, dport)]) = self.sessions.true_ends(slot) {
-            claim.key = *self.sessions.entry(slot).key();
+            claim.key = self.sessions.entry(slot).key();
             claim.hash = self.sessions.hash(&claim.key);
             claim.forward = Flow { src, dst, sport, dport, ..claim.forward };
         }

@@ -23,21 +23,26 @@ impl Worker {
         let touched =
             metas.iter().fold(0, |all, meta| all ^ entries.get(meta.guess as usize).map_or(0, |entry| entry.epoch));
         std::hint::black_box(touched);
-        if self.sessions.has_rewrites() {
-            let touched = metas.iter().fold(0, |all, meta| all ^ self.sessions.touch_rewrite(meta.guess));
+        if self.sessions.has_records() {
+            let touched = metas.iter().fold(0, |all, meta| all ^ self.sessions.touch_record(meta.guess));
             std::hint::black_box(touched);
         }
     }
 
-    /// The common case: a plain packet of an open session about which there is nothing to ask.
+    /// The common case: a plain packet of an open session about which there is nothing to ask. Without `TRANSLATES`, a packet of a session
+    /// to a Service's address is no such case.
     #[inline]
-    pub(super) fn is_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
+    pub(super) fn is_hit<const EXPLAIN: bool, const TRANSLATES: bool>(
+        &mut self,
+        burst: &mut Burst<'_>,
+        at: usize,
+    ) -> bool {
         let meta = &burst.metas[at];
         let waits = !self.pending.is_empty() && self.pending.may_hold(meta.hash);
         if meta.guess == NONE || meta.general().is_some() || meta.hop_limit <= 1 || waits {
             return false;
         }
-        if self.sessions.is_translated(meta.guess) {
+        if TRANSLATES && self.sessions.is_translated(meta.guess) {
             return self.is_translated_hit::<EXPLAIN>(burst, at);
         }
         let hit = self.sessions.hit(meta.guess, &meta.plain(burst.epoch), self.now);
@@ -48,7 +53,7 @@ impl Worker {
     }
 
     /// The same for a session to a Service's address.
-    #[inline(never)]
+    #[inline(always)]
     fn is_translated_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
         let meta = &burst.metas[at];
         let (packet, services, now) = (meta.plain(burst.epoch), burst.services, self.now);

@@ -582,15 +582,19 @@ proptest! {
             let mut expected = frame.clone();
             let len = frame.len();
             prop_assert!(write_ends(&mut expected, len, &Ends::v4(sent.0, sent.1), true));
-            prop_assert!(write_plain_v4(&mut frame, &PlainV4::new(received, sent, changes)));
+            let packet = PlainV4::new((received.0, received.1, true), sent, changes);
+            prop_assert!(write_plain_v4(&mut frame, &packet));
             prop_assert_eq!(&frame, &expected);
+            prop_assert_eq!(packet.received(), Ends::v4(received.0, received.1));
+            let turned = (received.0.rotate_left(32), received.1.rotate_left(16), false);
+            prop_assert_eq!(PlainV4::new(turned, sent, changes).received(), packet.received());
         }
     }
 }
 
 #[test]
 fn what_lies_behind_a_tag_or_is_too_short_is_left_to_others() {
-    let to = PlainV4::new((1, 2), (3, 4), Changes { addresses: 5, all: 6 });
+    let to = PlainV4::new((1, 2, true), (3, 4), Changes { addresses: 5, all: 6 });
     let mut tagged = vec![7; 60];
     tagged[12..14].copy_from_slice(&[0x81, 0]);
     let mut short = vec![7; 51];

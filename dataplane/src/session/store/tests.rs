@@ -1,6 +1,8 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
+use crate::packet::Ports;
 use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::*;
@@ -188,7 +190,7 @@ fn a_damaged_or_foreign_file_is_refused_whole_and_counted() {
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 9] = [
         ("no table", |bytes| bytes[0] ^= 1),
-        ("another version", |bytes| bytes[56] ^= 1),
+        ("another version", |bytes| bytes[56] ^= 4),
         ("damaged", |bytes| bytes[24] ^= 1),
         ("damaged", |bytes| bytes[40] ^= 1),
         ("length", |bytes| bytes.truncate(bytes.len() - 1)),
@@ -314,4 +316,61 @@ fn a_worker_that_failed_goes_on_with_its_sessions_and_everybody_elses_accounts()
     assert_eq!(process.in_use(), 0);
     let now = process.kill();
     assert_eq!(Process::start(&folder, 1, now).store.adoption(), &Adoption::default());
+}
+
+#[test]
+fn translated_sessions_of_a_program_that_kept_all_rewrites_beside_the_entries_go_on() {
+    let folder = Scratch::new();
+    let services = || Some(Arc::new(services(1, &[(VIP, service(&[backend("10.0.0.2", 80)]))])));
+    let to_vip = |flags| tcp("10.0.0.1", VIP, 40_000, 8080, flags);
+    let mut process = Process::start(&folder, 1, NOW);
+    process.snapshot = process.snapshot.clone().with_services(services());
+    for (port, packet) in [(A, to_vip(SYN)), (B, b_to_a(SYN | ACK)), (A, to_vip(ACK))] {
+        assert!(process.send(port, &packet).translation.is_some());
+    }
+    let now = process.kill();
+
+    let mut bytes = fs::read(folder.file(0)).unwrap();
+    bytes[ENTRY + 8..ENTRY + 32].fill(0);
+    let rewrite = Rewrite::new(ip("10.0.0.1"), ip(VIP), 6, Ports::Pair(40_000, 8080), 1);
+    let (header, _) = Header::mut_from_prefix(&mut bytes).unwrap();
+    header.version = 2;
+    header.check = header.sum();
+    let at = usize::try_from(header.rewrites_start()).unwrap();
+    bytes[at..at + size_of::<Rewrite>()].copy_from_slice(rewrite.as_bytes());
+    fs::write(folder.file(0), &bytes).unwrap();
+
+    let mut process = Process::start(&folder, 1, now);
+    assert_eq!(process.store.adoption().adopted, 1);
+    process.snapshot = process.snapshot.clone().with_services(services());
+    let (there, back) = (process.send(A, &to_vip(ACK)), process.send(B, &b_to_a(ACK)));
+    assert_eq!((there.session, back.session), (HIT, HIT));
+    assert_eq!(there.translation.map(|sent| (sent.dst, sent.dport)), Some((ip("10.0.0.2"), 80)));
+    assert_eq!(back.translation.map(|sent| (sent.src, sent.sport)), Some((ip(VIP), 8080)));
+}
+
+#[test]
+fn a_rewrite_that_cannot_be_is_refused_with_its_file() {
+    let folder = Scratch::new();
+    let mut process = Process::start(&folder, 1, NOW);
+    let services = services(1, &[(VIP, service(&[backend("10.0.0.2", 80)]))]);
+    process.snapshot = process.snapshot.clone().with_services(Some(Arc::new(services)));
+    assert!(process.send(A, &tcp("10.0.0.1", VIP, 40_000, 8080, SYN)).translation.is_some());
+    let now = process.kill();
+    let whole = fs::read(folder.file(0)).unwrap();
+    // Marks that do not exist, an alias whose lower endpoint is the higher one, and none.
+    type Damage = fn(&mut [u8]);
+    let damages: [Damage; 3] = [
+        |compact| compact[23] = 1,
+        |compact| compact[..8].copy_from_slice(&(9u64 << 32 | 1).to_le_bytes()),
+        |compact| compact.fill(0),
+    ];
+    for damage in damages {
+        let mut bytes = whole.clone();
+        damage(&mut bytes[ENTRY + 8..ENTRY + 32]);
+        fs::write(folder.file(0), &bytes).unwrap();
+        let adoption = Process::start(&folder, 1, now).store.adoption().clone();
+        assert_eq!((adoption.adopted, adoption.refused.len()), (0, 1));
+        assert!(adoption.refused[0].reason.contains("rewrite that cannot be"), "{:?}", adoption.refused);
+    }
 }

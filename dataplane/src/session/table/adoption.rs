@@ -17,8 +17,9 @@ impl SessionTable {
         let mut entry = stored.entry;
         entry.seen_at = entry.seen_at.min(now);
         entry.set_decided(0, None);
-        let hash = self.hash(&entry.key);
-        if self.is_over(stored, now) || self.budget.room() != Room::Free || self.lookup(hash, &entry.key).is_some() {
+        let key = entry.key();
+        let hash = self.hash(&key);
+        if self.is_over(stored, now) || self.budget.room() != Room::Free || self.lookup(hash, &key).is_some() {
             return false;
         }
         self.budget.know_nowhere();
@@ -49,11 +50,13 @@ impl SessionTable {
         let besides = self.links.records().iter().zip(self.rewrites.records());
         for (entry, (links, rewrite)) in self.entries.records_mut()[..used].iter_mut().zip(besides) {
             if !entry.is_free() {
-                if let Some((steering, own)) = self.steering.as_ref().filter(|_| entry.is_translated()) {
+                let rewrite = entry.rewrite(rewrite).ok().flatten();
+                if let Some(((steering, own), rewrite)) = self.steering.as_ref().zip(rewrite) {
                     steering.remove(&rewrite.alias, *own);
                 }
                 self.budget.leave(entry.ports(Direction::Forward), entry.class());
                 let entry = entry.adoptable().ok().flatten();
+                let entry = entry.filter(|entry| entry.is_translated() == rewrite.is_some());
                 stored.extend(entry.map(|entry| Stored::new(entry, links, rewrite)));
             }
             *entry = Entry::FREE;
@@ -61,7 +64,7 @@ impl SessionTable {
         stored.sort_by_key(|stored| stored.entry.seen_at);
         let ports = self.lists.ports();
         (self.index, self.lists, self.fresh, self.free) = (index, Lists::new(), 0, NONE);
-        self.aliases = 0;
+        (self.aliases, self.records) = (0, 0);
         self.lists.know_ports(ports);
         self.leaving.clear();
         let counts = self.counts;

@@ -31,7 +31,7 @@ impl SessionTable {
     pub(crate) fn is_first_answer(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
         let entry = self.entry(slot);
         let is_answer = flags.is_some_and(|flags| flags.has(TcpFlags::SYN) && flags.has(TcpFlags::ACK));
-        let is_begun = entry.class() == Class::New && entry.key.protocol() == protocol::TCP;
+        let is_begun = entry.class() == Class::New && entry.key().protocol() == protocol::TCP;
         let (initiator, responder) = (Direction::Forward, Direction::Reply);
         let is_first = !entry.seen.has_acknowledged(responder) && !entry.seen.has_acknowledged(initiator);
         direction == responder && is_answer && is_begun && is_first && self.config.tcp_window != TcpWindow::Strict
@@ -62,7 +62,7 @@ impl SessionTable {
     pub(crate) fn set_checked(&mut self, slot: Slot, direction: Direction) {
         let is_strict = self.config.tcp_window == TcpWindow::Strict;
         let entry = self.entry_mut(slot);
-        let is_plain = match (entry.key.protocol(), entry.class()) {
+        let is_plain = match (entry.key().protocol(), entry.class()) {
             (_, Class::Doubtful) => false,
             (_, Class::Unreplied) => direction == Direction::Forward,
             (protocol::TCP, _) if is_strict => false,
@@ -133,9 +133,9 @@ fn next_class(entry: &Entry, direction: Direction, flags: Option<TcpFlags>) -> C
         (_, Some(flags)) => {
             let mut seen = entry.seen;
             seen.see(direction, flags);
-            seen.class(entry.key.protocol())
+            seen.class(entry.key().protocol())
         }
-        (Class::Unreplied, None) if direction == Direction::Reply => match entry.key.protocol() {
+        (Class::Unreplied, None) if direction == Direction::Reply => match entry.key().protocol() {
             protocol::UDP => Class::Stream,
             _ => Class::Idle,
         },

@@ -54,7 +54,7 @@ impl SessionTable {
         if self.endings.is_none() {
             return;
         }
-        let is_right = self.entries().get(guess as usize).is_some_and(|entry| entry.key == *key);
+        let is_right = self.entries().get(guess as usize).is_some_and(|entry| entry.has_key(key));
         let slot = if is_right { Some(guess) } else { self.lookup(hash, key) };
         let tally = slot.zip(self.endings.as_mut()).and_then(|(slot, endings)| endings.tallies.get_mut(slot as usize));
         if let Some(tally) = tally {

@@ -46,7 +46,7 @@ impl SessionTable {
         let entry = self.entries.records_mut().get_mut(guess as usize)?;
         let class = entry.class_index();
         let leaves = entry.plain_exit(packet.epoch, packet.in_port, packet.from_low)?;
-        let good = entry.key == *packet.key
+        let good = entry.has_key_alone(packet.key)
             && now.time < entry.seen_at.saturating_add(self.timeouts[class])
             && !packet.flags.is_control();
         if !good {

@@ -109,7 +109,7 @@ impl SessionTable {
     /// The session at a place, if there is one.
     fn info(&self, slot: Slot, now: u64) -> Option<SessionInfo> {
         let entry = self.entry(slot);
-        let is_session = !entry.key.is_unused() && entry.class() != Class::Refused;
+        let is_session = !entry.is_free() && entry.class() != Class::Refused;
         if !is_session || self.is_expired(slot, now) {
             return None;
         }
@@ -119,7 +119,7 @@ impl SessionTable {
     /// What an entry is, whatever its class and time.
     pub(super) fn describe(&self, slot: Slot, now: u64) -> Option<SessionInfo> {
         let entry = self.entry(slot);
-        if entry.key.is_unused() {
+        if entry.is_free() {
             return None;
         }
         let [source, responder] = entry.endpoints(Direction::Forward);
@@ -132,9 +132,9 @@ impl SessionTable {
             // A masqueraded connection has its destination there; of a ping both ends have the identifier that each side knows.
             service: rewrite
                 .map(|rewrite| rewrite.vip())
-                .filter(|vip| if entry.key.is_echo() { vip.0 != responder.0 } else { *vip != responder }),
+                .filter(|vip| if entry.key().is_echo() { vip.0 != responder.0 } else { *vip != responder }),
             source: Some(source).filter(|source| *source != initiator),
-            protocol: entry.key.protocol(),
+            protocol: entry.key().protocol(),
             state: entry.class().name(),
             in_port,
             out_port,

@@ -3,7 +3,8 @@
 use super::super::budget::{Room, Side};
 use super::super::class::Class;
 use super::super::entry::{NONE, NewSession, Slot};
-use super::{SessionTable, first_class};
+use super::SessionTable;
+use super::lives::first_class;
 use crate::{DropReason, PortId, PortKind};
 
 /// What is ended early for a new session: refusals first, which cost nobody a connection; then UDP that nobody has answered;
@@ -58,7 +59,7 @@ impl SessionTable {
         }
         let slots = &slots[..count];
         let (prefetch, entries) = (self.prefetch(), self.entries());
-        let touched = slots.iter().map(|&slot| prefetch.touch(self.hash(&entries[slot as usize].key)));
+        let touched = slots.iter().map(|&slot| prefetch.touch(self.hash(&entries[slot as usize].key())));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
         slots.iter().for_each(|&slot| self.end(slot, now));
         *left -= count;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
+use crate::DropReason;
 use crate::packet::{Ports, TcpFlags};
 use crate::session::budget::Room;
 use crate::session::{Percent, Timeouts};
@@ -80,14 +81,14 @@ fn check(table: &SessionTable) {
             let entry = table.entry(slot);
             assert_eq!(entry.class(), class);
             assert_eq!(entry.refused().is_some(), class == Class::Refused);
-            assert_eq!(table.lookup(table.hash(&entry.key), &entry.key), Some(slot));
+            assert_eq!(table.lookup(table.hash(&entry.key()), &entry.key()), Some(slot));
             in_lists += 1;
         }
     }
     assert_eq!(in_lists, table.index.len());
     let (mut free, mut slot) = (0, table.free);
     while slot != NONE {
-        assert_eq!(table.entry(slot).key, Key::UNUSED);
+        assert_eq!(table.entry(slot).key(), Key::UNUSED);
         slot = table.links.records()[slot as usize].of_class.next;
         free += 1;
     }

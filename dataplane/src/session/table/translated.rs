@@ -23,6 +23,40 @@ pub(crate) enum Match {
     Alias(Direction),
 }
 
+/// How a packet belongs to an entry with a rewrite, and what the rewrite says of it.
+#[derive(Clone, Copy)]
+struct Sides {
+    is_alias: bool,
+    is_key: bool,
+    client_is_low: bool,
+    checked: u32,
+}
+
+impl Sides {
+    /// Counts the packet as one of the entry's, if there is nothing to ask about it; see [`Hit::of`].
+    #[inline(always)]
+    fn hit(
+        &self,
+        entry: &mut Entry,
+        packet: &PlainHit<'_>,
+        services: u32,
+        (timeouts, looks): (&[u64; 16], &[u32; 16]),
+        now: Moment,
+    ) -> Option<(Hit, u64)> {
+        let &Self { is_alias, is_key, client_is_low, checked } = self;
+        let is_right =
+            (is_alias & (client_is_low == packet.from_low)) | (is_key & (entry.is_from_low() != packet.from_low));
+        let is_current = !is_alias | (checked == services) | (packet.key.protocol() != protocol::UDP);
+        let class = entry.class_index();
+        let leaves = entry.translated_exit(packet.epoch, packet.in_port, !is_alias)?;
+        let is_good = is_right
+            & is_current
+            & (now.time < entry.seen_at.saturating_add(timeouts[class]))
+            & !packet.flags.is_control();
+        is_good.then(|| Hit::of(entry, leaves, looks[class], now))
+    }
+}
+
 impl SessionTable {
     /// Whether any entry has a rewrite.
     #[inline]
@@ -30,23 +64,32 @@ impl SessionTable {
         self.aliases != 0
     }
 
-    /// Reads a rewrite ahead, if the entry has one.
+    /// Whether any rewrite lies beside its entry.
     #[inline]
-    pub(crate) fn touch_rewrite(&self, guess: Slot) -> u32 {
+    pub(crate) const fn has_records(&self) -> bool {
+        self.records != 0
+    }
+
+    /// Reads a rewrite ahead that lies beside the entry, if it has one.
+    #[inline]
+    pub(crate) fn touch_record(&self, guess: Slot) -> u32 {
         let is_translated = self.entries().get(guess as usize).is_some_and(Entry::is_translated);
         if is_translated { self.rewrites.records()[guess as usize].checked } else { 0 }
     }
 
     /// The rewrite of an entry; none for one that has none.
-    pub(crate) fn rewrite(&self, slot: Slot) -> Option<&Rewrite> {
-        self.entry(slot).is_translated().then(|| &self.rewrites.records()[slot as usize])
+    #[inline]
+    pub(crate) fn rewrite(&self, slot: Slot) -> Option<Rewrite> {
+        let (entry, record) = (self.entry(slot), &self.rewrites.records()[slot as usize]);
+        // What this process has written is sound.
+        if entry.is_translated() { entry.rewrite(record).ok().flatten() } else { None }
     }
 
     /// How a packet with this key belongs to the entry, which [`SessionTable::find`] gave for it.
     pub(crate) fn matched(&self, slot: Slot, key: &Key, from_low: bool) -> Match {
         let entry = self.entry(slot);
         match self.rewrite(slot) {
-            Some(rewrite) if entry.key != *key => {
+            Some(rewrite) if !entry.has_key(key) => {
                 let is_forward = from_low == rewrite.client_is_low();
                 Match::Alias(if is_forward { Direction::Forward } else { Direction::Reply })
             }
@@ -66,7 +109,7 @@ impl SessionTable {
         let rewrite = self.rewrite(slot)?;
         let entry = self.entry(slot);
         let ends = [rewrite.client(), entry.endpoints(Direction::Forward)[1]];
-        Some(if entry.key.is_echo() { ends.map(|(address, _)| (address, 0)) } else { ends })
+        Some(if entry.key().is_echo() { ends.map(|(address, _)| (address, 0)) } else { ends })
     }
 
     /// What is written into an ICMP error about a packet of the entry; `matched` is how the quoted packet belongs to it, and `error` who
@@ -96,17 +139,23 @@ impl SessionTable {
 
     /// The backend of the session was found to answer by Services of this epoch.
     pub(crate) fn set_serving(&mut self, slot: Slot, epoch: u32) {
-        self.rewrites.records_mut()[slot as usize].checked = epoch;
+        let entry = &mut self.entries.records_mut()[slot as usize];
+        if entry.key().is_v6() {
+            self.rewrites.records_mut()[slot as usize].checked = epoch;
+        } else {
+            entry.set_compact_checked(epoch);
+        }
     }
 
     /// Whether Services of this epoch have still to say whether the backend answers. TCP and SCTP end by themselves.
     pub(crate) fn may_be_stale(&self, slot: Slot, epoch: u32) -> bool {
-        let protocol = self.entry(slot).key.protocol();
+        let protocol = self.entry(slot).key().protocol();
         protocol == protocol::UDP && self.rewrite(slot).is_some_and(|rewrite| rewrite.checked != epoch)
     }
 
-    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`, and returns its place. Both directions
-    /// take the same steps: which one a packet has is as good as random, and a branch for it would be foretold wrongly.
+    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`, and returns its
+    /// place. Both directions take the same steps: which one a packet has is as good as random, and a branch for it would be foretold
+    /// wrongly.
     #[inline(always)]
     pub(crate) fn hit_translated(
         &mut self,
@@ -116,31 +165,44 @@ impl SessionTable {
         translations: &mut Translations,
         now: Moment,
     ) -> Option<(Hit, Option<NonZeroU32>)> {
+        if packet.key.is_v6() {
+            return self.hit_translated_v6(guess, packet, services, translations, now);
+        }
+        let entry = self.entries.records_mut().get_mut(guess as usize)?;
+        let compact = *entry.compact();
+        // What the client sends has the alias, and what the backend sends the key.
+        let (is_alias, is_key) = entry.matches_v4(packet.key);
+        let sides = Sides { is_alias, is_key, client_is_low: compact.client_is_low(), checked: compact.checked() };
+        let (hit, past) = sides.hit(entry, packet, services, (&self.timeouts, &self.looks), now)?;
+        let sent = if is_alias { entry.ends_v4(entry.is_from_low()) } else { compact.ends(!sides.client_is_low) };
+        let (addresses, ports) = packet.key.ends_v4(true);
+        let received = (addresses, ports, packet.from_low);
+        let place = translations.add_plain_v4(PlainV4::new(received, sent, compact.changes(is_alias)));
+        if hit.is_due {
+            self.requeue_if(past, guess, now);
+        }
+        Some((hit, place))
+    }
+
+    /// The same over IPv6, with the record beside the entry.
+    #[inline(never)]
+    fn hit_translated_v6(
+        &mut self,
+        guess: Slot,
+        packet: &PlainHit<'_>,
+        services: u32,
+        translations: &mut Translations,
+        now: Moment,
+    ) -> Option<(Hit, Option<NonZeroU32>)> {
         let (entry, rewrite) =
             (self.entries.records_mut().get_mut(guess as usize)?, self.rewrites.records().get(guess as usize)?);
-        // What the client sends has the alias, and what the backend sends the key.
-        let (is_alias, is_key) = (rewrite.alias == *packet.key, entry.key == *packet.key);
-        let (client_is_low, from_low) = (rewrite.client_is_low(), packet.from_low);
-        let is_right = (is_alias & (client_is_low == from_low)) | (is_key & (entry.is_from_low() != from_low));
-        let is_current = !is_alias | (rewrite.checked == services) | (packet.key.protocol() != protocol::UDP);
-        let class = entry.class_index();
-        let leaves = entry.translated_exit(packet.epoch, packet.in_port, !is_alias)?;
-        let is_good = is_right
-            & is_current
-            & (now.time < entry.seen_at.saturating_add(self.timeouts[class]))
-            & !packet.flags.is_control();
-        if !is_good {
-            return None;
-        }
-        let sent = if is_alias { (&entry.key, entry.is_from_low()) } else { (&rewrite.alias, !client_is_low) };
-        let received = (packet.key, from_low);
-        let place = if received.0.is_v6() {
-            translations.add_packet(|all| Rewritten::add_of_a_plain_packet(all, received, sent))
-        } else {
-            let [received, sent] = [received, sent].map(|(key, from_low)| key.ends_v4(from_low));
-            translations.add_plain_v4(PlainV4::new(received, sent, rewrite.changes(is_alias)))
-        };
-        let (hit, past) = Hit::of(entry, leaves, self.looks[class], now);
+        let (is_alias, is_key) = (rewrite.alias == *packet.key, entry.has_key_alone(packet.key));
+        let sides = Sides { is_alias, is_key, client_is_low: rewrite.client_is_low(), checked: rewrite.checked };
+        let (hit, past) = sides.hit(entry, packet, services, (&self.timeouts, &self.looks), now)?;
+        let own = entry.key();
+        let sent = if is_alias { (&own, entry.is_from_low()) } else { (&rewrite.alias, !sides.client_is_low) };
+        let received = (packet.key, packet.from_low);
+        let place = translations.add_packet(|all| Rewritten::add_of_a_plain_packet(all, received, sent));
         if hit.is_due {
             self.requeue_if(past, guess, now);
         }
@@ -159,10 +221,12 @@ impl SessionTable {
         self.rewrite(slot).is_some_and(|rewrite| rewrite.alias == *key)
     }
 
-    /// Writes an entry's rewrite and puts its alias into the index. False when that has no place for it.
-    pub(super) fn add_alias(&mut self, slot: Slot, rewrite: &Rewrite) -> bool {
+    /// Gives an entry its rewrite, in it or beside it, and puts its alias into the index. False when that has no place for it. The entry is
+    /// not in its slot yet.
+    pub(super) fn add_alias(&mut self, slot: Slot, entry: &mut Entry, rewrite: &Rewrite) -> bool {
         let alias = &rewrite.alias;
-        let is_ready = self.growth.as_mut().is_none_or(|growth| growth.reach_rewrite(slot));
+        let is_beside = !entry.set_compact(rewrite);
+        let is_ready = !is_beside || self.growth.as_mut().is_none_or(|growth| growth.reach_rewrite(slot));
         let is_told = |(steering, own): &(Arc<Steering>, usize)| steering.insert(alias, *own);
         let is_known = is_ready && self.steering.as_ref().is_none_or(is_told);
         let is_in = is_known && self.index.insert(self.hasher.hash(alias), slot);
@@ -170,17 +234,21 @@ impl SessionTable {
             self.forget_alias(alias);
         }
         if is_in {
-            self.rewrites.records_mut()[slot as usize] = *rewrite;
+            if is_beside {
+                self.rewrites.records_mut()[slot as usize] = *rewrite;
+            }
             self.aliases += 1;
+            self.records += usize::from(is_beside);
         }
         is_in
     }
 
     pub(super) fn remove_alias(&mut self, slot: Slot) {
-        let alias = self.rewrites.records()[slot as usize].alias;
+        let Some(Rewrite { alias, .. }) = self.rewrite(slot) else { return };
         self.index.remove(self.hasher.hash(&alias), slot);
         self.forget_alias(&alias);
         self.aliases -= 1;
+        self.records -= usize::from(alias.is_v6());
     }
 
     /// Other workers do not look for it here any more.
@@ -210,7 +278,7 @@ impl SessionTable {
         let end = from.saturating_add(count).min(self.fresh);
         for slot in from..end {
             let entry = self.entry(slot);
-            if !entry.is_free() && is_over(entry, self.rewrite(slot)) {
+            if !entry.is_free() && is_over(entry, self.rewrite(slot).as_ref()) {
                 self.counts.removed += u64::from(entry.refused().is_none());
                 self.remove(slot);
             }

@@ -38,7 +38,7 @@ impl Worker {
         // Those that were used last, if there is not room for all.
         let skipped = stored.len().saturating_sub(config.sessions.capacity);
         let adopted = stored[skipped..].iter().filter(|stored| {
-            let owner = affinity.worker_of_session(stored.key(), workers);
+            let owner = affinity.worker_of_session(&stored.key(), workers);
             team[owner].sessions.adopt(stored, now)
         });
         let adopted = adopted.count();

@@ -7,6 +7,7 @@ use super::neighbour_table::{REACHABLE, RETRANSMIT, Requested, TRIES};
 use super::pending::Queue;
 use super::side::Side;
 use super::{Forwarder, NeighbourId, Released, fields, is_hop};
+use crate::io::Translation;
 use crate::{DropReason, PortId, PortKind, Snapshot};
 
 /// How packets leave that go to one machine.
@@ -55,10 +56,17 @@ impl<T> Forwarder<T> {
     }
 
     /// How packets like this one leave, as far as that holds for the next ones too. None when the MAC addresses are not known, or
-    /// the frame does not have the source that is known.
-    pub(crate) fn way(&self, snapshot: &Snapshot, from: PortId, out: PortId, frame: &[u8]) -> Option<Way> {
+    /// the frame does not have the source that is known. `sent` is what is to be written into it.
+    pub(crate) fn way(
+        &self,
+        snapshot: &Snapshot,
+        (from, out): (PortId, PortId),
+        frame: &[u8],
+        sent: Option<&Translation>,
+    ) -> Option<Way> {
         let is_expected = self.sides.get(from.index())?.has_sent(frame);
-        self.way_to(snapshot, from, out, fields::destination_of(frame)?).filter(|_| is_expected)
+        let destination = sent.map_or_else(|| fields::destination_of(frame), |sent| Some(sent.dst))?;
+        self.way_to(snapshot, from, out, destination).filter(|_| is_expected)
     }
 
     /// How packets to this address leave. None when the MAC address is not known.

@@ -21,7 +21,7 @@ use openings::Openings;
 use super::stage::Chain;
 use super::stream::StreamWriter;
 use crate::forward::Forwarder;
-use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart};
+use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, Translation};
 use crate::translations::Translated;
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
@@ -228,7 +228,7 @@ impl Caching {
         (self.slots[at], self.is_steered[at]) = (slot, is_steered);
     }
 
-    /// Adds flows of a burst that was judged and not sent yet. A function of its own: a worker without a cache should not have
+    /// Adds flows of a burst that was judged; its frames are as they came. A function of its own: a worker without a cache should not have
     /// it in its loop.
     #[cold]
     #[inline(never)]
@@ -246,17 +246,18 @@ impl Caching {
             if from == to {
                 continue;
             }
-            if about.stream.is_some_and(|stream| stream.keeps_from_cache(&packet)) {
-                continue;
-            }
             let translated = about.engine.translated(judged);
             if matches!(translated, Some(Translated::Error(_))) {
                 continue;
             }
-            if let Some((flow, latch)) = self.flow(about, &packet, translated, (from, to), out) {
+            let sent = translated.map(|translated| translated.sent());
+            if about.stream.is_some_and(|stream| stream.keeps_from_cache(&packet, sent.as_ref())) {
+                continue;
+            }
+            if let Some((flow, latch)) = self.flow(about, &packet, sent, (from, to), out) {
                 self.cache.add(&flow);
                 // Sessions to Services may be another worker's than the packet's own addresses say.
-                let is_own = self.is_steered[packet.in_port.index()] && translated.is_none();
+                let is_own = self.is_steered[packet.in_port.index()] && sent.is_none();
                 self.watch(latch, !self.is_alone && !is_own, about.now);
             }
             samples -= 1;
@@ -284,13 +285,12 @@ impl Caching {
         &mut self,
         about: &About<'_>,
         packet: &Received<'_>,
-        translated: Option<Translated<'_>>,
+        translation: Option<Translation>,
         (from, to): (FlowSlot, FlowSlot),
         out: PortId,
     ) -> Option<(CachedFlow, FlowLatch)> {
-        let way = about.forwarder.way(about.snapshot, packet.in_port, out, packet.frame)?;
-        let received = translated.and_then(|translated| translated.received());
-        let found = about.engine.cacheable(packet.frame, packet.in_port, received.as_ref())?;
+        let way = about.forwarder.way(about.snapshot, (packet.in_port, out), packet.frame, translation.as_ref())?;
+        let found = about.engine.cacheable(packet.frame, packet.in_port)?;
         let lease = found.lease.min(way.good_for).min(self.lease);
         if lease == 0 {
             return None;
@@ -312,7 +312,7 @@ impl Caching {
             received: *packet.frame.first_chunk()?,
             sent: way.addresses,
             is_hop: way.is_hop,
-            translation: translated.map(|translated| translated.sent()),
+            translation,
             longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
             origin: found.origin,
             ports: [packet.in_port, out],

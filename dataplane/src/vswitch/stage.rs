@@ -317,9 +317,6 @@ impl Stage {
         if let Some(stream) = &mut self.ledger.stream {
             stream.mark(&mut arrivals);
         }
-        if self.engine.translates() {
-            self.translate(&mut arrivals);
-        }
         if let Some(caching) = &mut self.caching {
             let about = About {
                 engine: &self.engine,

@@ -1,8 +1,7 @@
 //! What a flow cache may be told of a session.
 
 use super::Worker;
-use crate::io::Translation;
-use crate::packet::{self, Inner, Payload, Plain, Ports, TcpFlags};
+use crate::packet::{self, Inner, Payload, Plain, TcpFlags};
 use crate::session::{Direction, Key, Match};
 use crate::{Flow, LinkType, PortId};
 
@@ -43,11 +42,9 @@ pub(crate) struct SessionKey {
 }
 
 impl Worker {
-    /// The session of a packet that is among [`Worker::openings`], if that is still so.
-    ///
-    /// `received` is what the packet came with, where other addresses have been written into it.
-    pub(crate) fn opening(&self, frame: &[u8], in_port: PortId, received: Option<&Translation>) -> Option<Opening> {
-        let (key, from_low, _) = wire_key(frame, received)?;
+    /// The session of a packet that is among [`Worker::openings`], if that is still so. The frame is as it came.
+    pub(crate) fn opening(&self, frame: &[u8], in_port: PortId) -> Option<Opening> {
+        let (key, from_low, _) = plain_key(frame)?;
         let session = SessionKey { key, hash: self.sessions.hash(&key) };
         let (slot, timeout) = self.sessions.begun(session.hash, &key)?;
         let entry = self.sessions.entry(slot);
@@ -68,11 +65,9 @@ impl Worker {
     }
 
     /// The flow of a packet that was judged to be a hit, when the next ones of it will be hits too, whatever they carry: UDP,
-    /// and TCP between its handshake and its end. The snapshot must be the one that the packet was judged by.
-    ///
-    /// `received` is what the packet came with, where other addresses have been written into it.
-    pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId, received: Option<&Translation>) -> Option<Cacheable> {
-        let (key, from_low, flags) = wire_key(frame, received)?;
+    /// and TCP between its handshake and its end. The snapshot must be the one that the packet was judged by, and the frame is as it came.
+    pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId) -> Option<Cacheable> {
+        let (key, from_low, flags) = plain_key(frame)?;
         let hash = self.sessions.hash(&key);
         let (slot, timeout) = self.sessions.established(hash, &key)?;
         let entry = self.sessions.entry(slot);
@@ -96,16 +91,6 @@ fn origin(number: u32) -> Option<OriginId> {
 fn flow(key: &Key, from_low: bool) -> Flow {
     let [(src, sport), (dst, dport)] = key.endpoints(from_low);
     Flow { src, dst, protocol: key.protocol(), sport, dport, icmp: None }
-}
-
-/// As [`plain_key`], by what the packet came with where other addresses have been written into it.
-fn wire_key(frame: &[u8], received: Option<&Translation>) -> Option<(Key, bool, TcpFlags)> {
-    let (key, from_low, flags) = plain_key(frame)?;
-    let (key, from_low) = match received {
-        Some(&Translation { src, dst, sport, dport }) => Key::of(src, dst, key.protocol(), Ports::Pair(sport, dport)),
-        None => (key, from_low),
-    };
-    Some((key, from_low, flags))
 }
 
 /// The key of a plain packet, whether it goes from the lower endpoint to the higher one, and its flags.

@@ -136,8 +136,8 @@ impl Caching {
             Some(translated) => (Some(translated.received()?), Some(translated.sent())),
             None => (None, None),
         };
-        let opening = about.engine.opening(packet.frame, back, received.as_ref())?;
-        let way = about.forwarder.way(about.snapshot, back, out, packet.frame)?;
+        let opening = about.engine.opening(packet.frame, back)?;
+        let way = about.forwarder.way(about.snapshot, (back, out), packet.frame, sent.as_ref())?;
         let way_back = about.forwarder.way_to(about.snapshot, out, back, opening.flow.src)?;
         let lease = LEASE.min(opening.timeout / LEASES_PER_TIMEOUT).min(way.good_for).min(way_back.good_for);
         let lease = lease.min(self.lease);

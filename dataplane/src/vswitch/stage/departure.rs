@@ -5,8 +5,10 @@ mod fragments;
 use super::super::arrivals::{Arrival, Arrivals};
 use super::super::stream::Known;
 use super::Stage;
-use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite, translate};
+use super::translation::write_sent;
+use crate::forward::{ERROR_MAX, Forwarder, MESSAGE_MAX, NeighbourId, Step, rewrite, translate, write_plain_v4};
 use crate::io::{Frame, Translation};
+use crate::translations::Translated;
 use crate::{DropReason, Judged, LinkType, Outcome, Packet, PortId, Snapshot, Verdict};
 
 /// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
@@ -35,8 +37,16 @@ impl Chain {
 impl Stage {
     /// What comes of all packets' verdicts.
     pub(super) fn depart(&mut self, snapshot: &Snapshot, arrivals: &mut Arrivals) {
-        let judged = std::mem::take(&mut self.judged);
-        let ready = self.make_ready(snapshot, arrivals, &judged);
+        let mut judged = std::mem::take(&mut self.judged);
+        let ready = if self.engine.translates() {
+            let (ready, written) = self.make_ready::<true>(snapshot, arrivals, &judged);
+            if written < arrivals.len() {
+                self.translate(arrivals, &mut judged, written);
+            }
+            ready
+        } else {
+            self.make_ready::<false>(snapshot, arrivals, &judged).0
+        };
         match common_exit(&judged).filter(|_| ready == arrivals.len()) {
             Some(out) if self.ports.put_all(out, arrivals.frames()) => arrivals.clear(),
             _ => self.depart_each(snapshot, arrivals, &judged, ready),
@@ -44,25 +54,44 @@ impl Stage {
         self.judged = judged;
     }
 
-    /// Makes the first packets ready, up to one that is to be looked at more closely: nearly always all. Returns how many.
+    /// Makes the first packets ready, up to one that is to be looked at more closely: nearly always all. Returns how many, and into how
+    /// many is written what is translated, which may be one more.
     ///
     /// A loop of its own that moves no frames and changes nothing of the stage, as it then has registers enough. It ends at
     /// the first packet that needs more, because what comes of that one may matter for those behind it.
     #[inline(never)]
-    fn make_ready(&self, snapshot: &Snapshot, arrivals: &mut Arrivals, judged: &[Judged]) -> usize {
-        let Self { forwarder, umem, .. } = self;
+    fn make_ready<const TRANSLATES: bool>(
+        &self,
+        snapshot: &Snapshot,
+        arrivals: &mut Arrivals,
+        judged: &[Judged],
+    ) -> (usize, usize) {
+        let Self { engine, forwarder, umem, .. } = self;
         let (packets, frames) = arrivals.parts_mut();
         let mut ready = 0;
         for ((arrival, frame), judged) in packets.iter().zip(frames).zip(judged) {
             let Verdict::Forward(out) = judged.verdict else { break };
             // A packet of several frames: those behind it are not beside their frames.
-            let is_single = arrival.rest() == 0;
-            if !is_single || !forwarder.pass(snapshot, umem.bytes_mut(frame), arrival.len(), arrival.port, out) {
+            if arrival.rest() != 0 {
                 break;
+            }
+            let bytes = umem.bytes_mut(frame);
+            if TRANSLATES {
+                let is_written = match engine.translated(judged) {
+                    None => true,
+                    Some(Translated::PlainV4(packet)) if write_plain_v4(bytes, packet) => true,
+                    Some(translated) => write_sent(bytes, arrival.len(), &translated),
+                };
+                if !is_written {
+                    break;
+                }
+            }
+            if !forwarder.pass(snapshot, bytes, arrival.len(), arrival.port, out) {
+                return (ready, ready + 1);
             }
             ready += 1;
         }
-        ready
+        (ready, ready)
     }
 
     /// One packet after the other; the first ones are `ready`.

@@ -9,13 +9,14 @@ use crate::translations::Translated;
 use crate::{DropReason, Judged, Verdict};
 
 impl Stage {
-    /// Writes into the packets what the engine has said. A function of its own, and called only where there is something to write.
+    /// Writes into the packets what the engine has said, from the `done`th on: those before have one frame each and are written. A function
+    /// of its own, and called only where there is something to write.
     #[inline(never)]
-    pub(super) fn translate(&mut self, arrivals: &mut Arrivals) {
-        let Self { engine, umem, judged, ledger, .. } = self;
+    pub(super) fn translate(&mut self, arrivals: &mut Arrivals, judged: &mut [Judged], done: usize) {
+        let Self { engine, umem, ledger, .. } = self;
         let (packets, frames) = arrivals.parts_mut();
-        let mut first = 0;
-        for (at, (packet, judged)) in packets.iter().zip(judged).enumerate() {
+        let mut first = done;
+        for (at, (packet, judged)) in packets.iter().zip(judged).enumerate().skip(done) {
             let frame = &mut frames[first];
             first += packet.rest() + 1;
             if judged.verdict.out_port().is_none() {
@@ -23,12 +24,7 @@ impl Stage {
             }
             let Some(translated) = engine.translated(judged) else { continue };
             let bytes = umem.bytes_mut(frame);
-            if let Translated::PlainV4(packet) = translated
-                && write_plain_v4(bytes, packet)
-            {
-                continue;
-            }
-            if !write(bytes, packet.len(), &translated, Side::Sent) {
+            if !write_sent(bytes, packet.len(), &translated) {
                 // The ports of a first fragment of SCTP: its checksum covers what is not here.
                 let reason = DropReason::L4Truncated;
                 *judged = Judged { verdict: Verdict::Drop(reason), translation: None, ..*judged };
@@ -58,9 +54,16 @@ enum Side {
     Sent,
 }
 
+/// Writes what a packet is sent with. False, and nothing changed, when that cannot be.
+#[inline(never)]
+pub(super) fn write_sent(frame: &mut [u8], wire_len: usize, translated: &Translated<'_>) -> bool {
+    write(frame, wire_len, translated, Side::Sent)
+}
+
 /// Writes addresses into a frame. False, and nothing changed, when that cannot be.
 fn write(frame: &mut [u8], wire_len: usize, translated: &Translated<'_>, side: Side) -> bool {
     match translated {
+        Translated::PlainV4(packet) if side == Side::Sent && write_plain_v4(frame, packet) => true,
         Translated::PlainV4(packet) => {
             let ends = if side == Side::Sent { packet.sent() } else { packet.received() };
             write_ends(frame, wire_len, &ends, true)

@@ -8,6 +8,7 @@ use super::selection::Selection;
 use super::traces::{Mark, Traces};
 use super::watching::Watching;
 use super::{Judgement, LONGEST_SNAP, LeftOut, MOST_TRACEPOINTS, Record, SharedLeftOut, StreamPlan, Tracepoint};
+use crate::io::Translation;
 use crate::packet::{self, LinkType};
 use crate::vswitch::arrivals::Arrivals;
 use crate::worker::{Judgements, Worker};
@@ -120,13 +121,19 @@ impl StreamWriter {
     }
 
     /// Whether packets of this kind are to come to the worker, whatever the flow cache could do.
-    pub(in crate::vswitch) fn keeps_from_cache(&self, packet: &Received<'_>) -> bool {
+    pub(in crate::vswitch) fn keeps_from_cache(&self, packet: &Received<'_>, sent: Option<&Translation>) -> bool {
         let holds = |point: &&Tracepoint| point.keeps_from_cache;
         if !self.plan.tracepoints.iter().any(|point| holds(&point)) {
             return false;
         }
         let flow = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).flow;
-        flow.is_some_and(|flow| self.plan.tracepoints.iter().filter(holds).any(|point| point.filter.matches(&flow)))
+        let Some(flow) = flow else { return false };
+        // As it came, and as it leaves.
+        let leaves =
+            |sent: &Translation| Flow { src: sent.src, dst: sent.dst, sport: sent.sport, dport: sent.dport, ..flow };
+        let flows = [Some(flow), sent.map(leaves)];
+        let selects = |point: &Tracepoint| flows.iter().flatten().any(|flow| point.filter.matches(flow));
+        self.plan.tracepoints.iter().filter(holds).any(selects)
     }
 
     /// Whether somebody wants to know of packets that are lost after they were let through, so that what is known of them is worth

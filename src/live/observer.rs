@@ -213,19 +213,19 @@ impl Observer {
         self.composer.end_flows_of_sessions(ports);
     }
 
-    /// The flight recorder; none where it is off.
+    /// The flight recorder; none where it is off or its file could not be opened.
     pub(super) fn journal(&self) -> Option<&Journal> {
-        self.about.journal.as_ref()
+        self.about.journal.as_ref().filter(|journal| !journal.has_failed())
     }
 
     /// Which files there are. The journal's has what was told to it until now, if that takes no longer than `patience`.
     pub(super) fn kept_files(&self, patience: Duration) -> KeptFiles {
-        let journal = self.about.journal.as_ref();
-        journal.inspect(|journal| journal.flush(patience));
+        self.journal().inspect(|journal| journal.flush(patience));
         KeptFiles {
             node: self.about.node.to_string(),
             configuration: self.about.configuration.clone(),
-            journal: journal.map(Journal::path),
+            // It may have turned out by now that there is none.
+            journal: self.journal().map(Journal::path),
         }
     }
 

@@ -296,7 +296,7 @@ impl Metrics {
     }
 
     fn add_journal(&mut self, now: &Observation) {
-        let Some(journal) = &now.about.journal else { return };
+        let Some(journal) = now.about.journal.as_ref().filter(|journal| !journal.has_failed()) else { return };
         let (counts, read) = (journal.counts(), |counter: &AtomicU64| counter.load(Ordering::Relaxed));
         self.gauge("journal_size_bytes", "What the journal takes at most", journal.size() as u64);
         self.counter("journal_written_records", "Records in the journal of this process", read(&counts.written));

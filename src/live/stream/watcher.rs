@@ -233,6 +233,7 @@ impl Watcher {
         let mut is_other = self.clients.iter().any(Client::is_over);
         if must_look {
             self.looked_up = now;
+            is_other |= self.journal.take_if(|journal| journal.has_failed()).is_some();
             let rate = self.rate.after(now, self.counts.seen.load(Ordering::Relaxed));
             self.counts.rate.store(rate.to_bits(), Ordering::Relaxed);
             for client in &mut self.clients {

@@ -17,7 +17,7 @@ use super::{FOLDER, FORMAT, JOURNAL, MANIFEST, Manifest, Member, STATE, VERSION,
 use crate::admin::{KeptFiles, PortRow, Request, TableRow, ask};
 use crate::args::Bundle;
 use crate::journal::{History, Journal, Settings};
-use crate::output;
+use crate::{output, why};
 
 /// Asks the vswitch and writes the bundle.
 ///
@@ -44,7 +44,7 @@ pub(crate) fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
             "the journal is off: the bundle has neither it nor a state\n  help: journal.folder in the configuration",
         ),
         Some(path) => {
-            let journal = std::fs::read(path).with_context(|| format!("cannot read the journal {}", path.display()))?;
+            let journal = why::read(path)?;
             if let Some((state, of)) = state(&journal)? {
                 settings = Some(of);
                 members.insert(STATE, state);

@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::{FILE_BUFFER, open, rfc3339};
 use crate::args::{Format, Replay};
+use crate::bundle;
 use crate::flows::verdict::{Fate, FlowVerdict, Judge};
 use crate::flows::{self, Observations, ObservedFlow, SeenEnd};
 use crate::output::{self, Columns};
-use crate::resolve;
 use crate::run::{self, Attribution};
 
 /// The most rows of the table: more than a person reads. JSON has all.
@@ -25,7 +25,7 @@ const MAX_TOLD: usize = 10;
 
 /// Judges the logs. What was read before a fault is not shown: half a log is no answer.
 pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let (pipeline, services) = run::load_with_services(&args.state, Scope::Cluster, true)?;
     let mut seen = Observations::default();
     for path in &args.flows {

@@ -123,6 +123,9 @@ struct Line<'a> {
     #[serde(flatten)]
     attribution: Attribution,
     service: Option<&'a str>,
+    /// Who would deny it, at any endpoint, if audited policies were enforced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    audited_by: Vec<String>,
     file: &'a str,
     line: u64,
 }
@@ -154,6 +157,7 @@ fn line<'a>(at: usize, flow: &'a ObservedFlow, verdict: &'a FlowVerdict) -> Line
         unknown: if let Fate::Unknown(why) = &verdict.fate { Some(why) } else { None },
         attribution: run::attribution(verdict.origin.as_ref()),
         service: verdict.service.as_deref(),
+        audited_by: verdict.audited_by.iter().map(ToString::to_string).collect(),
         file: &tally.place.file,
         line: tally.place.line,
     }

@@ -313,6 +313,8 @@ impl Metrics {
             let value = |(at, worker): (usize, _)| (vec![("worker", at.to_string())], Value::Count(count(worker)));
             self.add(name, help, None, kind, workers.iter().enumerate().map(value).collect());
         };
+        let help = "1 when a worker answers; of one that does not, all other values are those that it told last";
+        each("worker_answering", help, Kind::Gauge, |worker| worker.has_answered.into());
         each("worker_received_packets", "Packets that a worker took in", Kind::Counter, |worker| worker.received);
         each("worker_sent_packets", "Packets that a worker sent", Kind::Counter, |worker| worker.sent);
         each("worker_dropped_packets", "Packets that a worker dropped", Kind::Counter, dropped);

@@ -150,6 +150,8 @@ impl Journal {
                 // Before the channel is closed: whoever finds it closed is to know why.
                 has_failed.store(true, Ordering::Release);
                 say_that_there_is_none(&path, &error);
+                // Whoever waits for an answer is not kept.
+                told.try_iter().for_each(drop);
             }
         };
         std::thread::Builder::new().name("journal".into()).spawn(write)?;
